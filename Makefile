@@ -1,0 +1,49 @@
+# brokerd: `make` alone lists what there is. Needs Python 3.11+, and Java 17+ for what runs Spark; the rest is set up here.
+PYTHON ?= python3
+VENV   := .venv
+BIN    := $(VENV)/bin
+
+.DEFAULT_GOAL := help
+.PHONY: help setup links java gen demo test check bench clean
+
+help:  ## list the targets
+	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 12
+
+setup: $(VENV)/.ready links  ## make .venv with everything in it
+
+$(VENV)/.ready: pyproject.toml
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "Python 3.11 or newer is needed; set PYTHON=... to one" >&2; exit 1; }
+	$(PYTHON) -m venv $(VENV)
+	$(MAKE) --no-print-directory links
+	$(BIN)/python -m pip install --quiet --config-settings editable_mode=compat --editable '.[dev]'
+	@touch $@
+
+# sink/ and datasource/ are the packages brokerd.sink and brokerd.datasource: an uninstalled checkout sees them through links.
+links:
+	@test -e brokerd/sink || ln -s ../sink brokerd/sink
+	@test -e brokerd/datasource || ln -s ../datasource brokerd/datasource
+	@test -e pyspark_brokerd || ln -s datasource/pyspark_brokerd pyspark_brokerd
+
+java:
+	@command -v java >/dev/null 2>&1 || test -x "$$JAVA_HOME/bin/java" || { echo "Java 17 or newer is needed to run Spark, and pip can not bring it: install a JDK (Debian: apt install openjdk-17-jre-headless) or set JAVA_HOME" >&2; exit 1; }
+
+gen: setup  ## regenerate brokerd/wire/v1 from proto/
+	$(BIN)/python proto/generate.py
+
+demo: setup java  ## run the main job: a broker, a Spark write, a Spark read; INPUT=file KEY=column for your own rows
+	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python examples/demo.py $(if $(INPUT),--input '$(INPUT)') $(if $(KEY),--key '$(KEY)') $(if $(ROWS),--rows '$(ROWS)')
+
+test: setup java  ## run the tests
+	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python -m pytest -q $(PYTEST_ARGS)
+
+check: setup  ## types, style, generated code
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/python proto/generate.py --check
+
+bench: setup java  ## measure against the ceilings; tables on standard output, JSON in benchmarks/results
+	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python -m benchmarks.run $(BENCH_ARGS)
+
+clean:  ## remove what the targets made
+	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache brokerd/sink brokerd/datasource pyspark_brokerd build dist *.egg-info

@@ -1,0 +1,3 @@
+"""brokerd: an ordered, durable log for PySpark."""
+
+__version__ = "0.1.0"

@@ -1,0 +1,32 @@
+"""The only place that reads a clock. Everything else is handed a Clock, or `now_ms`.
+
+Two clocks that never share a name: `monotonic_ms` drives waiting, expiry and retries; `wall_ms` is stored
+(timestamps, retention) and never decides an order.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import Protocol
+
+
+class Clock(Protocol):
+    """What the code may ask of time."""
+
+    def monotonic_ms(self) -> int:
+        """Milliseconds from some fixed start; never goes back."""
+
+    def wall_ms(self) -> int:
+        """Milliseconds since 1970-01-01 UTC; may jump."""
+
+
+class SystemClock:
+    """The machine's clocks."""
+
+    def monotonic_ms(self) -> int:
+        """Milliseconds from some fixed start; never goes back."""
+        return time.monotonic_ns() // 1_000_000
+
+    def wall_ms(self) -> int:
+        """Milliseconds since 1970-01-01 UTC; may jump."""
+        return time.time_ns() // 1_000_000

@@ -1,0 +1,9 @@
+"""Every setting there is: its name, default, range and one sentence, on the field of a frozen dataclass.
+
+    settings.py   how a setting is declared, parsed and checked
+    broker.py     the daemon's settings
+    topic.py      what can be set for one topic
+    client.py     producer, consumer and what they share
+
+No other module parses a setting or repeats a default.
+"""

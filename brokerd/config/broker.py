@@ -1,0 +1,168 @@
+"""The daemon's settings. `conf/brokerd.toml` shows them all; a test holds it equal to what stands here.
+
+Precedence: defaults < TOML file < environment (`BROKERD_LOG_SEGMENT_BYTES`) < flags. Loading is in load.py.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from brokerd.config.client import DEFAULT_PORT
+from brokerd.config.settings import INT32_MAX, INT64_MAX, Value, setting
+from brokerd.errors import ConfigError
+
+GRPC_MAX_MESSAGE_BYTES = 41_943_040
+
+
+@dataclass(frozen=True, slots=True)
+class BrokerConfig:
+    """Settings of one broker, in groups: where it lives, its logs, its limits, its rhythm."""
+
+    host: str = setting("host", "127.0.0.1", "Address to listen on; beyond loopback, put it behind a trusted network.")
+    port: int = setting("port", DEFAULT_PORT, "Port to listen on; 0 picks a free one.", minimum=0, maximum=65_535)
+    advertised_host: str = setting("advertised.host", "", "Host that clients are told to connect to; empty = host.")
+    data_dir: str = setting("data.dir", "./brokerd-data", "Directory of all data; created if missing, locked while in use.")
+    node_id: int = setting("node.id", 0, "This node's id.", minimum=0, maximum=INT32_MAX)
+
+    num_partitions: int = setting("num.partitions", 1, "Partitions of a topic created without a number.", minimum=1, maximum=10_000)
+    auto_create_topics: bool = setting(
+        "auto.create.topics.enable",
+        False,
+        "Create unknown topics on first use (Kafka: true; a mistyped name should be an error).",
+    )
+    log_segment_bytes: int = setting(
+        "log.segment.bytes",
+        1_073_741_824,
+        "Default of segment.bytes: a segment is closed at this many bytes.",
+        minimum=4_096,
+        maximum=INT32_MAX,
+    )
+    log_roll_ms: int = setting(
+        "log.roll.ms",
+        604_800_000,
+        "Default of segment.ms: a segment is closed when its first batch is this old.",
+        minimum=1,
+        maximum=INT64_MAX,
+    )
+    log_index_interval_bytes: int = setting(
+        "log.index.interval.bytes", 65_536, "Default of index.interval.bytes.", minimum=0, maximum=INT32_MAX
+    )
+    log_retention_ms: int = setting(
+        "log.retention.ms", 604_800_000, "Default of retention.ms; -1 = keep for ever.", minimum=-1, maximum=INT64_MAX
+    )
+    log_retention_bytes: int = setting(
+        "log.retention.bytes", -1, "Default of retention.bytes, per partition; -1 = no limit.", minimum=-1, maximum=INT64_MAX
+    )
+    log_retention_check_interval_ms: int = setting(
+        "log.retention.check.interval.ms", 300_000, "How often retention looks.", minimum=1, maximum=INT64_MAX
+    )
+    message_max_bytes: int = setting(
+        "message.max.bytes",
+        16_777_216,
+        "Default of max.message.bytes: largest record batch accepted.",
+        minimum=1_024,
+        maximum=33_554_432,
+    )
+    log_message_timestamp_type: str = setting(
+        "log.message.timestamp.type", "CreateTime", "Default of message.timestamp.type.", choices=("CreateTime", "LogAppendTime")
+    )
+    log_flush_threads: int = setting(
+        "log.flush.threads", 4, "Threads that fdatasync, each one partition at a time.", minimum=1, maximum=64
+    )
+    log_checkpoint_interval_ms: int = setting(
+        "log.checkpoint.interval.ms",
+        1_000,
+        "Shortest time between two writes of the durable-end checkpoint.",
+        minimum=10,
+        maximum=60_000,
+    )
+    log_read_threads: int = setting(
+        "log.read.threads", 4, "Threads that read what is not in the page cache.", minimum=1, maximum=64
+    )
+    log_max_open_files: int = setting(
+        "log.max.open.files", 4_096, "Segment files kept open; the least recently used are closed.", minimum=16, maximum=1_000_000
+    )
+    log_max_dirty_bytes: int = setting(
+        "log.max.dirty.bytes",
+        268_435_456,
+        "Appended and not yet flushed bytes before producers are held back.",
+        minimum=1_048_576,
+        maximum=INT64_MAX,
+    )
+    producer_id_expiration_ms: int = setting(
+        "producer.id.expiration.ms",
+        86_400_000,
+        "A silent producer's sequence state is forgotten after this long.",
+        minimum=1,
+        maximum=INT64_MAX,
+    )
+
+    fetch_max_wait_ms: int = setting(
+        "fetch.max.wait.ms", 60_000, "Longest time that a fetch may wait for data.", minimum=0, maximum=3_600_000
+    )
+    fetch_max_bytes: int = setting(
+        "fetch.max.bytes", 16_777_216, "Most bytes in one answer to a fetch.", minimum=1_024, maximum=33_554_432
+    )
+    produce_max_wait_ms: int = setting(
+        "produce.max.wait.ms", 30_000, "Longest time that acks=all waits for the flush.", minimum=1, maximum=3_600_000
+    )
+    max_partitions_per_request: int = setting(
+        "max.partitions.per.request", 2_000, "Partitions in one request.", minimum=1, maximum=100_000
+    )
+    max_topics: int = setting("max.topics", 10_000, "Topics in all.", minimum=1, maximum=1_000_000)
+    max_partitions: int = setting("max.partitions", 50_000, "Partitions in all.", minimum=1, maximum=1_000_000)
+    max_partitions_per_topic: int = setting(
+        "max.partitions.per.topic", 10_000, "Partitions of one topic.", minimum=1, maximum=100_000
+    )
+    max_producer_ids: int = setting(
+        "max.producer.ids.per.partition", 100_000, "Producer ids remembered by one partition.", minimum=1, maximum=10_000_000
+    )
+    max_parked_fetches: int = setting(
+        "max.parked.fetches", 20_000, "Fetches that may wait at the same time.", minimum=1, maximum=1_000_000
+    )
+    max_streams: int = setting(
+        "max.streams", 30_000, "Produce and fetch streams open at the same time.", minimum=1, maximum=1_000_000
+    )
+    max_in_flight_requests_per_stream: int = setting(
+        "max.in.flight.requests.per.stream",
+        64,
+        "Produce requests of one stream that wait for their answer.",
+        minimum=1,
+        maximum=10_000,
+    )
+    max_in_flight_bytes: int = setting(
+        "max.in.flight.bytes",
+        134_217_728,
+        "Bytes of produce requests held in memory over all streams.",
+        minimum=1_048_576,
+        maximum=INT64_MAX,
+    )
+    shutdown_grace_ms: int = setting(
+        "shutdown.grace.ms", 5_000, "How long a stop waits for requests under way.", minimum=0, maximum=600_000
+    )
+    log_level: str = setting("log.level", "info", "How much the daemon says.", choices=("debug", "info", "warning", "error"))
+
+    def topic_defaults(self) -> dict[str, Value]:
+        """The broker's defaults for what a topic may set, by the topic's names."""
+        return {
+            "segment.bytes": self.log_segment_bytes,
+            "segment.ms": self.log_roll_ms,
+            "index.interval.bytes": self.log_index_interval_bytes,
+            "retention.ms": self.log_retention_ms,
+            "retention.bytes": self.log_retention_bytes,
+            "max.message.bytes": self.message_max_bytes,
+            "message.timestamp.type": self.log_message_timestamp_type,
+        }
+
+
+def check_broker(config: BrokerConfig) -> None:
+    """Rules between settings. Raises ConfigError naming both."""
+    if config.fetch_max_bytes + config.message_max_bytes >= GRPC_MAX_MESSAGE_BYTES:
+        raise ConfigError(
+            f"fetch.max.bytes ({config.fetch_max_bytes}) + message.max.bytes ({config.message_max_bytes}) must stay below "
+            f"{GRPC_MAX_MESSAGE_BYTES}, the largest gRPC message: lower one of them"
+        )
+    if config.num_partitions > config.max_partitions_per_topic:
+        raise ConfigError(
+            f"num.partitions ({config.num_partitions}) must not exceed max.partitions.per.topic ({config.max_partitions_per_topic})"
+        )

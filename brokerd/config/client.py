@@ -1,0 +1,214 @@
+"""Settings of clients: what every client shares, the producer's, the consumer's. Names and defaults are Kafka's where
+Kafka has them; where the default differs, the sentence says so. Rules between settings are in `check_producer`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from brokerd.config.settings import INT32_MAX, INT64_MAX, from_mapping, setting
+from brokerd.errors import ConfigError
+
+DEFAULT_PORT = 9192
+
+
+@dataclass(frozen=True, slots=True)
+class ClientConfig:
+    """What every client needs to reach a broker."""
+
+    bootstrap_servers: str = setting(
+        "bootstrap.servers", f"127.0.0.1:{DEFAULT_PORT}", "Comma-separated host:port list to find the broker by."
+    )
+    client_id: str = setting("client.id", "", "Free text that names this client in the broker's logs.")
+    request_timeout_ms: int = setting(
+        "request.timeout.ms",
+        30_000,
+        "How long one request may take before its fate is unknown and it is tried again.",
+        minimum=1,
+        maximum=INT32_MAX,
+    )
+    api_timeout_ms: int = setting(
+        "default.api.timeout.ms",
+        60_000,
+        "How long a call (metadata, offsets, topics) is tried in all.",
+        minimum=1,
+        maximum=INT32_MAX,
+    )
+    retry_backoff_ms: int = setting(
+        "retry.backoff.ms",
+        100,
+        "First wait before a repeated request; doubles with each, with jitter.",
+        minimum=0,
+        maximum=INT32_MAX,
+    )
+    retry_backoff_max_ms: int = setting(
+        "retry.backoff.max.ms", 1_000, "Longest wait before a repeated request.", minimum=0, maximum=INT32_MAX
+    )
+    reconnect_backoff_ms: int = setting(
+        "reconnect.backoff.ms", 50, "First wait before connecting again.", minimum=0, maximum=INT32_MAX
+    )
+    reconnect_backoff_max_ms: int = setting(
+        "reconnect.backoff.max.ms", 1_000, "Longest wait before connecting again.", minimum=0, maximum=INT32_MAX
+    )
+    metadata_max_age_ms: int = setting(
+        "metadata.max.age.ms", 300_000, "Metadata older than this is fetched again.", minimum=0, maximum=INT64_MAX
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class ProducerConfig(ClientConfig):
+    """Settings of the producer: plain Python, the command line and the Spark sink use the same."""
+
+    acks: str = setting(
+        "acks",
+        "all",
+        "When a record counts as written: flushed to disk (all), appended (1), or sent (0).",
+        choices=("all", "-1", "1", "0"),
+    )
+    enable_idempotence: bool = setting("enable.idempotence", True, "Retries never duplicate and never reorder; needs acks=all.")
+    max_in_flight_requests: int = setting(
+        "max.in.flight.requests.per.connection",
+        5,
+        "Requests sent and not yet answered on one connection.",
+        minimum=1,
+        maximum=5,
+    )
+    max_in_flight_batches: int = setting(
+        "max.in.flight.batches.per.partition",
+        1,
+        "Batches of one partition sent and not yet answered: 1 mutes a partition on drain, 2-5 order by sequence (ours).",
+        minimum=1,
+        maximum=5,
+    )
+    linger_ms: int = setting(
+        "linger.ms",
+        5,
+        "How long a batch waits for more records (the Spark sink's default is 100).",
+        minimum=0,
+        maximum=INT32_MAX,
+    )
+    batch_size: int = setting(
+        "batch.size",
+        1_048_576,
+        "A batch closes at this many bytes (Kafka: 16384; Arrow batches want more).",
+        minimum=1,
+        maximum=INT32_MAX,
+    )
+    buffer_memory: int = setting(
+        "buffer.memory",
+        67_108_864,
+        "Bytes that unsent records may hold before send blocks.",
+        minimum=1,
+        maximum=INT64_MAX,
+    )
+    max_block_ms: int = setting(
+        "max.block.ms",
+        60_000,
+        "How long send waits for metadata or for room in the buffer.",
+        minimum=0,
+        maximum=INT32_MAX,
+    )
+    max_request_size: int = setting(
+        "max.request.size", 8_388_608, "Bytes of one request (Kafka: 1048576).", minimum=1, maximum=INT32_MAX
+    )
+    delivery_timeout_ms: int = setting(
+        "delivery.timeout.ms",
+        120_000,
+        "How long a record may take from send to its answer, retries included.",
+        minimum=1,
+        maximum=INT32_MAX,
+    )
+    retries: int = setting(
+        "retries",
+        INT32_MAX,
+        "How often a batch is tried again; delivery.timeout.ms is the usual limit.",
+        minimum=0,
+        maximum=INT32_MAX,
+    )
+    compression_type: str = setting(
+        "compression.type", "none", "How the record payload is compressed.", choices=("none", "lz4", "zstd")
+    )
+    partitioner_ignore_keys: bool = setting("partitioner.ignore.keys", False, "Spread records that have a key as if they had none.")
+
+
+@dataclass(frozen=True, slots=True)
+class ConsumerConfig(ClientConfig):
+    """Settings of a reader: the command line and the Spark source use the same."""
+
+    fetch_min_bytes: int = setting(
+        "fetch.min.bytes", 1, "The broker answers a fetch once it has this many bytes.", minimum=0, maximum=INT32_MAX
+    )
+    fetch_max_wait_ms: int = setting(
+        "fetch.max.wait.ms",
+        500,
+        "The broker answers a fetch after this long at the latest.",
+        minimum=0,
+        maximum=INT32_MAX,
+    )
+    fetch_max_bytes: int = setting(
+        "fetch.max.bytes",
+        16_777_216,
+        "Bytes of one answer; its first batch comes even if larger (Kafka: 52428800).",
+        minimum=1,
+        maximum=INT32_MAX,
+    )
+    max_partition_fetch_bytes: int = setting(
+        "max.partition.fetch.bytes",
+        4_194_304,
+        "Bytes of one partition in one answer (Kafka: 1048576).",
+        minimum=1,
+        maximum=INT32_MAX,
+    )
+    isolation_level: str = setting(
+        "isolation.level",
+        "read_committed",
+        "Whether records of open and aborted transactions are seen.",
+        choices=("read_committed", "read_uncommitted"),
+    )
+    check_crcs: bool = setting("check.crcs", True, "Check the CRC32C of every batch read.")
+    max_decompressed_bytes: int = setting(
+        "max.decompressed.bytes",
+        268_435_456,
+        "Largest batch, after decompression, that a reader allocates (ours).",
+        minimum=1,
+        maximum=INT64_MAX,
+    )
+
+
+def producer_config(given: Mapping[str, object], *, where: str = "") -> ProducerConfig:
+    """A checked ProducerConfig from settings by name. Raises ConfigError.
+
+    As in Kafka, idempotence steps back for acks, retries that were given explicitly only if it was not itself
+    asked for: an explicit conflict is refused by name.
+    """
+    config = from_mapping(ProducerConfig, given, where=where)
+    if config.enable_idempotence:
+        conflict = _idempotence_conflict(config)
+        if conflict:
+            if "enable.idempotence" in given:
+                raise ConfigError(f"enable.idempotence=true needs {conflict}; change it, or set enable.idempotence=false")
+            config = from_mapping(ProducerConfig, {**given, "enable.idempotence": False}, where=where)
+    check_producer(config)
+    return config
+
+
+def check_producer(config: ProducerConfig) -> None:
+    """Rules between settings. Raises ConfigError naming both."""
+    if config.batch_size > config.max_request_size:
+        raise ConfigError(
+            f"batch.size ({config.batch_size}) must not exceed max.request.size ({config.max_request_size}): "
+            "lower the first or raise the second"
+        )
+    if config.delivery_timeout_ms < config.linger_ms + config.request_timeout_ms:
+        raise ConfigError(
+            f"delivery.timeout.ms ({config.delivery_timeout_ms}) must be at least linger.ms + request.timeout.ms "
+            f"({config.linger_ms} + {config.request_timeout_ms}): raise it, or lower request.timeout.ms"
+        )
+
+
+def _idempotence_conflict(config: ProducerConfig) -> str | None:
+    if config.acks not in ("all", "-1"):
+        return f"acks=all, not acks={config.acks}"
+    if config.retries == 0:
+        return "retries above 0, not retries=0"
+    return None

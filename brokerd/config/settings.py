@@ -1,0 +1,136 @@
+"""How a setting is declared, parsed from text and checked. Knows no particular setting.
+
+A configuration is a frozen dataclass whose fields are made with `setting(...)`. `from_mapping` builds one from
+names as users write them ("linger.ms"), and refuses, by name, what is unknown, malformed or out of range.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable, Mapping
+from dataclasses import Field, dataclass, field, fields
+from typing import Any, ClassVar, Protocol, TypeVar, get_type_hints
+
+from brokerd.errors import ConfigError
+
+Value = int | float | bool | str
+INT32_MAX = 2**31 - 1
+INT64_MAX = 2**63 - 1
+
+
+class _Config(Protocol):
+    __dataclass_fields__: ClassVar[dict[str, Field[Any]]]
+
+
+C = TypeVar("C", bound=_Config)
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """One setting: `name` as users write it, `doc` in one sentence; `minimum` and `maximum` are inclusive."""
+
+    name: str
+    doc: str
+    default: Value
+    minimum: float | None = None
+    maximum: float | None = None
+    choices: tuple[str, ...] = ()
+    is_secret: bool = False
+
+
+def setting(
+    name: str,
+    default: Value,
+    doc: str,
+    *,
+    minimum: float | None = None,
+    maximum: float | None = None,
+    choices: tuple[str, ...] = (),
+    is_secret: bool = False,
+) -> Any:
+    """Declares a dataclass field that is a setting."""
+    spec = Setting(name, doc, default, minimum, maximum, choices, is_secret)
+    return field(default=default, metadata={"setting": spec})
+
+
+def settings_of(cls: type[C]) -> dict[str, Setting]:
+    """All settings of a configuration class, by name, in order of declaration."""
+    return {spec.name: spec for spec in (f.metadata["setting"] for f in fields(cls))}
+
+
+def values_of(config: _Config) -> dict[str, Value]:
+    """The values of a configuration, by setting name."""
+    return {f.metadata["setting"].name: getattr(config, f.name) for f in fields(config)}
+
+
+def from_mapping(cls: type[C], given: Mapping[str, object], *, where: str = "") -> C:
+    """Builds `cls` from settings by name; what is not given keeps its default.
+
+    `where` ends the error's sentence, such as "(option of the sink)". Raises ConfigError.
+    """
+    known = settings_of(cls)
+    by_name = {f.metadata["setting"].name: f for f in fields(cls)}
+    hints = get_type_hints(cls)
+    values: dict[str, Value] = {}
+    for name, raw in given.items():
+        if name not in known:
+            raise unknown_setting(name, known, where=where)
+        spec = known[name]
+        values[by_name[name].name] = check(spec, parse(spec, raw, hints[by_name[name].name], where=where), where=where)
+    return cls(**values)
+
+
+def unknown_setting(name: str, known: Iterable[str], *, where: str = "", kind: str = "setting") -> ConfigError:
+    """The error for a name that does not exist; names the nearest ones that do."""
+    known = list(known)
+    lowered = {candidate.lower(): candidate for candidate in known}
+    near = difflib.get_close_matches(name.lower(), lowered, n=1, cutoff=0.6)
+    hint = f"did you mean '{lowered[near[0]]}'?" if near else f"known are: {', '.join(sorted(known))}"
+    return ConfigError(f"unknown {kind} '{name}'{_spaced(where)}: {hint}")
+
+
+def parse(spec: Setting, raw: object, kind: type, *, where: str = "") -> Value:
+    """`raw` (text, or already of the right type) as a value of type `kind`. Raises ConfigError."""
+    text = str(raw).strip()
+    if kind is bool:
+        if isinstance(raw, bool):
+            return raw
+        if text.lower() in ("true", "false"):
+            return text.lower() == "true"
+        raise ConfigError(f"{spec.name} must be true or false, not '{text}'{_spaced(where)}")
+    if kind in (int, float):
+        if isinstance(raw, bool):
+            raise ConfigError(f"{spec.name} must be a number, not {text}{_spaced(where)}")
+        try:
+            return int(text) if kind is int else float(text)
+        except ValueError:
+            noun = "a whole number" if kind is int else "a number"
+            raise ConfigError(f"{spec.name} must be {noun}, not '{text}'{_spaced(where)}") from None
+    return text
+
+
+def check(spec: Setting, value: Value, *, where: str = "") -> Value:
+    """Returns `value` if it lies in the setting's range; else raises ConfigError naming value and range."""
+    if spec.choices and str(value) not in spec.choices:
+        raise ConfigError(f"{spec.name} must be one of {', '.join(spec.choices)}, not '{value}'{_spaced(where)}")
+    if isinstance(value, (int, float)) and not isinstance(value, bool):
+        too_small = spec.minimum is not None and not value >= spec.minimum
+        too_large = spec.maximum is not None and not value <= spec.maximum
+        if too_small or too_large:
+            raise ConfigError(f"{spec.name} must be {range_text(spec)}, not {value}{_spaced(where)}")
+    return value
+
+
+def range_text(spec: Setting) -> str:
+    """The setting's range in words, such as "between 1 and 65535"; empty if it has none."""
+    if spec.choices:
+        return "one of " + ", ".join(spec.choices)
+    if spec.minimum is not None and spec.maximum is not None:
+        return f"between {spec.minimum} and {spec.maximum}"
+    if spec.minimum is not None:
+        return f"at least {spec.minimum}"
+    return f"at most {spec.maximum}" if spec.maximum is not None else ""
+
+
+def _spaced(where: str) -> str:
+    return f" {where}" if where else ""

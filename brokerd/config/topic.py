@@ -1,0 +1,69 @@
+"""What can be set for one topic: Kafka's names. A topic stores only what was set for it; the rest is the broker's.
+
+`TopicConfig` is what a partition's log works with; `brokerd/config/broker.py` holds the broker-wide defaults.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from brokerd.config.settings import INT32_MAX, INT64_MAX, from_mapping, setting
+from brokerd.errors import ConfigError, InvalidConfigError
+
+
+@dataclass(frozen=True, slots=True)
+class TopicConfig:
+    """Settings of one topic."""
+
+    segment_bytes: int = setting(
+        "segment.bytes", 1_073_741_824, "A segment is closed at this many bytes.", minimum=4_096, maximum=INT32_MAX
+    )
+    segment_ms: int = setting(
+        "segment.ms", 604_800_000, "A segment is closed when its first batch is this old.", minimum=1, maximum=INT64_MAX
+    )
+    index_interval_bytes: int = setting(
+        "index.interval.bytes",
+        65_536,
+        "One index entry about every so many bytes of log (Kafka: 4096; batches are larger here).",
+        minimum=0,
+        maximum=INT32_MAX,
+    )
+    retention_ms: int = setting(
+        "retention.ms",
+        604_800_000,
+        "Segments whose newest record is older are deleted; -1 = never.",
+        minimum=-1,
+        maximum=INT64_MAX,
+    )
+    retention_bytes: int = setting(
+        "retention.bytes",
+        -1,
+        "Oldest segments are deleted while a partition is larger; -1 = never.",
+        minimum=-1,
+        maximum=INT64_MAX,
+    )
+    max_message_bytes: int = setting(
+        "max.message.bytes",
+        16_777_216,
+        "Largest record batch accepted, header included (Kafka: 1048588).",
+        minimum=1_024,
+        maximum=33_554_432,
+    )
+    message_timestamp_type: str = setting(
+        "message.timestamp.type",
+        "CreateTime",
+        "Whether records carry the producer's time or the broker's at the append.",
+        choices=("CreateTime", "LogAppendTime"),
+    )
+    cleanup_policy: str = setting(
+        "cleanup.policy", "delete", "What happens to old segments; only delete exists so far.", choices=("delete",)
+    )
+
+
+def topic_config(overrides: Mapping[str, str], defaults: Mapping[str, object]) -> TopicConfig:
+    """The settings in force: what was set for the topic, else the broker's. Raises InvalidConfigError by name."""
+    try:
+        return from_mapping(TopicConfig, {**defaults, **overrides}, where="(topic setting)")
+    except ConfigError as error:
+        raise InvalidConfigError(str(error)) from None

@@ -1,0 +1,369 @@
+"""The closed list of errors: one class a code, one place that says what each means for a client.
+
+    BrokerdError
+    ├── WireError                 has an ErrorCode; travels in answers
+    │   └── one class per code, below, in the order of error.proto
+    └── ClientError               raised in the client's own process
+        ├── ConfigError           (also ValueError)
+        ├── BrokerUnreachableError (also ConnectionError)
+        ├── ProducerClosedError, BufferExhaustedError, DeliveryTimeoutError, AbortedBatchError, ForkedProducerError
+        ├── AuthenticationError
+        └── DataLossError
+
+The number of a code says what to do with it (see `Action`). The text of an error names the field, the value, the
+limit and what to do. Translation to and from protobuf is in brokerd/wire/errors.py, not here.
+"""
+
+from __future__ import annotations
+
+import enum
+from typing import ClassVar, TypedDict, Unpack
+
+
+class ErrorCode(enum.IntEnum):
+    """Codes of the wire; comments are in proto/brokerd/wire/v1/error.proto (a test holds the two equal)."""
+
+    NONE = 0
+    UNKNOWN_SERVER_ERROR = 1
+    INVALID_REQUEST = 2
+    CORRUPT_MESSAGE = 3
+    MESSAGE_TOO_LARGE = 4
+    UNSUPPORTED_VERSION = 5
+    INVALID_TOPIC = 6
+    TOPIC_ALREADY_EXISTS = 7
+    INVALID_PARTITIONS = 8
+    INVALID_CONFIG = 9
+    INVALID_REPLICATION_FACTOR = 10
+    OFFSET_OUT_OF_RANGE = 11
+    POLICY_VIOLATION = 12
+    INVALID_REQUIRED_ACKS = 13
+    TOPIC_AUTHORIZATION_FAILED = 14
+    LOG_DAMAGED = 15
+    SCHEMA_INCOMPATIBLE = 16
+    REQUEST_TIMED_OUT = 100
+    STORAGE_ERROR = 101
+    RESOURCE_EXHAUSTED = 102
+    NOT_READY = 103
+    NOT_ENOUGH_REPLICAS = 104
+    COORDINATOR_LOADING = 105
+    OFFSET_NOT_AVAILABLE = 106
+    OFFSET_TIERED = 107
+    UNKNOWN_TOPIC_OR_PARTITION = 200
+    UNKNOWN_TOPIC_ID = 201
+    NOT_LEADER = 202
+    FENCED_LEADER_EPOCH = 203
+    UNKNOWN_LEADER_EPOCH = 204
+    NOT_COORDINATOR = 205
+    STALE_BROKER_EPOCH = 206
+    OUT_OF_ORDER_SEQUENCE_NUMBER = 300
+    DUPLICATE_SEQUENCE_NUMBER = 301
+    UNKNOWN_PRODUCER_ID = 302
+    INVALID_PRODUCER_EPOCH = 303
+    INVALID_TXN_STATE = 400
+    PRODUCER_FENCED = 401
+    ALREADY_COMMITTED = 402
+    TXN_CONFLICT = 403
+    REPLAY_MISMATCH = 404
+    TXN_ABORTED = 405
+    CONCURRENT_TRANSACTIONS = 406
+
+
+class Action(enum.Enum):
+    """What a client does with an error, told by the hundreds of its code."""
+
+    FAIL = 0
+    RETRY = 1
+    REFRESH_AND_RETRY = 2
+    PRODUCER_STATE = 3
+    TRANSACTION_STATE = 4
+
+
+def action_of(code: int) -> Action:
+    """What to do with `code`, also one that this version does not know (beyond the ranges: FAIL)."""
+    return Action(code // 100) if 0 <= code < 500 else Action.FAIL
+
+
+class Fate(enum.IntEnum):
+    """Whether a failed append may be in the log."""
+
+    UNSPECIFIED = 0
+    NOT_APPENDED = 1
+    UNKNOWN = 2
+
+
+class ErrorFields(TypedDict, total=False):
+    """Numbers that an error carries besides its text; see error.proto for meaning and unit."""
+
+    fate: Fate
+    retry_after_ms: int
+    current_leader: int
+    current_leader_epoch: int
+    log_start_offset: int
+    expected_sequence: int
+    current_epoch: int
+
+
+class BrokerdError(Exception):
+    """Root of all that brokerd raises on purpose. `message` is one sentence for people."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__(message)
+        self.message = message
+
+    def __str__(self) -> str:
+        return self.message
+
+
+class WireError(BrokerdError):
+    """An error that has a code and travels in answers. Fields that do not apply are -1 (0 for retry_after_ms)."""
+
+    code: ClassVar[ErrorCode] = ErrorCode.UNKNOWN_SERVER_ERROR
+
+    def __init__(self, message: str, **fields: Unpack[ErrorFields]) -> None:
+        super().__init__(message)
+        self.fate = fields.get("fate", Fate.UNSPECIFIED)
+        self.retry_after_ms = fields.get("retry_after_ms", 0)
+        self.current_leader = fields.get("current_leader", -1)
+        self.current_leader_epoch = fields.get("current_leader_epoch", -1)
+        self.log_start_offset = fields.get("log_start_offset", -1)
+        self.expected_sequence = fields.get("expected_sequence", -1)
+        self.current_epoch = fields.get("current_epoch", -1)
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return (type(self), (self.message,), self.__dict__)
+
+    @property
+    def action(self) -> Action:
+        """What a client does with it."""
+        return action_of(self.code)
+
+    @property
+    def retriable(self) -> bool:
+        """True if the same request may succeed later."""
+        return self.action in (Action.RETRY, Action.REFRESH_AND_RETRY) or self.code is ErrorCode.CONCURRENT_TRANSACTIONS
+
+    @property
+    def refresh_metadata(self) -> bool:
+        """True if the client should fetch new metadata first."""
+        return self.action is Action.REFRESH_AND_RETRY
+
+
+class UnknownServerError(WireError):
+    code = ErrorCode.UNKNOWN_SERVER_ERROR
+
+
+class InvalidRequestError(WireError):
+    code = ErrorCode.INVALID_REQUEST
+
+
+class CorruptMessageError(WireError):
+    code = ErrorCode.CORRUPT_MESSAGE
+
+
+class MessageTooLargeError(WireError):
+    code = ErrorCode.MESSAGE_TOO_LARGE
+
+
+class UnsupportedVersionError(WireError):
+    code = ErrorCode.UNSUPPORTED_VERSION
+
+
+class InvalidTopicError(WireError):
+    code = ErrorCode.INVALID_TOPIC
+
+
+class TopicAlreadyExistsError(WireError):
+    code = ErrorCode.TOPIC_ALREADY_EXISTS
+
+
+class InvalidPartitionsError(WireError):
+    code = ErrorCode.INVALID_PARTITIONS
+
+
+class InvalidConfigError(WireError):
+    code = ErrorCode.INVALID_CONFIG
+
+
+class InvalidReplicationFactorError(WireError):
+    code = ErrorCode.INVALID_REPLICATION_FACTOR
+
+
+class OffsetOutOfRangeError(WireError):
+    code = ErrorCode.OFFSET_OUT_OF_RANGE
+
+
+class PolicyViolationError(WireError):
+    code = ErrorCode.POLICY_VIOLATION
+
+
+class InvalidRequiredAcksError(WireError):
+    code = ErrorCode.INVALID_REQUIRED_ACKS
+
+
+class TopicAuthorizationFailedError(WireError):
+    code = ErrorCode.TOPIC_AUTHORIZATION_FAILED
+
+
+class LogDamagedError(WireError):
+    code = ErrorCode.LOG_DAMAGED
+
+
+class SchemaIncompatibleError(WireError):
+    code = ErrorCode.SCHEMA_INCOMPATIBLE
+
+
+class RequestTimedOutError(WireError):
+    code = ErrorCode.REQUEST_TIMED_OUT
+
+
+class StorageError(WireError):
+    code = ErrorCode.STORAGE_ERROR
+
+
+class ResourceExhaustedError(WireError):
+    code = ErrorCode.RESOURCE_EXHAUSTED
+
+
+class NotReadyError(WireError):
+    code = ErrorCode.NOT_READY
+
+
+class NotEnoughReplicasError(WireError):
+    code = ErrorCode.NOT_ENOUGH_REPLICAS
+
+
+class CoordinatorLoadingError(WireError):
+    code = ErrorCode.COORDINATOR_LOADING
+
+
+class OffsetNotAvailableError(WireError):
+    code = ErrorCode.OFFSET_NOT_AVAILABLE
+
+
+class OffsetTieredError(WireError):
+    code = ErrorCode.OFFSET_TIERED
+
+
+class UnknownTopicOrPartitionError(WireError):
+    code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+
+
+class UnknownTopicIdError(WireError):
+    code = ErrorCode.UNKNOWN_TOPIC_ID
+
+
+class NotLeaderError(WireError):
+    code = ErrorCode.NOT_LEADER
+
+
+class FencedLeaderEpochError(WireError):
+    code = ErrorCode.FENCED_LEADER_EPOCH
+
+
+class UnknownLeaderEpochError(WireError):
+    code = ErrorCode.UNKNOWN_LEADER_EPOCH
+
+
+class NotCoordinatorError(WireError):
+    code = ErrorCode.NOT_COORDINATOR
+
+
+class StaleBrokerEpochError(WireError):
+    code = ErrorCode.STALE_BROKER_EPOCH
+
+
+class OutOfOrderSequenceError(WireError):
+    code = ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
+
+
+class DuplicateSequenceError(WireError):
+    code = ErrorCode.DUPLICATE_SEQUENCE_NUMBER
+
+
+class UnknownProducerIdError(WireError):
+    code = ErrorCode.UNKNOWN_PRODUCER_ID
+
+
+class InvalidProducerEpochError(WireError):
+    code = ErrorCode.INVALID_PRODUCER_EPOCH
+
+
+class InvalidTxnStateError(WireError):
+    code = ErrorCode.INVALID_TXN_STATE
+
+
+class ProducerFencedError(WireError):
+    code = ErrorCode.PRODUCER_FENCED
+
+
+class AlreadyCommittedError(WireError):
+    code = ErrorCode.ALREADY_COMMITTED
+
+
+class TxnConflictError(WireError):
+    code = ErrorCode.TXN_CONFLICT
+
+
+class ReplayMismatchError(WireError):
+    code = ErrorCode.REPLAY_MISMATCH
+
+
+class TxnAbortedError(WireError):
+    code = ErrorCode.TXN_ABORTED
+
+
+class ConcurrentTransactionsError(WireError):
+    code = ErrorCode.CONCURRENT_TRANSACTIONS
+
+
+ERROR_CLASSES: dict[int, type[WireError]] = {cls.code: cls for cls in WireError.__subclasses__()}
+
+
+def error_from_code(code: int, message: str, **fields: Unpack[ErrorFields]) -> WireError:
+    """The error for a code of the wire. A code that this version does not know becomes the general error of its range."""
+    known = ERROR_CLASSES.get(code)
+    if known is None:
+        fallback = {Action.RETRY: NotReadyError, Action.REFRESH_AND_RETRY: NotLeaderError}
+        known = fallback.get(action_of(code), UnknownServerError)
+        message = f"{message} (code {code}, unknown to this version)"
+    return known(message, **fields)
+
+
+class ClientError(BrokerdError):
+    """Raised in the client's own process; never on the wire."""
+
+
+class ConfigError(ClientError, ValueError):
+    """A setting or option is unknown, malformed, out of range or contradicts another."""
+
+
+class BrokerUnreachableError(ClientError, ConnectionError):
+    """No broker answered; the text says which address and for how long it was tried."""
+
+
+class AuthenticationError(ClientError):
+    """The broker does not accept this client's identity."""
+
+
+class ProducerClosedError(ClientError):
+    """The producer was closed, or failed for good earlier; its first failure is the `__cause__`."""
+
+
+class BufferExhaustedError(ClientError, TimeoutError):
+    """buffer.memory stayed full for max.block.ms."""
+
+
+class DeliveryTimeoutError(ClientError, TimeoutError):
+    """delivery.timeout.ms passed; the text says whether the records may be in the log all the same."""
+
+
+class AbortedBatchError(ClientError):
+    """The batch was given up by abort() or a close() whose time had run out."""
+
+
+class ForkedProducerError(ClientError):
+    """A producer was used in a process that was forked after it was made."""
+
+
+class DataLossError(ClientError):
+    """Records that a reader was to read are gone; the text says how many, and which offset is next."""

@@ -1,0 +1,72 @@
+"""Names of things: small immutable values that every layer shares. No behaviour lives here."""
+
+from __future__ import annotations
+
+import re
+import uuid
+from typing import NamedTuple
+
+TOPIC_NAME_MAX_LENGTH = 249
+_TOPIC_NAME = re.compile(r"[a-zA-Z0-9._-]{1,249}")
+
+NO_PRODUCER_ID = -1
+NO_PRODUCER_EPOCH = -1
+NO_SEQUENCE = -1
+
+
+class TopicPartition(NamedTuple):
+    """A partition as users name it."""
+
+    topic: str
+    partition: int
+
+    def __str__(self) -> str:
+        return f"{self.topic}-{self.partition}"
+
+
+class TopicIdPartition(NamedTuple):
+    """A partition as wire and disk name it: a topic that is created anew has another id."""
+
+    topic_id: bytes  # 16 bytes
+    partition: int
+
+    @property
+    def directory_name(self) -> str:
+        """Name of the partition's directory: `<topic id as 32 hex digits>-<partition>`."""
+        return f"{self.topic_id.hex()}-{self.partition}"
+
+    def __str__(self) -> str:
+        return self.directory_name
+
+
+class ProducerIdAndEpoch(NamedTuple):
+    """What identifies one incarnation of an idempotent producer to the broker."""
+
+    producer_id: int  # int64, from the broker; -1 = none
+    epoch: int  # int16; -1 = none
+
+
+NO_PRODUCER = ProducerIdAndEpoch(NO_PRODUCER_ID, NO_PRODUCER_EPOCH)
+
+
+def new_topic_id() -> bytes:
+    """A random topic id (16 bytes)."""
+    return uuid.uuid4().bytes
+
+
+def topic_name_problem(name: str, *, internal: bool = False) -> str | None:
+    """Why `name` may not be a topic's name, as the end of a sentence, or None if it may.
+
+    `internal` allows the broker's own names, which begin with two underscores.
+    """
+    if not name:
+        return "it is empty"
+    if len(name) > TOPIC_NAME_MAX_LENGTH:
+        return f"it has {len(name)} characters, more than the {TOPIC_NAME_MAX_LENGTH} allowed"
+    if not _TOPIC_NAME.fullmatch(name):
+        return "only letters, digits, '.', '_' and '-' are allowed (ASCII)"
+    if name in (".", ".."):
+        return "'.' and '..' are not names"
+    if name.startswith("__") and not internal:
+        return "names that begin with '__' are the broker's own"
+    return None

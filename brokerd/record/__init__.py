@@ -1,0 +1,10 @@
+"""What a record batch is: shared by producer, broker and reader.
+
+    header.py          the 96-byte header: fields, CRC, stamping
+    arrow_metadata.py  rows, lengths and codec out of an Arrow IPC message, without decoding a column
+    payload.py         columns to payload bytes and back
+    batch.py           a whole batch: build, check as the broker does, walk
+    control.py         control batches
+
+Arrow's own unit is always called `arrow_batch` here; `RecordBatch` is ours. Nothing here does I/O or reads a clock.
+"""

@@ -1,0 +1,144 @@
+"""Reads the metadata of one Arrow IPC encapsulated message, without pyarrow and without touching a column.
+
+The broker needs the row count and must see that all lengths add up (it trusts nothing); a reader needs the size after
+decompression before it allocates. Layout: Arrow's Message.fbs and the flatbuffers binary format. Decoding does not live here.
+"""
+
+from __future__ import annotations
+
+import struct
+from typing import NamedTuple
+
+from brokerd.errors import CorruptMessageError
+
+_CONTINUATION = 0xFFFFFFFF
+_RECORD_BATCH = 3  # MessageHeader.RecordBatch
+_METADATA_MAX_BYTES = 65_536
+_U16 = struct.Struct("<H")
+_I32 = struct.Struct("<i")
+_I64 = struct.Struct("<q")
+_PREFIX = struct.Struct("<Ii")
+_CODECS = {0: "lz4", 1: "zstd"}
+
+
+class ArrowMetadata(NamedTuple):
+    """What an Arrow record batch message says of itself. Lengths in bytes; positions are within the payload."""
+
+    rows: int
+    body_at: int
+    body_length: int
+    node_lengths: tuple[int, ...]
+    buffers: tuple[tuple[int, int], ...]  # (offset in the body, length)
+    compression: str  # none, lz4 or zstd
+
+
+def read_arrow_metadata(payload: memoryview) -> ArrowMetadata:
+    """Metadata of the record batch message that fills `payload`. Raises CorruptMessageError on anything else.
+
+    Checks what can be checked without columns: every length is inside its container, buffers are inside the body, the
+    message fills the payload exactly.
+    """
+    try:
+        return _read(payload)
+    except (struct.error, IndexError, OverflowError):
+        raise CorruptMessageError("the Arrow metadata of the batch points outside itself") from None
+
+
+def uncompressed_body_bytes(metadata: ArrowMetadata, payload: memoryview) -> int:
+    """Bytes that the buffers take once decompressed, as they claim. Raises CorruptMessageError if a claim is negative."""
+    if metadata.compression == "none":
+        return sum(length for _, length in metadata.buffers)
+    total = 0
+    for offset, length in metadata.buffers:
+        if length == 0:
+            continue
+        if length < _I64.size:
+            raise CorruptMessageError(f"a compressed Arrow buffer has {length} bytes, too few for its length prefix")
+        claimed = _I64.unpack_from(payload, metadata.body_at + offset)[0]
+        if claimed < -1:
+            raise CorruptMessageError(f"a compressed Arrow buffer claims {claimed} bytes")
+        total += length - _I64.size if claimed == -1 else claimed
+    return total
+
+
+def _read(payload: memoryview) -> ArrowMetadata:
+    continuation, metadata_length = _PREFIX.unpack_from(payload, 0)
+    if continuation != _CONTINUATION:
+        raise CorruptMessageError("the payload is not an Arrow IPC message: its first four bytes are not ff ff ff ff")
+    body_at = _PREFIX.size + metadata_length
+    if not 0 < metadata_length <= min(_METADATA_MAX_BYTES, len(payload) - _PREFIX.size) or body_at % 8:
+        raise CorruptMessageError(f"the Arrow metadata claims {metadata_length} bytes, more than fit or not aligned")
+    flat = payload[_PREFIX.size : body_at]
+    message = _indirect(flat, 0)
+    kind_at = _field(flat, message, 1)
+    header_at = _field(flat, message, 2)
+    if not kind_at or not header_at or flat[kind_at] != _RECORD_BATCH:
+        raise CorruptMessageError("the payload is an Arrow message, but not a record batch")
+    body_length = _i64(flat, _field(flat, message, 3))
+    if body_length < 0 or body_at + body_length != len(payload):
+        raise CorruptMessageError(f"the Arrow body claims {body_length} bytes where {len(payload) - body_at} are")
+    batch = _indirect(flat, header_at)
+    rows = _i64(flat, _field(flat, batch, 0))
+    nodes = _pairs(flat, _field(flat, batch, 1))
+    buffers = _pairs(flat, _field(flat, batch, 2))
+    for offset, length in buffers:
+        if offset < 0 or length < 0 or offset % 8 or offset + length > body_length:
+            raise CorruptMessageError(f"an Arrow buffer at {offset} of {length} bytes lies outside its body of {body_length}")
+    if _field(flat, batch, 4):
+        raise CorruptMessageError("view columns are not accepted")
+    lengths = tuple(length for length, _ in nodes)
+    for length, null_count in nodes:
+        if length < 0 or not 0 <= null_count <= length:
+            raise CorruptMessageError(f"an Arrow column claims {length} rows and {null_count} nulls")
+    return ArrowMetadata(rows, body_at, body_length, lengths, buffers, _compression(flat, _field(flat, batch, 3)))
+
+
+def _compression(flat: memoryview, at: int) -> str:
+    if not at:
+        return "none"
+    table = _indirect(flat, at)
+    codec_at = _field(flat, table, 0)
+    codec = flat[codec_at] if codec_at else 0
+    if codec not in _CODECS:
+        raise CorruptMessageError(f"Arrow compression codec {codec} is not known")
+    return _CODECS[codec]
+
+
+def _indirect(flat: memoryview, at: int) -> int:
+    target: int = at + _U32_at(flat, at)
+    if not 0 <= target < len(flat):
+        raise IndexError(target)
+    return target
+
+
+def _U32_at(flat: memoryview, at: int) -> int:  # noqa: N802 (named for the type it reads)
+    return int.from_bytes(flat[at : at + 4], "little")
+
+
+def _field(flat: memoryview, table: int, number: int) -> int:
+    """Position of a table's field, or 0 if the field is absent."""
+    vtable = table - _I32.unpack_from(flat, table)[0]
+    if vtable < 0:
+        raise IndexError(vtable)
+    size = _U16.unpack_from(flat, vtable)[0]
+    slot = 4 + 2 * number
+    if slot + 2 > size:
+        return 0
+    offset: int = _U16.unpack_from(flat, vtable + slot)[0]
+    return table + offset if offset else 0
+
+
+def _i64(flat: memoryview, at: int) -> int:
+    value: int = _I64.unpack_from(flat, at)[0] if at else 0
+    return value
+
+
+def _pairs(flat: memoryview, at: int) -> tuple[tuple[int, int], ...]:
+    """A vector of structs of two int64."""
+    if not at:
+        return ()
+    vector = _indirect(flat, at)
+    count = _U32_at(flat, vector)
+    if vector + 4 + 16 * count > len(flat):
+        raise IndexError(count)
+    return tuple(struct.iter_unpack("<qq", flat[vector + 4 : vector + 4 + 16 * count]))  # type: ignore[arg-type]

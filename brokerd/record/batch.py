@@ -1,0 +1,151 @@
+"""A whole record batch: built by a producer, checked by the broker, walked by a reader.
+
+Bytes are pa.Buffer throughout: slices of it cost no copy and google-crc32c takes them. Stamping is in header.py, columns
+are in payload.py.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+import pyarrow as pa
+
+from brokerd.errors import CorruptMessageError, InvalidRequestError, MessageTooLargeError, UnsupportedVersionError
+from brokerd.record.header import (
+    HEADER_SIZE,
+    KNOWN_ATTRIBUTES,
+    MARK,
+    PAYLOAD_KIND_ARROW,
+    SEQUENCE_MAX,
+    Attributes,
+    BatchHeader,
+    decode_header,
+    header_problem,
+    header_size_claimed,
+)
+from brokerd.record.payload import check_layout, decode_payload, payload_crc
+
+
+class RecordBatch(NamedTuple):
+    """One batch: its header decoded, and all its bytes (header included)."""
+
+    header: BatchHeader
+    data: pa.Buffer
+
+    @property
+    def header_bytes(self) -> bytes:
+        """The header's bytes."""
+        return self.data.slice(0, self.header.header_size).to_pybytes()  # type: ignore[no-any-return]
+
+    @property
+    def payload(self) -> pa.Buffer:
+        """The payload's bytes; a view."""
+        return self.data.slice(self.header.header_size)
+
+    def to_arrow(self, *, max_uncompressed_bytes: int, check_crc: bool = True) -> pa.RecordBatch:
+        """The records as columns of KEY_VALUE_SCHEMA (plus `offset_delta` if sparse).
+
+        Raises CorruptMessageError with the base offset in its text if CRC, counts or lengths do not agree.
+        """
+        header = self.header
+        payload = self.payload
+        try:
+            if check_crc and payload_crc(payload) != header.payload_crc:
+                raise CorruptMessageError("payload_crc does not match")
+            if header.payload_kind != PAYLOAD_KIND_ARROW:
+                raise UnsupportedVersionError(f"payload kind {header.payload_kind} is not known")
+            return decode_payload(
+                payload,
+                schema_id=header.schema_id,
+                record_count=header.record_count,
+                uncompressed_bytes=header.uncompressed_bytes,
+                max_uncompressed_bytes=max_uncompressed_bytes,
+                is_sparse=header.has_sparse_offsets,
+            )
+        except (CorruptMessageError, UnsupportedVersionError) as error:
+            raise type(error)(f"batch at offset {header.base_offset}: {error.message}") from None
+
+
+def check_produced(data: pa.Buffer, seed: int, *, max_message_bytes: int) -> RecordBatch:
+    """A batch from a client, checked as the broker must before it appends. Nothing of the claimed size is allocated.
+
+    Raises MessageTooLargeError, CorruptMessageError, UnsupportedVersionError, InvalidRequestError.
+    """
+    if data.size > max_message_bytes:
+        raise MessageTooLargeError(
+            f"a record batch of {data.size} bytes exceeds the topic's max.message.bytes ({max_message_bytes}): "
+            "lower the producer's batch.size, or raise max.message.bytes"
+        )
+    prefix = data.slice(0, HEADER_SIZE).to_pybytes()
+    header = decode_header(prefix)
+    size = header_size_claimed(prefix)
+    whole = prefix if size == HEADER_SIZE else data.slice(0, size).to_pybytes()
+    problem = header_problem(header, whole, seed)
+    if problem:
+        raise CorruptMessageError(f"record batch refused: {problem}")
+    if header.size != data.size:
+        raise CorruptMessageError(f"batch_length makes {header.size} bytes, but {data.size} came")
+    _check_client_fields(header)
+    batch = RecordBatch(header, data)
+    payload = batch.payload
+    check_layout(memoryview(payload), record_count=header.record_count, uncompressed_bytes=header.uncompressed_bytes)
+    if payload_crc(payload) != header.payload_crc:
+        raise CorruptMessageError("record batch refused: payload_crc does not match, the bytes changed on the way")
+    return batch
+
+
+def _check_client_fields(header: BatchHeader) -> None:
+    """What only the leader may set is zero, counts agree, nothing unknown is set. Raises InvalidRequestError."""
+    if header.stamp_flags or header.base_offset or header.append_timestamp or header.leader_epoch or header.reserved:
+        raise InvalidRequestError(
+            "stamp_flags, base_offset, append_timestamp, leader_epoch and reserved must be 0 in a client's batch"
+        )
+    if header.attributes & ~KNOWN_ATTRIBUTES:
+        raise InvalidRequestError(f"attributes {header.attributes:#06x} has bits that are not known")
+    if header.attributes & (Attributes.CONTROL | Attributes.SPARSE_OFFSETS):
+        raise InvalidRequestError("control and sparse batches are written by the broker only")
+    if header.payload_kind != PAYLOAD_KIND_ARROW or header.schema_id != 0:
+        raise InvalidRequestError(
+            f"payload kind {header.payload_kind} with schema_id {header.schema_id} is not accepted; 0 and 0 are"
+        )
+    if header.batch_length % 8 or header.batch_length == 0:
+        raise InvalidRequestError(f"batch_length is {header.batch_length}, not a positive multiple of 8")
+    if header.record_count < 1 or header.last_offset_delta != header.record_count - 1:
+        raise InvalidRequestError(
+            f"record_count {header.record_count} and last_offset_delta {header.last_offset_delta} must be n and n - 1, n at least 1"
+        )
+    is_idempotent = header.producer_id >= 0 and header.producer_epoch >= 0 and 0 <= header.base_sequence <= SEQUENCE_MAX
+    is_plain = header.producer_id == -1 and header.producer_epoch == -1 and header.base_sequence == -1
+    if not is_idempotent and not is_plain:
+        raise InvalidRequestError(
+            f"producer_id {header.producer_id}, producer_epoch {header.producer_epoch} and base_sequence {header.base_sequence} "
+            "must be all -1 or all at least 0"
+        )
+    if header.base_timestamp < 0 or header.max_timestamp < 0:
+        raise InvalidRequestError(
+            f"timestamps {header.base_timestamp} and {header.max_timestamp} must not be negative (ms since 1970)"
+        )
+
+
+def walk_batches(data: pa.Buffer, seed: int | None = None) -> Iterator[RecordBatch]:
+    """The whole batches in `data`, one after the other; a cut last one is left out. With `seed`, header CRCs are checked.
+
+    Raises CorruptMessageError, UnsupportedVersionError.
+    """
+    position = 0
+    end = data.size
+    while position + HEADER_SIZE <= end:
+        prefix = data.slice(position, HEADER_SIZE).to_pybytes()
+        header = decode_header(prefix)
+        if header.mark != MARK or header.header_size < HEADER_SIZE:
+            raise CorruptMessageError(f"no record batch at byte {position} of what the broker sent")
+        if position + header.size > end:
+            return
+        if seed is not None:
+            whole = prefix if header.header_size == HEADER_SIZE else data.slice(position, header.header_size).to_pybytes()
+            problem = header_problem(header, whole, seed)
+            if problem:
+                raise CorruptMessageError(f"batch at offset {header.base_offset}: {problem}")
+        yield RecordBatch(header, data.slice(position, header.size))
+        position += header.size

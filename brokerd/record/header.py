@@ -1,0 +1,229 @@
+"""The header of a record batch: 96 bytes, little-endian. The table of fields is in ARCHITECTURE.md.
+
+The broker reads and stamps headers and never decodes records, so everything that it decides on stands here. Payloads do
+not live in this module.
+"""
+
+from __future__ import annotations
+
+import enum
+import struct
+from typing import NamedTuple
+
+import google_crc32c
+
+from brokerd.errors import CorruptMessageError, UnsupportedVersionError
+from brokerd.ids import TopicIdPartition
+
+MARK = b"\x89bkd"
+MAGIC = 1
+HEADER_SIZE = 96
+HEADER_WORDS = HEADER_SIZE // 8
+SEQUENCE_MAX = 2**31 - 1
+
+_HEADER = struct.Struct("<4sBBHIIqqiIqihHiiqqiIQ")
+_CRC_AT = 12
+_PREFIX = struct.Struct("<4sBBHI")
+_ZERO_CRC = b"\0\0\0\0"
+_STAMP_TIME = struct.Struct("<qqi")
+_STAMP_FLAGS_AT = 6
+_STAMP_AT = 16
+_U16 = struct.Struct("<H")
+_U32 = struct.Struct("<I")
+_SEED = struct.Struct("<16si")
+
+
+class StampFlags(enum.IntFlag):
+    """What the leader says of its stamp."""
+
+    LOG_APPEND_TIME = 1
+
+
+class Attributes(enum.IntFlag):
+    """What the producer says of the batch. Bits 3-5 hold the payload kind."""
+
+    TRANSACTIONAL = 1
+    CONTROL = 2
+    SPARSE_OFFSETS = 4
+
+
+PAYLOAD_KIND_SHIFT = 3
+PAYLOAD_KIND_MASK = 0b111 << PAYLOAD_KIND_SHIFT
+PAYLOAD_KIND_ARROW = 0
+KNOWN_ATTRIBUTES = Attributes.TRANSACTIONAL | Attributes.CONTROL | Attributes.SPARSE_OFFSETS | PAYLOAD_KIND_MASK
+
+
+class BatchHeader(NamedTuple):
+    """All fields, in the order of the bytes. S = stamped by the leader, zero when it comes from a client."""
+
+    mark: bytes
+    magic: int
+    header_words: int
+    stamp_flags: int  # S
+    batch_length: int  # bytes after the header, multiple of 8
+    header_crc: int  # S
+    base_offset: int  # S
+    append_timestamp: int  # S, ms
+    leader_epoch: int  # S
+    payload_crc: int
+    producer_id: int  # -1 where not idempotent
+    base_sequence: int
+    producer_epoch: int
+    attributes: int
+    last_offset_delta: int
+    record_count: int
+    base_timestamp: int  # ms
+    max_timestamp: int  # ms
+    schema_id: int
+    uncompressed_bytes: int
+    reserved: int
+
+    @property
+    def last_offset(self) -> int:
+        """Offset of the last record."""
+        return self.base_offset + self.last_offset_delta
+
+    @property
+    def next_offset(self) -> int:
+        """Offset after the last record."""
+        return self.base_offset + self.last_offset_delta + 1
+
+    @property
+    def last_sequence(self) -> int:
+        """Sequence of the last record; wraps from 2^31-1 to 0."""
+        return add_sequence(self.base_sequence, self.last_offset_delta)
+
+    @property
+    def header_size(self) -> int:
+        """Bytes of this header, which a later version may have made longer."""
+        return self.header_words * 8
+
+    @property
+    def size(self) -> int:
+        """Bytes of the whole batch."""
+        return self.header_words * 8 + self.batch_length
+
+    @property
+    def is_control(self) -> bool:
+        """True for the broker's own markers."""
+        return bool(self.attributes & Attributes.CONTROL)
+
+    @property
+    def is_transactional(self) -> bool:
+        """True if the batch belongs to a transaction."""
+        return bool(self.attributes & Attributes.TRANSACTIONAL)
+
+    @property
+    def has_sparse_offsets(self) -> bool:
+        """True if an `offset_delta` column says where the records lie."""
+        return bool(self.attributes & Attributes.SPARSE_OFFSETS)
+
+    @property
+    def payload_kind(self) -> int:
+        """0 = Arrow."""
+        return (self.attributes & PAYLOAD_KIND_MASK) >> PAYLOAD_KIND_SHIFT
+
+
+def add_sequence(sequence: int, count: int) -> int:
+    """`count` sequences further; wraps from 2^31-1 to 0 as Kafka's DefaultRecordBatch.incrementSequence."""
+    return (sequence + count) & SEQUENCE_MAX
+
+
+def crc_seed(tp: TopicIdPartition) -> int:
+    """What header CRCs of this partition begin with, so that a batch of another log never passes."""
+    seed: int = google_crc32c.value(_SEED.pack(tp.topic_id, tp.partition))
+    return seed
+
+
+def decode_header(data: bytes) -> BatchHeader:
+    """The header in the first 96 bytes of `data`, not yet trusted: see `header_problem`. Raises CorruptMessageError if short."""
+    if len(data) < HEADER_SIZE:
+        raise CorruptMessageError(f"a batch header has {HEADER_SIZE} bytes, but only {len(data)} are there")
+    return BatchHeader._make(_HEADER.unpack_from(data))
+
+
+def header_size_claimed(data: bytes) -> int:
+    """Bytes that the header claims to have (a later version may be longer); at least 96. `data` holds at least 12 bytes."""
+    return max(HEADER_SIZE, data[5] * 8)
+
+
+def header_crc(data: bytes, seed: int) -> int:
+    """CRC32C of a whole header (its own field taken as zero), begun with `seed`."""
+    crc: int = google_crc32c.extend(seed, data[:_CRC_AT] + _ZERO_CRC + data[_CRC_AT + 4 :])
+    return crc
+
+
+def header_problem(header: BatchHeader, data: bytes, seed: int) -> str | None:
+    """Why these bytes are not a whole header of this partition, or None. `data` is the whole header, as long as it claims.
+
+    Raises UnsupportedVersionError if the header is whole but of a version that is not known: with a wrong CRC it is
+    just a bad batch.
+    """
+    if header.mark != MARK:
+        return "the mark is missing"
+    if header.header_words < HEADER_WORDS:
+        return f"header_words is {header.header_words}, less than {HEADER_WORDS}"
+    if len(data) != header.header_size:
+        return f"the header has {header.header_size} bytes, but only {len(data)} are there"
+    if header.header_crc != header_crc(data, seed):
+        return "header_crc does not match"
+    if header.magic != MAGIC:
+        raise UnsupportedVersionError(f"record batch version {header.magic} is not known; this version reads {MAGIC}")
+    return None
+
+
+def encode_header(header: BatchHeader, seed: int) -> bytes:
+    """The header's 96 bytes with header_crc computed (the field's value is ignored)."""
+    data = _HEADER.pack(*header._replace(header_crc=0))
+    return data[:_CRC_AT] + _U32.pack(header_crc(data, seed)) + data[_CRC_AT + 4 :]
+
+
+def stamp(data: bytes, *, base_offset: int, append_timestamp: int, leader_epoch: int, is_log_append_time: bool, seed: int) -> bytes:
+    """A client's header (96 bytes or longer) with the leader's stamp and a new header_crc. About a microsecond."""
+    flags = StampFlags.LOG_APPEND_TIME if is_log_append_time else 0
+    stamped = bytearray(data)
+    _U16.pack_into(stamped, _STAMP_FLAGS_AT, flags)
+    _STAMP_TIME.pack_into(stamped, _STAMP_AT, base_offset, append_timestamp, leader_epoch)
+    _U32.pack_into(stamped, _CRC_AT, 0)
+    _U32.pack_into(stamped, _CRC_AT, google_crc32c.extend(seed, bytes(stamped)))
+    return bytes(stamped)
+
+
+def new_header(
+    *,
+    batch_length: int,
+    payload_crc: int,
+    record_count: int,
+    base_timestamp: int,
+    max_timestamp: int,
+    uncompressed_bytes: int,
+    producer_id: int = -1,
+    producer_epoch: int = -1,
+    base_sequence: int = -1,
+    attributes: int = 0,
+    schema_id: int = 0,
+) -> BatchHeader:
+    """A header as a client makes it: unstamped, dense offsets. Timestamps in ms."""
+    return BatchHeader(
+        mark=MARK,
+        magic=MAGIC,
+        header_words=HEADER_WORDS,
+        stamp_flags=0,
+        batch_length=batch_length,
+        header_crc=0,
+        base_offset=0,
+        append_timestamp=0,
+        leader_epoch=0,
+        payload_crc=payload_crc,
+        producer_id=producer_id,
+        base_sequence=base_sequence,
+        producer_epoch=producer_epoch,
+        attributes=attributes,
+        last_offset_delta=record_count - 1,
+        record_count=record_count,
+        base_timestamp=base_timestamp,
+        max_timestamp=max_timestamp,
+        schema_id=schema_id,
+        uncompressed_bytes=uncompressed_bytes,
+        reserved=0,
+    )

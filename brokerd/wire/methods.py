@@ -1,0 +1,50 @@
+"""Names and types of the service's methods, in the order of broker.proto: the only table of them. A test holds it equal
+to the service descriptor. The two streams carry raw bytes, encoded and decoded with records.py."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from google.protobuf.message import Message
+
+from brokerd.wire.v1 import metadata_pb2, offsets_pb2, topics_pb2, transaction_pb2
+
+SERVICE = "brokerd.wire.v1.Broker"
+PRODUCE = f"/{SERVICE}/Produce"
+FETCH = f"/{SERVICE}/Fetch"
+STREAMS = ("Produce", "Fetch")
+
+
+class Unary(NamedTuple):
+    """A unary method's name, request and response."""
+
+    name: str
+    request: type[Message]
+    response: type[Message]
+
+    @property
+    def path(self) -> str:
+        """Path of the method, as gRPC names it."""
+        return f"/{SERVICE}/{self.name}"
+
+
+UNARY: dict[str, Unary] = {
+    method.name: method
+    for method in (
+        Unary("GetServerInfo", metadata_pb2.GetServerInfoRequest, metadata_pb2.GetServerInfoResponse),
+        Unary("Metadata", metadata_pb2.MetadataRequest, metadata_pb2.MetadataResponse),
+        Unary("FindCoordinator", metadata_pb2.FindCoordinatorRequest, metadata_pb2.FindCoordinatorResponse),
+        Unary("CreateTopics", topics_pb2.CreateTopicsRequest, topics_pb2.CreateTopicsResponse),
+        Unary("DeleteTopics", topics_pb2.DeleteTopicsRequest, topics_pb2.DeleteTopicsResponse),
+        Unary("DescribeTopics", topics_pb2.DescribeTopicsRequest, topics_pb2.DescribeTopicsResponse),
+        Unary("CreatePartitions", topics_pb2.CreatePartitionsRequest, topics_pb2.CreatePartitionsResponse),
+        Unary("AlterTopicConfigs", topics_pb2.AlterTopicConfigsRequest, topics_pb2.AlterTopicConfigsResponse),
+        Unary("DeleteRecords", topics_pb2.DeleteRecordsRequest, topics_pb2.DeleteRecordsResponse),
+        Unary("ListOffsets", offsets_pb2.ListOffsetsRequest, offsets_pb2.ListOffsetsResponse),
+        Unary("CommitGroupOffsets", offsets_pb2.CommitGroupOffsetsRequest, offsets_pb2.CommitGroupOffsetsResponse),
+        Unary("FetchGroupOffsets", offsets_pb2.FetchGroupOffsetsRequest, offsets_pb2.FetchGroupOffsetsResponse),
+        Unary("InitProducerId", transaction_pb2.InitProducerIdRequest, transaction_pb2.InitProducerIdResponse),
+        Unary("EndTransaction", transaction_pb2.EndTransactionRequest, transaction_pb2.EndTransactionResponse),
+        Unary("Heartbeat", transaction_pb2.HeartbeatRequest, transaction_pb2.HeartbeatResponse),
+    )
+}

@@ -1,0 +1,123 @@
+from brokerd.wire.v1 import error_pb2 as _error_pb2
+from brokerd.wire.v1 import fetch_pb2 as _fetch_pb2
+from google.protobuf.internal import containers as _containers
+from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
+from google.protobuf import descriptor as _descriptor
+from google.protobuf import message as _message
+from collections.abc import Iterable as _Iterable, Mapping as _Mapping
+from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
+
+DESCRIPTOR: _descriptor.FileDescriptor
+
+class OffsetSpec(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    OFFSET_SPEC_UNSPECIFIED: _ClassVar[OffsetSpec]
+    OFFSET_SPEC_EARLIEST: _ClassVar[OffsetSpec]
+    OFFSET_SPEC_LATEST: _ClassVar[OffsetSpec]
+    OFFSET_SPEC_MAX_TIMESTAMP: _ClassVar[OffsetSpec]
+    OFFSET_SPEC_TIMESTAMP: _ClassVar[OffsetSpec]
+    OFFSET_SPEC_EARLIEST_LOCAL: _ClassVar[OffsetSpec]
+    OFFSET_SPEC_LATEST_TIERED: _ClassVar[OffsetSpec]
+OFFSET_SPEC_UNSPECIFIED: OffsetSpec
+OFFSET_SPEC_EARLIEST: OffsetSpec
+OFFSET_SPEC_LATEST: OffsetSpec
+OFFSET_SPEC_MAX_TIMESTAMP: OffsetSpec
+OFFSET_SPEC_TIMESTAMP: OffsetSpec
+OFFSET_SPEC_EARLIEST_LOCAL: OffsetSpec
+OFFSET_SPEC_LATEST_TIERED: OffsetSpec
+
+class PartitionListOffsets(_message.Message):
+    __slots__ = ("topic_id", "partition", "current_leader_epoch", "spec", "timestamp")
+    TOPIC_ID_FIELD_NUMBER: _ClassVar[int]
+    PARTITION_FIELD_NUMBER: _ClassVar[int]
+    CURRENT_LEADER_EPOCH_FIELD_NUMBER: _ClassVar[int]
+    SPEC_FIELD_NUMBER: _ClassVar[int]
+    TIMESTAMP_FIELD_NUMBER: _ClassVar[int]
+    topic_id: bytes
+    partition: int
+    current_leader_epoch: int
+    spec: OffsetSpec
+    timestamp: int
+    def __init__(self, topic_id: _Optional[bytes] = ..., partition: _Optional[int] = ..., current_leader_epoch: _Optional[int] = ..., spec: _Optional[_Union[OffsetSpec, str]] = ..., timestamp: _Optional[int] = ...) -> None: ...
+
+class ListOffsetsRequest(_message.Message):
+    __slots__ = ("isolation_level", "partitions")
+    ISOLATION_LEVEL_FIELD_NUMBER: _ClassVar[int]
+    PARTITIONS_FIELD_NUMBER: _ClassVar[int]
+    isolation_level: _fetch_pb2.IsolationLevel
+    partitions: _containers.RepeatedCompositeFieldContainer[PartitionListOffsets]
+    def __init__(self, isolation_level: _Optional[_Union[_fetch_pb2.IsolationLevel, str]] = ..., partitions: _Optional[_Iterable[_Union[PartitionListOffsets, _Mapping]]] = ...) -> None: ...
+
+class PartitionListOffsetsResult(_message.Message):
+    __slots__ = ("topic_id", "partition", "error", "offset", "timestamp", "leader_epoch")
+    TOPIC_ID_FIELD_NUMBER: _ClassVar[int]
+    PARTITION_FIELD_NUMBER: _ClassVar[int]
+    ERROR_FIELD_NUMBER: _ClassVar[int]
+    OFFSET_FIELD_NUMBER: _ClassVar[int]
+    TIMESTAMP_FIELD_NUMBER: _ClassVar[int]
+    LEADER_EPOCH_FIELD_NUMBER: _ClassVar[int]
+    topic_id: bytes
+    partition: int
+    error: _error_pb2.Error
+    offset: int
+    timestamp: int
+    leader_epoch: int
+    def __init__(self, topic_id: _Optional[bytes] = ..., partition: _Optional[int] = ..., error: _Optional[_Union[_error_pb2.Error, _Mapping]] = ..., offset: _Optional[int] = ..., timestamp: _Optional[int] = ..., leader_epoch: _Optional[int] = ...) -> None: ...
+
+class ListOffsetsResponse(_message.Message):
+    __slots__ = ("results",)
+    RESULTS_FIELD_NUMBER: _ClassVar[int]
+    results: _containers.RepeatedCompositeFieldContainer[PartitionListOffsetsResult]
+    def __init__(self, results: _Optional[_Iterable[_Union[PartitionListOffsetsResult, _Mapping]]] = ...) -> None: ...
+
+class PartitionGroupOffset(_message.Message):
+    __slots__ = ("topic_id", "partition", "offset", "leader_epoch", "metadata", "error")
+    TOPIC_ID_FIELD_NUMBER: _ClassVar[int]
+    PARTITION_FIELD_NUMBER: _ClassVar[int]
+    OFFSET_FIELD_NUMBER: _ClassVar[int]
+    LEADER_EPOCH_FIELD_NUMBER: _ClassVar[int]
+    METADATA_FIELD_NUMBER: _ClassVar[int]
+    ERROR_FIELD_NUMBER: _ClassVar[int]
+    topic_id: bytes
+    partition: int
+    offset: int
+    leader_epoch: int
+    metadata: str
+    error: _error_pb2.Error
+    def __init__(self, topic_id: _Optional[bytes] = ..., partition: _Optional[int] = ..., offset: _Optional[int] = ..., leader_epoch: _Optional[int] = ..., metadata: _Optional[str] = ..., error: _Optional[_Union[_error_pb2.Error, _Mapping]] = ...) -> None: ...
+
+class CommitGroupOffsetsRequest(_message.Message):
+    __slots__ = ("group_id", "generation", "member_id", "offsets")
+    GROUP_ID_FIELD_NUMBER: _ClassVar[int]
+    GENERATION_FIELD_NUMBER: _ClassVar[int]
+    MEMBER_ID_FIELD_NUMBER: _ClassVar[int]
+    OFFSETS_FIELD_NUMBER: _ClassVar[int]
+    group_id: str
+    generation: int
+    member_id: str
+    offsets: _containers.RepeatedCompositeFieldContainer[PartitionGroupOffset]
+    def __init__(self, group_id: _Optional[str] = ..., generation: _Optional[int] = ..., member_id: _Optional[str] = ..., offsets: _Optional[_Iterable[_Union[PartitionGroupOffset, _Mapping]]] = ...) -> None: ...
+
+class CommitGroupOffsetsResponse(_message.Message):
+    __slots__ = ("error", "results")
+    ERROR_FIELD_NUMBER: _ClassVar[int]
+    RESULTS_FIELD_NUMBER: _ClassVar[int]
+    error: _error_pb2.Error
+    results: _containers.RepeatedCompositeFieldContainer[PartitionGroupOffset]
+    def __init__(self, error: _Optional[_Union[_error_pb2.Error, _Mapping]] = ..., results: _Optional[_Iterable[_Union[PartitionGroupOffset, _Mapping]]] = ...) -> None: ...
+
+class FetchGroupOffsetsRequest(_message.Message):
+    __slots__ = ("group_id", "partitions")
+    GROUP_ID_FIELD_NUMBER: _ClassVar[int]
+    PARTITIONS_FIELD_NUMBER: _ClassVar[int]
+    group_id: str
+    partitions: _containers.RepeatedCompositeFieldContainer[PartitionGroupOffset]
+    def __init__(self, group_id: _Optional[str] = ..., partitions: _Optional[_Iterable[_Union[PartitionGroupOffset, _Mapping]]] = ...) -> None: ...
+
+class FetchGroupOffsetsResponse(_message.Message):
+    __slots__ = ("error", "results")
+    ERROR_FIELD_NUMBER: _ClassVar[int]
+    RESULTS_FIELD_NUMBER: _ClassVar[int]
+    error: _error_pb2.Error
+    results: _containers.RepeatedCompositeFieldContainer[PartitionGroupOffset]
+    def __init__(self, error: _Optional[_Union[_error_pb2.Error, _Mapping]] = ..., results: _Optional[_Iterable[_Union[PartitionGroupOffset, _Mapping]]] = ...) -> None: ...

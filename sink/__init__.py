@@ -1,0 +1,1 @@
+"""The PySpark sink: installed as brokerd.sink."""
