@@ -141,4 +141,4 @@ def _pairs(flat: memoryview, at: int) -> tuple[tuple[int, int], ...]:
     count = _U32_at(flat, vector)
     if vector + 4 + 16 * count > len(flat):
         raise IndexError(count)
-    return tuple(struct.iter_unpack("<qq", flat[vector + 4 : vector + 4 + 16 * count]))  # type: ignore[arg-type]
+    return tuple(struct.iter_unpack("<qq", flat[vector + 4 : vector + 4 + 16 * count]))

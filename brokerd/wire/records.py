@@ -7,7 +7,7 @@ identical to what generated code makes (a test holds the two equal), and any gen
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Protocol, TypeVar
+from typing import TypeVar
 
 import pyarrow as pa
 from google.protobuf.message import DecodeError, Message
@@ -18,7 +18,7 @@ RECORDS_FIELD = 15
 _RECORDS_TAG = RECORDS_FIELD << 3 | 2
 _VARINT_MAX_BYTES = 10
 
-Bytes = bytes | bytearray | memoryview | pa.Buffer
+Bytes: TypeAlias = bytes | bytearray | memoryview | pa.Buffer
 
 
 M = TypeVar("M", bound=Message)
