@@ -7,7 +7,7 @@ identical to what generated code makes (a test holds the two equal), and any gen
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import TypeVar
+from typing import TypeAlias, TypeVar
 
 import pyarrow as pa
 from google.protobuf.message import DecodeError, Message
