@@ -1,0 +1,201 @@
+"""Judges a history in the manner of Jepsen's kafka workload (jepsen.tests.kafka): names each anomaly and shows examples.
+
+Each `_find_*` is one anomaly, pure, and tested with a planted one (tests/unit/chaos/test_checker.py). Recording does not live here.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections import defaultdict
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+from brokerd.ids import TopicPartition
+from tests.chaos.history import History, Outcome, Poll, Seek, Send, Value
+
+_EXAMPLES = 5
+
+
+@dataclass(frozen=True)
+class Anomaly:
+    """A kind of wrong, how often it was found, and some of it."""
+
+    kind: str
+    count: int
+    examples: tuple[str, ...]
+
+    def __str__(self) -> str:
+        return f"{self.kind}: {self.count}, such as {'; '.join(self.examples)}"
+
+
+@dataclass(frozen=True)
+class _Index:
+    """The history, indexed once for all searches."""
+
+    history: History
+    places: dict[Value, list[tuple[TopicPartition, int]]]  # where the final read found each value
+    sent: dict[Value, Send]
+
+
+def check(history: History) -> list[Anomaly]:
+    """All anomalies of a history, none if it is clean."""
+    places: dict[Value, list[tuple[TopicPartition, int]]] = defaultdict(list)
+    for tp, records in history.final.items():
+        for offset, value in records:
+            places[value].append((tp, offset))
+    index = _Index(history, places, {send.value: send for send in history.sends})
+    found = []
+    for kind, search in SEARCHES.items():
+        hits = list(search(index))
+        if hits:
+            found.append(Anomaly(kind, len(hits), tuple(hits[:_EXAMPLES])))
+    return found
+
+
+def _find_lost_writes(index: _Index) -> Iterator[str]:
+    """Acknowledged, but not there in the end."""
+    for send in index.history.sends:
+        if send.outcome is Outcome.OK and send.value not in index.places:
+            yield f"{send.value} acknowledged at {send.tp}@{send.offset} is gone"
+
+
+def _find_duplicates(index: _Index) -> Iterator[str]:
+    """One value at two places."""
+    for value, places in index.places.items():
+        if len(places) > 1:
+            yield f"{value} at {', '.join(f'{tp}@{offset}' for tp, offset in places)}"
+
+
+def _find_wrong_offsets(index: _Index) -> Iterator[str]:
+    """Acknowledged at one place, found at another."""
+    for send in index.history.sends:
+        places = index.places.get(send.value)
+        if send.outcome is Outcome.OK and places and (send.tp, send.offset) not in places:
+            yield f"{send.value} acknowledged at {send.tp}@{send.offset}, found at {places[0]}"
+
+
+def _find_phantoms(index: _Index) -> Iterator[str]:
+    """Read, but never sent; or sent to another partition."""
+    for value, places in index.places.items():
+        send = index.sent.get(value)
+        if send is None:
+            yield f"{value} was never sent"
+        elif any(tp != send.tp for tp, _ in places):
+            yield f"{value} was sent to {send.tp}, found at {places}"
+
+
+def _find_aborted_reads(index: _Index) -> Iterator[str]:
+    """G1a: a send that certainly failed was read all the same."""
+    for value in index.places:
+        send = index.sent.get(value)
+        if send is not None and send.outcome is Outcome.FAILED:
+            yield f"{value} failed for certain, and was read"
+
+
+def _find_inconsistent_offsets(index: _Index) -> Iterator[str]:
+    """Two values at one offset, whoever saw them."""
+    seen: dict[tuple[TopicPartition, int], Value] = {}
+    observations = [(tp, offset, value) for tp, records in index.history.final.items() for offset, value in records]
+    for read in index.history.reads:
+        if isinstance(read, Poll):
+            observations.extend((read.tp, offset, value) for offset, value in read.records)
+    observations.extend((s.tp, s.offset, s.value) for s in index.history.sends if s.outcome is Outcome.OK)
+    for tp, offset, value in observations:
+        first = seen.setdefault((tp, offset), value)
+        if first != value:
+            yield f"{tp}@{offset} held {first} and {value}"
+
+
+def _find_vanished(index: _Index) -> Iterator[str]:
+    """A consumer saw it, the final read does not."""
+    for read in index.history.reads:
+        if isinstance(read, Poll):
+            for offset, value in read.records:
+                if (read.tp, offset) not in index.places.get(value, ()):
+                    yield f"{value} was read at {read.tp}@{offset} and is gone"
+
+
+def _find_nonmonotonic_polls(index: _Index) -> Iterator[str]:
+    """A consumer went back or stood still without a seek."""
+    position: dict[tuple[int, TopicPartition], int] = {}
+    for read in index.history.reads:
+        key = (read.consumer, read.tp)
+        if isinstance(read, Seek):
+            position[key] = read.offset - 1
+            continue
+        for offset, _ in read.records:
+            if offset <= position.get(key, -1):
+                yield f"consumer {read.consumer} read {read.tp}@{offset} after {position[key]}"
+            position[key] = offset
+
+
+def _find_skipped_polls(index: _Index) -> Iterator[str]:
+    """A consumer jumped over something that was visible in the end."""
+    there = {tp: [offset for offset, _ in records] for tp, records in index.history.final.items()}
+    position: dict[tuple[int, TopicPartition], int] = {}
+    for read in index.history.reads:
+        key = (read.consumer, read.tp)
+        if isinstance(read, Seek):
+            position[key] = read.offset
+            continue
+        offsets = there.get(read.tp, [])
+        for offset, _ in read.records:
+            expected = position.get(key, 0)
+            if offset > expected and _any_between(offsets, expected, offset):
+                yield f"consumer {read.consumer} jumped on {read.tp} from {expected} to {offset}"
+            position[key] = offset + 1
+
+
+def _any_between(offsets: list[int], start: int, until: int) -> bool:
+    return bisect_left(offsets, start) < bisect_left(offsets, until)
+
+
+def _find_nonmonotonic_sends(index: _Index) -> Iterator[str]:
+    """One producer's later record lies before an earlier one of the same partition."""
+    for tp, records in index.history.final.items():
+        last: dict[int, int] = {}
+        for offset, value in records:
+            if value.number <= last.get(value.producer, -1):
+                yield f"{tp}@{offset} holds {value} after number {last[value.producer]}"
+            last[value.producer] = max(value.number, last.get(value.producer, -1))
+
+
+def _find_realtime_violations(index: _Index) -> Iterator[str]:
+    """Acknowledged before another send of the partition began, yet it lies behind it."""
+    by_partition: dict[TopicPartition, list[Send]] = defaultdict(list)
+    for send in index.history.sends:
+        if send.outcome is Outcome.OK:
+            by_partition[send.tp].append(send)
+    for tp, sends in by_partition.items():
+        by_end = sorted(sends, key=lambda send: send.completed_ms)
+        ended, highest = 0, -1
+        for send in sorted(sends, key=lambda send: send.invoked_ms):
+            while ended < len(by_end) and by_end[ended].completed_ms < send.invoked_ms:
+                highest = max(highest, by_end[ended].offset)
+                ended += 1
+            if send.offset < highest:
+                yield f"{tp}@{send.offset} began after @{highest} was acknowledged"
+
+
+def _find_gaps(index: _Index) -> Iterator[str]:
+    """Offsets of a log without control batches and compaction have no holes."""
+    for tp, records in index.history.final.items():
+        for (before, _), (offset, _) in zip(records, records[1:], strict=False):
+            if offset != before + 1:
+                yield f"{tp} goes from {before} to {offset}"
+
+
+SEARCHES: dict[str, Callable[[_Index], Iterator[str]]] = {
+    "lost-write": _find_lost_writes,
+    "duplicate": _find_duplicates,
+    "wrong-offset": _find_wrong_offsets,
+    "phantom": _find_phantoms,
+    "G1a": _find_aborted_reads,
+    "inconsistent-offsets": _find_inconsistent_offsets,
+    "vanished-read": _find_vanished,
+    "nonmonotonic-poll": _find_nonmonotonic_polls,
+    "poll-skip": _find_skipped_polls,
+    "nonmonotonic-send": _find_nonmonotonic_sends,
+    "realtime-order": _find_realtime_violations,
+    "gap": _find_gaps,
+}
