@@ -9,6 +9,7 @@ from bisect import bisect_left
 from collections import defaultdict
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from itertools import pairwise
 
 from brokerd.ids import TopicPartition
 from tests.chaos.history import History, Outcome, Poll, Seek, Send, Value
@@ -180,7 +181,7 @@ def _find_realtime_violations(index: _Index) -> Iterator[str]:
 def _find_gaps(index: _Index) -> Iterator[str]:
     """Offsets of a log without control batches and compaction have no holes."""
     for tp, records in index.history.final.items():
-        for (before, _), (offset, _) in zip(records, records[1:], strict=False):
+        for (before, _), (offset, _) in pairwise(records):
             if offset != before + 1:
                 yield f"{tp} goes from {before} to {offset}"
 

@@ -60,7 +60,7 @@ def reuse_offset(history: History) -> None:
 
 
 def let_vanish(history: History) -> None:
-    history.reads.append(Poll(1, TP, ((20, Value(0, 11)),)))
+    history.reads += [Seek(1, TP, 20), Poll(1, TP, ((20, Value(0, 11)),))]
 
 
 def go_back(history: History) -> None:
