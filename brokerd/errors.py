@@ -8,6 +8,7 @@
         ├── BrokerUnreachableError (also ConnectionError)
         ├── ProducerClosedError, BufferExhaustedError, DeliveryTimeoutError, AbortedBatchError, ForkedProducerError
         ├── AuthenticationError
+        ├── InvalidRecordError    (also ValueError)
         └── DataLossError
 
 The number of a code says what to do with it (see `Action`). The text of an error names the field, the value, the
@@ -363,6 +364,10 @@ class AbortedBatchError(ClientError):
 
 class ForkedProducerError(ClientError):
     """A producer was used in a process that was forked after it was made."""
+
+
+class InvalidRecordError(ClientError, ValueError):
+    """A row can not become a record: it names no topic, an impossible partition, a header without a key."""
 
 
 class DataLossError(ClientError):

@@ -1,0 +1,176 @@
+"""Which columns a DataFrame may bring, and how its Arrow batches become records. Whole columns only, never rows.
+
+Types are checked once, on the driver, from Spark's schema; Arrow types are then compared loosely and cast, because
+nullability, time zones and list item names vary with Spark's settings. Partitioning by key does not live here.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable, Iterator, Sequence
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from brokerd.errors import ConfigError, InvalidRecordError
+from brokerd.record.payload import HEADERS_TYPE, KEY_VALUE_SCHEMA, TIMESTAMP_TYPE
+
+_TEXT = ("string", "binary")
+_HEADERS = "array<struct<key:string,value:binary>>"
+
+# Column -> the types it may have, as Spark's simpleString names them.
+ACCEPTED: dict[str, tuple[str, ...]] = {
+    "key": _TEXT,
+    "value": _TEXT,
+    "headers": (_HEADERS,),
+    "topic": ("string",),
+    "partition": ("int", "smallint", "tinyint", "bigint"),
+    "timestamp": ("timestamp",),
+}
+
+# Columns that the source adds and no writer can choose: left out, so that a topic copies to another as it is.
+SOURCE_ONLY = ("offset", "timestampType")
+
+UNSET_PARTITION = -1
+
+_ACCEPTED_TEXT = (
+    "value (string or binary) is required; key (string or binary), headers, topic, partition (int) and timestamp are optional"
+)
+
+
+class TopicRows(NamedTuple):
+    """Rows of one topic, in the order in which Spark handed them over."""
+
+    topic: str
+    records: pa.RecordBatch  # KEY_VALUE_SCHEMA
+    partitions: npt.NDArray[np.int32] | None  # -1 = the partitioner's choice; None = all of them
+
+
+def check_columns(columns: Sequence[tuple[str, str]], *, topic: str | None, include_headers: bool) -> None:
+    """Sees that a DataFrame's columns, as (name, Spark type), can become records. Raises ConfigError naming the column.
+
+    `topic` is the sink's option: without it each row must name its topic.
+    """
+    names = [name for name, _ in columns]
+    if "value" not in names:
+        raise ConfigError(f"column 'value' is missing (there are: {_listed(names)}); {_ACCEPTED_TEXT}")
+    for name, kind in columns:
+        if name in SOURCE_ONLY:
+            continue
+        if name not in ACCEPTED:
+            raise ConfigError(
+                f"column '{name}' is not one that the sink writes{_hint(name)}; drop it, or rename it: {_ACCEPTED_TEXT}"
+            )
+        if _plain_type(kind) not in ACCEPTED[name]:
+            raise ConfigError(f"column '{name}' is {kind}, but must be {' or '.join(ACCEPTED[name])}; {_cast_text(name)}")
+    if len(set(names)) != len(names):
+        twice = next(name for name in names if names.count(name) > 1)
+        raise ConfigError(f"column '{twice}' is there twice; keep one")
+    if "headers" in names and not include_headers:
+        raise ConfigError("column 'headers' is only written with option includeHeaders=true; set it, or drop the column")
+    if topic is None and "topic" not in names:
+        raise ConfigError("no topic to write to: set option 'topic', or add a column 'topic' that names it for each row")
+
+
+def to_records(arrow_batch: pa.RecordBatch, *, topic: str | None, now_us: int) -> Iterator[TopicRows]:
+    """The rows of one Arrow batch as records, one result per topic, in order of first appearance.
+
+    `now_us` (wall clock, microseconds since 1970) is the timestamp of rows that bring none. Raises InvalidRecordError.
+    """
+    rows = arrow_batch.num_rows
+    if rows == 0:
+        return
+    names = arrow_batch.schema.names
+    columns = {name: arrow_batch.column(name) for name in names if name in ACCEPTED}
+    records = pa.RecordBatch.from_arrays(
+        [
+            _bytes_column(columns.get("key"), rows),
+            _bytes_column(columns["value"], rows),
+            _headers_column(columns.get("headers"), rows),
+            _timestamp_column(columns.get("timestamp"), rows, now_us),
+        ],
+        schema=KEY_VALUE_SCHEMA,
+    )
+    partitions = _partition_column(columns.get("partition"))
+    if topic is not None:
+        yield TopicRows(topic, records, partitions)
+    else:
+        yield from _by_topic(columns["topic"], records, partitions)
+
+
+def _by_topic(topics: pa.Array, records: pa.RecordBatch, partitions: npt.NDArray[np.int32] | None) -> Iterator[TopicRows]:
+    if topics.null_count:
+        raise InvalidRecordError(
+            f"column 'topic' is null in {topics.null_count} of {len(topics)} rows: every row needs a topic, or set option 'topic'"
+        )
+    encoded = topics.dictionary_encode()
+    names = encoded.dictionary.to_pylist()  # one entry per topic, not per row
+    if len(names) == 1:
+        yield TopicRows(names[0], records, partitions)
+        return
+    codes = encoded.indices.to_numpy()
+    for code, name in enumerate(names):
+        chosen = np.flatnonzero(codes == code)
+        yield TopicRows(name, records.take(pa.array(chosen)), None if partitions is None else partitions[chosen])
+
+
+def _bytes_column(column: pa.Array | None, rows: int) -> pa.Array:
+    if column is None:
+        return pa.nulls(rows, pa.binary())
+    return column if column.type == pa.binary() else column.cast(pa.binary())
+
+
+def _headers_column(column: pa.Array | None, rows: int) -> pa.Array:
+    if column is None:
+        return pa.nulls(rows, HEADERS_TYPE)
+    headers = column if column.type == HEADERS_TYPE else column.cast(HEADERS_TYPE)
+    entries = headers.flatten()  # of this slice, without what null lists may hide
+    if entries.null_count or pc.struct_field(entries, 0).null_count:
+        raise InvalidRecordError("a header is null, or its key is: every header needs a key; filter them out of column 'headers'")
+    return headers
+
+
+def _timestamp_column(column: pa.Array | None, rows: int, now_us: int) -> pa.Array:
+    now = pa.scalar(now_us, TIMESTAMP_TYPE)
+    if column is None:
+        return pa.repeat(now, rows)
+    stamps = column if column.type == TIMESTAMP_TYPE else column.cast(TIMESTAMP_TYPE)
+    if stamps.null_count:
+        stamps = pc.fill_null(stamps, now)
+    earliest = pc.min(stamps).cast(pa.int64()).as_py()
+    if earliest < 0:
+        raise InvalidRecordError("column 'timestamp' holds a time before 1970, which a record can not carry")
+    return stamps
+
+
+def _partition_column(column: pa.Array | None) -> npt.NDArray[np.int32] | None:
+    if column is None or column.null_count == len(column):
+        return None
+    lowest, highest = (pc.min(column).as_py(), pc.max(column).as_py())
+    if lowest < 0 or highest > np.iinfo(np.int32).max:
+        wrong = lowest if lowest < 0 else highest
+        raise InvalidRecordError(f"column 'partition' holds {wrong}, which is no partition: they are numbered from 0")
+    chosen: npt.NDArray[np.int32] = pc.fill_null(column.cast(pa.int32()), UNSET_PARTITION).to_numpy()
+    return chosen
+
+
+def _plain_type(kind: str) -> str:
+    return "string" if kind.startswith(("varchar(", "char(")) else kind
+
+
+def _hint(name: str) -> str:
+    near = difflib.get_close_matches(name.lower(), ACCEPTED, n=1, cutoff=0.6)
+    return f" (did you mean '{near[0]}'?)" if near else ""
+
+
+def _cast_text(name: str) -> str:
+    if name in ("key", "value"):
+        return f"cast it, such as CAST({name} AS STRING) or to_json(struct(*))"
+    return f"cast it to {ACCEPTED[name][0]}"
+
+
+def _listed(names: Iterable[str]) -> str:
+    return ", ".join(names) or "none"
