@@ -12,12 +12,16 @@ from typing import NamedTuple
 from brokerd.errors import CorruptMessageError
 
 _CONTINUATION = 0xFFFFFFFF
+_VERSION_5 = 4  # MetadataVersion.V5, what every Arrow since 1.0 writes
 _RECORD_BATCH = 3  # MessageHeader.RecordBatch
+_BUFFER_METHOD = 0  # BodyCompressionMethod.BUFFER
 _METADATA_MAX_BYTES = 65_536
 _U16 = struct.Struct("<H")
+_I16 = struct.Struct("<h")
 _I32 = struct.Struct("<i")
 _I64 = struct.Struct("<q")
 _PREFIX = struct.Struct("<Ii")
+_NOT_COMPRESSED = -1  # as a buffer's length prefix
 _CODECS = {0: "lz4", 1: "zstd"}
 
 
@@ -44,21 +48,25 @@ def read_arrow_metadata(payload: memoryview) -> ArrowMetadata:
         raise CorruptMessageError("the Arrow metadata of the batch points outside itself") from None
 
 
-def uncompressed_body_bytes(metadata: ArrowMetadata, payload: memoryview) -> int:
-    """Bytes that the buffers take once decompressed, as they claim. Raises CorruptMessageError if a claim is negative."""
+def uncompressed_lengths(metadata: ArrowMetadata, payload: memoryview) -> list[int]:
+    """Bytes that each buffer takes once decompressed, as it claims: what Arrow will allocate, and no more.
+
+    Raises CorruptMessageError if a claim is negative or can not be read.
+    """
     if metadata.compression == "none":
-        return sum(length for _, length in metadata.buffers)
-    total = 0
+        return [length for _, length in metadata.buffers]
+    lengths = []
     for offset, length in metadata.buffers:
         if length == 0:
+            lengths.append(0)
             continue
-        if length < _I64.size:
-            raise CorruptMessageError(f"a compressed Arrow buffer has {length} bytes, too few for its length prefix")
-        claimed = _I64.unpack_from(payload, metadata.body_at + offset)[0]
-        if claimed < -1:
+        if length <= _I64.size:
+            raise CorruptMessageError(f"a compressed Arrow buffer has {length} bytes: nothing behind its length prefix")
+        claimed: int = _I64.unpack_from(payload, metadata.body_at + offset)[0]
+        if claimed < _NOT_COMPRESSED:
             raise CorruptMessageError(f"a compressed Arrow buffer claims {claimed} bytes")
-        total += length - _I64.size if claimed == -1 else claimed
-    return total
+        lengths.append(length - _I64.size if claimed == _NOT_COMPRESSED else claimed)
+    return lengths
 
 
 def _read(payload: memoryview) -> ArrowMetadata:
@@ -70,6 +78,7 @@ def _read(payload: memoryview) -> ArrowMetadata:
         raise CorruptMessageError(f"the Arrow metadata claims {metadata_length} bytes, more than fit or not aligned")
     flat = payload[_PREFIX.size : body_at]
     message = _indirect(flat, 0)
+    _refuse_what_arrow_reads_differently(flat, message)
     kind_at = _field(flat, message, 1)
     header_at = _field(flat, message, 2)
     if not kind_at or not header_at or flat[kind_at] != _RECORD_BATCH:
@@ -93,6 +102,18 @@ def _read(payload: memoryview) -> ArrowMetadata:
     return ArrowMetadata(rows, body_at, body_length, lengths, buffers, _compression(flat, _field(flat, batch, 3)))
 
 
+def _refuse_what_arrow_reads_differently(flat: memoryview, message: int) -> None:
+    """Arrow obeys a compression codec in the custom metadata of a version 4 message (its format before 1.0), and would then
+    decompress, unbounded, what is taken for plain buffers here. Nobody writes either today.
+    """
+    version_at = _field(flat, message, 0)
+    version = _I16.unpack_from(flat, version_at)[0] if version_at else 0
+    if version != _VERSION_5:
+        raise CorruptMessageError(f"the Arrow message has metadata version {version + 1}; only version {_VERSION_5 + 1} is read")
+    if _field(flat, message, 4):
+        raise CorruptMessageError("the Arrow message has custom metadata, which is not accepted")
+
+
 def _compression(flat: memoryview, at: int) -> str:
     if not at:
         return "none"
@@ -101,6 +122,9 @@ def _compression(flat: memoryview, at: int) -> str:
     codec = flat[codec_at] if codec_at else 0
     if codec not in _CODECS:
         raise CorruptMessageError(f"Arrow compression codec {codec} is not known")
+    method_at = _field(flat, table, 1)
+    if method_at and flat[method_at] != _BUFFER_METHOD:
+        raise CorruptMessageError(f"Arrow compression method {flat[method_at]} is not known")
     return _CODECS[codec]
 
 

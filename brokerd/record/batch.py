@@ -15,6 +15,7 @@ from brokerd.errors import CorruptMessageError, InvalidRequestError, MessageTooL
 from brokerd.record.header import (
     HEADER_SIZE,
     KNOWN_ATTRIBUTES,
+    MAGIC,
     MARK,
     PAYLOAD_KIND_ARROW,
     SEQUENCE_MAX,
@@ -77,10 +78,10 @@ def check_produced(data: pa.Buffer, seed: int, *, max_message_bytes: int) -> Rec
             f"a record batch of {data.size} bytes exceeds the topic's max.message.bytes ({max_message_bytes}): "
             "lower the producer's batch.size, or raise max.message.bytes"
         )
-    prefix = data.slice(0, HEADER_SIZE).to_pybytes()
+    prefix = data.slice(0, min(HEADER_SIZE, data.size)).to_pybytes()
     header = decode_header(prefix)
     size = header_size_claimed(prefix)
-    whole = prefix if size == HEADER_SIZE else data.slice(0, size).to_pybytes()
+    whole = prefix if size == HEADER_SIZE else data.slice(0, min(size, data.size)).to_pybytes()
     problem = header_problem(header, whole, seed)
     if problem:
         raise CorruptMessageError(f"record batch refused: {problem}")
@@ -122,9 +123,11 @@ def _check_client_fields(header: BatchHeader) -> None:
             f"producer_id {header.producer_id}, producer_epoch {header.producer_epoch} and base_sequence {header.base_sequence} "
             "must be all -1 or all at least 0"
         )
+    if header.is_transactional and not is_idempotent:
+        raise InvalidRequestError("attributes has the transactional bit, but producer_id is -1: a transaction needs a producer id")
     if header.base_timestamp < 0 or header.max_timestamp < 0:
         raise InvalidRequestError(
-            f"timestamps {header.base_timestamp} and {header.max_timestamp} must not be negative (ms since 1970)"
+            f"base_timestamp {header.base_timestamp} and max_timestamp {header.max_timestamp} must not be negative (ms since 1970)"
         )
 
 
@@ -140,6 +143,8 @@ def walk_batches(data: pa.Buffer, seed: int | None = None) -> Iterator[RecordBat
         header = decode_header(prefix)
         if header.mark != MARK or header.header_size < HEADER_SIZE:
             raise CorruptMessageError(f"no record batch at byte {position} of what the broker sent")
+        if header.magic != MAGIC and seed is None:
+            raise UnsupportedVersionError(f"record batch version {header.magic} is not known; this version reads {MAGIC}")
         if position + header.size > end:
             return
         if seed is not None:

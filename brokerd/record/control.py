@@ -6,6 +6,7 @@ The transaction coordinator writes them; readers skip them.
 from __future__ import annotations
 
 import pyarrow as pa
+from google.protobuf.message import DecodeError
 
 from brokerd.errors import CorruptMessageError, UnsupportedVersionError
 from brokerd.ids import TopicIdPartition
@@ -44,9 +45,9 @@ def decode_control(batch: RecordBatch) -> control_pb2.ControlRecord:
     record = control_pb2.ControlRecord()
     try:
         if length > len(payload) - _PREFIX_BYTES:
-            raise ValueError
+            raise DecodeError
         record.ParseFromString(payload[_PREFIX_BYTES : _PREFIX_BYTES + length])
-    except ValueError:
+    except DecodeError:
         raise CorruptMessageError(f"control batch at offset {batch.header.base_offset} can not be read") from None
     if record.version != CONTROL_VERSION:
         raise UnsupportedVersionError(f"control record version {record.version} is not known; this version reads {CONTROL_VERSION}")

@@ -50,7 +50,8 @@ class Attributes(enum.IntFlag):
 PAYLOAD_KIND_SHIFT = 3
 PAYLOAD_KIND_MASK = 0b111 << PAYLOAD_KIND_SHIFT
 PAYLOAD_KIND_ARROW = 0
-KNOWN_ATTRIBUTES = Attributes.TRANSACTIONAL | Attributes.CONTROL | Attributes.SPARSE_OFFSETS | PAYLOAD_KIND_MASK
+# A plain int: the complement of an IntFlag holds only the bits that the class knows, and would let unknown ones pass.
+KNOWN_ATTRIBUTES = int(Attributes.TRANSACTIONAL | Attributes.CONTROL | Attributes.SPARSE_OFFSETS) | PAYLOAD_KIND_MASK
 
 
 class BatchHeader(NamedTuple):

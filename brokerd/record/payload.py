@@ -12,7 +12,7 @@ import google_crc32c
 import pyarrow as pa
 
 from brokerd.errors import CorruptMessageError, UnsupportedVersionError
-from brokerd.record.arrow_metadata import ArrowMetadata, read_arrow_metadata, uncompressed_body_bytes
+from brokerd.record.arrow_metadata import ArrowMetadata, read_arrow_metadata, uncompressed_lengths
 
 HEADERS_TYPE = pa.list_(pa.struct([pa.field("key", pa.string()), pa.field("value", pa.binary())]))
 TIMESTAMP_TYPE = pa.timestamp("us", tz="UTC")
@@ -31,6 +31,11 @@ KEY_VALUE_SCHEMA_ID = 0
 _TOP_LEVEL_NODES = (0, 1, 2, 6)
 _NODES = 7
 _BUFFERS = 17
+# Which buffers hold one offset per row and one more, and which a timestamp per row.
+_OFFSET_BUFFERS = (1, 4, 7)
+_OFFSET_BYTES = 4
+_TIMESTAMP_BUFFER = 16
+_TIMESTAMP_BYTES = 8
 _SCHEMA_MESSAGE_BYTES = KEY_VALUE_SCHEMA.serialize().size
 _WRITE_OPTIONS = {
     "lz4": pa.ipc.IpcWriteOptions(compression="lz4"),
@@ -58,7 +63,7 @@ def encode_payload(arrow_batch: pa.RecordBatch, compression: str = "none") -> Pa
         written = sink.tell() - _SCHEMA_MESSAGE_BYTES
         data = sink.getvalue().slice(_SCHEMA_MESSAGE_BYTES, written)
     view = memoryview(data)
-    uncompressed = uncompressed_body_bytes(read_arrow_metadata(view), view)
+    uncompressed = sum(uncompressed_lengths(read_arrow_metadata(view), view))
     return Payload(data, payload_crc(data), arrow_batch.num_rows, uncompressed)
 
 
@@ -82,9 +87,15 @@ def check_layout(payload: memoryview, *, record_count: int, uncompressed_bytes: 
         )
     if metadata.rows != record_count or any(metadata.node_lengths[node] != record_count for node in top_level):
         raise CorruptMessageError(f"the header counts {record_count} records, the Arrow payload {metadata.rows} rows")
-    claimed = uncompressed_body_bytes(metadata, payload)
+    lengths = uncompressed_lengths(metadata, payload)
+    claimed = sum(lengths)
     if claimed != uncompressed_bytes:
         raise CorruptMessageError(f"uncompressed_bytes is {uncompressed_bytes}, the Arrow buffers add up to {claimed}")
+    if (
+        min(lengths[buffer] for buffer in _OFFSET_BUFFERS) < _OFFSET_BYTES * (record_count + 1)
+        or lengths[_TIMESTAMP_BUFFER] < _TIMESTAMP_BYTES * record_count
+    ):
+        raise CorruptMessageError(f"the Arrow buffers are too short for {record_count} records")
     return metadata
 
 

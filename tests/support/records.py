@@ -1,0 +1,81 @@
+"""Record batches for tests: columns, whole batches, and resealing of bytes that a test has changed. No assertions here."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Sequence
+
+import pyarrow as pa
+
+from brokerd.ids import TopicIdPartition
+from brokerd.record.header import BatchHeader, crc_seed, decode_header, encode_header, new_header
+from brokerd.record.payload import KEY_VALUE_SCHEMA, encode_payload, payload_crc
+
+TP = TopicIdPartition(bytes(range(16)), 3)
+SEED = crc_seed(TP)
+TIMESTAMP_MS = 1_700_000_000_000
+HEADER_BYTES = 96
+MAX_BYTES = 16_777_216
+
+Headers = Sequence[tuple[str, bytes | None]]
+
+
+def key_values(
+    values: Sequence[bytes | None],
+    *,
+    keys: Sequence[bytes | None] | None = None,
+    headers: Sequence[Headers | None] | None = None,
+    timestamp_ms: int = TIMESTAMP_MS,
+) -> pa.RecordBatch:
+    """Columns of KEY_VALUE_SCHEMA: one row per value, one ms apart; keys and headers null unless given."""
+    count = len(values)
+    rows = None if headers is None else [None if row is None else [{"key": k, "value": v} for k, v in row] for row in headers]
+    return pa.record_batch(
+        [
+            pa.array(keys if keys is not None else [None] * count, pa.binary()),
+            pa.array(values, pa.binary()),
+            pa.array(rows if rows is not None else [None] * count, KEY_VALUE_SCHEMA.field("headers").type),
+            pa.array([(timestamp_ms + i) * 1_000 for i in range(count)], KEY_VALUE_SCHEMA.field("timestamp").type),
+        ],
+        schema=KEY_VALUE_SCHEMA,
+    )
+
+
+SAMPLE = key_values(
+    [b"one", b"", None, b"four" * 10],
+    keys=[b"k1", None, b"k1", b""],
+    headers=[[("h", b"x"), ("other", None)], None, [], [("h", b"")]],
+)
+
+
+def new_batch(
+    arrow_batch: pa.RecordBatch = SAMPLE, compression: str = "none", tp: TopicIdPartition = TP, **fields: int
+) -> pa.Buffer:
+    """A whole batch as a client makes it. `fields` replace header fields; all CRCs are right."""
+    payload = encode_payload(arrow_batch, compression)
+    header = new_header(
+        batch_length=payload.data.size,
+        payload_crc=payload.crc,
+        record_count=payload.record_count,
+        base_timestamp=TIMESTAMP_MS,
+        max_timestamp=TIMESTAMP_MS + payload.record_count - 1,
+        uncompressed_bytes=payload.uncompressed_bytes,
+    )
+    header = header._replace(**fields)  # type: ignore[arg-type]
+    return pa.py_buffer(encode_header(header, crc_seed(tp)) + payload.data.to_pybytes())
+
+
+def reseal(header: BatchHeader, payload: bytes, tp: TopicIdPartition = TP) -> pa.Buffer:
+    """A batch of this header and payload whose CRCs and batch_length are right: what a hostile client would send."""
+    sealed = header._replace(batch_length=len(payload), payload_crc=payload_crc(payload))
+    return pa.py_buffer(encode_header(sealed, crc_seed(tp)) + payload)
+
+
+def header_of(data: pa.Buffer) -> BatchHeader:
+    """The decoded header of a batch."""
+    return decode_header(data.slice(0, HEADER_BYTES).to_pybytes())
+
+
+def body_at(payload: bytes) -> int:
+    """Where the Arrow body begins in a payload."""
+    return 8 + int(struct.unpack_from("<i", payload, 4)[0])
