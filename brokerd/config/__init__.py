@@ -4,6 +4,8 @@
     broker.py     the daemon's settings
     topic.py      what can be set for one topic
     client.py     producer, consumer and what they share
+    load.py       the daemon's from file, environment and flags
+    sample.py     conf/brokerd.toml out of the settings
 
 No other module parses a setting or repeats a default.
 """

@@ -130,6 +130,20 @@ class BrokerConfig:
         minimum=1,
         maximum=10_000,
     )
+    max_in_flight_bytes_per_stream: int = setting(
+        "max.in.flight.bytes.per.stream",
+        67_108_864,
+        "Bytes of produce requests of one stream that wait for their answer.",
+        minimum=1_048_576,
+        maximum=INT64_MAX,
+    )
+    max_producer_instances: int = setting(
+        "max.producer.instances",
+        300_000,
+        "Producer instances remembered for ten minutes past their last stream, to fence what older streams still hold.",
+        minimum=1,
+        maximum=10_000_000,
+    )
     max_in_flight_bytes: int = setting(
         "max.in.flight.bytes",
         134_217_728,

@@ -1,0 +1,56 @@
+"""Writes `conf/brokerd.toml`: every setting of the daemon with its sentence, its range and its default.
+
+    python -m brokerd.config.sample > conf/brokerd.toml
+
+A test holds the file equal to what this makes, so the file never lies about a default.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import textwrap
+
+from brokerd.config.broker import BrokerConfig
+from brokerd.config.load import environment_name
+from brokerd.config.settings import INT64_MAX, Setting, Value, range_text, settings_of
+
+_HEAD = """\
+# Settings of the brokerd daemon: brokerd start --config conf/brokerd.toml
+#
+# Every setting there is, with its default. Precedence: defaults < this file < environment < flags. The environment
+# variable of a setting is its name in capitals with underscores, such as {variable};
+# on the command line it is --set {name}=VALUE.
+"""
+_WIDTH = 118
+
+
+def sample_toml() -> str:
+    """The text of the annotated sample file."""
+    known = settings_of(BrokerConfig)
+    name = "log.segment.bytes"
+    parts = [_HEAD.format(variable=environment_name(name), name=name)]
+    parts.extend(_entry(spec, known) for spec in known.values())
+    return "\n".join(parts)
+
+
+def _entry(spec: Setting, known: dict[str, Setting]) -> str:
+    allowed = f"at least {spec.minimum}" if spec.maximum == INT64_MAX else range_text(spec)
+    comment = f"{spec.doc} ({allowed[:1].upper()}{allowed[1:]}.)" if allowed else spec.doc
+    lines = textwrap.wrap(comment, _WIDTH, initial_indent="# ", subsequent_indent="# ", break_long_words=False)
+    # In TOML a dotted key can not be a value and the start of another key: such a name is quoted.
+    is_prefix = any(other.startswith(spec.name + ".") for other in known)
+    key = f'"{spec.name}"' if is_prefix else spec.name
+    return "\n".join([*lines, f"{key} = {_toml(spec.default)}"]) + "\n"
+
+
+def _toml(value: Value) -> str:
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, int) and abs(value) >= 100_000:
+        return f"{value:_}"
+    return json.dumps(value)
+
+
+if __name__ == "__main__":
+    sys.stdout.write(sample_toml())

@@ -1,0 +1,54 @@
+"""Lets time pass in a purgatory: one timer of the event loop, set to the next deadline. No task, no polling.
+
+The only module of this package that knows asyncio. It decides nothing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+
+from brokerd.clock import Clock
+from brokerd.purgatory.purgatory import Purgatory
+
+
+class PurgatoryDriver:
+    """Advances `purgatory` when something is due, at most every `period_ms`, so that a crowd of deadlines shares a wake-up.
+
+    Whoever adds operations calls `schedule()` afterwards.
+    """
+
+    def __init__(self, purgatory: Purgatory, clock: Clock, *, period_ms: int) -> None:
+        self._purgatory = purgatory
+        self._clock = clock
+        self._period_ms = period_ms
+        self._timer: asyncio.TimerHandle | None = None
+        self._timer_due_ms = 0
+        self._is_closed = False
+
+    def schedule(self) -> None:
+        """Sets the timer to the next deadline, if that is earlier than what it is set to. O(wheels)."""
+        due_ms = self._purgatory.next_due_ms()
+        if due_ms is None or self._is_closed:
+            return
+        now_ms = self._clock.monotonic_ms()
+        due_ms = max(due_ms, now_ms + self._period_ms)
+        if self._timer is not None:
+            if self._timer_due_ms <= due_ms:
+                return
+            self._timer.cancel()
+        self._timer_due_ms = due_ms
+        self._timer = asyncio.get_running_loop().call_later((due_ms - now_ms) / 1000, self._advance)
+
+    def close(self) -> None:
+        """Lets no more time pass."""
+        self._is_closed = True
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def _advance(self) -> None:
+        self._timer = None
+        try:
+            self._purgatory.advance(now_ms=self._clock.monotonic_ms())
+        finally:
+            self.schedule()

@@ -1,0 +1,87 @@
+"""Which operations wait for which event: watch lists by key, and one timing wheel for the deadlines.
+
+An operation that has ended is in no list and in no bucket any more: ending it takes it out at once, in time
+proportional to the number of its keys, so there is nothing to sweep.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterable
+
+from brokerd.purgatory.delayed import DelayedOperation
+from brokerd.purgatory.timing_wheel import TimingWheel
+
+
+class Purgatory:
+    """Holds operations until they complete. Belongs to one thread; `now_ms` is monotonic."""
+
+    def __init__(self, wheel: TimingWheel) -> None:
+        self._wheel = wheel
+        self._watchers: dict[Hashable, dict[DelayedOperation, None]] = {}
+        self._held: set[DelayedOperation] = set()
+
+    def __len__(self) -> int:
+        """How many operations wait."""
+        return len(self._held)
+
+    @property
+    def watched_key_count(self) -> int:
+        """How many keys have a watcher."""
+        return len(self._watchers)
+
+    def watcher_count(self, key: Hashable) -> int:
+        """How many operations watch `key`."""
+        return len(self._watchers.get(key, ()))
+
+    def try_complete_else_watch(self, operation: DelayedOperation, keys: Iterable[Hashable]) -> bool:
+        """Completes `operation` now if it can be, else holds it until an event on one of `keys`, or its deadline.
+
+        True if it is complete on return. It is looked at again once it is watched: `is_satisfied` may do things that
+        cause the very event, which would otherwise be lost between the look and the watch. An operation whose deadline
+        has passed already expires at once.
+        """
+        if operation.try_complete() or operation.is_completed:
+            return True
+        operation.watch_keys = tuple(dict.fromkeys(keys))
+        operation.release = self._remove
+        self._held.add(operation)
+        for key in operation.watch_keys:
+            self._watchers.setdefault(key, {})[operation] = None
+        if operation.try_complete() or operation.is_completed:
+            return True
+        if not self._wheel.add(operation):
+            operation.expire()
+        return operation.is_completed
+
+    def check_and_complete(self, key: Hashable) -> int:
+        """Something happened to `key`: completes those of its watchers whose condition holds now, and says how many.
+
+        Watchers that come while it runs are not looked at: they looked for themselves.
+        """
+        watchers = self._watchers.get(key)
+        if not watchers:
+            return 0
+        return sum([operation.try_complete() for operation in list(watchers)])
+
+    def force_complete_all(self) -> int:
+        """Completes everything that waits, as at a stop; says how many."""
+        return sum([operation.force_complete() for operation in list(self._held)])
+
+    def advance(self, *, now_ms: int) -> int:
+        """Expires what is due at `now_ms`; says how many."""
+        expired = self._wheel.advance(now_ms=now_ms)
+        return sum([operation.expire() for operation in expired if isinstance(operation, DelayedOperation)])
+
+    def next_due_ms(self) -> int | None:
+        """When to call `advance` next, or None if nothing has a deadline."""
+        return self._wheel.next_due_ms()
+
+    def _remove(self, operation: DelayedOperation) -> None:
+        self._wheel.cancel(operation)
+        self._held.discard(operation)
+        for key in operation.watch_keys:
+            watchers = self._watchers[key]
+            del watchers[operation]
+            if not watchers:
+                del self._watchers[key]
+        operation.watch_keys = ()
