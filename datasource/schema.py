@@ -1,0 +1,74 @@
+"""The columns that come out of the source: those of Spark's Kafka source, in Spark's and in Arrow's form.
+
+Spark compares Arrow schemas exactly, so both forms stand side by side here. A user's own `.schema(...)` may leave columns
+out, which is the one way in which Spark lets a Python source prune.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
+
+import pyarrow as pa
+
+from brokerd.errors import ConfigError
+
+HEADERS = "headers"
+_HEADERS_DDL = "array<struct<key:string,value:binary>>"
+
+_SPARK_TYPES = {
+    "key": "binary",
+    "value": "binary",
+    "topic": "string",
+    "partition": "int",
+    "offset": "bigint",
+    "timestamp": "timestamp",
+    "timestampType": "int",
+    HEADERS: _HEADERS_DDL,
+}
+_ARROW_TYPES = {
+    "key": pa.binary(),
+    "value": pa.binary(),
+    "topic": pa.string(),
+    "partition": pa.int32(),
+    "offset": pa.int64(),
+    "timestamp": pa.timestamp("us", tz="UTC"),
+    "timestampType": pa.int32(),
+    HEADERS: pa.list_(pa.struct([pa.field("key", pa.string()), pa.field("value", pa.binary())])),
+}
+
+
+class Column(NamedTuple):
+    """A column that Spark asked for."""
+
+    name: str
+    spark_type: str  # Spark's simpleString
+    is_nullable: bool
+
+
+def column_names(*, include_headers: bool) -> tuple[str, ...]:
+    """All columns, in order. Without `include_headers` there is no headers column at all."""
+    return tuple(name for name in _SPARK_TYPES if include_headers or name != HEADERS)
+
+
+def spark_ddl(*, include_headers: bool) -> str:
+    """The schema as Spark's DDL."""
+    return ", ".join(f"{name} {_SPARK_TYPES[name]}" for name in column_names(include_headers=include_headers))
+
+
+def arrow_schema(columns: Sequence[Column]) -> pa.Schema:
+    """The Arrow schema that Spark expects for the columns it asked for. Raises ConfigError for one that there is not, or
+    of another type; both can only come from a user's own .schema(...)."""
+    for column in columns:
+        if column.name not in _SPARK_TYPES:
+            raise ConfigError(f"column '{column.name}' in .schema(...) is none of the source's: {_listed(_SPARK_TYPES)}")
+        if column.spark_type != _SPARK_TYPES[column.name]:
+            raise ConfigError(
+                f"column '{column.name}' in .schema(...) is {column.spark_type}, but the source's is {_SPARK_TYPES[column.name]}; "
+                "cast it in the query"
+            )
+    return pa.schema([pa.field(one.name, _ARROW_TYPES[one.name], nullable=one.is_nullable) for one in columns])
+
+
+def _listed(names: Iterable[str]) -> str:
+    return ", ".join(names)
