@@ -1,0 +1,146 @@
+"""The source's options: what to read, where it starts and ends, and one sentence for each that is wrong."""
+
+from __future__ import annotations
+
+import pickle
+
+import pytest
+
+from brokerd.datasource.bounds import AtTimestamp, End, SpecificOffsets
+from brokerd.datasource.options import Assignment, SourceOptions, TopicPattern, Topics, includes_headers, parse_source_options
+from brokerd.errors import ConfigError
+from brokerd.ids import TopicPartition
+
+SERVERS = {"bootstrap.servers": "127.0.0.1:9192"}
+BASE = {**SERVERS, "subscribe": "events"}
+
+
+def stream(**options: str) -> SourceOptions:
+    return parse_source_options({**BASE, **options}, is_streaming=True)
+
+
+def batch(**options: str) -> SourceOptions:
+    return parse_source_options({**BASE, **options}, is_streaming=False)
+
+
+def test_defaults_are_those_of_sparks_kafka_source() -> None:
+    assert stream().starting is End.LATEST
+    assert batch().starting is End.EARLIEST
+    assert batch().ending is End.LATEST
+    assert stream().fail_on_data_loss
+    assert not stream().include_headers
+    assert stream().max_offsets_per_trigger is None
+    assert stream().consumer.isolation_level == "read_committed"
+
+
+def test_subscriptions() -> None:
+    assert parse_source_options({**SERVERS, "subscribe": " a, b ,a"}, is_streaming=True).subscription == Topics(("a", "b"))
+    assert parse_source_options({**SERVERS, "subscribepattern": "a.*"}, is_streaming=True).subscription == TopicPattern("a.*")
+    assert parse_source_options({**SERVERS, "assign": '{"a": [1, 0]}'}, is_streaming=True).subscription == Assignment(
+        (TopicPartition("a", 0), TopicPartition("a", 1))
+    )
+
+
+def test_client_settings_come_bare_or_behind_kafkas_prefix() -> None:
+    options = stream(**{"kafka.fetch.max.bytes": "1000", "max.partition.fetch.bytes": "500"})
+    assert (options.consumer.fetch_max_bytes, options.consumer.max_partition_fetch_bytes) == (1000, 500)
+
+
+def test_offsets_in_json_use_minus_two_and_minus_one_for_the_ends() -> None:
+    assert stream(startingoffsets='{"events": {"0": 23, "1": -2, "2": -1}}').starting == SpecificOffsets(
+        "startingOffsets",
+        {TopicPartition("events", 0): 23, TopicPartition("events", 1): -2, TopicPartition("events", 2): -1},
+    )
+
+
+def test_offsets_copied_from_a_checkpoint_are_taken() -> None:
+    starting = stream(startingoffsets='{"events": {"0": 23}, "@brokerd": {"version": 1}}').starting
+    assert isinstance(starting, SpecificOffsets)
+    assert starting.offsets == {TopicPartition("events", 0): 23}
+
+
+def test_timestamps_go_before_offsets() -> None:
+    options = stream(startingoffsets="earliest", startingtimestamp="1000", startingoffsetsbytimestampstrategy="latest")
+    assert options.starting == AtTimestamp("startingTimestamp", 1000, latest_if_unmatched=True)
+    by_partition = batch(endingoffsetsbytimestamp='{"events": {"0": 5}}').ending
+    assert isinstance(by_partition, AtTimestamp)
+    assert by_partition.for_partition(TopicPartition("events", 0)) == 5
+    assert by_partition.for_partition(TopicPartition("events", 1)) is None
+
+
+def test_retry_knobs_of_a_ported_pipeline_are_accepted() -> None:
+    stream(**{"fetchoffset.numretries": "3", "fetchoffset.retryintervalms": "10", "kafkaconsumer.polltimeoutms": "1000"})
+
+
+@pytest.mark.parametrize(
+    ("option", "value", "sentence"),
+    [
+        ("startingOffset", "latest", r"unknown option 'startingOffset'.*did you mean 'startingOffsets'\?"),
+        ("kafka.fetch.max.byte", "1", r"did you mean 'kafka\.fetch\.max\.bytes'\?"),
+        ("kafka.auto.offset.reset", "latest", r"is not accepted.*a query starts at startingOffsets"),
+        ("enable.auto.commit", "true", r"offsets are kept in Spark's checkpoint"),
+        ("kafka.group.id", "g", r"not yet supported"),
+        ("minoffsetspertrigger", "5", r"option 'minoffsetspertrigger' is not accepted.*not yet supported"),
+        ("startingoffsets", "first", r"startingOffsets must be earliest, latest or JSON such as .*, not 'first'"),
+        ("startingoffsets", '{"events": {"0": -3}}', r"'events' partition '0' is -3"),
+        ("startingoffsets", '{"events": {"x": 1}}', r"'events' partition 'x' is 1"),
+        ("startingoffsets", '{"events": [0]}', r"'events' is \[0\]"),
+        ("startingtimestamp", "yesterday", r"startingTimestamp must be milliseconds since 1970"),
+        ("endingoffsets", "latest", r"endingOffsets is for batch reads"),
+        ("maxoffsetspertrigger", "0", r"maxOffsetsPerTrigger must be a whole number of at least 1, not '0'"),
+        ("minpartitions", "many", r"minPartitions must be a whole number of at least 1, not 'many'"),
+        ("failondataloss", "maybe", r"failOnDataLoss must be true or false"),
+        ("isolation.level", "dirty", r"isolation\.level must be one of"),
+        ("subscribe", "a b", r"subscribe names 'a b', which is not a topic's name"),
+        ("subscribe", " , ", r"subscribe is empty"),
+        ("assign", '{"a": [0]}', r"exactly one of subscribe, subscribePattern and assign.*subscribe and assign are given"),
+        ("startingoffsetsbytimestampstrategy", "x", r"must be error or latest, not 'x'"),
+    ],
+)
+def test_wrong_option_is_refused_in_one_sentence(option: str, value: str, sentence: str) -> None:
+    with pytest.raises(ConfigError, match=sentence) as caught:
+        parse_source_options({**BASE, option: value}, is_streaming=True)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("option", "value", "sentence"),
+    [
+        ("startingoffsets", "latest", r"startingOffsets must be earliest or JSON"),
+        (
+            "startingoffsets",
+            '{"events": {"0": -1}}',
+            r"startingOffsets is -1 \(latest\) for events-0, which leaves nothing to read",
+        ),
+        ("endingoffsets", "earliest", r"endingOffsets must be latest or JSON"),
+        ("endingoffsets", '{"events": {"0": -2}}', r"endingOffsets is -2 \(earliest\) for events-0"),
+    ],
+)
+def test_batch_bounds_that_leave_nothing_to_read_are_refused(option: str, value: str, sentence: str) -> None:
+    with pytest.raises(ConfigError, match=sentence):
+        parse_source_options({**BASE, option: value}, is_streaming=False)
+
+
+@pytest.mark.parametrize("text", ["[0]", '{"a": []}', '{"a": [-1]}', '{"a": ["0"]}', "a", "{}"])
+def test_malformed_assignment_is_refused(text: str) -> None:
+    with pytest.raises(ConfigError, match="assign must be JSON such as"):
+        parse_source_options({**SERVERS, "assign": text}, is_streaming=True)
+
+
+def test_something_must_be_read() -> None:
+    with pytest.raises(ConfigError, match="but none is given"):
+        parse_source_options(SERVERS, is_streaming=True)
+    with pytest.raises(ConfigError, match="is not a regular expression"):
+        parse_source_options({**SERVERS, "subscribePattern": "a("}, is_streaming=True)
+
+
+def test_schema_needs_no_more_than_the_names() -> None:
+    assert includes_headers({"includeheaders": "true"})
+    assert not includes_headers({})
+    with pytest.raises(ConfigError, match="unknown option"):
+        includes_headers({"include.headers": "true"})
+
+
+def test_options_pickle_because_readers_travel_to_executors() -> None:
+    options = stream(startingoffsets='{"events": {"0": 23}}')
+    assert pickle.loads(pickle.dumps(options)) == options

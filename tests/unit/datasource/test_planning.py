@@ -1,0 +1,135 @@
+"""What a batch covers, how it is split, what was lost. Random cases are checked against the rules, not against numbers."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from brokerd.datasource.offsets import SourceOffset
+from brokerd.datasource.planning import OffsetRange, Snapshot, continue_from, limit_rows, ranges_between, split_ranges
+from brokerd.ids import TopicPartition
+
+OLD, NEW = bytes(16), bytes([1]) * 16
+T0, T1, T2 = (TopicPartition("t", number) for number in range(3))
+U0 = TopicPartition("u", 0)
+
+
+def snapshot(bounds: dict[TopicPartition, tuple[int, int]], topic_id: bytes = OLD) -> Snapshot:
+    return Snapshot(
+        {tp.topic: topic_id for tp in bounds},
+        {tp: earliest for tp, (earliest, _) in bounds.items()},
+        {tp: latest for tp, (_, latest) in bounds.items()},
+    )
+
+
+PREVIOUS = SourceOffset({T0: 10, T1: 20}, {"t": OLD})
+
+
+def test_case_a_batch_begins_where_the_last_one_ended() -> None:
+    assert continue_from(PREVIOUS, snapshot({T0: (0, 15), T1: (20, 20)})) == ({T0: 10, T1: 20}, {}, [])
+
+
+def test_case_b_retention_that_passed_the_checkpoint_is_told_with_numbers() -> None:
+    begins, starts, losses = continue_from(PREVIOUS, snapshot({T0: (13, 15), T1: (0, 20)}))
+    assert (begins, starts) == ({T0: 13, T1: 20}, {T0: 13})
+    assert losses == ["3 records of t-0 are gone, offsets 10 to 12: retention or DeleteRecords passed them; the next offset is 13"]
+
+
+def test_case_c_log_that_ends_before_the_checkpoint_has_lost_its_tail() -> None:
+    begins, starts, losses = continue_from(PREVIOUS, snapshot({T0: (0, 4), T1: (0, 20)}))
+    assert (begins[T0], starts) == (4, {T0: 4})
+    assert losses == ["t-0 ends at offset 4, but was read up to 10: its log has lost its tail"]
+
+
+def test_case_d_topic_created_anew_is_told_and_begins_at_its_start() -> None:
+    begins, starts, losses = continue_from(PREVIOUS, snapshot({T0: (0, 100), T1: (0, 0)}, NEW))
+    assert begins == starts == {T0: 0, T1: 0}
+    assert len(losses) == 1
+    assert losses[0].startswith("topic 't' was deleted and created anew")
+    assert "{'0': 10, '1': 20}" in losses[0]
+
+
+def test_case_e_new_partition_begins_at_zero_and_lost_records_are_told() -> None:
+    begins, starts, losses = continue_from(PREVIOUS, snapshot({T0: (0, 10), T1: (0, 20), T2: (0, 7)}))
+    assert (begins[T2], starts, losses) == (0, {T2: 0}, [])
+    begins, starts, losses = continue_from(PREVIOUS, snapshot({T0: (0, 10), T1: (0, 20), T2: (3, 7)}))
+    assert (begins[T2], starts) == (3, {T2: 3})
+    assert losses == ["partition t-2 is new and begins at 3 instead of 0: 3 records are gone"]
+
+
+def test_case_f_new_topic_begins_at_its_start() -> None:
+    begins, starts, losses = continue_from(PREVIOUS, snapshot({T0: (0, 10), T1: (0, 20), U0: (5, 9)}))
+    assert (begins[U0], starts, losses) == (5, {U0: 5}, [])
+
+
+def test_case_g_partitions_that_are_gone_are_told() -> None:
+    begins, starts, losses = continue_from(PREVIOUS, snapshot({T0: (0, 10)}))
+    assert (begins, starts) == ({T0: 10}, {})
+    assert losses == ["no longer there or no longer subscribed: t-1"]
+
+
+def test_limit_gives_every_partition_something_and_keeps_to_the_limit() -> None:
+    ends = limit_rows({T0: 0, T1: 0, U0: 5}, {T0: 1_000_000, T1: 3, U0: 5}, 1000)
+    assert ends == {T0: 999, T1: 1, U0: 5}
+
+
+def test_limit_larger_than_what_waits_takes_all() -> None:
+    assert limit_rows({T0: 2}, {T0: 10}, 8) == {T0: 10}
+    assert limit_rows({T0: 2}, {T0: 10}, None) == {T0: 10}
+
+
+def test_limit_smaller_than_the_number_of_partitions_still_moves_each() -> None:
+    assert limit_rows({T0: 0, T1: 0, T2: 0}, {T0: 9, T1: 9, T2: 9}, 1) == {T0: 1, T1: 1, T2: 1}
+
+
+def test_limit_on_random_backlogs_never_starves_never_passes_the_end() -> None:
+    rng = random.Random(7)
+    for _ in range(500):
+        tps = [TopicPartition("t", number) for number in range(rng.randint(1, 12))]
+        begins = {tp: rng.randrange(2**62) for tp in tps}
+        latest = {tp: begins[tp] + rng.choice([0, 1, rng.randrange(50), rng.randrange(2**60)]) for tp in tps}
+        max_rows = rng.choice([1, 10, 1000, 2**40])
+        ends = limit_rows(begins, latest, max_rows)
+        waiting = [tp for tp in tps if latest[tp] > begins[tp]]
+        assert all(begins[tp] <= ends[tp] <= latest[tp] for tp in tps)
+        assert all(ends[tp] > begins[tp] for tp in waiting)
+        assert sum(ends[tp] - begins[tp] for tp in tps) <= max(max_rows, max_rows + len(waiting))
+
+
+def test_ranges_follow_from_the_two_offsets_alone() -> None:
+    start = SourceOffset({T0: 10, T1: 20}, {"t": OLD})
+    end = SourceOffset({T0: 12, T1: 20, T2: 4}, {"t": NEW}, {T2: 1})
+    assert ranges_between(start, end) == [OffsetRange("t", NEW, 0, 10, 12), OffsetRange("t", NEW, 2, 1, 4)]
+
+
+def test_starts_override_where_the_last_batch_ended() -> None:
+    end = SourceOffset({T0: 15}, {"t": OLD}, {T0: 13})
+    assert ranges_between(SourceOffset({T0: 10}, {"t": OLD}), end) == [OffsetRange("t", OLD, 0, 13, 15)]
+
+
+RANGES = [OffsetRange("t", OLD, 0, 0, 1000), OffsetRange("t", OLD, 1, 500, 600), OffsetRange("t", OLD, 2, 7, 8)]
+
+
+def covered(ranges: list[OffsetRange]) -> list[tuple[int, int]]:
+    return [(one.partition, offset) for one in ranges for offset in range(one.start, one.until)]
+
+
+@pytest.mark.parametrize("min_partitions", [None, 1, 3, 4, 10, 50, 5000])
+@pytest.mark.parametrize("max_records", [None, 1, 33, 100, 10**6])
+def test_splitting_covers_every_offset_once_and_in_order(min_partitions: int | None, max_records: int | None) -> None:
+    pieces = split_ranges(RANGES, min_partitions=min_partitions, max_records_per_partition=max_records)
+    assert covered(pieces) == covered(RANGES)
+    assert all(one.size > 0 for one in pieces)
+    if max_records is not None:
+        assert max(one.size for one in pieces) <= max_records
+
+
+def test_min_partitions_splits_the_large_ones() -> None:
+    pieces = split_ranges(RANGES, min_partitions=11, max_records_per_partition=None)
+    assert [one.partition for one in pieces].count(0) == 10
+    assert [one.partition for one in pieces].count(1) == 1
+
+
+def test_no_ranges_stay_none() -> None:
+    assert split_ranges([], min_partitions=5, max_records_per_partition=5) == []

@@ -1,0 +1,62 @@
+"""The source's columns, which must be Spark's to the letter: Spark compares Arrow schemas exactly."""
+
+from __future__ import annotations
+
+import pyarrow as pa
+import pytest
+from pyspark.sql.pandas.types import to_arrow_schema
+from pyspark.sql.types import (
+    ArrayType,
+    BinaryType,
+    DataType,
+    IntegerType,
+    LongType,
+    StringType,
+    StructField,
+    StructType,
+    TimestampType,
+)
+
+from brokerd.datasource.schema import Column, arrow_schema, column_names, spark_ddl
+from brokerd.errors import ConfigError
+
+_SPARK_TYPES: dict[str, DataType] = {
+    "key": BinaryType(),
+    "value": BinaryType(),
+    "topic": StringType(),
+    "partition": IntegerType(),
+    "offset": LongType(),
+    "timestamp": TimestampType(),
+    "timestampType": IntegerType(),
+    "headers": ArrayType(StructType([StructField("key", StringType()), StructField("value", BinaryType())])),
+}
+
+
+@pytest.mark.parametrize("include_headers", [False, True])
+def test_arrow_schema_is_what_spark_makes_of_the_columns(include_headers: bool) -> None:
+    spark_schema = StructType([StructField(name, _SPARK_TYPES[name]) for name in column_names(include_headers=include_headers)])
+    columns = [Column(field.name, field.dataType.simpleString(), field.nullable) for field in spark_schema.fields]
+    assert to_arrow_schema(spark_schema, timezone="UTC").equals(arrow_schema(columns))
+
+
+@pytest.mark.parametrize("include_headers", [False, True])
+def test_ddl_names_the_same_types(include_headers: bool) -> None:
+    names = column_names(include_headers=include_headers)
+    assert spark_ddl(include_headers=include_headers) == ", ".join(f"{name} {_SPARK_TYPES[name].simpleString()}" for name in names)
+
+
+def test_headers_are_the_last_column_or_none_at_all() -> None:
+    assert column_names(include_headers=False) == ("key", "value", "topic", "partition", "offset", "timestamp", "timestampType")
+    assert column_names(include_headers=True)[-1] == "headers"
+
+
+def test_a_users_own_schema_prunes_and_reorders() -> None:
+    schema = arrow_schema([Column("offset", "bigint", False), Column("value", "binary", True)])
+    assert schema.equals(pa.schema([pa.field("offset", pa.int64(), nullable=False), pa.field("value", pa.binary())]))
+
+
+def test_a_users_own_schema_can_not_invent_or_cast() -> None:
+    with pytest.raises(ConfigError, match=r"column 'id' in \.schema\(\.\.\.\) is none of the source's: key, value"):
+        arrow_schema([Column("id", "bigint", True)])
+    with pytest.raises(ConfigError, match=r"column 'value' in \.schema\(\.\.\.\) is string, but the source's is binary"):
+        arrow_schema([Column("value", "string", True)])

@@ -1,0 +1,155 @@
+"""Which columns become records: types, nulls, topics, partitions; rows keep their order."""
+
+from __future__ import annotations
+
+import pyarrow as pa
+import pytest
+
+from brokerd.errors import ConfigError, InvalidRecordError
+from brokerd.record.payload import HEADERS_TYPE, KEY_VALUE_SCHEMA
+from brokerd.sink.columns import TopicRows, check_columns, to_records
+
+NOW_US = 1_700_000_000_000_000
+HEADERS = "array<struct<key:string,value:binary>>"
+
+
+def records(arrow_batch: pa.RecordBatch, topic: str | None = "events") -> list[TopicRows]:
+    return list(to_records(arrow_batch, topic=topic, now_us=NOW_US))
+
+
+def test_value_alone_is_enough() -> None:
+    check_columns([("value", "string")], topic="events", include_headers=False)
+    (rows,) = records(pa.record_batch({"value": pa.array(["a", None, "é"])}))
+    assert rows.records.schema.equals(KEY_VALUE_SCHEMA)
+    assert rows.records.column("value").to_pylist() == [b"a", None, "é".encode()]
+    assert rows.records.column("key").null_count == 3
+    assert rows.records.column("headers").null_count == 3
+    assert [one.timestamp() * 1e6 for one in rows.records.column("timestamp").to_pylist()] == [NOW_US] * 3
+    assert rows.partitions is None
+
+
+@pytest.mark.parametrize(
+    "kind",
+    [pa.string(), pa.large_string(), pa.string_view(), pa.binary(), pa.large_binary(), pa.binary_view()],
+    ids=str,
+)
+def test_every_form_of_text_and_bytes_becomes_the_same_bytes(kind: pa.DataType) -> None:
+    given = ["k1", None, ""] if pa.types.is_string(kind) or "string" in str(kind) else [b"k1", None, b""]
+    column = pa.array(given, kind)
+    (rows,) = records(pa.record_batch([column, column], names=["key", "value"]))
+    assert rows.records.column("key").to_pylist() == [b"k1", None, b""]
+    rows.records.validate(full=True)
+
+
+def test_slices_are_read_at_their_own_rows() -> None:
+    whole = pa.record_batch({"value": pa.array(["a", "b", "c", "d"]), "partition": pa.array([0, 1, None, 3], pa.int32())})
+    (rows,) = records(whole.slice(1, 2))
+    assert rows.records.column("value").to_pylist() == [b"b", b"c"]
+    assert rows.partitions is not None
+    assert rows.partitions.tolist() == [1, -1]
+
+
+@pytest.mark.parametrize("zone", ["UTC", "Asia/Tokyo", "Etc/UTC"])
+def test_timestamps_of_any_session_zone_are_the_same_instant(zone: str) -> None:
+    stamps = pa.array([5, None], pa.timestamp("us", zone))
+    (rows,) = records(pa.record_batch({"value": pa.array(["a", "b"]), "timestamp": stamps}))
+    assert rows.records.column("timestamp").cast(pa.int64()).to_pylist() == [5, NOW_US]
+
+
+def test_headers_of_sparks_form_are_taken() -> None:
+    spark_type = pa.list_(pa.field("element", pa.struct([pa.field("key", pa.string(), False), pa.field("value", pa.binary())])))
+    headers = pa.array([[{"key": "a", "value": b"1"}, {"key": "a", "value": None}], [], None], spark_type)
+    (rows,) = records(pa.record_batch({"value": pa.array(["x", "y", "z"]), "headers": headers}))
+    assert rows.records.column("headers").type == HEADERS_TYPE
+    assert rows.records.column("headers").to_pylist() == [[{"key": "a", "value": b"1"}, {"key": "a", "value": None}], [], None]
+
+
+def test_header_without_key_is_refused() -> None:
+    headers = pa.array([[{"key": None, "value": b"1"}]], HEADERS_TYPE)
+    with pytest.raises(InvalidRecordError, match="every header needs a key"):
+        records(pa.record_batch({"value": pa.array(["x"]), "headers": headers}))
+
+
+def test_topic_option_overrides_the_column() -> None:
+    (rows,) = records(pa.record_batch({"value": pa.array(["a", "b"]), "topic": pa.array(["x", None])}), topic="events")
+    assert rows.topic == "events"
+    assert rows.records.num_rows == 2
+
+
+def test_rows_are_parted_by_topic_and_keep_their_order() -> None:
+    batch = pa.record_batch(
+        {
+            "value": pa.array(["a1", "b1", "a2", "b2", "a3"]),
+            "topic": pa.array(["a", "b", "a", "b", "a"]),
+            "partition": pa.array([4, 1, None, 2, 0], pa.int32()),
+        }
+    )
+    first, second = records(batch, topic=None)
+    assert (first.topic, first.records.column("value").to_pylist()) == ("a", [b"a1", b"a2", b"a3"])
+    assert (second.topic, second.records.column("value").to_pylist()) == ("b", [b"b1", b"b2"])
+    assert first.partitions is not None
+    assert second.partitions is not None
+    assert (first.partitions.tolist(), second.partitions.tolist()) == ([4, -1, 0], [1, 2])
+
+
+def test_null_topic_is_an_error_that_counts_the_rows() -> None:
+    batch = pa.record_batch({"value": pa.array(["a", "b", "c"]), "topic": pa.array(["x", None, None])})
+    with pytest.raises(InvalidRecordError, match="column 'topic' is null in 2 of 3 rows"):
+        records(batch, topic=None)
+
+
+@pytest.mark.parametrize("number", [-1, 2**31])
+def test_impossible_partition_is_refused(number: int) -> None:
+    batch = pa.record_batch({"value": pa.array(["a"]), "partition": pa.array([number], pa.int64())})
+    with pytest.raises(InvalidRecordError, match=f"holds {number}, which is no partition"):
+        records(batch)
+
+
+def test_time_before_1970_is_refused() -> None:
+    batch = pa.record_batch({"value": pa.array(["a"]), "timestamp": pa.array([-1], pa.timestamp("us", "UTC"))})
+    with pytest.raises(InvalidRecordError, match="before 1970"):
+        records(batch)
+
+
+def test_empty_batch_has_no_records() -> None:
+    assert records(pa.record_batch({"value": pa.array([], pa.string())})) == []
+
+
+@pytest.mark.parametrize(
+    ("columns", "sentence"),
+    [
+        ([("key", "string")], r"column 'value' is missing \(there are: key\); value \(string or binary\) is required"),
+        ([("value", "int")], r"column 'value' is int, but must be string or binary; cast it"),
+        ([("value", "string"), ("key", "bigint")], r"column 'key' is bigint"),
+        ([("value", "string"), ("Key", "string")], r"column 'Key' is not one that the sink writes \(did you mean 'key'\?\)"),
+        ([("value", "string"), ("id", "bigint")], r"column 'id' is not one that the sink writes; drop it, or rename it"),
+        ([("value", "string"), ("partition", "string")], r"column 'partition' is string, but must be int"),
+        ([("value", "string"), ("topic", "binary")], r"column 'topic' is binary, but must be string; cast it to string"),
+        ([("value", "string"), ("timestamp", "bigint")], r"column 'timestamp' is bigint, but must be timestamp"),
+        ([("value", "string"), ("headers", "map<string,binary>")], r"column 'headers' is map<string,binary>, but must be array"),
+        ([("value", "string"), ("headers", HEADERS)], r"only written with option includeHeaders=true"),
+        ([("value", "string"), ("value", "string")], r"column 'value' is there twice"),
+    ],
+)
+def test_wrong_columns_are_refused_by_name(columns: list[tuple[str, str]], sentence: str) -> None:
+    with pytest.raises(ConfigError, match=sentence):
+        check_columns(columns, topic="events", include_headers=False)
+
+
+def test_without_topic_option_or_column_the_write_is_refused() -> None:
+    with pytest.raises(ConfigError, match="set option 'topic', or add a column 'topic'"):
+        check_columns([("value", "string")], topic=None, include_headers=False)
+
+
+def test_what_the_source_reads_can_be_written_as_it_is() -> None:
+    columns = [
+        ("key", "binary"),
+        ("value", "binary"),
+        ("topic", "string"),
+        ("partition", "int"),
+        ("offset", "bigint"),
+        ("timestamp", "timestamp"),
+        ("timestampType", "int"),
+        ("headers", HEADERS),
+    ]
+    check_columns(columns, topic=None, include_headers=True)

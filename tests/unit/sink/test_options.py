@@ -1,0 +1,75 @@
+"""The sink's options: names without case, bare or behind `kafka.`, and one sentence for each that is wrong."""
+
+from __future__ import annotations
+
+import pickle
+
+import pytest
+
+from brokerd.errors import ConfigError
+from brokerd.sink.options import parse_sink_options
+
+SERVERS = {"bootstrap.servers": "127.0.0.1:9192"}
+
+
+def test_defaults_are_the_producers_but_for_linger() -> None:
+    options = parse_sink_options(SERVERS)
+    config = options.producer_config()
+    assert (options.topic, options.include_headers) == (None, False)
+    assert (config.acks, config.linger_ms, config.enable_idempotence) == ("all", 100, True)
+
+
+def test_spark_lower_cases_names_and_all_are_found() -> None:
+    options = parse_sink_options({**SERVERS, "includeheaders": "TRUE", "linger.ms": "7", "topic": "events"})
+    assert options.include_headers
+    assert options.topic == "events"
+    assert options.producer_config().linger_ms == 7
+
+
+@pytest.mark.parametrize("prefix", ["", "kafka.", "KAFKA."])
+def test_client_settings_are_written_bare_or_behind_kafkas_prefix(prefix: str) -> None:
+    options = parse_sink_options({f"{prefix}bootstrap.servers": "h:1", f"{prefix}compression.type": "zstd"})
+    assert options.bootstrap_servers == "h:1"
+    assert options.producer_config().compression_type == "zstd"
+
+
+def test_sparks_own_options_are_left_out() -> None:
+    parse_sink_options({**SERVERS, "path": "x", "checkpointlocation": "/tmp/c", "queryname": "q"})
+
+
+def test_a_setting_given_twice_with_one_value_is_accepted_and_with_two_refused() -> None:
+    parse_sink_options({**SERVERS, "kafka.bootstrap.servers": SERVERS["bootstrap.servers"]})
+    with pytest.raises(ConfigError, match=r"'bootstrap\.servers' and 'kafka\.bootstrap\.servers' are both given"):
+        parse_sink_options({**SERVERS, "kafka.bootstrap.servers": "other:1"})
+
+
+@pytest.mark.parametrize(
+    ("option", "value", "sentence"),
+    [
+        ("linger.mss", "1", r"unknown option 'linger\.mss' \(option of the brokerd sink\): did you mean 'linger\.ms'\?"),
+        ("kafka.linger.mss", "1", r"did you mean 'kafka\.linger\.ms'\?"),
+        ("topics", "x", r"unknown option 'topics'.*did you mean 'topic'\?"),
+        ("includeheader", "true", r"did you mean 'includeHeaders'\?"),
+        ("kafka.key.serializer", "x", r"option 'kafka\.key\.serializer' is not accepted.*cast the key column"),
+        ("interceptor.classes", "x", r"there are no interceptors"),
+        ("includeheaders", "yes", r"includeHeaders must be true or false, not 'yes'"),
+        ("topic", "a b", r"topic 'a b' is not a topic's name"),
+        ("linger.ms", "soon", r"linger\.ms must be a whole number, not 'soon'"),
+        ("acks", "2", r"acks must be one of all, -1, 1, 0, not '2'"),
+        ("batch.size", "99999999", r"batch\.size \(99999999\) must not exceed max\.request\.size"),
+    ],
+)
+def test_wrong_option_is_refused_in_one_sentence(option: str, value: str, sentence: str) -> None:
+    with pytest.raises(ConfigError, match=sentence) as caught:
+        parse_sink_options({**SERVERS, option: value})
+    assert "\n" not in str(caught.value)
+
+
+def test_missing_servers_are_asked_for_by_name() -> None:
+    with pytest.raises(ConfigError, match=r"option 'bootstrap\.servers' is missing"):
+        parse_sink_options({"topic": "events"})
+
+
+def test_options_pickle_because_writers_travel_to_executors() -> None:
+    options = parse_sink_options({**SERVERS, "topic": "events"})
+    assert pickle.loads(pickle.dumps(options)) == options
