@@ -7,7 +7,7 @@ identical to what generated code makes (a test holds the two equal), and any gen
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import TypeAlias, TypeVar
+from typing import NamedTuple, TypeAlias, TypeVar
 
 import pyarrow as pa
 from google.protobuf.message import DecodeError, Message
@@ -17,6 +17,9 @@ from brokerd.errors import InvalidRequestError
 RECORDS_FIELD = 15
 _RECORDS_TAG = RECORDS_FIELD << 3 | 2
 _VARINT_MAX_BYTES = 10
+_GROUP_TYPES = (3, 4)  # begin and end of a group: no field of ours, but legal in a message; their content is skipped field by field
+# Largest number of top-level fields in one message: partitions, records and the few others.
+MAX_FIELDS = 262_144
 
 Bytes: TypeAlias = bytes | bytearray | memoryview | pa.Buffer
 
@@ -35,24 +38,25 @@ def join_records(head: Message, records: Iterable[Sequence[Bytes]]) -> bytes:
     return b"".join(parts)
 
 
-def split_records(message_type: type[M], data: bytes) -> tuple[M, list[pa.Buffer]]:
+def split_records(message_type: type[M], data: bytes, *, max_fields: int = MAX_FIELDS) -> tuple[M, list[pa.Buffer]]:
     """A message without its `records`, and those as slices of `data`, not copied. Raises InvalidRequestError.
 
-    A message whose `records` are not last (no serializer writes that, but it is legal) is read the slow way.
+    A message whose `records` are not last, or not as a serializer writes them (legal, though nobody does), is read the slow
+    way. More than `max_fields` top-level fields are refused: two bytes make an empty submessage of a hundred in memory.
     """
     message = message_type()
     try:
-        records_at = _find_records(data)
-        records = _slices(data, records_at)
-        if records is None:
-            message.ParseFromString(data)
-            slow = [pa.py_buffer(entry) for entry in message.records]  # type: ignore[attr-defined]
-            message.ClearField("records")
-            return message, slow
-        message.ParseFromString(data[:records_at])
+        fields = _scan(data, max_fields)
+        if fields.are_plain:
+            message.ParseFromString(data[: fields.records_at])
+            whole = pa.py_buffer(data)
+            return message, [whole.slice(at, length) for at, length in fields.records]
+        message.ParseFromString(data)
+        slow = [pa.py_buffer(entry) for entry in message.records]  # type: ignore[attr-defined]
+        message.ClearField("records")
     except (DecodeError, IndexError, ValueError):
         raise InvalidRequestError(f"not a {message_type.DESCRIPTOR.name}: the bytes can not be parsed") from None
-    return message, records
+    return message, slow
 
 
 def encode_varint(value: int) -> bytes:
@@ -65,32 +69,39 @@ def encode_varint(value: int) -> bytes:
     return bytes(out)
 
 
-def _find_records(data: bytes) -> int:
-    """Position of the first records tag, or the end."""
+class _Fields(NamedTuple):
+    """Where the records of a message are."""
+
+    records_at: int  # of the first, or the end
+    records: list[tuple[int, int]]  # position and length of each
+    are_plain: bool  # they stand last, and every tag is written in the shortest way
+
+
+def _scan(data: bytes, max_fields: int) -> _Fields:
     at = 0
     end = len(data)
+    records_at = end
+    records: list[tuple[int, int]] = []
+    are_plain = True
+    count = 0
     while at < end:
+        count += 1
+        if count > max_fields:
+            raise InvalidRequestError(f"a message of more than {max_fields} fields is not read: send fewer partitions at once")
         if data[at] == _RECORDS_TAG:
-            return at
+            if not records:
+                records_at = at
+            length, at = _varint(data, at + 1)
+            records.append((at, length))
+            at += length
+            if at > end:
+                raise IndexError(at)
+            continue
         tag, at = _varint(data, at)
+        if records or tag >> 3 == RECORDS_FIELD or tag & 7 in _GROUP_TYPES:
+            are_plain = False
         at = _skip(data, at, tag & 7)
-    return end
-
-
-def _slices(data: bytes, at: int) -> list[pa.Buffer] | None:
-    """The records from `at` to the end, or None if something else follows them."""
-    whole = pa.py_buffer(data)
-    end = len(data)
-    slices = []
-    while at < end:
-        if data[at] != _RECORDS_TAG:
-            return None
-        length, at = _varint(data, at + 1)
-        if at + length > end:
-            raise IndexError(length)
-        slices.append(whole.slice(at, length))
-        at += length
-    return slices
+    return _Fields(records_at, records, are_plain)
 
 
 def _varint(data: bytes, at: int) -> tuple[int, int]:
@@ -114,8 +125,8 @@ def _skip(data: bytes, at: int, wire_type: int) -> int:
     elif wire_type == 2:
         length, at = _varint(data, at)
         at += length
-    else:
-        raise ValueError("group")
+    elif wire_type not in _GROUP_TYPES:
+        raise ValueError(f"wire type {wire_type}")
     if at > len(data):
         raise IndexError(at)
     return at

@@ -1,0 +1,43 @@
+"""Decodes batches in a process of its own, whose memory then tells what decoding them took:
+
+    python -m tests.support.decode_batches LIMIT_BYTES FILE...
+
+Prints a JSON line per file: the outcome, and the most that Arrow has held so far.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+import pyarrow as pa
+
+from brokerd.errors import WireError
+from brokerd.record.batch import RecordBatch, check_produced
+from tests.support.records import MAX_BYTES, SEED, header_of
+
+
+def main() -> int:
+    """Checks each batch as the broker does, then decodes it as a reader does."""
+    limit_bytes = int(sys.argv[1])
+    pool = pa.default_memory_pool()
+    for name in sys.argv[2:]:
+        data = pa.py_buffer(Path(name).read_bytes())
+        try:
+            check_produced(data, SEED, max_message_bytes=MAX_BYTES)
+            broker = "passed"
+        except WireError as error:
+            broker = error.code.name
+        broker_bytes = pool.max_memory()
+        try:
+            RecordBatch(header_of(data), data).to_arrow(max_uncompressed_bytes=limit_bytes)
+            reader = "passed"
+        except WireError as error:
+            reader = error.code.name
+        print(json.dumps({"broker": broker, "broker_bytes_max": broker_bytes, "reader": reader, "bytes_max": pool.max_memory()}))
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
