@@ -21,6 +21,9 @@ class BrokerConfig:
     host: str = setting("host", "127.0.0.1", "Address to listen on; beyond loopback, put it behind a trusted network.")
     port: int = setting("port", DEFAULT_PORT, "Port to listen on; 0 picks a free one.", minimum=0, maximum=65_535)
     advertised_host: str = setting("advertised.host", "", "Host that clients are told to connect to; empty = host.")
+    advertised_port: int = setting(
+        "advertised.port", 0, "Port that clients are told to connect to; 0 = port.", minimum=0, maximum=65_535
+    )
     data_dir: str = setting("data.dir", "./brokerd-data", "Directory of all data; created if missing, locked while in use.")
     node_id: int = setting("node.id", 0, "This node's id.", minimum=0, maximum=INT32_MAX)
 
