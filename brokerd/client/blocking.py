@@ -1,0 +1,103 @@
+"""The client for code that blocks: the sink, the source, the command line. The same calls as BrokerClient's."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from types import TracebackType
+from typing import Self
+
+from brokerd.client.broker_client import BrokerClient
+from brokerd.client.loop_thread import LoopThread
+from brokerd.client.metadata import Metadata, ServerInfo
+from brokerd.client.offsets import READ_COMMITTED, OffsetAndTimestamp, Wanted
+from brokerd.client.topics import NewTopic, TopicDescription
+from brokerd.clock import Clock, SystemClock
+from brokerd.config.client import ClientConfig
+from brokerd.errors import WireError
+from brokerd.ids import NO_PRODUCER, ProducerIdAndEpoch, TopicIdPartition, TopicPartition
+
+
+class BlockingClient:
+    """BrokerClient's calls, each blocking until it is answered. Any thread may call; close() when done, or use `with`."""
+
+    def __init__(self, config: ClientConfig, clock: Clock | None = None) -> None:
+        """Connects to nothing yet. Raises ConfigError if bootstrap.servers can not be read."""
+        self.broker_client = BrokerClient(config, clock if clock is not None else SystemClock())
+        self.loop_thread = LoopThread()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Closes connections and thread. Safe to call twice."""
+        if not self.loop_thread.is_closed:
+            self.loop_thread.run(self.broker_client.close())
+            self.loop_thread.close()
+
+    def server_info(self) -> ServerInfo:
+        """What the broker is and can do."""
+        return self.loop_thread.run(self.broker_client.server_info())
+
+    def metadata(self, topics: Sequence[str] | None = None) -> Metadata:
+        """Nodes, and topics by name (None = all)."""
+        return self.loop_thread.run(self.broker_client.metadata(topics))
+
+    def metadata_by_id(self, topic_ids: Sequence[bytes]) -> Metadata:
+        """Nodes, and topics by id."""
+        return self.loop_thread.run(self.broker_client.metadata_by_id(topic_ids))
+
+    def create_topics(self, topics: Sequence[NewTopic], *, validate_only: bool = False) -> dict[str, bytes | WireError]:
+        """Creates topics: the id of each, or why not."""
+        return self.loop_thread.run(self.broker_client.create_topics(topics, validate_only=validate_only))
+
+    def create_topic(self, name: str, partitions: int = 0, configs: Mapping[str, str] | None = None) -> bytes:
+        """Creates one topic and returns its id. Raises TopicAlreadyExistsError and the broker's other errors."""
+        return _only(self.create_topics([NewTopic(name, partitions, configs or {})]))
+
+    def delete_topics(self, names: Sequence[str]) -> dict[str, bytes | WireError]:
+        """Deletes topics: the id of each, or why not."""
+        return self.loop_thread.run(self.broker_client.delete_topics(names))
+
+    def describe_topics(self, names: Sequence[str] = ()) -> dict[str, TopicDescription | WireError]:
+        """Settings, offsets and sizes of topics; of all if none is named."""
+        return self.loop_thread.run(self.broker_client.describe_topics(names))
+
+    def create_partitions(self, name: str, total_count: int, *, validate_only: bool = False) -> None:
+        """Raises a topic's number of partitions."""
+        self.loop_thread.run(self.broker_client.create_partitions(name, total_count, validate_only=validate_only))
+
+    def alter_topic_configs(
+        self, name: str, *, set_: Mapping[str, str], unset: Sequence[str] = (), validate_only: bool = False
+    ) -> None:
+        """Changes settings of a topic."""
+        self.loop_thread.run(self.broker_client.alter_topic_configs(name, set_=set_, unset=unset, validate_only=validate_only))
+
+    def delete_records(self, before: Mapping[TopicIdPartition, int]) -> dict[TopicIdPartition, int | WireError]:
+        """Moves log starts forward."""
+        return self.loop_thread.run(self.broker_client.delete_records(before))
+
+    def list_offsets(
+        self, wanted: Mapping[TopicIdPartition, Wanted], isolation: str = READ_COMMITTED
+    ) -> dict[TopicIdPartition, OffsetAndTimestamp | WireError]:
+        """Offsets by end or by time."""
+        return self.loop_thread.run(self.broker_client.list_offsets(wanted, isolation))
+
+    def list_offsets_by_name(
+        self, wanted: Mapping[TopicPartition, Wanted], isolation: str = READ_COMMITTED
+    ) -> dict[TopicPartition, OffsetAndTimestamp | WireError]:
+        """Offsets by end or by time, of partitions by topic name."""
+        return self.loop_thread.run(self.broker_client.list_offsets_by_name(wanted, isolation))
+
+    def init_producer_id(self, current: ProducerIdAndEpoch = NO_PRODUCER) -> ProducerIdAndEpoch:
+        """A new producer id, or `current` with its epoch raised."""
+        return self.loop_thread.run(self.broker_client.init_producer_id(current))
+
+
+def _only(results: Mapping[str, bytes | WireError]) -> bytes:
+    (result,) = results.values()
+    if isinstance(result, WireError):
+        raise result
+    return result

@@ -1,0 +1,341 @@
+"""Every unary call of the contract, retried until default.api.timeout.ms; bound to one event loop.
+
+Connections are made on first use, one per node. A call that fails for good raises BrokerUnreachableError (address and how
+long it tried) or the broker's own WireError. Streams are opened here and retried by their users.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, TypeVar, cast
+
+from google.protobuf.message import Message
+
+from brokerd import __version__
+from brokerd.client.connection import Connection, RawStream
+from brokerd.client.metadata import (
+    NO_LEADER,
+    Metadata,
+    Node,
+    ServerInfo,
+    TopicInfo,
+    parse_bootstrap_servers,
+    read_metadata,
+    read_server_info,
+)
+from brokerd.client.offsets import READ_COMMITTED, OffsetAndTimestamp, Wanted, isolation_to_proto, partition_request
+from brokerd.client.retry import Retries, is_repeatable
+from brokerd.client.topics import NewTopic, TopicDescription, read_descriptions, read_results
+from brokerd.clock import Clock
+from brokerd.config.client import ClientConfig
+from brokerd.errors import BrokerdError, BrokerUnreachableError, TopicAlreadyExistsError, UnsupportedVersionError, WireError
+from brokerd.ids import NO_PRODUCER, ProducerIdAndEpoch, TopicIdPartition, TopicPartition
+from brokerd.wire.errors import from_proto
+from brokerd.wire.methods import FETCH, PRODUCE
+from brokerd.wire.v1 import error_pb2, metadata_pb2, offsets_pb2, topics_pb2, transaction_pb2
+
+if TYPE_CHECKING:
+    from brokerd.client.fetch_stream import FetchStream
+
+T = TypeVar("T")
+R = TypeVar("R", bound=Message)
+WIRE_VERSION = 1
+PARTITIONS_PER_REQUEST = 1_000  # half of the broker's default for max.partitions.per.request
+ANY_NODE = -1
+
+
+class BrokerClient:
+    """Calls to a broker, or to the nodes of a cluster."""
+
+    def __init__(self, config: ClientConfig, clock: Clock, *, is_retrying: bool = True) -> None:
+        """Connects to nothing yet. `is_retrying` False: every call is tried once, for an owner that has retries of its own.
+        Raises ConfigError if bootstrap.servers can not be read."""
+        self.config = config
+        self.clock = clock
+        self._addresses = parse_bootstrap_servers(config.bootstrap_servers)
+        self._address_index = 0
+        self._is_retrying = is_retrying
+        self._connections: dict[str, Connection] = {}
+        self._nodes: dict[int, Node] = {}
+        self._topics: dict[bytes, TopicInfo] = {}
+        self._server_infos: dict[str, ServerInfo] = {}
+        self._random = random.SystemRandom()
+
+    async def close(self) -> None:
+        """Closes all connections; what is under way fails."""
+        connections, self._connections = list(self._connections.values()), {}
+        for connection in connections:
+            await connection.close()
+
+    # ---- who is there
+
+    async def server_info(self) -> ServerInfo:
+        """What the broker is and can do; asked once per connection. Raises UnsupportedVersionError if it speaks another
+        contract."""
+        await self._retried(lambda timeout_ms: self._connected(ANY_NODE, timeout_ms))
+        return self._server_infos[self._addresses[self._address_index]]
+
+    async def metadata(self, topics: Sequence[str] | None) -> Metadata:
+        """Nodes, and topics by name (None = all), as the broker knows them now. Topics that it does not know are in `errors`."""
+        request = metadata_pb2.MetadataRequest(topics=topics or (), all_topics=topics is None)
+        return self._remembered(read_metadata(await self._call("Metadata", request, metadata_pb2.MetadataResponse)))
+
+    async def metadata_by_id(self, topic_ids: Sequence[bytes]) -> Metadata:
+        """As `metadata`, for topic ids; errors are under the id in hex."""
+        request = metadata_pb2.MetadataRequest(topic_ids=topic_ids)
+        return self._remembered(read_metadata(await self._call("Metadata", request, metadata_pb2.MetadataResponse)))
+
+    async def leader(self, tp: TopicIdPartition, *, refresh: bool = False) -> int:
+        """Node id of a partition's leader; asks the broker if it is not known, or with `refresh`. Raises UnknownTopicIdError
+        for a topic that is gone; -1 (any node) while there is no leader."""
+        topic = self._topics.get(tp.topic_id)
+        if topic is None or refresh or tp.partition >= topic.partition_count:
+            topic = (await self.metadata_by_id([tp.topic_id])).topic_by_id(tp.topic_id)
+        return topic.leaders[tp.partition] if tp.partition < topic.partition_count else NO_LEADER
+
+    # ---- topics
+
+    async def create_topics(self, topics: Sequence[NewTopic], *, validate_only: bool = False) -> dict[str, bytes | WireError]:
+        """Creates topics, each on its own: its id, or why not. A repeated call whose first answer was lost may find its own
+        topic: the error says so."""
+        request = topics_pb2.CreateTopicsRequest(validate_only=validate_only)
+        for topic in topics:
+            request.topics.add(name=topic.name, partitions=topic.partitions, configs=dict(topic.configs))
+        lost: list[BrokerdError] = []
+        response = await self._call("CreateTopics", request, topics_pb2.CreateTopicsResponse, failures=lost)
+        results = read_results(response.results)
+        if not lost:
+            return results
+        note = "; the answer to an earlier try of this call was lost, so it may have been this call that created it"
+        return {
+            name: TopicAlreadyExistsError(result.message + note) if isinstance(result, TopicAlreadyExistsError) else result
+            for name, result in results.items()
+        }
+
+    async def delete_topics(self, names: Sequence[str]) -> dict[str, bytes | WireError]:
+        """Deletes topics and all that they hold: the id of each, or why not."""
+        request = topics_pb2.DeleteTopicsRequest(names=names)
+        return read_results((await self._call("DeleteTopics", request, topics_pb2.DeleteTopicsResponse)).results)
+
+    async def describe_topics(self, names: Sequence[str] = ()) -> dict[str, TopicDescription | WireError]:
+        """Settings, offsets and sizes of topics; of all of them, sorted, if none is named."""
+        request = topics_pb2.DescribeTopicsRequest(names=names)
+        return read_descriptions(await self._call("DescribeTopics", request, topics_pb2.DescribeTopicsResponse))
+
+    async def create_partitions(self, name: str, total_count: int, *, validate_only: bool = False) -> None:
+        """Raises a topic's number of partitions. Raises the broker's error."""
+        request = topics_pb2.CreatePartitionsRequest(name=name, total_count=total_count, validate_only=validate_only)
+        await self._call(
+            "CreatePartitions", request, topics_pb2.CreatePartitionsResponse, error_of=lambda response: _error(response.result)
+        )
+
+    async def alter_topic_configs(
+        self, name: str, *, set_: Mapping[str, str], unset: Sequence[str] = (), validate_only: bool = False
+    ) -> None:
+        """Changes settings of a topic; `unset` returns to the broker's. Raises the broker's error."""
+        request = topics_pb2.AlterTopicConfigsRequest(name=name, set=dict(set_), unset=unset, validate_only=validate_only)
+        await self._call(
+            "AlterTopicConfigs", request, topics_pb2.AlterTopicConfigsResponse, error_of=lambda response: _error(response.result)
+        )
+
+    # ---- partitions
+
+    async def delete_records(self, before: Mapping[TopicIdPartition, int]) -> dict[TopicIdPartition, int | WireError]:
+        """Moves log starts forward (-1 = to the high watermark): the first offset that each log holds now, or why not."""
+
+        async def ask(node_id: int, tps: Sequence[TopicIdPartition], timeout_ms: int) -> Iterable[int | WireError]:
+            request = topics_pb2.DeleteRecordsRequest()
+            for tp in tps:
+                request.partitions.add(topic_id=tp.topic_id, partition=tp.partition, before_offset=before[tp])
+            response = await self._call_once(node_id, "DeleteRecords", request, topics_pb2.DeleteRecordsResponse, timeout_ms)
+            return (_error(result) or result.log_start_offset for result in response.results)
+
+        return await self._asked_leaders(list(before), ask)
+
+    async def list_offsets(
+        self, wanted: Mapping[TopicIdPartition, Wanted], isolation: str = READ_COMMITTED
+    ) -> dict[TopicIdPartition, OffsetAndTimestamp | WireError]:
+        """Offsets by end or by time: the answer for each partition, or why there is none."""
+        level = isolation_to_proto(isolation)
+
+        async def ask(node_id: int, tps: Sequence[TopicIdPartition], timeout_ms: int) -> Iterable[OffsetAndTimestamp | WireError]:
+            partitions = [partition_request(tp, wanted[tp]) for tp in tps]
+            request = offsets_pb2.ListOffsetsRequest(isolation_level=level, partitions=partitions)
+            response = await self._call_once(node_id, "ListOffsets", request, offsets_pb2.ListOffsetsResponse, timeout_ms)
+            return (_error(one) or OffsetAndTimestamp(one.offset, one.timestamp, one.leader_epoch) for one in response.results)
+
+        return await self._asked_leaders(list(wanted), ask)
+
+    async def list_offsets_by_name(
+        self, wanted: Mapping[TopicPartition, Wanted], isolation: str = READ_COMMITTED
+    ) -> dict[TopicPartition, OffsetAndTimestamp | WireError]:
+        """As `list_offsets`, for partitions by topic name; topics that the broker does not know get its error."""
+        metadata = await self.metadata(sorted({tp.topic for tp in wanted}))
+        by_id = {
+            TopicIdPartition(metadata.topics[tp.topic].topic_id, tp.partition): tp for tp in wanted if tp.topic in metadata.topics
+        }
+        answers = await self.list_offsets({id_tp: wanted[tp] for id_tp, tp in by_id.items()}, isolation)
+        unknown: dict[TopicPartition, OffsetAndTimestamp | WireError] = {
+            tp: metadata.errors[tp.topic] for tp in wanted if tp.topic in metadata.errors
+        }
+        return unknown | {by_id[id_tp]: answer for id_tp, answer in answers.items()}
+
+    # ---- producer ids
+
+    async def init_producer_id(self, current: ProducerIdAndEpoch = NO_PRODUCER) -> ProducerIdAndEpoch:
+        """A new producer id, or `current` with its epoch raised. Raises the broker's error."""
+        request = transaction_pb2.InitProducerIdRequest(producer_id=current.producer_id, producer_epoch=current.epoch)
+        response = await self._call("InitProducerId", request, transaction_pb2.InitProducerIdResponse, error_of=_error)
+        return ProducerIdAndEpoch(response.producer_id, response.producer_epoch)
+
+    # ---- streams: not retried here
+
+    async def open_produce_stream(self, node_id: int = ANY_NODE) -> RawStream:
+        """A stream of ProduceRequests as bytes, to a node. Raises BrokerUnreachableError if it can not be reached now."""
+        return (await self._connected(node_id, self.config.request_timeout_ms)).open_stream(PRODUCE)
+
+    async def open_fetch_stream(self, node_id: int = ANY_NODE) -> FetchStream:
+        """A fetch stream to a node. Raises BrokerUnreachableError if it can not be reached now."""
+        from brokerd.client.fetch_stream import FetchStream  # brings pyarrow, which most calls do not need
+
+        return FetchStream((await self._connected(node_id, self.config.request_timeout_ms)).open_stream(FETCH))
+
+    def retries(self) -> Retries:
+        """The tries of one call by this client's settings, beginning now."""
+        return Retries(
+            timeout_ms=self.config.api_timeout_ms,
+            backoff_initial_ms=self.config.retry_backoff_ms,
+            backoff_max_ms=self.config.retry_backoff_max_ms,
+            now_ms=self.clock.monotonic_ms(),
+        )
+
+    async def wait_or_raise(self, retries: Retries, error: BrokerdError) -> None:
+        """After a failed try: waits for the next, or raises the final error."""
+        now_ms = self.clock.monotonic_ms()
+        wait_ms = retries.failed(error, now_ms=now_ms, random=self._random.random())
+        if isinstance(error, BrokerUnreachableError):
+            self._address_index = (self._address_index + 1) % len(self._addresses)
+        if not self._is_retrying and isinstance(error, WireError):
+            raise error
+        if wait_ms is None or not self._is_retrying:
+            raise retries.final_error(error, ", ".join(self._addresses), now_ms=now_ms) from None
+        await asyncio.sleep(wait_ms / 1000)
+
+    # ---- how a call is made
+
+    async def _call(
+        self,
+        name: str,
+        request: Message,
+        response_type: type[R],
+        *,
+        error_of: Callable[[R], WireError | None] = lambda _: None,
+        failures: list[BrokerdError] | None = None,
+    ) -> R:
+        """A call that any node answers, retried; `failures` collects what went wrong before it succeeded."""
+
+        async def attempt(timeout_ms: int) -> R:
+            response = await self._call_once(ANY_NODE, name, request, response_type, timeout_ms)
+            error = error_of(response)
+            if error is not None:
+                raise error
+            return response
+
+        return await self._retried(attempt, failures=failures)
+
+    async def _call_once(self, node_id: int, name: str, request: Message, response_type: type[R], timeout_ms: int) -> R:
+        connection = await self._connected(node_id, timeout_ms)
+        return await connection.call(name, request, response_type, timeout_ms=timeout_ms)
+
+    async def _retried(self, attempt: Callable[[int], Awaitable[T]], *, failures: list[BrokerdError] | None = None) -> T:
+        retries = self.retries()
+        while True:
+            timeout_ms = retries.attempt_timeout_ms(self.config.request_timeout_ms, now_ms=self.clock.monotonic_ms())
+            try:
+                return await attempt(timeout_ms)
+            except BrokerdError as error:
+                await self.wait_or_raise(retries, error)
+                if failures is not None:
+                    failures.append(error)
+
+    async def _asked_leaders(
+        self,
+        tps: Sequence[TopicIdPartition],
+        ask: Callable[[int, Sequence[TopicIdPartition], int], Awaitable[Iterable[T | WireError]]],
+    ) -> dict[TopicIdPartition, T | WireError]:
+        """Asks each partition's leader, repeats what may succeed later; the answers in the order of `tps`."""
+        answers: dict[TopicIdPartition, T | WireError] = {}
+        pending = list(tps)
+        needs_refresh = False  # from the second try on
+
+        async def attempt(timeout_ms: int) -> None:
+            nonlocal pending, needs_refresh
+            by_leader = await self._by_leader(pending, answers, refresh=needs_refresh)
+            needs_refresh = True
+            for node_id, group in by_leader:
+                answers.update(zip(group, await ask(node_id, group, timeout_ms), strict=True))
+            failed = {tp: answers.get(tp) for tp in pending}
+            repeatable = {tp: error for tp, error in failed.items() if isinstance(error, WireError) and is_repeatable(error)}
+            pending = list(repeatable)
+            if pending:
+                raise repeatable[pending[0]]
+
+        try:
+            await self._retried(attempt)
+        except WireError:
+            if any(tp not in answers for tp in tps):
+                raise
+        return {tp: answers[tp] for tp in tps}
+
+    async def _by_leader(
+        self, tps: Sequence[TopicIdPartition], answers: dict[TopicIdPartition, T | WireError], *, refresh: bool
+    ) -> list[tuple[int, list[TopicIdPartition]]]:
+        """`tps` in groups by leader, each small enough for one request. Those of topics that are gone go to `answers`."""
+        unknown = sorted({tp.topic_id for tp in tps if refresh or tp.topic_id not in self._topics})
+        metadata = await self.metadata_by_id(unknown) if unknown else None
+        groups: dict[int, list[TopicIdPartition]] = {}
+        for tp in tps:
+            try:
+                topic = metadata.topic_by_id(tp.topic_id) if metadata and tp.topic_id in unknown else self._topics[tp.topic_id]
+            except WireError as error:
+                answers[tp] = error
+                continue
+            leaders = topic.leaders
+            # A partition that did not exist when the topic was last looked up: the node says what it knows of it.
+            groups.setdefault(leaders[tp.partition] if tp.partition < len(leaders) else ANY_NODE, []).append(tp)
+        size = PARTITIONS_PER_REQUEST
+        return [(node_id, group[at : at + size]) for node_id, group in groups.items() for at in range(0, len(group), size)]
+
+    async def _connected(self, node_id: int, timeout_ms: int) -> Connection:
+        """The connection to a node, after the first call on it has shown that both speak the same contract."""
+        node = self._nodes.get(node_id)
+        address = node.address if node is not None else self._addresses[self._address_index]
+        connection = self._connections.get(address)
+        if connection is None:
+            connection = self._connections[address] = Connection(address)
+        if address not in self._server_infos:
+            request = metadata_pb2.GetServerInfoRequest(client_software=f"brokerd-python {__version__}")
+            response = await connection.call("GetServerInfo", request, metadata_pb2.GetServerInfoResponse, timeout_ms=timeout_ms)
+            self._server_infos[address] = _checked(read_server_info(response), address)
+        return connection
+
+    def _remembered(self, metadata: Metadata) -> Metadata:
+        self._nodes.update(metadata.nodes)
+        self._topics.update((topic.topic_id, topic) for topic in metadata.topics.values())
+        return metadata
+
+
+def _checked(info: ServerInfo, address: str) -> ServerInfo:
+    if not info.min_wire_version <= WIRE_VERSION <= info.max_wire_version:
+        raise UnsupportedVersionError(
+            f"{address} runs brokerd {info.software_version}, which speaks wire versions {info.min_wire_version} to "
+            f"{info.max_wire_version}; this client ({__version__}) speaks {WIRE_VERSION}: upgrade the older of the two"
+        )
+    return info
+
+
+def _error(result: Message) -> WireError | None:
+    """The error in a message that may have one."""
+    return from_proto(cast("error_pb2.Error", result.error)) if result.HasField("error") else None  # type: ignore[attr-defined]

@@ -1,0 +1,156 @@
+"""One gRPC channel to one broker: unary calls, raw streams, and the one place where gRPC's status codes become errors.
+
+Nothing is retried here: see broker_client.py.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from typing import TypeVar, cast
+
+import grpc
+import grpc.aio
+from google.protobuf.message import DecodeError, Message
+
+from brokerd.errors import (
+    AuthenticationError,
+    BrokerdError,
+    BrokerUnreachableError,
+    InvalidRequestError,
+    MessageTooLargeError,
+    ResourceExhaustedError,
+    UnknownServerError,
+    UnsupportedVersionError,
+)
+from brokerd.wire.channel import CHANNEL_ARGUMENTS
+from brokerd.wire.methods import UNARY
+
+R = TypeVar("R", bound=Message)
+_LOST = (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.CANCELLED, grpc.StatusCode.DEADLINE_EXCEEDED, grpc.StatusCode.ABORTED)
+# A reset stream; and a write that failed because the stream had ended, whose own status gRPC then forgets (grpc/grpc#36066).
+_LOST_IN_CORE = ("RST_STREAM", "Internal error from Core")
+_CONNECT_FAILURE = re.compile(r"(?:Failed to connect to remote host: |DNS resolution failed for )(.*)", re.DOTALL)
+_DETAILS_MAX_CHARACTERS = 300
+
+
+class Connection:
+    """A channel to one address. gRPC connects on first use, and again by itself after a loss."""
+
+    def __init__(self, address: str) -> None:
+        self.address = address
+        self._channel = grpc.aio.insecure_channel(address, options=list(CHANNEL_ARGUMENTS))
+
+    async def call(self, name: str, request: Message, response_type: type[R], *, timeout_ms: int) -> R:
+        """One unary call of the method `name`. Raises BrokerUnreachableError, or what the status code says."""
+        method: grpc.aio.UnaryUnaryMultiCallable[bytes, bytes] = self._channel.unary_unary(UNARY[name].path)
+        try:
+            data = await method(request.SerializeToString(), timeout=timeout_ms / 1000)
+        except grpc.aio.AioRpcError as error:
+            raise self.error_from(error, name) from None
+        try:
+            return response_type.FromString(data)
+        except DecodeError:
+            raise UnknownServerError(f"{self.address} answered {name} with bytes that are no {response_type.__name__}") from None
+
+    def open_stream(self, path: str) -> RawStream:
+        """A bidirectional stream of raw messages; nothing is sent yet."""
+        return RawStream(self, self._channel.stream_stream(path)(), path)
+
+    async def close(self) -> None:
+        """Closes the channel and cancels its calls."""
+        await self._channel.close()
+
+    def error_from(self, error: grpc.aio.AioRpcError, what: str) -> BrokerdError:
+        """What a failed call means here."""
+        code = error.code()
+        details = _shortened(error.details() or "")
+        if code is grpc.StatusCode.DEADLINE_EXCEEDED:
+            return BrokerUnreachableError(f"{self.address} did not answer {what} in time")
+        if code in _LOST or (code is grpc.StatusCode.INTERNAL and any(text in details for text in _LOST_IN_CORE)):
+            return BrokerUnreachableError(details or f"{self.address} ended the call")
+        if code is grpc.StatusCode.RESOURCE_EXHAUSTED:
+            return MessageTooLargeError(details) if "larger than max" in details else ResourceExhaustedError(details)
+        if code in (grpc.StatusCode.INVALID_ARGUMENT, grpc.StatusCode.FAILED_PRECONDITION, grpc.StatusCode.OUT_OF_RANGE):
+            return InvalidRequestError(details)
+        if code in (grpc.StatusCode.UNAUTHENTICATED, grpc.StatusCode.PERMISSION_DENIED):
+            return AuthenticationError(f"{self.address} refused {what}: {details}")
+        if code is grpc.StatusCode.UNIMPLEMENTED:
+            return UnsupportedVersionError(f"{self.address} does not know {what}: is it a brokerd, and recent enough? ({details})")
+        return UnknownServerError(f"{self.address} failed in {what}: {details or code.name}")
+
+
+class RawStream:
+    """One bidirectional stream of messages as bytes. One writer and one reader at a time.
+
+    Every loss of the stream (broker gone, stream ended by it, close()) is a BrokerUnreachableError to both.
+    """
+
+    def __init__(self, connection: Connection, call: grpc.aio.StreamStreamCall[bytes, bytes], path: str) -> None:
+        self._connection = connection
+        self._call = call
+        self._what = path.rsplit("/", 1)[-1]
+        self._is_closed = False
+
+    async def send(self, message: bytes) -> None:
+        """Sends one message; awaiting is flow control."""
+        try:
+            await self._call.write(message)
+        except (grpc.aio.AioRpcError, asyncio.InvalidStateError) as error:
+            raise await self._error(error) from None
+        except asyncio.CancelledError:
+            self._reraise_if_cancelled()
+            raise self._closed() from None
+
+    async def receive(self, *, timeout_ms: int | None = None) -> bytes:
+        """The next message. After `timeout_ms` the stream is closed, since it can not be told any more what comes next."""
+        try:
+            async with asyncio.timeout(None if timeout_ms is None else timeout_ms / 1000):
+                message = await self._call.read()
+        except TimeoutError:
+            self.close()
+            raise BrokerUnreachableError(
+                f"{self._connection.address} did not answer {self._what} for {(timeout_ms or 0) / 1000:.1f} s"
+            ) from None
+        except (grpc.aio.AioRpcError, asyncio.InvalidStateError) as error:
+            raise await self._error(error) from None
+        except asyncio.CancelledError:
+            self._reraise_if_cancelled()
+            raise self._closed() from None
+        if message is grpc.aio.EOF:
+            raise BrokerUnreachableError(f"{self._connection.address} ended the {self._what} stream")
+        return cast("bytes", message)
+
+    def close(self) -> None:
+        """Cancels the stream; nothing is waited for."""
+        self._is_closed = True
+        self._call.cancel()
+
+    def _reraise_if_cancelled(self) -> None:
+        """gRPC raises CancelledError also where close() cancelled the call, and not someone this task."""
+        task = asyncio.current_task()
+        if not self._is_closed or (task is not None and task.cancelling()):
+            raise
+
+    def _closed(self) -> BrokerUnreachableError:
+        return BrokerUnreachableError(f"the {self._what} stream to {self._connection.address} was closed")
+
+    async def _error(self, error: BaseException) -> BrokerdError:
+        """Why the stream ended; InvalidStateError only says that it did."""
+        if self._is_closed:
+            return self._closed()
+        if isinstance(error, grpc.aio.AioRpcError):
+            return self._connection.error_from(error, self._what)
+        code = await self._call.code()
+        if code is grpc.StatusCode.OK:
+            return BrokerUnreachableError(f"{self._connection.address} ended the {self._what} stream")
+        details = await self._call.details() or ""
+        rpc_error = grpc.aio.AioRpcError(code, grpc.aio.Metadata(), grpc.aio.Metadata(), details)
+        return self._connection.error_from(rpc_error, self._what)
+
+
+def _shortened(details: str) -> str:
+    """gRPC's text without its own wrapping: "failed to connect to all addresses; last error: ... Connection refused (111)"."""
+    found = _CONNECT_FAILURE.search(details)
+    text = found.group(1) if found else details
+    return text.removeprefix("connect: ")[:_DETAILS_MAX_CHARACTERS].strip()

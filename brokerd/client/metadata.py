@@ -1,0 +1,122 @@
+"""Nodes and topics as values, read from answers to Metadata and GetServerInfo. No calls are made here."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from brokerd.errors import ConfigError, UnknownTopicIdError, WireError
+from brokerd.wire.errors import from_proto
+from brokerd.wire.v1 import metadata_pb2
+
+NO_LEADER = -1
+
+
+class Node(NamedTuple):
+    """A broker that serves partitions."""
+
+    node_id: int
+    host: str
+    port: int
+    rack: str = ""
+
+    @property
+    def address(self) -> str:
+        """host:port, as gRPC takes it."""
+        host = f"[{self.host}]" if ":" in self.host and not self.host.startswith("[") else self.host
+        return f"{host}:{self.port}"
+
+
+@dataclass(frozen=True, slots=True)
+class TopicInfo:
+    """What a client must know of a topic to read and write it."""
+
+    name: str
+    topic_id: bytes  # 16 bytes
+    leaders: tuple[int, ...]  # node id per partition; -1 = none now
+    is_internal: bool = False
+
+    @property
+    def partition_count(self) -> int:
+        """Number of partitions."""
+        return len(self.leaders)
+
+
+@dataclass(frozen=True, slots=True)
+class Metadata:
+    """The cluster as one node sees it."""
+
+    cluster_id: str
+    controller_id: int
+    nodes: Mapping[int, Node]
+    topics: Mapping[str, TopicInfo]  # by name
+    errors: Mapping[str, WireError] = field(default_factory=dict)  # by name; by id in hex where an id was asked for
+
+    def topic(self, name: str) -> TopicInfo:
+        """The topic of this name. Raises the WireError that the broker answered for it."""
+        if name in self.errors:
+            raise self.errors[name]
+        return self.topics[name]
+
+    def topic_by_id(self, topic_id: bytes) -> TopicInfo:
+        """The topic of this id. Raises the WireError that the broker answered for it."""
+        if topic_id.hex() in self.errors:
+            raise self.errors[topic_id.hex()]
+        for topic in self.topics.values():
+            if topic.topic_id == topic_id:
+                return topic
+        raise UnknownTopicIdError(f"the broker said nothing of topic id {topic_id.hex()}")
+
+
+@dataclass(frozen=True, slots=True)
+class ServerInfo:
+    """What a broker is and can do."""
+
+    cluster_id: str
+    node_id: int
+    software_version: str
+    min_wire_version: int
+    max_wire_version: int
+    features: frozenset[str]
+    limits: Mapping[str, int]  # by setting name, such as max.message.bytes
+
+
+def read_metadata(response: metadata_pb2.MetadataResponse) -> Metadata:
+    """The answer as values."""
+    topics = {}
+    errors = {}
+    for topic in response.topics:
+        if topic.HasField("error"):
+            errors[topic.name or topic.topic_id.hex()] = from_proto(topic.error)
+            continue
+        leaders = tuple(partition.leader for partition in topic.partitions)
+        topics[topic.name] = TopicInfo(topic.name, topic.topic_id, leaders, topic.is_internal)
+    nodes = {node.node_id: Node(node.node_id, node.host, node.port, node.rack) for node in response.nodes}
+    return Metadata(response.cluster_id, response.controller_id, nodes, topics, errors)
+
+
+def read_server_info(response: metadata_pb2.GetServerInfoResponse) -> ServerInfo:
+    """The answer as values."""
+    return ServerInfo(
+        cluster_id=response.cluster_id,
+        node_id=response.node_id,
+        software_version=response.software_version,
+        min_wire_version=response.min_wire_version,
+        max_wire_version=response.max_wire_version,
+        features=frozenset(response.features),
+        limits={limit.name: limit.value for limit in response.limits},
+    )
+
+
+def parse_bootstrap_servers(text: str) -> tuple[str, ...]:
+    """The addresses in a comma-separated host:port list. Raises ConfigError naming the entry that is none."""
+    addresses = tuple(entry.strip() for entry in text.split(",") if entry.strip())
+    if not addresses:
+        raise ConfigError("bootstrap.servers is empty: give one or more host:port, separated by commas")
+    for address in addresses:
+        host, _, port = address.rpartition(":")
+        is_plain_ipv6 = ":" in host and not (host.startswith("[") and host.endswith("]"))
+        if not host or "/" in address or is_plain_ipv6 or not (port.isdecimal() and 0 < int(port) < 65_536):
+            raise ConfigError(f"bootstrap.servers must be host:port (several separated by commas), not '{address}'")
+    return addresses

@@ -1,0 +1,106 @@
+"""What the producer core asks of the network (brokerd/producer/transport.py), over gRPC. Tries once: the Sender retries.
+
+A stream's hello goes with its first request, so it needs no round trip of its own: what matters is that the broker sees
+it before any batch that the stream repeats. Payloads are copied once, into the message.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from google.protobuf.message import DecodeError
+
+from brokerd.client.broker_client import BrokerClient
+from brokerd.client.connection import RawStream
+from brokerd.clock import Clock
+from brokerd.config.client import ClientConfig
+from brokerd.errors import UnknownServerError, WireError
+from brokerd.ids import ProducerIdAndEpoch, TopicIdPartition
+from brokerd.producer.transport import Hello, PartitionResult, ProduceRequest, ProduceResponse, TopicView
+from brokerd.wire.errors import from_proto
+from brokerd.wire.records import join_records
+from brokerd.wire.v1 import produce_pb2
+
+_NO_EPOCH = -1
+
+
+class GrpcProduceTransport:
+    """ProduceTransport over gRPC, with connections of its own. Made on the loop that uses it."""
+
+    def __init__(self, config: ClientConfig, clock: Clock) -> None:
+        """Connects to nothing yet. Raises ConfigError if bootstrap.servers can not be read."""
+        self._client = BrokerClient(config, clock, is_retrying=False)
+
+    async def metadata(self, topics: Sequence[str]) -> Mapping[str, TopicView | WireError]:
+        """The view of each topic asked, or why there is none."""
+        metadata = await self._client.metadata(topics)
+        views: dict[str, TopicView | WireError] = dict(metadata.errors)
+        for name, topic in metadata.topics.items():
+            views[name] = TopicView(topic.topic_id, topic.leaders)
+        return views
+
+    async def init_producer_id(self, current: ProducerIdAndEpoch) -> ProducerIdAndEpoch:
+        """A new producer id for NO_PRODUCER, else the same id with its epoch raised."""
+        return await self._client.init_producer_id(current)
+
+    async def open_stream(self, node_id: int, hello: Hello) -> GrpcProduceStream:
+        """A stream that begins with `hello`. Raises BrokerUnreachableError if the node was never reached yet and is not there;
+        a later loss shows at the first `send`."""
+        return GrpcProduceStream(await self._client.open_produce_stream(node_id), hello)
+
+    async def close(self) -> None:
+        """Frees connections. May be called twice."""
+        await self._client.close()
+
+
+class GrpcProduceStream:
+    """ProduceStream over one gRPC stream."""
+
+    def __init__(self, stream: RawStream, hello: Hello) -> None:
+        self._stream = stream
+        self._hello: Hello | None = hello  # None once it is sent
+
+    async def send(self, request: ProduceRequest) -> None:
+        """Hands a request over; flow control is the waiting. Raises BrokerUnreachableError on a lost connection."""
+        hello, self._hello = self._hello, None
+        await self._stream.send(encode_request(request, hello))
+
+    async def receive(self) -> ProduceResponse:
+        """The next answer, in the order of requests. Raises BrokerUnreachableError on a lost connection."""
+        return decode_response(await self._stream.receive())
+
+    async def close(self) -> None:
+        """Ends the stream; a waiting `receive` raises. What was under way has an unknown fate. May be called twice."""
+        self._stream.close()
+
+
+def encode_request(request: ProduceRequest, hello: Hello | None) -> bytes:
+    """A request as it travels; one copy of its payloads."""
+    head = produce_pb2.ProduceRequest(correlation_id=request.correlation_id, acks=request.acks, timeout_ms=request.timeout_ms)
+    if hello is not None:
+        head.hello.instance_id = hello.instance_id
+        head.hello.incarnation = hello.incarnation
+        head.hello.client_id = hello.client_id
+    for batch in request.batches:
+        head.partitions.add(topic_id=batch.tp.topic_id, partition=batch.tp.partition, current_leader_epoch=_NO_EPOCH)
+    return join_records(head, ((batch.header, batch.payload) for batch in request.batches))
+
+
+def decode_response(data: bytes) -> ProduceResponse:
+    """An answer as values. Raises UnknownServerError if it can not be read."""
+    try:
+        message = produce_pb2.ProduceResponse.FromString(data)
+    except DecodeError:
+        raise UnknownServerError("the broker's answer to a produce request can not be read") from None
+    results = [
+        PartitionResult(
+            tp=TopicIdPartition(result.topic_id, result.partition),
+            base_offset=result.base_offset,
+            append_timestamp=result.append_timestamp,
+            log_start_offset=result.log_start_offset,
+            error=from_proto(result.error) if result.HasField("error") else None,
+        )
+        for result in message.results
+    ]
+    error = from_proto(message.error) if message.HasField("error") else None
+    return ProduceResponse(message.correlation_id, message.throttle_time_ms, error, results)

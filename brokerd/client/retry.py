@@ -1,0 +1,68 @@
+"""When a request is tried again, and when it is given up. Pure: time and chance are handed in. No I/O lives here."""
+
+from __future__ import annotations
+
+from brokerd.errors import BrokerdError, BrokerUnreachableError, ErrorCode, WireError
+
+BACKOFF_JITTER = 0.2
+_DOUBLINGS_MAX = 30
+# These say "refresh", but a broker that answers knows all of its topics: waiting would only hide a mistyped name.
+_DEFINITE = (ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.UNKNOWN_TOPIC_ID)
+
+
+class NoBrokerAnsweredError(BrokerUnreachableError):
+    """Every try that there was time for has failed: not to be tried again by whoever made the call."""
+
+
+def backoff_ms(attempt: int, *, initial_ms: int, max_ms: int, random: float) -> int:
+    """Wait before try number `attempt` + 1 (`attempt` from 0): doubles up to `max_ms`, then a fifth more or less, told by
+    `random` in [0, 1). As Kafka's ExponentialBackoff.
+    """
+    base = min(initial_ms << min(attempt, _DOUBLINGS_MAX), max(initial_ms, max_ms))
+    return round(base * (1 + BACKOFF_JITTER * (2 * random - 1)))
+
+
+def is_repeatable(error: BaseException) -> bool:
+    """True if the same request may succeed a moment later."""
+    if isinstance(error, WireError):
+        return error.retriable and error.code not in _DEFINITE
+    return isinstance(error, BrokerUnreachableError) and not isinstance(error, NoBrokerAnsweredError)
+
+
+class Retries:
+    """The tries of one call: `failed` after each failure says how long to wait, or that it is over."""
+
+    def __init__(self, *, timeout_ms: int, backoff_initial_ms: int, backoff_max_ms: int, now_ms: int) -> None:
+        self._timeout_ms = timeout_ms
+        self._backoff_initial_ms = backoff_initial_ms
+        self._backoff_max_ms = backoff_max_ms
+        self._started_ms = now_ms
+        self.failures = 0
+
+    def attempt_timeout_ms(self, request_timeout_ms: int, *, now_ms: int) -> int:
+        """How long the next try may take; at least 1."""
+        return max(1, min(request_timeout_ms, self._started_ms + self._timeout_ms - now_ms))
+
+    def succeeded(self, *, now_ms: int) -> None:
+        """Begins anew: what comes next has the whole time again."""
+        self._started_ms = now_ms
+        self.failures = 0
+
+    def failed(self, error: BaseException, *, now_ms: int, random: float) -> int | None:
+        """Wait in ms before the next try, or None: not worth it, or no time is left for one."""
+        if not is_repeatable(error):
+            return None
+        wait_ms = backoff_ms(self.failures, initial_ms=self._backoff_initial_ms, max_ms=self._backoff_max_ms, random=random)
+        if isinstance(error, WireError):
+            wait_ms = max(wait_ms, error.retry_after_ms)
+        self.failures += 1
+        return wait_ms if now_ms + wait_ms < self._started_ms + self._timeout_ms else None
+
+    def final_error(self, error: BrokerdError, addresses: str, *, now_ms: int) -> BrokerdError:
+        """What to raise once `failed` said None: says where and for how long it was tried."""
+        tried = f"{(now_ms - self._started_ms) / 1000:.1f} s"
+        if isinstance(error, BrokerUnreachableError) and is_repeatable(error):
+            return NoBrokerAnsweredError(f"no broker answered at {addresses} in {tried}: {error.message}")
+        if isinstance(error, WireError) and is_repeatable(error):
+            error.message += f" (tried {self.failures} times in {tried})"
+        return error

@@ -1,0 +1,88 @@
+"""What creating, describing and deleting topics speaks of, as values. No calls are made here."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+
+from brokerd.errors import WireError
+from brokerd.wire.errors import from_proto
+from brokerd.wire.v1 import topics_pb2
+
+
+@dataclass(frozen=True, slots=True)
+class NewTopic:
+    """A topic to create. `partitions` 0 = the broker's num.partitions; `configs` by Kafka's names."""
+
+    name: str
+    partitions: int = 0
+    configs: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class ConfigEntry:
+    """A topic's setting in force."""
+
+    name: str
+    value: str
+    is_default: bool  # True = the broker's, not set for this topic
+    documentation: str
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionDescription:
+    """A partition's ends and size."""
+
+    partition: int
+    log_start_offset: int
+    last_stable_offset: int
+    high_watermark: int
+    log_end_offset: int
+    size_bytes: int
+    segment_count: int
+    producer_count: int
+    error: WireError | None  # None = healthy
+
+    @property
+    def record_count(self) -> int:
+        """Offsets that a reader can see; an upper bound of the records (control batches take offsets too)."""
+        return self.high_watermark - self.log_start_offset
+
+
+@dataclass(frozen=True, slots=True)
+class TopicDescription:
+    """A topic in depth."""
+
+    name: str
+    topic_id: bytes
+    configs: tuple[ConfigEntry, ...]
+    partitions: tuple[PartitionDescription, ...]
+
+
+def read_results(results: Iterable[topics_pb2.TopicResult]) -> dict[str, bytes | WireError]:
+    """Per topic its id, or why not."""
+    return {result.name: from_proto(result.error) if result.HasField("error") else result.topic_id for result in results}
+
+
+def read_descriptions(response: topics_pb2.DescribeTopicsResponse) -> dict[str, TopicDescription | WireError]:
+    """Per topic its description, or why not; in the order of the answer."""
+    return {topic.name: from_proto(topic.error) if topic.HasField("error") else _description(topic) for topic in response.topics}
+
+
+def _description(topic: topics_pb2.TopicDescription) -> TopicDescription:
+    configs = tuple(ConfigEntry(entry.name, entry.value, entry.is_default, entry.documentation) for entry in topic.configs)
+    return TopicDescription(topic.name, topic.topic_id, configs, tuple(_partition(partition) for partition in topic.partitions))
+
+
+def _partition(partition: topics_pb2.PartitionDescription) -> PartitionDescription:
+    return PartitionDescription(
+        partition=partition.partition,
+        log_start_offset=partition.log_start_offset,
+        last_stable_offset=partition.last_stable_offset,
+        high_watermark=partition.high_watermark,
+        log_end_offset=partition.log_end_offset,
+        size_bytes=partition.size_bytes,
+        segment_count=partition.segment_count,
+        producer_count=partition.producer_count,
+        error=from_proto(partition.error) if partition.HasField("error") else None,
+    )

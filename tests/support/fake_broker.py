@@ -1,0 +1,278 @@
+"""A broker in memory behind a real gRPC port, for tests of clients: it answers by the contract, and fails when it is told to.
+
+It holds whole batches per partition as they are put in (`Partition.put`), so a test composes histories that no producer
+writes: gaps, control batches, aborted transactions. Not here: validation, durability, long polls (an empty fetch is
+answered at once).
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections import Counter
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import grpc
+import grpc.aio
+import pyarrow as pa
+from google.protobuf.message import Message
+
+from brokerd.client.loop_thread import LoopThread
+from brokerd.errors import (
+    OffsetOutOfRangeError,
+    TopicAlreadyExistsError,
+    UnknownTopicIdError,
+    UnknownTopicOrPartitionError,
+    WireError,
+)
+from brokerd.ids import TopicIdPartition, new_topic_id
+from brokerd.record.header import crc_seed, decode_header, stamp
+from brokerd.wire.channel import SERVER_ARGUMENTS
+from brokerd.wire.errors import to_proto
+from brokerd.wire.methods import SERVICE, UNARY
+from brokerd.wire.records import join_records, split_records
+from brokerd.wire.v1 import fetch_pb2, metadata_pb2, offsets_pb2, produce_pb2, topics_pb2, transaction_pb2
+
+HEADER_BYTES = 96
+
+
+@dataclass
+class Partition:
+    """Batches of one partition, by base offset."""
+
+    tp: TopicIdPartition
+    batches: list[tuple[int, int, pa.Buffer]] = field(default_factory=list)  # base offset, next offset, bytes
+    log_start_offset: int = 0
+    end_offset: int = 0
+    last_stable_offset: int | None = None  # None = the end
+    aborted: list[tuple[int, int, int]] = field(default_factory=list)  # producer id, first offset, marker offset
+
+    def put(self, data: pa.Buffer, *, at: int | None = None, is_log_append_time: bool = False) -> int:
+        """Appends a client's batch (`at`: leaves a gap before it); returns its base offset."""
+        base_offset = self.end_offset if at is None else at
+        stamped = stamp(
+            data.slice(0, HEADER_BYTES).to_pybytes(),
+            base_offset=base_offset,
+            append_timestamp=1_800_000_000_000,
+            leader_epoch=1,
+            is_log_append_time=is_log_append_time,
+            seed=crc_seed(self.tp),
+        )
+        self.end_offset = decode_header(stamped).next_offset
+        whole = pa.py_buffer(stamped + data.slice(HEADER_BYTES).to_pybytes())
+        self.batches.append((base_offset, self.end_offset, whole))
+        return base_offset
+
+    def read(self, offset: int, max_bytes: int, *, until_offset: int) -> list[pa.Buffer]:
+        """Whole batches from the one that holds `offset`; the first one even if it is larger than `max_bytes`."""
+        chunks: list[pa.Buffer] = []
+        for _, next_offset, data in self.batches:
+            if next_offset <= offset or next_offset > until_offset:
+                continue
+            if chunks and sum(chunk.size for chunk in chunks) + data.size > max_bytes:
+                break
+            chunks.append(data)
+        return chunks
+
+
+class FakeBroker:
+    """Topics in memory, and what is to go wrong. Made by `fake_broker()`."""
+
+    def __init__(self) -> None:
+        self.port = 0
+        self.topics: dict[str, list[Partition]] = {}
+        self.calls: Counter[str] = Counter()
+        self.fetched_offsets: list[int] = []  # fetch_offset of each partition asked, in order
+        self.hellos: list[produce_pb2.Hello] = []
+        self.fail_calls: list[grpc.StatusCode] = []  # the next unary calls end with these
+        self.errors: dict[str, list[WireError]] = {}  # the next answers of a method carry these
+        self.cut_fetch_after: list[int] = []  # the next fetch streams end after so many answers
+        self.wire_versions = (1, 1)
+        self.next_producer_id = 1000
+
+    def create(self, name: str, partitions: int = 1) -> list[Partition]:
+        """Makes a topic."""
+        topic_id = new_topic_id()
+        self.topics[name] = [Partition(TopicIdPartition(topic_id, number)) for number in range(partitions)]
+        return self.topics[name]
+
+    def partition(self, topic_id: bytes, number: int) -> Partition:
+        """The partition of a topic id. Raises UnknownTopicIdError, UnknownTopicOrPartitionError."""
+        for partitions in self.topics.values():
+            if partitions[0].tp.topic_id == topic_id:
+                if number < len(partitions):
+                    return partitions[number]
+                raise UnknownTopicOrPartitionError(f"no partition {number}")
+        raise UnknownTopicIdError(f"no topic has the id {topic_id.hex()}")
+
+    # ---- unary methods
+
+    async def unary(self, name: str, request: Any, context: grpc.aio.ServicerContext[Any, Any]) -> Message:
+        """One unary call."""
+        self.calls[name] += 1
+        if self.fail_calls:
+            await context.abort(self.fail_calls.pop(0), "told to fail")
+        answer: Message = getattr(self, f"_{name}")(request)
+        return answer
+
+    def _GetServerInfo(self, request: metadata_pb2.GetServerInfoRequest) -> Message:  # noqa: N802
+        least, most = self.wire_versions
+        return metadata_pb2.GetServerInfoResponse(
+            cluster_id="fake", software_version="9.9", min_wire_version=least, max_wire_version=most, features=["idempotence"]
+        )
+
+    def _Metadata(self, request: metadata_pb2.MetadataRequest) -> Message:  # noqa: N802
+        answer = metadata_pb2.MetadataResponse(cluster_id="fake")
+        answer.nodes.add(node_id=0, host="127.0.0.1", port=self.port)
+        by_id = {partitions[0].tp.topic_id: name for name, partitions in self.topics.items()}
+        asked: list[tuple[str, bytes]] = [(name, b"") for name in request.topics]
+        asked += [(by_id.get(topic_id, ""), topic_id) for topic_id in request.topic_ids]
+        asked += [(name, b"") for name in sorted(self.topics) if request.all_topics]
+        for name, topic_id in asked:
+            topic = answer.topics.add(name=name, topic_id=topic_id)
+            error = self._error("Metadata")
+            if name not in self.topics:
+                error = UnknownTopicIdError("gone") if topic_id else UnknownTopicOrPartitionError(f"there is no topic '{name}'")
+            if error:
+                topic.error.CopyFrom(to_proto(error))
+                continue
+            topic.topic_id = self.topics[name][0].tp.topic_id
+            for number in range(len(self.topics[name])):
+                topic.partitions.add(partition=number, leader=0)
+        return answer
+
+    def _CreateTopics(self, request: topics_pb2.CreateTopicsRequest) -> Message:  # noqa: N802
+        answer = topics_pb2.CreateTopicsResponse()
+        for new in request.topics:
+            result = answer.results.add(name=new.name)
+            if new.name in self.topics:
+                result.error.CopyFrom(to_proto(TopicAlreadyExistsError(f"topic '{new.name}' exists already")))
+            else:
+                result.topic_id = self.create(new.name, new.partitions or 1)[0].tp.topic_id
+        return answer
+
+    def _ListOffsets(self, request: offsets_pb2.ListOffsetsRequest) -> Message:  # noqa: N802
+        answer = offsets_pb2.ListOffsetsResponse()
+        for asked in request.partitions:
+            result = answer.results.add(topic_id=asked.topic_id, partition=asked.partition)
+            try:
+                partition = self.partition(asked.topic_id, asked.partition)
+                error = self._error("ListOffsets")
+                if error:
+                    raise error
+                is_earliest = asked.spec == offsets_pb2.OFFSET_SPEC_EARLIEST
+                result.offset = partition.log_start_offset if is_earliest else partition.end_offset
+            except WireError as error:
+                result.error.CopyFrom(to_proto(error))
+        return answer
+
+    def _InitProducerId(self, request: transaction_pb2.InitProducerIdRequest) -> Message:  # noqa: N802
+        error = self._error("InitProducerId")
+        if error:
+            return transaction_pb2.InitProducerIdResponse(error=to_proto(error))
+        if request.producer_id >= 0:
+            return transaction_pb2.InitProducerIdResponse(
+                producer_id=request.producer_id, producer_epoch=request.producer_epoch + 1
+            )
+        self.next_producer_id += 1
+        return transaction_pb2.InitProducerIdResponse(producer_id=self.next_producer_id, producer_epoch=0)
+
+    def _error(self, name: str) -> WireError | None:
+        waiting = self.errors.get(name)
+        return waiting.pop(0) if waiting else None
+
+    # ---- streams
+
+    async def fetch(self, requests: AsyncIterator[bytes], context: grpc.aio.ServicerContext[Any, Any]) -> AsyncIterator[bytes]:
+        """A fetch stream."""
+        self.calls["Fetch"] += 1
+        answers_left = self.cut_fetch_after.pop(0) if self.cut_fetch_after else -1
+        async for data in requests:
+            if answers_left == 0:
+                await context.abort(grpc.StatusCode.UNAVAILABLE, "told to cut the stream")
+            answers_left -= 1
+            yield self._fetched(fetch_pb2.FetchRequest.FromString(data))
+
+    def _fetched(self, request: fetch_pb2.FetchRequest) -> bytes:
+        answer = fetch_pb2.FetchResponse(correlation_id=request.correlation_id)
+        records: list[tuple[pa.Buffer]] = []
+        for asked in request.partitions:
+            self.fetched_offsets.append(asked.fetch_offset)
+            result = answer.results.add(topic_id=asked.topic_id, partition=asked.partition)
+            try:
+                partition = self.partition(asked.topic_id, asked.partition)
+                error = self._error("Fetch")
+                if error:
+                    raise error
+                if not partition.log_start_offset <= asked.fetch_offset <= partition.end_offset:
+                    raise OffsetOutOfRangeError(
+                        f"offset {asked.fetch_offset} is out of range", log_start_offset=partition.log_start_offset
+                    )
+                stable = partition.end_offset if partition.last_stable_offset is None else partition.last_stable_offset
+                is_committed = request.isolation_level == fetch_pb2.ISOLATION_LEVEL_READ_COMMITTED
+                until = stable if is_committed else partition.end_offset
+                chunks = partition.read(asked.fetch_offset, asked.partition_max_bytes, until_offset=until)
+                result.high_watermark, result.last_stable_offset = partition.end_offset, stable
+                result.log_start_offset, result.record_chunks = partition.log_start_offset, len(chunks)
+                for producer_id, first_offset, marker_offset in partition.aborted if is_committed else ():
+                    result.aborted.add(producer_id=producer_id, first_offset=first_offset, marker_offset=marker_offset)
+                records.extend((chunk,) for chunk in chunks)
+            except WireError as error:
+                result.error.CopyFrom(to_proto(error))
+        return join_records(answer, records)
+
+    async def produce(self, requests: AsyncIterator[bytes], context: grpc.aio.ServicerContext[Any, Any]) -> AsyncIterator[bytes]:
+        """A produce stream."""
+        self.calls["Produce"] += 1
+        async for data in requests:
+            request, records = split_records(produce_pb2.ProduceRequest, data)
+            if request.HasField("hello"):
+                self.hellos.append(request.hello)
+            answer = produce_pb2.ProduceResponse(correlation_id=request.correlation_id)
+            for asked, batch in zip(request.partitions, records, strict=True):
+                result = answer.results.add(topic_id=asked.topic_id, partition=asked.partition, base_offset=-1)
+                try:
+                    result.base_offset = self.partition(asked.topic_id, asked.partition).put(batch)
+                except WireError as error:
+                    result.error.CopyFrom(to_proto(error))
+            if request.acks:
+                yield answer.SerializeToString()
+
+
+@contextlib.contextmanager
+def fake_broker(port: int = 0) -> Iterator[FakeBroker]:
+    """A FakeBroker that serves on `port` (0 = a free one) until the end of the block."""
+    broker = FakeBroker()
+    loop_thread = LoopThread("fake-broker")
+    server = loop_thread.run(_serve(broker, port))
+    try:
+        yield broker
+    finally:
+        loop_thread.run(server.stop(None))
+        loop_thread.close()
+
+
+async def _serve(broker: FakeBroker, port: int) -> grpc.aio.Server:
+    server = grpc.aio.server(options=list(SERVER_ARGUMENTS))
+    handlers: dict[str, grpc.RpcMethodHandler[Any, Any]] = {
+        name: grpc.unary_unary_rpc_method_handler(
+            _unary(broker, name),
+            request_deserializer=method.request.FromString,
+            response_serializer=method.response.SerializeToString,
+        )
+        for name, method in UNARY.items()
+    }
+    handlers["Fetch"] = grpc.stream_stream_rpc_method_handler(broker.fetch)
+    handlers["Produce"] = grpc.stream_stream_rpc_method_handler(broker.produce)
+    server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(SERVICE, handlers),))
+    broker.port = server.add_insecure_port(f"127.0.0.1:{port}")
+    await server.start()
+    return server
+
+
+def _unary(broker: FakeBroker, name: str) -> Callable[[Any, Any], Awaitable[Message]]:
+    async def handle(request: Any, context: Any) -> Message:
+        return await broker.unary(name, request, context)
+
+    return handle

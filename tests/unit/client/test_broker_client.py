@@ -1,0 +1,172 @@
+"""Goal: calls ride over what is passing, tell at once what is not, and say where and how long they tried."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import grpc
+import pytest
+
+from brokerd.client.blocking import BlockingClient
+from brokerd.client.offsets import OffsetAndTimestamp, OffsetSpec
+from brokerd.client.topics import NewTopic
+from brokerd.config.client import ClientConfig
+from brokerd.errors import (
+    AuthenticationError,
+    BrokerUnreachableError,
+    InvalidRequestError,
+    NotReadyError,
+    TopicAlreadyExistsError,
+    UnknownTopicIdError,
+    UnknownTopicOrPartitionError,
+    UnsupportedVersionError,
+    WireError,
+)
+from brokerd.ids import ProducerIdAndEpoch, TopicIdPartition, TopicPartition
+from tests.support.fake_broker import FakeBroker, fake_broker
+
+
+@pytest.fixture
+def broker() -> Iterator[FakeBroker]:
+    with fake_broker() as broker:
+        yield broker
+
+
+@pytest.fixture
+def client(broker: FakeBroker) -> Iterator[BlockingClient]:
+    with BlockingClient(config(f"127.0.0.1:{broker.port}")) as client:
+        yield client
+
+
+def config(servers: str, api_timeout_ms: int = 20_000) -> ClientConfig:
+    return ClientConfig(
+        bootstrap_servers=servers,
+        retry_backoff_ms=1,
+        retry_backoff_max_ms=2,
+        api_timeout_ms=api_timeout_ms,
+        request_timeout_ms=5_000,
+    )
+
+
+@pytest.mark.parametrize(
+    "code",
+    [grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.CANCELLED, grpc.StatusCode.DEADLINE_EXCEEDED, grpc.StatusCode.RESOURCE_EXHAUSTED],
+)
+def test_passing_failures_are_repeated(broker: FakeBroker, client: BlockingClient, code: grpc.StatusCode) -> None:
+    broker.fail_calls = [code, code]
+    assert client.metadata().cluster_id == "fake"
+    assert broker.fail_calls == []
+
+
+@pytest.mark.parametrize(
+    ("code", "kind"),
+    [
+        (grpc.StatusCode.INVALID_ARGUMENT, InvalidRequestError),
+        (grpc.StatusCode.UNIMPLEMENTED, UnsupportedVersionError),
+        (grpc.StatusCode.PERMISSION_DENIED, AuthenticationError),
+        (grpc.StatusCode.INTERNAL, WireError),
+    ],
+)
+def test_final_failures_are_raised_at_once(
+    broker: FakeBroker, client: BlockingClient, code: grpc.StatusCode, kind: type[Exception]
+) -> None:
+    client.server_info()
+    broker.fail_calls = [code]
+    with pytest.raises(kind, match="told to fail"):
+        client.metadata()
+    assert broker.calls["Metadata"] == 1
+
+
+def test_unreachable_broker_is_named_with_the_time_it_was_tried() -> None:
+    with fake_broker() as broker:
+        port = broker.port
+    with (
+        BlockingClient(config(f"127.0.0.1:{port}", api_timeout_ms=100)) as client,
+        pytest.raises(BrokerUnreachableError, match=rf"no broker answered at 127\.0\.0\.1:{port} in 0\.\d s: Connection refused"),
+    ):
+        client.metadata()
+
+
+def test_second_bootstrap_server_is_tried_when_the_first_is_gone(broker: FakeBroker) -> None:
+    with fake_broker() as gone:
+        dead = gone.port
+    with BlockingClient(config(f"127.0.0.1:{dead},127.0.0.1:{broker.port}")) as client:
+        assert client.server_info().software_version == "9.9"
+
+
+def test_broker_that_comes_back_is_found_again(client: BlockingClient, broker: FakeBroker) -> None:
+    with fake_broker() as first:
+        other = BlockingClient(config(f"127.0.0.1:{first.port}"))
+        assert other.metadata().cluster_id == "fake"
+    with other, fake_broker(first.port):
+        assert other.metadata().cluster_id == "fake"
+
+
+def test_broker_of_another_contract_is_refused(broker: FakeBroker, client: BlockingClient) -> None:
+    broker.wire_versions = (2, 3)
+    with pytest.raises(UnsupportedVersionError, match=r"speaks wire versions 2 to 3; this client .* speaks 1"):
+        client.metadata()
+
+
+def test_unknown_topic_is_told_at_once_and_by_name(broker: FakeBroker, client: BlockingClient) -> None:
+    broker.create("known", 3)
+    metadata = client.metadata(["known", "nwonk"])
+    assert metadata.topic("known").partition_count == 3
+    with pytest.raises(UnknownTopicOrPartitionError, match="nwonk"):
+        metadata.topic("nwonk")
+    assert broker.calls["Metadata"] == 1
+
+
+def test_create_topic_whose_answer_was_lost_says_so(broker: FakeBroker, client: BlockingClient) -> None:
+    client.create_topic("t", 2)
+    assert len(broker.topics["t"]) == 2
+    with pytest.raises(TopicAlreadyExistsError) as plain:
+        client.create_topic("t")
+    assert "earlier try" not in str(plain.value)
+    broker.fail_calls = [grpc.StatusCode.UNAVAILABLE]
+    with pytest.raises(TopicAlreadyExistsError, match="earlier try of this call was lost"):
+        client.create_topic("t")
+
+
+def test_create_topics_answers_each_on_its_own(broker: FakeBroker, client: BlockingClient) -> None:
+    broker.create("old")
+    results = client.create_topics([NewTopic("old"), NewTopic("new", 2)])
+    assert isinstance(results["old"], TopicAlreadyExistsError)
+    assert results["new"] == broker.topics["new"][0].tp.topic_id
+
+
+def test_list_offsets_repeats_what_may_succeed_and_keeps_what_is_final(broker: FakeBroker, client: BlockingClient) -> None:
+    partitions = broker.create("t", 2)
+    partitions[0].end_offset = 42
+    gone = TopicIdPartition(b"g" * 16, 0)
+    missing = TopicIdPartition(partitions[0].tp.topic_id, 9)
+    broker.errors["ListOffsets"] = [NotReadyError("starting"), NotReadyError("starting")]
+    answers = client.list_offsets(
+        {partitions[0].tp: OffsetSpec.LATEST, gone: OffsetSpec.LATEST, partitions[1].tp: OffsetSpec.EARLIEST, missing: 5}
+    )
+    assert list(answers) == [partitions[0].tp, gone, partitions[1].tp, missing]
+    assert answers[partitions[0].tp] == OffsetAndTimestamp(42, 0, 0)
+    assert answers[partitions[1].tp] == OffsetAndTimestamp(0, 0, 0)
+    assert isinstance(answers[gone], UnknownTopicIdError)
+    assert isinstance(answers[missing], UnknownTopicOrPartitionError)
+
+
+def test_list_offsets_by_name(broker: FakeBroker, client: BlockingClient) -> None:
+    broker.create("t")[0].end_offset = 7
+    answers = client.list_offsets_by_name({TopicPartition("t", 0): OffsetSpec.LATEST, TopicPartition("no", 0): OffsetSpec.LATEST})
+    assert answers[TopicPartition("t", 0)] == OffsetAndTimestamp(7, 0, 0)
+    assert isinstance(answers[TopicPartition("no", 0)], UnknownTopicOrPartitionError)
+
+
+def test_list_offsets_that_never_succeeds_answers_with_the_last_error(broker: FakeBroker) -> None:
+    (partition,) = broker.create("t")
+    broker.errors["ListOffsets"] = [NotReadyError("starting")] * 10_000
+    with BlockingClient(config(f"127.0.0.1:{broker.port}", api_timeout_ms=50)) as client:
+        assert isinstance(client.list_offsets({partition.tp: OffsetSpec.LATEST})[partition.tp], NotReadyError)
+
+
+def test_init_producer_id_new_and_raised(broker: FakeBroker, client: BlockingClient) -> None:
+    broker.errors["InitProducerId"] = [NotReadyError("starting")]
+    granted = client.init_producer_id()
+    assert granted == ProducerIdAndEpoch(1001, 0)
+    assert client.init_producer_id(granted) == ProducerIdAndEpoch(1001, 1)

@@ -1,0 +1,215 @@
+"""Goal: the fetcher delivers exactly the records of its ranges, in order, whatever happens to its streams, and ends or raises
+when it should. Method: a broker in memory behind a real port, told to fail.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+
+import pyarrow as pa
+import pytest
+
+from brokerd.client.blocking import BlockingClient
+from brokerd.client.fetcher import PartitionFetcher
+from brokerd.client.positions import FetchRange
+from brokerd.config.client import ConsumerConfig
+from brokerd.errors import (
+    BrokerUnreachableError,
+    ClientError,
+    CorruptMessageError,
+    LogDamagedError,
+    NotLeaderError,
+    NotReadyError,
+    OffsetOutOfRangeError,
+    UnknownTopicIdError,
+)
+from brokerd.record.header import Attributes
+from tests.support.fake_broker import FakeBroker, Partition, fake_broker
+from tests.support.records import key_values, new_batch
+
+
+@pytest.fixture
+def broker() -> Iterator[FakeBroker]:
+    with fake_broker() as broker:
+        yield broker
+
+
+def config(broker: FakeBroker, **settings: int | str) -> ConsumerConfig:
+    values: dict[str, int | str] = {"retry_backoff_ms": 1, "retry_backoff_max_ms": 2, "fetch_max_wait_ms": 10, **settings}
+    return ConsumerConfig(bootstrap_servers=f"127.0.0.1:{broker.port}", **values)  # type: ignore[arg-type]
+
+
+def fill(partition: Partition, counts: list[int]) -> None:
+    for count in counts:
+        first = partition.end_offset
+        partition.put(new_batch(key_values([b"%d" % (first + i) for i in range(count)]), tp=partition.tp))
+
+
+def read(broker: FakeBroker, ranges: list[FetchRange], **settings: int | str) -> dict[int, list[int]]:
+    """Offsets read, per partition; each value is its record's offset as text."""
+    offsets: dict[int, list[int]] = {}
+    consumer = config(broker, **settings)
+    with BlockingClient(consumer) as client, PartitionFetcher(client, ranges, consumer) as fetcher:
+        for batch in fetcher:
+            got = batch.offsets.to_pylist()
+            assert batch.arrow_batch.column("value").to_pylist() == [b"%d" % offset for offset in got]
+            offsets.setdefault(batch.tp.partition, []).extend(got)
+        assert fetcher.is_over
+    return offsets
+
+
+def test_range_is_read_exactly_and_nothing_is_fetched_past_it(broker: FakeBroker) -> None:
+    (partition,) = broker.create("t")
+    fill(partition, [10] * 20)
+    assert read(broker, [FetchRange(partition.tp, 15, 42)], max_partition_fetch_bytes=1) == {0: list(range(15, 42))}
+    assert broker.fetched_offsets == [15, 20, 30, 40]
+
+
+def test_empty_range_is_over_without_a_fetch(broker: FakeBroker) -> None:
+    (partition,) = broker.create("t")
+    assert read(broker, [FetchRange(partition.tp, 5, 5)]) == {}
+    assert broker.calls["Fetch"] == 0
+
+
+def test_streams_that_break_lose_and_repeat_nothing(broker: FakeBroker) -> None:
+    (partition,) = broker.create("t")
+    fill(partition, [3, 1, 7, 20] * 25)
+    chance = random.Random(7)
+    broker.cut_fetch_after = [chance.randrange(4) for _ in range(30)]
+    assert read(broker, [FetchRange(partition.tp, 2, 770)], max_partition_fetch_bytes=3_000) == {0: list(range(2, 770))}
+    assert broker.calls["Fetch"] >= 10
+
+
+def test_many_partitions_are_read_in_one_stream(broker: FakeBroker) -> None:
+    partitions = broker.create("t", 5)
+    for number, partition in enumerate(partitions):
+        fill(partition, [10] * (number + 1))
+    ranges = [FetchRange(partition.tp, number, partition.end_offset) for number, partition in enumerate(partitions)]
+    assert read(broker, ranges, max_partition_fetch_bytes=1) == {
+        number: list(range(number, 10 * (number + 1))) for number in range(5)
+    }
+    assert broker.calls["Fetch"] == 1
+
+
+def test_control_and_aborted_batches_at_the_end_of_the_range(broker: FakeBroker) -> None:
+    (partition,) = broker.create("t")
+    fill(partition, [4])
+    aborted = new_batch(key_values([b"x", b"y"]), tp=partition.tp, attributes=int(Attributes.TRANSACTIONAL), producer_id=9)
+    first = partition.put(aborted)
+    marker = partition.put(
+        new_batch(key_values([b"m"]), tp=partition.tp, attributes=int(Attributes.CONTROL | Attributes.TRANSACTIONAL))
+    )
+    partition.aborted.append((9, first, marker))
+    assert read(broker, [FetchRange(partition.tp, 0, 7)]) == {0: [0, 1, 2, 3]}
+    assert read(broker, [FetchRange(partition.tp, 4, 7)]) == {}
+
+
+def test_retriable_errors_of_a_partition_are_repeated(broker: FakeBroker) -> None:
+    (partition,) = broker.create("t")
+    fill(partition, [10])
+    broker.errors["Fetch"] = [NotReadyError("starting"), NotLeaderError("moved"), NotReadyError("starting")]
+    assert read(broker, [FetchRange(partition.tp, 0, 10)]) == {0: list(range(10))}
+    assert broker.calls["Metadata"] >= 3
+
+
+@pytest.mark.parametrize("error", [OffsetOutOfRangeError("gone", log_start_offset=5), LogDamagedError("damaged")])
+def test_final_errors_are_raised_as_they_are(broker: FakeBroker, error: OffsetOutOfRangeError | LogDamagedError) -> None:
+    (partition,) = broker.create("t")
+    fill(partition, [10])
+    broker.errors["Fetch"] = [error]
+    with pytest.raises(type(error), match=error.message) as raised:
+        read(broker, [FetchRange(partition.tp, 0, 10)])
+    assert raised.value.log_start_offset == error.log_start_offset
+
+
+def test_records_before_an_error_are_delivered_first(broker: FakeBroker) -> None:
+    partitions = broker.create("t", 2)
+    for partition in partitions:
+        fill(partition, [10])
+    partitions[1].log_start_offset = 5
+    consumer = config(broker)
+    ranges = [FetchRange(partition.tp, 0, 10) for partition in partitions]
+    with BlockingClient(consumer) as client, PartitionFetcher(client, ranges, consumer) as fetcher:
+        first = fetcher.next_batch()
+        assert first is not None
+        assert first.tp == partitions[0].tp
+        with pytest.raises(OffsetOutOfRangeError):
+            fetcher.next_batch()
+        assert fetcher.next_batch() is None
+
+
+def test_deleted_topic_is_told(broker: FakeBroker) -> None:
+    (partition,) = broker.create("t")
+    del broker.topics["t"]
+    with pytest.raises(UnknownTopicIdError):
+        read(broker, [FetchRange(partition.tp, 0, 10)])
+
+
+def test_range_past_the_end_of_the_log_is_told_after_the_time_limit(broker: FakeBroker) -> None:
+    (partition,) = broker.create("t")
+    fill(partition, [10])
+    with pytest.raises(OffsetOutOfRangeError, match=r"ends at 12, but the log ends at 10, and nothing came for 0\.[0-9] s"):
+        read(broker, [FetchRange(partition.tp, 0, 12)], api_timeout_ms=50)
+
+
+def test_corrupt_batch_is_told_with_its_offset(broker: FakeBroker) -> None:
+    (partition,) = broker.create("t")
+    good = new_batch(key_values([b"0"]), tp=partition.tp)
+    partition.put(good)
+    spoilt = bytearray(good.to_pybytes())
+    spoilt[-10] ^= 1
+    partition.put(pa.py_buffer(bytes(spoilt)))
+    with pytest.raises(CorruptMessageError, match="batch at offset 1: payload_crc"):
+        read(broker, [FetchRange(partition.tp, 0, 2)])
+
+
+def test_broker_that_stays_away_is_told_with_address_and_time() -> None:
+    with fake_broker() as broker:
+        (partition,) = broker.create("t")
+        fill(partition, [10])
+        consumer = config(broker, api_timeout_ms=200)
+        client = BlockingClient(consumer)
+        fetcher = PartitionFetcher(client, [FetchRange(partition.tp, 0, None)], consumer)
+        assert fetcher.next_batch() is not None
+    with (
+        client,
+        fetcher,
+        pytest.raises(BrokerUnreachableError, match=rf"no broker answered at 127\.0\.0\.1:{broker.port} in 0\.\d s"),
+    ):
+        fetcher.next_batch()
+
+
+def test_following_reader_sees_what_is_appended_later_and_may_stop_waiting(broker: FakeBroker) -> None:
+    (partition,) = broker.create("t")
+    consumer = config(broker)
+    with BlockingClient(consumer) as client, PartitionFetcher(client, [FetchRange(partition.tp, 0)], consumer) as fetcher:
+        assert fetcher.next_batch(timeout_ms=1) is None
+        assert not fetcher.is_over
+        fill(partition, [2])
+        batch = fetcher.next_batch()
+        assert batch is not None
+        assert batch.offsets.to_pylist() == [0, 1]
+
+
+def test_slow_reader_holds_the_broker_back(broker: FakeBroker) -> None:
+    (partition,) = broker.create("t")
+    fill(partition, [10] * 50)
+    consumer = config(broker, max_partition_fetch_bytes=1)
+    with BlockingClient(consumer) as client, PartitionFetcher(client, [FetchRange(partition.tp, 0, 500)], consumer) as fetcher:
+        assert fetcher.next_batch() is not None
+        client.metadata()  # a round trip later, nothing more is asked for
+        client.metadata()
+        assert len(broker.fetched_offsets) <= 4
+        assert sum(batch.record_count for batch in fetcher) == 490
+
+
+def test_closed_client_ends_its_fetchers(broker: FakeBroker) -> None:
+    (partition,) = broker.create("t")
+    consumer = config(broker)
+    client = BlockingClient(consumer)
+    fetcher = PartitionFetcher(client, [FetchRange(partition.tp, 0)], consumer)
+    client.close()
+    with pytest.raises(ClientError, match="closed"):
+        fetcher.next_batch()
+    fetcher.close()

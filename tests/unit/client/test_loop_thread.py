@@ -1,0 +1,77 @@
+"""Goal: the bridge between threads and loop ends what it started, in every way that a process can end."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import subprocess
+import sys
+import threading
+
+import pytest
+
+from brokerd.client.loop_thread import LoopThread
+from brokerd.errors import ClientError
+
+
+async def answer() -> int:
+    return 42
+
+
+def test_run_returns_and_raises_what_the_coroutine_does() -> None:
+    loop_thread = LoopThread()
+
+    async def fail() -> None:
+        raise ValueError("no")
+
+    assert loop_thread.run(answer()) == 42
+    with pytest.raises(ValueError, match="no"):
+        loop_thread.run(fail())
+    loop_thread.close()
+
+
+def test_close_cancels_what_runs_and_may_be_repeated() -> None:
+    loop_thread = LoopThread()
+    started = threading.Event()
+    ended: list[str] = []
+
+    async def forever() -> None:
+        started.set()
+        try:
+            await asyncio.Event().wait()
+        except asyncio.CancelledError:
+            ended.append("cancelled")
+            raise
+
+    loop_thread.submit(forever())
+    assert started.wait(10)
+    loop_thread.close()
+    loop_thread.close()
+    assert ended == ["cancelled"]
+    with pytest.raises(ClientError, match="is closed"):
+        loop_thread.submit(answer())
+
+
+def test_use_after_a_fork_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    loop_thread = LoopThread()
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "getpid", lambda: -1)
+        with pytest.raises(ClientError, match="forked"):
+            loop_thread.run(answer())
+        loop_thread.close()
+    assert loop_thread.run(answer()) == 42
+    loop_thread.close()
+
+
+def test_forgotten_clients_do_not_keep_the_interpreter_alive() -> None:
+    program = (
+        "from brokerd.client.cache import lease_client\n"
+        "from brokerd.config.client import ClientConfig\n"
+        "from brokerd.errors import BrokerUnreachableError\n"
+        "config = ClientConfig(bootstrap_servers='127.0.0.1:1', api_timeout_ms=1)\n"
+        "with lease_client(config) as client:\n"
+        "    try: client.metadata()\n"
+        "    except BrokerUnreachableError: print('unreachable')\n"
+    )
+    done = subprocess.run([sys.executable, "-W", "error", "-c", program], capture_output=True, text=True, timeout=30, check=False)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "unreachable\n", "")

@@ -1,0 +1,178 @@
+"""Goal: of what the broker answers, exactly the range is read: cut at both ends, without control and aborted batches, over
+gaps, ending with or without data at the end. Method: histories of batches as data, fed to a position.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pyarrow as pa
+import pytest
+
+from brokerd.client.fetch_stream import Aborted, PartitionFetchResult
+from brokerd.client.positions import FetchRange, RangePosition, is_aborted
+from brokerd.errors import CorruptMessageError, LogDamagedError, WireError
+from brokerd.record.header import Attributes, stamp
+from tests.support.records import SEED, TP, header_of, key_values, new_batch
+
+CONTROL = Attributes.CONTROL | Attributes.TRANSACTIONAL
+TRANSACTIONAL = Attributes.TRANSACTIONAL
+
+
+def batch(base_offset: int, count: int, *, attributes: int = 0, producer_id: int = -1) -> pa.Buffer:
+    data = new_batch(key_values([b"v"] * count), attributes=int(attributes), producer_id=producer_id)
+    head = stamp(
+        data.slice(0, 96).to_pybytes(),
+        base_offset=base_offset,
+        append_timestamp=1,
+        leader_epoch=1,
+        is_log_append_time=False,
+        seed=SEED,
+    )
+    return pa.py_buffer(head + data.slice(96).to_pybytes())
+
+
+def answer(
+    *batches: pa.Buffer,
+    end: int = 1_000,
+    stable: int | None = None,
+    aborted: Sequence[Aborted] = (),
+    error: WireError | None = None,
+) -> PartitionFetchResult:
+    chunks = [pa.py_buffer(b"".join(data.to_pybytes() for data in batches))] if batches else []
+    return PartitionFetchResult(TP, error, end, end if stable is None else stable, 0, tuple(aborted), chunks)
+
+
+def position(start: int, until: int | None, *, is_read_committed: bool = True) -> RangePosition:
+    return RangePosition(FetchRange(TP, start, until), is_read_committed=is_read_committed, check_headers=True)
+
+
+def ranges(reader: RangePosition, result: PartitionFetchResult) -> list[tuple[int, int]]:
+    return [(piece.from_offset, piece.until_offset) for piece in reader.accept(result)]
+
+
+def test_whole_batches_are_read_whole() -> None:
+    reader = position(0, None)
+    assert ranges(reader, answer(batch(0, 10), batch(10, 5))) == [(0, 10), (10, 15)]
+    assert reader.next_offset == 15
+    assert not reader.is_done
+
+
+def test_first_and_last_batch_are_cut_to_the_range() -> None:
+    reader = position(3, 12)
+    assert ranges(reader, answer(batch(0, 10), batch(10, 5))) == [(3, 10), (10, 12)]
+    assert reader.is_done
+
+
+def test_range_within_one_batch() -> None:
+    reader = position(3, 4)
+    assert ranges(reader, answer(batch(0, 10))) == [(3, 4)]
+    assert reader.is_done
+
+
+def test_batches_of_the_offsets_before_are_left_out() -> None:
+    reader = position(10, None)
+    assert ranges(reader, answer(batch(0, 10), batch(10, 5))) == [(10, 15)]
+
+
+def test_control_batches_take_offsets_and_are_left_out() -> None:
+    reader = position(0, 12)
+    assert ranges(reader, answer(batch(0, 10), batch(10, 1, attributes=CONTROL), batch(11, 1, attributes=CONTROL))) == [(0, 10)]
+    assert reader.is_done
+
+
+def test_gap_within_the_range_is_passed() -> None:
+    reader = position(0, 30)
+    assert ranges(reader, answer(batch(0, 10), batch(20, 5))) == [(0, 10), (20, 25)]
+    assert reader.next_offset == 25
+
+
+def test_gap_at_the_end_of_the_range_ends_it() -> None:
+    reader = position(0, 15)
+    assert ranges(reader, answer(batch(0, 10), batch(20, 5))) == [(0, 10)]
+    assert reader.is_done
+
+
+def test_two_empty_answers_of_a_log_that_reaches_past_the_range_end_it() -> None:
+    reader = position(10, 15)
+    assert ranges(reader, answer(end=15)) == []
+    assert not reader.is_done
+    assert ranges(reader, answer(end=15)) == []
+    assert reader.is_done
+
+
+def test_empty_answers_of_a_log_that_does_not_reach_the_end_never_end_the_range() -> None:
+    reader = position(10, 15)
+    for _ in range(5):
+        assert ranges(reader, answer(end=14)) == []
+    assert not reader.is_done
+    assert reader.end_offset == 14
+
+
+def test_last_stable_offset_is_the_end_for_read_committed_only() -> None:
+    committed, uncommitted = position(10, 15), position(10, 15, is_read_committed=False)
+    for reader in (committed, uncommitted):
+        for _ in range(2):
+            reader.accept(answer(end=20, stable=12))
+    assert not committed.is_done
+    assert uncommitted.is_done
+
+
+def test_empty_answers_count_only_in_a_row() -> None:
+    reader = position(0, 30)
+    reader.accept(answer(end=30))
+    reader.accept(answer(batch(0, 10), end=30))
+    reader.accept(answer(end=30))
+    assert not reader.is_done
+
+
+def test_aborted_batches_are_left_out_for_read_committed() -> None:
+    history = [
+        batch(0, 5, attributes=TRANSACTIONAL, producer_id=7),
+        batch(5, 5, attributes=TRANSACTIONAL, producer_id=8),
+        batch(10, 1, attributes=CONTROL, producer_id=7),
+        batch(11, 5, attributes=TRANSACTIONAL, producer_id=7),
+    ]
+    aborted = [Aborted(7, 0, 10)]
+    assert ranges(position(0, 16), answer(*history, aborted=aborted)) == [(5, 10), (11, 16)]
+    assert ranges(position(0, 16, is_read_committed=False), answer(*history, aborted=aborted)) == [(0, 5), (5, 10), (11, 16)]
+
+
+@pytest.mark.parametrize(
+    ("base_offset", "producer_id", "attributes", "expected"),
+    [
+        (10, 7, TRANSACTIONAL, True),  # its first offset
+        (15, 7, TRANSACTIONAL, True),
+        (9, 7, TRANSACTIONAL, False),  # before it
+        (20, 7, TRANSACTIONAL, False),  # the marker's own place, and beyond
+        (30, 7, TRANSACTIONAL, False),
+        (15, 8, TRANSACTIONAL, False),  # another producer
+        (15, 7, 0, False),  # not transactional
+    ],
+)
+def test_is_aborted_needs_producer_and_range(base_offset: int, producer_id: int, attributes: int, expected: bool) -> None:
+    header = header_of(batch(base_offset, 1, attributes=attributes, producer_id=producer_id))
+    assert is_aborted(header, [Aborted(7, 10, 20)]) is expected
+
+
+def test_error_of_the_partition_is_raised() -> None:
+    with pytest.raises(LogDamagedError, match="bad"):
+        position(0, 5).accept(answer(error=LogDamagedError("bad")))
+
+
+def test_answer_that_makes_no_progress_is_refused() -> None:
+    with pytest.raises(CorruptMessageError, match="older batches"):
+        position(10, None).accept(answer(batch(0, 10)))
+
+
+def test_batch_of_another_partition_is_refused() -> None:
+    data = batch(0, 10).to_pybytes()
+    other = RangePosition(FetchRange(TP._replace(partition=TP.partition + 1), 0, None), is_read_committed=True, check_headers=True)
+    with pytest.raises(CorruptMessageError, match="header_crc"):
+        other.accept(answer(pa.py_buffer(data)))
+
+
+def test_batch_that_claims_negative_length_of_offsets_is_refused() -> None:
+    data = new_batch(key_values([b"v"]), last_offset_delta=-5)
+    with pytest.raises(CorruptMessageError, match="older batches"):
+        position(0, None).accept(answer(data))

@@ -1,0 +1,169 @@
+"""Goal: requests and answers of the producer's transport travel unchanged; a lost stream is told, once, to both sides."""
+
+from __future__ import annotations
+
+import asyncio
+import concurrent.futures
+from collections.abc import Iterator
+from typing import Any
+
+import grpc
+import pytest
+
+from brokerd.client.loop_thread import LoopThread
+from brokerd.client.produce_transport import GrpcProduceTransport, encode_request
+from brokerd.clock import SystemClock
+from brokerd.config.client import ClientConfig
+from brokerd.errors import BrokerUnreachableError, NotReadyError, UnknownTopicIdError, UnknownTopicOrPartitionError
+from brokerd.ids import NO_PRODUCER, ProducerIdAndEpoch, TopicIdPartition
+from brokerd.producer.transport import BatchToProduce, Hello, ProduceRequest, ProduceTransport, TopicView
+from brokerd.wire.v1 import produce_pb2
+from tests.support.fake_broker import FakeBroker, Partition, fake_broker
+from tests.support.records import key_values, new_batch
+
+HELLO = Hello(b"i" * 16, 3, "test")
+
+
+@pytest.fixture
+def broker() -> Iterator[FakeBroker]:
+    with fake_broker() as broker:
+        yield broker
+
+
+@pytest.fixture
+def loop_thread() -> Iterator[LoopThread]:
+    loop_thread = LoopThread()
+    yield loop_thread
+    loop_thread.close()
+
+
+def with_transport(loop_thread: LoopThread, port: int, work: Any) -> Any:
+    async def main() -> Any:
+        transport: ProduceTransport = GrpcProduceTransport(ClientConfig(bootstrap_servers=f"127.0.0.1:{port}"), SystemClock())
+        try:
+            return await work(transport)
+        finally:
+            await transport.close()
+
+    return loop_thread.run(main())
+
+
+def batch_for(partition: Partition) -> BatchToProduce:
+    data = new_batch(key_values([b"a", b"b"]), tp=partition.tp)
+    return BatchToProduce(partition.tp, data.slice(0, 96).to_pybytes(), data.slice(96))
+
+
+def test_metadata_and_producer_ids(broker: FakeBroker, loop_thread: LoopThread) -> None:
+    partitions = broker.create("t", 2)
+
+    async def work(transport: ProduceTransport) -> None:
+        views = await transport.metadata(["t", "no"])
+        assert views["t"] == TopicView(partitions[0].tp.topic_id, (0, 0))
+        assert isinstance(views["no"], UnknownTopicOrPartitionError)
+        granted = await transport.init_producer_id(NO_PRODUCER)
+        assert await transport.init_producer_id(granted) == ProducerIdAndEpoch(granted.producer_id, 1)
+
+    with_transport(loop_thread, broker.port, work)
+
+
+def test_calls_are_tried_once(broker: FakeBroker, loop_thread: LoopThread) -> None:
+    async def work(transport: ProduceTransport) -> None:
+        await transport.metadata([])
+        broker.fail_calls = [grpc.StatusCode.UNAVAILABLE]
+        with pytest.raises(BrokerUnreachableError, match=f"127.0.0.1:{broker.port}"):
+            await transport.metadata([])
+        broker.errors["InitProducerId"] = [NotReadyError("starting", retry_after_ms=5)]
+        with pytest.raises(NotReadyError, match=r"^starting$") as raised:
+            await transport.init_producer_id(NO_PRODUCER)
+        assert raised.value.retry_after_ms == 5
+
+    with_transport(loop_thread, broker.port, work)
+
+
+def test_stream_says_hello_once_and_answers_come_in_order(broker: FakeBroker, loop_thread: LoopThread) -> None:
+    partitions = broker.create("t", 2)
+    gone = TopicIdPartition(b"g" * 16, 0)
+
+    async def work(transport: ProduceTransport) -> None:
+        stream = await transport.open_stream(0, HELLO)
+        for correlation_id in (1, 2):
+            await stream.send(ProduceRequest(correlation_id, -1, 1_000, [batch_for(partition) for partition in partitions]))
+        await stream.send(ProduceRequest(3, 0, 1_000, [batch_for(partitions[0])]))
+        await stream.send(ProduceRequest(4, -1, 1_000, [batch_for(partitions[0])._replace(tp=gone)]))
+        answers = [await stream.receive() for _ in range(3)]
+        assert [answer.correlation_id for answer in answers] == [1, 2, 4]
+        assert [[result.base_offset for result in answer.results] for answer in answers] == [[0, 0], [2, 2], [-1]]
+        assert answers[1].results[1].tp == partitions[1].tp
+        assert isinstance(answers[2].results[0].error, UnknownTopicIdError)
+        await stream.close()
+        await stream.close()
+
+    with_transport(loop_thread, broker.port, work)
+    assert [(hello.instance_id, hello.incarnation, hello.client_id) for hello in broker.hellos] == [HELLO]
+    assert [data.slice(96) for _, _, data in partitions[0].batches] == [batch_for(partitions[0]).payload] * 3
+
+
+def test_closed_stream_ends_a_waiting_receive(broker: FakeBroker, loop_thread: LoopThread) -> None:
+    (partition,) = broker.create("t")
+
+    async def work(transport: ProduceTransport) -> None:
+        stream = await transport.open_stream(0, HELLO)
+        await stream.send(ProduceRequest(1, 0, 1_000, [batch_for(partition)]))
+        waiting = asyncio.create_task(stream.receive())
+        await asyncio.sleep(0)
+        await stream.close()
+        with pytest.raises(BrokerUnreachableError):
+            await waiting
+        with pytest.raises(BrokerUnreachableError):
+            await stream.send(ProduceRequest(2, 0, 1_000, []))
+
+    with_transport(loop_thread, broker.port, work)
+
+
+def test_cancelled_receive_is_cancelled_and_no_error(broker: FakeBroker, loop_thread: LoopThread) -> None:
+    async def work(transport: ProduceTransport) -> None:
+        stream = await transport.open_stream(0, HELLO)
+        waiting = asyncio.create_task(stream.receive())
+        await asyncio.sleep(0)
+        waiting.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await waiting
+
+    with_transport(loop_thread, broker.port, work)
+
+
+def test_broker_that_is_gone_ends_send_and_receive(loop_thread: LoopThread) -> None:
+    with fake_broker() as broker:
+        (partition,) = broker.create("t")
+
+        async def work(transport: ProduceTransport) -> None:
+            stream = await transport.open_stream(0, HELLO)
+            await stream.send(ProduceRequest(1, -1, 1_000, [batch_for(partition)]))
+            await stream.receive()
+            waiting = asyncio.create_task(stream.receive())
+            stop.set_result(None)
+            with pytest.raises(BrokerUnreachableError):
+                await waiting
+            with pytest.raises(BrokerUnreachableError):
+                await stream.send(ProduceRequest(2, -1, 1_000, [batch_for(partition)]))
+
+        stop: concurrent.futures.Future[None] = concurrent.futures.Future()
+
+        async def main() -> None:
+            transport = GrpcProduceTransport(ClientConfig(bootstrap_servers=f"127.0.0.1:{broker.port}"), SystemClock())
+            await work(transport)
+            await transport.close()
+
+        running = loop_thread.submit(main())
+        stop.result(10)
+    running.result(10)
+
+
+def test_request_bytes_are_those_of_generated_code(broker: FakeBroker) -> None:
+    (partition,) = broker.create("t")
+    batch = batch_for(partition)
+    request = ProduceRequest(7, -1, 30_000, [batch, batch])
+    like = produce_pb2.ProduceRequest.FromString(encode_request(request, HELLO))
+    assert list(like.records) == [batch.header + batch.payload.to_pybytes()] * 2
+    assert like.hello.incarnation == 3
+    assert like.SerializeToString() == encode_request(request, HELLO)

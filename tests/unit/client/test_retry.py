@@ -1,0 +1,104 @@
+"""Goal: a call is repeated only where it can help, waits grow and are bounded, and the last error says where and how long."""
+
+from __future__ import annotations
+
+import pytest
+
+from brokerd.client.retry import NoBrokerAnsweredError, Retries, backoff_ms, is_repeatable
+from brokerd.errors import (
+    BrokerdError,
+    BrokerUnreachableError,
+    ConfigError,
+    InvalidTopicError,
+    NotLeaderError,
+    NotReadyError,
+    ResourceExhaustedError,
+    UnknownTopicIdError,
+    UnknownTopicOrPartitionError,
+)
+
+MIDDLE = 0.5  # no jitter
+
+
+def retries(timeout_ms: int = 1_000) -> Retries:
+    return Retries(timeout_ms=timeout_ms, backoff_initial_ms=100, backoff_max_ms=400, now_ms=5_000)
+
+
+def test_backoff_doubles_up_to_its_maximum() -> None:
+    waits = [backoff_ms(attempt, initial_ms=100, max_ms=1_000, random=MIDDLE) for attempt in range(6)]
+    assert waits == [100, 200, 400, 800, 1_000, 1_000]
+
+
+@pytest.mark.parametrize(("random", "wait_ms"), [(0.0, 80), (MIDDLE, 100), (0.999999, 120)])
+def test_backoff_jitter_is_a_fifth_either_way(random: float, wait_ms: int) -> None:
+    assert backoff_ms(0, initial_ms=100, max_ms=1_000, random=random) == wait_ms
+
+
+def test_backoff_maximum_below_the_first_wait_keeps_the_first_wait() -> None:
+    assert backoff_ms(9, initial_ms=100, max_ms=10, random=MIDDLE) == 100
+
+
+def test_backoff_of_a_huge_attempt_is_bounded() -> None:
+    assert backoff_ms(10_000, initial_ms=1, max_ms=1_000, random=MIDDLE) == 1_000
+
+
+@pytest.mark.parametrize(
+    ("error", "expected"),
+    [
+        (BrokerUnreachableError("x"), True),
+        (NotReadyError("x"), True),
+        (NotLeaderError("x"), True),
+        (UnknownTopicOrPartitionError("x"), False),
+        (UnknownTopicIdError("x"), False),
+        (InvalidTopicError("x"), False),
+        (NoBrokerAnsweredError("x"), False),
+        (ConfigError("x"), False),
+    ],
+)
+def test_is_repeatable(error: BrokerdError, expected: bool) -> None:
+    assert is_repeatable(error) is expected
+
+
+def test_failed_waits_longer_each_time_until_no_time_is_left() -> None:
+    tries = retries()
+    lost = BrokerUnreachableError("gone")
+    assert [tries.failed(lost, now_ms=now_ms, random=MIDDLE) for now_ms in (5_000, 5_200, 5_500)] == [100, 200, 400]
+    assert tries.failed(lost, now_ms=5_599, random=MIDDLE) == 400
+    assert tries.failed(lost, now_ms=5_600, random=MIDDLE) is None
+
+
+def test_failed_obeys_the_broker_where_it_asks_for_a_longer_wait() -> None:
+    assert retries().failed(ResourceExhaustedError("full", retry_after_ms=750), now_ms=5_000, random=MIDDLE) == 750
+
+
+def test_failed_gives_up_at_once_on_what_is_not_repeatable() -> None:
+    assert retries().failed(InvalidTopicError("bad"), now_ms=5_000, random=MIDDLE) is None
+
+
+def test_succeeded_gives_the_whole_time_again() -> None:
+    tries = retries()
+    tries.failed(BrokerUnreachableError("gone"), now_ms=5_000, random=MIDDLE)
+    tries.succeeded(now_ms=9_000)
+    assert tries.failed(BrokerUnreachableError("gone"), now_ms=9_000, random=MIDDLE) == 100
+
+
+def test_attempt_timeout_is_the_smaller_of_request_and_what_is_left() -> None:
+    tries = retries()
+    assert tries.attempt_timeout_ms(300, now_ms=5_000) == 300
+    assert tries.attempt_timeout_ms(300, now_ms=5_900) == 100
+    assert tries.attempt_timeout_ms(300, now_ms=9_999) == 1
+
+
+def test_final_error_of_a_lost_broker_names_address_and_time() -> None:
+    error = retries().final_error(BrokerUnreachableError("Connection refused (111)"), "10.0.0.1:9192", now_ms=6_500)
+    assert str(error) == "no broker answered at 10.0.0.1:9192 in 1.5 s: Connection refused (111)"
+    assert retries().final_error(error, "10.0.0.1:9192", now_ms=9_000) is error
+
+
+def test_final_error_of_a_wire_error_keeps_its_fields() -> None:
+    tries = retries()
+    tries.failed(NotReadyError("starting"), now_ms=5_000, random=MIDDLE)
+    error = tries.final_error(NotReadyError("starting", retry_after_ms=7), "x:1", now_ms=6_000)
+    assert isinstance(error, NotReadyError)
+    assert error.retry_after_ms == 7
+    assert str(error) == "starting (tried 1 times in 1.0 s)"
