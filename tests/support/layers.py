@@ -1,0 +1,80 @@
+"""Which part of the project may import which: the table of layers, and how to read imports out of a syntax tree."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+
+_BASE = {"ids", "errors", "clock", "config", "record"}
+# Part -> what it may import besides itself. A part is a module or package directly below brokerd.
+LAYERS: dict[str, set[str]] = {
+    "ids": set(),
+    "errors": set(),
+    "clock": set(),
+    "config": {"errors", "ids"},
+    "record": {"ids", "errors", "wire.v1"},
+    "wire": {"ids", "errors", "config", "wire.v1"},
+    "log": _BASE,
+    "purgatory": _BASE,
+    "transaction": _BASE | {"wire.v1"},
+    "server": _BASE | {"log", "purgatory", "transaction", "wire", "wire.v1"},
+    "producer": _BASE,
+    "client": _BASE | {"wire", "wire.v1", "producer"},
+    "sink": _BASE | {"client", "producer"},
+    "datasource": _BASE | {"client", "producer"},
+    "cli": _BASE | {"client", "producer", "log"},
+    "pyspark_brokerd": {"datasource"},
+    "": {"producer", "errors", "ids", "cli"},  # brokerd/__init__.py and __main__.py: what users see, lazily
+}
+# Files that wire parts together.
+_EXTRA: dict[str, set[str]] = {
+    "datasource/source.py": {"sink"},
+    "brokerd/cli/start.py": {"server"},
+}
+
+_VERSION = ("brokerd", "brokerd.__version__")  # everybody may know it
+
+
+def importer_of(file: str) -> str:
+    """The part that a file belongs to."""
+    parts = file.removesuffix(".py").split("/")
+    if parts[0] in ("sink", "datasource"):
+        return "pyspark_brokerd" if parts[1] == "pyspark_brokerd" else parts[0]
+    return "" if parts[1] in ("__init__", "__main__") else parts[1]
+
+
+def allowed_imports(file: str) -> set[str]:
+    """Parts that a file may import."""
+    part = importer_of(file)
+    return LAYERS[part] | {part} | _EXTRA.get(file, set())
+
+
+def project_imports(file: str, tree: ast.Module) -> Iterator[tuple[int, str, str]]:
+    """Line, part and full name of every import of the project's own modules, wherever in the file it stands."""
+    package = _package(file)
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            names = [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            base = ".".join(package[: len(package) - node.level + 1]) if node.level else ""
+            origin = ".".join(part for part in (base, node.module or "") if part)
+            names = [f"{origin}.{alias.name}" for alias in node.names]
+        else:
+            continue
+        for name in names:
+            if name not in _VERSION and name.split(".")[0] in ("brokerd", "pyspark_brokerd"):
+                yield node.lineno, _part(name), name
+
+
+def _package(file: str) -> list[str]:
+    parts = file.split("/")[:-1]
+    return parts if parts[0] == "brokerd" else ["brokerd", *parts]
+
+
+def _part(module: str) -> str:
+    names = module.split(".")
+    if names[0] == "pyspark_brokerd":
+        return names[0]
+    if names[1:3] == ["wire", "v1"]:
+        return "wire.v1"
+    return names[1] if len(names) > 1 and names[1] in LAYERS else ""

@@ -1,0 +1,273 @@
+"""The house rules that can be checked, one test each, with a plain message for every offence.
+
+What is read: all files that git tracks or would track. Style proper is ruff's and mypy's business; here stands what they do
+not know: sizes, layers, clocks, what must not be imported, what must be written down.
+"""
+
+from __future__ import annotations
+
+import ast
+import functools
+import importlib.util
+import re
+import subprocess
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.support.layers import allowed_imports, importer_of, project_imports
+
+ROOT = Path(__file__).resolve().parents[1]
+FILE_LINES_MAX = 500
+FUNCTION_LINES_MAX = 60
+PRODUCT = ("brokerd/", "sink/", "datasource/")
+GENERATED = "brokerd/wire/v1/"
+CLOCKS = {"time", "time_ns", "monotonic", "monotonic_ns", "perf_counter", "perf_counter_ns", "process_time", "process_time_ns"}
+DATES = {"now", "utcnow", "today"}
+CODE_BEARING_MODULES = {"pickle", "cPickle", "cloudpickle", "dill", "marshal", "shelve", "yaml"}
+CODE_BEARING_CALLS = {"eval", "exec", "compile", "__import__"}
+# In two halves each, so that this file does not hold what it looks for.
+BANNED_WORDS = {
+    "a path of somebody's machine": ["/wo" + "rk/", "/ro" + "ot/", "/ho" + "me/"],
+    "a package registry's address or flag": ["pythonhosted" + ".org", "index" + "-url", "artifac" + "tory", "pypi" + ".org/simple"],
+    "work left undone": ["TO" + "DO", "FIX" + "ME", "XX" + "X"],
+    "a test that does not run": ["mark.sk" + "ip", "pytest.sk" + "ip(", "mark.xf" + "ail", "importor" + "skip"],
+}
+
+Function = ast.FunctionDef | ast.AsyncFunctionDef
+
+
+@functools.cache
+def tracked() -> tuple[str, ...]:
+    """Files of the project, relative to its root."""
+    listed = subprocess.run(
+        ["git", "ls-files", "--cached", "--others", "--exclude-standard"], cwd=ROOT, capture_output=True, text=True, check=True
+    )
+    return tuple(sorted(name for name in listed.stdout.splitlines() if (ROOT / name).is_file()))
+
+
+@functools.cache
+def parsed(name: str) -> ast.Module:
+    """The syntax tree of a file."""
+    return ast.parse((ROOT / name).read_text(), filename=name)
+
+
+def sources(*folders: str) -> list[str]:
+    """Python files below `folders` (all, if none is given) that people write."""
+    return [n for n in tracked() if n.endswith(".py") and not n.startswith(GENERATED) and (not folders or n.startswith(folders))]
+
+
+def offences(found: Iterator[str]) -> None:
+    """Fails with one line per offence."""
+    lines = list(found)
+    assert not lines, "\n" + "\n".join(lines)
+
+
+def functions(tree: ast.Module) -> Iterator[Function]:
+    """All functions, nested ones and methods too."""
+    return (node for node in ast.walk(tree) if isinstance(node, Function))
+
+
+def called_name(call: ast.Call) -> str:
+    """`f` of f(...), `a.f` of a.f(...) and of x.a.f(...)."""
+    if isinstance(call.func, ast.Name):
+        return call.func.id
+    if isinstance(call.func, ast.Attribute):
+        owner = call.func.value
+        before = owner.id if isinstance(owner, ast.Name) else owner.attr if isinstance(owner, ast.Attribute) else ""
+        return f"{before}.{call.func.attr}"
+    return ""
+
+
+def calls(name: str) -> Iterator[tuple[ast.Call, str]]:
+    """Every call in a file, with the name that is called."""
+    return ((node, called_name(node)) for node in ast.walk(parsed(name)) if isinstance(node, ast.Call))
+
+
+def imported_modules(name: str) -> Iterator[tuple[int, str]]:
+    """Line and full name of every import; `from a import b` counts as a.b."""
+    for node in ast.walk(parsed(name)):
+        if isinstance(node, ast.Import):
+            yield from ((node.lineno, alias.name) for alias in node.names)
+        elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
+            yield from ((node.lineno, f"{node.module}.{alias.name}") for alias in node.names)
+
+
+def test_files_are_short_enough_to_read() -> None:
+    def found() -> Iterator[str]:
+        for name in sources():
+            lines = len((ROOT / name).read_text().splitlines())
+            if lines > FILE_LINES_MAX:
+                yield f"{name} has {lines} lines, more than {FILE_LINES_MAX}: split it by what its parts do"
+
+    offences(found())
+
+
+def test_functions_fit_a_screen() -> None:
+    def found() -> Iterator[str]:
+        for name in sources():
+            for node in functions(parsed(name)) if not name.startswith("tests/") else ():
+                lines = (node.end_lineno or node.lineno) - node.lineno + 1
+                if lines > FUNCTION_LINES_MAX:
+                    yield f"{name}:{node.lineno} {node.name} has {lines} lines, more than {FUNCTION_LINES_MAX}"
+
+    offences(found())
+
+
+def test_every_file_says_what_it_is() -> None:
+    offences(
+        f"{name} has no module docstring: say what lives there, and what must not"
+        for name in sources()
+        if parsed(name).body and not ast.get_docstring(parsed(name))
+    )
+
+
+def test_what_is_public_is_documented() -> None:
+    offences(
+        f"{name}:{node.lineno} {node.name} is public and has no docstring"
+        for name in sources(*PRODUCT, "benchmarks/", "proto/")
+        for node in undocumented(parsed(name))
+    )
+
+
+def undocumented(tree: ast.Module) -> Iterator[Function | ast.ClassDef]:
+    """Public classes, functions and methods without a docstring. Spared are methods of a class with a base, whose documents
+    the base has, and error classes, which have their comment in error.proto."""
+    for node in tree.body:
+        if not isinstance(node, Function | ast.ClassDef) or node.name.startswith("_"):
+            continue
+        if not ast.get_docstring(node) and not is_error_of_the_table(node):
+            yield node
+        if isinstance(node, ast.ClassDef) and not [base for base in node.bases if not is_value_base(base)]:
+            for method in node.body:
+                if isinstance(method, Function) and not method.name.startswith("_") and not ast.get_docstring(method):
+                    yield method
+
+
+def is_error_of_the_table(node: ast.AST) -> bool:
+    """True for `class X(WireError): code = ErrorCode.Y`."""
+    return isinstance(node, ast.ClassDef) and bool(node.bases) and ast.unparse(node.bases[0]) == "WireError"
+
+
+def is_value_base(base: ast.expr) -> bool:
+    """True for bases that bring no methods of their own meaning."""
+    return ast.unparse(base).partition("[")[0] in ("NamedTuple", "Protocol", "Generic", "enum.Enum", "enum.IntEnum", "TypedDict")
+
+
+def test_imports_go_one_way() -> None:
+    offences(
+        f"{name}:{line} imports {module}: {importer_of(name)} may import only {', '.join(sorted(allowed_imports(name)))}"
+        for name in sources(*PRODUCT)
+        for line, package, module in project_imports(name, parsed(name))
+        if package not in allowed_imports(name)
+    )
+
+
+@pytest.mark.parametrize(
+    ("root", "folders"),
+    [
+        ("grpc", ("brokerd/server/", "brokerd/wire/", "brokerd/client/")),
+        ("pyspark", ("sink/", "datasource/")),
+        ("tests", ()),
+        ("benchmarks", ()),
+    ],
+)
+def test_only_its_own_layers_import(root: str, folders: tuple[str, ...]) -> None:
+    offences(
+        f"{name}:{line} imports {module}; only {', '.join(folders) or 'nothing shipped'} may"
+        for name in sources(*PRODUCT)
+        for line, module in imported_modules(name)
+        if module.partition(".")[0].partition("_")[0] == root and not (folders and name.startswith(folders))
+    )
+
+
+def test_only_clock_py_reads_clocks() -> None:
+    def found() -> Iterator[str]:
+        for name in sources(*PRODUCT):
+            if name == "brokerd/clock.py":
+                continue
+            for line, module in imported_modules(name):
+                if module.startswith("time.") and module.removeprefix("time.") in CLOCKS:
+                    yield f"{name}:{line} imports {module}: take now_ms, or a Clock, as an argument"
+            for node, called in calls(name):
+                owner, _, function = called.rpartition(".")
+                if (owner == "time" and function in CLOCKS) or (owner in ("datetime", "date") and function in DATES):
+                    yield f"{name}:{node.lineno} reads a clock with {called}: take now_ms, or a Clock, as an argument"
+                elif owner in ("loop", "_loop") and function == "time":
+                    yield f"{name}:{node.lineno} reads the loop's clock: take now_ms, or a Clock, as an argument"
+
+    offences(found())
+
+
+def test_tests_do_not_sleep() -> None:
+    def found() -> Iterator[str]:
+        for name in sources("tests/"):
+            if name.startswith("tests/support/"):  # waiting for a condition, with a deadline, lives there
+                continue
+            for node, called in calls(name):
+                if called in ("time.sleep", "sleep") or (called == "asyncio.sleep" and not is_zero(node)):
+                    yield f"{name}:{node.lineno} sleeps: wait for a condition with a deadline, or move a manual clock"
+
+    offences(found())
+
+
+def is_zero(call: ast.Call) -> bool:
+    """True for f(0)."""
+    return len(call.args) == 1 and isinstance(call.args[0], ast.Constant) and call.args[0].value == 0
+
+
+def test_nothing_that_is_read_can_run_code() -> None:
+    def found() -> Iterator[str]:
+        for name in sources(*PRODUCT):
+            for line, module in imported_modules(name):
+                if module.partition(".")[0] in CODE_BEARING_MODULES:
+                    yield f"{name}:{line} imports {module}: bytes from outside must never become code"
+            for node, called in calls(name):
+                if called in CODE_BEARING_CALLS:
+                    yield f"{name}:{node.lineno} calls {called}: bytes from outside must never become code"
+
+    offences(found())
+
+
+def test_generated_code_is_what_the_contract_makes() -> None:
+    spec = importlib.util.spec_from_file_location("generate", ROOT / "proto" / "generate.py")
+    assert spec is not None
+    assert spec.loader is not None
+    generate = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(generate)
+    stale: Callable[[], list[str]] = generate.stale
+    offences(f"{name} is not what its .proto makes: run `make gen`" for name in stale())
+
+
+@pytest.mark.parametrize("reason", BANNED_WORDS)
+def test_no_file_holds(reason: str) -> None:
+    pattern = re.compile("|".join(re.escape(word) for word in BANNED_WORDS[reason]))
+
+    def found() -> Iterator[str]:
+        for name in tracked():
+            text = (ROOT / name).read_bytes().decode("utf-8", "replace")
+            for number, line in enumerate(text.splitlines(), 1):
+                if pattern.search(line):
+                    yield f"{name}:{number} holds {reason}: {line.strip()[:100]}"
+
+    offences(found())
+
+
+def test_the_rules_find_what_they_look_for() -> None:
+    tree = ast.parse(
+        "import time\nclass A:\n    def f(self): ...\nclass B(WireError):\n    code = 1\ndef g():\n    time.sleep(1)\n"
+    )
+    assert [node.name for node in undocumented(tree)] == ["A", "f", "g"]
+    assert [called_name(node) for node in ast.walk(tree) if isinstance(node, ast.Call)] == ["time.sleep"]
+    assert is_zero(ast.parse("f(0)").body[0].value)  # type: ignore[attr-defined]
+    assert not is_zero(ast.parse("f(0.1)").body[0].value)  # type: ignore[attr-defined]
+    upward = ast.parse("from brokerd.server.daemon import Daemon\nimport brokerd.sink.options\nfrom . import errors\n")
+    assert [(p, m) for _, p, m in project_imports("brokerd/log/segment.py", upward)] == [
+        ("server", "brokerd.server.daemon.Daemon"),
+        ("sink", "brokerd.sink.options"),
+        ("log", "brokerd.log.errors"),
+    ]
+    assert not {"server", "sink"} & allowed_imports("brokerd/log/segment.py")
+    assert "sink" in allowed_imports("datasource/source.py")
+    assert "sink" not in allowed_imports("datasource/options.py")
