@@ -172,3 +172,9 @@ def _assignment(text: str) -> tuple[TopicPartition, ...]:
             raise ConfigError(f"{form}: the partitions of '{topic}' are {json.dumps(numbers)}")
         partitions += [TopicPartition(topic, number) for number in numbers]
     return tuple(sorted(set(partitions)))
+
+
+def includes_headers(options: Mapping[str, str]) -> bool:
+    """includeHeaders alone, after a check of all names: whether a read is a stream is not known when its schema is asked."""
+    split = split_options(options, own=OWN_OPTIONS, settings=settings_of(ConsumerConfig), refused=REFUSED, where=WHERE)
+    return parse_flag("includeHeaders", split.get("includeHeaders"), default=False)

@@ -1,0 +1,206 @@
+"""Topics and offsets through the client: what there is to read now. What follows from it is decided in planning.py.
+
+Every call is retried inside the client until default.api.timeout.ms, because Spark retries none of the methods that end
+up here.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import Collection, Iterable, Mapping
+
+from brokerd.client.blocking import BlockingClient
+from brokerd.client.broker_client import BrokerClient
+from brokerd.client.fetch_stream import FetchRequest, PartitionFetch
+from brokerd.client.metadata import TopicInfo
+from brokerd.client.offsets import OffsetSpec, Wanted, isolation_to_proto
+from brokerd.datasource.bounds import EARLIEST_NUMBER, LATEST_NUMBER, AtTimestamp, Bound, End, SpecificOffsets
+from brokerd.datasource.options import Assignment, SourceOptions, TopicPattern, Topics
+from brokerd.datasource.planning import Snapshot
+from brokerd.errors import (
+    BrokerdError,
+    ConfigError,
+    InvalidTopicError,
+    UnknownTopicIdError,
+    UnknownTopicOrPartitionError,
+    WireError,
+)
+from brokerd.ids import TopicIdPartition, TopicPartition
+
+# A topic may be deleted between the two calls of a snapshot; that it happens again each time is not believed.
+_SNAPSHOT_TRIES = 4
+
+
+class OffsetReader:
+    """Asks for one query's topics and offsets. Holds no state: any process makes its own."""
+
+    def __init__(self, client: BlockingClient, options: SourceOptions) -> None:
+        self._client = client
+        self._subscription = options.subscription
+        self._isolation = options.consumer.isolation_level
+
+    def snapshot(self, *, known: Collection[str] = ()) -> Snapshot:
+        """The subscribed partitions with their first and next offsets.
+
+        Raises UnknownTopicOrPartitionError for a subscribed topic that does not exist, unless it is one of `known`: those
+        existed when the query last looked, and what became of them is for planning to say.
+        """
+        for tries_left in reversed(range(_SNAPSHOT_TRIES)):
+            topics = self._topics(known)
+            partitions = self._partitions(topics.values())
+            try:
+                earliest = self._offsets(partitions, dict.fromkeys(partitions, OffsetSpec.EARLIEST))
+                latest = self._offsets(partitions, dict.fromkeys(partitions, OffsetSpec.LATEST))
+            except UnknownTopicIdError:
+                if not tries_left:
+                    raise
+            else:
+                return Snapshot({name: topic.topic_id for name, topic in topics.items()}, earliest, latest)
+        raise AssertionError("the last try returns or raises")
+
+    def resolve(self, bound: Bound, snapshot: Snapshot) -> dict[TopicPartition, int]:
+        """Offsets that a starting* or ending* option means now.
+
+        Raises ConfigError if it does not name every partition, names others, or a time or offset lies past the log's end.
+        """
+        if bound is End.EARLIEST:
+            return dict(snapshot.earliest)
+        if isinstance(bound, SpecificOffsets):
+            return _specific(bound, snapshot)
+        if isinstance(bound, AtTimestamp):
+            return self._at_timestamp(bound, snapshot)
+        return dict(snapshot.latest)
+
+    def wait_for_records(self, snapshot: Snapshot, *, timeout_ms: int) -> None:
+        """Returns once a partition has grown past `snapshot`, or after `timeout_ms`, or early if the broker can not be asked:
+        the call that follows says why. This is one parked fetch per node, not a loop."""
+        ends = {TopicIdPartition(snapshot.topic_ids[tp.topic], tp.partition): offset for tp, offset in snapshot.latest.items()}
+        self._client.loop_thread.run(_wait_for_records(self._client.broker_client, ends, self._isolation, timeout_ms))
+
+    def _topics(self, known: Collection[str]) -> dict[str, TopicInfo]:
+        subscription = self._subscription
+        if isinstance(subscription, TopicPattern):
+            pattern = re.compile(subscription.pattern)
+            topics = self._client.metadata(None).topics
+            return {name: topic for name, topic in topics.items() if pattern.fullmatch(name) and not topic.is_internal}
+        wanted = subscription.names if isinstance(subscription, Topics) else sorted({tp.topic for tp in subscription.partitions})
+        metadata = self._client.metadata(wanted)
+        for name, error in metadata.errors.items():
+            if isinstance(error, (UnknownTopicOrPartitionError, InvalidTopicError)):
+                if name not in known:
+                    raise UnknownTopicOrPartitionError(
+                        f"topic '{name}' does not exist: create it first (brokerd topics create {name} --partitions N), or correct "
+                        "option subscribe"
+                    )
+            else:
+                raise error
+        return dict(metadata.topics)
+
+    def _partitions(self, topics: Iterable[TopicInfo]) -> dict[TopicPartition, TopicIdPartition]:
+        existing = {
+            TopicPartition(topic.name, partition): TopicIdPartition(topic.topic_id, partition)
+            for topic in topics
+            for partition in range(topic.partition_count)
+        }
+        if not isinstance(self._subscription, Assignment):
+            return existing
+        present = {tp.topic for tp in existing}
+        missing = [tp for tp in self._subscription.partitions if tp not in existing and tp.topic in present]
+        if missing:
+            raise ConfigError(f"option assign names partitions that do not exist: {', '.join(map(str, missing))}")
+        return {tp: existing[tp] for tp in self._subscription.partitions if tp in existing}
+
+    def _offsets(
+        self, partitions: Mapping[TopicPartition, TopicIdPartition], wanted: Mapping[TopicPartition, Wanted]
+    ) -> dict[TopicPartition, int]:
+        if not wanted:
+            return {}
+        answers = self._client.list_offsets({partitions[tp]: one for tp, one in wanted.items()}, self._isolation)
+        offsets = {}
+        for tp in wanted:
+            answer = answers[partitions[tp]]
+            if isinstance(answer, WireError):
+                raise answer
+            offsets[tp] = answer.offset
+        return offsets
+
+    def _at_timestamp(self, bound: AtTimestamp, snapshot: Snapshot) -> dict[TopicPartition, int]:
+        times = {tp: bound.for_partition(tp) for tp in snapshot.latest}
+        named = {tp: time_ms for tp, time_ms in times.items() if time_ms is not None}
+        others = [] if isinstance(bound.timestamp_ms, int) else [tp for tp in bound.timestamp_ms if tp not in snapshot.latest]
+        _check_names(bound.option, [tp for tp in times if tp not in named], others)
+        partitions = {tp: TopicIdPartition(snapshot.topic_ids[tp.topic], tp.partition) for tp in named}
+        found = self._offsets(partitions, named)
+        for tp, offset in found.items():
+            if offset < 0 and not bound.latest_if_unmatched:
+                raise ConfigError(
+                    f"{bound.option}: {tp} has no record at or after {named[tp]}; give an earlier time, or set "
+                    "startingOffsetsByTimestampStrategy=latest"
+                )
+        return {tp: min(offset, snapshot.latest[tp]) if offset >= 0 else snapshot.latest[tp] for tp, offset in found.items()}
+
+
+def _specific(bound: SpecificOffsets, snapshot: Snapshot) -> dict[TopicPartition, int]:
+    missing = [tp for tp in snapshot.latest if tp not in bound.offsets]
+    _check_names(bound.option, missing, [tp for tp in bound.offsets if tp not in snapshot.latest])
+    resolved = {}
+    for tp, offset in bound.offsets.items():
+        if offset == EARLIEST_NUMBER:
+            resolved[tp] = snapshot.earliest[tp]
+        elif offset == LATEST_NUMBER:
+            resolved[tp] = snapshot.latest[tp]
+        elif offset > snapshot.latest[tp]:
+            raise ConfigError(f"{bound.option} is {offset} for {tp}, but its log ends at {snapshot.latest[tp]}")
+        else:
+            resolved[tp] = offset
+    return resolved
+
+
+def _check_names(option: str, missing: list[TopicPartition], others: list[TopicPartition]) -> None:
+    if missing:
+        raise ConfigError(
+            f"{option} must name every partition that is read (-2 is the earliest offset, -1 the latest); missing: "
+            f"{', '.join(map(str, sorted(missing)))}"
+        )
+    if others:
+        raise ConfigError(f"{option} names partitions that are not read: {', '.join(map(str, sorted(others)))}")
+
+
+async def _wait_for_records(client: BrokerClient, ends: Mapping[TopicIdPartition, int], isolation: str, timeout_ms: int) -> None:
+    if not ends:
+        await asyncio.sleep(timeout_ms / 1000)
+        return
+    try:
+        by_leader: dict[int, list[TopicIdPartition]] = {}
+        for tp in ends:
+            by_leader.setdefault(await client.leader(tp), []).append(tp)
+        waits = [
+            asyncio.create_task(_parked_fetch(client, node_id, {tp: ends[tp] for tp in tps}, isolation, timeout_ms))
+            for node_id, tps in by_leader.items()
+        ]
+    except BrokerdError:
+        return
+    done, pending = await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
+    for wait in pending:
+        wait.cancel()
+    await asyncio.gather(*done, *pending, return_exceptions=True)
+
+
+async def _parked_fetch(
+    client: BrokerClient, node_id: int, ends: Mapping[TopicIdPartition, int], isolation: str, timeout_ms: int
+) -> None:
+    stream = await client.open_fetch_stream(node_id)
+    try:
+        request = FetchRequest(
+            correlation_id=0,
+            max_wait_ms=timeout_ms,
+            min_bytes=1,
+            max_bytes=1,
+            isolation_level=isolation_to_proto(isolation),
+            partitions=[PartitionFetch(tp, offset, 1) for tp, offset in ends.items()],
+        )
+        await stream.send(request)
+        await stream.receive(timeout_ms=timeout_ms + client.config.request_timeout_ms)
+    finally:
+        stream.close()

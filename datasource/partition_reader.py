@@ -1,0 +1,117 @@
+"""In a task: one range of offsets, fetched and handed to Spark as Arrow batches in offset order. Whole columns only.
+
+Columns that are the same for every row are made once and sliced; wide rows are cut into batches that the JVM takes well;
+small batches are put together, because each costs Spark about as much as a thousand rows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import pyarrow as pa
+from pyspark.sql.datasource import InputPartition
+
+from brokerd.client.blocking import BlockingClient
+from brokerd.client.cache import lease_client
+from brokerd.client.fetched import FetchedBatch
+from brokerd.client.fetcher import PartitionFetcher
+from brokerd.client.positions import FetchRange
+from brokerd.datasource.data_loss import report_losses
+from brokerd.datasource.options import SourceOptions
+from brokerd.datasource.planning import OffsetRange, range_gone
+from brokerd.datasource.schema import Column, arrow_schema
+from brokerd.errors import OffsetOutOfRangeError, UnknownTopicIdError
+from brokerd.ids import TopicIdPartition, TopicPartition
+from brokerd.record.payload import HEADERS_TYPE
+
+ROWS_PER_BATCH = 10_000
+BYTES_PER_BATCH = 4_194_304
+
+
+class RangePartition(InputPartition):
+    """Spark's handle of one range; pickled to the task that reads it."""
+
+    def __init__(self, offsets: OffsetRange) -> None:
+        super().__init__(offsets)
+        self.offsets = offsets
+
+
+def read_partition(partition: InputPartition, options: SourceOptions, columns: Sequence[Column]) -> Iterator[pa.RecordBatch]:
+    """The rows of one range, as the columns that Spark asked for.
+
+    Raises DataLossError where records are gone (unless failOnDataLoss is off: then what is left), BrokerUnreachableError,
+    LogDamagedError, CorruptMessageError.
+    """
+    if not isinstance(partition, RangePartition):  # Spark invents one where a batch read has nothing to read
+        return
+    wanted = partition.offsets
+    shaper = _Shaper(wanted, arrow_schema(columns))
+    with lease_client(options.consumer) as client:
+        for fetched in _fetched(client, wanted, options):
+            yield from shaper.shape(fetched)
+
+
+def _fetched(client: BlockingClient, wanted: OffsetRange, options: SourceOptions) -> Iterator[FetchedBatch]:
+    """What is left of a range, in offset order."""
+    name = TopicPartition(wanted.topic, wanted.partition)
+    tp = TopicIdPartition(wanted.topic_id, wanted.partition)
+    next_offset = wanted.start
+    while next_offset < wanted.until:
+        with PartitionFetcher(client, [FetchRange(tp, next_offset, wanted.until)], options.consumer) as fetcher:
+            try:
+                for fetched in fetcher:
+                    next_offset = fetched.offsets[-1].as_py() + 1
+                    yield fetched
+                return
+            except OffsetOutOfRangeError as error:
+                if error.log_start_offset <= next_offset:  # not retention: the log ends before the range does
+                    raise
+                gone_until = min(error.log_start_offset, wanted.until)
+                report_losses([range_gone(name, next_offset, gone_until)], fail=options.fail_on_data_loss)
+                next_offset = gone_until
+            except UnknownTopicIdError:
+                loss = f"topic '{wanted.topic}' was deleted: offsets {next_offset} to {wanted.until - 1} of {name} were not read"
+                report_losses([loss], fail=options.fail_on_data_loss)
+                return
+
+
+class _Shaper:
+    """Turns fetched records into batches of the schema that Spark expects."""
+
+    def __init__(self, wanted: OffsetRange, schema: pa.Schema) -> None:
+        self._schema = schema
+        self._constants = {
+            "topic": pa.repeat(pa.scalar(wanted.topic, pa.string()), ROWS_PER_BATCH),
+            "partition": pa.repeat(pa.scalar(wanted.partition, pa.int32()), ROWS_PER_BATCH),
+        }
+        self._timestamp_types = [pa.repeat(pa.scalar(kind, pa.int32()), ROWS_PER_BATCH) for kind in (0, 1)]
+        self._no_headers = pa.scalar([], HEADERS_TYPE)
+
+    def shape(self, fetched: FetchedBatch) -> Iterator[pa.RecordBatch]:
+        """Slices of at most ROWS_PER_BATCH rows and about BYTES_PER_BATCH bytes, without copying."""
+        rows = fetched.record_count
+        step = min(ROWS_PER_BATCH, rows)
+        size_bytes = fetched.arrow_batch.nbytes
+        if size_bytes > BYTES_PER_BATCH:
+            step = min(step, max(1, rows * BYTES_PER_BATCH // size_bytes))
+        for start in range(0, rows, step):
+            yield self._slice(fetched, start, min(step, rows - start))
+
+    def _slice(self, fetched: FetchedBatch, start: int, rows: int) -> pa.RecordBatch:
+        arrays = []
+        for name in self._schema.names:
+            if name in ("key", "value", "timestamp"):
+                arrays.append(fetched.arrow_batch.column(name).slice(start, rows))
+            elif name == "offset":
+                arrays.append(fetched.offsets.slice(start, rows))
+            elif name == "timestampType":
+                arrays.append(self._timestamp_types[fetched.timestamp_type].slice(0, rows))
+            elif name == "headers":
+                arrays.append(self._headers(fetched.arrow_batch.column(name).slice(start, rows)))
+            else:
+                arrays.append(self._constants[name].slice(0, rows))
+        return pa.RecordBatch.from_arrays(arrays, schema=self._schema)
+
+    def _headers(self, headers: pa.Array) -> pa.Array:
+        """No headers as [] instead of null: null lists make Spark's own size check quadratic in the rows of a batch."""
+        return headers.fill_null(self._no_headers) if headers.null_count else headers

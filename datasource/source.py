@@ -1,0 +1,77 @@
+"""BrokerdDataSource: what Spark finds behind format("brokerd"). Only wiring: the one module that knows source and sink.
+
+Spark imports this module in processes that have nothing to do with brokerd, only to learn the format's name: what needs
+pyarrow, numpy or grpc is imported where it is used.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from pyspark.sql.datasource import (
+    DataSource,
+    DataSourceReader,
+    DataSourceStreamArrowWriter,
+    DataSourceStreamReader,
+    DataSourceStreamWriter,
+    DataSourceWriter,
+)
+from pyspark.sql.types import StructType
+
+if TYPE_CHECKING:
+    from brokerd.datasource.schema import Column
+
+
+class BrokerdDataSource(DataSource):
+    """`spark.read/readStream/write/writeStream.format("brokerd")`. Options are those of sink/options.py and
+    datasource/options.py."""
+
+    @classmethod
+    def name(cls) -> str:
+        """The format's name."""
+        return "brokerd"
+
+    def schema(self) -> str:
+        """Columns of the source, those of Spark's Kafka source. Raises ConfigError if an option does not exist."""
+        from brokerd.datasource.options import includes_headers
+        from brokerd.datasource.schema import spark_ddl
+
+        return spark_ddl(include_headers=includes_headers(self.options))
+
+    def reader(self, schema: StructType) -> DataSourceReader:
+        """For spark.read."""
+        from brokerd.datasource.batch_reader import BrokerdBatchReader
+        from brokerd.datasource.options import parse_source_options
+
+        return BrokerdBatchReader(parse_source_options(self.options, is_streaming=False), _columns(schema))
+
+    def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802 (Spark's name)
+        """For spark.readStream."""
+        from brokerd.datasource.options import parse_source_options
+        from brokerd.datasource.stream_reader import BrokerdStreamReader
+
+        return BrokerdStreamReader(parse_source_options(self.options, is_streaming=True), _columns(schema))
+
+    def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
+        """For df.write."""
+        from brokerd.sink.writer import BrokerdBatchWriter, plan_write
+
+        return BrokerdBatchWriter(plan_write(self.options, _names_and_types(schema), overwrite=overwrite))
+
+    def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamArrowWriter | DataSourceStreamWriter:  # noqa: N802
+        """For df.writeStream."""
+        from brokerd.sink.writer import BrokerdStreamWriter, plan_write
+
+        return BrokerdStreamWriter(plan_write(self.options, _names_and_types(schema), overwrite=overwrite))
+
+
+def _columns(schema: StructType) -> list[Column]:
+    from brokerd.datasource.schema import Column, arrow_schema
+
+    columns = [Column(field.name, field.dataType.simpleString(), field.nullable) for field in schema.fields]
+    arrow_schema(columns)  # a user's own .schema(...) is refused here, not in every task
+    return columns
+
+
+def _names_and_types(schema: StructType) -> list[tuple[str, str]]:
+    return [(field.name, field.dataType.simpleString()) for field in schema.fields]

@@ -1,0 +1,108 @@
+"""spark.readStream: thin. Spark's questions go to offset_reader.py and planning.py, rows come from partition_reader.py.
+
+One process of the driver answers everything but read() for the life of a query; read() runs in tasks, on a pickled copy of
+the reader. So __init__ keeps plain values, and connections come from the client's per-process cache.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import pyarrow as pa
+from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
+from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
+
+from brokerd.client.cache import lease_client
+from brokerd.datasource.data_loss import report_losses
+from brokerd.datasource.offset_reader import OffsetReader
+from brokerd.datasource.offsets import INITIAL, SourceOffset, parse_source_offset, user_json
+from brokerd.datasource.options import SourceOptions
+from brokerd.datasource.partition_reader import RangePartition, read_partition
+from brokerd.datasource.planning import Snapshot, continue_from, limit_rows, range_gone, ranges_between, split_ranges
+from brokerd.datasource.schema import Column
+
+# How long latestOffset waits for records when there are none: Spark asks again at once, a hundred times a second otherwise.
+IDLE_WAIT_MS = 300
+
+
+class BrokerdStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """Micro-batches from offsets in Spark's checkpoint."""
+
+    def __init__(self, options: SourceOptions, columns: Sequence[Column]) -> None:
+        self._options = options
+        self._columns = tuple(columns)
+        self._target: Snapshot | None = None  # trigger(availableNow=True): where the query ends
+        self._seen: Snapshot | None = None  # what latestOffset saw last
+
+    def initialOffset(self) -> dict[str, Any]:  # noqa: N802 (Spark's name)
+        """A symbol for startingOffsets: see offsets.py for why it is not resolved here."""
+        return INITIAL.to_json()
+
+    def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
+        """maxOffsetsPerTrigger, or everything."""
+        max_rows = self._options.max_offsets_per_trigger
+        return ReadAllAvailable() if max_rows is None else ReadMaxRows(max_rows)
+
+    def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
+        """Freezes the offsets at which this run ends."""
+        with lease_client(self._options.consumer) as client:
+            self._target = OffsetReader(client, self._options).snapshot()
+
+    def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802
+        """Where the batch that begins at `start` ends; `start` itself if nothing is new, after waiting a moment for something.
+
+        Raises DataLossError, UnknownTopicOrPartitionError, BrokerUnreachableError, ConfigError.
+        """
+        previous = parse_source_offset(start)
+        max_rows = limit.max_rows if isinstance(limit, ReadMaxRows) else None
+        with lease_client(self._options.consumer) as client:
+            reader = OffsetReader(client, self._options)
+            snapshot = self._target or reader.snapshot(known=previous.topic_ids)
+            end = self._next(previous, snapshot, max_rows, reader)
+            if end is None and self._target is None:
+                reader.wait_for_records(snapshot, timeout_ms=IDLE_WAIT_MS)
+                snapshot = reader.snapshot(known=previous.topic_ids)
+                end = self._next(previous, snapshot, max_rows, reader)
+        self._seen = snapshot
+        return start if end is None else end.to_json()
+
+    def reportLatestOffset(self) -> dict[str, Any] | None:  # noqa: N802
+        """Where the log ends, without limit, for the query's progress."""
+        return None if self._seen is None else user_json(self._seen.latest)
+
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
+        """One range or more for each partition. Decided by the two offsets alone, so that a replayed batch is the same."""
+        ranges = split_ranges(
+            ranges_between(parse_source_offset(start), parse_source_offset(end)),
+            min_partitions=self._options.min_partitions,
+            max_records_per_partition=self._options.max_records_per_partition,
+        )
+        return [RangePartition(one) for one in ranges]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """The rows of one range."""
+        return read_partition(partition, self._options, self._columns)
+
+    def commit(self, end: dict[str, Any]) -> None:
+        """Nothing: offsets are in Spark's checkpoint, and this call lags a batch and never comes for the last one."""
+
+    def stop(self) -> None:
+        """Nothing: connections belong to the process, which Spark ends."""
+
+    def _next(self, previous: SourceOffset, snapshot: Snapshot, max_rows: int | None, reader: OffsetReader) -> SourceOffset | None:
+        """Where the next batch ends; None if there is nothing new."""
+        if previous.is_initial:
+            begins = starts = reader.resolve(self._options.starting, snapshot)
+            losses = [range_gone(tp, begin, snapshot.earliest[tp]) for tp, begin in begins.items() if begin < snapshot.earliest[tp]]
+            begins = starts = {tp: max(begin, snapshot.earliest[tp]) for tp, begin in begins.items()}
+        else:
+            begins, starts, losses = continue_from(previous, snapshot)
+        report_losses(losses, fail=self._options.fail_on_data_loss)
+        end = SourceOffset(limit_rows(begins, snapshot.latest, max_rows), _ids_of(begins, snapshot), starts)
+        is_same = not previous.is_initial and not starts and end.offsets == previous.offsets and end.topic_ids == previous.topic_ids
+        return None if is_same else end
+
+
+def _ids_of(offsets: Mapping[Any, int], snapshot: Snapshot) -> dict[str, bytes]:
+    return {topic: snapshot.topic_ids[topic] for topic in sorted({tp.topic for tp in offsets})}

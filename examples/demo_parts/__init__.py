@@ -1,0 +1,8 @@
+"""What the demo is made of. Each part can be read, and used, on its own.
+
+broker.py    a brokerd daemon as a child process
+session.py   a quiet Spark session with the settings of conf/spark-defaults.conf
+rows.py      the input: generated events, or the rows of a file
+progress.py  a bar, or lines where there is no terminal
+checks.py    was everything read back, once, in order, byte for byte?
+"""

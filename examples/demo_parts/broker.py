@@ -1,0 +1,73 @@
+"""A brokerd daemon as a child process, on a directory of its own and a free port."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from brokerd.client.blocking import BlockingClient
+from brokerd.config.client import ClientConfig
+
+_READY = "brokerd ready on "
+_COMMAND = (sys.executable, "-c", "import sys; from brokerd.cli import main; sys.exit(main())")
+_STOP_TIMEOUT_S = 20
+
+
+@contextmanager
+def running_broker(directory: Path) -> Iterator[str]:
+    """Starts a daemon with its data in `directory`; gives its HOST:PORT; stops it cleanly at the end.
+
+    Raises RuntimeError with what the daemon said if it does not come up.
+    """
+    log_path = directory / "brokerd.log"
+    with log_path.open("wb") as log_file:
+        daemon = subprocess.Popen(  # noqa: S603 (our own program)
+            [*_COMMAND, "start", "--data-dir", str(directory / "data"), "--port", "0"],
+            stdout=subprocess.PIPE,
+            stderr=log_file,
+            text=True,
+            start_new_session=True,  # Ctrl-C is for the demo, which then stops the daemon cleanly
+        )
+        try:
+            assert daemon.stdout is not None
+            line = daemon.stdout.readline()
+            if not line.startswith(_READY):
+                raise RuntimeError(f"the daemon did not start: {line}{log_path.read_text()}".strip())
+            yield line.removeprefix(_READY).strip()
+        finally:
+            daemon.terminate()
+            try:
+                daemon.wait(_STOP_TIMEOUT_S)
+            except subprocess.TimeoutExpired:
+                daemon.kill()
+                daemon.wait()
+
+
+def create_topic(servers: str, name: str, partitions: int) -> None:
+    """Creates a topic."""
+    with BlockingClient(ClientConfig(bootstrap_servers=servers)) as client:
+        client.create_topic(name, partitions)
+
+
+def log_ends(servers: str, name: str) -> dict[int, tuple[int, int]]:
+    """First and next offset of each partition."""
+    from brokerd.client.offsets import OffsetSpec
+    from brokerd.ids import TopicPartition
+
+    with BlockingClient(ClientConfig(bootstrap_servers=servers)) as client:
+        count = client.metadata([name]).topic(name).partition_count
+        tps = [TopicPartition(name, number) for number in range(count)]
+        first = client.list_offsets_by_name(dict.fromkeys(tps, OffsetSpec.EARLIEST))
+        last = client.list_offsets_by_name(dict.fromkeys(tps, OffsetSpec.LATEST))
+    ends = {}
+    for tp in tps:
+        one, other = first[tp], last[tp]
+        if isinstance(one, Exception):
+            raise one
+        if isinstance(other, Exception):
+            raise other
+        ends[tp.partition] = (one.offset, other.offset)
+    return ends

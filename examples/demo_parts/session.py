@@ -1,0 +1,58 @@
+"""A Spark session that says nothing but errors, with the settings of conf/spark-defaults.conf."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+from pathlib import Path
+
+from pyspark.sql import SparkSession
+
+_DEFAULTS = Path(__file__).resolve().parents[2] / "conf" / "spark-defaults.conf"
+_LOG4J = """rootLogger.level = error
+rootLogger.appenderRef.stderr.ref = console
+appender.console.type = Console
+appender.console.name = console
+appender.console.target = SYSTEM_ERR
+appender.console.layout.type = PatternLayout
+appender.console.layout.pattern = %p %c{1}: %m%n%ex{short}
+"""
+
+
+def java_problem() -> str | None:
+    """Why Spark could not run here, in one sentence, or None."""
+    home = os.environ.get("JAVA_HOME")
+    if shutil.which("java") or (home and Path(home, "bin", "java").exists()):
+        return None
+    return "Java 17 or newer is needed to run Spark, and pip can not bring it: install a JDK, or set JAVA_HOME to one"
+
+
+def spark_defaults(path: Path = _DEFAULTS) -> dict[str, str]:
+    """The settings of a spark-defaults.conf."""
+    lines = (line.strip() for line in path.read_text().splitlines())
+    return dict(line.split(None, 1) for line in lines if line and not line.startswith("#"))
+
+
+def quiet_session(directory: Path, name: str, master: str = "local[2]") -> SparkSession:
+    """A session whose scratch files are in `directory`. Workers run the Python that runs this."""
+    os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
+    os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"
+    log4j = directory / "log4j2.properties"
+    log4j.write_text(_LOG4J)
+    builder = SparkSession.builder.master(master).appName(name)
+    settings = {
+        **spark_defaults(),
+        "spark.ui.enabled": "false",
+        "spark.ui.showConsoleProgress": "false",
+        "spark.sql.shuffle.partitions": "2",
+        "spark.sql.session.timeZone": "UTC",
+        "spark.driver.memory": "2g",
+        "spark.driver.maxResultSize": "0",
+        "spark.local.dir": str(directory / "spark-local"),
+        "spark.sql.warehouse.dir": str(directory / "warehouse"),
+        "spark.driver.extraJavaOptions": f"-Dlog4j2.configurationFile=file:{log4j} -Dderby.system.home={directory}",
+    }
+    for key, value in settings.items():
+        builder = builder.config(key, value)
+    return builder.getOrCreate()
