@@ -1,6 +1,7 @@
 """The closed list of errors: one class a code, one place that says what each means for a client.
 
     BrokerdError
+    ├── DataDirectoryError        the broker can not use its data directory
     ├── WireError                 has an ErrorCode; travels in answers
     │   └── one class per code, below, in the order of error.proto
     └── ClientError               raised in the client's own process
@@ -113,6 +114,10 @@ class BrokerdError(Exception):
 
     def __str__(self) -> str:
         return self.message
+
+
+class DataDirectoryError(BrokerdError):
+    """A data directory can not be used: locked, of an unknown format version, or its own files are damaged."""
 
 
 class WireError(BrokerdError):

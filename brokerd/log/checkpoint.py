@@ -1,0 +1,79 @@
+"""The checkpoint of a data directory: what every partition is known to hold durably.
+
+It is written after the fdatasync that it describes, never before; so what lies below `durable_end` was on the disk, and a
+bad batch there is corruption, while one above it is a torn tail.
+"""
+
+from __future__ import annotations
+
+import struct
+import threading
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from brokerd.ids import TopicIdPartition
+from brokerd.log.documents import DocumentError, read_document, write_document
+from brokerd.log.files import Files
+from brokerd.log.names import CHECKPOINT
+
+CHECKPOINT_KIND = "checkpoint"
+CHECKPOINT_VERSION = 1
+_ENTRY = struct.Struct("<16siqqq")
+
+
+class CheckpointEntry(NamedTuple):
+    """Offsets of one partition: log_start_offset <= recovery_point <= durable_end, where recovery_point says from where on
+    a restart checks payloads."""
+
+    recovery_point: int
+    durable_end: int
+    log_start_offset: int
+
+
+NEW_PARTITION = CheckpointEntry(0, 0, 0)
+Entries = Mapping[TopicIdPartition, CheckpointEntry]
+
+
+class CheckpointFile:
+    """Writes the file, from any thread; an older state never replaces a newer one."""
+
+    def __init__(self, files: Files) -> None:
+        self._files = files
+        self._lock = threading.Lock()
+        self._captured = 0
+        self._written = 0
+
+    def capture(self) -> int:
+        """The number of a state that is taken now, to be handed to `write`."""
+        self._captured += 1
+        return self._captured
+
+    def write(self, entries: Entries, number: int) -> None:
+        """Replaces the file, durably on return. Raises OSError: then the old one is still there."""
+        with self._lock:
+            if number > self._written:
+                write_document(self._files, CHECKPOINT, CHECKPOINT_KIND, CHECKPOINT_VERSION, encode_checkpoint(entries))
+                self._written = number
+
+
+def encode_checkpoint(entries: Entries) -> bytes:
+    """The body of the file."""
+    return b"".join([_ENTRY.pack(tp.topic_id, tp.partition, *entry) for tp, entry in entries.items()])
+
+
+def decode_checkpoint(body: bytes) -> dict[TopicIdPartition, CheckpointEntry]:
+    """See encode_checkpoint. Raises DocumentError."""
+    if len(body) % _ENTRY.size:
+        raise DocumentError("the checkpoint is not a whole number of entries")
+    return {
+        TopicIdPartition(topic_id, partition): CheckpointEntry(recovery_point, durable_end, log_start_offset)
+        for topic_id, partition, recovery_point, durable_end, log_start_offset in _ENTRY.iter_unpack(body)
+    }
+
+
+def read_checkpoint(files: Files) -> dict[TopicIdPartition, CheckpointEntry] | None:
+    """The entries, or None if the file is missing or damaged. Raises OSError, DataDirectoryError."""
+    try:
+        return decode_checkpoint(read_document(files, CHECKPOINT, CHECKPOINT_KIND, CHECKPOINT_VERSION))
+    except (FileNotFoundError, DocumentError):
+        return None

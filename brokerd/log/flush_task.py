@@ -1,0 +1,79 @@
+"""One flush of one partition: made in the event loop, run in a thread, completed in the event loop.
+
+It covers what was written when it was made. A partition has at most one under way, so what comes meanwhile goes with the
+next: group commit.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from brokerd.log.files import Files
+from brokerd.log.leader_epochs import EpochEntry, write_leader_epochs
+from brokerd.log.open_files import Handle, OpenFiles
+from brokerd.log.segment import Segment
+from brokerd.log.snapshots import write_snapshot
+
+
+class SealedSegment(NamedTuple):
+    """A segment that was closed since the last flush, and the producer state at its end."""
+
+    segment: Segment
+    snapshot: bytes
+
+
+class FlushTask:
+    """See the module. Fields are set once; `run` is called once."""
+
+    def __init__(
+        self,
+        files: Files,
+        directory: str,
+        seed: int,
+        *,
+        end_offset: int,
+        appended_bytes: int,
+        max_timestamp: int,
+        handles: list[Handle],
+        sealed: list[SealedSegment],
+        epochs: tuple[EpochEntry, ...] | None,
+    ) -> None:
+        self._files = files
+        self._directory = directory
+        self._seed = seed
+        self.end_offset = end_offset
+        self.appended_bytes = appended_bytes
+        self.max_timestamp = max_timestamp
+        self.handles = handles
+        self.sealed = sealed
+        self.epochs = epochs
+        # What could not be written of files that are derived from the log; nothing durable depends on them.
+        self.derived_error: OSError | None = None
+
+    def run(self) -> None:
+        """Syncs data files in order, and the directory past a roll; then writes what is derived. Raises OSError if a sync failed:
+        nothing may be believed of those files then.
+        """
+        for handle in self.handles:
+            handle.file.fdatasync()
+        if self.sealed:
+            self._files.sync_dir(self._directory)
+        if self.sealed or self.epochs is not None:
+            try:
+                self._write_derived()
+            except OSError as error:
+                self.derived_error = error
+
+    def release(self, open_files: OpenFiles) -> None:
+        """Gives the files back; once, after the flush."""
+        for handle in self.handles:
+            open_files.release(handle)
+        self.handles = []
+
+    def _write_derived(self) -> None:
+        if self.epochs is not None:
+            write_leader_epochs(self._files, self._directory, self.epochs, self._seed)
+        for sealed in self.sealed:
+            sealed.segment.write_index()
+            write_snapshot(self._files, self._directory, sealed.snapshot, sealed.segment.next_offset)
+        self._files.sync_dir(self._directory)

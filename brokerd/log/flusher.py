@@ -1,0 +1,76 @@
+"""Flushes dirty partitions off the event loop: one flush per partition at a time, a few partitions side by side.
+
+What is appended while a partition's flush is under way goes with its next one, so acknowledgements share fsyncs. What a
+flush does is in flush_task.py.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+
+from brokerd.log.flush_task import FlushTask
+from brokerd.log.partition_log import PartitionLog
+
+
+class Flusher:
+    """Lives in one event loop. `on_advance` is called when a high watermark moved, `on_failure` when a log has stopped."""
+
+    def __init__(
+        self, *, threads: int, on_advance: Callable[[PartitionLog], None], on_failure: Callable[[PartitionLog], None]
+    ) -> None:
+        self._on_advance = on_advance
+        self._on_failure = on_failure
+        self._threads = threads
+        self._pool = ThreadPoolExecutor(threads, thread_name_prefix="brokerd-flush")
+        self._waiting: dict[PartitionLog, None] = {}  # in order of arrival; a log that is being flushed may wait for its next
+        self._under_way: set[PartitionLog] = set()
+        self._is_scheduled = False
+        self._idle = asyncio.Event()
+        self._idle.set()
+
+    def mark_dirty(self, log: PartitionLog) -> None:
+        """To be called after each append."""
+        self._waiting[log] = None
+        self._idle.clear()
+        if not self._is_scheduled and log not in self._under_way:
+            # Not at once: what else is appended in this turn of the loop goes with the same flush.
+            self._is_scheduled = True
+            asyncio.get_running_loop().call_soon(self._start_flushes)
+
+    async def drain(self) -> None:
+        """Returns once nothing is dirty, or what is has stopped."""
+        await self._idle.wait()
+
+    def close(self) -> None:
+        """Ends the threads; what is under way is completed by nobody. Call `drain` first."""
+        self._pool.shutdown(wait=True)
+
+    def _start_flushes(self) -> None:
+        self._is_scheduled = False
+        loop = asyncio.get_running_loop()
+        for log in [log for log in self._waiting if log not in self._under_way][: self._threads - len(self._under_way)]:
+            del self._waiting[log]
+            task = log.prepare_flush()
+            if task is not None:
+                self._under_way.add(log)
+                future = loop.run_in_executor(self._pool, task.run)
+                future.add_done_callback(lambda done, log=log, task=task: self._finish(log, task, done))  # type: ignore[misc]
+        if not self._waiting and not self._under_way:
+            self._idle.set()
+
+    def _finish(self, log: PartitionLog, task: FlushTask, done: asyncio.Future[None]) -> None:
+        self._under_way.discard(log)
+        error = done.exception()
+        if isinstance(error, OSError):
+            log.fail_flush(task, error)
+            self._waiting.pop(log, None)
+            self._on_failure(log)
+        elif error is not None:
+            raise error
+        elif log.complete_flush(task):
+            self._on_advance(log)
+        if log.is_dirty:
+            self._waiting[log] = None
+        self._start_flushes()

@@ -1,0 +1,477 @@
+"""All logs of one data directory: opening after whatever happened, topics, retention, the checkpoint, closing.
+
+Opening follows the nine steps of ARCHITECTURE.md ("Recovery"); what one partition needs is in recovery.py. Timers and
+threads are the daemon's.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+from collections.abc import Iterable, Mapping
+from typing import NamedTuple
+
+from brokerd.clock import Clock
+from brokerd.config.broker import BrokerConfig
+from brokerd.config.topic import TopicConfig, topic_config
+from brokerd.errors import (
+    DataDirectoryError,
+    InvalidPartitionsError,
+    InvalidTopicError,
+    LogDamagedError,
+    PolicyViolationError,
+    StorageError,
+    TopicAlreadyExistsError,
+    UnknownTopicOrPartitionError,
+)
+from brokerd.ids import TopicIdPartition, TopicPartition, new_topic_id, topic_name_problem
+from brokerd.log.checkpoint import NEW_PARTITION, CheckpointEntry, CheckpointFile, read_checkpoint
+from brokerd.log.files import Files
+from brokerd.log.names import parse_partition_directory
+from brokerd.log.node_state import (
+    CleanLog,
+    CleanLogs,
+    CleanSegment,
+    ProducerIds,
+    create_meta,
+    read_epoch,
+    read_meta,
+    take_clean_mark,
+    write_clean_mark,
+    write_epoch,
+)
+from brokerd.log.open_files import OpenFiles
+from brokerd.log.partition_log import LogResources, PartitionLog
+from brokerd.log.recovery import PartitionRecovery, RecoveryInput
+from brokerd.log.snapshots import remove_snapshot, write_snapshot
+from brokerd.log.topic_store import Topic, TopicStore
+
+logger = logging.getLogger(__name__)
+
+_NO_CHECKPOINT = "the checkpoint of the data directory is missing or damaged; `brokerd doctor` tells what to do"
+_CLOCK_SLACK_MS = 300_000
+_SNAPSHOTS_KEPT = 2
+
+
+class RecoveryReport(NamedTuple):
+    """What opening a data directory found."""
+
+    was_clean: bool
+    partitions: int
+    cut_bytes: dict[TopicPartition, int]  # torn tails that were cut off
+    damaged: dict[TopicPartition, LogDamagedError]
+    read_only_reason: str  # why nothing is written at all; "" = everything is in order
+    unknown_directories: list[str]  # hold data of no topic that is known; left alone
+
+
+class CheckpointJob:
+    """The checkpoint as it stood when the job was made; `run` may be called in a thread."""
+
+    def __init__(self, file: CheckpointFile, number: int, entries: dict[TopicIdPartition, CheckpointEntry]) -> None:
+        self._file = file
+        self._number = number
+        self._entries = entries
+
+    def run(self) -> None:
+        """Writes it. Raises OSError: then the old one still stands, and the next job will try again."""
+        self._file.write(self._entries, self._number)
+
+
+class LogManager:
+    """See the module. Used by one thread, but where a method says otherwise."""
+
+    def __init__(self, config: BrokerConfig, files: Files, clock: Clock) -> None:
+        self._config = config
+        self._files = files
+        self._clock = clock
+        self._open_files = OpenFiles(files, limit=config.log_max_open_files)
+        self._checkpoint = CheckpointFile(files)
+        self._checkpointed: dict[TopicIdPartition, CheckpointEntry] = {}
+        self._kept_entries: dict[TopicIdPartition, CheckpointEntry] = {}
+        self._checkpoint_at_ms = 0
+        self._producer_ids = ProducerIds(files)
+        self._logs: dict[TopicIdPartition, PartitionLog] = {}
+        self._resources: LogResources | None = None
+        self._read_only_reason = ""
+        self._opened_wall_ms = 0
+        self._opened_ms = 0
+        self.topics = TopicStore(files)
+        self.cluster_id = ""
+        self.node_id = config.node_id
+        self.leader_epoch = 0
+
+    # Opening and closing
+
+    def open(self) -> RecoveryReport:
+        """Opens the data directory and every log in it, for appends where nothing is wrong. Raises DataDirectoryError."""
+        try:
+            return self._open()
+        except OSError as error:
+            raise DataDirectoryError(
+                f"the data directory can not be opened: {error.strerror} {error.filename or ''}".rstrip()
+            ) from error
+
+    def _open(self) -> RecoveryReport:
+        # 1: lock, version, epoch
+        self._files.lock()
+        meta = read_meta(self._files)
+        if meta is None:
+            if any(parse_partition_directory(name) for name in self._files.listdir()):
+                raise DataDirectoryError(
+                    "the data directory holds partitions, but its file 'meta' is missing; `brokerd doctor` tells more"
+                )
+            self._checkpoint.write({}, self._checkpoint.capture())
+            meta = create_meta(self._files, self._config.node_id)
+        self.cluster_id = meta.cluster_id
+        self.node_id = meta.node_id
+        self.topics.open()
+        self._producer_ids.open()
+        ended_epoch = read_epoch(self._files)
+        self.leader_epoch = ended_epoch + 1
+        write_epoch(self._files, self.leader_epoch)
+        # 2: the clean mark
+        clean = take_clean_mark(self._files, ended_epoch)
+        # 3: the checkpoint
+        entries = read_checkpoint(self._files)
+        self._opened_ms, self._opened_wall_ms = self._clock.monotonic_ms(), self._clock.wall_ms()
+        unknown = self._remove_deleted()
+        if entries is None and self.topics.partition_count():
+            self._read_only_reason = _NO_CHECKPOINT
+        self._resources = LogResources(
+            self._files, self._open_files, self.leader_epoch, self._config.max_producer_ids, self.write_checkpoint
+        )
+        # 4 to 7, each partition
+        cut = self._recover_all(entries or {}, clean, ended_epoch)
+        # 8
+        if not self._read_only_reason:
+            self.write_checkpoint()
+        self._checkpoint_at_ms = self._clock.monotonic_ms()
+        return RecoveryReport(
+            was_clean=bool(clean),
+            partitions=len(self._logs),
+            cut_bytes=cut,
+            damaged={TopicPartition(log.topic, log.tp.partition): log.damage for log in self._logs.values() if log.damage},
+            read_only_reason=self._read_only_reason,
+            unknown_directories=unknown,
+        )
+
+    def _recover_all(
+        self, entries: Mapping[TopicIdPartition, CheckpointEntry], clean: CleanLogs, ended_epoch: int
+    ) -> dict[TopicPartition, int]:
+        cut = {}
+        for topic in self.topics.list():
+            for partition in range(topic.partition_count):
+                tp = TopicIdPartition(topic.id, partition)
+                log, cut_bytes = self._recover(topic, tp, entries.get(tp, NEW_PARTITION), clean.get(tp), ended_epoch)
+                self._logs[tp] = log
+                if cut_bytes:
+                    cut[TopicPartition(topic.name, partition)] = cut_bytes
+                    logger.warning(
+                        "%s: cut a torn tail of %d bytes, the log ends at offset %d", log.name, cut_bytes, log.log_end_offset
+                    )
+                if log.damage:
+                    self._kept_entries[tp] = entries.get(tp, NEW_PARTITION)
+                    logger.error("%s", log.damage)
+        return cut
+
+    def _recover(
+        self, topic: Topic, tp: TopicIdPartition, entry: CheckpointEntry, clean: CleanLog | None, ended_epoch: int
+    ) -> tuple[PartitionLog, int]:
+        assert self._resources is not None
+        config = self._topic_config(topic.configs)
+        given = RecoveryInput(
+            tp=tp,
+            name=str(TopicPartition(topic.name, tp.partition)),
+            index_interval_bytes=config.index_interval_bytes,
+            max_producer_ids=self._config.max_producer_ids,
+            max_epoch=ended_epoch,
+            checkpoint=entry,
+            clean=clean,
+            read_only_reason=self._read_only_reason,
+        )
+        recovered = PartitionRecovery(self._files, self._open_files, given).run()
+        recovered.state.producers.expire(self._opened_wall_ms - self._config.producer_id_expiration_ms)
+        return PartitionLog(tp, topic.name, config, self._resources, recovered.state), recovered.cut_bytes
+
+    def close(self) -> None:
+        """Flushes all, writes snapshots, the checkpoint and the clean mark, and gives the lock back. Call it once, last.
+
+        Logs that have stopped are left as they are: the next start recovers them.
+        """
+        try:
+            if self._resources is not None and not self._read_only_reason:
+                with contextlib.suppress(OSError):
+                    self._close_logs()
+        finally:
+            self._open_files.close()
+            self._files.close()
+
+    def _close_logs(self) -> None:
+        clean: CleanLogs = {}
+        for tp, log in self._logs.items():
+            with contextlib.suppress(OSError):
+                log.flush()
+            if log.failure is None and not log.damaged_ranges and log.high_watermark == log.log_end_offset:
+                self._write_end(log)
+                segments = tuple(CleanSegment(segment.base_offset, segment.size_bytes) for segment in log.segments)
+                if not any(segment.has_excess_bytes for segment in log.segments):
+                    clean[tp] = CleanLog(log.log_end_offset, segments)
+        self.write_checkpoint()
+        write_clean_mark(self._files, self.leader_epoch, clean)
+
+    def _write_end(self, log: PartitionLog) -> None:
+        """Index of the last segment and a snapshot at the end, so that the next start reads nothing else."""
+        directory = log.tp.directory_name
+        log.segments[-1].write_index()
+        write_snapshot(self._files, directory, log.snapshot_body(), log.log_end_offset)
+        self._files.sync_dir(directory)
+
+    def _remove_deleted(self) -> list[str]:
+        """Ends deletions that a crash cut short; returns directories that belong to no known topic and hold data."""
+        unknown = []
+        known = {topic.id: topic.partition_count for topic in self.topics.list()}
+        for name in self._files.listdir():
+            tp = parse_partition_directory(name)
+            if tp is None or tp.partition < known.get(tp.topic_id, 0):
+                continue
+            if tp.topic_id in self.topics.deleting or self._is_empty(name):
+                self._remove_directory(name)
+            else:
+                unknown.append(name)
+        return unknown
+
+    def _is_empty(self, directory: str) -> bool:
+        """True if the directory holds no data: what an unfinished creation leaves."""
+        for name in self._files.listdir(directory):
+            file = self._files.open(f"{directory}/{name}")
+            size = file.size()
+            file.close()
+            if size:
+                return False
+        return True
+
+    def _remove_directory(self, directory: str) -> None:
+        for name in self._files.listdir(directory):
+            self._files.unlink(f"{directory}/{name}")
+        self._files.rmdir(directory)
+
+    # Topics
+
+    def create_topic(self, name: str, partitions: int, configs: Mapping[str, str]) -> Topic:
+        """Creates a topic, durably on return; 0 partitions = num.partitions.
+
+        Raises InvalidTopicError, TopicAlreadyExistsError, InvalidPartitionsError, InvalidConfigError, PolicyViolationError,
+        StorageError.
+        """
+        count = partitions or self._config.num_partitions
+        self.check_topic(name, count, configs)
+        topic = Topic(name, new_topic_id(), count, dict(configs))
+        self._create_directories(topic, range(count))
+        self.topics.put(topic)
+        self._open_new(topic, range(count))
+        return topic
+
+    def check_topic(self, name: str, partitions: int, configs: Mapping[str, str]) -> None:
+        """Raises what create_topic would raise, and creates nothing."""
+        problem = topic_name_problem(name)
+        if problem:
+            raise InvalidTopicError(f"'{name[:300]}' can not be a topic's name: {problem}")
+        if self.topics.has(name):
+            raise TopicAlreadyExistsError(f"topic '{name}' exists already")
+        count = partitions or self._config.num_partitions
+        self._check_count(name, count, count)
+        if len(self.topics) >= self._config.max_topics:
+            raise PolicyViolationError(f"there are {len(self.topics)} topics, as many as max.topics allows")
+        self._topic_config(configs)
+        self._check_writable()
+
+    def delete_topic(self, name: str) -> Topic:
+        """Deletes a topic and all that it holds, durably on return. Raises UnknownTopicOrPartitionError, StorageError."""
+        topic = self.topics.by_name(name)
+        self._check_writable()
+        self.topics.remove(topic)
+        for partition in range(topic.partition_count):
+            tp = TopicIdPartition(topic.id, partition)
+            log = self._logs.pop(tp, None)
+            self._kept_entries.pop(tp, None)
+            if log is not None:
+                log.mark_deleted()
+        try:
+            for partition in range(topic.partition_count):
+                with contextlib.suppress(FileNotFoundError):
+                    self._remove_directory(TopicIdPartition(topic.id, partition).directory_name)
+            self._files.sync_dir()
+            self.topics.forget(topic.id)
+        except OSError as error:
+            logger.warning("topic %s is deleted, its files are removed at the next start: %s", name, error)
+        return topic
+
+    def create_partitions(self, name: str, total: int) -> Topic:
+        """Adds partitions up to `total`, durably on return. Raises InvalidPartitionsError, UnknownTopicOrPartitionError, ..."""
+        topic = self.topics.by_name(name)
+        self._check_writable()
+        if total <= topic.partition_count:
+            raise InvalidPartitionsError(
+                f"topic '{name}' has {topic.partition_count} partitions already; it can only grow, not to {total}"
+            )
+        self._check_count(name, total, total - topic.partition_count)
+        grown = topic._replace(partition_count=total)
+        added = range(topic.partition_count, total)
+        self._create_directories(grown, added)
+        self.topics.put(grown)
+        self._open_new(grown, added)
+        return grown
+
+    def alter_topic(self, name: str, set_configs: Mapping[str, str], unset: Iterable[str]) -> Topic:
+        """Changes settings of a topic, durably on return. Raises InvalidConfigError, UnknownTopicOrPartitionError, StorageError."""
+        topic = self.topics.by_name(name)
+        self._check_writable()
+        removed = set(unset)
+        configs = {key: value for key, value in topic.configs.items() if key not in removed} | dict(set_configs)
+        config = self._topic_config(configs)
+        changed = topic._replace(configs=configs)
+        self.topics.put(changed)
+        for partition in range(topic.partition_count):
+            self._logs[TopicIdPartition(topic.id, partition)].config = config
+        return changed
+
+    def _topic_config(self, configs: Mapping[str, str]) -> TopicConfig:
+        return topic_config(configs, self._config.topic_defaults())
+
+    def _check_count(self, name: str, total: int, added: int) -> None:
+        if not 1 <= total <= self._config.max_partitions_per_topic:
+            raise InvalidPartitionsError(
+                f"topic '{name}' can not have {total} partitions: "
+                f"max.partitions.per.topic is {self._config.max_partitions_per_topic}"
+            )
+        if self.topics.partition_count() + added > self._config.max_partitions:
+            raise PolicyViolationError(
+                f"{added} more partitions would make more than the {self._config.max_partitions} of max.partitions"
+            )
+
+    def _check_writable(self) -> None:
+        if self._read_only_reason:
+            raise StorageError(f"the data directory is read-only: {self._read_only_reason}")
+
+    def _create_directories(self, topic: Topic, partitions: Iterable[int]) -> None:
+        """Makes directories and first segments durable; what a failure leaves is removed. Raises StorageError."""
+        names = [TopicIdPartition(topic.id, partition).directory_name for partition in partitions]
+        try:
+            for name in names:
+                self._files.mkdir(name)
+                self._files.create(f"{name}/{0:020d}.log").close()
+                self._files.sync_dir(name)
+            self._files.sync_dir()
+        except OSError as error:
+            for name in names:
+                with contextlib.suppress(OSError):
+                    self._remove_directory(name)
+            raise StorageError(f"topic '{topic.name}' could not be created ({error.strerror})") from error
+
+    def _open_new(self, topic: Topic, partitions: Iterable[int]) -> None:
+        for partition in partitions:
+            tp = TopicIdPartition(topic.id, partition)
+            try:
+                self._logs[tp], _ = self._recover(topic, tp, NEW_PARTITION, None, self.leader_epoch - 1)
+            except OSError as error:
+                raise StorageError(f"topic '{topic.name}' could not be opened ({error.strerror})") from error
+
+    # Logs
+
+    def partition(self, tp: TopicIdPartition) -> PartitionLog:
+        """Raises UnknownTopicIdError, UnknownTopicOrPartitionError."""
+        log = self._logs.get(tp)
+        if log is None:
+            topic = self.topics.by_id(tp.topic_id)
+            raise UnknownTopicOrPartitionError(
+                f"topic '{topic.name}' has {topic.partition_count} partitions, there is no {tp.partition}"
+            )
+        return log
+
+    def partitions(self) -> list[PartitionLog]:
+        """All logs."""
+        return list(self._logs.values())
+
+    @property
+    def dirty_bytes(self) -> int:
+        """Bytes of all logs that are appended and not yet flushed."""
+        return sum(log.dirty_bytes for log in self._logs.values())
+
+    def next_producer_id(self) -> int:
+        """A producer id that was never given before. Raises StorageError."""
+        self._check_writable()
+        try:
+            return self._producer_ids.take()
+        except OSError as error:
+            raise StorageError(f"no producer id could be made ({error.strerror})", retry_after_ms=200) from error
+
+    def retention_pass(self, now_wall_ms: int) -> int:
+        """Removes segments that retention or delete_records gave up; returns how many. Raises OSError."""
+        if self._read_only_reason:
+            return 0
+        now = self._believed_wall_ms(now_wall_ms)
+        before = {}
+        for log in self._logs.values():
+            if log.damage is None and log.failure is None:
+                log.roll_if_expired(now)
+                before[log] = log.log_start_offset
+                log.log_start_offset = log.retained_from(now)
+        if any(log.log_start_offset != start for log, start in before.items()):
+            try:
+                self.write_checkpoint()
+            except OSError:
+                for log, start in before.items():
+                    log.log_start_offset = start
+                raise
+        removed = 0
+        for log in before:
+            removed += log.remove_segments_below_start()
+            self._remove_old_snapshots(log)
+        return removed
+
+    def expire_producers(self, now_wall_ms: int) -> int:
+        """Forgets producers silent for producer.id.expiration.ms; returns how many."""
+        before = self._believed_wall_ms(now_wall_ms) - self._config.producer_id_expiration_ms
+        return sum(log.expire_producers(before) for log in self._logs.values())
+
+    def _believed_wall_ms(self, now_wall_ms: int) -> int:
+        """The wall clock, but no further ahead than the monotonic one has moved: a jump must not delete a week of data."""
+        moved = self._clock.monotonic_ms() - self._opened_ms
+        return min(now_wall_ms, self._opened_wall_ms + moved + _CLOCK_SLACK_MS)
+
+    def _remove_old_snapshots(self, log: PartitionLog) -> None:
+        """Keeps the newest two that a restart would believe, and all above them."""
+        entry = self._checkpointed.get(log.tp, NEW_PARTITION)
+        believed = [offset for offset in log.snapshot_offsets if offset <= entry.recovery_point]
+        for offset in believed[:-_SNAPSHOTS_KEPT]:
+            remove_snapshot(self._files, log.tp.directory_name, offset)
+            log.snapshot_offsets.remove(offset)
+
+    # Checkpoint
+
+    def checkpoint_job(self, now_ms: int) -> CheckpointJob | None:
+        """A write of the checkpoint if one is due: something moved, and log.checkpoint.interval.ms have passed since the last."""
+        if self._read_only_reason or now_ms - self._checkpoint_at_ms < self._config.log_checkpoint_interval_ms:
+            return None
+        entries = self._entries()
+        if entries == self._checkpointed:
+            return None
+        self._checkpoint_at_ms = now_ms
+        self._checkpointed = entries
+        return CheckpointJob(self._checkpoint, self._checkpoint.capture(), entries)
+
+    def write_checkpoint_if_due(self, now_ms: int) -> bool:
+        """As checkpoint_job, at once; True if it was written. Raises OSError."""
+        job = self.checkpoint_job(now_ms)
+        if job is not None:
+            job.run()
+        return job is not None
+
+    def write_checkpoint(self) -> None:
+        """Writes the checkpoint now. Raises OSError."""
+        entries = self._entries()
+        self._checkpoint.write(entries, self._checkpoint.capture())
+        self._checkpointed = entries
+
+    def _entries(self) -> dict[TopicIdPartition, CheckpointEntry]:
+        return {tp: self._kept_entries.get(tp) or log.checkpoint_entry() for tp, log in self._logs.items()}

@@ -1,0 +1,216 @@
+"""Reading of one partition: from an offset to bytes of whole batches. May run in the event loop (cached_only) or a thread.
+
+It sees segments through an immutable tuple, so that rolls and retention in the event loop do not disturb it. Who may see
+how far (high watermark, last stable offset) is the caller's business.
+"""
+
+from __future__ import annotations
+
+import errno
+from bisect import bisect_right
+from typing import NamedTuple
+
+from brokerd.errors import OffsetOutOfRangeError, StorageError
+from brokerd.log.batch_walk import walk_chunk
+from brokerd.log.damage import DamagedRange, damage_at, damage_error
+from brokerd.log.files import Buffer, File, WouldBlock
+from brokerd.log.open_files import OpenFiles
+from brokerd.log.scan import find_whole_batch
+from brokerd.log.segment import Segment
+from brokerd.record.header import HEADER_SIZE
+
+_HINTS_MAX = 256
+_PROBE_BYTES = 4_096
+
+
+class FetchDataInfo(NamedTuple):
+    """Whole batches, as bytes-like chunks one after the other. `first_offset` is the base offset of the first batch, which may
+    lie below the offset asked for."""
+
+    chunks: list[Buffer]
+    size_bytes: int
+    first_offset: int
+    next_offset: int
+    aborted: list[tuple[int, int]]  # (producer id, first offset) of aborted transactions
+
+
+class _Start(NamedTuple):
+    """A batch to begin at: its base offset and position; `is_derived` if an index or a hint says so."""
+
+    offset: int
+    position: int
+    is_derived: bool
+
+
+class LogReader:
+    """Reads one partition's segments."""
+
+    def __init__(self, name: str, seed: int, open_files: OpenFiles, *, index_interval_bytes: int) -> None:
+        self._name = name
+        self._seed = seed
+        self._open_files = open_files
+        self._index_interval_bytes = index_interval_bytes
+        self._hints: dict[int, tuple[int, int]] = {}  # next offset of an earlier read -> (segment base, position)
+        self.segments: tuple[Segment, ...] = ()
+        self.damaged: tuple[DamagedRange, ...] = ()
+
+    def read(self, offset: int, *, max_bytes: int, until_offset: int, cached_only: bool) -> FetchDataInfo:
+        """See PartitionLog.read. `offset` lies in the log."""
+        damaged = damage_at(self.damaged, offset)
+        if damaged is not None:
+            raise damage_error(self._name, damaged)
+        until_offset = min([until_offset, *(entry.first_offset for entry in self.damaged if entry.first_offset > offset)])
+        chunks: list[Buffer] = []
+        size_bytes = 0
+        next_offset = first_offset = offset
+        while next_offset < until_offset and (not chunks or size_bytes < max_bytes):
+            try:
+                chunk, first, after = self._read_segment(
+                    next_offset, max_bytes - size_bytes, until_offset, cached_only=cached_only, is_first=not chunks
+                )
+            except WouldBlock:
+                if chunks:
+                    break
+                raise
+            if not chunk:
+                break
+            if not chunks:
+                first_offset = first
+            chunks.append(chunk)
+            size_bytes += len(chunk)
+            next_offset = after
+        return FetchDataInfo(chunks, size_bytes, first_offset, next_offset, [])
+
+    def segment_at(self, offset: int) -> Segment:
+        """The segment whose range holds `offset`."""
+        segments = self.segments
+        at = bisect_right(segments, offset, key=lambda segment: segment.base_offset) - 1
+        if at < 0:
+            raise OffsetOutOfRangeError(f"{self._name}: offset {offset} is no longer in the log")
+        return segments[at]
+
+    def forget_hints(self) -> None:
+        """To be called when segments are removed."""
+        self._hints.clear()
+
+    def _read_segment(
+        self, offset: int, max_bytes: int, until_offset: int, *, cached_only: bool, is_first: bool
+    ) -> tuple[Buffer, int, int]:
+        """One chunk of the segment that holds `offset`: bytes, first offset, next offset. Empty if nothing fits."""
+        segment = self.segment_at(offset)
+        try:
+            with self._open_files.use(segment.path) as file:
+                start = self._start(segment, offset)
+                found = self._read_from(file, segment, start, offset, max_bytes, until_offset, cached_only, is_first)
+        except FileNotFoundError:
+            raise OffsetOutOfRangeError(f"{self._name}: offset {offset} is no longer in the log") from None
+        except OSError as error:
+            raise self._storage_error(offset, error) from error
+        return found
+
+    def _start(self, segment: Segment, offset: int) -> _Start:
+        hint = self._hints.get(offset)
+        if hint is not None and hint[0] == segment.base_offset:
+            return _Start(offset, hint[1], True)
+        floor = segment.loaded_index(self._index_interval_bytes).floor(offset)
+        start = _Start(segment.base_offset, 0, False) if floor is None else _Start(*floor, True)
+        for damaged in self.damaged:
+            if damaged.resume_segment == segment.base_offset and start.offset < damaged.until_offset <= offset:
+                start = _Start(damaged.until_offset, damaged.resume_position, False)
+        return start
+
+    def _read_from(
+        self,
+        file: File,
+        segment: Segment,
+        start: _Start,
+        offset: int,
+        max_bytes: int,
+        until_offset: int,
+        cached_only: bool,
+        is_first: bool,
+    ) -> tuple[Buffer, int, int]:
+        end = segment.size_bytes
+        size = max(max_bytes, _PROBE_BYTES)
+        while start.position < end:
+            wanted = min(size if start.offset == offset else size + self._index_interval_bytes, end - start.position)
+            data = file.pread(wanted, start.position, nowait=cached_only)
+            walk = walk_chunk(data, self._seed, expected=start.offset, offset=offset, until_offset=until_offset)
+            taken = walk.end - walk.start
+            if taken > 0 and (taken <= max_bytes or is_first):
+                return self._taken(segment, start, data, walk.start, walk.end, walk.first_offset, walk.next_offset, max_bytes)
+            if taken > 0 or walk.reached_until:
+                return b"", offset, offset
+            if walk.problem is not None:
+                self._bad_batch(file, segment, start, walk.end, walk.next_offset, walk.problem, cached_only)
+                start = _Start(segment.base_offset, 0, False)
+                continue
+            if len(data) < wanted:
+                if cached_only:
+                    raise WouldBlock
+                self._register(file, segment, start.position + walk.end, walk.next_offset, "bytes are missing")
+            if walk.needed > max_bytes and not is_first:
+                return b"", offset, offset
+            start = _Start(walk.next_offset, start.position + walk.end, start.is_derived)
+            size = max(size, walk.needed)
+        return b"", offset, offset
+
+    def _taken(
+        self,
+        segment: Segment,
+        start: _Start,
+        data: Buffer,
+        first: int,
+        last: int,
+        first_offset: int,
+        next_offset: int,
+        max_bytes: int,
+    ) -> tuple[Buffer, int, int]:
+        end = last
+        if last - first > max_bytes:
+            # Only where what was skipped made room for more than was asked, or the first batch is larger.
+            walk_end, next_in = self._trim(data, first, last, first_offset, max_bytes)
+            end, next_offset = walk_end, next_in
+        if len(self._hints) >= _HINTS_MAX:
+            self._hints.clear()
+        if next_offset < segment.next_offset:
+            self._hints[next_offset] = (segment.base_offset, start.position + end)
+        chunk = data if first == 0 and end == len(data) else memoryview(data)[first:end]
+        return chunk, first_offset, next_offset
+
+    def _trim(self, data: Buffer, first: int, last: int, first_offset: int, max_bytes: int) -> tuple[int, int]:
+        """End and next offset of the batches from `first` that fit `max_bytes`; at least one."""
+        view = memoryview(data)
+        size = max(max_bytes, HEADER_SIZE)
+        while True:
+            walk = walk_chunk(view[first : first + size], self._seed, expected=first_offset, offset=-1, until_offset=2**63 - 1)
+            if walk.end:
+                return first + walk.end, walk.next_offset
+            size = min(max(walk.needed, size + 1), last - first)
+
+    def _bad_batch(
+        self, file: File, segment: Segment, start: _Start, at: int, bad_offset: int, problem: str, cached_only: bool
+    ) -> None:
+        """A bad batch: returns if the index may be to blame (it is dropped, begin at the start), else raises LogDamagedError."""
+        if cached_only:
+            raise WouldBlock  # searching on takes long
+        if start.is_derived:
+            self._hints.clear()
+            segment.index = None
+            segment.remove_index()
+            return
+        self._register(file, segment, start.position + at, bad_offset, problem)
+
+    def _register(self, file: File, segment: Segment, position: int, bad_offset: int, problem: str) -> None:
+        end = segment.size_bytes
+        found = find_whole_batch(file, self._seed, position=position + 8, end=end, min_offset=bad_offset + 1)
+        if found is None:
+            damaged = DamagedRange(bad_offset, segment.next_offset, problem, -1, 0)
+        else:
+            damaged = DamagedRange(bad_offset, found[1].base_offset, problem, segment.base_offset, found[0])
+        self.damaged = (*self.damaged, damaged)
+        raise damage_error(self._name, damaged)
+
+    def _storage_error(self, offset: int, error: OSError) -> StorageError:
+        wait = " (too many open files)" if error.errno in (errno.EMFILE, errno.ENFILE) else ""
+        return StorageError(f"{self._name}: reading at offset {offset} failed: {error.strerror}{wait}", retry_after_ms=100)

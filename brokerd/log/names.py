@@ -1,0 +1,45 @@
+"""Names of files in a data directory. A client's string never becomes one of them.
+
+lock meta leader-epoch clean-shutdown checkpoint topics producer-ids      the data directory's own
+<topic id>-<partition>/<base offset, 20 digits>.log .index .timeindex     a segment and what is derived from it
+<topic id>-<partition>/<offset, 20 digits>.snapshot                       producer state below that offset
+<topic id>-<partition>/leader-epochs                                      first offset of each leader epoch
+"""
+
+from __future__ import annotations
+
+import re
+
+from brokerd.ids import TopicIdPartition
+
+LOG_SUFFIX = ".log"
+INDEX_SUFFIX = ".index"
+TIME_INDEX_SUFFIX = ".timeindex"
+SNAPSHOT_SUFFIX = ".snapshot"
+LEADER_EPOCHS = "leader-epochs"
+META = "meta"
+LEADER_EPOCH = "leader-epoch"
+CLEAN_SHUTDOWN = "clean-shutdown"
+CHECKPOINT = "checkpoint"
+TOPICS = "topics"
+PRODUCER_IDS = "producer-ids"
+
+_OFFSET_FILE = re.compile(r"([0-9]{20})(\.[a-z]+)")
+_PARTITION = re.compile(r"([0-9a-f]{32})-(0|[1-9][0-9]{0,9})")
+
+
+def offset_file(offset: int, suffix: str) -> str:
+    """Name of a file that belongs to an offset: sorts by it."""
+    return f"{offset:020d}{suffix}"
+
+
+def parse_offset_file(name: str) -> tuple[int, str] | None:
+    """(offset, suffix), or None if the name is not of that form."""
+    match = _OFFSET_FILE.fullmatch(name)
+    return (int(match[1]), match[2]) if match else None
+
+
+def parse_partition_directory(name: str) -> TopicIdPartition | None:
+    """The partition whose directory has this name, or None."""
+    match = _PARTITION.fullmatch(name)
+    return TopicIdPartition(bytes.fromhex(match[1]), int(match[2])) if match else None

@@ -1,0 +1,136 @@
+"""What a data directory knows of itself: format version, ids, leader epoch, clean-shutdown mark, block of producer ids."""
+
+from __future__ import annotations
+
+import contextlib
+import uuid
+from typing import NamedTuple
+
+from brokerd.errors import DataDirectoryError
+from brokerd.ids import TopicIdPartition
+from brokerd.log.documents import DocumentError, read_json, write_json
+from brokerd.log.files import Files
+from brokerd.log.names import CLEAN_SHUTDOWN, LEADER_EPOCH, META, PRODUCER_IDS, parse_partition_directory
+
+FORMAT_VERSION = 1
+META_KIND = "data-directory"
+EPOCH_KIND = "leader-epoch"
+CLEAN_KIND = "clean-shutdown"
+PRODUCER_IDS_KIND = "producer-ids"
+PRODUCER_ID_BLOCK = 1_000
+
+
+class Meta(NamedTuple):
+    """Written once, when the directory is first used."""
+
+    cluster_id: str
+    node_id: int
+    directory_id: str
+
+
+class CleanSegment(NamedTuple):
+    """A segment as a clean shutdown left it."""
+
+    base_offset: int
+    size_bytes: int
+
+
+class CleanLog(NamedTuple):
+    """A partition as a clean shutdown left it."""
+
+    log_end_offset: int
+    segments: tuple[CleanSegment, ...]
+
+
+CleanLogs = dict[TopicIdPartition, CleanLog]
+
+
+def read_meta(files: Files) -> Meta | None:
+    """The directory's ids; None if it is new. Raises DataDirectoryError if the format version is not known."""
+    try:
+        value = read_json(files, META, META_KIND, FORMAT_VERSION)
+    except FileNotFoundError:
+        return None
+    except DocumentError as error:
+        raise _damaged(META, error) from None
+    return Meta(value["cluster_id"], value["node_id"], value["directory_id"])
+
+
+def create_meta(files: Files, node_id: int) -> Meta:
+    """Makes the ids of a new directory. Raises OSError."""
+    meta = Meta(str(uuid.uuid4()), node_id, str(uuid.uuid4()))
+    write_json(files, META, META_KIND, FORMAT_VERSION, meta._asdict())
+    return meta
+
+
+def read_epoch(files: Files) -> int:
+    """The epoch of the last start; 0 if there was none. Raises DataDirectoryError."""
+    try:
+        return int(read_json(files, LEADER_EPOCH, EPOCH_KIND, FORMAT_VERSION)["leader_epoch"])
+    except FileNotFoundError:
+        return 0
+    except DocumentError as error:
+        raise _damaged(LEADER_EPOCH, error) from None
+
+
+def write_epoch(files: Files, epoch: int) -> None:
+    """Makes the epoch of this start durable. Raises OSError."""
+    write_json(files, LEADER_EPOCH, EPOCH_KIND, FORMAT_VERSION, {"leader_epoch": epoch})
+
+
+def take_clean_mark(files: Files, ended_epoch: int) -> CleanLogs:
+    """The logs as the run that just ended closed them, empty if it did not close; the mark is gone on return. Raises OSError."""
+    try:
+        value = read_json(files, CLEAN_SHUTDOWN, CLEAN_KIND, FORMAT_VERSION)
+    except FileNotFoundError:
+        return {}
+    except DocumentError:
+        value = {"leader_epoch": -1}
+    files.unlink(CLEAN_SHUTDOWN)
+    files.sync_dir()
+    if value["leader_epoch"] != ended_epoch:
+        return {}
+    logs: CleanLogs = {}
+    for name, (end, segments) in value["partitions"].items():
+        tp = parse_partition_directory(name)
+        if tp is not None:
+            logs[tp] = CleanLog(end, tuple(CleanSegment(*segment) for segment in segments))
+    return logs
+
+
+def write_clean_mark(files: Files, epoch: int, logs: CleanLogs) -> None:
+    """Says that these logs are closed, flushed and have a snapshot at their end. The last write of a run. Raises OSError."""
+    partitions = {tp.directory_name: (log.log_end_offset, log.segments) for tp, log in logs.items()}
+    write_json(files, CLEAN_SHUTDOWN, CLEAN_KIND, FORMAT_VERSION, {"leader_epoch": epoch, "partitions": partitions})
+
+
+class ProducerIds:
+    """Producer ids that are never given twice: taken in blocks, a block being durable before its first id is used."""
+
+    def __init__(self, files: Files) -> None:
+        self._files = files
+        self._next = 0
+        self._limit = 0
+
+    def open(self) -> None:
+        """Begins at the next unused block. Raises DataDirectoryError."""
+        with contextlib.suppress(FileNotFoundError):
+            try:
+                self._next = self._limit = int(
+                    read_json(self._files, PRODUCER_IDS, PRODUCER_IDS_KIND, FORMAT_VERSION)["next_block"]
+                )
+            except DocumentError as error:
+                raise _damaged(PRODUCER_IDS, error) from None
+
+    def take(self) -> int:
+        """A new id. Raises OSError if a new block could not be made durable."""
+        if self._next == self._limit:
+            limit = self._limit + PRODUCER_ID_BLOCK
+            write_json(self._files, PRODUCER_IDS, PRODUCER_IDS_KIND, FORMAT_VERSION, {"next_block": limit})
+            self._limit = limit
+        self._next += 1
+        return self._next - 1
+
+
+def _damaged(name: str, error: DocumentError) -> DataDirectoryError:
+    return DataDirectoryError(f"the file {name} of the data directory is damaged ({error.message}); `brokerd doctor` tells more")

@@ -1,0 +1,455 @@
+"""The log of one partition: accept, stamp, write; flush; read; forget old segments.
+
+    log_start_offset <= last_stable_offset <= high_watermark <= log_end_offset
+
+High watermark is what has been flushed. Everything here runs in the event loop but `read`, the look-ups by time and
+FlushTask.run. What is read back after a crash is recovery's business (recovery.py).
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from brokerd.config.topic import TopicConfig
+from brokerd.errors import (
+    Fate,
+    InvalidTxnStateError,
+    LogDamagedError,
+    OffsetOutOfRangeError,
+    ResourceExhaustedError,
+    StorageError,
+    UnknownTopicIdError,
+)
+from brokerd.ids import TopicIdPartition, TopicPartition
+from brokerd.log.checkpoint import CheckpointEntry
+from brokerd.log.damage import DamagedRange, damage_error
+from brokerd.log.files import Files, is_no_space
+from brokerd.log.flush_task import FlushTask, SealedSegment
+from brokerd.log.leader_epochs import LeaderEpochs
+from brokerd.log.log_reader import FetchDataInfo, LogReader
+from brokerd.log.open_files import Handle, OpenFiles
+from brokerd.log.producer_state import BatchMetadata, ProducerStateEntry, ProducerStates
+from brokerd.log.segment import Segment
+from brokerd.log.snapshots import Snapshot, encode_snapshot
+from brokerd.log.timestamps import OffsetAndTimestamp, find_by_timestamp
+from brokerd.record.batch import RecordBatch
+from brokerd.record.header import crc_seed, decode_header, stamp
+
+logger = logging.getLogger(__name__)
+
+# A restart checks payloads of about so many durable bytes; what is older is checked when it is read, and by the doctor.
+RECOVERY_WINDOW_BYTES = 64 * 1_048_576
+_RETRY_AFTER_MS = 200
+_EMFILE = 24
+
+
+class LogAppendInfo(NamedTuple):
+    """Where a batch stands. It is durable once high_watermark > last_offset, also if `is_duplicate`."""
+
+    base_offset: int
+    last_offset: int
+    append_timestamp: int
+    is_duplicate: bool
+    log_start_offset: int
+
+
+@dataclass(slots=True)
+class LogResources:
+    """What all logs of a data directory share."""
+
+    files: Files
+    open_files: OpenFiles
+    leader_epoch: int
+    max_producer_ids: int
+    # Writes the checkpoint durably, with the log starts as they are now. Raises OSError.
+    write_checkpoint: Callable[[], None]
+
+
+@dataclass(slots=True)
+class LogState:
+    """What recovery found, or what a new partition begins with."""
+
+    segments: list[Segment]
+    producers: ProducerStates
+    epochs: LeaderEpochs
+    log_start_offset: int
+    log_end_offset: int
+    recovery_point: int
+    damaged: list[DamagedRange] = field(default_factory=list)
+    read_only_reason: str = ""
+    snapshot_offsets: list[int] = field(default_factory=list)
+
+
+class PartitionLog:
+    """See the module."""
+
+    def __init__(self, tp: TopicIdPartition, topic: str, config: TopicConfig, resources: LogResources, state: LogState) -> None:
+        self.tp = tp
+        self.topic = topic
+        self.name = str(TopicPartition(topic, tp.partition))
+        self.config = config
+        self.is_deleted = False
+        self.log_start_offset = state.log_start_offset
+        self.log_end_offset = state.log_end_offset
+        self.high_watermark = state.log_end_offset
+        self.recovery_point = state.recovery_point
+        self.snapshot_offsets = state.snapshot_offsets
+        self._resources = resources
+        self._seed = crc_seed(tp)
+        self._producers = state.producers
+        self._epochs = state.epochs
+        self._epochs_to_write = False
+        self._open_transactions_from: int | None = state.producers.first_open_offset()
+        self._read_only_reason = state.read_only_reason
+        self._failure: OSError | None = None
+        self._sealed: list[SealedSegment] = []
+        self._flush_under_way: FlushTask | None = None
+        self._appended_bytes = 0
+        self._flushed_bytes = 0
+        self._recovery_mark = (state.log_end_offset, 0)  # (offset, flushed bytes) that becomes the recovery point next
+        self._durable_max_timestamp = max((segment.max_timestamp for segment in state.segments), default=-1)
+        self._reader = LogReader(self.name, self._seed, resources.open_files, index_interval_bytes=config.index_interval_bytes)
+        self._reader.segments = tuple(state.segments)
+        self._reader.damaged = tuple(state.damaged)
+
+    # What it is
+
+    @property
+    def leader_epoch(self) -> int:
+        """The epoch that stamps what is appended now."""
+        return self._resources.leader_epoch
+
+    @property
+    def last_stable_offset(self) -> int:
+        """End of what is decided: below it no damage and no open transaction."""
+        limits = [damaged.first_offset for damaged in self._reader.damaged]
+        if self._open_transactions_from is not None:
+            limits.append(self._open_transactions_from)
+        return max(min([self.high_watermark, *limits]), self.log_start_offset)
+
+    @property
+    def size_bytes(self) -> int:
+        """Bytes of all segments."""
+        return sum(segment.size_bytes for segment in self.segments)
+
+    @property
+    def segments(self) -> tuple[Segment, ...]:
+        """Oldest first; the last one is appended to."""
+        return self._reader.segments
+
+    @property
+    def segment_count(self) -> int:
+        """Number of segments."""
+        return len(self.segments)
+
+    @property
+    def producer_count(self) -> int:
+        """Producer ids remembered."""
+        return len(self._producers)
+
+    @property
+    def producers(self) -> dict[int, ProducerStateEntry]:
+        """State of each producer id."""
+        return self._producers.entries
+
+    @property
+    def epochs(self) -> LeaderEpochs:
+        """Where each leader epoch began."""
+        return self._epochs
+
+    @property
+    def dirty_bytes(self) -> int:
+        """Bytes appended and not yet flushed; 0 once the log has stopped."""
+        return 0 if self._failure is not None else self._appended_bytes - self._flushed_bytes
+
+    @property
+    def is_dirty(self) -> bool:
+        """True if a flush has something to do."""
+        return self.dirty_bytes > 0
+
+    @property
+    def failure(self) -> OSError | None:
+        """The failed flush that stopped this log."""
+        return self._failure
+
+    @property
+    def damaged_ranges(self) -> tuple[DamagedRange, ...]:
+        """Ranges that can not be read."""
+        return self._reader.damaged
+
+    @property
+    def damage(self) -> LogDamagedError | None:
+        """Why appends are refused, if something that was durable is no longer whole."""
+        return damage_error(self.name, self._reader.damaged[0]) if self._reader.damaged else None
+
+    # Append
+
+    def append(self, batch: RecordBatch, *, now_wall_ms: int, is_open_member: bool = False) -> LogAppendInfo:
+        """Writes a batch that `check_produced` let pass. `is_open_member`: its producer is a member of an open transaction.
+
+        Nothing is waited for but the write into the page cache. Raises WireErrors that say their fate.
+        """
+        self._check_writable()
+        header = batch.header
+        if header.is_transactional and not is_open_member:
+            raise InvalidTxnStateError(
+                f"{self.name}: producer {header.producer_id} in epoch {header.producer_epoch} is no member of an open transaction",
+                fate=Fate.NOT_APPENDED,
+            )
+        base_offset = self.log_end_offset
+        entry: ProducerStateEntry | None = None
+        if header.producer_id >= 0:
+            prepared = self._producers.prepare(header, base_offset, now_wall_ms)
+            if isinstance(prepared, BatchMetadata):
+                return LogAppendInfo(prepared.base_offset, prepared.last_offset, prepared.timestamp, True, self.log_start_offset)
+            entry = prepared
+        stamped = stamp(
+            batch.header_bytes,
+            base_offset=base_offset,
+            append_timestamp=now_wall_ms,
+            leader_epoch=self.leader_epoch,
+            is_log_append_time=self.config.message_timestamp_type == "LogAppendTime",
+            seed=self._seed,
+        )
+        try:
+            segment = self._writable_segment(header.size, now_wall_ms)
+            segment.append([stamped, memoryview(batch.data)[header.header_size :]], header.size)
+        except OSError as error:
+            raise self._append_error(error) from error
+        segment.note(decode_header(stamped), self.config.index_interval_bytes)
+        if entry is not None:
+            self._producers.commit(header.producer_id, entry)
+            if entry.txn_first_offset >= 0 and self._open_transactions_from is None:
+                self._open_transactions_from = entry.txn_first_offset
+        if self._epochs.assign(self.leader_epoch, base_offset):
+            self._epochs_to_write = True
+        self._appended_bytes += header.size
+        self.log_end_offset = segment.next_offset
+        return LogAppendInfo(base_offset, segment.next_offset - 1, now_wall_ms, False, self.log_start_offset)
+
+    def _check_writable(self) -> None:
+        if self.is_deleted:
+            raise UnknownTopicIdError(f"{self.name} is deleted", fate=Fate.NOT_APPENDED)
+        if self._failure is not None:
+            raise StorageError(
+                f"{self.name} takes no appends: a flush failed ({self._failure.strerror}); restart when the disk is well",
+                fate=Fate.NOT_APPENDED,
+            )
+        if self._reader.damaged:
+            raise damage_error(self.name, self._reader.damaged[0], fate=Fate.NOT_APPENDED)
+        if self._read_only_reason:
+            raise LogDamagedError(f"{self.name} is read-only: {self._read_only_reason}", fate=Fate.NOT_APPENDED)
+
+    def _writable_segment(self, size: int, now_wall_ms: int) -> Segment:
+        """The last segment, or a new one if the batch does not fit or the last one is old. Raises OSError."""
+        active = self.segments[-1]
+        if active.size_bytes == 0:
+            return active
+        is_full = active.size_bytes + size > self.config.segment_bytes
+        is_old = now_wall_ms - active.first_append_timestamp >= self.config.segment_ms
+        return self._roll() if is_full or is_old else active
+
+    def _roll(self) -> Segment:
+        active = self.segments[-1]
+        active.cut_excess()
+        segment = Segment(
+            self._resources.files, self._resources.open_files, self.tp.directory_name, self.log_end_offset, self._seed
+        )
+        segment.create()
+        self._sealed.append(SealedSegment(active, self.snapshot_body()))
+        self.snapshot_offsets.append(self.log_end_offset)
+        self._reader.segments = (*self.segments, segment)
+        return segment
+
+    def _append_error(self, error: OSError) -> StorageError | ResourceExhaustedError:
+        # Bytes that could not be cut off again may come back as a whole batch after a crash.
+        fate = Fate.UNKNOWN if self.segments[-1].has_excess_bytes else Fate.NOT_APPENDED
+        if error.errno == _EMFILE:
+            return ResourceExhaustedError(f"{self.name}: too many open files", fate=fate, retry_after_ms=_RETRY_AFTER_MS)
+        what = "the disk is full" if is_no_space(error) else f"the write failed ({error.strerror})"
+        return StorageError(f"{self.name}: {what}", fate=fate, retry_after_ms=_RETRY_AFTER_MS)
+
+    # Flush
+
+    def prepare_flush(self) -> FlushTask | None:
+        """What a flush has to do now; None if nothing is dirty or one is under way."""
+        if self._flush_under_way is not None or not self.is_dirty:
+            return None
+        handles: list[Handle] = []
+        for segment in (*(sealed.segment for sealed in self._sealed), self.segments[-1]):
+            if segment.dirty_handle is not None:
+                handles.append(segment.dirty_handle)
+                segment.dirty_handle = None
+        task = FlushTask(
+            self._resources.files,
+            self.tp.directory_name,
+            self._seed,
+            end_offset=self.log_end_offset,
+            appended_bytes=self._appended_bytes,
+            max_timestamp=max(segment.max_timestamp for segment in self.segments),
+            handles=handles,
+            sealed=self._sealed,
+            epochs=tuple(self._epochs.entries) if self._epochs_to_write else None,
+        )
+        self._sealed = []
+        self._epochs_to_write = False
+        self._flush_under_way = task
+        return task
+
+    def complete_flush(self, task: FlushTask) -> bool:
+        """After `task.run()` returned. True if the high watermark moved."""
+        self._end_flush(task)
+        if task.derived_error is not None:
+            self._epochs_to_write = True
+            logger.warning(
+                "%s: could not write index or snapshot (%s); a restart reads more of the log instead", self.name, task.derived_error
+            )
+        moved = task.end_offset > self.high_watermark
+        self.high_watermark = max(self.high_watermark, task.end_offset)
+        self._flushed_bytes = task.appended_bytes
+        self._durable_max_timestamp = max(self._durable_max_timestamp, task.max_timestamp)
+        return moved
+
+    def fail_flush(self, task: FlushTask, error: OSError) -> None:
+        """After `task.run()` raised: the log stops, for nothing is known of those pages. Its readers go on."""
+        self._end_flush(task)
+        self._failure = error
+        for segment in self.segments:
+            segment.release_dirty()
+
+    def flush(self) -> None:
+        """Flushes all, waiting for the disk. Raises OSError: then the log has stopped."""
+        task = self.prepare_flush()
+        if task is not None:
+            try:
+                task.run()
+            except OSError as error:
+                self.fail_flush(task, error)
+                raise
+            self.complete_flush(task)
+
+    def _end_flush(self, task: FlushTask) -> None:
+        self._flush_under_way = None
+        task.release(self._resources.open_files)
+
+    # Read
+
+    def read(self, offset: int, *, max_bytes: int, until_offset: int, cached_only: bool) -> FetchDataInfo:
+        """Whole batches from the one that holds `offset` on, below `until_offset`, about `max_bytes`; the first one even if larger.
+
+        Empty if there is nothing to read yet. Raises OffsetOutOfRangeError, LogDamagedError, StorageError, and WouldBlock with
+        `cached_only` if the disk would have to be waited for: ask again in a thread, with cached_only=False.
+        """
+        if not self.log_start_offset <= offset <= self.log_end_offset:
+            raise OffsetOutOfRangeError(
+                f"{self.name}: offset {offset} is out of range, the log has {self.log_start_offset} to {self.log_end_offset}",
+                log_start_offset=self.log_start_offset,
+            )
+        return self._reader.read(
+            offset, max_bytes=max_bytes, until_offset=min(until_offset, self.log_end_offset), cached_only=cached_only
+        )
+
+    def offset_for_timestamp(self, timestamp_ms: int) -> OffsetAndTimestamp | None:
+        """The first durable record whose timestamp is at least `timestamp_ms`; None if there is none. Reads: call it in a thread.
+
+        Raises StorageError.
+        """
+        try:
+            return find_by_timestamp(self, self._resources.open_files, self._seed, timestamp_ms)
+        except OSError as error:
+            raise StorageError(f"{self.name}: reading failed ({error.strerror})", retry_after_ms=_RETRY_AFTER_MS) from error
+
+    def max_timestamp_offset(self) -> OffsetAndTimestamp | None:
+        """The first durable record with the largest timestamp; None if the log is empty. As offset_for_timestamp."""
+        return self.offset_for_timestamp(self._durable_max_timestamp) if self.high_watermark > self.log_start_offset else None
+
+    # Forgetting
+
+    def delete_records(self, before_offset: int) -> int:
+        """Moves the log start up to `before_offset` (-1: the high watermark), durably on return. Returns the new log start.
+
+        Raises OffsetOutOfRangeError, StorageError.
+        """
+        target = self.high_watermark if before_offset == -1 else before_offset
+        if not 0 <= target <= self.high_watermark:
+            raise OffsetOutOfRangeError(
+                f"{self.name}: can not delete records before offset {before_offset}, the high watermark is {self.high_watermark}"
+            )
+        if target > self.log_start_offset:
+            before, self.log_start_offset = self.log_start_offset, target
+            try:
+                self._resources.write_checkpoint()
+            except OSError as error:
+                self.log_start_offset = before
+                raise StorageError(f"{self.name}: the log start could not be written ({error.strerror})") from error
+        return self.log_start_offset
+
+    def expire_producers(self, before_ms: int) -> int:
+        """Forgets producers silent since before `before_ms`; returns how many."""
+        return self._producers.expire(before_ms)
+
+    def roll_if_expired(self, now_wall_ms: int) -> None:
+        """Closes the last segment once all it holds is past retention.ms, so that retention can take it. Raises OSError."""
+        active = self.segments[-1]
+        is_expired = self.config.retention_ms >= 0 and now_wall_ms - active.max_append_timestamp > self.config.retention_ms
+        if active.size_bytes and is_expired and not self.is_dirty and self._flush_under_way is None and not self._is_stopped():
+            self._roll()
+            self._resources.files.sync_dir(self.tp.directory_name)
+
+    def retained_from(self, now_wall_ms: int) -> int:
+        """The log start that retention by time and size asks for: a segment's base offset, or the present log start."""
+        start = self.log_start_offset
+        size = self.size_bytes
+        limit = self.last_stable_offset
+        for segment, successor in zip(self.segments, self.segments[1:], strict=False):
+            is_old = self.config.retention_ms >= 0 and now_wall_ms - segment.max_append_timestamp > self.config.retention_ms
+            is_excess = self.config.retention_bytes >= 0 and size - segment.size_bytes >= self.config.retention_bytes
+            if successor.base_offset > limit or not (is_old or is_excess):
+                break
+            size -= segment.size_bytes
+            start = max(start, successor.base_offset)
+        return start
+
+    def remove_segments_below_start(self) -> int:
+        """Removes segments that lie below the log start, once that is in the checkpoint. Returns how many. Raises OSError."""
+        removed = 0
+        while len(self.segments) > 1 and self.segments[1].base_offset <= self.log_start_offset and not self._is_stopped():
+            oldest = self.segments[0]
+            if oldest.dirty_handle is not None or any(sealed.segment is oldest for sealed in self._sealed):
+                break
+            self._reader.segments = self.segments[1:]
+            oldest.remove()
+            removed += 1
+        if removed:
+            self._reader.forget_hints()
+            self._resources.files.sync_dir(self.tp.directory_name)
+        return removed
+
+    def _is_stopped(self) -> bool:
+        return bool(self.is_deleted or self._failure or self._reader.damaged or self._read_only_reason)
+
+    # For the checkpoint and the end
+
+    def checkpoint_entry(self) -> CheckpointEntry:
+        """What the checkpoint says of this log from now on."""
+        mark_offset, mark_bytes = self._recovery_mark
+        if self._flushed_bytes - mark_bytes >= RECOVERY_WINDOW_BYTES:
+            self.recovery_point = mark_offset
+            self._recovery_mark = (self.high_watermark, self._flushed_bytes)
+        return CheckpointEntry(min(self.recovery_point, self.high_watermark), self.high_watermark, self.log_start_offset)
+
+    def snapshot_body(self) -> bytes:
+        """Producer state and epochs at the log end, as a snapshot file has them."""
+        return encode_snapshot(
+            Snapshot(self._seed, self.log_end_offset, self._epochs.below(self.log_end_offset), self._producers.entries)
+        )
+
+    def mark_deleted(self) -> None:
+        """The topic is gone: appends are refused from now on, descriptors are given back when nobody uses them."""
+        self.is_deleted = True
+        for segment in self.segments:
+            segment.release_dirty()
+            self._resources.open_files.drop(segment.path)

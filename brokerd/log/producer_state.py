@@ -1,0 +1,179 @@
+"""What one partition accepts from idempotent producers: the table of answers in ARCHITECTURE.md ("Producer state").
+
+Pure: `prepare` decides on immutable entries and changes nothing; `commit` puts the new entry in once the batch is
+written. `replay` takes what the log already holds, without judging it. Snapshots of the state are in snapshots.py.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from brokerd.errors import (
+    DuplicateSequenceError,
+    Fate,
+    InvalidProducerEpochError,
+    OutOfOrderSequenceError,
+    ResourceExhaustedError,
+    UnknownProducerIdError,
+)
+from brokerd.record.header import SEQUENCE_MAX, BatchHeader, add_sequence
+
+WINDOW_BATCHES = 5  # as many as Kafka remembers, and as many as a producer has in flight
+NO_OFFSET = -1
+
+
+class BatchMetadata(NamedTuple):
+    """One accepted batch. Sequences are inclusive; `timestamp` is the append's, ms."""
+
+    first_sequence: int
+    last_sequence: int
+    base_offset: int
+    last_offset: int
+    timestamp: int
+
+
+class ProducerStateEntry(NamedTuple):
+    """One producer id: its epoch and its last batches, oldest first (at least one)."""
+
+    epoch: int
+    batches: tuple[BatchMetadata, ...]
+    has_wrapped: bool  # the sequence went past 2^31-1 in this epoch: every smaller number has been used
+    txn_first_offset: int = NO_OFFSET
+
+    @property
+    def last_sequence(self) -> int:
+        """Sequence of the last record accepted."""
+        return self.batches[-1].last_sequence
+
+    @property
+    def last_timestamp(self) -> int:
+        """When the last batch was appended, ms."""
+        return self.batches[-1].timestamp
+
+
+class ProducerStates:
+    """All producers of one partition."""
+
+    def __init__(self, name: str, *, limit: int) -> None:
+        self._name = name
+        self._limit = limit
+        self.entries: dict[int, ProducerStateEntry] = {}
+
+    def __len__(self) -> int:
+        return len(self.entries)
+
+    def prepare(self, header: BatchHeader, base_offset: int, timestamp: int) -> ProducerStateEntry | BatchMetadata:
+        """The entry to commit after the append of this batch, or the batch that it repeats. Changes nothing.
+
+        Raises what section "Producer state" of ARCHITECTURE.md says, all with fate NOT_APPENDED but
+        DuplicateSequenceError, whose batch is in the log.
+        """
+        entry = self.entries.get(header.producer_id)
+        if entry is None:
+            self._check_unknown(header)
+        elif header.producer_epoch < entry.epoch:
+            raise InvalidProducerEpochError(
+                f"{self._subject(header)} has epoch {header.producer_epoch}, but epoch {entry.epoch} has written since: "
+                "a newer producer took over",
+                fate=Fate.NOT_APPENDED,
+                current_epoch=entry.epoch,
+            )
+        elif header.producer_epoch > entry.epoch:
+            if header.base_sequence != 0:
+                raise self._out_of_order(header, 0, entry.epoch)
+        else:
+            repeated = self._check_sequence(header, entry)
+            if repeated is not None:
+                return repeated
+        return _extended(entry, header, base_offset, timestamp)
+
+    def commit(self, producer_id: int, entry: ProducerStateEntry) -> None:
+        """Puts in what `prepare` returned."""
+        self.entries[producer_id] = entry
+
+    def replay(self, header: BatchHeader) -> None:
+        """Takes a batch of the log as it stands."""
+        if header.producer_id < 0 or header.is_control:
+            return
+        entry = self.entries.get(header.producer_id)
+        if entry is not None and (
+            header.producer_epoch != entry.epoch or header.base_sequence != add_sequence(entry.last_sequence, 1)
+        ):
+            # Only a forgotten producer begins again within an epoch.
+            entry = None
+        self.entries[header.producer_id] = _extended(entry, header, header.base_offset, header.append_timestamp)
+
+    def end_transaction(self, producer_ids: list[int]) -> None:
+        """Forgets members whose marker is in the log: their ids are never used again."""
+        for producer_id in producer_ids:
+            self.entries.pop(producer_id, None)
+
+    def first_open_offset(self) -> int | None:
+        """First offset of any open transaction."""
+        return min((entry.txn_first_offset for entry in self.entries.values() if entry.txn_first_offset >= 0), default=None)
+
+    def expire(self, before_ms: int) -> int:
+        """Forgets producers silent since before `before_ms` that have no open transaction; returns how many."""
+        silent = [pid for pid, entry in self.entries.items() if entry.last_timestamp < before_ms and entry.txn_first_offset < 0]
+        for producer_id in silent:
+            del self.entries[producer_id]
+        return len(silent)
+
+    def _check_unknown(self, header: BatchHeader) -> None:
+        if header.base_sequence != 0:
+            raise UnknownProducerIdError(
+                f"{self._subject(header)} begins at sequence {header.base_sequence}, but nothing is known of that producer here: "
+                "it was silent for longer than producer.id.expiration.ms, or its records are gone",
+                fate=Fate.NOT_APPENDED,
+            )
+        if len(self.entries) >= self._limit:
+            raise ResourceExhaustedError(
+                f"{self._name} remembers {len(self.entries)} producers, as many as max.producer.ids.per.partition allows",
+                fate=Fate.NOT_APPENDED,
+                retry_after_ms=1_000,
+            )
+
+    def _check_sequence(self, header: BatchHeader, entry: ProducerStateEntry) -> BatchMetadata | None:
+        first, last = header.base_sequence, header.last_sequence
+        for batch in entry.batches:
+            if batch.first_sequence == first and batch.last_sequence == last:
+                return batch
+        expected = add_sequence(entry.last_sequence, 1)
+        if first == expected:
+            return None
+        # How far behind the expected number it begins; after a wrap, half the ring counts as behind.
+        behind = (expected - first) & SEQUENCE_MAX if entry.has_wrapped else entry.last_sequence + 1 - first
+        is_used = behind > 0 and (not entry.has_wrapped or behind <= (SEQUENCE_MAX + 1) // 2)
+        if is_used and header.last_offset_delta < behind:
+            raise DuplicateSequenceError(
+                f"{self._subject(header)} sent sequences {first} to {last} again; they are in the log, "
+                f"but further back than the last {WINDOW_BATCHES} batches, so their offset is not known",
+                expected_sequence=expected,
+                current_epoch=entry.epoch,
+            )
+        raise self._out_of_order(header, expected, entry.epoch)
+
+    def _out_of_order(self, header: BatchHeader, expected: int, epoch: int) -> OutOfOrderSequenceError:
+        return OutOfOrderSequenceError(
+            f"{self._subject(header)} sent sequence {header.base_sequence} in epoch {header.producer_epoch}, "
+            f"but {expected} is expected (current epoch {epoch})",
+            fate=Fate.NOT_APPENDED,
+            expected_sequence=expected,
+            current_epoch=epoch,
+        )
+
+    def _subject(self, header: BatchHeader) -> str:
+        return f"{self._name}: producer {header.producer_id}"
+
+
+def _extended(entry: ProducerStateEntry | None, header: BatchHeader, base_offset: int, timestamp: int) -> ProducerStateEntry:
+    """The entry with this batch at its end; a new one if the producer is unknown or its epoch rose."""
+    first, last = header.base_sequence, header.last_sequence
+    batch = BatchMetadata(first, last, base_offset, base_offset + header.last_offset_delta, timestamp)
+    txn_first_offset = base_offset if header.is_transactional else NO_OFFSET
+    if entry is None or entry.epoch != header.producer_epoch:
+        return ProducerStateEntry(header.producer_epoch, (batch,), last < first, txn_first_offset)
+    has_wrapped = entry.has_wrapped or last < first or first < entry.last_sequence
+    if entry.txn_first_offset >= 0:
+        txn_first_offset = entry.txn_first_offset
+    return ProducerStateEntry(entry.epoch, (*entry.batches[1 - WINDOW_BATCHES :], batch), has_wrapped, txn_first_offset)

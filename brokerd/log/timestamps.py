@@ -1,0 +1,93 @@
+"""Look-up by time: from a timestamp to the first record that is not older.
+
+The index narrows it to a batch, and the batch's own timestamp column to the record. This is the one place where the broker
+looks into a payload, checked as readers check it.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from brokerd.errors import CorruptMessageError, UnsupportedVersionError
+from brokerd.log.files import File
+from brokerd.log.open_files import OpenFiles
+from brokerd.log.scan import Scan
+from brokerd.log.segment import Segment, batch_timestamp
+from brokerd.record.batch import RecordBatch
+from brokerd.record.header import BatchHeader, StampFlags
+
+if TYPE_CHECKING:
+    from brokerd.log.partition_log import PartitionLog
+
+_MAX_UNCOMPRESSED_BYTES = 268_435_456
+
+
+class OffsetAndTimestamp(NamedTuple):
+    """A record's offset and its timestamp, ms."""
+
+    offset: int
+    timestamp: int
+
+
+def find_by_timestamp(log: PartitionLog, open_files: OpenFiles, seed: int, timestamp_ms: int) -> OffsetAndTimestamp | None:
+    """See PartitionLog.offset_for_timestamp. Raises OSError."""
+    until = log.high_watermark
+    for segment in log.segments:
+        if segment.max_timestamp >= timestamp_ms and segment.next_offset > log.log_start_offset:
+            with open_files.use(segment.path) as file:
+                found = _find_in_segment(
+                    file, segment, seed, timestamp_ms, log.log_start_offset, until, log.config.index_interval_bytes
+                )
+            if found is not None:
+                return found
+    return None
+
+
+def _find_in_segment(
+    file: File, segment: Segment, seed: int, timestamp_ms: int, first_offset: int, until: int, index_interval_bytes: int
+) -> OffsetAndTimestamp | None:
+    offset, position = segment.loaded_index(index_interval_bytes).floor_by_time(timestamp_ms) or (segment.base_offset, 0)
+    scan = Scan(
+        file,
+        seed,
+        position=position,
+        end=segment.size_bytes,
+        next_offset=offset,
+        epoch=0,
+        max_epoch=2**31 - 1,
+        payload_from=2**63 - 1,
+    )
+    for header in scan:
+        if header.base_offset >= until:
+            return None
+        if batch_timestamp(header) >= timestamp_ms and header.last_offset >= first_offset:
+            found = _find_in_batch(file, scan.batch_position, header, timestamp_ms, first_offset)
+            if found is not None:
+                return found
+    return None
+
+
+def _find_in_batch(
+    file: File, position: int, header: BatchHeader, timestamp_ms: int, first_offset: int
+) -> OffsetAndTimestamp | None:
+    """The record within a batch; its base offset where records have no times of their own."""
+    whole = OffsetAndTimestamp(max(header.base_offset, first_offset), batch_timestamp(header))
+    if header.stamp_flags & StampFlags.LOG_APPEND_TIME or header.is_control or header.has_sparse_offsets:
+        return whole
+    batch = RecordBatch(header, pa.py_buffer(bytes(file.pread(header.size, position))))
+    try:
+        arrow_batch = batch.to_arrow(max_uncompressed_bytes=_MAX_UNCOMPRESSED_BYTES)
+    except (CorruptMessageError, UnsupportedVersionError):
+        return whole
+    times = arrow_batch.column("timestamp").cast(pa.int64())
+    # Microseconds to milliseconds, rounded down as Kafka's clients see them.
+    matches = pc.greater_equal(times, timestamp_ms * 1_000)
+    skipped = max(first_offset - header.base_offset, 0)
+    at = pc.index(matches.slice(skipped), True).as_py()
+    if at < 0:
+        return None if times.null_count == 0 else whole
+    at += skipped
+    return OffsetAndTimestamp(header.base_offset + at, times[at].as_py() // 1_000)
