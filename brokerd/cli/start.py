@@ -1,0 +1,109 @@
+"""`brokerd start`: runs a broker until SIGTERM or SIGINT. What a broker is made of is in brokerd/server/daemon.py."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import contextlib
+import logging
+import os
+import signal
+import sys
+from typing import TYPE_CHECKING
+
+from brokerd.config.broker import BrokerConfig
+from brokerd.config.load import load_broker_config
+from brokerd.errors import BrokerdError, ConfigError
+
+if TYPE_CHECKING:
+    SubParsers = argparse._SubParsersAction[argparse.ArgumentParser]  # noqa: SLF001 - argparse has no public name for it
+
+EXIT_OK = 0
+EXIT_FAILED = 1
+EXIT_USAGE = 2
+
+_DESCRIPTION = """\
+Runs a broker in the foreground until SIGTERM or SIGINT (Ctrl-C), then finishes what is under way and exits with 0.
+Without any option it just works: data in ./brokerd-data, on 127.0.0.1:9192. Once it serves, it prints the line
+"brokerd ready on HOST:PORT" on standard output; messages go to standard error.
+"""
+_EPILOG = """\
+settings come from, the last one wins: defaults, the --config file, the environment (BROKERD_LOG_SEGMENT_BYTES for
+log.segment.bytes), these options. conf/brokerd.toml lists them all.
+exit codes: 0 stopped cleanly, 1 could not start or failed, 2 wrong option or setting.
+"""
+
+
+def add_parser(subparsers: SubParsers) -> None:
+    """Registers the command."""
+    parser = subparsers.add_parser(
+        "start",
+        help="run a broker",
+        description=_DESCRIPTION,
+        epilog=_EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--config", metavar="FILE", help="TOML file with settings")
+    parser.add_argument(
+        "--data-dir", metavar="DIR", help="directory of all data, created if missing (data.dir; default ./brokerd-data)"
+    )
+    parser.add_argument("--host", help="address to listen on (host; default 127.0.0.1)")
+    parser.add_argument("--port", help="port to listen on, 0 picks a free one (port; default 9192)")
+    parser.add_argument(
+        "--set", metavar="NAME=VALUE", action="append", default=[], dest="settings", help="any setting; may be repeated"
+    )
+    parser.set_defaults(run=run)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Runs the broker; returns the exit code."""
+    try:
+        config = load_broker_config(path=args.config, environ=os.environ, flags=_flags(args))
+    except ConfigError as error:
+        return _fail(error, EXIT_USAGE)
+    logging.basicConfig(
+        level=config.log_level.upper(), stream=sys.stderr, format="%(asctime)s %(levelname)s %(name)s: %(message)s", force=True
+    )
+    try:
+        asyncio.run(_serve(config))
+    except BrokerdError as error:
+        return _fail(error, EXIT_FAILED)
+    return EXIT_OK
+
+
+def _flags(args: argparse.Namespace) -> dict[str, str]:
+    """Settings by name out of the options; a named option wins over --set."""
+    flags: dict[str, str] = {}
+    for text in args.settings:
+        name, equals, value = text.partition("=")
+        if not equals or not name.strip():
+            raise ConfigError(f"--set needs NAME=VALUE, not '{text}'")
+        flags[name.strip()] = value.strip()
+    named = {"data.dir": args.data_dir, "host": args.host, "port": args.port}
+    return flags | {name: value for name, value in named.items() if value is not None}
+
+
+async def _serve(config: BrokerConfig) -> None:
+    from brokerd.server.daemon import Daemon  # brings gRPC, which `brokerd start --help` does not need
+
+    loop = asyncio.get_running_loop()
+    stop_requested = asyncio.Event()
+
+    def request_stop() -> None:
+        stop_requested.set()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.remove_signal_handler(number)  # a second signal ends the process at once
+
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, request_stop)
+    daemon = Daemon(config)
+    await daemon.start()
+    with contextlib.suppress(OSError):  # nobody reads standard output any more: no reason to stop
+        print(f"brokerd ready on {config.host}:{daemon.port}", flush=True)
+    await stop_requested.wait()
+    await daemon.stop()
+
+
+def _fail(error: BrokerdError, code: int) -> int:
+    print(f"brokerd start: {error.message}", file=sys.stderr)
+    return code

@@ -1,0 +1,64 @@
+"""What happens without a request: retention, forgetting silent producers, the checkpoint. Small tasks on one loop.
+
+What each does is the log's business; here is only when. A failure is written to the log, and the next turn comes all the
+same.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+
+from brokerd.server.broker import Broker
+from brokerd.server.failures import internal
+
+logger = logging.getLogger(__name__)
+
+_PRODUCER_EXPIRY_INTERVAL_MS = 60_000
+
+
+class Background:
+    """The periodic jobs of one broker."""
+
+    def __init__(self, broker: Broker) -> None:
+        self._broker = broker
+        self._tasks: list[asyncio.Task[None]] = []
+
+    def start(self) -> None:
+        """Begins; call once, inside the event loop."""
+        config = self._broker.config
+        jobs: list[tuple[str, int, Callable[[], Awaitable[None]]]] = [
+            ("retention", config.log_retention_check_interval_ms, self._retention),
+            ("producer expiry", min(_PRODUCER_EXPIRY_INTERVAL_MS, config.producer_id_expiration_ms), self._producer_expiry),
+            ("checkpoint", config.log_checkpoint_interval_ms, self._checkpoint),
+        ]
+        self._tasks = [asyncio.create_task(_repeat(name, interval_ms, job), name=name) for name, interval_ms, job in jobs]
+
+    async def stop(self) -> None:
+        """Ends all jobs; one that is under way is ended at its next await."""
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    async def _retention(self) -> None:
+        removed = self._broker.logs.retention_pass(self._broker.clock.wall_ms())
+        if removed:
+            logger.info("retention removed %d segments", removed)
+
+    async def _producer_expiry(self) -> None:
+        self._broker.logs.expire_producers(self._broker.clock.wall_ms())
+
+    async def _checkpoint(self) -> None:
+        job = self._broker.logs.checkpoint_job(self._broker.clock.monotonic_ms())
+        if job is not None:
+            await asyncio.to_thread(job.run)
+
+
+async def _repeat(name: str, interval_ms: int, job: Callable[[], Awaitable[None]]) -> None:
+    while True:
+        await asyncio.sleep(interval_ms / 1000)
+        try:
+            await job()
+        except Exception as error:
+            internal(name, error)

@@ -1,0 +1,44 @@
+"""What the handlers share: one object that daemon.py builds and hands around. It decides nothing."""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+
+from brokerd.clock import Clock
+from brokerd.config.broker import BrokerConfig
+from brokerd.errors import NotReadyError
+from brokerd.log.log_manager import LogManager
+from brokerd.server.answers import AnswerQueue
+from brokerd.server.fence import InstanceFence
+from brokerd.server.limits import ByteBudget
+from brokerd.server.replica_manager import ReplicaManager
+
+
+class Broker:
+    """One running node. Build it inside the running event loop, after `logs` is open."""
+
+    def __init__(self, config: BrokerConfig, logs: LogManager, clock: Clock) -> None:
+        self.config = config
+        self.clock = clock
+        self.logs = logs
+        self.replicas = ReplicaManager(logs, config, clock)
+        self.fence = InstanceFence(max_instances=config.max_producer_instances)
+        self.in_flight = ByteBudget(config.max_in_flight_bytes)
+        self.answers = AnswerQueue()
+        self.readers = ThreadPoolExecutor(config.log_read_threads, thread_name_prefix="brokerd-read")
+        self.port = 0
+        self.is_stopping = False
+
+    def require_ready(self) -> None:
+        """Raises NotReadyError once the broker is about to stop."""
+        if self.is_stopping:
+            raise NotReadyError("the broker is stopping: try again, it or another will be back")
+
+    def begin_stop(self) -> None:
+        """From now on nothing new is taken."""
+        self.is_stopping = True
+
+    def close(self) -> None:
+        """Stops threads and timers, after all answers are out."""
+        self.replicas.close()
+        self.readers.shutdown(wait=True, cancel_futures=True)

@@ -1,0 +1,151 @@
+"""The composition root: the only place that builds the broker's parts. Starts them in order, stops them in reverse.
+
+Start: bind the port, open the data directory (recovery), serve. Stop: refuse what is new, answer parked fetches, wait for
+flushes and answers (at most shutdown.grace.ms), end the streams, close the logs.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import os
+import socket
+
+import grpc
+from grpc_health.v1 import health, health_pb2, health_pb2_grpc
+from grpc_reflection.v1alpha import reflection
+
+from brokerd.clock import Clock, SystemClock
+from brokerd.config.broker import BrokerConfig
+from brokerd.errors import BrokerdError
+from brokerd.log.files import Files, RealFiles
+from brokerd.log.log_manager import LogManager, RecoveryReport
+from brokerd.server.background import Background
+from brokerd.server.broker import Broker
+from brokerd.server.service import BrokerService
+from brokerd.wire.channel import SERVER_ARGUMENTS
+from brokerd.wire.methods import SERVICE
+from brokerd.wire.v1 import broker_pb2  # noqa: F401 - registers the service's descriptor for reflection
+
+logger = logging.getLogger(__name__)
+
+_SERVING = health_pb2.HealthCheckResponse.SERVING
+
+
+class ListenError(BrokerdError):
+    """The broker can not listen where it was told to."""
+
+
+class Daemon:
+    """One broker in this process. `files` and `clock` are the machine's own unless a test hands others in."""
+
+    def __init__(self, config: BrokerConfig, *, files: Files | None = None, clock: Clock | None = None) -> None:
+        self.config = config
+        self.port = 0  # the one really bound, from start() on
+        self._files = files
+        self._clock = clock if clock is not None else SystemClock()
+        self._health = health.aio.HealthServicer()
+        self._server: grpc.aio.Server | None = None
+        self._logs: LogManager | None = None
+        self._broker: Broker | None = None
+        self._service: BrokerService | None = None
+        self._background: Background | None = None
+
+    @property
+    def broker(self) -> Broker:
+        """The running broker's parts; there from start() to stop()."""
+        assert self._broker is not None
+        return self._broker
+
+    async def start(self) -> None:
+        """Returns once the broker serves. Raises ListenError, DataDirectoryError, and leaves nothing open then."""
+        try:
+            await self._start()
+        except BaseException:
+            await self._release()
+            raise
+
+    async def stop(self) -> None:
+        """Drains and closes; what was acknowledged is on disk, and the next start needs no recovery."""
+        assert self._broker is not None
+        assert self._service is not None
+        assert self._background is not None
+        self._broker.begin_stop()
+        await self._health.enter_graceful_shutdown()
+        await self._background.stop()
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(self.config.shutdown_grace_ms / 1000):
+                self._broker.replicas.fetch_purgatory.force_complete_all()
+                await self._broker.replicas.flusher.drain()
+                await self._service.drain()
+                await self._service.close_streams()
+        await self._release()
+        logger.info("stopped")
+
+    async def _start(self) -> None:
+        self._server = grpc.aio.server(options=SERVER_ARGUMENTS)
+        self.port = _bind(self._server, self.config.host, self.config.port)
+        files = self._files if self._files is not None else RealFiles(self.config.data_dir)
+        logs = self._logs = LogManager(self.config, files, self._clock)
+        report = await asyncio.to_thread(logs.open)
+        logger.info("data directory %s: %s", self.config.data_dir, _summary(report))
+        self._broker = Broker(self.config, logs, self._clock)
+        self._broker.port = self.port
+        self._service = BrokerService(self._broker)
+        self._server.add_generic_rpc_handlers((self._service.generic_handler(),))
+        health_pb2_grpc.add_HealthServicer_to_server(self._health, self._server)
+        reflection.enable_server_reflection((SERVICE, health.SERVICE_NAME, reflection.SERVICE_NAME), self._server)
+        self._background = Background(self._broker)
+        self._background.start()
+        await self._server.start()
+        for name in (health.OVERALL_HEALTH, SERVICE):
+            await self._health.set(name, _SERVING)
+
+    async def _release(self) -> None:
+        """Closes whatever is open, in reverse order."""
+        if self._background is not None:
+            await self._background.stop()
+        if self._server is not None:
+            await self._server.stop(0)
+        if self._broker is not None:
+            self._broker.replicas.produce_purgatory.force_complete_all()
+            self._broker.close()
+        if self._logs is not None:
+            await asyncio.to_thread(self._logs.close)
+        self._background = self._server = self._broker = self._logs = None
+
+
+def _bind(server: grpc.aio.Server, host: str, port: int) -> int:
+    address = f"[{host}]:{port}" if ":" in host and not host.startswith("[") else f"{host}:{port}"
+    try:
+        bound = server.add_insecure_port(address)
+    except RuntimeError:
+        bound = 0
+    if bound == 0:
+        raise ListenError(f"can not listen on {address}: {_why_not(host, port)}")
+    return bound
+
+
+def _why_not(host: str, port: int) -> str:
+    """The operating system's reason, which gRPC does not give: asked by binding the same address once more."""
+    try:
+        family, kind, protocol, _, address = socket.getaddrinfo(host.strip("[]"), port, type=socket.SOCK_STREAM)[0]
+        with socket.socket(family, kind, protocol) as probe:
+            probe.bind(address)
+            probe.listen()
+    except socket.gaierror as error:
+        return f"the host is unknown ({error.strerror})"
+    except OSError as error:
+        return f"{os.strerror(error.errno or 0).lower()}; stop what uses it, or choose another port"
+    return "gRPC refused it"
+
+
+def _summary(report: RecoveryReport) -> str:
+    how = "closed cleanly" if report.was_clean else "recovered"
+    cut_bytes = sum(report.cut_bytes.values())
+    return (
+        f"{how}, {report.partitions} partitions, {cut_bytes} bytes of torn tails cut, {len(report.damaged)} partitions damaged"
+        + (f"; read-only: {report.read_only_reason}" if report.read_only_reason else "")
+        + (f"; left alone: {', '.join(report.unknown_directories)}" if report.unknown_directories else "")
+    )

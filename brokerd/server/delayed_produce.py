@@ -1,0 +1,74 @@
+"""acks=all: an answer that waits until what it appended is durable. gRPC and the wire are not known here."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+from brokerd.errors import Fate, NotReadyError, RequestTimedOutError, StorageError, UnknownTopicIdError, WireError
+from brokerd.purgatory.delayed import Completion, DelayedOperation
+from brokerd.server.replica_manager import LogEnd, Replica, WatchKey
+
+
+class Awaited(NamedTuple):
+    """One appended batch (or recognised duplicate): durable once the high watermark is above `last_offset`."""
+
+    place: int  # its place in the request
+    replica: Replica
+    last_offset: int
+
+
+class DelayedProduce(DelayedOperation):
+    """Waits for all batches of one request. A batch is settled when one of these holds, looked at in this order:
+
+    A. The high watermark has passed it: acknowledged.
+    B. A flush of its log failed: STORAGE_ERROR, fate unknown.
+    C. Its topic was deleted: UNKNOWN_TOPIC_ID, fate unknown (it is as gone as the rest of the topic).
+
+    The operation completes when every batch is settled. What is not settled at its deadline is REQUEST_TIMED_OUT, at a stop
+    of the broker NOT_READY, of unknown fate both: the batch is in the log, but perhaps not yet on disk.
+    """
+
+    __slots__ = ("_awaited", "_on_done", "errors")
+
+    def __init__(self, expiry_ms: int, awaited: list[Awaited], on_done: Callable[[], None]) -> None:
+        super().__init__(expiry_ms)
+        self._awaited = awaited
+        self._on_done = on_done
+        self.errors: dict[int, WireError] = {}  # by place in the request
+
+    def keys(self) -> list[WatchKey]:
+        """What it watches."""
+        return [WatchKey(awaited.replica.log.tp, LogEnd.HIGH_WATERMARK) for awaited in self._awaited]
+
+    def is_satisfied(self) -> bool:
+        """Settles what can be settled; True if nothing is left."""
+        self._awaited = [awaited for awaited in self._awaited if not self._settle(awaited)]
+        return not self._awaited
+
+    def on_complete(self, completion: Completion) -> None:
+        """Gives what is left its error."""
+        for awaited in self._awaited:
+            self.errors[awaited.place] = _unsettled(completion)
+        self._awaited = []
+        self._on_done()
+
+    def _settle(self, awaited: Awaited) -> bool:
+        log = awaited.replica.log
+        if log.high_watermark > awaited.last_offset:  # case A
+            return True
+        if log.failure is not None:  # case B
+            self.errors[awaited.place] = StorageError(
+                "the disk refused to make the batch durable; the log stopped until the broker's next start", fate=Fate.UNKNOWN
+            )
+            return True
+        if log.is_deleted:  # case C
+            self.errors[awaited.place] = UnknownTopicIdError(f"topic {log.topic} was deleted meanwhile", fate=Fate.UNKNOWN)
+            return True
+        return False
+
+
+def _unsettled(completion: Completion) -> WireError:
+    if completion is Completion.EXPIRED:
+        return RequestTimedOutError("the batch is written, but was not durable in time (timeout_ms)", fate=Fate.UNKNOWN)
+    return NotReadyError("the broker stopped before the batch was durable", fate=Fate.UNKNOWN)

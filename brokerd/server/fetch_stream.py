@@ -1,0 +1,127 @@
+"""One fetch stream: at most one parked fetch, answered in order. What a fetch reads is in handlers/fetch.py.
+
+A parked fetch costs memory only: the stream's own task is waiting for the client's next message anyhow, and what is
+parked is one DelayedFetch. When it completes, a short-lived task reads, answers and is gone.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+
+import grpc
+
+from brokerd.errors import BrokerdError, NotReadyError, ResourceExhaustedError
+from brokerd.server.broker import Broker
+from brokerd.server.delayed_fetch import DelayedFetch
+from brokerd.server.failures import internal
+from brokerd.server.handlers import fetch
+from brokerd.server.handlers.fetch import FetchParams, PartitionRead
+from brokerd.server.streams import Context, read_message
+
+_RETRY_AFTER_MS = 1_000
+
+
+class FetchStream:
+    """Serves one stream to its end."""
+
+    def __init__(self, broker: Broker, context: Context) -> None:
+        self._broker = broker
+        self._context = context
+        self._parked: DelayedFetch | None = None
+        self._answered: asyncio.Future[None] | None = None  # done when the fetch that was parked is answered
+        self._answering: asyncio.Task[None] | None = None
+
+    async def run(self) -> None:
+        """Returns when the client has ended its side and everything is answered. Raises BrokerdError to end the stream."""
+        try:
+            while (data := await read_message(self._context)) is not None:
+                await self._finish_parked()
+                params = fetch.decode(self._broker, data)
+                del data
+                await self._serve(params)
+            if self._answered is not None:
+                await self._answered
+        except grpc.aio.BaseError as error:
+            if isinstance(error, grpc.aio.AbortError):
+                raise
+        finally:
+            self._end()
+
+    async def close(self, code: grpc.StatusCode, details: str) -> None:
+        """Ends the stream from outside, once its answer is out."""
+        with contextlib.suppress(BrokerdError):
+            await self._finish_parked()
+        await self._context.abort(code, details)
+
+    async def _finish_parked(self) -> None:
+        """The next request is here: what is parked is answered with what there is."""
+        if self._parked is not None:
+            self._parked.force_complete()
+        if self._answered is not None:
+            await asyncio.shield(self._answered)
+            self._answered = None
+
+    async def _serve(self, params: FetchParams) -> None:
+        if self._broker.is_stopping:
+            await self._write(
+                fetch.encode_error(params, NotReadyError("the broker is stopping: try again, it or another will be back"))
+            )
+            return
+        reads = await fetch.read(self._broker, params)
+        if fetch.must_answer_now(params, reads):
+            await self._write(fetch.encode(params, reads))
+        elif len(self._broker.replicas.fetch_purgatory) >= self._broker.config.max_parked_fetches:
+            await self._write(fetch.encode_error(params, self._too_many()))
+        else:
+            self._park(params, reads)
+
+    def _park(self, params: FetchParams, reads: list[PartitionRead]) -> None:
+        loop = asyncio.get_running_loop()
+        answered = self._answered = loop.create_future()
+
+        def start_answer() -> None:
+            self._answering = loop.create_task(self._answer_parked(params, answered))
+
+        operation = DelayedFetch(
+            self._broker.clock.monotonic_ms() + params.max_wait_ms,
+            fetch.to_park(params, reads),
+            end=params.end,
+            min_bytes=params.min_bytes,
+            on_done=lambda: self._broker.answers.put(start_answer),
+        )
+        self._parked = operation
+        # Something may have been appended during a cold read above: this looks again before it waits.
+        if not self._broker.replicas.fetch_purgatory.try_complete_else_watch(operation, operation.keys()):
+            self._broker.replicas.fetch_driver.schedule()
+
+    async def _answer_parked(self, params: FetchParams, answered: asyncio.Future[None]) -> None:
+        self._parked = None
+        try:
+            await self._write(fetch.encode(params, await fetch.read(self._broker, params)))
+        except grpc.aio.BaseError:
+            pass  # the client is gone; reading will say so too
+        except Exception as error:
+            internal("answer to a parked fetch", error)
+            await self._context.abort(grpc.StatusCode.INTERNAL, "internal error; the broker's log says more")
+        finally:
+            self._answering = None
+            if not answered.done():
+                answered.set_result(None)
+
+    async def _write(self, data: bytes) -> None:
+        await self._context.write(data)
+
+    def _too_many(self) -> ResourceExhaustedError:
+        return ResourceExhaustedError(
+            f"{len(self._broker.replicas.fetch_purgatory)} fetches wait already, as many as max.parked.fetches allows: "
+            "try again later",
+            retry_after_ms=_RETRY_AFTER_MS,
+        )
+
+    def _end(self) -> None:
+        if self._parked is not None:
+            self._parked.cancel()
+            self._parked = None
+        if self._answering is not None:
+            self._answering.cancel()

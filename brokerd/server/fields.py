@@ -1,0 +1,38 @@
+"""Checks of request fields that several requests share. Each raises MalformedError with the field's name in front."""
+
+from __future__ import annotations
+
+from collections.abc import Sized
+
+from brokerd.ids import TopicIdPartition
+from brokerd.server.failures import malformed
+
+TOPIC_ID_BYTES = 16
+ID_MAX_CHARACTERS = 249
+
+
+def topic_id_partition(field: str, topic_id: bytes, partition: int) -> TopicIdPartition:
+    """A partition as the wire names it."""
+    check_topic_id(f"{field}.topic_id", topic_id)
+    if partition < 0:
+        raise malformed(f"{field}.partition", f"is {partition}, must not be negative")
+    return TopicIdPartition(topic_id, partition)
+
+
+def check_topic_id(field: str, topic_id: bytes) -> None:
+    """A topic id has 16 bytes."""
+    if len(topic_id) != TOPIC_ID_BYTES:
+        raise malformed(field, f"has {len(topic_id)} bytes, must have {TOPIC_ID_BYTES}")
+
+
+def check_count(field: str, values: Sized, limit: int, setting: str = "") -> None:
+    """A repeated field has at most `limit` entries."""
+    if len(values) > limit:
+        name = f" ({setting})" if setting else ""
+        raise malformed(field, f"has {len(values)} entries, more than the {limit} allowed{name}")
+
+
+def check_not_negative(field: str, value: int) -> None:
+    """A number that must be 0 or more."""
+    if value < 0:
+        raise malformed(field, f"is {value}, must not be negative")

@@ -1,0 +1,46 @@
+"""AlterTopicConfigs: settings of one topic.
+
+Behaviour
+- What is not named stays; `unset` returns a setting to the broker's. All or nothing, durable when it is answered.
+- A setting that does not exist is refused with the nearest one that does, also in `unset`.
+- validate_only checks all that would be checked, and changes nothing.
+"""
+
+from __future__ import annotations
+
+from brokerd.config.settings import settings_of, unknown_setting
+from brokerd.config.topic import TopicConfig, topic_config
+from brokerd.errors import InvalidConfigError, WireError
+from brokerd.log.topic_store import Topic
+from brokerd.server.broker import Broker
+from brokerd.server.failures import internal, malformed
+from brokerd.wire.errors import to_proto
+from brokerd.wire.v1 import topics_pb2
+
+
+async def handle(broker: Broker, request: topics_pb2.AlterTopicConfigsRequest) -> topics_pb2.AlterTopicConfigsResponse:
+    """The topic, or why not."""
+    broker.require_ready()
+    both = sorted(set(request.set) & set(request.unset))
+    if both:
+        raise malformed("unset", f"'{both[0]}' stands in set too")
+    response = topics_pb2.AlterTopicConfigsResponse(result=topics_pb2.TopicResult(name=request.name))
+    try:
+        response.result.topic_id = _alter(broker, request).id
+    except WireError as error:
+        response.result.error.CopyFrom(to_proto(error))
+    except Exception as error:
+        response.result.error.CopyFrom(to_proto(internal("change of a topic's settings", error)))
+    return response
+
+
+def _alter(broker: Broker, request: topics_pb2.AlterTopicConfigsRequest) -> Topic:
+    topic = broker.logs.topics.by_name(request.name)
+    known = settings_of(TopicConfig)
+    for name in request.unset:
+        if name not in known:
+            raise InvalidConfigError(unknown_setting(name, known, where="(topic setting)").message)
+    if request.validate_only:
+        topic_config({**topic.configs, **request.set}, broker.config.topic_defaults())
+        return topic
+    return broker.logs.alter_topic(request.name, dict(request.set), list(request.unset))

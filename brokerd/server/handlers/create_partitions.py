@@ -1,0 +1,46 @@
+"""CreatePartitions: more partitions for a topic.
+
+Behaviour
+- total_count must be more than today's; new partitions are empty and durable when it is answered.
+- Keys move: records of a key written after it may lie in another partition than those before.
+- validate_only checks all that would be checked, and changes nothing.
+"""
+
+from __future__ import annotations
+
+from brokerd.errors import InvalidPartitionsError, PolicyViolationError, WireError
+from brokerd.log.topic_store import Topic
+from brokerd.server.broker import Broker
+from brokerd.server.failures import internal
+from brokerd.wire.errors import to_proto
+from brokerd.wire.v1 import topics_pb2
+
+
+async def handle(broker: Broker, request: topics_pb2.CreatePartitionsRequest) -> topics_pb2.CreatePartitionsResponse:
+    """The topic, or why not."""
+    broker.require_ready()
+    response = topics_pb2.CreatePartitionsResponse(result=topics_pb2.TopicResult(name=request.name))
+    try:
+        if request.validate_only:
+            topic = _check(broker, request.name, request.total_count)
+        else:
+            topic = broker.logs.create_partitions(request.name, request.total_count)
+        response.result.topic_id = topic.id
+    except WireError as error:
+        response.result.error.CopyFrom(to_proto(error))
+    except Exception as error:
+        response.result.error.CopyFrom(to_proto(internal("create of partitions", error)))
+    return response
+
+
+def _check(broker: Broker, name: str, total_count: int) -> Topic:
+    topic = broker.logs.topics.by_name(name)
+    config = broker.config
+    if not topic.partition_count < total_count <= config.max_partitions_per_topic:
+        raise InvalidPartitionsError(
+            f"total_count is {total_count}, must be more than today's {topic.partition_count} "
+            f"and at most {config.max_partitions_per_topic} (max.partitions.per.topic)"
+        )
+    if broker.logs.topics.partition_count() + total_count - topic.partition_count > config.max_partitions:
+        raise PolicyViolationError(f"total_count {total_count} would make more than the {config.max_partitions} of max.partitions")
+    return topic

@@ -1,0 +1,71 @@
+"""CreateTopics.
+
+Behaviour
+- Each topic on its own, in order: one can fail and the next succeed. Durable when it is answered.
+- partitions 0 means num.partitions; replication_factor 0 or 1, since there is one node. Assignments must name this node.
+- validate_only checks all that would be checked, and creates nothing.
+"""
+
+from __future__ import annotations
+
+from brokerd.errors import (
+    InvalidPartitionsError,
+    InvalidReplicationFactorError,
+    InvalidRequestError,
+    TopicAlreadyExistsError,
+    WireError,
+)
+from brokerd.server.broker import Broker
+from brokerd.server.failures import internal, malformed
+from brokerd.server.fields import check_count
+from brokerd.wire.errors import to_proto
+from brokerd.wire.v1 import topics_pb2
+
+TOPICS_PER_REQUEST = 100
+_NODES = 1
+
+
+async def handle(broker: Broker, request: topics_pb2.CreateTopicsRequest) -> topics_pb2.CreateTopicsResponse:
+    """One result per topic asked, in the same order."""
+    broker.require_ready()
+    check_count("topics", request.topics, TOPICS_PER_REQUEST)
+    for topic in request.topics:
+        if topic.replication_factor < 0:
+            raise malformed("topics.replication_factor", f"is {topic.replication_factor}, must not be negative")
+    response = topics_pb2.CreateTopicsResponse()
+    checked: set[str] = set()
+    for topic in request.topics:
+        result = response.results.add(name=topic.name)
+        try:
+            if request.validate_only:
+                _check(broker, topic, checked)
+            else:
+                result.topic_id = broker.logs.create_topic(topic.name, _partition_count(broker, topic), dict(topic.configs)).id
+        except WireError as error:
+            result.error.CopyFrom(to_proto(error))
+        except Exception as error:
+            result.error.CopyFrom(to_proto(internal("create of a topic", error)))
+    return response
+
+
+def _check(broker: Broker, topic: topics_pb2.NewTopic, checked: set[str]) -> None:
+    if topic.name in checked:
+        raise TopicAlreadyExistsError(f"topic '{topic.name}' stands twice in the request")
+    broker.logs.check_topic(topic.name, _partition_count(broker, topic), dict(topic.configs))
+    checked.add(topic.name)
+
+
+def _partition_count(broker: Broker, topic: topics_pb2.NewTopic) -> int:
+    """How many partitions are asked for; 0 = the broker's default. Raises WireErrors."""
+    if topic.replication_factor > _NODES:
+        raise InvalidReplicationFactorError(f"replication_factor is {topic.replication_factor}, but there is {_NODES} node")
+    if not topic.assignments:
+        return topic.partitions
+    if topic.partitions or topic.replication_factor:
+        raise InvalidRequestError("topics.assignments: partitions and replication_factor must be 0 with it")
+    if sorted(assignment.partition for assignment in topic.assignments) != list(range(len(topic.assignments))):
+        raise InvalidPartitionsError("topics.assignments: partitions must be numbered from 0 without a gap")
+    node_id = broker.logs.node_id
+    if any(list(assignment.node_ids) != [node_id] for assignment in topic.assignments):
+        raise InvalidReplicationFactorError(f"topics.assignments: every partition must be on the one node there is, {node_id}")
+    return len(topic.assignments)

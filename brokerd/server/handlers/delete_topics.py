@@ -1,0 +1,53 @@
+"""DeleteTopics: topics and all that they hold.
+
+Behaviour
+- Each topic on its own, names first, then ids; a missing one has `error`.
+- Whoever waits for one of its partitions is answered at once: fetches UNKNOWN_TOPIC_ID, acks=all an unknown fate.
+"""
+
+from __future__ import annotations
+
+from brokerd.errors import WireError
+from brokerd.ids import TopicIdPartition
+from brokerd.log.topic_store import Topic
+from brokerd.server.broker import Broker
+from brokerd.server.failures import internal
+from brokerd.server.fields import check_count, check_topic_id
+from brokerd.server.handlers.create_topics import TOPICS_PER_REQUEST
+from brokerd.wire.errors import to_proto
+from brokerd.wire.v1 import topics_pb2
+
+
+async def handle(broker: Broker, request: topics_pb2.DeleteTopicsRequest) -> topics_pb2.DeleteTopicsResponse:
+    """One result per topic asked."""
+    broker.require_ready()
+    check_count("names", request.names, TOPICS_PER_REQUEST)
+    check_count("topic_ids", request.topic_ids, TOPICS_PER_REQUEST)
+    for topic_id in request.topic_ids:
+        check_topic_id("topic_ids", topic_id)
+    response = topics_pb2.DeleteTopicsResponse()
+    for name in request.names:
+        _delete(broker, response.results.add(name=name), name)
+    for topic_id in request.topic_ids:
+        _delete(broker, response.results.add(topic_id=topic_id), topic_id)
+    return response
+
+
+def _delete(broker: Broker, result: topics_pb2.TopicResult, wanted: str | bytes) -> None:
+    topics = broker.logs.topics
+    try:
+        found = topics.by_name(wanted) if isinstance(wanted, str) else topics.by_id(wanted)
+        deleted = broker.logs.delete_topic(found.name)
+    except WireError as error:
+        result.error.CopyFrom(to_proto(error))
+    except Exception as error:
+        result.error.CopyFrom(to_proto(internal(f"delete of topic {wanted!r}", error)))
+    else:
+        result.name = deleted.name
+        result.topic_id = deleted.id
+        _wake_all(broker, deleted)
+
+
+def _wake_all(broker: Broker, topic: Topic) -> None:
+    for partition in range(topic.partition_count):
+        broker.replicas.forget(TopicIdPartition(topic.id, partition))

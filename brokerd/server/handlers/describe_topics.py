@@ -1,0 +1,71 @@
+"""DescribeTopics: settings, offsets and sizes of topics.
+
+Behaviour
+- Topics are answered in the order asked; all, by name, if none is named.
+- Every setting in force is listed, with where it comes from.
+- A partition that is damaged, or whose log stopped, says so in its `error`; the rest of its numbers stand.
+"""
+
+from __future__ import annotations
+
+from brokerd.config.settings import settings_of, values_of
+from brokerd.config.topic import TopicConfig, topic_config
+from brokerd.errors import StorageError, WireError
+from brokerd.ids import TopicIdPartition
+from brokerd.log.partition_log import PartitionLog
+from brokerd.log.topic_store import Topic
+from brokerd.server.broker import Broker
+from brokerd.server.fields import check_count
+from brokerd.wire.errors import to_proto
+from brokerd.wire.v1 import topics_pb2
+
+TOPICS_PER_REQUEST = 1_000
+
+
+async def handle(broker: Broker, request: topics_pb2.DescribeTopicsRequest) -> topics_pb2.DescribeTopicsResponse:
+    """One description per topic asked."""
+    broker.require_ready()
+    check_count("names", request.names, TOPICS_PER_REQUEST)
+    names = list(request.names) or [topic.name for topic in broker.logs.topics.list()]
+    return topics_pb2.DescribeTopicsResponse(topics=[_described(broker, name) for name in names])
+
+
+def _described(broker: Broker, name: str) -> topics_pb2.TopicDescription:
+    try:
+        topic = broker.logs.topics.by_name(name)
+        logs = [broker.logs.partition(TopicIdPartition(topic.id, partition)) for partition in range(topic.partition_count)]
+    except WireError as error:
+        return topics_pb2.TopicDescription(name=name, error=to_proto(error))
+    return topics_pb2.TopicDescription(
+        name=topic.name,
+        topic_id=topic.id,
+        configs=_configs(broker, topic),
+        partitions=[_partition(log) for log in logs],
+    )
+
+
+def _configs(broker: Broker, topic: Topic) -> list[topics_pb2.ConfigEntry]:
+    values = values_of(topic_config(topic.configs, broker.config.topic_defaults()))
+    return [
+        topics_pb2.ConfigEntry(name=name, value=str(values[name]), is_default=name not in topic.configs, documentation=spec.doc)
+        for name, spec in settings_of(TopicConfig).items()
+    ]
+
+
+def _partition(log: PartitionLog) -> topics_pb2.PartitionDescription:
+    description = topics_pb2.PartitionDescription(
+        partition=log.tp.partition,
+        log_start_offset=log.log_start_offset,
+        last_stable_offset=log.last_stable_offset,
+        high_watermark=log.high_watermark,
+        log_end_offset=log.log_end_offset,
+        size_bytes=log.size_bytes,
+        segment_count=log.segment_count,
+        producer_count=log.producer_count,
+    )
+    problem: WireError | None = log.damage
+    if log.failure is not None:
+        problem = StorageError(f"a flush failed ({log.failure.strerror}): no appends until the broker's next start")
+    if problem is not None:
+        description.error.CopyFrom(to_proto(problem))
+    return description

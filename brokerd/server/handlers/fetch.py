@@ -1,0 +1,223 @@
+"""Fetch: whole record batches out of partitions. Waiting is in ../delayed_fetch.py, the stream in ../fetch_stream.py.
+
+Behaviour
+- Partitions are read in the order asked, up to the high watermark, or the last stable offset with read_committed.
+- The answer keeps to max_bytes and each partition to partition_max_bytes. The first batch of the first partition that
+  has data comes even if it is larger than both, so that a reader always makes progress; the first batch of a later
+  partition may exceed partition_max_bytes, never what is left of max_bytes.
+- An offset from the high watermark to the log end is in range and has no data yet; beyond either end it is
+  OFFSET_OUT_OF_RANGE, with the log start.
+- It is answered at once if max_wait_ms is 0, no partition is asked, min_bytes are there, or a partition has an error;
+  otherwise it waits.
+- What is in the page cache is read in the event loop; what is not, by a thread.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from brokerd.errors import OffsetOutOfRangeError, WireError
+from brokerd.ids import TopicIdPartition
+from brokerd.log.files import WouldBlock
+from brokerd.log.log_reader import FetchDataInfo
+from brokerd.server.broker import Broker
+from brokerd.server.delayed_fetch import ParkedPartition
+from brokerd.server.failures import internal, malformed
+from brokerd.server.fields import check_count, check_not_negative, topic_id_partition
+from brokerd.server.replica_manager import LogEnd, Replica
+from brokerd.wire.errors import to_proto
+from brokerd.wire.records import Bytes, join_records, split_records
+from brokerd.wire.v1 import fetch_pb2
+
+
+class FetchPartition(NamedTuple):
+    """One partition asked."""
+
+    tp: TopicIdPartition
+    leader_epoch: int
+    fetch_offset: int
+    max_bytes: int
+
+
+class FetchParams(NamedTuple):
+    """A decoded request; limits are the client's and the broker's, whichever is lower."""
+
+    correlation_id: int
+    max_wait_ms: int
+    min_bytes: int
+    max_bytes: int
+    end: LogEnd
+    partitions: Sequence[FetchPartition]
+
+
+class PartitionRead(NamedTuple):
+    """What was read from one partition. `replica` is None, and `error` set, if it is not there."""
+
+    asked: FetchPartition
+    replica: Replica | None
+    data: FetchDataInfo | None
+    error: WireError | None
+
+    @property
+    def size_bytes(self) -> int:
+        """Bytes read."""
+        return self.data.size_bytes if self.data is not None else 0
+
+
+def decode(broker: Broker, data: bytes) -> FetchParams:
+    """The request in `data`. Raises MalformedError, InvalidRequestError."""
+    head, records = split_records(fetch_pb2.FetchRequest, data)
+    if records:
+        raise malformed("records", "is not a field of FetchRequest")
+    for name in ("max_wait_ms", "min_bytes", "max_bytes"):
+        check_not_negative(name, getattr(head, name))
+    if head.isolation_level not in fetch_pb2.IsolationLevel.values():
+        raise malformed("isolation_level", f"is {head.isolation_level}, must be 0 or 1")
+    if head.replica_epoch != 0:
+        raise malformed("replica_epoch", "must be 0: this broker has no followers")
+    config = broker.config
+    check_count("partitions", head.partitions, config.max_partitions_per_request, "max.partitions.per.request")
+    max_bytes = min(head.max_bytes, config.fetch_max_bytes)
+    is_committed = head.isolation_level == fetch_pb2.ISOLATION_LEVEL_READ_COMMITTED
+    return FetchParams(
+        head.correlation_id,
+        min(head.max_wait_ms, config.fetch_max_wait_ms),
+        min(head.min_bytes, max_bytes),
+        max_bytes,
+        LogEnd.LAST_STABLE_OFFSET if is_committed else LogEnd.HIGH_WATERMARK,
+        tuple(_decode_partition(entry) for entry in head.partitions),
+    )
+
+
+def _decode_partition(entry: fetch_pb2.PartitionFetch) -> FetchPartition:
+    tp = topic_id_partition("partitions", entry.topic_id, entry.partition)
+    check_not_negative("partitions.fetch_offset", entry.fetch_offset)
+    check_not_negative("partitions.partition_max_bytes", entry.partition_max_bytes)
+    return FetchPartition(tp, entry.current_leader_epoch, entry.fetch_offset, entry.partition_max_bytes)
+
+
+async def read(broker: Broker, params: FetchParams) -> list[PartitionRead]:
+    """Reads what is there now, in order, within the limits."""
+    reads: list[PartitionRead] = []
+    left_bytes = params.max_bytes
+    is_first = True
+    for asked in params.partitions:
+        result = await _read_partition(broker, asked, params.end, left_bytes=left_bytes, is_first=is_first)
+        reads.append(result)
+        if result.size_bytes:
+            is_first = False
+            left_bytes = max(0, left_bytes - result.size_bytes)
+    return reads
+
+
+async def _read_partition(broker: Broker, asked: FetchPartition, end: LogEnd, *, left_bytes: int, is_first: bool) -> PartitionRead:
+    replica = None
+    try:
+        replica = broker.replicas.replica(asked.tp, current_leader_epoch=asked.leader_epoch)
+        until_offset = _checked_end(replica, asked.fetch_offset, end)
+        if asked.fetch_offset >= until_offset or (left_bytes == 0 and not is_first):
+            return PartitionRead(asked, replica, None, None)
+        limit = min(left_bytes, asked.max_bytes)
+        data = await _read_log(broker, replica, asked.fetch_offset, limit, until_offset)
+        if data.size_bytes > left_bytes and not is_first:
+            return PartitionRead(asked, replica, None, None)
+        return PartitionRead(asked, replica, data, None)
+    except WireError as error:
+        return PartitionRead(asked, replica, None, error)
+    except Exception as error:
+        return PartitionRead(asked, replica, None, internal(f"read of {asked.tp}", error))
+
+
+async def _read_log(broker: Broker, replica: Replica, offset: int, max_bytes: int, until_offset: int) -> FetchDataInfo:
+    log = replica.log
+    try:
+        return log.read(offset, max_bytes=max_bytes, until_offset=until_offset, cached_only=True)
+    except WouldBlock:
+        return await asyncio.get_running_loop().run_in_executor(
+            broker.readers, lambda: log.read(offset, max_bytes=max_bytes, until_offset=until_offset, cached_only=False)
+        )
+
+
+def _checked_end(replica: Replica, offset: int, end: LogEnd) -> int:
+    log = replica.log
+    if not log.log_start_offset <= offset <= log.log_end_offset:
+        raise OffsetOutOfRangeError(
+            f"fetch_offset is {offset}, but {log.topic} partition {log.tp.partition} holds offsets "
+            f"{log.log_start_offset} to {log.log_end_offset}",
+            log_start_offset=log.log_start_offset,
+        )
+    return replica.end_offset(end)
+
+
+def must_answer_now(params: FetchParams, reads: Sequence[PartitionRead]) -> bool:
+    """Whether the answer must not wait for more; see above."""
+    return (
+        params.max_wait_ms == 0
+        or not params.partitions
+        or any(result.error is not None for result in reads)
+        or sum([_available_bytes(params, result) for result in reads]) >= params.min_bytes
+    )
+
+
+def _available_bytes(params: FetchParams, result: PartitionRead) -> int:
+    """What a partition counts for min_bytes. One that has more than was read counts in full: waiting brings no more of it."""
+    replica = result.replica
+    assert replica is not None
+    read_until = result.data.next_offset if result.data is not None else result.asked.fetch_offset
+    if read_until < replica.end_offset(params.end):
+        return min(result.asked.max_bytes, params.max_bytes)
+    return result.size_bytes
+
+
+def to_park(params: FetchParams, reads: Sequence[PartitionRead]) -> list[ParkedPartition]:
+    """What a DelayedFetch needs to know of each partition; no data is kept. No partition may have an error."""
+    return [_parked(params, result) for result in reads if result.replica is not None]
+
+
+def _parked(params: FetchParams, result: PartitionRead) -> ParkedPartition:
+    replica = result.replica
+    assert replica is not None
+    # The read ended at the visible end of its time, or (nothing found) the offset itself lies at or above it.
+    read_until = result.data.next_offset if result.data is not None else result.asked.fetch_offset
+    return ParkedPartition(
+        replica=replica,
+        fetch_offset=result.asked.fetch_offset,
+        found_bytes=_available_bytes(params, result),
+        counted_bytes=replica.progress.bytes_below(read_until),
+        max_bytes=min(result.asked.max_bytes, params.max_bytes),
+    )
+
+
+def encode(params: FetchParams, reads: Sequence[PartitionRead]) -> bytes:
+    """The answer's bytes: one join, the only copy of the payloads."""
+    head = fetch_pb2.FetchResponse(correlation_id=params.correlation_id)
+    records: list[list[Bytes]] = []
+    for result in reads:
+        chunks = result.data.chunks if result.data is not None else []
+        _fill(head.results.add(), result, len(chunks))
+        records.extend([chunk] for chunk in chunks)
+    return join_records(head, records)
+
+
+def _fill(out: fetch_pb2.PartitionFetchResult, result: PartitionRead, chunk_count: int) -> None:
+    out.topic_id = result.asked.tp.topic_id
+    out.partition = result.asked.tp.partition
+    if result.error is not None:
+        out.error.CopyFrom(to_proto(result.error))
+    if result.replica is None:
+        out.high_watermark = out.last_stable_offset = out.log_start_offset = -1
+        return
+    log = result.replica.log
+    out.high_watermark = log.high_watermark
+    out.last_stable_offset = log.last_stable_offset
+    out.log_start_offset = log.log_start_offset
+    out.record_chunks = chunk_count
+
+
+def encode_error(params: FetchParams, error: WireError) -> bytes:
+    """The answer to a request that failed as a whole."""
+    return fetch_pb2.FetchResponse(
+        correlation_id=params.correlation_id, throttle_time_ms=error.retry_after_ms, error=to_proto(error)
+    ).SerializeToString()

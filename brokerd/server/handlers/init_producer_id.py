@@ -1,0 +1,38 @@
+"""InitProducerId: a producer id for idempotence.
+
+Behaviour
+- producer_id = producer_epoch = -1: a new id with epoch 0. Ids come from a durable counter and are never given twice.
+- Otherwise the given id with its epoch raised by one; an epoch of 32,767 can not be raised, so it gets a new id.
+- Transactions are not served: UNIMPLEMENTED.
+"""
+
+from __future__ import annotations
+
+from brokerd.ids import NO_PRODUCER, ProducerIdAndEpoch
+from brokerd.server.broker import Broker
+from brokerd.server.failures import NotServedError, malformed
+from brokerd.wire.v1 import transaction_pb2
+
+EPOCH_MAX = 2**15 - 1
+
+
+async def handle(broker: Broker, request: transaction_pb2.InitProducerIdRequest) -> transaction_pb2.InitProducerIdResponse:
+    """A producer id and epoch."""
+    broker.require_ready()
+    if request.transactional_id:
+        raise NotServedError("transactions are not served by this broker: leave transactional_id empty for an idempotent producer")
+    for name in ("txn_version", "execution_id", "run_id", "owner", "member_id"):
+        if getattr(request, name):
+            raise malformed(name, "must be empty without a transactional_id")
+    granted = _grant(broker, ProducerIdAndEpoch(request.producer_id, request.producer_epoch))
+    return transaction_pb2.InitProducerIdResponse(producer_id=granted.producer_id, producer_epoch=granted.epoch, last_version=-1)
+
+
+def _grant(broker: Broker, current: ProducerIdAndEpoch) -> ProducerIdAndEpoch:
+    if current == NO_PRODUCER or current.epoch == EPOCH_MAX:
+        return ProducerIdAndEpoch(broker.logs.next_producer_id(), 0)
+    if current.producer_id < 0:
+        raise malformed("producer_id", f"is {current.producer_id}, must be -1 together with producer_epoch, or an id")
+    if not 0 <= current.epoch < EPOCH_MAX:
+        raise malformed("producer_epoch", f"is {current.epoch}, must be between 0 and {EPOCH_MAX}")
+    return ProducerIdAndEpoch(current.producer_id, current.epoch + 1)

@@ -1,0 +1,79 @@
+"""ListOffsets: earliest, latest, by timestamp.
+
+Behaviour
+- LATEST is the high watermark, with read_committed the last stable offset: what a reader could fetch next.
+- TIMESTAMP answers the first offset whose record is at or after it, MAX_TIMESTAMP that of the newest record; -1 if none.
+- Look-ups by time read index and log, so a thread does them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+
+from brokerd.errors import UnsupportedVersionError, WireError
+from brokerd.ids import TopicIdPartition
+from brokerd.log.partition_log import PartitionLog
+from brokerd.server.broker import Broker
+from brokerd.server.failures import internal, malformed
+from brokerd.server.fields import check_count, check_not_negative, topic_id_partition
+from brokerd.wire.errors import to_proto
+from brokerd.wire.v1 import fetch_pb2, offsets_pb2
+
+_NONE = -1
+_SPECS = offsets_pb2.OffsetSpec.values()
+_RESERVED = (offsets_pb2.OFFSET_SPEC_EARLIEST_LOCAL, offsets_pb2.OFFSET_SPEC_LATEST_TIERED)
+
+
+async def handle(broker: Broker, request: offsets_pb2.ListOffsetsRequest) -> offsets_pb2.ListOffsetsResponse:
+    """One answer per partition asked, in the same order."""
+    broker.require_ready()
+    if request.isolation_level not in fetch_pb2.IsolationLevel.values():
+        raise malformed("isolation_level", f"is {request.isolation_level}, must be 0 or 1")
+    check_count("partitions", request.partitions, broker.config.max_partitions_per_request, "max.partitions.per.request")
+    asked = [(_checked(entry), entry) for entry in request.partitions]
+    is_committed = request.isolation_level == fetch_pb2.ISOLATION_LEVEL_READ_COMMITTED
+    return offsets_pb2.ListOffsetsResponse(results=[await _answer(broker, tp, entry, is_committed) for tp, entry in asked])
+
+
+def _checked(entry: offsets_pb2.PartitionListOffsets) -> TopicIdPartition:
+    if entry.spec not in _SPECS or entry.spec == offsets_pb2.OFFSET_SPEC_UNSPECIFIED:
+        raise malformed("partitions.spec", f"is {entry.spec}, must be one of OffsetSpec")
+    if entry.spec == offsets_pb2.OFFSET_SPEC_TIMESTAMP:
+        check_not_negative("partitions.timestamp", entry.timestamp)
+    return topic_id_partition("partitions", entry.topic_id, entry.partition)
+
+
+async def _answer(
+    broker: Broker, tp: TopicIdPartition, entry: offsets_pb2.PartitionListOffsets, is_committed: bool
+) -> offsets_pb2.PartitionListOffsetsResult:
+    result = offsets_pb2.PartitionListOffsetsResult(
+        topic_id=tp.topic_id, partition=tp.partition, offset=_NONE, timestamp=_NONE, leader_epoch=_NONE
+    )
+    try:
+        log = broker.replicas.replica(tp, current_leader_epoch=entry.current_leader_epoch).log
+        result.offset, result.timestamp = await _look_up(broker, log, entry, is_committed)
+    except WireError as error:
+        result.error.CopyFrom(to_proto(error))
+    except Exception as error:
+        result.error.CopyFrom(to_proto(internal(f"offsets of {tp}", error)))
+    return result
+
+
+async def _look_up(
+    broker: Broker, log: PartitionLog, entry: offsets_pb2.PartitionListOffsets, is_committed: bool
+) -> tuple[int, int]:
+    """Offset and timestamp (ms), each -1 if there is none."""
+    if entry.spec in _RESERVED:
+        raise UnsupportedVersionError(
+            "this broker has no segments in object storage: EARLIEST_LOCAL and LATEST_TIERED are reserved"
+        )
+    if entry.spec == offsets_pb2.OFFSET_SPEC_EARLIEST:
+        return log.log_start_offset, _NONE
+    if entry.spec == offsets_pb2.OFFSET_SPEC_LATEST:
+        return (log.last_stable_offset if is_committed else log.high_watermark), _NONE
+    loop = asyncio.get_running_loop()
+    if entry.spec == offsets_pb2.OFFSET_SPEC_MAX_TIMESTAMP:
+        found = await loop.run_in_executor(broker.readers, log.max_timestamp_offset)
+    else:
+        found = await loop.run_in_executor(broker.readers, log.offset_for_timestamp, entry.timestamp)
+    return found if found is not None else (_NONE, _NONE)

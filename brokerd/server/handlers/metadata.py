@@ -1,0 +1,86 @@
+"""Metadata: topics, partitions and the nodes that lead them.
+
+Behaviour
+- Topics are answered in the order asked, names first, then ids; a missing one has `error` and its name or id.
+- all_topics answers every topic, sorted by name.
+- An unknown name is created with num.partitions if auto.create.topics.enable says so (by default it does not).
+"""
+
+from __future__ import annotations
+
+import socket
+
+from brokerd.errors import UnknownTopicOrPartitionError, WireError
+from brokerd.log.topic_store import Topic
+from brokerd.server.broker import Broker
+from brokerd.server.failures import malformed
+from brokerd.server.fields import check_count, check_topic_id
+from brokerd.wire.errors import to_proto
+from brokerd.wire.v1 import metadata_pb2
+
+_WILDCARDS = ("0.0.0.0", "::", "[::]")  # noqa: S104 - compared with, not bound to
+
+
+async def handle(broker: Broker, request: metadata_pb2.MetadataRequest) -> metadata_pb2.MetadataResponse:
+    """The cluster as this node sees it."""
+    broker.require_ready()
+    if request.all_topics and (request.topics or request.topic_ids):
+        raise malformed("all_topics", "topics and topic_ids must be empty with it")
+    check_count("topics", request.topics, broker.config.max_topics, "max.topics")
+    check_count("topic_ids", request.topic_ids, broker.config.max_topics, "max.topics")
+    for topic_id in request.topic_ids:
+        check_topic_id("topic_ids", topic_id)
+    response = metadata_pb2.MetadataResponse(
+        cluster_id=broker.logs.cluster_id, controller_id=broker.logs.node_id, nodes=[this_node(broker)]
+    )
+    if request.all_topics:
+        response.topics.extend(_described(broker, topic) for topic in broker.logs.topics.list())
+    response.topics.extend(_by_name(broker, name) for name in request.topics)
+    response.topics.extend(_by_id(broker, topic_id) for topic_id in request.topic_ids)
+    return response
+
+
+def this_node(broker: Broker) -> metadata_pb2.Node:
+    """This node as clients reach it."""
+    host = broker.config.advertised_host or broker.config.host
+    if host in _WILDCARDS:
+        host = socket.gethostname()
+    return metadata_pb2.Node(node_id=broker.logs.node_id, host=host, port=broker.port, epoch=broker.logs.leader_epoch)
+
+
+def _by_name(broker: Broker, name: str) -> metadata_pb2.TopicMetadata:
+    try:
+        return _described(broker, _find_or_create(broker, name))
+    except WireError as error:
+        return metadata_pb2.TopicMetadata(name=name, error=to_proto(error))
+
+
+def _find_or_create(broker: Broker, name: str) -> Topic:
+    try:
+        return broker.logs.topics.by_name(name)
+    except UnknownTopicOrPartitionError:
+        if not broker.config.auto_create_topics:
+            raise
+        return broker.logs.create_topic(name, broker.config.num_partitions, {})
+
+
+def _by_id(broker: Broker, topic_id: bytes) -> metadata_pb2.TopicMetadata:
+    try:
+        return _described(broker, broker.logs.topics.by_id(topic_id))
+    except WireError as error:
+        return metadata_pb2.TopicMetadata(topic_id=topic_id, error=to_proto(error))
+
+
+def _described(broker: Broker, topic: Topic) -> metadata_pb2.TopicMetadata:
+    node_id = broker.logs.node_id
+    epoch = broker.logs.leader_epoch
+    return metadata_pb2.TopicMetadata(
+        name=topic.name,
+        topic_id=topic.id,
+        partitions=[
+            metadata_pb2.PartitionMetadata(
+                partition=partition, leader=node_id, leader_epoch=epoch, replicas=[node_id], isr=[node_id]
+            )
+            for partition in range(topic.partition_count)
+        ],
+    )

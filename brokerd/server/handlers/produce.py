@@ -1,0 +1,169 @@
+"""Produce: append record batches.
+
+Behaviour
+- A request is checked whole before anything of it is appended: a field out of its contract ends the stream with
+  INVALID_ARGUMENT, a request that breaks a rule is answered with `error` and nothing of it is appended.
+- Batches are appended one after the other in the order of the request; one can fail and the next succeed.
+- acks=0 has no answer; acks=1 is answered after the append; acks=-1 when the high watermark has passed every batch, a
+  recognised duplicate too, since it may not be durable yet.
+- A duplicate is answered with the offset of the first time; nothing is appended.
+- Every error says its fate: NOT_APPENDED for what was refused, UNKNOWN for what may be in the log.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import pyarrow as pa
+
+from brokerd.errors import InvalidRequestError, InvalidRequiredAcksError, InvalidTxnStateError, WireError
+from brokerd.ids import TopicIdPartition
+from brokerd.server.broker import Broker
+from brokerd.server.delayed_produce import Awaited, DelayedProduce
+from brokerd.server.failures import internal, malformed, not_appended
+from brokerd.server.fields import check_not_negative, topic_id_partition
+from brokerd.wire.errors import to_proto
+from brokerd.wire.records import split_records
+from brokerd.wire.v1 import produce_pb2
+
+ACKS_ALL = -1
+ACKS_NONE = 0
+_ACKS = (ACKS_ALL, ACKS_NONE, 1)
+
+
+class Produce(NamedTuple):
+    """A decoded request. `size_bytes` is what came over the wire."""
+
+    head: produce_pb2.ProduceRequest
+    partitions: list[TopicIdPartition]
+    batches: list[pa.Buffer]
+    size_bytes: int
+
+
+class PendingAnswer:
+    """An answer in its stream's queue: ready at once, or when its DelayedProduce completes."""
+
+    __slots__ = ("_operation", "_response", "size_bytes")
+
+    def __init__(self, response: produce_pb2.ProduceResponse, size_bytes: int) -> None:
+        self._response = response
+        self._operation: DelayedProduce | None = None
+        self.size_bytes = size_bytes  # of the request, for the stream's budget
+
+    @property
+    def is_ready(self) -> bool:
+        """True once it may be written."""
+        return self._operation is None or self._operation.is_completed
+
+    def wait_for(self, operation: DelayedProduce) -> None:
+        """Makes the answer wait for `operation`."""
+        self._operation = operation
+
+    def cancel(self) -> None:
+        """Nobody wants the answer any more."""
+        if self._operation is not None:
+            self._operation.cancel()
+
+    def encode(self) -> bytes:
+        """The answer's bytes."""
+        if self._operation is not None:
+            for index, error in self._operation.errors.items():
+                result = self._response.results[index]
+                result.error.CopyFrom(to_proto(error))
+                result.base_offset = -1
+        return self._response.SerializeToString()
+
+
+def decode(data: bytes) -> Produce:
+    """The request in `data`, with its batches as slices. Raises MalformedError, InvalidRequestError."""
+    head, batches = split_records(produce_pb2.ProduceRequest, data)
+    partitions = [topic_id_partition("partitions", entry.topic_id, entry.partition) for entry in head.partitions]
+    if len(batches) != len(partitions):
+        raise malformed("records", f"has {len(batches)} entries, but partitions has {len(partitions)}")
+    check_not_negative("timeout_ms", head.timeout_ms)
+    return Produce(head, partitions, batches, len(data))
+
+
+def refuse(request: Produce, error: WireError) -> PendingAnswer | None:
+    """The answer to a request of which nothing was appended; None for acks=0."""
+    if request.head.acks == ACKS_NONE:
+        return None
+    response = produce_pb2.ProduceResponse(
+        correlation_id=request.head.correlation_id, throttle_time_ms=error.retry_after_ms, error=to_proto(not_appended(error))
+    )
+    return PendingAnswer(response, request.size_bytes)
+
+
+def handle(broker: Broker, request: Produce, *, on_ready: Callable[[], None]) -> PendingAnswer | None:
+    """Appends; returns the answer, ready or not, or None for acks=0. `on_ready` is called if it becomes ready later.
+
+    No await from here to the last append: what the next request of the stream finds is what this one left.
+    """
+    try:
+        _check_request(broker, request)
+    except WireError as error:
+        return refuse(request, error)
+    response = produce_pb2.ProduceResponse(correlation_id=request.head.correlation_id)
+    awaited: list[Awaited] = []
+    for index, (tp, data) in enumerate(zip(request.partitions, request.batches, strict=True)):
+        waits_for = _append(broker, response.results.add(), index, tp, request.head.partitions[index].current_leader_epoch, data)
+        if waits_for is not None:
+            awaited.append(waits_for)
+    if request.head.acks == ACKS_NONE:
+        return None
+    answer = PendingAnswer(response, request.size_bytes)
+    if request.head.acks == ACKS_ALL and awaited:
+        _wait_until_durable(broker, answer, awaited, request.head.timeout_ms, on_ready)
+    return answer
+
+
+def _check_request(broker: Broker, request: Produce) -> None:
+    broker.require_ready()
+    head = request.head
+    if head.acks not in _ACKS:
+        raise InvalidRequiredAcksError(f"acks is {head.acks}, must be -1 (all), 0 or 1")
+    limit = broker.config.max_partitions_per_request
+    if len(request.partitions) > limit:
+        raise InvalidRequestError(
+            f"partitions: {len(request.partitions)} in one request, more than max.partitions.per.request ({limit})"
+        )
+    if head.transactional_id or head.member_id:
+        raise InvalidTxnStateError("transactional_id and member_id must be empty: transactions are not served by this broker")
+    if len(set(request.partitions)) != len(request.partitions):
+        twice = next(tp for index, tp in enumerate(request.partitions) if tp in request.partitions[:index])
+        raise InvalidRequestError(f"partitions: {twice} has two batches in one request; one is allowed")
+
+
+def _append(
+    broker: Broker, result: produce_pb2.PartitionProduceResult, index: int, tp: TopicIdPartition, leader_epoch: int, data: pa.Buffer
+) -> Awaited | None:
+    """Appends one batch and fills its result; says what to wait for, if it was appended."""
+    result.topic_id = tp.topic_id
+    result.partition = tp.partition
+    result.base_offset = -1
+    result.append_timestamp = -1
+    try:
+        replica = broker.replicas.replica(tp, current_leader_epoch=leader_epoch)
+        info = broker.replicas.append(replica, data)
+    except WireError as error:
+        result.error.CopyFrom(to_proto(not_appended(error)))
+        return None
+    except Exception as error:
+        result.error.CopyFrom(to_proto(internal(f"append to {tp}", error)))
+        return None
+    result.base_offset = info.base_offset
+    result.append_timestamp = info.append_timestamp
+    result.log_start_offset = info.log_start_offset
+    return Awaited(index, replica, info.last_offset)
+
+
+def _wait_until_durable(
+    broker: Broker, answer: PendingAnswer, awaited: list[Awaited], timeout_ms: int, on_ready: Callable[[], None]
+) -> None:
+    longest_ms = broker.config.produce_max_wait_ms
+    wait_ms = min(timeout_ms, longest_ms) if timeout_ms else longest_ms
+    operation = DelayedProduce(broker.clock.monotonic_ms() + wait_ms, awaited, on_ready)
+    answer.wait_for(operation)
+    if not broker.replicas.produce_purgatory.try_complete_else_watch(operation, operation.keys()):
+        broker.replicas.produce_driver.schedule()

@@ -1,0 +1,45 @@
+"""GetServerInfo: versions, features and limits.
+
+Behaviour
+- Answers also while the broker stops. A client looks here before it relies on a feature.
+"""
+
+from __future__ import annotations
+
+import brokerd
+from brokerd.record.header import MAGIC, PAYLOAD_KIND_ARROW
+from brokerd.server.broker import Broker
+from brokerd.server.failures import malformed
+from brokerd.wire.v1 import metadata_pb2
+
+WIRE_VERSION = 1
+FEATURES = ("delete_records", "idempotence", "long_poll", "read_committed")
+_LIMITS = (
+    ("message.max.bytes", "message_max_bytes"),
+    ("fetch.max.bytes", "fetch_max_bytes"),
+    ("fetch.max.wait.ms", "fetch_max_wait_ms"),
+    ("produce.max.wait.ms", "produce_max_wait_ms"),
+    ("max.partitions.per.request", "max_partitions_per_request"),
+    ("max.partitions.per.topic", "max_partitions_per_topic"),
+    ("max.in.flight.requests.per.stream", "max_in_flight_requests_per_stream"),
+)
+_SOFTWARE_MAX_CHARACTERS = 255
+
+
+async def handle(broker: Broker, request: metadata_pb2.GetServerInfoRequest) -> metadata_pb2.GetServerInfoResponse:
+    """What this server is and can do."""
+    if len(request.client_software) > _SOFTWARE_MAX_CHARACTERS:
+        raise malformed(
+            "client_software", f"has {len(request.client_software)} characters, at most {_SOFTWARE_MAX_CHARACTERS} are allowed"
+        )
+    return metadata_pb2.GetServerInfoResponse(
+        cluster_id=broker.logs.cluster_id,
+        node_id=broker.logs.node_id,
+        software_version=brokerd.__version__,
+        min_wire_version=WIRE_VERSION,
+        max_wire_version=WIRE_VERSION,
+        record_batch_versions=[MAGIC],
+        payload_kinds=[PAYLOAD_KIND_ARROW],
+        features=FEATURES,
+        limits=[metadata_pb2.Limit(name=name, value=getattr(broker.config, attribute)) for name, attribute in _LIMITS],
+    )

@@ -1,0 +1,63 @@
+"""Budgets that hold a reader back instead of failing it: it waits here, its stream is not read, and gRPC's flow control
+stops the client. Nothing of gRPC is known here.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections import deque
+
+
+class ByteBudget:
+    """Bytes in use against a limit. Whoever finds it used up waits its turn: first come, first served."""
+
+    def __init__(self, limit_bytes: int) -> None:
+        self.limit_bytes = limit_bytes
+        self._used_bytes = 0
+        self._waiters: deque[asyncio.Future[None]] = deque()
+
+    @property
+    def used_bytes(self) -> int:
+        """Bytes in use; may exceed the limit by what was let in last."""
+        return self._used_bytes
+
+    @property
+    def is_used_up(self) -> bool:
+        """True while there is no room."""
+        return self._used_bytes >= self.limit_bytes
+
+    @property
+    def waiter_count(self) -> int:
+        """How many wait."""
+        return len(self._waiters)
+
+    def add(self, delta_bytes: int) -> None:
+        """Takes bytes (or gives back, if negative) and wakes the first waiter if there is room."""
+        self._used_bytes += delta_bytes
+        self._wake_next()
+
+    async def wait_for_room(self) -> None:
+        """Returns once there is room. Takes nothing: the caller does, before it awaits anything else."""
+        loop = asyncio.get_running_loop()
+        while self.is_used_up:
+            waiter: asyncio.Future[None] = loop.create_future()
+            self._waiters.append(waiter)
+            try:
+                await waiter
+            except asyncio.CancelledError:
+                if waiter.cancelled():
+                    with contextlib.suppress(ValueError):
+                        self._waiters.remove(waiter)
+                else:
+                    self._wake_next()  # its turn had come: the next one's then
+                raise
+        # One is woken at a time, so that a crowd does not rush in; each that goes through wakes the next.
+        loop.call_soon(self._wake_next)
+
+    def _wake_next(self) -> None:
+        while self._waiters and not self.is_used_up:
+            waiter = self._waiters.popleft()
+            if not waiter.done():
+                waiter.set_result(None)
+                return

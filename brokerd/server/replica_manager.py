@@ -1,0 +1,181 @@
+"""The partitions of this node: look-up, append, flush, and who is to be woken by what.
+
+The glue between the log and those who wait for it. Rules of the log are in brokerd/log, conditions of waiting in
+delayed_fetch.py and delayed_produce.py; gRPC is not known here. All of it belongs to the event loop's thread.
+"""
+
+from __future__ import annotations
+
+import enum
+import logging
+from typing import NamedTuple
+
+import pyarrow as pa
+
+from brokerd.clock import Clock
+from brokerd.config.broker import BrokerConfig
+from brokerd.errors import (
+    FencedLeaderEpochError,
+    InvalidTxnStateError,
+    UnknownLeaderEpochError,
+)
+from brokerd.ids import TopicIdPartition
+from brokerd.log.flusher import Flusher
+from brokerd.log.log_manager import LogManager
+from brokerd.log.partition_log import LogAppendInfo, PartitionLog
+from brokerd.purgatory.driver import PurgatoryDriver
+from brokerd.purgatory.purgatory import Purgatory
+from brokerd.purgatory.timing_wheel import TimingWheel
+from brokerd.record.batch import check_produced
+from brokerd.record.header import crc_seed
+from brokerd.server.limits import ByteBudget
+from brokerd.server.progress import PartitionProgress
+
+logger = logging.getLogger(__name__)
+
+_TICK_MS = 1
+_WHEEL_SIZE = 20
+_DRIVER_PERIOD_MS = 1
+
+
+class LogEnd(enum.Enum):
+    """Which end of a log somebody waits for. Consumers wait on the last two, followers on the first."""
+
+    LOG_END = "log end"
+    HIGH_WATERMARK = "high watermark"
+    LAST_STABLE_OFFSET = "last stable offset"
+
+
+class WatchKey(NamedTuple):
+    """One end of one partition, as the purgatories' watch key."""
+
+    tp: TopicIdPartition
+    end: LogEnd
+
+
+class Replica:
+    """One partition's log with what the server keeps beside it."""
+
+    __slots__ = ("counted_dirty_bytes", "crc_seed", "log", "progress")
+
+    def __init__(self, log: PartitionLog) -> None:
+        self.log = log
+        self.crc_seed = crc_seed(log.tp)
+        self.progress = PartitionProgress()
+        self.counted_dirty_bytes = 0  # what of log.dirty_bytes stands in the budget
+
+    def end_offset(self, end: LogEnd) -> int:
+        """Where readers of that kind see the log end."""
+        if end is LogEnd.LAST_STABLE_OFFSET:
+            return self.log.last_stable_offset
+        return self.log.high_watermark if end is LogEnd.HIGH_WATERMARK else self.log.log_end_offset
+
+
+class ReplicaManager:
+    """All partitions of this node. Build it inside the running event loop."""
+
+    def __init__(self, logs: LogManager, config: BrokerConfig, clock: Clock) -> None:
+        self.logs = logs
+        self.dirty = ByteBudget(config.log_max_dirty_bytes)
+        self._clock = clock
+        self._replicas: dict[TopicIdPartition, Replica] = {}
+        self.produce_purgatory = self._new_purgatory()
+        self.fetch_purgatory = self._new_purgatory()
+        self.produce_driver = PurgatoryDriver(self.produce_purgatory, clock, period_ms=_DRIVER_PERIOD_MS)
+        self.fetch_driver = PurgatoryDriver(self.fetch_purgatory, clock, period_ms=_DRIVER_PERIOD_MS)
+        self.flusher = Flusher(
+            threads=config.log_flush_threads, on_advance=self._high_watermark_advanced, on_failure=self._flush_failed
+        )
+
+    def replica(self, tp: TopicIdPartition, *, current_leader_epoch: int = -1) -> Replica:
+        """The partition. Raises UnknownTopicIdError, UnknownTopicOrPartitionError, FencedLeaderEpochError and
+        UnknownLeaderEpochError; an epoch of 0 or below is not checked.
+        """
+        replica = self._replicas.get(tp)
+        if replica is None or replica.log.is_deleted:
+            log = self.logs.partition(tp)
+            replica = self._replicas[tp] = Replica(log)
+        if current_leader_epoch > 0:
+            _check_leader_epoch(replica.log, current_leader_epoch)
+        return replica
+
+    def append(self, replica: Replica, data: pa.Buffer) -> LogAppendInfo:
+        """Checks a client's batch and appends it; the flush is under way on return, not done.
+
+        Raises what check_produced and PartitionLog.append do.
+        """
+        log = replica.log
+        batch = check_produced(data, replica.crc_seed, max_message_bytes=log.config.max_message_bytes)
+        if batch.header.is_transactional:
+            raise InvalidTxnStateError("transactions are not served by this broker: a batch must not be marked as transactional")
+        try:
+            info = log.append(batch, now_wall_ms=self._clock.wall_ms())
+        finally:
+            self._count_dirty(replica)
+        if not info.is_duplicate:
+            replica.progress.append(next_offset=info.last_offset + 1, size_bytes=data.size)
+        if log.high_watermark <= info.last_offset:
+            self.flusher.mark_dirty(log)
+        self.fetch_purgatory.check_and_complete(WatchKey(log.tp, LogEnd.LOG_END))
+        return info
+
+    def forget(self, tp: TopicIdPartition) -> None:
+        """The partition was deleted: whoever waits for it is told."""
+        replica = self._replicas.pop(tp, None)
+        if replica is not None:
+            self.dirty.add(-replica.counted_dirty_bytes)
+            replica.counted_dirty_bytes = 0
+        self.wake(tp)
+
+    def wake(self, tp: TopicIdPartition) -> None:
+        """Something about the partition changed that is none of its ends: its log start, or whether it is there."""
+        for end in LogEnd:
+            self.produce_purgatory.check_and_complete(WatchKey(tp, end))
+            self.fetch_purgatory.check_and_complete(WatchKey(tp, end))
+
+    def close(self) -> None:
+        """Stops timers and flush threads; what waits should have been completed before."""
+        self.produce_driver.close()
+        self.fetch_driver.close()
+        self.flusher.close()
+
+    def _high_watermark_advanced(self, log: PartitionLog) -> None:
+        replica = self._replicas.get(log.tp)
+        if replica is None:
+            return  # deleted while its flush was under way
+        replica.progress.advance(log.high_watermark)
+        self._count_dirty(replica)
+        self.produce_purgatory.check_and_complete(WatchKey(log.tp, LogEnd.HIGH_WATERMARK))
+        # Without open transactions the last stable offset moves with the high watermark.
+        self.fetch_purgatory.check_and_complete(WatchKey(log.tp, LogEnd.HIGH_WATERMARK))
+        self.fetch_purgatory.check_and_complete(WatchKey(log.tp, LogEnd.LAST_STABLE_OFFSET))
+
+    def _flush_failed(self, log: PartitionLog) -> None:
+        logger.error("flush of %s partition %d failed: it takes no more appends until the next start", log.topic, log.tp.partition)
+        replica = self._replicas.get(log.tp)
+        if replica is None:
+            return
+        self._count_dirty(replica)
+        self.wake(log.tp)
+
+    def _count_dirty(self, replica: Replica) -> None:
+        """Brings the budget to what this log holds unflushed; a log that stopped holds nothing back."""
+        dirty_bytes = replica.log.dirty_bytes
+        self.dirty.add(dirty_bytes - replica.counted_dirty_bytes)
+        replica.counted_dirty_bytes = dirty_bytes
+
+    def _new_purgatory(self) -> Purgatory:
+        return Purgatory(TimingWheel(tick_ms=_TICK_MS, wheel_size=_WHEEL_SIZE, start_ms=self._clock.monotonic_ms()))
+
+
+def _check_leader_epoch(log: PartitionLog, epoch: int) -> None:
+    if epoch < log.leader_epoch:
+        raise FencedLeaderEpochError(
+            f"current_leader_epoch is {epoch}, but the partition's is {log.leader_epoch}: fetch new metadata",
+            current_leader_epoch=log.leader_epoch,
+        )
+    if epoch > log.leader_epoch:
+        raise UnknownLeaderEpochError(
+            f"current_leader_epoch is {epoch}, newer than {log.leader_epoch}, which this node knows",
+            current_leader_epoch=log.leader_epoch,
+        )

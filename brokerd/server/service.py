@@ -1,0 +1,150 @@
+"""The service's methods as gRPC sees them: bytes in, handler, bytes out. No rule of the broker lives here.
+
+Every method of the contract is in `UNARY_HANDLERS` or is one of the two streams; a test holds the table equal to the service.
+What is not served yet answers UNIMPLEMENTED with one sentence. Whatever a handler raises becomes a status here, so that
+nothing a client sends can end the event loop.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import grpc
+from google.protobuf.message import DecodeError, Message
+
+from brokerd.errors import BrokerdError, ResourceExhaustedError
+from brokerd.server.broker import Broker
+from brokerd.server.failures import NotServedError, internal, malformed, status_of
+from brokerd.server.fetch_stream import FetchStream
+from brokerd.server.handlers import (
+    alter_topic_configs,
+    create_partitions,
+    create_topics,
+    delete_records,
+    delete_topics,
+    describe_topics,
+    init_producer_id,
+    list_offsets,
+    metadata,
+    server_info,
+)
+from brokerd.server.produce_stream import ProduceStream
+from brokerd.server.streams import Context
+from brokerd.wire.methods import SERVICE, UNARY, Unary
+
+Handler = Callable[[Broker, Any], Awaitable[Message]]
+
+_STOPPING = "the broker is stopping: connect again"
+
+
+def _not_served(what: str) -> Handler:
+    async def handle(broker: Broker, request: Message) -> Message:  # noqa: ARG001 - the shape of a handler
+        raise NotServedError(f"{what} are not served by this broker; GetServerInfo lists the features it has")
+
+    return handle
+
+
+UNARY_HANDLERS: dict[str, Handler] = {
+    "GetServerInfo": server_info.handle,
+    "Metadata": metadata.handle,
+    "FindCoordinator": _not_served("coordinators of groups and transactions"),
+    "CreateTopics": create_topics.handle,
+    "DeleteTopics": delete_topics.handle,
+    "DescribeTopics": describe_topics.handle,
+    "CreatePartitions": create_partitions.handle,
+    "AlterTopicConfigs": alter_topic_configs.handle,
+    "DeleteRecords": delete_records.handle,
+    "ListOffsets": list_offsets.handle,
+    "CommitGroupOffsets": _not_served("groups"),
+    "FetchGroupOffsets": _not_served("groups"),
+    "InitProducerId": init_producer_id.handle,
+    "EndTransaction": _not_served("transactions"),
+    "Heartbeat": _not_served("transactions"),
+}
+
+
+class BrokerService:
+    """Methods of one broker, and the streams that are open."""
+
+    def __init__(self, broker: Broker) -> None:
+        self._broker = broker
+        self._streams: set[ProduceStream | FetchStream] = set()
+        self._calls = 0
+        self._idle = asyncio.Event()
+        self._idle.set()
+
+    @property
+    def open_stream_count(self) -> int:
+        """Produce and fetch streams open now."""
+        return len(self._streams)
+
+    def generic_handler(self) -> grpc.GenericRpcHandler:
+        """What a gRPC server is given. Messages stay bytes up to here: no (de)serializer of gRPC's is used."""
+        handlers: dict[str, grpc.RpcMethodHandler[Any, Any]] = {
+            name: grpc.unary_unary_rpc_method_handler(self._unary(UNARY[name], handler)) for name, handler in UNARY_HANDLERS.items()
+        }
+        handlers["Produce"] = grpc.stream_stream_rpc_method_handler(self._produce)
+        handlers["Fetch"] = grpc.stream_stream_rpc_method_handler(self._fetch)
+        return grpc.method_handlers_generic_handler(SERVICE, handlers)
+
+    async def drain(self) -> None:
+        """Returns once no unary call is under way."""
+        await self._idle.wait()
+
+    async def close_streams(self) -> None:
+        """Ends every open stream once its answers are out."""
+        for stream in list(self._streams):
+            try:
+                await stream.close(grpc.StatusCode.UNAVAILABLE, _STOPPING)
+            except grpc.aio.BaseError:
+                continue  # ended by abort, which raises, or the client was gone already
+
+    def _unary(self, method: Unary, handler: Handler) -> Callable[[bytes, Context], Awaitable[bytes]]:
+        async def call(data: bytes, context: Context) -> bytes:
+            self._calls += 1
+            self._idle.clear()
+            try:
+                return (await handler(self._broker, _parse(method, data))).SerializeToString()
+            except BrokerdError as error:
+                await context.abort(*status_of(error))
+            except Exception as error:
+                await context.abort(grpc.StatusCode.INTERNAL, internal(method.name, error).message)
+            finally:
+                self._calls -= 1
+                if self._calls == 0:
+                    self._idle.set()
+
+        return call
+
+    async def _produce(self, _requests: object, context: Context) -> None:
+        await self._serve("Produce", ProduceStream(self._broker, context), context)
+
+    async def _fetch(self, _requests: object, context: Context) -> None:
+        await self._serve("Fetch", FetchStream(self._broker, context), context)
+
+    async def _serve(self, name: str, stream: ProduceStream | FetchStream, context: Context) -> None:
+        try:
+            self._broker.require_ready()
+            if len(self._streams) >= self._broker.config.max_streams:
+                raise ResourceExhaustedError(
+                    f"{len(self._streams)} streams are open, as many as max.streams allows: try again later"
+                )
+            self._streams.add(stream)
+            await stream.run()
+        except BrokerdError as error:
+            await context.abort(*status_of(error))
+        except grpc.aio.BaseError:
+            raise  # the stream was ended by abort, or the client is gone
+        except Exception as error:
+            await context.abort(grpc.StatusCode.INTERNAL, internal(name, error).message)
+        finally:
+            self._streams.discard(stream)
+
+
+def _parse(method: Unary, data: bytes) -> Message:
+    try:
+        return method.request.FromString(data)
+    except DecodeError:
+        raise malformed(method.request.DESCRIPTOR.name, "the bytes can not be parsed") from None

@@ -1,0 +1,161 @@
+"""A running broker for tests: in this process on its own thread, or as a real child process. No assertions here."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import select
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Coroutine, Iterator, Mapping
+from pathlib import Path
+from typing import Any, TypeVar
+
+from brokerd.clock import Clock
+from brokerd.config.broker import BrokerConfig
+from brokerd.config.settings import from_mapping
+from brokerd.log.files import Files
+from brokerd.server.daemon import Daemon
+
+T = TypeVar("T")
+START_TIMEOUT_S = 30.0
+STOP_TIMEOUT_S = 30.0
+
+
+class RunningDaemon:
+    """A Daemon with a thread and an event loop of its own."""
+
+    def __init__(self, config: BrokerConfig, *, files: Files | None = None, clock: Clock | None = None) -> None:
+        self.daemon = Daemon(config, files=files, clock=clock)
+        self.loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self.loop.run_forever, name="brokerd-test", daemon=True)
+
+    @property
+    def address(self) -> str:
+        """host:port."""
+        return f"127.0.0.1:{self.daemon.port}"
+
+    def run(self, coroutine: Coroutine[Any, Any, T], timeout_s: float = START_TIMEOUT_S) -> T:
+        """Runs a coroutine in the daemon's loop and waits for it."""
+        return asyncio.run_coroutine_threadsafe(coroutine, self.loop).result(timeout_s)
+
+    def start(self) -> None:
+        """Returns once it serves."""
+        self._thread.start()
+        try:
+            self.run(self.daemon.start())
+        except BaseException:
+            self._end_loop()
+            raise
+
+    def stop(self) -> None:
+        """A clean stop."""
+        try:
+            self.run(self.daemon.stop(), STOP_TIMEOUT_S)
+        finally:
+            self._end_loop()
+
+    def _end_loop(self) -> None:
+        self.loop.call_soon_threadsafe(self.loop.stop)
+        self._thread.join(STOP_TIMEOUT_S)
+        self.loop.close()
+
+
+@contextlib.contextmanager
+def running_daemon(
+    data_dir: Path, *, files: Files | None = None, clock: Clock | None = None, **settings: object
+) -> Iterator[RunningDaemon]:
+    """A broker in this process. `settings` by name with underscores for dots: `log_segment_bytes=4096`."""
+    given: dict[str, object] = {"data.dir": str(data_dir), "port": 0}
+    given |= {name.replace("_", "."): value for name, value in settings.items()}
+    running = RunningDaemon(from_mapping(BrokerConfig, given), files=files, clock=clock)
+    running.start()
+    try:
+        yield running
+    finally:
+        running.stop()
+
+
+class DaemonProcess:
+    """`brokerd start` as a child process; killed at the end if it still runs."""
+
+    def __init__(
+        self, data_dir: Path, *, port: int = 0, settings: Mapping[str, object] | None = None, env: Mapping[str, str] | None = None
+    ) -> None:
+        self.data_dir = data_dir
+        self.port = port
+        self.settings = dict(settings or {})
+        self.env = dict(env or {})
+        self.stderr_path = data_dir.parent / f"{data_dir.name}.stderr"
+        self._process: subprocess.Popen[str] | None = None
+
+    @property
+    def address(self) -> str:
+        """host:port."""
+        return f"127.0.0.1:{self.port}"
+
+    @property
+    def process(self) -> subprocess.Popen[str]:
+        """The child."""
+        assert self._process is not None, "not started"
+        return self._process
+
+    @property
+    def pid(self) -> int:
+        """The child's process id."""
+        return self.process.pid
+
+    def __enter__(self) -> DaemonProcess:
+        self.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._process is not None and self._process.poll() is None:
+            self.kill()
+
+    def command(self) -> list[str]:
+        """What is run."""
+        sets = [f"--set={name}={value}" for name, value in self.settings.items()]
+        code = "import sys; from brokerd.cli import main; sys.exit(main())"
+        return [sys.executable, "-c", code, "start", "--data-dir", str(self.data_dir), "--port", str(self.port), *sets]
+
+    def start(self, timeout_s: float = START_TIMEOUT_S) -> None:
+        """Returns once it serves; remembers its port for the next start. Raises RuntimeError with what it said if it does not."""
+        with open(self.stderr_path, "a") as stderr:
+            self._process = subprocess.Popen(
+                self.command(), stdout=subprocess.PIPE, stderr=stderr, text=True, env={**os.environ, **self.env}
+            )
+        line = self._read_line(timeout_s)
+        if not line.startswith("brokerd ready on "):
+            self.kill()
+            raise RuntimeError(f"brokerd did not start: {line!r}\n{self.stderr_path.read_text()}")
+        self.port = int(line.rpartition(":")[2])
+
+    def _read_line(self, timeout_s: float) -> str:
+        stdout = self.process.stdout
+        assert stdout is not None
+        ready, _, _ = select.select([stdout], [], [], timeout_s)
+        return stdout.readline() if ready else ""
+
+    def kill(self) -> None:
+        """SIGKILL; returns once it is gone."""
+        self.process.kill()
+        self._wait()
+
+    def terminate(self, timeout_s: float = STOP_TIMEOUT_S) -> int:
+        """SIGTERM; returns the exit code."""
+        self.process.send_signal(signal.SIGTERM)
+        return self._wait(timeout_s)
+
+    def restart(self) -> None:
+        """Starts again on the same port, after kill() or terminate()."""
+        self.start()
+
+    def _wait(self, timeout_s: float = STOP_TIMEOUT_S) -> int:
+        code = self.process.wait(timeout_s)
+        if self.process.stdout is not None:
+            self.process.stdout.close()
+        return code
