@@ -26,6 +26,8 @@ from brokerd.record.payload import HEADERS_TYPE
 
 ROWS_PER_BATCH = 10_000
 BYTES_PER_BATCH = 4_194_304
+_SMALL_ROWS = 2_000
+_SMALL_BYTES = 262_144
 
 
 class RangePartition(InputPartition):
@@ -47,8 +49,8 @@ def read_partition(partition: InputPartition, options: SourceOptions, columns: S
     wanted = partition.offsets
     shaper = _Shaper(wanted, arrow_schema(columns))
     with lease_client(options.consumer) as client:
-        for fetched in _fetched(client, wanted, options):
-            yield from shaper.shape(fetched)
+        shaped = (arrow_batch for fetched in _fetched(client, wanted, options) for arrow_batch in shaper.shape(fetched))
+        yield from _joined(shaped)
 
 
 def _fetched(client: BlockingClient, wanted: OffsetRange, options: SourceOptions) -> Iterator[FetchedBatch]:
@@ -73,6 +75,27 @@ def _fetched(client: BlockingClient, wanted: OffsetRange, options: SourceOptions
                 loss = f"topic '{wanted.topic}' was deleted: offsets {next_offset} to {wanted.until - 1} of {name} were not read"
                 report_losses([loss], fail=options.fail_on_data_loss)
                 return
+
+
+def _joined(arrow_batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """The same rows; small batches that follow each other are put together. Nothing is held back while records are waited
+    for: a range ends at offsets that are in the log already."""
+    small: list[pa.RecordBatch] = []
+    rows = size_bytes = 0
+    for arrow_batch in arrow_batches:
+        batch_rows, batch_bytes = arrow_batch.num_rows, arrow_batch.nbytes
+        is_small = batch_rows < _SMALL_ROWS and batch_bytes < _SMALL_BYTES
+        if small and (not is_small or rows + batch_rows > ROWS_PER_BATCH or size_bytes + batch_bytes > BYTES_PER_BATCH):
+            yield small[0] if len(small) == 1 else pa.concat_batches(small)
+            small, rows, size_bytes = [], 0, 0
+        if is_small:
+            small.append(arrow_batch)
+            rows += batch_rows
+            size_bytes += batch_bytes
+        else:
+            yield arrow_batch
+    if small:
+        yield small[0] if len(small) == 1 else pa.concat_batches(small)
 
 
 class _Shaper:

@@ -1,0 +1,113 @@
+"""spark.read: bounds resolved against the broker, and sentences for those that can not be."""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from brokerd.datasource.batch_reader import BrokerdBatchReader
+from brokerd.datasource.partition_reader import RangePartition
+from brokerd.errors import BrokerUnreachableError, ConfigError, DataLossError, UnknownTopicOrPartitionError
+from tests.support.fake_broker import FakeBroker, fake_broker
+from tests.unit.datasource.reading import ALL_COLUMNS, fill, options_for
+
+
+@pytest.fixture
+def broker() -> Iterator[FakeBroker]:
+    with fake_broker() as broker:
+        first, second = broker.create("events", 2)
+        fill(first, [10])
+        fill(second, [20])
+        yield broker
+
+
+def planned(broker: FakeBroker, **options: Any) -> list[tuple[str, int, int, int]]:
+    reader = BrokerdBatchReader(options_for(broker, is_streaming=False, **options), ALL_COLUMNS)
+    ranges = []
+    for partition in reader.partitions():
+        assert isinstance(partition, RangePartition)
+        one = pickle.loads(pickle.dumps(partition)).offsets
+        ranges.append((one.topic, one.partition, one.start, one.until))
+    return ranges
+
+
+def test_everything_by_default(broker: FakeBroker) -> None:
+    assert planned(broker) == [("events", 0, 0, 10), ("events", 1, 0, 20)]
+
+
+def test_offsets_from_json(broker: FakeBroker) -> None:
+    ranges = planned(broker, startingOffsets='{"events": {"0": 3, "1": -2}}', endingOffsets='{"events": {"0": -1, "1": 7}}')
+    assert ranges == [("events", 0, 3, 10), ("events", 1, 0, 7)]
+
+
+def test_assigned_partitions_and_no_others(broker: FakeBroker) -> None:
+    assert planned(broker, assign='{"events": [1]}') == [("events", 1, 0, 20)]
+    with pytest.raises(ConfigError, match="option assign names partitions that do not exist: events-2"):
+        planned(broker, assign='{"events": [2]}')
+
+
+def test_pattern_takes_whole_names(broker: FakeBroker) -> None:
+    fill(broker.create("events-eu")[0], [1])
+    fill(broker.create("more-events")[0], [1])
+    assert planned(broker, subscribePattern="events(-.*)?") == [
+        ("events", 0, 0, 10),
+        ("events", 1, 0, 20),
+        ("events-eu", 0, 0, 1),
+    ]
+
+
+def test_ranges_are_split_for_more_tasks(broker: FakeBroker) -> None:
+    assert len(planned(broker, maxRecordsPerPartition=4)) == 8
+    assert len(planned(broker, minPartitions=6)) == 6
+
+
+def test_nothing_to_read_is_no_partition(broker: FakeBroker) -> None:
+    broker.create("empty")
+    assert planned(broker, subscribe="empty") == []
+
+
+@pytest.mark.parametrize(
+    ("options", "sentence"),
+    [
+        ({"startingOffsets": '{"events": {"0": 1}}'}, r"startingOffsets must name every partition.*missing: events-1"),
+        ({"startingOffsets": '{"events": {"0": 1, "1": 1, "2": 1}}'}, r"names partitions that are not read: events-2"),
+        ({"startingOffsets": '{"events": {"0": 11, "1": 0}}'}, r"startingOffsets is 11 for events-0, but its log ends at 10"),
+        ({"endingOffsets": '{"events": {"0": 11, "1": 0}}'}, r"endingOffsets is 11 for events-0, but its log ends at 10"),
+        (
+            {"startingOffsets": '{"events": {"0": 5, "1": 0}}', "endingOffsets": '{"events": {"0": 4, "1": 0}}'},
+            r"the read of events-0 would end at offset 4, before it starts at 5",
+        ),
+    ],
+)
+def test_bounds_that_can_not_be_are_refused(broker: FakeBroker, options: dict[str, str], sentence: str) -> None:
+    with pytest.raises(ConfigError, match=sentence):
+        planned(broker, **options)
+
+
+def test_offsets_below_the_log_are_data_loss(broker: FakeBroker) -> None:
+    broker.topics["events"][0].log_start_offset = 4
+    asked = '{"events": {"0": 1, "1": 0}}'
+    with pytest.raises(DataLossError, match="3 records of events-0 are gone, offsets 1 to 3"):
+        planned(broker, startingOffsets=asked)
+    assert planned(broker, startingOffsets=asked, failOnDataLoss="false")[0] == ("events", 0, 4, 10)
+
+
+def test_unknown_topic_says_how_to_create_it(broker: FakeBroker) -> None:
+    with pytest.raises(UnknownTopicOrPartitionError, match="topic 'nope' does not exist: create it first"):
+        planned(broker, subscribe="nope")
+
+
+def test_topic_deleted_between_two_calls_is_asked_again(broker: FakeBroker) -> None:
+    from brokerd.errors import UnknownTopicIdError
+
+    broker.errors["ListOffsets"] = [UnknownTopicIdError("just deleted")]
+    assert planned(broker) == [("events", 0, 0, 10), ("events", 1, 0, 20)]
+
+
+def test_unreachable_broker_says_address_and_time(broker: FakeBroker) -> None:
+    port = broker.port + 1 if broker.port < 65_535 else broker.port - 1
+    with pytest.raises(BrokerUnreachableError, match=rf"127\.0\.0\.1:{port}"):
+        planned(broker, **{"bootstrap.servers": f"127.0.0.1:{port}", "default.api.timeout.ms": 50})

@@ -1,0 +1,149 @@
+"""One range in a task: exact schema, order, slices, headers, and what happens when records are gone."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from pyspark.sql.datasource import InputPartition
+
+from brokerd.datasource.partition_reader import BYTES_PER_BATCH, ROWS_PER_BATCH, RangePartition, read_partition
+from brokerd.datasource.planning import OffsetRange
+from brokerd.datasource.schema import Column, arrow_schema
+from brokerd.errors import DataLossError, OffsetOutOfRangeError
+from tests.support.fake_broker import FakeBroker, Partition, fake_broker
+from tests.support.records import TIMESTAMP_MS, key_values, new_batch
+from tests.unit.datasource.reading import ALL_COLUMNS, HEADERS, fill, options_for, table_of
+
+
+@pytest.fixture
+def broker() -> Iterator[FakeBroker]:
+    with fake_broker() as broker:
+        yield broker
+
+
+def read(
+    broker: FakeBroker,
+    partition: Partition,
+    start: int,
+    until: int,
+    columns: Sequence[Column] = ALL_COLUMNS,
+    **options: Any,
+) -> list[pa.RecordBatch]:
+    wanted = RangePartition(OffsetRange("events", partition.tp.topic_id, partition.tp.partition, start, until))
+    return list(read_partition(wanted, options_for(broker, is_streaming=True, **options), columns))
+
+
+def test_rows_come_in_offset_order_in_sparks_schema(broker: FakeBroker) -> None:
+    partition = broker.create("events", 2)[1]
+    fill(partition, [3, 1, 5])
+    batches = read(broker, partition, 2, 8)
+    assert all(batch.schema.equals(arrow_schema(ALL_COLUMNS)) for batch in batches)
+    rows = table_of(batches)
+    assert rows["offset"] == [2, 3, 4, 5, 6, 7]
+    assert rows["value"] == [b"2", b"3", b"4", b"5", b"6", b"7"]
+    assert rows["key"] == [None] * 6
+    assert (set(rows["topic"]), set(rows["partition"]), set(rows["timestampType"])) == ({"events"}, {1}, {0})
+    assert rows["timestamp"][0].timestamp() * 1000 == TIMESTAMP_MS + 2
+
+
+def test_log_append_time_is_told_apart(broker: FakeBroker) -> None:
+    (partition,) = broker.create("events")
+    fill(partition, [2], is_log_append_time=True)
+    rows = table_of(read(broker, partition, 0, 2))
+    assert rows["timestampType"] == [1, 1]
+    assert [stamp.timestamp() * 1000 for stamp in rows["timestamp"]] == [1_800_000_000_000] * 2
+
+
+def test_columns_left_out_by_a_users_schema_are_not_made(broker: FakeBroker) -> None:
+    (partition,) = broker.create("events")
+    fill(partition, [2])
+    (batch,) = read(broker, partition, 0, 2, [Column("offset", "bigint", False), Column("value", "binary", True)])
+    assert batch.to_pydict() == {"offset": [0, 1], "value": [b"0", b"1"]}
+    assert not batch.schema.field("offset").nullable
+
+
+def test_missing_headers_come_as_empty_lists(broker: FakeBroker) -> None:
+    (partition,) = broker.create("events")
+    given = key_values([b"a", b"b", b"c"], headers=[None, [("h", b"1"), ("h", None)], []])
+    partition.put(new_batch(given, tp=partition.tp))
+    fill(partition, [2])
+    rows = table_of(read(broker, partition, 0, 5, [*ALL_COLUMNS, HEADERS]))
+    assert rows["headers"] == [[], [{"key": "h", "value": b"1"}, {"key": "h", "value": None}], [], [], []]
+
+
+def test_large_batches_are_cut_into_slices_that_spark_takes_well(broker: FakeBroker) -> None:
+    (partition,) = broker.create("events")
+    fill(partition, [2 * ROWS_PER_BATCH + 1])
+    sizes = [batch.num_rows for batch in read(broker, partition, 0, 2 * ROWS_PER_BATCH + 1)]
+    assert sizes == [ROWS_PER_BATCH, ROWS_PER_BATCH, 1]
+
+
+def test_wide_rows_are_cut_by_bytes(broker: FakeBroker) -> None:
+    (partition,) = broker.create("events")
+    fill(partition, [100], value_bytes=100_000)
+    batches = read(broker, partition, 0, 100)
+    assert table_of(batches)["offset"] == list(range(100))
+    assert all(batch.nbytes <= 1.1 * BYTES_PER_BATCH for batch in batches)
+    assert len(batches) == 3
+
+
+def test_small_batches_are_put_together(broker: FakeBroker) -> None:
+    (partition,) = broker.create("events")
+    fill(partition, [10] * 50)
+    batches = read(broker, partition, 5, 495)
+    assert table_of(batches)["offset"] == list(range(5, 495))
+    assert table_of(batches)["value"] == [b"%d" % offset for offset in range(5, 495)]
+    assert len(batches) < 10
+
+
+def test_lost_connections_are_ridden_over(broker: FakeBroker) -> None:
+    (partition,) = broker.create("events")
+    fill(partition, [5, 5, 5])
+    broker.cut_fetch_after = [1, 0, 1]
+    assert table_of(read(broker, partition, 0, 15, ALL_COLUMNS, **{"max.partition.fetch.bytes": 1}))["offset"] == list(range(15))
+
+
+def test_retention_that_passes_a_range_fails_with_numbers(broker: FakeBroker) -> None:
+    (partition,) = broker.create("events")
+    fill(partition, [5, 5])
+    partition.log_start_offset = 7
+    with pytest.raises(DataLossError, match=r"5 records of events-0 are gone, offsets 2 to 6: .* the next offset is 7") as caught:
+        read(broker, partition, 2, 10)
+    assert "failOnDataLoss=false" in str(caught.value)
+
+
+def test_without_fail_on_data_loss_what_is_left_is_read_and_told(broker: FakeBroker, caplog: pytest.LogCaptureFixture) -> None:
+    (partition,) = broker.create("events")
+    fill(partition, [5, 5])
+    partition.log_start_offset = 7
+    with caplog.at_level(logging.WARNING):
+        assert table_of(read(broker, partition, 2, 10, failOnDataLoss="false"))["offset"] == [7, 8, 9]
+    assert "5 records of events-0 are gone" in caplog.text
+    partition.log_start_offset = 10
+    assert read(broker, partition, 2, 9, failOnDataLoss="false") == []
+
+
+def test_a_deleted_topic_is_data_loss_and_never_another_topics_rows(broker: FakeBroker) -> None:
+    (partition,) = broker.create("events")
+    fill(partition, [5])
+    (other,) = broker.create("events")
+    fill(other, [50])
+    with pytest.raises(DataLossError, match="topic 'events' was deleted: offsets 1 to 4 of events-0 were not read"):
+        read(broker, partition, 1, 5)
+    assert read(broker, partition, 1, 5, failOnDataLoss="false") == []
+
+
+def test_a_log_that_ends_before_the_range_is_an_error_whatever_the_policy(broker: FakeBroker) -> None:
+    (partition,) = broker.create("events")
+    fill(partition, [5])
+    with pytest.raises(OffsetOutOfRangeError):
+        read(broker, partition, 7, 9, failOnDataLoss="false")
+
+
+def test_the_partition_that_spark_invents_for_nothing_holds_nothing(broker: FakeBroker) -> None:
+    options = options_for(broker, is_streaming=False)
+    assert list(read_partition(InputPartition(None), options, ALL_COLUMNS)) == []

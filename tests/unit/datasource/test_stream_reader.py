@@ -1,0 +1,186 @@
+"""spark.readStream as Spark drives it: offsets through JSON, a new reader whenever a process would be new."""
+
+from __future__ import annotations
+
+import json
+import pickle
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows
+
+from brokerd.datasource.partition_reader import RangePartition
+from brokerd.datasource.stream_reader import BrokerdStreamReader
+from brokerd.errors import ConfigError, DataLossError, UnknownTopicOrPartitionError
+from brokerd.ids import TopicIdPartition
+from tests.support.fake_broker import FakeBroker, Partition, fake_broker
+from tests.unit.datasource.reading import ALL_COLUMNS, fill, options_for
+
+Offset = dict[str, Any]
+
+
+@pytest.fixture
+def broker() -> Iterator[FakeBroker]:
+    with fake_broker() as broker:
+        for partition in broker.create("events", 2):
+            fill(partition, [10])
+        yield broker
+
+
+def reader_for(broker: FakeBroker, **options: Any) -> BrokerdStreamReader:
+    return BrokerdStreamReader(options_for(broker, is_streaming=True, **options), ALL_COLUMNS)
+
+
+def latest(reader: BrokerdStreamReader, start: Offset, limit: ReadLimit | None = None) -> Offset:
+    """latestOffset as Spark calls it: through JSON text."""
+    offset: Offset = json.loads(json.dumps(reader.latestOffset(json.loads(json.dumps(start)), limit or ReadAllAvailable())))
+    return offset
+
+
+def ranges(reader: BrokerdStreamReader, start: Offset, end: Offset) -> list[tuple[int, int, int]]:
+    planned = []
+    for partition in reader.partitions(start, end):
+        assert isinstance(partition, RangePartition)
+        planned.append((partition.offsets.partition, partition.offsets.start, partition.offsets.until))
+    return planned
+
+
+def user_offsets(offset: Offset) -> Offset:
+    return {topic: partitions for topic, partitions in offset.items() if topic != "@brokerd"}
+
+
+def test_first_batch_from_earliest(broker: FakeBroker) -> None:
+    reader = reader_for(broker, startingOffsets="earliest")
+    start = reader.initialOffset()
+    end = latest(reader, start)
+    assert user_offsets(end) == {"events": {"0": 10, "1": 10}}
+    assert ranges(reader, start, end) == [(0, 0, 10), (1, 0, 10)]
+    assert reader.reportLatestOffset() == {"events": {"0": 10, "1": 10}}
+
+
+def test_replayed_batch_0_reads_the_same_although_starting_offsets_would_resolve_anew(broker: FakeBroker) -> None:
+    reader = reader_for(broker)  # startingOffsets=latest
+    start = reader.initialOffset()
+    end = latest(reader, start)
+    assert ranges(reader, start, end) == []
+    fill(broker.topics["events"][0], [5])
+    end = latest(reader, end)
+    fill(broker.topics["events"][0], [5])
+    restarted = reader_for(broker)
+    assert ranges(restarted, restarted.initialOffset(), latest(reader_for(broker), start)) == []
+    assert ranges(restarted, latest(reader, start), end) == []
+    first_end = latest(reader_for(broker, startingOffsets="earliest"), start)
+    fill(broker.topics["events"][0], [5])
+    assert ranges(restarted, restarted.initialOffset(), first_end) == [(0, 0, 20), (1, 0, 10)]
+
+
+def test_nothing_new_gives_the_very_same_offset(broker: FakeBroker) -> None:
+    reader = reader_for(broker, startingOffsets="earliest")
+    end = latest(reader, reader.initialOffset())
+    assert json.dumps(latest(reader, end)) == json.dumps(end)
+
+
+def test_next_batch_begins_where_the_last_one_ended(broker: FakeBroker) -> None:
+    reader = reader_for(broker, startingOffsets="earliest")
+    first = latest(reader, reader.initialOffset())
+    fill(broker.topics["events"][1], [3])
+    second = latest(reader_for(broker), first)
+    assert ranges(reader_for(broker), first, second) == [(1, 10, 13)]
+    assert "starts" not in second["@brokerd"]
+
+
+def test_limit_is_kept_batch_by_batch_until_all_is_read(broker: FakeBroker) -> None:
+    reader = reader_for(broker, startingOffsets="earliest", maxOffsetsPerTrigger=8)
+    limit = reader.getDefaultReadLimit()
+    assert limit == ReadMaxRows(8)
+    offset = reader.initialOffset()
+    sizes = []
+    for _ in range(3):
+        end = latest(reader, offset, limit)
+        sizes.append(sum(until - start for _, start, until in ranges(reader, offset, end)))
+        offset = end
+    assert sizes == [8, 8, 4]
+
+
+def test_available_now_ends_at_what_was_there_when_it_began(broker: FakeBroker) -> None:
+    reader = reader_for(broker, startingOffsets="earliest", maxOffsetsPerTrigger=15)
+    reader.prepareForTriggerAvailableNow()
+    fill(broker.topics["events"][0], [100])
+    first = latest(reader, reader.initialOffset(), ReadMaxRows(15))
+    second = latest(reader, first, ReadMaxRows(15))
+    assert user_offsets(second) == {"events": {"0": 10, "1": 10}}
+    assert json.dumps(latest(reader, second, ReadMaxRows(15))) == json.dumps(second)
+
+
+def test_new_partition_begins_at_zero(broker: FakeBroker) -> None:
+    reader = reader_for(broker)  # latest: but new partitions are read from their start
+    first = latest(reader, reader.initialOffset())
+    partitions = broker.topics["events"]
+    partitions.append(Partition(TopicIdPartition(partitions[0].tp.topic_id, 2)))
+    fill(partitions[2], [4])
+    second = latest(reader, first)
+    assert ranges(reader, first, second) == [(2, 0, 4)]
+
+
+def test_topic_created_anew_is_told_and_never_read_at_old_offsets(broker: FakeBroker) -> None:
+    reader = reader_for(broker, startingOffsets="earliest")
+    first = latest(reader, reader.initialOffset())
+    (fresh,) = broker.create("events")
+    fill(fresh, [30])
+    with pytest.raises(DataLossError, match="topic 'events' was deleted and created anew"):
+        latest(reader_for(broker), first)
+    tolerant = reader_for(broker, failOnDataLoss="false")
+    second = latest(tolerant, first)
+    assert ranges(tolerant, first, second) == [(0, 0, 30)]
+    assert json.dumps(latest(tolerant, second)) == json.dumps(second)
+
+
+def test_retention_past_the_checkpoint_is_told_before_any_task_runs(broker: FakeBroker) -> None:
+    reader = reader_for(broker, startingOffsets="earliest")
+    first = latest(reader, reader.initialOffset())
+    fill(broker.topics["events"][0], [10])
+    broker.topics["events"][0].log_start_offset = 13
+    with pytest.raises(DataLossError, match="3 records of events-0 are gone, offsets 10 to 12"):
+        latest(reader_for(broker), first)
+    tolerant = reader_for(broker, failOnDataLoss="false")
+    assert ranges(tolerant, first, latest(tolerant, first)) == [(0, 13, 20)]
+
+
+def test_deleted_topic_is_data_loss_and_without_the_check_the_query_goes_on(broker: FakeBroker) -> None:
+    fill(broker.create("more")[0], [2])
+    reader = reader_for(broker, subscribe="events,more", startingOffsets="earliest")
+    first = latest(reader, reader.initialOffset())
+    del broker.topics["more"]
+    with pytest.raises(DataLossError, match="no longer there or no longer subscribed: more-0"):
+        latest(reader_for(broker, subscribe="events,more"), first)
+    tolerant = reader_for(broker, subscribe="events,more", failOnDataLoss="false")
+    assert user_offsets(latest(tolerant, first)) == {"events": {"0": 10, "1": 10}}
+
+
+def test_topic_that_never_was_is_an_error_at_the_start(broker: FakeBroker) -> None:
+    reader = reader_for(broker, subscribe="events,nope")
+    with pytest.raises(UnknownTopicOrPartitionError, match="topic 'nope' does not exist"):
+        latest(reader, reader.initialOffset())
+
+
+def test_offsets_of_another_format_are_refused(broker: FakeBroker) -> None:
+    with pytest.raises(ConfigError, match="not written by brokerd"):
+        latest(reader_for(broker), {"events": {"0": 5}})
+
+
+def test_pattern_without_match_waits_for_topics(broker: FakeBroker) -> None:
+    reader = reader_for(broker, subscribePattern="later.*")
+    first = latest(reader, reader.initialOffset())
+    assert user_offsets(first) == {}
+    fill(broker.create("later")[0], [3])
+    second = latest(reader, first)
+    assert ranges(reader, first, second) == [(0, 0, 3)]
+
+
+def test_reader_pickles_as_spark_ships_it_to_tasks(broker: FakeBroker) -> None:
+    reader = reader_for(broker, startingOffsets="earliest")
+    end = latest(reader, reader.initialOffset())
+    copy = pickle.loads(pickle.dumps(reader))
+    rows = [batch.num_rows for partition in reader.partitions(reader.initialOffset(), end) for batch in copy.read(partition)]
+    assert sum(rows) == 20
