@@ -1,0 +1,13 @@
+"""How fast it is, each figure beside its ceiling in the same run: `python -m benchmarks.run`, or `make bench`.
+
+    run.py            options, order of the groups, output
+    measure.py        warm-up, interleaved repeats, medians; tables and JSON
+    environment.py    the broker as a child process, sampled from /proc; rows to send
+    floor.py          ceiling of the clients: a bare gRPC server that takes, gives or fdatasyncs bytes, and its client
+    clients.py        Producer and PartitionFetcher without Spark
+    spark_ceiling.py  ceiling of Spark: a sink that discards, a source that invents
+    spark_io.py       Spark writing and reading, batch and AvailableNow
+    memory.py         the daemon's resident set while gigabytes pass
+
+Nothing here is shipped. Compare figures of one run only: machines differ, and so do the minutes of one machine.
+"""

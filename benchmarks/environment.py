@@ -1,0 +1,115 @@
+"""What the works run in: a broker in a process of its own on a temporary directory, and rows to send. Measures nothing."""
+
+from __future__ import annotations
+
+import hashlib
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import uuid
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+import pyarrow as pa
+
+from brokerd.client.blocking import BlockingClient
+from brokerd.config.client import ClientConfig
+from brokerd.record.payload import KEY_VALUE_SCHEMA
+
+KEYS = 10_000
+KEY_BYTES = 8
+ROWS_PER_BATCH = 10_000  # what Spark hands over at once
+
+
+class Child:
+    """A child process that says on a line of its output that it is ready."""
+
+    def __init__(self, command: list[str], ready: str) -> None:
+        self._process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+        assert self._process.stdout is not None
+        self.pid = self._process.pid
+        for line in self._process.stdout:
+            if ready in line:
+                self.address = line.split()[-1]
+                return
+        raise RuntimeError(f"{' '.join(command[:4])} ended with status {self._process.wait()} before it was ready")
+
+    def stop(self) -> int:
+        """Asks it to end; its exit code."""
+        self._process.send_signal(signal.SIGTERM)
+        return self._process.wait(60)
+
+    def resident_bytes(self, field: str = "VmRSS") -> int:
+        """Its resident set now (VmRSS) or at its largest (VmHWM), as the kernel says."""
+        for line in Path(f"/proc/{self.pid}/status").read_text().splitlines():
+            if line.startswith(f"{field}:"):
+                return int(line.split()[1]) * 1_024
+        raise RuntimeError(f"no {field} of process {self.pid}")
+
+
+class Broker:
+    """`brokerd start` on a temporary directory below `parent`, which goes when the broker does."""
+
+    def __init__(self, parent: str | None, settings: Mapping[str, str]) -> None:
+        self._directory = tempfile.mkdtemp(prefix="brokerd-bench-", dir=parent)
+        flags = [flag for name, value in settings.items() for flag in ("--set", f"{name}={value}")]
+        program = "import sys; from brokerd.cli import main; sys.exit(main())"
+        command = [sys.executable, "-c", program, "start", "--data-dir", self._directory, "--port", "0", *flags]
+        self.child = Child(command, "brokerd ready on")
+        self.address = self.child.address
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self.child.stop()
+        shutil.rmtree(self._directory, ignore_errors=True)
+
+    def client(self) -> BlockingClient:
+        """A client of it."""
+        return BlockingClient(ClientConfig(bootstrap_servers=self.address))
+
+    def new_topic(self, partitions: int) -> str:
+        """A topic that nobody has used."""
+        name = f"bench-{uuid.uuid4().hex[:12]}"
+        with self.client() as client:
+            client.create_topic(name, partitions)
+        return name
+
+    def delete_topic(self, name: str) -> None:
+        """Deletes a topic, so that the disk is not filled by what was measured."""
+        with self.client() as client:
+            client.delete_topics([name])
+
+
+def value_at(row: int, value_bytes: int) -> bytes:
+    """The value of a row: hexadecimal digits, which compress to half, as text does."""
+    text = hashlib.sha512(row.to_bytes(8, "little")).hexdigest()
+    return (text * (value_bytes // len(text) + 1))[:value_bytes].encode()
+
+
+def arrow_batches(rows: int, value_bytes: int) -> Iterator[pa.RecordBatch]:
+    """`rows` rows in batches as Spark makes them. The values of a few batches are made, and then used again."""
+    made: list[pa.RecordBatch] = []
+    for start in range(0, rows, ROWS_PER_BATCH):
+        count = min(ROWS_PER_BATCH, rows - start)
+        if len(made) < 8:
+            made.append(_arrow_batch(start, ROWS_PER_BATCH, value_bytes))
+        yield made[start // ROWS_PER_BATCH % len(made)].slice(0, count)
+
+
+def _arrow_batch(start: int, count: int, value_bytes: int) -> pa.RecordBatch:
+    numbers = range(start, start + count)
+    return pa.record_batch(
+        [
+            pa.array([b"k%07d" % (row % KEYS) for row in numbers], pa.binary()),
+            pa.array([value_at(row, value_bytes) for row in numbers], pa.binary()),
+            pa.nulls(count, KEY_VALUE_SCHEMA.field("headers").type),
+            pa.array([1_700_000_000_000_000 + row for row in numbers], KEY_VALUE_SCHEMA.field("timestamp").type),
+        ],
+        schema=KEY_VALUE_SCHEMA,
+    )

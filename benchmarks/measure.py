@@ -1,0 +1,122 @@
+"""Measures works side by side: one unmeasured round, then rounds in which every work runs once, so that a slow minute of the
+machine touches all of them alike. Figures are medians. What a work does is not known here."""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import statistics
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+OURS = "brokerd"
+CEILING = "ceiling"
+
+
+@dataclass(frozen=True)
+class Work:
+    """One thing to run: `run(round)` returns the seconds of its measured part (a list: one per operation)."""
+
+    name: str
+    peer: str  # who does it: brokerd, ceiling, kafka
+    run: Callable[[int], float | list[float]]
+    rows: int
+    size_bytes: int  # of keys and values
+    goal: float | None = None  # share of the ceiling that is aimed at
+
+
+@dataclass
+class Figures:
+    """What a work took, per round."""
+
+    work: Work
+    seconds: list[float] = field(default_factory=list)
+    latencies: list[float] = field(default_factory=list)  # seconds, of works that measure single operations
+
+    @property
+    def median_s(self) -> float:
+        """Median time of a round."""
+        return statistics.median(self.seconds)
+
+    @property
+    def rows_per_s(self) -> float:
+        """Rows a second, by the median."""
+        return self.work.rows / self.median_s
+
+    def latency_ms(self, share: float) -> float:
+        """The latency that `share` of all operations stayed below."""
+        ordered = sorted(self.latencies)
+        return ordered[min(len(ordered) - 1, int(len(ordered) * share))] * 1_000
+
+    def as_json(self) -> dict[str, object]:
+        """All of it, for the results file."""
+        told: dict[str, object] = {
+            "work": self.work.name,
+            "peer": self.work.peer,
+            "rows": self.work.rows,
+            "bytes": self.work.size_bytes,
+            "seconds": [round(s, 4) for s in self.seconds],
+            "median_s": round(self.median_s, 4),
+            "goal": self.work.goal,
+        }
+        if self.latencies:
+            return {**told, "p50_ms": round(self.latency_ms(0.5), 3), "p99_ms": round(self.latency_ms(0.99), 3)}
+        return {**told, "rows_per_s": round(self.rows_per_s), "mb_per_s": round(self.work.size_bytes / 1e6 / self.median_s, 1)}
+
+
+def measure(works: Sequence[Work], repeats: int, say: Callable[[str], None]) -> list[Figures]:
+    """Runs all works `repeats` times after a round that is not counted."""
+    figures = [Figures(work) for work in works]
+    for number in range(repeats + 1):
+        for figure in figures:
+            taken = figure.work.run(number)
+            seconds = sum(taken) if isinstance(taken, list) else taken
+            say(f"  round {number}: {figure.work.name} {figure.work.peer} {seconds:.2f} s")
+            if number == 0:
+                continue
+            figure.seconds.append(seconds)
+            if isinstance(taken, list):
+                figure.latencies.extend(taken)
+    return figures
+
+
+def table(all_figures: Iterable[Figures]) -> str:
+    """A line per work: every peer's figure, and our share of the ceiling beside the goal."""
+    by_work: dict[str, dict[str, Figures]] = {}
+    for figures in all_figures:
+        by_work.setdefault(figures.work.name, {})[figures.work.peer] = figures
+    peers = sorted({peer for one in by_work.values() for peer in one}, key=lambda peer: (peer != OURS, peer != CEILING, peer))
+    lines = [f"{'work':<24}" + "".join(f"{peer:>28}" for peer in peers) + f"{'of ceiling':>12}{'goal':>8}"]
+    for name, one in by_work.items():
+        cells = [_cell(one[peer]) if peer in one else "-" for peer in peers]
+        ours, ceiling = one.get(OURS), one.get(CEILING)
+        share = _share(ours, ceiling) if ours and ceiling else None
+        goal = ours.work.goal if ours else None
+        lines.append(
+            f"{name:<24}"
+            + "".join(f"{cell:>28}" for cell in cells)
+            + f"{'-' if share is None else format(share, '.0%'):>12}{'-' if goal is None else format(goal, '.0%'):>8}"
+        )
+    return "\n".join(lines)
+
+
+def _cell(figures: Figures) -> str:
+    if figures.latencies:
+        return f"p50 {figures.latency_ms(0.5):.2f} p99 {figures.latency_ms(0.99):.2f} ms"
+    return f"{figures.rows_per_s:,.0f} rows/s {figures.work.size_bytes / 1e6 / figures.median_s:,.0f} MB/s"
+
+
+def _share(ours: Figures, ceiling: Figures) -> float:
+    if ours.latencies:
+        return ceiling.latency_ms(0.5) / ours.latency_ms(0.5)
+    return (ours.work.size_bytes / ours.median_s) / (ceiling.work.size_bytes / ceiling.median_s)
+
+
+def write_results(path: Path, settings: dict[str, object], figures: Iterable[Figures], extra: dict[str, object]) -> None:
+    """The results file: settings, machine, figures."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    machine = {"python": platform.python_version(), "system": platform.platform(), "cores": os.cpu_count()}
+    told = {"settings": settings, "machine": machine, "figures": [one.as_json() for one in figures], **extra}
+    path.write_text(json.dumps(told, indent=1) + "\n")
