@@ -27,7 +27,7 @@ class TimerEntry:
     `bucket` and `expiry_tick` are the wheel's own notes; nobody else writes them.
     """
 
-    __slots__ = ("bucket", "expiry_ms", "expiry_tick")
+    __slots__ = ("__weakref__", "bucket", "expiry_ms", "expiry_tick")
 
     def __init__(self, expiry_ms: int) -> None:
         self.expiry_ms = expiry_ms  # monotonic

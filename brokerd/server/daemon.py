@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
 import logging
 import os
 import socket
@@ -89,7 +90,7 @@ class Daemon:
         files = self._files if self._files is not None else RealFiles(self.config.data_dir)
         logs = self._logs = LogManager(self.config, files, self._clock)
         report = await asyncio.to_thread(logs.open)
-        logger.info("data directory %s: %s", self.config.data_dir, _summary(report))
+        logger.info("data directory %s %s", self.config.data_dir, _summary(report))
         self._broker = Broker(self.config, logs, self._clock)
         self._broker.port = self.port
         self._service = BrokerService(self._broker)
@@ -118,31 +119,34 @@ class Daemon:
 
 def _bind(server: grpc.aio.Server, host: str, port: int) -> int:
     address = f"[{host}]:{port}" if ":" in host and not host.startswith("[") else f"{host}:{port}"
-    try:
-        bound = server.add_insecure_port(address)
-    except RuntimeError:
-        bound = 0
-    if bound == 0:
-        raise ListenError(f"can not listen on {address}: {_why_not(host, port)}")
-    return bound
+    problem = _bind_problem(host, port)
+    if problem is None:
+        try:
+            return server.add_insecure_port(address)
+        except RuntimeError:
+            problem = _bind_problem(host, port) or "gRPC refused it"
+    raise ListenError(f"can not listen on {address}: {problem}")
 
 
-def _why_not(host: str, port: int) -> str:
-    """The operating system's reason, which gRPC does not give: asked by binding the same address once more."""
+def _bind_problem(host: str, port: int) -> str | None:
+    """Why the address can not be bound, or None: asked with a socket of our own, since gRPC does not say."""
     try:
         family, kind, protocol, _, address = socket.getaddrinfo(host.strip("[]"), port, type=socket.SOCK_STREAM)[0]
         with socket.socket(family, kind, protocol) as probe:
+            # As gRPC does: connections of an earlier broker that are not quite gone must not count.
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             probe.bind(address)
             probe.listen()
     except socket.gaierror as error:
         return f"the host is unknown ({error.strerror})"
     except OSError as error:
-        return f"{os.strerror(error.errno or 0).lower()}; stop what uses it, or choose another port"
-    return "gRPC refused it"
+        reason = os.strerror(error.errno or 0).lower()
+        return f"{reason}; stop what uses it, or choose another port" if error.errno == errno.EADDRINUSE else reason
+    return None
 
 
 def _summary(report: RecoveryReport) -> str:
-    how = "closed cleanly" if report.was_clean else "recovered"
+    how = "was closed cleanly" if report.was_clean or not report.partitions else "was not closed cleanly and is recovered"
     cut_bytes = sum(report.cut_bytes.values())
     return (
         f"{how}, {report.partitions} partitions, {cut_bytes} bytes of torn tails cut, {len(report.damaged)} partitions damaged"

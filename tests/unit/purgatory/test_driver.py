@@ -1,0 +1,73 @@
+"""The driver: real time, one timer, no polling."""
+
+from __future__ import annotations
+
+import asyncio
+
+from brokerd.clock import SystemClock
+from brokerd.purgatory.delayed import Completion, DelayedOperation
+from brokerd.purgatory.driver import PurgatoryDriver
+from brokerd.purgatory.purgatory import Purgatory
+from brokerd.purgatory.timing_wheel import TimingWheel
+
+DEADLINE_S = 10.0
+
+
+class Alarm(DelayedOperation):
+    """Notes when it expired."""
+
+    def __init__(self, expiry_ms: int, clock: SystemClock, left: list[Alarm], done: asyncio.Event) -> None:
+        super().__init__(expiry_ms)
+        self.clock, self.left, self.done = clock, left, done
+        self.fired_ms = -1
+
+    def is_satisfied(self) -> bool:
+        return False
+
+    def on_complete(self, completion: Completion) -> None:
+        assert completion is Completion.EXPIRED
+        self.fired_ms = self.clock.monotonic_ms()
+        self.left.remove(self)
+        if not self.left:
+            self.done.set()
+
+
+def test_operations_expire_in_real_time_and_never_early() -> None:
+    async def scenario() -> None:
+        clock = SystemClock()
+        start_ms = clock.monotonic_ms()
+        purgatory = Purgatory(TimingWheel(tick_ms=1, wheel_size=20, start_ms=start_ms))
+        driver = PurgatoryDriver(purgatory, clock, period_ms=1)
+        left: list[Alarm] = []
+        done = asyncio.Event()
+        alarms = [Alarm(start_ms + delay_ms, clock, left, done) for delay_ms in (60, 5, 30, 31, 1)]
+        left.extend(alarms)
+        for alarm in alarms:
+            purgatory.try_complete_else_watch(alarm, [])
+            driver.schedule()
+        async with asyncio.timeout(DEADLINE_S):
+            await done.wait()
+        assert all(alarm.fired_ms >= alarm.expiry_ms for alarm in alarms)
+        assert purgatory.next_due_ms() is None
+
+    asyncio.run(scenario())
+
+
+def test_nothing_is_scheduled_while_nothing_waits_and_nothing_after_close() -> None:
+    async def scenario() -> None:
+        loop = asyncio.get_running_loop()
+        clock = SystemClock()
+        purgatory = Purgatory(TimingWheel(tick_ms=1, wheel_size=20, start_ms=clock.monotonic_ms()))
+        driver = PurgatoryDriver(purgatory, clock, period_ms=1)
+        driver.schedule()
+        assert not loop._scheduled  # type: ignore[attr-defined]
+        alarm = Alarm(clock.monotonic_ms() + 60_000, clock, [], asyncio.Event())
+        purgatory.try_complete_else_watch(alarm, [])
+        driver.schedule()
+        driver.schedule()
+        assert len(loop._scheduled) == 1  # type: ignore[attr-defined]
+        driver.close()
+        driver.schedule()
+        assert all(handle.cancelled() for handle in loop._scheduled)  # type: ignore[attr-defined]
+
+    asyncio.run(scenario())

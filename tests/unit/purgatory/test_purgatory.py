@@ -1,0 +1,275 @@
+"""Operations complete exactly once, whatever races, and leave nothing behind."""
+
+from __future__ import annotations
+
+import gc
+import random
+import weakref
+from collections import Counter
+from collections.abc import Callable
+
+import pytest
+
+from brokerd.purgatory.delayed import Completion, DelayedOperation
+from brokerd.purgatory.purgatory import Purgatory
+from brokerd.purgatory.timing_wheel import TimingWheel
+from tests.support.scale import TEST_SCALE
+
+
+class Waiting(DelayedOperation):
+    """Waits until `condition` says so; counts how often it was completed."""
+
+    def __init__(self, expiry_ms: int, condition: Callable[[], bool], then: Callable[[], None] = lambda: None) -> None:
+        super().__init__(expiry_ms)
+        self._condition = condition
+        self._then = then
+        self.completions: list[Completion] = []
+
+    def is_satisfied(self) -> bool:
+        return self._condition()
+
+    def on_complete(self, completion: Completion) -> None:
+        self.completions.append(completion)
+        self._then()
+
+
+def new_purgatory() -> Purgatory:
+    return Purgatory(TimingWheel(tick_ms=1, wheel_size=20, start_ms=0))
+
+
+def never() -> bool:
+    return False
+
+
+def assert_empty(purgatory: Purgatory) -> None:
+    assert len(purgatory) == 0
+    assert purgatory.watched_key_count == 0
+    assert purgatory.next_due_ms() is None
+
+
+def test_an_operation_that_is_satisfied_completes_at_once_and_is_not_held() -> None:
+    purgatory = new_purgatory()
+    operation = Waiting(100, lambda: True)
+    assert purgatory.try_complete_else_watch(operation, ["a"])
+    assert operation.completions == [Completion.CONDITION]
+    assert_empty(purgatory)
+
+
+def test_an_event_between_the_look_and_the_watch_is_not_lost() -> None:
+    """The look itself causes the event: look (false), event, watch. Nobody will call again."""
+    purgatory = new_purgatory()
+    looks = 0
+
+    def becomes_true_behind_the_first_look() -> bool:
+        nonlocal looks
+        looks += 1
+        if looks == 1:
+            purgatory.check_and_complete("a")
+        return looks > 1
+
+    operation = Waiting(100, becomes_true_behind_the_first_look)
+    assert purgatory.try_complete_else_watch(operation, ["a"])
+    assert operation.completions == [Completion.CONDITION]
+    assert_empty(purgatory)
+
+
+def test_an_event_completes_its_own_watchers_only() -> None:
+    purgatory = new_purgatory()
+    ready: set[str] = set()
+    operations = {key: Waiting(100, lambda key=key: key in ready) for key in "abc"}  # type: ignore[misc]
+    for key, operation in operations.items():
+        assert not purgatory.try_complete_else_watch(operation, [key])
+    ready.update("abc")
+    assert purgatory.check_and_complete("b") == 1
+    assert [key for key, operation in operations.items() if operation.is_completed] == ["b"]
+    assert purgatory.check_and_complete("b") == 0
+    assert purgatory.watcher_count("a") == 1
+
+
+def test_an_operation_is_found_by_each_of_its_keys_and_leaves_all_of_them() -> None:
+    purgatory = new_purgatory()
+    ready = False
+    operation = Waiting(100, lambda: ready)
+    purgatory.try_complete_else_watch(operation, ["a", "b", "a"])
+    assert purgatory.watched_key_count == 2
+    assert purgatory.check_and_complete("a") == 0
+    ready = True
+    assert purgatory.check_and_complete("b") == 1
+    assert_empty(purgatory)
+
+
+def test_expiry_completes_what_still_waits() -> None:
+    purgatory = new_purgatory()
+    operation = Waiting(100, never)
+    purgatory.try_complete_else_watch(operation, ["a"])
+    assert purgatory.advance(now_ms=99) == 0
+    assert purgatory.advance(now_ms=100) == 1
+    assert operation.completions == [Completion.EXPIRED]
+    assert_empty(purgatory)
+
+
+def test_a_deadline_in_the_past_expires_at_once() -> None:
+    purgatory = new_purgatory()
+    purgatory.advance(now_ms=500)
+    operation = Waiting(100, never)
+    assert purgatory.try_complete_else_watch(operation, ["a"])
+    assert operation.completions == [Completion.EXPIRED]
+    assert_empty(purgatory)
+
+
+def test_a_cancelled_operation_is_not_completed_and_not_found() -> None:
+    purgatory = new_purgatory()
+    operation = Waiting(100, lambda: True)
+    operation._condition = never
+    purgatory.try_complete_else_watch(operation, ["a"])
+    assert operation.cancel()
+    assert_empty(purgatory)
+    operation._condition = lambda: True
+    assert not operation.try_complete()
+    assert not operation.force_complete()
+    assert operation.completions == []
+    assert operation.completion is Completion.CANCELLED
+
+
+def test_force_completes_all_that_waits() -> None:
+    purgatory = new_purgatory()
+    operations = [Waiting(100, never) for _ in range(5)]
+    for number, operation in enumerate(operations):
+        purgatory.try_complete_else_watch(operation, [number])
+    assert purgatory.force_complete_all() == 5
+    assert all(operation.completions == [Completion.FORCED] for operation in operations)
+    assert_empty(purgatory)
+
+
+@pytest.mark.parametrize("second", ["expire", "force_complete", "cancel", "try_complete"])
+@pytest.mark.parametrize("first", ["expire", "force_complete", "try_complete"])
+def test_a_final_state_is_final(first: str, second: str) -> None:
+    operation = Waiting(100, lambda: True)
+    assert getattr(operation, first)()
+    assert not getattr(operation, second)()
+    assert len(operation.completions) == 1
+
+
+def test_a_completion_may_complete_others_of_the_same_key_and_add_new_ones() -> None:
+    purgatory = new_purgatory()
+    ready = False
+    inner = Waiting(100, lambda: ready)
+    added = Waiting(100, never)
+
+    def complete_inner_and_add() -> None:
+        assert purgatory.check_and_complete("a") == 1
+        purgatory.try_complete_else_watch(added, ["a"])
+
+    outer = Waiting(100, lambda: ready, complete_inner_and_add)
+    purgatory.try_complete_else_watch(outer, ["a"])
+    purgatory.try_complete_else_watch(inner, ["a"])
+    ready = True
+    assert purgatory.check_and_complete("a") == 1, "the inner one was completed by the inner call"
+    assert outer.completions == inner.completions == [Completion.CONDITION]
+    assert not added.is_completed
+    assert purgatory.watcher_count("a") == 1
+
+
+class World:
+    """Partitions with a high watermark that rises; operations wait for several of them; topics are deleted."""
+
+    def __init__(self, seed: int) -> None:
+        self.rng = random.Random(seed)
+        self.purgatory = new_purgatory()
+        self.now_ms = 0
+        self.ends = dict.fromkeys(range(6), 0)
+        self.operations: list[Waiting] = []
+        self.cancelled: set[Waiting] = set()
+
+    def add(self) -> None:
+        wanted = {p: self.ends.get(p, 0) + self.rng.randrange(-1, 5) for p in self.rng.sample(range(6), self.rng.randrange(1, 4))}
+
+        def is_reached() -> bool:
+            return all(p not in self.ends or self.ends[p] >= end for p, end in wanted.items())
+
+        operation = Waiting(self.now_ms + self.rng.randrange(-2, 60), is_reached, self.reenter)
+        self.operations.append(operation)
+        self.purgatory.try_complete_else_watch(operation, wanted)
+
+    def reenter(self) -> None:
+        """A completion's own consequences: now and then it causes an event itself."""
+        if self.rng.random() < 0.3:
+            self.append()
+
+    def append(self) -> None:
+        if self.ends:
+            partition = self.rng.choice(list(self.ends))
+            self.ends[partition] += 1
+            self.purgatory.check_and_complete(partition)
+
+    def delete(self) -> None:
+        partition = self.rng.randrange(6)
+        if self.ends.pop(partition, None) is not None:
+            self.purgatory.check_and_complete(partition)
+        else:
+            self.ends[partition] = 0
+
+    def cancel(self) -> None:
+        if self.operations:
+            operation = self.rng.choice(self.operations)
+            if operation.cancel():
+                self.cancelled.add(operation)
+
+    def force(self) -> None:
+        if self.operations:
+            self.rng.choice(self.operations).force_complete()
+
+    def tick(self) -> None:
+        self.now_ms += self.rng.randrange(20)
+        self.purgatory.advance(now_ms=self.now_ms)
+
+    def check(self) -> None:
+        open_operations = [operation for operation in self.operations if not operation.is_completed]
+        assert len(self.purgatory) == len(open_operations)
+        assert all(not operation.is_satisfied() for operation in open_operations), "a wake-up was lost"
+        assert all(operation.expiry_ms > self.now_ms for operation in open_operations), "a deadline was missed"
+        assert (self.purgatory.next_due_ms() is None) == (not open_operations)
+
+
+@pytest.mark.parametrize("seed", range(60 * TEST_SCALE))
+def test_every_operation_completes_exactly_once_under_random_interleavings(seed: int) -> None:
+    world = World(seed)
+    steps = [world.add] * 6 + [world.append] * 5 + [world.delete, world.cancel, world.force, world.tick]
+    for _ in range(400):
+        world.rng.choice(steps)()
+        world.check()
+    world.now_ms += 100
+    world.purgatory.advance(now_ms=world.now_ms)
+    counts = Counter(len(operation.completions) for operation in world.operations)
+    expected = Counter({1: len(world.operations) - len(world.cancelled), 0: len(world.cancelled)})
+    assert counts == expected
+    assert all((operation in world.cancelled) == (not operation.completions) for operation in world.operations)
+    assert_empty(world.purgatory)
+
+
+@pytest.mark.parametrize("end", ["condition", "expiry", "force", "cancel"])
+def test_completed_operations_are_garbage_at_once(end: str) -> None:
+    purgatory = new_purgatory()
+    is_ready = [False]
+    gc.collect()
+    gc.disable()
+    try:
+        references = []
+        for number in range(100):
+            operation = Waiting(1_000 + number, lambda: is_ready[0])
+            purgatory.try_complete_else_watch(operation, ["a", number])
+            references.append(weakref.ref(operation))
+            if end == "cancel":
+                operation.cancel()
+            del operation
+        if end == "condition":
+            is_ready[0] = True
+            purgatory.check_and_complete("a")
+        elif end == "expiry":
+            purgatory.advance(now_ms=10_000)
+        elif end == "force":
+            purgatory.force_complete_all()
+        assert not any(reference() for reference in references), "held, or part of a cycle"
+        assert_empty(purgatory)
+    finally:
+        gc.enable()
