@@ -1,0 +1,129 @@
+"""Where settings come from, and what is said when one is wrong: which, where, and what would be right."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+
+from brokerd.config.broker import BrokerConfig
+from brokerd.config.load import environment_name, load_broker_config
+from brokerd.errors import ConfigError
+
+
+def load(tmp_path: Path, toml: str = "", environ: Mapping[str, str] | None = None, **flags: str) -> BrokerConfig:
+    path = tmp_path / "brokerd.toml"
+    path.write_text(toml)
+    given = {name.replace("_", "."): value for name, value in flags.items()}
+    return load_broker_config(path=str(path), environ=environ or {}, flags=given)
+
+
+def error_of(tmp_path: Path, toml: str = "", environ: Mapping[str, str] | None = None, **flags: str) -> str:
+    with pytest.raises(ConfigError) as caught:
+        load(tmp_path, toml, environ, **flags)
+    assert "\n" not in str(caught.value)
+    return str(caught.value).replace(str(tmp_path / "brokerd.toml"), "FILE")
+
+
+def test_without_anything_the_defaults_hold() -> None:
+    assert load_broker_config(path=None, environ={}, flags={}) == BrokerConfig()
+
+
+def test_file_beats_default_environment_beats_file_flag_beats_environment(tmp_path: Path) -> None:
+    toml = "port = 1\nnode.id = 1\nnum.partitions = 1\n"
+    environ = {"BROKERD_NODE_ID": "2", "BROKERD_NUM_PARTITIONS": "2"}
+    config = load(tmp_path, toml, environ, num_partitions="3")
+    assert (config.host, config.port, config.node_id, config.num_partitions) == ("127.0.0.1", 1, 2, 3)
+
+
+@pytest.mark.parametrize(
+    "toml",
+    [
+        "log.segment.bytes = 8192",
+        "[log]\nsegment.bytes = 8192",
+        "[log.segment]\nbytes = 8192",
+        "log = { segment = { bytes = 8192 } }",
+        '"log.segment.bytes" = 8192',
+        '[log]\n"segment.bytes" = "8192"',
+    ],
+)
+def test_dotted_keys_tables_and_quoted_names_are_the_same_setting(tmp_path: Path, toml: str) -> None:
+    assert load(tmp_path, toml).log_segment_bytes == 8_192
+
+
+def test_types_are_read_from_text_and_from_toml(tmp_path: Path) -> None:
+    assert load(tmp_path, "auto.create.topics.enable = true").auto_create_topics
+    assert load(tmp_path, "", {"BROKERD_AUTO_CREATE_TOPICS_ENABLE": "True"}).auto_create_topics
+    assert load(tmp_path, 'host = "::1"').host == "::1"
+
+
+@pytest.mark.parametrize(
+    ("toml", "expected"),
+    [
+        ("\nlog.segment.byte = 1", "unknown setting 'log.segment.byte' (FILE, line 2): did you mean 'log.segment.bytes'?"),
+        (
+            "port = 1\n[log]\n# why\nretention.mss = 1",
+            "unknown setting 'log.retention.mss' (FILE, line 4): did you mean 'log.retention.ms'?",
+        ),
+        ("port = 70000", "port must be between 0 and 65535, not 70000 (FILE, line 1)"),
+        ("[log.segment]\n\nbytes = 12", "log.segment.bytes must be between 4096 and 2147483647, not 12 (FILE, line 3)"),
+        ('port = "many"', "port must be a whole number, not 'many' (FILE, line 1)"),
+        ("port = 1.5", "port must be a whole number, not '1.5' (FILE, line 1)"),
+        ("port = true", "port must be a number, not True (FILE, line 1)"),
+        ("auto.create.topics.enable = 1", "auto.create.topics.enable must be true or false, not '1' (FILE, line 1)"),
+        ("port = [1, 2]", "port must be a single value, not a list (FILE, line 1)"),
+        ("[port]", "port must be a single value, not a table (FILE, line 1)"),
+        ('log.level = "loud"', "log.level must be one of debug, info, warning, error, not 'loud' (FILE, line 1)"),
+        ("port = 1\nport = 2", "FILE, line 2: cannot overwrite a value"),
+        ("port = 1\nhost =\n", "FILE, line 2: invalid value"),
+        ("port = 1\nhost = 'x", 'FILE, line 2: expected "\'"'),
+        ("= 3", "FILE, line 1: invalid statement"),
+    ],
+)
+def test_an_error_in_the_file_names_setting_file_line_and_remedy(tmp_path: Path, toml: str, expected: str) -> None:
+    assert error_of(tmp_path, toml) == expected
+
+
+def test_a_file_that_is_not_text_names_the_line(tmp_path: Path) -> None:
+    path = tmp_path / "brokerd.toml"
+    path.write_bytes(b"port = 1\n\nhost = '\xff\xfe'\n")
+    with pytest.raises(ConfigError, match="line 3: not UTF-8 text"):
+        load_broker_config(path=str(path), environ={}, flags={})
+
+
+def test_a_file_that_can_not_be_read_is_named(tmp_path: Path) -> None:
+    for path in (tmp_path / "missing.toml", tmp_path):
+        with pytest.raises(ConfigError, match=f"can not read the configuration file {path}: "):
+            load_broker_config(path=str(path), environ={}, flags={})
+
+
+def test_an_error_in_the_environment_names_the_variable(tmp_path: Path) -> None:
+    expected = "port must be between 0 and 65535, not 99999 (environment variable BROKERD_PORT)"
+    assert error_of(tmp_path, environ={"BROKERD_PORT": "99999"}) == expected
+
+
+def test_a_mistyped_variable_is_refused_and_those_of_others_are_left_alone(tmp_path: Path) -> None:
+    assert error_of(tmp_path, environ={"BROKERD_LOG_SEGMENT_BYTE": "1"}) == (
+        "unknown environment variable BROKERD_LOG_SEGMENT_BYTE: did you mean BROKERD_LOG_SEGMENT_BYTES?"
+    )
+    others = {"BROKERD_SERVICE_HOST": "10.0.0.1", "BROKERD_PORT_9192_TCP": "tcp://10.0.0.1:9192", "BROKERD_BOOTSTRAP_SERVER": "x:1"}
+    assert load(tmp_path, environ=others) == BrokerConfig()
+
+
+def test_an_error_in_a_flag_says_so(tmp_path: Path) -> None:
+    assert error_of(tmp_path, port="x") == "port must be a whole number, not 'x' (given on the command line)"
+
+
+def test_a_wrong_value_is_refused_even_where_a_later_one_wins(tmp_path: Path) -> None:
+    assert "line 1" in error_of(tmp_path, "port = -1", port="1")
+
+
+def test_settings_that_contradict_each_other_are_both_named(tmp_path: Path) -> None:
+    text = error_of(tmp_path, "fetch.max.bytes = 33_554_432\nmessage.max.bytes = 33_554_432")
+    assert "fetch.max.bytes (33554432)" in text
+    assert "message.max.bytes (33554432)" in text
+
+
+def test_the_variable_of_a_setting() -> None:
+    assert environment_name("log.segment.bytes") == "BROKERD_LOG_SEGMENT_BYTES"
