@@ -1,0 +1,226 @@
+"""What callers hold while their records are on the way: a future per record, or one per Arrow batch.
+
+A future is a name for rows of ProducerBatches; it is made lazily and costs two fields. Ends are decided in core.py; the
+sender calls `fire` outside the lock.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import bisect
+import logging
+import threading
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Generator, Iterable
+from typing import Any, Generic, NamedTuple, Self, TypeVar
+
+import numpy as np
+import numpy.typing as npt
+
+from brokerd.errors import BrokerdError
+from brokerd.producer.producer_batch import NO_OFFSET, ProducerBatch
+
+logger = logging.getLogger(__name__)
+
+
+class RecordMetadata(NamedTuple):
+    """Where a record is. offset is -1 if the broker did not say (acks=0, or a late duplicate); timestamp in ms."""
+
+    topic: str
+    partition: int
+    offset: int
+    timestamp: int
+
+
+class ProducedRows(NamedTuple):
+    """Rows of one send_batch in one partition: `record_count` from `offset` on, unless they went in several batches: then
+    each has its entry. offset is -1 if the broker did not say."""
+
+    partition: int
+    offset: int
+    record_count: int
+
+
+class ProducedBatch(NamedTuple):
+    """Where the rows of one send_batch are."""
+
+    topic: str
+    rows: tuple[ProducedRows, ...]
+
+    @property
+    def record_counts(self) -> dict[int, int]:
+        """Rows by partition."""
+        counts: dict[int, int] = {}
+        for part in self.rows:
+            counts[part.partition] = counts.get(part.partition, 0) + part.record_count
+        return counts
+
+
+class Segment(NamedTuple):
+    """Rows that went into one batch: `first_row` counts in the order in which they were appended, `at` in the batch."""
+
+    first_row: int
+    batch: ProducerBatch
+    at: int
+    record_count: int
+
+
+class Placement:
+    """Where the rows of one append are: known at once for send_batch, once the column is made for `send`."""
+
+    __slots__ = ("_inverse", "is_placed", "listeners", "order", "segments", "timestamps", "topic")
+
+    def __init__(self, topic: str) -> None:
+        self.topic = topic
+        self.is_placed = False
+        self.segments: list[Segment] = []  # by first_row
+        self.order: npt.NDArray[np.intp] | None = None
+        self.timestamps: list[int] = []
+        self.listeners: list[Callable[[], None]] = []
+        self._inverse: npt.NDArray[np.intp] | None = None
+
+    def segment_of(self, row: int) -> tuple[Segment, int]:
+        """The segment that row `row` of the input is in, and its place there."""
+        if self.order is not None:
+            if self._inverse is None:
+                inverse = np.empty_like(self.order)
+                inverse[self.order] = np.arange(len(self.order))
+                self._inverse = inverse
+            row = int(self._inverse[row])
+        segment = self.segments[bisect.bisect_right(self.segments, row, key=_first_row) - 1]
+        return segment, row - segment.first_row
+
+
+def _first_row(segment: Segment) -> int:
+    return segment.first_row
+
+
+T = TypeVar("T")
+
+
+class ProduceFuture(ABC, Generic[T]):
+    """Common behaviour; like concurrent.futures.Future, but it can not be cancelled. Also awaitable in any event loop."""
+
+    __slots__ = ("_condition", "_placement")
+
+    def __init__(self, condition: threading.Condition, placement: Placement) -> None:
+        self._condition = condition
+        self._placement = placement
+
+    @abstractmethod
+    def _batches(self) -> Iterable[ProducerBatch]:
+        """The batches that it waits for; only asked once placed."""
+
+    @abstractmethod
+    def _value(self) -> T:
+        """The result; only asked once all batches succeeded."""
+
+    def done(self) -> bool:
+        """True once there is a result or an error."""
+        return self._placement.is_placed and all(batch.is_done for batch in self._batches())
+
+    def exception(self, timeout: float | None = None) -> BrokerdError | None:
+        """Waits up to `timeout` seconds; the error, or None. Raises TimeoutError if it is not done by then."""
+        if not self.done():
+            with self._condition:
+                if not self._condition.wait_for(self.done, timeout):
+                    raise TimeoutError(f"not acknowledged in {timeout} s; it may be later")
+        return next((batch.error for batch in self._batches() if batch.error is not None), None)
+
+    def result(self, timeout: float | None = None) -> T:
+        """Waits up to `timeout` seconds; where the records are. Raises what became of them, or TimeoutError."""
+        error = self.exception(timeout)
+        if error is not None:
+            raise error
+        return self._value()
+
+    def add_done_callback(self, callback: Callable[[Self], object]) -> None:
+        """Calls `callback(future)` once it is done, in the sender's thread (at once if it is done already). The callback
+        must not block: nothing is sent meanwhile."""
+        with self._condition:
+            if not self.done():
+                if self._placement.is_placed:
+                    self._listen(callback)
+                else:
+                    self._placement.listeners.append(lambda: self._listen(callback))
+                return
+        callback(self)
+
+    def _listen(self, callback: Callable[[Self], object]) -> None:
+        """Under the lock, placed and not done: tells `callback` when the last batch ends."""
+        open_batches = [batch for batch in self._batches() if not batch.is_done]
+        remaining = len(open_batches)
+
+        def on_end(_batch: ProducerBatch) -> None:
+            nonlocal remaining
+            remaining -= 1
+            if remaining == 0:
+                _call(callback, self)
+
+        for batch in open_batches:
+            batch.listeners.append(on_end)
+
+    def __await__(self) -> Generator[Any, None, T]:
+        if not self.done():
+            loop = asyncio.get_running_loop()
+            waiter: asyncio.Future[None] = loop.create_future()
+
+            def wake() -> None:
+                if not waiter.done():
+                    waiter.set_result(None)
+
+            self.add_done_callback(lambda _: loop.call_soon_threadsafe(wake))
+            yield from waiter.__await__()
+        return self.result(0)
+
+
+class RecordFuture(ProduceFuture[RecordMetadata]):
+    """One record of `send`."""
+
+    __slots__ = ("_row",)
+
+    def __init__(self, condition: threading.Condition, placement: Placement, row: int) -> None:
+        self._condition = condition
+        self._placement = placement
+        self._row = row
+
+    def _batches(self) -> Iterable[ProducerBatch]:
+        return (self._placement.segment_of(self._row)[0].batch,)
+
+    def _value(self) -> RecordMetadata:
+        segment, place = self._placement.segment_of(self._row)
+        batch = segment.batch
+        offset = batch.base_offset if batch.base_offset == NO_OFFSET else batch.base_offset + segment.at + place
+        return RecordMetadata(batch.tp.topic, batch.tp.partition, offset, self._placement.timestamps[self._row])
+
+
+class BatchFuture(ProduceFuture[ProducedBatch]):
+    """All rows of one `send_batch`."""
+
+    __slots__ = ()
+
+    def _batches(self) -> Iterable[ProducerBatch]:
+        return (segment.batch for segment in self._placement.segments)
+
+    def _value(self) -> ProducedBatch:
+        rows = []
+        for segment in self._placement.segments:
+            base = segment.batch.base_offset
+            offset = base if base == NO_OFFSET else base + segment.at
+            rows.append(ProducedRows(segment.batch.tp.partition, offset, segment.record_count))
+        return ProducedBatch(self._placement.topic, tuple(rows))
+
+
+def fire(batches: Iterable[ProducerBatch]) -> None:
+    """Tells everyone who listens for the end of these batches. Not under the lock."""
+    for batch in batches:
+        for listener in batch.take_listeners():
+            listener(batch)
+
+
+def _call(callback: Callable[[Any], object], future: object) -> None:
+    try:
+        callback(future)
+    except Exception:
+        # As concurrent.futures does: a caller's mistake must not stop delivery for everyone else.
+        logger.exception("a callback of a produce future raised")

@@ -1,0 +1,299 @@
+"""Sender: the one loop, on a thread of its own. It holds no rule: it asks ProducerCore what to do, does it, and reports.
+
+Encoding happens here, so that the application's thread splits while this one concatenates, compresses and sums (Arrow
+releases the interpreter meanwhile). The lock is held while decisions are made and never while anything is awaited.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import threading
+from collections.abc import Callable, Coroutine
+from typing import Any, TypeAlias
+
+from brokerd.clock import Clock
+from brokerd.config.client import ProducerConfig
+from brokerd.errors import BrokerdError, BrokerUnreachableError, ProducerClosedError, UnknownServerError, WireError
+from brokerd.producer.accumulator import NEVER_MS
+from brokerd.producer.actions import Action, CloseStream, FetchMetadata, OpenStream, RequestProducerId, SendRequest
+from brokerd.producer.core import ACKS, ProducerCore
+from brokerd.producer.encoding import encode_batch_header, encode_pieces
+from brokerd.producer.futures import fire
+from brokerd.producer.producer_batch import ProducerBatch
+from brokerd.producer.transport import BatchToProduce, ProduceRequest, ProduceStream, ProduceTransport
+
+logger = logging.getLogger(__name__)
+
+TransportFactory: TypeAlias = Callable[[ProducerConfig], ProduceTransport]
+
+
+class _StreamTasks:
+    """What runs for one stream: requests wait in `outbox` for flow control."""
+
+    __slots__ = ("incarnation", "outbox", "tasks")
+
+    def __init__(self, incarnation: int) -> None:
+        self.incarnation = incarnation
+        self.outbox: asyncio.Queue[SendRequest] = asyncio.Queue()
+        self.tasks: list[asyncio.Task[None]] = []
+
+
+class Sender:
+    """Drives `core`. `prepare(now_ms)` is called under the lock before each step and returns when it wants to be called
+    again; `ended` is the condition that waiters for batches sleep on, its lock is the producer's.
+    """
+
+    def __init__(
+        self,
+        *,
+        config: ProducerConfig,
+        core: ProducerCore,
+        clock: Clock,
+        ended: threading.Condition,
+        transport_factory: TransportFactory,
+        prepare: Callable[[int], int],
+    ) -> None:
+        self._config = config
+        self._core = core
+        self._clock = clock
+        self._ended = ended
+        self._transport_factory = transport_factory
+        self._prepare = prepare
+        self._is_woken = False
+        self._is_stopping = False
+        self._streams: dict[int, _StreamTasks] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._wakeup = asyncio.Event()
+        self._thread = threading.Thread(target=self._run, name="brokerd-producer", daemon=True)
+
+    def start(self) -> None:
+        """Starts the thread."""
+        self._thread.start()
+
+    def wake(self) -> None:
+        """Under the lock: makes the loop take its next step soon."""
+        if not self._is_woken and self._loop is not None:
+            self._is_woken = True
+            self._loop.call_soon_threadsafe(self._wakeup.set)
+
+    def stop(self) -> None:
+        """Under the lock: ends the loop after closing its streams. `join` waits for it."""
+        self._is_stopping = True
+        self.wake()
+
+    def join(self, timeout_s: float | None) -> bool:
+        """True once the thread has ended; at once if the sender's own thread asks."""
+        if self._thread is threading.current_thread():
+            return False
+        self._thread.join(timeout_s)
+        return not self._thread.is_alive()
+
+    # --- the thread
+
+    def _run(self) -> None:
+        try:
+            asyncio.run(self._main())
+        except BaseException as error:
+            self._fail_for_good(error)
+            if not isinstance(error, Exception):
+                raise
+
+    async def _main(self) -> None:
+        with self._ended:
+            self._loop = asyncio.get_running_loop()
+        self._transport = self._transport_factory(self._config)
+        try:
+            await self._loop_until_stopped()
+        finally:
+            with self._ended:
+                self._loop = None
+            for stream in list(self._streams.values()):
+                self._cancel(stream)
+            for task in self._tasks:
+                task.cancel()
+            await asyncio.gather(*self._tasks, return_exceptions=True)
+            await self._transport.close()
+
+    async def _loop_until_stopped(self) -> None:
+        while True:
+            with self._ended:
+                now_ms = self._clock.monotonic_ms()
+                self._is_woken = False
+                self._wakeup.clear()
+                if self._is_stopping:
+                    self._core.disconnect(now_ms)
+                next_ms = self._prepare(now_ms)
+                step = self._core.step(now_ms)
+                is_stopping = self._is_stopping
+                ended = self._core.take_ended()
+                self._ended.notify_all()
+            fire(ended)
+            if is_stopping:
+                return
+            for action in step.actions:
+                self._do(action)
+            await self._sleep(min(next_ms, step.next_ms), now_ms)
+
+    async def _sleep(self, until_ms: int, now_ms: int) -> None:
+        if until_ms >= NEVER_MS:
+            await self._wakeup.wait()
+            return
+        try:
+            async with asyncio.timeout(max(0, until_ms - now_ms) / 1000):
+                await self._wakeup.wait()
+        except TimeoutError:
+            pass
+
+    def _report(self, event: Callable[[int], None]) -> None:
+        """Tells the core what happened, wakes who waits for batches or memory, calls back outside the lock, and goes on."""
+        with self._ended:
+            event(self._clock.monotonic_ms())
+            self._wakeup.set()
+            ended = self._core.take_ended()
+            self._ended.notify_all()
+        fire(ended)
+
+    # --- actions
+
+    def _do(self, action: Action) -> None:
+        if isinstance(action, SendRequest):
+            stream = self._streams.get(action.node_id)
+            if stream is not None and stream.incarnation == action.incarnation:
+                stream.outbox.put_nowait(action)
+        elif isinstance(action, FetchMetadata):
+            self._spawn(self._fetch_metadata(action))
+        elif isinstance(action, RequestProducerId):
+            self._spawn(self._request_producer_id(action))
+        elif isinstance(action, OpenStream):
+            self._open(action)
+        else:
+            self._close(action)
+
+    async def _fetch_metadata(self, action: FetchMetadata) -> None:
+        try:
+            answer = await self._call(self._transport.metadata(action.topics), "metadata")
+        except (WireError, BrokerUnreachableError) as error:
+            failure = error
+            self._report(lambda now_ms: self._core.on_metadata_failed(failure, now_ms))
+            return
+        self._report(lambda now_ms: self._core.on_metadata(answer, now_ms))
+
+    async def _request_producer_id(self, action: RequestProducerId) -> None:
+        try:
+            identity = await self._call(self._transport.init_producer_id(action.current), "a producer id")
+        except (WireError, BrokerUnreachableError) as error:
+            failure = error
+            self._report(lambda now_ms: self._core.on_producer_id_failed(failure, now_ms))
+            return
+        self._report(lambda now_ms: self._core.on_producer_id(identity, now_ms))
+
+    async def _call(self, call: Coroutine[Any, Any, Any], what: str) -> Any:
+        try:
+            async with asyncio.timeout(self._config.request_timeout_ms / 1000):
+                return await call
+        except TimeoutError:
+            text = f"no answer to the request for {what} in request.timeout.ms ({self._config.request_timeout_ms} ms)"
+            raise BrokerUnreachableError(text) from None
+
+    def _open(self, action: OpenStream) -> None:
+        old = self._streams.pop(action.node_id, None)
+        if old is not None:
+            self._cancel(old)
+        stream = self._streams[action.node_id] = _StreamTasks(action.hello.incarnation)
+        stream.tasks.append(self._spawn(self._run_stream(action, stream)))
+
+    def _close(self, action: CloseStream) -> None:
+        stream = self._streams.get(action.node_id)
+        if stream is not None and stream.incarnation == action.incarnation:
+            del self._streams[action.node_id]
+            self._cancel(stream)
+
+    async def _run_stream(self, action: OpenStream, tasks: _StreamTasks) -> None:
+        """Opens a stream, then sends and receives until either fails."""
+        node_id, incarnation = action.node_id, action.hello.incarnation
+        stream: ProduceStream | None = None
+        try:
+            stream = await self._transport.open_stream(node_id, action.hello)
+            self._report(lambda now_ms: self._core.on_stream_open(node_id, incarnation, now_ms))
+            writer = self._spawn(self._write(stream, tasks.outbox))
+            tasks.tasks.append(writer)
+            reader = self._spawn(self._read(stream, node_id, incarnation))
+            tasks.tasks.append(reader)
+            done, _ = await asyncio.wait((writer, reader), return_when=asyncio.FIRST_COMPLETED)
+            for task in (writer, reader):
+                task.cancel()
+            await asyncio.gather(writer, reader, return_exceptions=True)
+            for task in done:
+                task.result()
+        except (WireError, BrokerUnreachableError) as error:
+            lost = error
+            self._report(lambda now_ms: self._core.on_stream_lost(node_id, incarnation, lost, now_ms))
+        finally:
+            if stream is not None:
+                await stream.close()
+
+    async def _write(self, stream: ProduceStream, outbox: asyncio.Queue[SendRequest]) -> None:
+        while True:
+            action = await outbox.get()
+            request = self._encode(action)
+            if request.batches:
+                await stream.send(request)
+            if request.acks == 0:
+                self._report(lambda now_ms, action=action: self._core.on_sent(action.node_id, action.correlation_id, now_ms))  # type: ignore[misc]
+
+    async def _read(self, stream: ProduceStream, node_id: int, incarnation: int) -> None:
+        while True:
+            response = await stream.receive()
+            self._report(lambda now_ms, response=response: self._core.on_response(node_id, incarnation, response, now_ms))  # type: ignore[misc]
+
+    def _encode(self, action: SendRequest) -> ProduceRequest:
+        """The request's bytes. A batch is encoded once; a retry only gets a new header."""
+        batches = []
+        for tp, batch in list(action.batches.items()):
+            if batch.encoded is None and not self._encode_batch(batch):
+                continue
+            batches.append(BatchToProduce(tp, encode_batch_header(batch, tp), batch.encoded.payload.data))
+        return ProduceRequest(action.correlation_id, ACKS[self._config.acks], self._config.request_timeout_ms, batches)
+
+    def _encode_batch(self, batch: ProducerBatch) -> bool:
+        """False if it failed; then the core has failed the batch. Until it lands, nobody else touches a drained batch."""
+        try:
+            encoded = encode_pieces(batch.pieces, self._config.compression_type)
+        except Exception as error:
+            failure = UnknownServerError(f"records for {batch.tp} can not be encoded: {error!r}")
+            self._report(lambda now_ms: self._core.on_encode_failed(batch, failure, now_ms))
+            return False
+        batch.encoded = encoded
+        batch.pieces = []
+        size, uncompressed = encoded.size_bytes, encoded.payload.uncompressed_bytes
+        self._report(lambda now_ms: self._core.on_encoded(batch, size, uncompressed, now_ms))
+        return True
+
+    # --- tasks
+
+    def _spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        task = asyncio.get_running_loop().create_task(self._guarded(work))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        return task
+
+    async def _guarded(self, work: Coroutine[Any, Any, None]) -> None:
+        """What no rule foresees stops the producer with its cause, instead of leaving callers waiting."""
+        try:
+            await work
+        except (WireError, BrokerUnreachableError):
+            raise
+        except Exception as error:
+            self._fail_for_good(error)
+
+    def _fail_for_good(self, cause: BaseException) -> None:
+        logger.error("the producer stops: %r", cause, exc_info=cause)
+        error: BrokerdError = ProducerClosedError(f"the producer failed: {cause!r}")
+        error.__cause__ = cause
+        self._report(lambda now_ms: self._core.fail_for_good(error, now_ms))
+
+    def _cancel(self, stream: _StreamTasks) -> None:
+        for task in stream.tasks:
+            task.cancel()

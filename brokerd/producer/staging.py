@@ -1,0 +1,70 @@
+"""Records sent one by one, collected until they are worth a column.
+
+`send` only appends to lists. A chunk is turned into an Arrow batch, hashed and split over partitions at once, when it is
+full, or when its linger passes, or before anything else of its topic goes on (so the order of sends holds whatever they
+carry). Needs the producer's lock; decides nothing about delivery.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pyarrow as pa
+
+from brokerd.producer.futures import Placement
+from brokerd.record.payload import HEADERS_TYPE, TIMESTAMP_TYPE
+
+CHUNK_RECORDS_MAX = 4_096
+CHUNK_BYTES_MAX = 262_144
+# List entries, a future, and what the row adds beside its bytes when it is a column.
+RECORD_OVERHEAD_BYTES = 40
+
+Headers = Sequence[tuple[str, bytes | None]]
+
+
+class StagedChunk:
+    """Records of one topic; the lists are parallel. `room_bytes` of buffer.memory are paid in advance."""
+
+    __slots__ = (
+        "created_ms",
+        "has_keys",
+        "headers",
+        "keys",
+        "paid_bytes",
+        "partitions",
+        "placement",
+        "room_bytes",
+        "timestamps",
+        "topic",
+        "values",
+    )
+
+    def __init__(self, topic: str, created_ms: int, paid_bytes: int) -> None:
+        self.topic = topic
+        self.created_ms = created_ms  # monotonic
+        self.paid_bytes = paid_bytes
+        self.room_bytes = paid_bytes
+        self.values: list[bytes | None] = []
+        self.keys: list[bytes | None] = []
+        self.has_keys = False
+        self.timestamps: list[int] = []
+        self.headers: dict[int, Headers] = {}  # of the rows that have any
+        self.partitions: dict[int, int] = {}  # of the rows that name one
+        self.placement = Placement(topic)
+        self.placement.timestamps = self.timestamps
+
+    def to_arrow(self) -> pa.RecordBatch:
+        """The records as columns of `columns.normalize`."""
+        count = len(self.values)
+        key = pa.array(self.keys, pa.binary()) if self.has_keys else pa.nulls(count, pa.binary())
+        columns = {"key": key, "value": pa.array(self.values, pa.binary())}
+        if self.headers:
+            rows = [self.headers.get(row) for row in range(count)]
+            columns["headers"] = pa.array([None if row is None else [_entry(*pair) for pair in row] for row in rows], HEADERS_TYPE)
+        micros = pa.array(self.timestamps, pa.int64())
+        columns["timestamp"] = pa.compute.multiply(micros, 1000).view(TIMESTAMP_TYPE)
+        return pa.RecordBatch.from_arrays(list(columns.values()), list(columns))
+
+
+def _entry(key: str, value: bytes | None) -> dict[str, str | bytes | None]:
+    return {"key": key, "value": value}

@@ -1,0 +1,117 @@
+"""What the producer knows of topics: ids, partition counts, leaders; and when to ask again. Pure.
+
+Who asks, and what becomes of batches when a topic changes, is in core.py.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Mapping
+
+from brokerd.config.client import ProducerConfig
+from brokerd.errors import WireError
+from brokerd.ids import TopicIdPartition, TopicPartition
+from brokerd.producer.backoff import backoff_ms
+from brokerd.producer.transport import NO_LEADER, TopicView
+
+
+class TopicRegistry:
+    """Views of the topics in use. A topic is in use from its first `want`."""
+
+    def __init__(self, config: ProducerConfig, rng: random.Random) -> None:
+        self._config = config
+        self._rng = rng
+        self._views: dict[str, TopicView] = {}
+        self._errors: dict[str, WireError] = {}
+        self._wanted: dict[str, None] = {}
+        self._is_refresh_needed = False
+        self._is_under_way = False
+        self._fetched_ms = 0
+        self._not_before_ms = 0
+        self._failures = 0
+
+    def want(self, topic: str) -> None:
+        """The topic is in use; unknown ones are asked for at the next chance."""
+        if topic not in self._wanted:
+            self._wanted[topic] = None
+            self._is_refresh_needed = True
+        elif topic not in self._views:
+            self._is_refresh_needed = True
+
+    def forget(self, topic: str) -> None:
+        """Nobody wants the topic any more (it was never found)."""
+        if topic not in self._views:
+            self._wanted.pop(topic, None)
+            self._errors.pop(topic, None)
+
+    def view(self, topic: str) -> TopicView | None:
+        """The topic as last seen."""
+        return self._views.get(topic)
+
+    def error(self, topic: str) -> WireError | None:
+        """Why there is no view."""
+        return self._errors.get(topic)
+
+    def leader_of(self, tp: TopicPartition) -> int:
+        """Node that leads the partition, or NO_LEADER."""
+        view = self._views.get(tp.topic)
+        return view.leaders[tp.partition] if view is not None and tp.partition < len(view.leaders) else NO_LEADER
+
+    def id_of(self, tp: TopicPartition) -> TopicIdPartition:
+        """The partition by its topic's id."""
+        return TopicIdPartition(self._views[tp.topic].topic_id, tp.partition)
+
+    def request_refresh(self) -> None:
+        """What is known is out of date."""
+        self._is_refresh_needed = True
+
+    def due_ms(self, now_ms: int, *, is_busy: bool) -> int | None:
+        """When to ask next, or None. An idle producer lets its knowledge grow old."""
+        if self._is_under_way or not self._wanted:
+            return None
+        if self._is_refresh_needed:
+            return max(now_ms, self._not_before_ms)
+        if is_busy:
+            return max(self._fetched_ms + self._config.metadata_max_age_ms, self._not_before_ms)
+        return None
+
+    def begin(self) -> tuple[str, ...]:
+        """The topics to ask for, now."""
+        self._is_under_way = True
+        self._is_refresh_needed = False
+        return tuple(self._wanted)
+
+    def on_result(self, answer: Mapping[str, TopicView | WireError], now_ms: int) -> list[str]:
+        """Takes an answer in. Returns the topics that have another id than before."""
+        self._is_under_way = False
+        self._fetched_ms = now_ms
+        replaced = []
+        is_complete = True
+        for topic, view in answer.items():
+            if topic not in self._wanted:
+                continue
+            if isinstance(view, WireError):
+                self._errors[topic] = view
+                is_complete = False
+                continue
+            self._errors.pop(topic, None)
+            known = self._views.get(topic)
+            if known is not None and known.topic_id != view.topic_id:
+                replaced.append(topic)
+            self._views[topic] = view
+            is_complete = is_complete and NO_LEADER not in view.leaders
+        self._wait(now_ms, 0 if is_complete else self._failures + 1)
+        return replaced
+
+    def on_failure(self, now_ms: int) -> None:
+        """Nobody answered."""
+        self._is_under_way = False
+        self._is_refresh_needed = True
+        self._wait(now_ms, self._failures + 1)
+
+    def _wait(self, now_ms: int, failures: int) -> None:
+        """Even after a good answer the next request keeps its distance: a stale one repeated at once helps nobody."""
+        self._failures = failures
+        self._not_before_ms = now_ms + backoff_ms(
+            self._config.retry_backoff_ms, self._config.retry_backoff_max_ms, max(1, failures), self._rng
+        )

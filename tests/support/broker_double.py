@@ -1,0 +1,217 @@
+"""An in-memory broker below the producer's transport seam, with faults on request.
+
+It validates what it gets as a broker does (bytes, CRCs, the table of producer states) and keeps what it accepts. Faults are
+a queue: each produce request takes the next one. Works in any event loop; state is guarded by the loop's single thread, and
+may be read by a test once the producer is flushed or closed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from collections import deque
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import pyarrow as pa
+
+from brokerd.config.client import ProducerConfig
+from brokerd.errors import (
+    BrokerUnreachableError,
+    Fate,
+    InvalidRequestError,
+    NotLeaderError,
+    UnknownTopicIdError,
+    UnknownTopicOrPartitionError,
+    WireError,
+)
+from brokerd.ids import ProducerIdAndEpoch, TopicIdPartition, new_topic_id
+from brokerd.producer.transport import Hello, PartitionResult, ProduceRequest, ProduceResponse, TopicView
+from brokerd.record.batch import check_produced
+from brokerd.record.header import crc_seed
+from tests.support.broker_model import IdentityModel, PartitionModel
+
+NODE = 0
+
+
+@dataclass(frozen=True)
+class Fault:
+    """What happens to one produce request; fields combine."""
+
+    drop_request: bool = False  # it never arrives
+    drop_answer: bool = False  # it is processed, nobody hears of it
+    kill_before: bool = False  # the stream breaks before it is processed
+    kill_after: bool = False  # ... after
+    answer_twice: bool = False
+    hold_answer: bool = False  # answered after the next answer: out of order
+    error: WireError | None = None  # every batch gets it; with fate UNKNOWN the batches are appended all the same
+    throttle_ms: int = 0
+
+
+NO_FAULT = Fault()
+
+
+@dataclass
+class TopicDouble:
+    """A topic: its id and partitions; a leader of -1 means there is none at present."""
+
+    topic_id: bytes
+    partitions: list[PartitionModel]
+    leaders: list[int]
+
+
+@dataclass
+class BrokerDouble:
+    """State of the double. `transport` is a producer's `transport_factory`."""
+
+    topics: dict[str, TopicDouble] = field(default_factory=dict)
+    faults: deque[Fault] = field(default_factory=deque)
+    identities: IdentityModel = field(default_factory=IdentityModel)
+    metadata_errors: deque[Exception] = field(default_factory=deque)
+    identity_errors: deque[Exception] = field(default_factory=deque)
+    open_errors: deque[Exception] = field(default_factory=deque)
+    requests: list[ProduceRequest] = field(default_factory=list)
+    hellos: list[Hello] = field(default_factory=list)
+    max_message_bytes: int = 16 * 1024 * 1024
+
+    def create_topic(self, name: str, partitions: int) -> TopicDouble:
+        """A new topic, or the same name anew with another id."""
+        topic = TopicDouble(new_topic_id(), [PartitionModel() for _ in range(partitions)], [NODE] * partitions)
+        self.topics[name] = topic
+        return topic
+
+    def transport(self, _config: ProducerConfig) -> TransportDouble:
+        """A transport to this broker."""
+        return TransportDouble(self)
+
+    def records(self, topic: str, partition: int) -> list[dict[str, Any]]:
+        """What is in a partition's log, as rows."""
+        return self.topics[topic].partitions[partition].records
+
+    def values(self, topic: str, partition: int) -> list[bytes]:
+        """Values of a partition's records."""
+        return [row["value"] for row in self.records(topic, partition)]
+
+    # --- the broker's side of a request
+
+    def produce(self, request: ProduceRequest) -> list[PartitionResult]:
+        """Answers each batch."""
+        self.requests.append(request)
+        return [self._produce(batch.tp, batch.header, batch.payload) for batch in request.batches]
+
+    def _produce(self, tp: TopicIdPartition, header: bytes, payload: pa.Buffer) -> PartitionResult:
+        try:
+            topic = next((topic for topic in self.topics.values() if topic.topic_id == tp.topic_id), None)
+            if topic is None:
+                raise UnknownTopicIdError("no topic of this id", fate=Fate.NOT_APPENDED)
+            if topic.leaders[tp.partition] != NODE:
+                raise NotLeaderError("this node does not lead it", fate=Fate.NOT_APPENDED)
+            data = pa.py_buffer(header + payload.to_pybytes())
+            batch = check_produced(data, crc_seed(tp), max_message_bytes=self.max_message_bytes)
+            identity = ProducerIdAndEpoch(batch.header.producer_id, batch.header.producer_epoch)
+            rows = batch.to_arrow(max_uncompressed_bytes=2**30).to_pylist()
+            offset = topic.partitions[tp.partition].append(identity, batch.header.base_sequence, rows)
+            return PartitionResult(tp, offset, 1, 0)
+        except WireError as error:
+            return PartitionResult(tp, -1, -1, 0, error)
+
+
+class StreamDouble:
+    """One stream: requests are processed when sent, answers wait in order."""
+
+    def __init__(self, broker: BrokerDouble, hello: Hello) -> None:
+        self._broker = broker
+        self._hello = hello
+        self._answers: asyncio.Queue[ProduceResponse | None] = asyncio.Queue()
+        self._held: list[ProduceResponse] = []
+        self._is_broken = False
+
+    async def send(self, request: ProduceRequest) -> None:
+        """Takes the next fault and processes the request."""
+        if self._is_broken:
+            raise BrokerUnreachableError("the double's stream is broken")
+        fault = self._broker.faults.popleft() if self._broker.faults else NO_FAULT
+        if fault.kill_before:
+            self._break()
+        if fault.kill_before or fault.drop_request or not self._broker.identities.is_current(self._hello):
+            return
+        response = self._answer(request, fault)
+        if fault.kill_after:
+            self._break()
+            return
+        if fault.drop_answer or request.acks == 0:
+            return
+        if fault.hold_answer:
+            self._held.append(response)
+            return
+        for answer in (response, *([response] if fault.answer_twice else []), *self._held):
+            self._answers.put_nowait(answer)
+        self._held.clear()
+
+    def _answer(self, request: ProduceRequest, fault: Fault) -> ProduceResponse:
+        error = fault.error
+        if error is None or error.fate is Fate.UNKNOWN:
+            results = self._broker.produce(request)
+        if error is not None:
+            results = [PartitionResult(batch.tp, -1, -1, 0, error) for batch in request.batches]
+        return ProduceResponse(request.correlation_id, fault.throttle_ms, None, results)
+
+    def _break(self) -> None:
+        self._is_broken = True
+        self._answers.put_nowait(None)
+
+    async def receive(self) -> ProduceResponse:
+        """The next answer."""
+        answer = await self._answers.get()
+        if answer is None:
+            self._answers.put_nowait(None)
+            raise BrokerUnreachableError("the double's stream is broken")
+        return answer
+
+    async def close(self) -> None:
+        """Breaks the stream."""
+        self._break()
+
+
+class TransportDouble:
+    """ProduceTransport onto a BrokerDouble."""
+
+    def __init__(self, broker: BrokerDouble) -> None:
+        self._broker = broker
+        self._opened = itertools.count()
+
+    async def metadata(self, topics: Sequence[str]) -> Mapping[str, TopicView | WireError]:
+        """Views of the topics that exist."""
+        _raise_next(self._broker.metadata_errors)
+        answer: dict[str, TopicView | WireError] = {}
+        for name in topics:
+            topic = self._broker.topics.get(name)
+            if topic is None:
+                answer[name] = UnknownTopicOrPartitionError(f"no topic '{name}'")
+            else:
+                answer[name] = TopicView(topic.topic_id, tuple(topic.leaders))
+        return answer
+
+    async def init_producer_id(self, current: ProducerIdAndEpoch) -> ProducerIdAndEpoch:
+        """An id, or a raised epoch."""
+        _raise_next(self._broker.identity_errors)
+        return self._broker.identities.init_producer_id(current)
+
+    async def open_stream(self, node_id: int, hello: Hello) -> StreamDouble:
+        """A stream; its hello silences older ones."""
+        _raise_next(self._broker.open_errors)
+        if node_id != NODE:
+            raise BrokerUnreachableError(f"no node {node_id}")
+        if not self._broker.identities.hello(hello):
+            raise InvalidRequestError("a newer stream of this instance has spoken")
+        self._broker.hellos.append(hello)
+        return StreamDouble(self._broker, hello)
+
+    async def close(self) -> None:
+        """Nothing to free."""
+
+
+def _raise_next(errors: deque[Exception]) -> None:
+    if errors:
+        raise errors.popleft()

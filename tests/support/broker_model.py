@@ -1,0 +1,117 @@
+"""A broker's answers to produce requests, as a small model of its own: the table of producer states, nothing else.
+
+Written from the table, not from the broker's code, so that the two can be compared. No bytes, no time, no I/O: records are
+whatever the caller hands in.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from brokerd.errors import (
+    DuplicateSequenceError,
+    Fate,
+    InvalidProducerEpochError,
+    OutOfOrderSequenceError,
+    UnknownProducerIdError,
+)
+from brokerd.ids import NO_PRODUCER, NO_PRODUCER_ID, ProducerIdAndEpoch
+from brokerd.producer.transport import Hello
+
+SEQUENCES = 2**31
+WINDOW = 5
+
+
+@dataclass
+class ProducerEntry:
+    """What a partition remembers of one producer id: the last five batches as (first, last, base offset)."""
+
+    epoch: int
+    batches: deque[tuple[int, int, int]] = field(default_factory=lambda: deque(maxlen=WINDOW))
+
+    @property
+    def last_sequence(self) -> int:
+        return self.batches[-1][1]
+
+
+@dataclass
+class PartitionModel:
+    """One partition: its records in order, and its producers."""
+
+    records: list[Any] = field(default_factory=list)
+    producers: dict[int, ProducerEntry] = field(default_factory=dict)
+
+    def append(self, identity: ProducerIdAndEpoch, base_sequence: int, records: Sequence[Any]) -> int:
+        """The base offset; raises what the table says."""
+        if identity.producer_id == NO_PRODUCER_ID:
+            return self._append(records)
+        first, last = base_sequence, (base_sequence + len(records) - 1) % SEQUENCES
+        entry = self.producers.get(identity.producer_id)
+        if entry is None:
+            if first != 0:
+                raise UnknownProducerIdError("no state of this producer id", fate=Fate.NOT_APPENDED)
+            entry = self.producers[identity.producer_id] = ProducerEntry(identity.epoch)
+        elif identity.epoch < entry.epoch:
+            raise InvalidProducerEpochError("a newer epoch has written", fate=Fate.NOT_APPENDED, current_epoch=entry.epoch)
+        elif identity.epoch > entry.epoch:
+            if first != 0:
+                raise self._out_of_order(0, entry.epoch)
+            entry = self.producers[identity.producer_id] = ProducerEntry(identity.epoch)
+        else:
+            for known_first, known_last, offset in entry.batches:
+                if (known_first, known_last) == (first, last):
+                    return offset
+            expected = (entry.last_sequence + 1) % SEQUENCES
+            if first != expected:
+                if (entry.last_sequence - last) % SEQUENCES < SEQUENCES // 2 and (last - first) % SEQUENCES < SEQUENCES // 2:
+                    raise DuplicateSequenceError("it is there, its offset is not known", fate=Fate.NOT_APPENDED)
+                raise self._out_of_order(expected, entry.epoch)
+        offset = self._append(records)
+        entry.batches.append((first, last, offset))
+        return offset
+
+    def _append(self, records: Sequence[Any]) -> int:
+        offset = len(self.records)
+        self.records.extend(records)
+        return offset
+
+    @staticmethod
+    def _out_of_order(expected: int, epoch: int) -> OutOfOrderSequenceError:
+        text = f"expected sequence {expected} of epoch {epoch}"
+        return OutOfOrderSequenceError(text, fate=Fate.NOT_APPENDED, expected_sequence=expected, current_epoch=epoch)
+
+
+@dataclass
+class IdentityModel:
+    """Producer ids and epochs, and the incarnations of streams."""
+
+    next_producer_id: int = 1_000
+    epochs: dict[int, int] = field(default_factory=dict)
+    incarnations: dict[bytes, int] = field(default_factory=dict)
+
+    def init_producer_id(self, current: ProducerIdAndEpoch) -> ProducerIdAndEpoch:
+        """A new id, or a raised epoch."""
+        if current == NO_PRODUCER:
+            self.next_producer_id += 1
+            self.epochs[self.next_producer_id] = 0
+            return ProducerIdAndEpoch(self.next_producer_id, 0)
+        known = self.epochs.get(current.producer_id, current.epoch)
+        if current.epoch < known:
+            # The answer that raised it was lost: the same again.
+            return ProducerIdAndEpoch(current.producer_id, known)
+        assert current.epoch < 2**15 - 1, "an epoch at its end is not raised: a new id is asked for"
+        self.epochs[current.producer_id] = current.epoch + 1
+        return ProducerIdAndEpoch(current.producer_id, current.epoch + 1)
+
+    def hello(self, hello: Hello) -> bool:
+        """False if a newer stream of this instance spoke before."""
+        known = self.incarnations.get(hello.instance_id, 0)
+        self.incarnations[hello.instance_id] = max(known, hello.incarnation)
+        return hello.incarnation >= known
+
+    def is_current(self, hello: Hello) -> bool:
+        """True while no newer stream of the instance has spoken."""
+        return self.incarnations.get(hello.instance_id, 0) == hello.incarnation

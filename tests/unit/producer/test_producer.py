@@ -1,0 +1,352 @@
+"""The public Producer over the double: records go through the real core, sender and bytes."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from brokerd.errors import (
+    AbortedBatchError,
+    BrokerUnreachableError,
+    BufferExhaustedError,
+    ConfigError,
+    DeliveryTimeoutError,
+    Fate,
+    ForkedProducerError,
+    InvalidProducerEpochError,
+    MessageTooLargeError,
+    NotReadyError,
+    ProducerClosedError,
+    StorageError,
+    UnknownTopicOrPartitionError,
+)
+from brokerd.ids import TopicPartition
+from brokerd.producer.partitioner import partition_for_keys
+from brokerd.producer.producer import Producer
+from tests.support.broker_double import BrokerDouble, Fault
+
+FAST: dict[str, object] = {
+    "linger.ms": 0,
+    "retry.backoff.ms": 1,
+    "retry.backoff.max.ms": 2,
+    "reconnect.backoff.ms": 1,
+    "reconnect.backoff.max.ms": 2,
+}
+
+
+@pytest.fixture
+def broker() -> BrokerDouble:
+    double = BrokerDouble()
+    double.create_topic("t", 4)
+    return double
+
+
+def producer_of(broker: BrokerDouble, **settings: object) -> Producer:
+    return Producer(
+        {**FAST, **{name.replace("_", "."): value for name, value in settings.items()}}, transport_factory=broker.transport
+    )
+
+
+@pytest.fixture
+def producer(broker: BrokerDouble) -> Iterator[Producer]:
+    with producer_of(broker) as made:
+        yield made
+
+
+def rows(count: int, start: int = 0) -> pa.RecordBatch:
+    numbers = range(start, start + count)
+    return pa.RecordBatch.from_pydict(
+        {"key": [b"k%d" % (i % 50) for i in numbers], "value": [b"v%08d" % i for i in numbers]},
+        schema=pa.schema([("key", pa.binary()), ("value", pa.binary())]),
+    )
+
+
+def assert_in_order(broker: BrokerDouble, count: int, partitions: int = 4) -> None:
+    """Every row once, each partition in the order of sending, each key where Kafka would put it."""
+    everything: list[bytes] = []
+    for partition in range(partitions):
+        values = broker.values("t", partition)
+        assert values == sorted(values)
+        everything += values
+        keys = pa.array([row["key"] for row in broker.records("t", partition)], pa.binary())
+        assert set(partition_for_keys(keys, partitions).tolist()) <= {partition}
+    assert sorted(everything) == [b"v%08d" % i for i in range(count)]
+
+
+def test_send_batch_puts_each_row_once_in_order(broker: BrokerDouble, producer: Producer) -> None:
+    futures = [producer.send_batch("t", rows(1000, start)) for start in range(0, 20_000, 1000)]
+    producer.flush(30)
+    assert_in_order(broker, 20_000)
+    result = futures[3].result(0)
+    assert sum(result.record_counts.values()) == 1000
+    for part in result.rows:
+        assert broker.values("t", part.partition)[part.offset] >= b"v%08d" % 3000
+    assert sum(total.record_count for total in producer.delivered().values()) == 20_000
+
+
+def test_send_returns_where_each_record_is(broker: BrokerDouble, producer: Producer) -> None:
+    futures = [producer.send("t", b"v%08d" % i, key=b"k%d" % (i % 50)) for i in range(10_000)]
+    producer.flush(30)
+    assert_in_order(broker, 10_000)
+    for i, future in enumerate(futures):
+        where = future.result(0)
+        assert broker.values(where.topic, where.partition)[where.offset] == b"v%08d" % i
+
+
+def test_send_and_send_batch_keep_their_order(broker: BrokerDouble, producer: Producer) -> None:
+    for start in range(0, 3000, 300):
+        for i in range(start, start + 100):
+            producer.send("t", b"v%08d" % i, key=b"k%d" % (i % 50))
+        producer.send_batch("t", rows(200, start + 100))
+    producer.flush(30)
+    assert_in_order(broker, 3000)
+
+
+def test_everything_of_a_record_arrives(broker: BrokerDouble, producer: Producer) -> None:
+    sent = producer.send("t", "text", key="é", headers=[("h", b"1"), ("h", None)], partition=2, timestamp=1_700_000_000_123)
+    producer.send("t", None, key=b"gone", partition=2)
+    producer.send("t", b"", partition=2, headers={"a": b"b"})
+    where = sent.result(10)
+    producer.flush(10)
+    assert (where.partition, where.offset, where.timestamp) == (2, 0, 1_700_000_000_123)
+    first, second, third = broker.records("t", 2)
+    assert (first["key"], first["value"]) == ("é".encode(), b"text")
+    assert first["headers"] == [{"key": "h", "value": b"1"}, {"key": "h", "value": None}]
+    assert int(first["timestamp"].timestamp() * 1000) == 1_700_000_000_123
+    assert (second["value"], second["headers"]) == (None, None)
+    assert (third["key"], third["value"], third["headers"]) == (None, b"", [{"key": "a", "value": b"b"}])
+
+
+def test_given_partitions_override_the_key_and_minus_one_does_not(broker: BrokerDouble, producer: Producer) -> None:
+    batch = rows(8)
+    wanted = np.array([3, 3, -1, 0, -1, 3, 0, 3], np.int32)
+    producer.send_batch("t", batch, partitions=wanted).result(10)
+    hashed = partition_for_keys(batch.column(0), 4).tolist()
+    for partition in range(4):
+        expected = [b"v%08d" % i for i, want in enumerate(wanted.tolist()) if (want if want >= 0 else hashed[i]) == partition]
+        assert broker.values("t", partition) == expected
+
+
+def test_rows_without_a_key_stick_and_spread(broker: BrokerDouble) -> None:
+    with producer_of(broker, batch_size=20_000) as producer:
+        producer.send_batch("t", pa.RecordBatch.from_pydict({"value": [b"x" * 100] * 20_000}))
+    counts = [len(broker.values("t", partition)) for partition in range(4)]
+    assert sum(counts) == 20_000
+    assert min(counts) > 2000
+
+
+FAULTS = {
+    "request dropped by a break": Fault(kill_before=True),
+    "answer lost with the stream": Fault(kill_after=True),
+    "answered twice": Fault(answer_twice=True),
+    "not ready": Fault(error=NotReadyError("starting", fate=Fate.NOT_APPENDED)),
+    "storage error, fate unknown": Fault(error=StorageError("disk", fate=Fate.UNKNOWN)),
+    "throttled": Fault(throttle_ms=5),
+}
+
+
+@pytest.mark.parametrize("in_flight", [1, 5])
+@pytest.mark.parametrize("fault", FAULTS.values(), ids=FAULTS.keys())
+def test_a_fault_neither_duplicates_nor_reorders(broker: BrokerDouble, fault: Fault, in_flight: int) -> None:
+    broker.faults.extend([Fault(), fault, fault, Fault(), fault])
+    settings = {"batch.size": 4000, "max.in.flight.batches.per.partition": in_flight}
+    with Producer({**FAST, **settings}, transport_factory=broker.transport) as producer:
+        for start in range(0, 5000, 500):
+            producer.send_batch("t", rows(500, start))
+        producer.flush(30)
+        assert producer.first_error is None
+    assert_in_order(broker, 5000)
+
+
+def test_a_lost_answer_times_out_and_is_asked_again(broker: BrokerDouble) -> None:
+    broker.faults.extend([Fault(drop_answer=True), Fault(drop_request=True)])
+    with producer_of(broker, request_timeout_ms=50) as producer:
+        assert producer.send("t", b"v00000000", partition=0).result(10).offset == 0
+    assert broker.values("t", 0) == [b"v00000000"]
+    assert [hello.incarnation for hello in broker.hellos] == [1, 2, 3]
+
+
+def test_an_unknown_topic_is_waited_for_and_then_named(broker: BrokerDouble) -> None:
+    with producer_of(broker, max_block_ms=100) as producer:
+        with pytest.raises(UnknownTopicOrPartitionError, match=r"'nowhere' is still not there after max\.block\.ms \(100 ms\)"):
+            producer.send("nowhere", b"x")
+        broker.metadata_errors.extend([BrokerUnreachableError("nobody at 127.0.0.1:9")] * 1000)
+        with pytest.raises(BrokerUnreachableError, match=r"127\.0\.0\.1:9192: nobody at 127\.0\.0\.1:9"):
+            producer.send("other", b"x")
+
+
+def test_a_full_buffer_blocks_and_then_says_so(broker: BrokerDouble) -> None:
+    broker.topics["t"].leaders = [-1] * 4
+    with producer_of(broker, buffer_memory=50_000, max_block_ms=50) as producer:
+        producer.send_batch("t", rows(1500))
+        with pytest.raises(BufferExhaustedError, match=r"max\.block\.ms \(50 ms\): buffer\.memory \(50000\)"):
+            producer.send_batch("t", rows(1500))
+        producer.close(0)
+
+
+def test_a_batch_larger_than_the_whole_buffer_goes_alone(broker: BrokerDouble) -> None:
+    with producer_of(broker, buffer_memory=1000) as producer:
+        for start in range(0, 3000, 1000):
+            producer.send_batch("t", rows(1000, start))
+        producer.send("t", b"v00003000", key=b"k0")
+    assert sum(len(broker.values("t", partition)) for partition in range(4)) == 3001
+
+
+def test_a_record_that_fits_no_request_is_refused(producer: Producer) -> None:
+    big = b"x" * (9 * 1024 * 1024)
+    with pytest.raises(MessageTooLargeError, match=r"max\.request\.size \(8388608\).*max\.message\.bytes"):
+        producer.send("t", big)
+    with pytest.raises(MessageTooLargeError, match=r"record of 94\d+ bytes"):
+        producer.send_batch("t", pa.RecordBatch.from_pydict({"value": [b"a", big]}))
+
+
+def test_a_batch_too_large_for_the_topic_fails_and_the_rest_goes_on(broker: BrokerDouble) -> None:
+    broker.max_message_bytes = 5000
+    with producer_of(broker) as producer:
+        with pytest.raises(MessageTooLargeError, match=r"max\.message\.bytes \(5000\)"):
+            producer.send("t", b"x" * 6000, partition=0).result(10)
+        assert producer.send("t", b"y", partition=0).result(10).offset == 0
+
+
+def test_delivery_timeout_says_whether_it_may_be_there(broker: BrokerDouble) -> None:
+    broker.faults.extend([Fault(drop_answer=True)])
+    with producer_of(broker, request_timeout_ms=40, delivery_timeout_ms=60, reconnect_backoff_ms=1000) as producer:
+        error = producer.send("t", b"x", partition=0).exception(10)
+    assert isinstance(error, DeliveryTimeoutError)
+    assert "may be in the log all the same" in str(error)
+    broker.topics["t"].leaders = [-1] * 4
+    with producer_of(broker, request_timeout_ms=40, delivery_timeout_ms=60) as producer:
+        error = producer.send("t", b"x", partition=0).exception(10)
+    assert isinstance(error, DeliveryTimeoutError)
+    assert "they are not in the log" in str(error)
+
+
+def test_fencing_is_final(broker: BrokerDouble) -> None:
+    broker.faults.append(Fault(error=InvalidProducerEpochError("fenced", fate=Fate.NOT_APPENDED)))
+    with producer_of(broker) as producer:
+        with pytest.raises(InvalidProducerEpochError):
+            producer.send("t", b"x").result(10)
+        producer.flush(10)
+        with pytest.raises(ProducerClosedError, match="failed for good: fenced") as caught:
+            producer.send("t", b"x")
+        assert isinstance(caught.value.__cause__, InvalidProducerEpochError)
+
+
+def test_closed_producers_refuse(broker: BrokerDouble) -> None:
+    producer = producer_of(broker)
+    producer.send("t", b"x")
+    producer.close()
+    producer.close()
+    with pytest.raises(ProducerClosedError, match="is closed"):
+        producer.send("t", b"x")
+    with pytest.raises(ProducerClosedError):
+        producer.send_batch("t", rows(1))
+    assert sum(len(broker.values("t", partition)) for partition in range(4)) == 1
+
+
+def test_close_without_time_gives_up_what_is_left(broker: BrokerDouble) -> None:
+    broker.topics["t"].leaders = [-1] * 4
+    producer = producer_of(broker)
+    future = producer.send("t", b"x")
+    producer.close(0)
+    with pytest.raises(AbortedBatchError, match="they are not in the log"):
+        future.result(0)
+    assert producer.metrics()["buffer-available-bytes"] == producer.metrics()["buffer-total-bytes"]
+
+
+def test_callbacks_and_await(broker: BrokerDouble, producer: Producer) -> None:
+    seen: list[Any] = []
+    future = producer.send("t", b"x", partition=1)
+    future.add_done_callback(lambda done: seen.append(done.result(0).offset))
+    batch = producer.send_batch("t", rows(100))
+    batch.add_done_callback(lambda done: seen.append(len(done.result(0).rows)))
+
+    async def both() -> tuple[int, int]:
+        return (await future).offset, sum((await producer.send_batch("t", rows(10))).record_counts.values())
+
+    assert asyncio.run(both()) == (0, 10)
+    producer.flush(10)
+    batch.add_done_callback(lambda _: seen.append("late"))
+    assert seen == [0, 4, "late"] or seen == [4, 0, "late"]
+
+
+def test_many_threads_share_one_producer(broker: BrokerDouble, producer: Producer) -> None:
+    import threading
+
+    def run(name: int) -> None:
+        for i in range(2000):
+            producer.send("t", b"%d-%06d" % (name, i), partition=name)
+
+    threads = [threading.Thread(target=run, args=(name,)) for name in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    producer.flush(30)
+    for name in range(4):
+        assert broker.values("t", name) == [b"%d-%06d" % (name, i) for i in range(2000)]
+
+
+def test_after_a_fork_the_child_is_told(producer: Producer) -> None:
+    producer.send("t", b"x").result(10)
+    reader, writer = os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        try:
+            producer.send("t", b"y")
+        except ForkedProducerError as error:
+            os.write(writer, str(error).encode())
+        os._exit(0)
+    os.waitpid(pid, 0)
+    os.close(writer)
+    assert b"make one per process" in os.read(reader, 1000)
+    os.close(reader)
+    assert producer.send("t", b"z").result(10).offset >= 0
+
+
+def test_acks_zero_hears_nothing(broker: BrokerDouble) -> None:
+    with producer_of(broker, acks="0") as producer:
+        assert producer.send("t", b"x", partition=1).result(10).offset == -1
+        producer.flush(10)
+    assert broker.values("t", 1) == [b"x"]
+
+
+def test_wrong_arguments_are_named(broker: BrokerDouble, producer: Producer) -> None:
+    with pytest.raises(TypeError, match="value must be bytes, text or None, not int"):
+        producer.send("t", 5)  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="partition 4 does not exist: topic 't' has partitions 0 to 3"):
+        producer.send("t", b"x", partition=4)
+    with pytest.raises(ValueError, match="timestamp -1 is out of range"):
+        producer.send("t", b"x", timestamp=-1)
+    with pytest.raises(ValueError, match="unknown column 'val'"):
+        producer.send_batch("t", pa.RecordBatch.from_pydict({"val": [b"a"]}))
+    with pytest.raises(ValueError, match="column 'value' is missing"):
+        producer.send_batch("t", pa.RecordBatch.from_pydict({"key": [b"a"]}))
+    with pytest.raises(TypeError, match="column 'value' is int64"):
+        producer.send_batch("t", pa.RecordBatch.from_pydict({"value": [1]}))
+    with pytest.raises(ValueError, match="partition 9 does not exist"):
+        producer.send_batch("t", rows(1), partitions=np.array([9], np.int32))
+    with pytest.raises(ValueError, match="2 partitions were given for 1 rows"):
+        producer.send_batch("t", rows(1), partitions=np.array([1, 1], np.int32))
+    with pytest.raises(ConfigError, match=r"did you mean 'linger\.ms'"):
+        producer_of(broker, linger_mss=1)
+
+
+def test_metrics_have_kafkas_names(producer: Producer) -> None:
+    producer.send_batch("t", rows(1000)).result(10)
+    values = producer.metrics()
+    assert values["record-send-total"] == 1000
+    assert values["records-per-request-avg"] > 0
+    assert values["batch-size-avg"] > 1000
+    assert values["buffer-available-bytes"] == 67_108_864
+    for name in ("record-send-rate", "record-retry-rate", "record-queue-time-avg", "record-queue-time-max", "request-latency-avg"):
+        assert name in values
+    for name in ("request-latency-max", "requests-in-flight", "compression-rate-avg"):
+        assert name in values
+    assert producer.delivered().keys() == {TopicPartition("t", partition) for partition in range(4)}
