@@ -1,7 +1,7 @@
 """Which columns a DataFrame may bring, and how its Arrow batches become records. Whole columns only, never rows.
 
-Types are checked once, on the driver, from Spark's schema; Arrow types are then compared loosely and cast, because
-nullability, time zones and list item names vary with Spark's settings. Partitioning by key does not live here.
+Types are checked once, on the driver, from Spark's schema. Arrow types are not looked at here: nullability, time zones and
+list item names vary with Spark's settings, and the producer casts. Partitioning by key does not live here.
 """
 
 from __future__ import annotations
@@ -16,7 +16,6 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from brokerd.errors import ConfigError, InvalidRecordError
-from brokerd.record.payload import HEADERS_TYPE, KEY_VALUE_SCHEMA, TIMESTAMP_TYPE
 
 _TEXT = ("string", "binary")
 _HEADERS = "array<struct<key:string,value:binary>>"
@@ -34,6 +33,7 @@ ACCEPTED: dict[str, tuple[str, ...]] = {
 # Columns that the source adds and no writer can choose: left out, so that a topic copies to another as it is.
 SOURCE_ONLY = ("offset", "timestampType")
 
+RECORD_COLUMNS = ("key", "value", "headers", "timestamp")
 UNSET_PARTITION = -1
 
 _ACCEPTED_TEXT = (
@@ -45,7 +45,7 @@ class TopicRows(NamedTuple):
     """Rows of one topic, in the order in which Spark handed them over."""
 
     topic: str
-    records: pa.RecordBatch  # KEY_VALUE_SCHEMA
+    records: pa.RecordBatch  # those of key, value, headers and timestamp that there are, in Spark's types
     partitions: npt.NDArray[np.int32] | None  # -1 = the partitioner's choice; None = all of them
 
 
@@ -75,30 +75,22 @@ def check_columns(columns: Sequence[tuple[str, str]], *, topic: str | None, incl
         raise ConfigError("no topic to write to: set option 'topic', or add a column 'topic' that names it for each row")
 
 
-def to_records(arrow_batch: pa.RecordBatch, *, topic: str | None, now_us: int) -> Iterator[TopicRows]:
-    """The rows of one Arrow batch as records, one result per topic, in order of first appearance.
+def to_records(arrow_batch: pa.RecordBatch, *, topic: str | None) -> Iterator[TopicRows]:
+    """The rows of one Arrow batch as records, one result per topic, in order of first appearance. Raises InvalidRecordError.
 
-    `now_us` (wall clock, microseconds since 1970) is the timestamp of rows that bring none. Raises InvalidRecordError.
+    Columns go on as they are: the producer casts text to bytes, and gives rows without a timestamp the present one.
     """
-    rows = arrow_batch.num_rows
-    if rows == 0:
+    if arrow_batch.num_rows == 0:
         return
     names = arrow_batch.schema.names
-    columns = {name: arrow_batch.column(name) for name in names if name in ACCEPTED}
-    records = pa.RecordBatch.from_arrays(
-        [
-            _bytes_column(columns.get("key"), rows),
-            _bytes_column(columns["value"], rows),
-            _headers_column(columns.get("headers"), rows),
-            _timestamp_column(columns.get("timestamp"), rows, now_us),
-        ],
-        schema=KEY_VALUE_SCHEMA,
-    )
-    partitions = _partition_column(columns.get("partition"))
+    records = arrow_batch.select([name for name in RECORD_COLUMNS if name in names])
+    if "headers" in names:
+        _check_headers(arrow_batch.column("headers"))
+    partitions = _partition_column(arrow_batch.column("partition")) if "partition" in names else None
     if topic is not None:
         yield TopicRows(topic, records, partitions)
     else:
-        yield from _by_topic(columns["topic"], records, partitions)
+        yield from _by_topic(arrow_batch.column("topic"), records, partitions)
 
 
 def _by_topic(topics: pa.Array, records: pa.RecordBatch, partitions: npt.NDArray[np.int32] | None) -> Iterator[TopicRows]:
@@ -117,37 +109,14 @@ def _by_topic(topics: pa.Array, records: pa.RecordBatch, partitions: npt.NDArray
         yield TopicRows(name, records.take(pa.array(chosen)), None if partitions is None else partitions[chosen])
 
 
-def _bytes_column(column: pa.Array | None, rows: int) -> pa.Array:
-    if column is None:
-        return pa.nulls(rows, pa.binary())
-    return column if column.type == pa.binary() else column.cast(pa.binary())
-
-
-def _headers_column(column: pa.Array | None, rows: int) -> pa.Array:
-    if column is None:
-        return pa.nulls(rows, HEADERS_TYPE)
-    headers = column if column.type == HEADERS_TYPE else column.cast(HEADERS_TYPE)
+def _check_headers(headers: pa.Array) -> None:
     entries = headers.flatten()  # of this slice, without what null lists may hide
     if entries.null_count or pc.struct_field(entries, 0).null_count:
         raise InvalidRecordError("a header is null, or its key is: every header needs a key; filter them out of column 'headers'")
-    return headers
 
 
-def _timestamp_column(column: pa.Array | None, rows: int, now_us: int) -> pa.Array:
-    now = pa.scalar(now_us, TIMESTAMP_TYPE)
-    if column is None:
-        return pa.repeat(now, rows)
-    stamps = column if column.type == TIMESTAMP_TYPE else column.cast(TIMESTAMP_TYPE)
-    if stamps.null_count:
-        stamps = pc.fill_null(stamps, now)
-    earliest = pc.min(stamps).cast(pa.int64()).as_py()
-    if earliest < 0:
-        raise InvalidRecordError("column 'timestamp' holds a time before 1970, which a record can not carry")
-    return stamps
-
-
-def _partition_column(column: pa.Array | None) -> npt.NDArray[np.int32] | None:
-    if column is None or column.null_count == len(column):
+def _partition_column(column: pa.Array) -> npt.NDArray[np.int32] | None:
+    if column.null_count == len(column):
         return None
     lowest, highest = (pc.min(column).as_py(), pc.max(column).as_py())
     if lowest < 0 or highest > np.iinfo(np.int32).max:

@@ -1,0 +1,119 @@
+"""Spark's writers: rows to the producer in tasks, counts back to the driver. Thin: rules are in columns.py and options.py.
+
+Guarantee so far: at-least-once. Within a task nothing is duplicated or reordered, whatever connections break (the producer
+is idempotent). But a task that Spark runs again, or a micro-batch replayed after a crash, writes its rows again, and rows of
+a failed task stay: Spark decides what counts only after they are in the log.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+import pyarrow as pa
+from pyspark.sql.datasource import (
+    DataSourceArrowWriter,
+    DataSourceStreamArrowWriter,
+    WriterCommitMessage,
+)
+
+from brokerd.client.cache import lease_client
+from brokerd.client.produce_transport import GrpcProduceTransport
+from brokerd.clock import SystemClock
+from brokerd.config.client import ProducerConfig
+from brokerd.errors import ConfigError, UnknownTopicOrPartitionError
+from brokerd.producer.producer import Producer
+from brokerd.sink.columns import check_columns, to_records
+from brokerd.sink.options import SinkOptions, parse_sink_options
+
+
+@dataclass(frozen=True, slots=True)
+class SinkCommitMessage(WriterCommitMessage):
+    """What one task wrote: plain data, because it is pickled to the driver."""
+
+    rows_per_partition: Mapping[str, Mapping[int, int]]  # topic -> partition -> rows acknowledged
+
+
+def plan_write(options: Mapping[str, str], columns: Sequence[tuple[str, str]], *, overwrite: bool) -> SinkOptions:
+    """Checks a write on the driver, before any task runs: options, columns (name and Spark type), save mode, topic.
+
+    Raises ConfigError, UnknownTopicOrPartitionError, BrokerUnreachableError.
+    """
+    parsed = parse_sink_options(options)
+    if overwrite:
+        raise ConfigError('a log can not be overwritten: write with .mode("append"), or .outputMode("append") for a stream')
+    check_columns(columns, topic=parsed.topic, include_headers=parsed.include_headers)
+    if parsed.topic is not None:
+        with lease_client(parsed.producer_config()) as client:
+            metadata = client.metadata([parsed.topic])
+        error = metadata.errors.get(parsed.topic)
+        if isinstance(error, UnknownTopicOrPartitionError):
+            raise UnknownTopicOrPartitionError(
+                f"topic '{parsed.topic}' does not exist: create it first (brokerd topics create {parsed.topic} --partitions N), "
+                "or correct option topic"
+            )
+        if error is not None:
+            raise error
+    return parsed
+
+
+class BrokerdBatchWriter(DataSourceArrowWriter):
+    """df.write.format("brokerd")."""
+
+    def __init__(self, options: SinkOptions) -> None:
+        self._options = options
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> SinkCommitMessage:
+        """Writes one task's rows; returns once all are acknowledged."""
+        return write_rows(self._options, iterator)
+
+    def commit(self, messages: list[WriterCommitMessage | None]) -> None:
+        """Nothing: rows are in the log once their task has returned."""
+
+    def abort(self, messages: list[WriterCommitMessage | None]) -> None:
+        """Nothing: what was written stays, and an error here would hide the one that Spark reports."""
+
+
+class BrokerdStreamWriter(DataSourceStreamArrowWriter):
+    """df.writeStream.format("brokerd")."""
+
+    def __init__(self, options: SinkOptions) -> None:
+        self._options = options
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> SinkCommitMessage:
+        """Writes one task's rows of a micro-batch; returns once all are acknowledged."""
+        return write_rows(self._options, iterator)
+
+    def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 (Spark's name)
+        """Nothing: rows are in the log once their task has returned."""
+
+    def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
+        """Nothing: what was written stays, and an error here would hide the one that Spark reports."""
+
+
+def write_rows(options: SinkOptions, arrow_batches: Iterator[pa.RecordBatch]) -> SinkCommitMessage:
+    """Sends rows as they come (a full buffer makes Spark wait), then waits until all are acknowledged.
+
+    Raises InvalidRecordError, UnknownTopicOrPartitionError, DeliveryTimeoutError and whatever else the producer met first.
+    """
+    # Leaving by an error gives up at once what is not sent yet: waiting for it would only delay Spark's next attempt.
+    with Producer(options.producer_config(), transport_factory=_transport) as producer:
+        for arrow_batch in arrow_batches:
+            for rows in to_records(arrow_batch, topic=options.topic):
+                producer.send_batch(rows.topic, rows.records, rows.partitions)
+            _raise_first(producer)
+        producer.flush()
+        _raise_first(producer)
+        rows_per_partition: dict[str, dict[int, int]] = {}
+        for tp, totals in producer.delivered().items():
+            rows_per_partition.setdefault(tp.topic, {})[tp.partition] = totals.record_count
+    return SinkCommitMessage(rows_per_partition)
+
+
+def _transport(config: ProducerConfig) -> GrpcProduceTransport:
+    return GrpcProduceTransport(config, SystemClock())
+
+
+def _raise_first(producer: Producer) -> None:
+    if producer.first_error is not None:
+        raise producer.first_error
