@@ -160,9 +160,10 @@ class LogManager:
     ) -> dict[TopicPartition, int]:
         cut = {}
         for topic in self.topics.list():
+            config = self._topic_config(topic.configs)
             for partition in range(topic.partition_count):
                 tp = TopicIdPartition(topic.id, partition)
-                log, cut_bytes = self._recover(topic, tp, entries.get(tp, NEW_PARTITION), clean.get(tp), ended_epoch)
+                log, cut_bytes = self._recover(topic, config, tp, entries.get(tp, NEW_PARTITION), clean.get(tp), ended_epoch)
                 self._logs[tp] = log
                 if cut_bytes:
                     cut[TopicPartition(topic.name, partition)] = cut_bytes
@@ -175,10 +176,15 @@ class LogManager:
         return cut
 
     def _recover(
-        self, topic: Topic, tp: TopicIdPartition, entry: CheckpointEntry, clean: CleanLog | None, ended_epoch: int
+        self,
+        topic: Topic,
+        config: TopicConfig,
+        tp: TopicIdPartition,
+        entry: CheckpointEntry,
+        clean: CleanLog | None,
+        ended_epoch: int,
     ) -> tuple[PartitionLog, int]:
         assert self._resources is not None
-        config = self._topic_config(topic.configs)
         given = RecoveryInput(
             tp=tp,
             name=str(TopicPartition(topic.name, tp.partition)),
@@ -369,10 +375,11 @@ class LogManager:
             raise StorageError(f"topic '{topic.name}' could not be created ({error.strerror})") from error
 
     def _open_new(self, topic: Topic, partitions: Iterable[int]) -> None:
+        config = self._topic_config(topic.configs)
         for partition in partitions:
             tp = TopicIdPartition(topic.id, partition)
             try:
-                self._logs[tp], _ = self._recover(topic, tp, NEW_PARTITION, None, self.leader_epoch - 1)
+                self._logs[tp], _ = self._recover(topic, config, tp, NEW_PARTITION, None, self.leader_epoch - 1)
             except OSError as error:
                 raise StorageError(f"topic '{topic.name}' could not be opened ({error.strerror})") from error
 

@@ -10,7 +10,7 @@ import errno
 from bisect import bisect_right
 from typing import NamedTuple
 
-from brokerd.errors import OffsetOutOfRangeError, StorageError
+from brokerd.errors import LogDamagedError, OffsetOutOfRangeError, StorageError
 from brokerd.log.batch_walk import walk_chunk
 from brokerd.log.damage import DamagedRange, damage_at, damage_error
 from brokerd.log.files import Buffer, File, WouldBlock
@@ -68,9 +68,9 @@ class LogReader:
                 chunk, first, after = self._read_segment(
                     next_offset, max_bytes - size_bytes, until_offset, cached_only=cached_only, is_first=not chunks
                 )
-            except WouldBlock:
+            except (WouldBlock, LogDamagedError, StorageError):
                 if chunks:
-                    break
+                    break  # the next read meets it first
                 raise
             if not chunk:
                 break

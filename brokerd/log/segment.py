@@ -81,7 +81,7 @@ class Segment:
         """The index, read from its files or else from the log. Raises OSError."""
         index = self.index
         if index is None:
-            index = self._read_index()
+            index = self.read_index()
             if index is None:
                 index = self._scan_index(index_interval_bytes)
             self.index = index
@@ -149,7 +149,8 @@ class Segment:
             handle = self.dirty_handle = self._open_files.acquire(self.path, writable=True)
         return handle
 
-    def _read_index(self) -> SparseIndex | None:
+    def read_index(self) -> SparseIndex | None:
+        """The index from its files if it says the same of the segment as `summary`. Raises OSError."""
         try:
             offset_body = read_document(self._files, self._path(INDEX_SUFFIX), INDEX_KIND, INDEX_VERSION)
             time_body = read_document(self._files, self._path(TIME_INDEX_SUFFIX), TIME_INDEX_KIND, INDEX_VERSION)

@@ -1,0 +1,106 @@
+"""Batches and logs for tests of the log, built in one line each."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator
+
+import pyarrow as pa
+
+from brokerd.clock import Clock
+from brokerd.config.broker import BrokerConfig
+from brokerd.ids import NO_PRODUCER, ProducerIdAndEpoch, TopicIdPartition
+from brokerd.log.files import Files
+from brokerd.log.log_manager import LogManager, RecoveryReport
+from brokerd.log.partition_log import PartitionLog
+from brokerd.record.batch import RecordBatch, walk_batches
+from brokerd.record.header import crc_seed, encode_header, new_header
+from brokerd.record.payload import KEY_VALUE_SCHEMA, encode_payload, payload_crc
+from tests.support.clock import START_WALL_MS, ManualClock
+
+
+def raw_batch(
+    payload: bytes,
+    *,
+    count: int = 1,
+    producer: ProducerIdAndEpoch = NO_PRODUCER,
+    sequence: int = -1,
+    timestamp_ms: int = START_WALL_MS,
+    attributes: int = 0,
+) -> RecordBatch:
+    """A batch as a client sends it, whose payload is opaque bytes (padded to 8); the log does not look into it."""
+    body = payload + bytes(-len(payload) % 8)
+    header = new_header(
+        batch_length=len(body),
+        payload_crc=payload_crc(body),
+        record_count=count,
+        base_timestamp=timestamp_ms,
+        max_timestamp=timestamp_ms,
+        uncompressed_bytes=len(body),
+        producer_id=producer.producer_id,
+        producer_epoch=producer.epoch,
+        base_sequence=sequence,
+        attributes=attributes,
+    )
+    return RecordBatch(header, pa.py_buffer(encode_header(header, 0) + body))
+
+
+def arrow_batch(values: list[bytes], timestamps_ms: list[int]) -> RecordBatch:
+    """A batch as a client sends it, with real columns."""
+    columns = [
+        pa.array([None] * len(values), pa.binary()),
+        pa.array(values, pa.binary()),
+        pa.array([None] * len(values), KEY_VALUE_SCHEMA.field("headers").type),
+        pa.array([timestamp * 1_000 for timestamp in timestamps_ms], pa.timestamp("us", tz="UTC")),
+    ]
+    payload = encode_payload(pa.RecordBatch.from_arrays(columns, schema=KEY_VALUE_SCHEMA))
+    header = new_header(
+        batch_length=payload.data.size,
+        payload_crc=payload.crc,
+        record_count=len(values),
+        base_timestamp=timestamps_ms[0],
+        max_timestamp=max(timestamps_ms),
+        uncompressed_bytes=payload.uncompressed_bytes,
+    )
+    return RecordBatch(header, pa.py_buffer(encode_header(header, 0) + payload.data.to_pybytes()))
+
+
+def open_manager(files: Files, clock: Clock | None = None, **settings: object) -> tuple[LogManager, RecoveryReport]:
+    """A manager with settings by field name (`log_segment_bytes=...`), opened."""
+    config = dataclasses.replace(BrokerConfig(), **settings)  # type: ignore[arg-type]
+    manager = LogManager(config, files, clock or ManualClock())
+    return manager, manager.open()
+
+
+def first_log(manager: LogManager, name: str = "t", partition: int = 0) -> PartitionLog:
+    """A partition of a topic, which is created if it is not there."""
+    if not manager.topics.has(name):
+        manager.create_topic(name, partition + 1, {})
+    return manager.partition(TopicIdPartition(manager.topics.by_name(name).id, partition))
+
+
+def append(log: PartitionLog, payload: bytes, *, now_ms: int = START_WALL_MS, **fields: object) -> int:
+    """Appends a raw batch; returns its base offset."""
+    return log.append(raw_batch(payload, **fields), now_wall_ms=now_ms).base_offset  # type: ignore[arg-type]
+
+
+def read_batches(log: PartitionLog, offset: int | None = None, *, max_bytes: int = 1 << 20) -> Iterator[RecordBatch]:
+    """All batches that readers see from `offset` (the log start) on, header CRCs checked."""
+    seed = crc_seed(log.tp)
+    at = log.log_start_offset if offset is None else offset
+    while at < log.high_watermark:
+        found = log.read(at, max_bytes=max_bytes, until_offset=log.high_watermark, cached_only=False)
+        assert found.chunks, f"nothing to read at {at} below {log.high_watermark}"
+        for chunk in found.chunks:
+            yield from walk_batches(pa.py_buffer(chunk), seed)
+        at = found.next_offset
+
+
+def payloads(log: PartitionLog, offset: int | None = None) -> list[bytes]:
+    """Payloads of `read_batches`; asserts their CRCs."""
+    found = []
+    for batch in read_batches(log, offset):
+        payload = batch.payload.to_pybytes()
+        assert payload_crc(payload) == batch.header.payload_crc, f"batch at {batch.header.base_offset} is damaged"
+        found.append(payload)
+    return found

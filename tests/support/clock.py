@@ -1,0 +1,30 @@
+"""A clock that moves only when a test says so."""
+
+from __future__ import annotations
+
+START_WALL_MS = 1_700_000_000_000
+
+
+class ManualClock:
+    """Both clocks of brokerd.clock.Clock. `advance` moves both; `jump_wall` only the wall clock."""
+
+    def __init__(self, *, wall_ms: int = START_WALL_MS) -> None:
+        self._monotonic_ms = 0
+        self._wall_ms = wall_ms
+
+    def monotonic_ms(self) -> int:
+        """See Clock."""
+        return self._monotonic_ms
+
+    def wall_ms(self) -> int:
+        """See Clock."""
+        return self._wall_ms
+
+    def advance(self, ms: int) -> None:
+        """Time passes."""
+        self._monotonic_ms += ms
+        self._wall_ms += ms
+
+    def jump_wall(self, ms: int) -> None:
+        """Somebody sets the wall clock."""
+        self._wall_ms += ms

@@ -1,0 +1,348 @@
+"""A data directory in memory that loses what was not synced: the twin of brokerd.log.files.RealFiles.
+
+Goal: every state that a disk may be in after a crash. `kill` keeps the page cache, `power_cut` keeps what was synced and any
+subset of the other 512-byte sectors; where an unsynced sector is lost beyond the old end of a file, zeros, stale blocks or
+garbage stand in its place. Names behave likewise: of each directory's changes since its last sync, any prefix survives.
+A failed fdatasync leaves pages that look clean and are not on the disk.
+"""
+
+from __future__ import annotations
+
+import errno
+import random
+from collections.abc import Callable, Sequence
+
+from brokerd.errors import DataDirectoryError
+from brokerd.log.files import Buffer, File, WouldBlock
+
+SECTOR = 512
+Hook = Callable[[str, str], None]
+
+
+class Killed(BaseException):
+    """The process was killed here."""
+
+
+class _Inode:
+    """`data` is what reads see, `disk` what a power cut leaves for certain; `dirty` are sectors that differ and will be written."""
+
+    __slots__ = ("data", "dirty", "disk", "stale")
+
+    def __init__(self) -> None:
+        self.data = bytearray()
+        self.disk = bytearray()
+        self.dirty: set[int] = set()
+        self.stale = b""
+
+    def write(self, data: bytes, position: int) -> None:
+        end = position + len(data)
+        if len(self.data) < position:
+            self.data.extend(bytes(position - len(self.data)))
+        self.data[position:end] = data
+        self.dirty.update(range(position // SECTOR, (end + SECTOR - 1) // SECTOR))
+
+    def truncate(self, size: int) -> None:
+        del self.data[size:]
+        self.data.extend(bytes(size - len(self.data)))
+        self.dirty = {sector for sector in self.dirty if sector * SECTOR < size}
+        if size % SECTOR:
+            self.dirty.add(size // SECTOR)
+
+    def sync(self) -> None:
+        size = len(self.data)
+        if len(self.disk) > size:
+            self.stale = bytes(self.disk)
+            del self.disk[size:]
+        self.disk.extend(bytes(size - len(self.disk)))
+        for sector in self.dirty:
+            at = sector * SECTOR
+            self.disk[at : at + SECTOR] = self.data[at : at + SECTOR]
+        self.dirty.clear()
+
+    def cut_power(self, rng: random.Random, keep: float, pool: list[bytes]) -> None:
+        """Becomes what a disk may hold after a power cut."""
+        old_size, new_size = len(self.disk), len(self.data)
+        if not self.dirty and old_size == new_size:
+            self.data = bytearray(self.disk)
+            return
+        size = rng.choice((old_size, new_size, rng.randint(min(old_size, new_size), max(old_size, new_size))))
+        disk = bytearray(self.disk[:size])
+        for at in range(len(disk), size, SECTOR):
+            disk += self._lost_sector(rng, at, pool)[: size - at]
+        disk = disk[:size]
+        for sector in self.dirty:
+            at = sector * SECTOR
+            if at < size and rng.random() < keep:
+                piece = self.data[at : min(at + SECTOR, size)]
+                disk[at : at + len(piece)] = piece
+        self.disk, self.data = disk, bytearray(disk)
+        self.dirty.clear()
+
+    def _lost_sector(self, rng: random.Random, at: int, pool: list[bytes]) -> bytes:
+        kind = rng.random()
+        if kind < 0.4:
+            return bytes(SECTOR)
+        if kind < 0.8:
+            return self.stale[at : at + SECTOR].ljust(SECTOR, b"\0")
+        if kind < 0.9 and pool:
+            return rng.choice(pool).ljust(SECTOR, b"\0")
+        return rng.randbytes(SECTOR)
+
+
+class MemoryFile:
+    """See brokerd.log.files.File."""
+
+    def __init__(self, files: MemoryFiles, inode: _Inode, path: str) -> None:
+        self._files = files
+        self._inode = inode
+        self._path = path
+        self.is_open = True
+
+    def pwritev(self, buffers: Sequence[Buffer], position: int) -> int:
+        """See File. A kill in the middle leaves a part of the bytes."""
+        data = b"".join(buffers)
+        try:
+            self._files.call("pwritev", self._path)
+        except Killed:
+            self._inode.write(data[: len(data) // 2], position)
+            raise
+        data = self._files.take_space(data)
+        self._inode.write(data, position)
+        return len(data)
+
+    def pread(self, size: int, position: int, *, nowait: bool = False) -> Buffer:
+        """See File."""
+        if nowait and self._files.is_cold:
+            raise WouldBlock
+        if self._files.hook is not None:
+            self._files.call("pread", self._path)
+        return bytes(memoryview(self._inode.data)[position : position + size])
+
+    def size(self) -> int:
+        """See File."""
+        return len(self._inode.data)
+
+    def truncate(self, size: int) -> None:
+        """See File."""
+        self._files.call("truncate", self._path)
+        self._inode.truncate(size)
+
+    def fdatasync(self) -> None:
+        """See File. A failure makes the pages look clean."""
+        try:
+            self._files.call("fdatasync", self._path)
+        except OSError:
+            self._inode.dirty.clear()
+            raise
+        self._inode.sync()
+        self._files.sync_count += 1
+
+    def close(self) -> None:
+        """See File."""
+        if self.is_open:
+            self.is_open = False
+            self._files.open_count -= 1
+
+
+class MemoryFiles:
+    """See the module. `hook(operation, path)` is called before each operation and may raise OSError or Killed."""
+
+    def __init__(self) -> None:
+        self._names: dict[str, _Inode | None] = {}  # None is a directory
+        self._durable: dict[str, _Inode | None] = {}
+        self._pending: dict[str, list[tuple[str, str, _Inode | None]]] = {}
+        self._pool: list[bytes] = []
+        self._is_locked = False
+        self.hook: Hook | None = None
+        self.space_left: int | None = None
+        self.is_cold = False
+        self.open_count = 0
+        self.sync_count = 0
+
+    # Files
+
+    def open(self, path: str, *, writable: bool = False) -> File:
+        """See Files."""
+        self.call("open", path)
+        inode = self._names.get(path)
+        if inode is None:
+            raise FileNotFoundError(errno.ENOENT, "No such file", path)
+        return self._opened(inode, path)
+
+    def create(self, path: str) -> File:
+        """See Files."""
+        self.call("create", path)
+        if path in self._names:
+            raise FileExistsError(errno.EEXIST, "File exists", path)
+        if self.space_left == 0:
+            raise OSError(errno.ENOSPC, "No space left on device", path)
+        self._check_parent(path)
+        inode = _Inode()
+        self._change("put", path, inode)
+        return self._opened(inode, path)
+
+    def listdir(self, path: str = "") -> list[str]:
+        """See Files."""
+        if path and path not in self._names:
+            raise FileNotFoundError(errno.ENOENT, "No such directory", path)
+        prefix = f"{path}/" if path else ""
+        names = [name[len(prefix) :] for name in self._names if name.startswith(prefix)]
+        return sorted(name for name in names if "/" not in name)
+
+    def mkdir(self, path: str) -> None:
+        """See Files."""
+        self.call("mkdir", path)
+        if path in self._names:
+            raise FileExistsError(errno.EEXIST, "File exists", path)
+        self._change("put", path, None)
+
+    def rmdir(self, path: str) -> None:
+        """See Files."""
+        self.call("rmdir", path)
+        if self.listdir(path):
+            raise OSError(errno.ENOTEMPTY, "Directory not empty", path)
+        self._change("drop", path, None)
+
+    def unlink(self, path: str) -> None:
+        """See Files."""
+        self.call("unlink", path)
+        inode = self._names.get(path)
+        if inode is None:
+            raise FileNotFoundError(errno.ENOENT, "No such file", path)
+        self._pool = [*self._pool[-8:], bytes(inode.disk[:SECTOR]), bytes(inode.disk[SECTOR : 2 * SECTOR])]
+        self._change("drop", path, None)
+
+    def rename(self, old: str, new: str) -> None:
+        """See Files. One change: after a power cut both names are as before, or both as after."""
+        self.call("rename", new)
+        inode = self._names.get(old)
+        if inode is None:
+            raise FileNotFoundError(errno.ENOENT, "No such file", old)
+        del self._names[old]
+        self._names[new] = inode
+        self._pending.setdefault(_parent(new), []).append((f"move {old}", new, inode))
+
+    def sync_dir(self, path: str = "") -> None:
+        """See Files."""
+        self.call("sync_dir", path)
+        if path and path not in self._names:
+            raise FileNotFoundError(errno.ENOENT, "No such directory", path)
+        for change in self._pending.pop(path, []):
+            self._apply(self._durable, change)
+
+    def lock(self) -> None:
+        """See Files."""
+        if self._is_locked:
+            raise DataDirectoryError("the data directory is locked")
+        self._is_locked = True
+
+    def close(self) -> None:
+        """See Files."""
+        self._is_locked = False
+
+    # Crashes
+
+    def kill(self) -> None:
+        """The process ends; the machine goes on."""
+        self._is_locked = False
+        self.hook = None
+        self.open_count = 0
+
+    def power_cut(self, rng: random.Random) -> None:
+        """The machine ends."""
+        self.kill()
+        for path in sorted(self._pending):
+            changes = self._pending[path]
+            for change in changes[: rng.randint(0, len(changes))]:
+                self._apply(self._durable, change)
+        self._pending.clear()
+        gone = [path for path in self._durable if "/" in path and _parent(path) not in self._durable]
+        for path in gone:
+            del self._durable[path]
+        self._names = dict(self._durable)
+        keep = rng.choice((0.0, 0.2, 0.5, 0.8, 0.95, 1.0))
+        for inode in self._names.values():
+            if inode is not None:
+                inode.cut_power(rng, keep, self._pool)
+
+    # For tests to look and to harm
+
+    def read_file(self, path: str) -> bytes:
+        """What reads see."""
+        inode = self._names[path]
+        assert inode is not None
+        return bytes(inode.data)
+
+    def write_file(self, path: str, data: bytes) -> None:
+        """Replaces content, durably."""
+        inode = self._names.get(path)
+        if inode is None:
+            inode = self._names[path] = self._durable[path] = _Inode()
+        inode.data, inode.disk = bytearray(data), bytearray(data)
+        inode.dirty.clear()
+
+    def remove_file(self, path: str) -> None:
+        """Removes a name, durably."""
+        del self._names[path]
+        self._durable.pop(path, None)
+
+    def flip_bit(self, path: str, bit: int) -> None:
+        """The disk rots."""
+        data = bytearray(self.read_file(path))
+        data[bit // 8] ^= 1 << bit % 8
+        self.write_file(path, bytes(data))
+
+    def copy(self) -> MemoryFiles:
+        """The same durable content, as a new directory."""
+        other = MemoryFiles()
+        for path, inode in self._names.items():
+            if inode is None:
+                other._names[path] = other._durable[path] = None
+            else:
+                other.write_file(path, bytes(inode.data))
+        return other
+
+    def paths(self) -> list[str]:
+        """All files."""
+        return sorted(path for path, inode in self._names.items() if inode is not None)
+
+    def call(self, operation: str, path: str) -> None:
+        """Tells the hook."""
+        if self.hook is not None:
+            self.hook(operation, path)
+
+    def take_space(self, data: bytes) -> bytes:
+        """What of `data` still fits the disk. Raises OSError if nothing does."""
+        if self.space_left is None:
+            return data
+        if self.space_left == 0 and data:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        taken = data[: self.space_left]
+        self.space_left -= len(taken)
+        return taken
+
+    def _opened(self, inode: _Inode, path: str) -> MemoryFile:
+        self.open_count += 1
+        return MemoryFile(self, inode, path)
+
+    def _check_parent(self, path: str) -> None:
+        if "/" in path and _parent(path) not in self._names:
+            raise FileNotFoundError(errno.ENOENT, "No such directory", path)
+
+    def _change(self, operation: str, path: str, inode: _Inode | None) -> None:
+        change = (operation, path, inode)
+        self._apply(self._names, change)
+        self._pending.setdefault(_parent(path), []).append(change)
+
+    def _apply(self, names: dict[str, _Inode | None], change: tuple[str, str, _Inode | None]) -> None:
+        operation, path, inode = change
+        if operation == "drop":
+            names.pop(path, None)
+        else:
+            names[path] = inode
+            if operation.startswith("move "):
+                names.pop(operation[5:], None)
+
+
+def _parent(path: str) -> str:
+    return path.rpartition("/")[0]
