@@ -29,7 +29,7 @@ class LoopThread:
     def __init__(self, name: str = "brokerd-loop") -> None:
         self._pid = os.getpid()
         self.loop = asyncio.new_event_loop()
-        self.loop.set_exception_handler(_handle_exception)
+        self.loop.set_exception_handler(report_exception)
         self.is_closed = False
         self._thread = threading.Thread(target=self._main, name=name, daemon=True)
         self._thread.start()
@@ -76,7 +76,7 @@ class LoopThread:
             self.loop.close()
 
 
-def _handle_exception(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+def report_exception(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
     """gRPC wakes every loop of a process through one socket; a loop that finds it already read gets BlockingIOError, which
     means nothing, and would be logged thousands of times. Everything else is reported as usual.
     """

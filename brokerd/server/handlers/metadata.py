@@ -45,7 +45,8 @@ def this_node(broker: Broker) -> metadata_pb2.Node:
     host = broker.config.advertised_host or broker.config.host
     if host in _WILDCARDS:
         host = socket.gethostname()
-    return metadata_pb2.Node(node_id=broker.logs.node_id, host=host, port=broker.port, epoch=broker.logs.leader_epoch)
+    port = broker.config.advertised_port or broker.port
+    return metadata_pb2.Node(node_id=broker.logs.node_id, host=host, port=port, epoch=broker.logs.leader_epoch)
 
 
 def _by_name(broker: Broker, name: str) -> metadata_pb2.TopicMetadata:

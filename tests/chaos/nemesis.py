@@ -1,0 +1,105 @@
+"""What is done to the broker while it works: one function a fault, counted, so that a run can show that each kind happened.
+
+Faults end only what this run started, by its process id, and put everything right again before they return.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import subprocess
+import threading
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+
+from tests.support.daemon import DaemonProcess
+from tests.support.proxy import Proxy
+
+_STRACE_RULES = {
+    "fsync-error": ("fdatasync,fsync", "error=EIO:when=1"),
+    "fsync-slow": ("fdatasync,fsync", "delay_exit=300000"),
+    "write-error": ("writev,pwritev", "error=ENOSPC:when=1+3"),
+}
+
+
+class Nemesis:
+    """Faults against one daemon. `stopped` ends a fault that is waiting; `counts` says how often each kind happened."""
+
+    def __init__(self, daemon: DaemonProcess, proxy: Proxy | None, dice: random.Random, stopped: threading.Event) -> None:
+        self.counts: Counter[str] = Counter()
+        self._daemon = daemon
+        self._proxy = proxy
+        self._dice = dice
+        self._stopped = stopped
+
+    def faults(self) -> dict[str, Callable[[], None]]:
+        """The faults that this machine allows, by name."""
+        faults: dict[str, Callable[[], None]] = {"kill": self.kill, "restart": self.restart, "pause": self.pause}
+        if self._proxy is not None:
+            faults |= {"cut": self.cut, "drop-answers": self.drop_answers}
+        if _has_strace():
+            for name in _STRACE_RULES:
+                faults[name] = lambda name=name: self.inject(name)  # type: ignore[misc]
+        return faults
+
+    def run(self, name: str) -> None:
+        """One fault, from its beginning to its end."""
+        self.faults()[name]()
+        self.counts[name] += 1
+
+    def kill(self) -> None:
+        """SIGKILL, then a new start on the same directory and port."""
+        self._daemon.kill()
+        self._wait(self._dice.random() * 0.2)
+        self._daemon.start()
+
+    def restart(self) -> None:
+        """SIGTERM, a clean stop, a new start."""
+        self._daemon.terminate()
+        self._daemon.start()
+
+    def pause(self) -> None:
+        """SIGSTOP for up to two seconds."""
+        os.kill(self._daemon.pid, signal.SIGSTOP)
+        try:
+            self._wait(self._dice.random() * 2)
+        finally:
+            os.kill(self._daemon.pid, signal.SIGCONT)
+
+    def cut(self) -> None:
+        """All connections are reset."""
+        assert self._proxy is not None
+        self._proxy.cut_all()
+
+    def drop_answers(self) -> None:
+        """For up to a second nothing comes back from the broker; then the connections are reset."""
+        assert self._proxy is not None
+        self._proxy.hold_answers()
+        try:
+            self._wait(self._dice.random())
+        finally:
+            self._proxy.cut_all()
+            self._proxy.release_answers()
+
+    def inject(self, name: str) -> None:
+        """System calls of the daemon fail or dawdle for a while; after an fsync error it is killed and started again."""
+        calls, rule = _STRACE_RULES[name]
+        command = ["strace", "-f", "-qq", "-o", os.devnull, "-e", f"trace={calls}"]
+        command += ["-e", f"inject={calls}:{rule}", "-p", str(self._daemon.pid)]
+        tracer = subprocess.Popen(command, stderr=subprocess.DEVNULL)
+        try:
+            self._wait(0.5 + self._dice.random())
+        finally:
+            tracer.send_signal(signal.SIGINT)
+            tracer.wait(10)
+        if name == "fsync-error":
+            self.kill()
+
+    def _wait(self, seconds: float) -> None:
+        self._stopped.wait(seconds)
+
+
+def _has_strace() -> bool:
+    return any((Path(directory) / "strace").exists() for directory in os.get_exec_path())
