@@ -32,7 +32,7 @@ from brokerd.server.handlers import (
 )
 from brokerd.server.produce_stream import ProduceStream
 from brokerd.server.streams import Context
-from brokerd.wire.methods import SERVICE, UNARY, Unary
+from brokerd.wire.methods import SERVICE, UNARY, UNARY_REQUEST_MAX_BYTES, Unary
 
 Handler = Callable[[Broker, Any], Awaitable[Message]]
 
@@ -144,6 +144,10 @@ class BrokerService:
 
 
 def _parse(method: Unary, data: bytes) -> Message:
+    if len(data) > UNARY_REQUEST_MAX_BYTES:
+        raise malformed(
+            method.request.DESCRIPTOR.name, f"has {len(data)} bytes, more than {UNARY_REQUEST_MAX_BYTES}: ask for less at once"
+        )
     try:
         return method.request.FromString(data)
     except DecodeError:

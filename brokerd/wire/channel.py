@@ -37,6 +37,9 @@ SERVER_ARGUMENTS: tuple[tuple[str, int], ...] = (
     ("grpc.server.max_pending_requests_hard_limit", 20_000),
     ("grpc.keepalive_time_ms", 30_000),
     ("grpc.keepalive_timeout_ms", 10_000),
+    # No compression by gRPC (1 = identity only): it unpacks a message whole before it looks at the size limit, so a few
+    # hundred kilobytes would take as many megabytes. Records are compressed by Arrow, and stay so in the broker.
+    ("grpc.compression_enabled_algorithms_bitset", 1),
     # Accept the pings of our own clients.
     ("grpc.http2.min_recv_ping_interval_without_data_ms", 10_000),
     ("grpc.keepalive_permit_without_calls", 1),

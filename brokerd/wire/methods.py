@@ -12,6 +12,8 @@ from brokerd.wire.v1 import metadata_pb2, offsets_pb2, topics_pb2, transaction_p
 SERVICE = "brokerd.wire.v1.Broker"
 PRODUCE = f"/{SERVICE}/Produce"
 FETCH = f"/{SERVICE}/Fetch"
+# Largest unary request: two bytes of an empty submessage take about seventy once parsed.
+UNARY_REQUEST_MAX_BYTES = 2_097_152
 STREAMS = ("Produce", "Fetch")
 
 

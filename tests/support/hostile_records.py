@@ -20,11 +20,12 @@ from typing import Any
 import pyarrow as pa
 
 from brokerd.errors import WireError
+from brokerd.ids import TopicIdPartition
 from brokerd.record.arrow_metadata import read_arrow_metadata, uncompressed_lengths
 from brokerd.record.batch import RecordBatch, check_produced, walk_batches
 from brokerd.record.header import Attributes, BatchHeader
 from brokerd.record.payload import SPARSE_SCHEMA, encode_payload
-from tests.support.records import HEADER_BYTES, MAX_BYTES, SAMPLE, SEED, body_at, header_of, key_values, new_batch, reseal
+from tests.support.records import HEADER_BYTES, MAX_BYTES, SAMPLE, SEED, TP, body_at, header_of, key_values, new_batch, reseal
 
 UNCOMPRESSED_LIMIT_BYTES = 1_048_576
 _NUMBERS = (0, 1, -1, 2, 7, 8, 63, 64, 255, 2**15, 2**16, 2**31 - 1, 2**31, -(2**31), 2**32 - 1, 2**40, 2**62, 2**63 - 1, -(2**63))
@@ -43,7 +44,7 @@ def good_batches() -> list[pa.Buffer]:
     return [*batches, reseal(header, sparse.data.to_pybytes())]
 
 
-def mutate(rng: random.Random, good: pa.Buffer) -> pa.Buffer:
+def mutate(rng: random.Random, good: pa.Buffer, tp: TopicIdPartition = TP) -> pa.Buffer:
     """A changed batch with right CRCs; in most cases its header agrees with what the payload now claims."""
     header = header_of(good)
     payload = bytearray(good.to_pybytes()[HEADER_BYTES:])
@@ -56,7 +57,7 @@ def mutate(rng: random.Random, good: pa.Buffer) -> pa.Buffer:
         field = rng.choice(("record_count", "last_offset_delta", "uncompressed_bytes", "attributes"))
         changed: dict[str, Any] = {field: rng.choice(_NUMBERS) & 0x7FFF}
         header = header._replace(**changed)
-    return reseal(header, bytes(payload))
+    return reseal(header, bytes(payload), tp)
 
 
 def _agreeing(header: BatchHeader, payload: bytes) -> BatchHeader:

@@ -1,0 +1,395 @@
+"""A hostile client on the port: rubbish, other protocols, mutated and oversized requests, names that are paths.
+
+Goal: the daemon lives, answers no internal error, writes nothing outside its directory, and does not grow. Method: one
+daemon in a process of its own takes everything; after each kind of abuse an honest client still writes and reads.
+BROKERD_TEST_SCALE multiplies the random cases.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import random
+import socket
+import ssl
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import grpc
+import pytest
+
+from brokerd.ids import TopicIdPartition
+from brokerd.wire.channel import CHANNEL_ARGUMENTS
+from brokerd.wire.methods import FETCH, PRODUCE, SERVICE, UNARY
+from brokerd.wire.records import join_records, split_records
+from brokerd.wire.v1 import fetch_pb2, metadata_pb2, offsets_pb2, produce_pb2, topics_pb2, transaction_pb2
+from tests.support.daemon import DaemonProcess
+from tests.support.hostile_messages import HOSTILE_NAMES, changed_bytes, random_message
+from tests.support.hostile_records import good_batches, mutate
+from tests.support.records import key_values, new_batch
+from tests.support.scale import TEST_SCALE
+
+SETTINGS = {"max.partitions": 200, "max.topics": 60, "max.partitions.per.topic": 20, "fetch.max.wait.ms": 50}
+GROWTH_MAX_BYTES = 200_000_000
+CALL_TIMEOUT_S = 20.0
+# What a client may be told of its own fault, of a limit, or of what is not served. INTERNAL and UNKNOWN are the broker's faults.
+FAULTS_OF_THE_CLIENT = {
+    grpc.StatusCode.INVALID_ARGUMENT,
+    grpc.StatusCode.RESOURCE_EXHAUSTED,
+    grpc.StatusCode.UNIMPLEMENTED,
+    grpc.StatusCode.FAILED_PRECONDITION,
+    grpc.StatusCode.ABORTED,
+    grpc.StatusCode.UNAVAILABLE,
+}
+
+
+class Victim:
+    """The daemon under attack, with raw calls to it."""
+
+    def __init__(self, daemon: DaemonProcess) -> None:
+        self.daemon = daemon
+        self._incarnation = 0
+        self.topic_id = b""
+        self.channel: Any = grpc.insecure_channel(daemon.address, options=CHANNEL_ARGUMENTS)
+        created = topics_pb2.CreateTopicsResponse.FromString(
+            self.unary(
+                "CreateTopics", topics_pb2.CreateTopicsRequest(topics=[{"name": "honest", "partitions": 2}]).SerializeToString()
+            )
+        )
+        self.topic_id = created.results[0].topic_id
+        self.written = 0
+
+    def unary(self, name: str, data: bytes) -> bytes:
+        """Calls a method with these bytes."""
+        answer: bytes = self.channel.unary_unary(f"/{SERVICE}/{name}")(data, timeout=CALL_TIMEOUT_S)
+        return answer
+
+    def stream(self, path: str, messages: list[bytes]) -> list[bytes]:
+        """What a stream answers to these messages; raises its status if it is an error."""
+        return list(self.channel.stream_stream(path)(iter(messages), timeout=CALL_TIMEOUT_S))
+
+    def hello(self) -> produce_pb2.Hello:
+        """A right hello, newer than all before."""
+        self._incarnation += 1
+        return produce_pb2.Hello(instance_id=b"i" * 16, incarnation=self._incarnation)
+
+    def produce_request(self, partition: int = 0) -> tuple[produce_pb2.ProduceRequest, TopicIdPartition]:
+        """The head of a right request for one partition."""
+        tp = TopicIdPartition(self.topic_id, partition)
+        head = produce_pb2.ProduceRequest(
+            correlation_id=1,
+            acks=-1,
+            timeout_ms=5_000,
+            hello=self.hello(),
+            partitions=[produce_pb2.PartitionProduce(topic_id=self.topic_id, partition=partition, current_leader_epoch=-1)],
+        )
+        return head, tp
+
+    def works(self) -> None:
+        """Asserts that an honest client is served: writes one record, and reads all that were written so."""
+        head, tp = self.produce_request(1)
+        (answer,) = self.stream(PRODUCE, [join_records(head, [[new_batch(key_values([b"honest"]), tp=tp)]])])
+        result = produce_pb2.ProduceResponse.FromString(answer).results[0]
+        assert not result.HasField("error"), result
+        assert result.base_offset == self.written
+        self.written += 1
+        (answer,) = self.stream(FETCH, [self.fetch_request().SerializeToString()])
+        fetched, chunks = split_records(fetch_pb2.FetchResponse, answer)
+        assert fetched.results[0].high_watermark == self.written
+        assert sum(chunk.size for chunk in chunks) > 0
+
+    def fetch_request(self) -> fetch_pb2.FetchRequest:
+        """A right request for the honest partition."""
+        asked = fetch_pb2.PartitionFetch(
+            topic_id=self.topic_id, partition=1, current_leader_epoch=-1, partition_max_bytes=2**20, last_fetched_epoch=-1
+        )
+        return fetch_pb2.FetchRequest(correlation_id=1, max_wait_ms=1_000, min_bytes=1, max_bytes=2**20, partitions=[asked])
+
+    def resident_bytes(self) -> int:
+        """The daemon's resident set."""
+        status = Path(f"/proc/{self.daemon.pid}/status").read_text()
+        return next(int(line.split()[1]) for line in status.splitlines() if line.startswith("VmRSS:")) * 1_024
+
+    def log_text(self) -> str:
+        """What the daemon has written to its log."""
+        return self.daemon.stderr_path.read_text()
+
+
+@pytest.fixture(scope="module")
+def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The directory above the data directory: nothing may appear in it."""
+    home = tmp_path_factory.mktemp("home")
+    (home / "level").mkdir()
+    return home
+
+
+@pytest.fixture(scope="module")
+def daemon(home: Path) -> Iterator[Victim]:
+    with DaemonProcess(home / "level" / "data", settings=SETTINGS) as process:
+        victim = Victim(process)
+        victim.works()
+        yield victim
+        victim.channel.close()
+        assert process.terminate() == 0
+
+
+@pytest.fixture
+def victim(daemon: Victim, home: Path) -> Iterator[Victim]:
+    """The daemon before one kind of abuse; afterwards it must be as healthy as before."""
+    before_bytes, before_files = daemon.resident_bytes(), files_outside(home)
+    log_size = len(daemon.log_text())
+    yield daemon
+    daemon.works()
+    assert daemon.resident_bytes() - before_bytes < GROWTH_MAX_BYTES
+    assert files_outside(home) == before_files
+    told = daemon.log_text()[log_size:]
+    assert "Traceback" not in told, told[-4_000:]
+    assert "internal error" not in told, told[-4_000:]
+    assert len(told) < 200_000, "the log was flooded"
+
+
+def files_outside(home: Path) -> list[str]:
+    """Everything below `home` that is not in the data directory."""
+    found = []
+    for folder, _, names in os.walk(home):
+        if not Path(folder).is_relative_to(home / "level" / "data"):
+            found += [str(Path(folder) / name) for name in names]
+    return sorted(found)
+
+
+def status_of(victim: Victim, path: str, messages: list[bytes]) -> grpc.StatusCode:
+    """How a stream ends, OK if it is answered. Asserts that the end is the client's fault."""
+    return outcome(lambda: victim.stream(path, messages), messages)
+
+
+def outcome(call: Callable[[], object], sent: object) -> grpc.StatusCode:
+    """How a call ends, OK if it is answered. Asserts that a failure is the client's fault."""
+    failure = None
+    try:
+        call()
+    except grpc.RpcError as error:
+        failure = error
+    if failure is None:
+        return grpc.StatusCode.OK
+    code: grpc.StatusCode = failure.code()
+    assert code in FAULTS_OF_THE_CLIENT, f"{code}: {failure.details()} for {sent!r:.400}"
+    return code
+
+
+def open_socket(victim: Victim) -> socket.socket:
+    return socket.create_connection(("127.0.0.1", victim.daemon.port), timeout=5)
+
+
+def drain(connection: socket.socket) -> None:
+    """Reads until the broker closes, or says nothing for a moment."""
+    connection.settimeout(0.05)
+    with contextlib.suppress(OSError):
+        while connection.recv(65_536):
+            pass
+
+
+def test_random_bytes_and_other_protocols_on_the_port(victim: Victim) -> None:
+    rng = random.Random(50)
+    preface = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
+    openings = [
+        b"GET / HTTP/1.1\r\nHost: x\r\n\r\n",
+        b"POST /brokerd.wire.v1.Broker/Produce HTTP/1.0\r\nContent-Length: 99999999999\r\n\r\n" + b"x" * 10_000,
+        b"\x00\x00\x00\x12\x00\x12\x00\x03\x00\x00\x00\x01\x00\x01xadmin",  # Kafka's ApiVersions
+        b"SSH-2.0-OpenSSH_9.0\r\n",
+        preface,
+        preface + b"\xff\xff\xff\x00\x00\x00\x00\x00\x01",  # a frame of 16 MiB that never comes
+        preface + b"\x00\x00\x00\x04\x00\x00\x00\x00\x00" + b"\x00\x40\x00\x01\x04\x00\x00\x00\x01" + b"\x82" * 16_384,
+        bytes(100_000),
+        b"\xff" * 100_000,
+        b"",
+    ]
+    for number in range(60 * TEST_SCALE):
+        with open_socket(victim) as connection:
+            data = (
+                openings[number]
+                if number < len(openings)
+                else rng.choice((b"", preface)) + rng.randbytes(rng.choice((1, 30, 3_000)))
+            )
+            with contextlib.suppress(OSError):
+                connection.sendall(data)
+            drain(connection)
+
+
+def test_a_tls_client_on_the_plain_port(victim: Victim) -> None:
+    context = ssl.create_default_context()
+    context.check_hostname = False
+    context.verify_mode = ssl.CERT_NONE
+    for _ in range(5):
+        with open_socket(victim) as connection, pytest.raises(OSError):
+            context.wrap_socket(connection, server_hostname="localhost")
+
+
+def test_many_connections_that_say_nothing(victim: Victim) -> None:
+    with contextlib.ExitStack() as stack:
+        for _ in range(300):
+            stack.enter_context(open_socket(victim))
+        victim.works()
+
+
+def test_mutated_batches_with_right_crcs_in_right_requests(victim: Victim) -> None:
+    rng = random.Random(51)
+    good = good_batches()
+    codes = set()
+    for _ in range(10 * TEST_SCALE):
+        head, tp = victim.produce_request()
+        messages = []
+        for _ in range(30):
+            messages.append(join_records(head, [[mutate(rng, rng.choice(good), tp)]]))
+            head.ClearField("hello")
+        for answer in victim.stream(PRODUCE, messages):
+            result = produce_pb2.ProduceResponse.FromString(answer).results[0]
+            codes.add(result.error.code)
+    assert {0, 2, 3} <= codes, "some must be appended, some refused"
+    assert 1 not in codes, "an internal error"
+
+
+def test_mutated_produce_streams(victim: Victim) -> None:
+    rng = random.Random(52)
+    codes = set()
+    for number in range(250 * TEST_SCALE):
+        head, tp = victim.produce_request()
+        if number % 2:
+            message = changed_bytes(rng, join_records(head, [[new_batch(tp=tp)]]))
+        else:
+            known: dict[str, list[Any]] = {
+                "topic_id": [victim.topic_id],
+                "partition": [0, 0, 7],
+                "acks": [-1, 0, 1],
+                "instance_id": [b"j" * 16],
+                "incarnation": [number + 1],
+                "records": [new_batch(tp=tp).to_pybytes()],
+            }
+            message = random_message(rng, produce_pb2.ProduceRequest, known).SerializeToString()
+        codes.add(status_of(victim, PRODUCE, [message]))
+    assert {grpc.StatusCode.OK, grpc.StatusCode.INVALID_ARGUMENT} <= codes
+
+
+def test_mutated_fetch_streams(victim: Victim) -> None:
+    rng = random.Random(53)
+    known: dict[str, list[Any]] = {
+        "topic_id": [victim.topic_id],
+        "partition": [0, 1, 7],
+        "fetch_offset": [0, 1, 10**6],
+        "replica_epoch": [0],
+        "replica_id": [-1],
+        "current_leader_epoch": [-1],
+    }
+    codes = set()
+    for number in range(250 * TEST_SCALE):
+        right = victim.fetch_request().SerializeToString()
+        message = (
+            changed_bytes(rng, right) if number % 2 else random_message(rng, fetch_pb2.FetchRequest, known).SerializeToString()
+        )
+        codes.add(status_of(victim, FETCH, [message, right]))
+    assert {grpc.StatusCode.OK, grpc.StatusCode.INVALID_ARGUMENT} <= codes
+
+
+@pytest.mark.parametrize("name", UNARY)
+def test_mutated_unary_calls(victim: Victim, name: str) -> None:
+    rng = random.Random(f"54 {name}")
+    # The honest topic's own name and id are left out where a call could delete it or its records.
+    destructive = name.startswith(("Delete", "Alter"))
+    known: dict[str, list[Any]] = {"topic_id": [bytes(16) if destructive else victim.topic_id], "partition": [0, 1]}
+    for number in range(40 * TEST_SCALE):
+        message = random_message(rng, UNARY[name].request, known).SerializeToString()
+        if number % 3 == 0:
+            message = changed_bytes(rng, message)
+        outcome(lambda message=message: UNARY[name].response.FromString(victim.unary(name, message)), message)  # type: ignore[misc]
+
+
+def test_names_that_are_paths_create_nothing(victim: Victim) -> None:
+    for name in HOSTILE_NAMES:
+        if name == "-rf":
+            continue  # an odd name, and a right one: directories are named by id
+        request = topics_pb2.CreateTopicsRequest(topics=[{"name": name, "partitions": 1}])
+        answer = topics_pb2.CreateTopicsResponse.FromString(victim.unary("CreateTopics", request.SerializeToString()))
+        assert [result.error.code for result in answer.results] == [6], name
+        assert len(answer.results[0].error.message) < 1_000
+        for method, other in (
+            ("Metadata", metadata_pb2.MetadataRequest(topics=[name])),
+            ("DeleteTopics", topics_pb2.DeleteTopicsRequest(names=[name])),
+            ("DescribeTopics", topics_pb2.DescribeTopicsRequest(names=[name])),
+        ):
+            told = UNARY[method].response.FromString(victim.unary(method, other.SerializeToString()))
+            assert any(entry.error.code for entry in told.ListFields()[-1][1]), (method, name)
+
+
+AMPLIFIERS = {
+    "CreateTopics": b"\x0a\x00",
+    "Metadata": b"\x0a\x00",
+    "DescribeTopics": b"\x0a\x00",
+    "DeleteRecords": b"\x0a\x00",
+    "ListOffsets": b"\x12\x00",
+    "EndTransaction": b"\x32\x00",
+    PRODUCE: b"\x3a\x00",
+    FETCH: b"\x42\x00",
+}
+
+
+@pytest.mark.parametrize("count", [900_000, 8_000_000])
+@pytest.mark.parametrize("name", AMPLIFIERS)
+def test_a_message_of_millions_of_empty_fields_is_not_unfolded(victim: Victim, name: str, count: int) -> None:
+    data = AMPLIFIERS[name] * count
+    before_bytes = peak_bytes(victim)
+    if name in UNARY:
+        with pytest.raises(grpc.RpcError) as caught:
+            victim.unary(name, data)
+        assert caught.value.code() in FAULTS_OF_THE_CLIENT
+    else:
+        assert status_of(victim, name, [data]) is grpc.StatusCode.INVALID_ARGUMENT
+    assert peak_bytes(victim) - before_bytes < GROWTH_MAX_BYTES
+
+
+def peak_bytes(victim: Victim) -> int:
+    """The largest resident set that the daemon has had."""
+    status = Path(f"/proc/{victim.daemon.pid}/status").read_text()
+    return next(int(line.split()[1]) for line in status.splitlines() if line.startswith("VmHWM:")) * 1_024
+
+
+def test_a_message_beyond_the_largest_is_refused_with_the_limit(victim: Victim) -> None:
+    head, _ = victim.produce_request()
+    data = join_records(head, [[bytes(45_000_000)]])
+    channel: Any = grpc.insecure_channel(victim.daemon.address, options=[("grpc.max_send_message_length", -1)])
+    with channel, pytest.raises(grpc.RpcError) as caught:
+        list(channel.stream_stream(PRODUCE)(iter([data]), timeout=CALL_TIMEOUT_S))
+    assert caught.value.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
+    assert "41943040" in (caught.value.details() or "")
+
+
+def test_a_compression_bomb_of_grpc_is_refused(victim: Victim) -> None:
+    channel: Any = grpc.insecure_channel(
+        victim.daemon.address, options=[("grpc.max_send_message_length", -1)], compression=grpc.Compression.Gzip
+    )
+    before_bytes = peak_bytes(victim)
+    with channel, pytest.raises(grpc.RpcError) as caught:
+        list(channel.stream_stream(PRODUCE)(iter([bytes(100_000_000)]), timeout=CALL_TIMEOUT_S))
+    assert caught.value.code() is grpc.StatusCode.UNIMPLEMENTED
+    assert peak_bytes(victim) - before_bytes < 20_000_000
+
+
+def test_methods_that_do_not_exist(victim: Victim) -> None:
+    for path in ("/x/y", f"/{SERVICE}/Nothing", f"/{SERVICE}/../Produce", "/grpc.health.v1.Health/Nothing"):
+        with pytest.raises(grpc.RpcError) as caught:
+            victim.channel.unary_unary(path)(b"x", timeout=CALL_TIMEOUT_S)
+        assert caught.value.code() is grpc.StatusCode.UNIMPLEMENTED
+
+
+def test_abuse_over_and_over_leaves_nothing_behind(victim: Victim) -> None:
+    rng = random.Random(55)
+    unknown = offsets_pb2.ListOffsetsRequest(partitions=[{"topic_id": bytes(16), "spec": 1}]).SerializeToString()
+    producer = transaction_pb2.InitProducerIdRequest(producer_id=-1, producer_epoch=-1).SerializeToString()
+    sizes = []
+    for _ in range(4):
+        for _ in range(100 * TEST_SCALE):
+            status_of(victim, PRODUCE, [rng.randbytes(200)])
+            status_of(victim, FETCH, [rng.randbytes(200)])
+            victim.unary("ListOffsets", unknown)
+            victim.unary("InitProducerId", producer)
+        sizes.append(victim.resident_bytes())
+    assert sizes[-1] - sizes[0] < 10_000_000, sizes
