@@ -1,3 +1,24 @@
-"""brokerd: an ordered, durable log for PySpark."""
+"""brokerd: an ordered, durable log for PySpark.
+
+    from brokerd import Producer
+
+What is exported is imported on first use: a Spark worker that only looks for data sources pays nothing.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from brokerd.client.producer import Producer
 
 __version__ = "0.1.0"
+__all__ = ["Producer", "__version__"]
+
+
+def __getattr__(name: str) -> object:
+    if name == "Producer":
+        from brokerd.client.producer import Producer
+
+        return Producer
+    raise AttributeError(f"module 'brokerd' has no attribute '{name}'")

@@ -11,6 +11,7 @@
     fetched.py            record batches as columns with offsets; aborted transactions left out (pure)
     fetcher.py            ranges read at full speed: the next fetch is in flight while the last is decoded
     produce_transport.py  what the producer core asks of the network
+    producer.py           brokerd.Producer: the producer core over it
     loop_thread.py        an event loop in a thread of its own
     blocking.py           the client for code that blocks
     cache.py              one client per process and settings, for Spark's workers

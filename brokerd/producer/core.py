@@ -252,6 +252,8 @@ class ProducerCore:
             return
         self.last_trouble = error
         self.topics.request_refresh()
+        if not isinstance(error, BrokerUnreachableError):
+            error = BrokerUnreachableError(error.message)  # whatever ended the stream: no answer came
         for request in connection.on_lost(self._config, self._rng, now_ms):
             for batch in request.batches.values():
                 batch.is_fate_unknown = True

@@ -211,11 +211,17 @@ class BatchFuture(ProduceFuture[ProducedBatch]):
         return ProducedBatch(self._placement.topic, tuple(rows))
 
 
-def fire(batches: Iterable[ProducerBatch]) -> None:
-    """Tells everyone who listens for the end of these batches. Not under the lock."""
-    for batch in batches:
-        for listener in batch.take_listeners():
+def fire(batches: Iterable[ProducerBatch], condition: threading.Condition) -> None:
+    """Tells everyone who listens for the end of these batches, not under the lock; then those who wait for that."""
+    told = [batch for batch in batches if batch.listeners]
+    for batch in told:
+        for listener in batch.listeners:
             listener(batch)
+    if told:
+        with condition:
+            for batch in told:
+                batch.listeners.clear()
+            condition.notify_all()
 
 
 def _call(callback: Callable[[Any], object], future: object) -> None:

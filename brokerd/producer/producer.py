@@ -359,14 +359,15 @@ class Producer:
 
     def flush(self, timeout: float | None = None) -> None:
         """Sends what was sent before without further linger, and returns when each record has its answer, good or bad.
-        Raises TimeoutError after `timeout` seconds."""
+        Callbacks have run by then. Raises TimeoutError after `timeout` seconds."""
+        self._sender.refuse_own_thread()
         with self._lock:
             self._check_not_forked()
             for topic in list(self._chunks):
                 self._place_chunk(topic)
             batches = self._core.accumulator.begin_flush()
             self._sender.wake()
-            if not self._changed.wait_for(lambda: all(batch.is_done for batch in batches), timeout):
+            if not self._changed.wait_for(lambda: all(batch.is_done and not batch.listeners for batch in batches), timeout):
                 undone = sum(batch.record_count for batch in batches if not batch.is_done)
                 trouble = self._core.accumulator.last_error() or self._core.last_trouble
                 raise TimeoutError(
@@ -376,6 +377,7 @@ class Producer:
     def close(self, timeout: float | None = None) -> None:
         """Sends and awaits everything, at most `timeout` seconds, then gives up what is left (AbortedBatchError) and frees
         all. 0 gives up at once. May be called twice."""
+        self._sender.refuse_own_thread()
         with self._lock:
             self._check_not_forked()
             if self._refusal is None:

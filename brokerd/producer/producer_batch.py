@@ -82,7 +82,7 @@ class ProducerBatch:
         self.base_offset = NO_OFFSET
         self.append_timestamp = NO_TIMESTAMP
         self.error: BrokerdError | None = None
-        self.listeners: list[Callable[[ProducerBatch], None]] = []
+        self.listeners: list[Callable[[ProducerBatch], None]] = []  # told of the end, then cleared
 
     def __repr__(self) -> str:
         return f"ProducerBatch({self.tp}, {self.record_count} records, sequence {self.base_sequence}, attempts {self.attempts})"
@@ -142,9 +142,3 @@ class ProducerBatch:
             return False
         self.is_done = True
         return True
-
-    def take_listeners(self) -> list[Callable[[ProducerBatch], None]]:
-        """Who wants to know of the end; each is told once."""
-        listeners = self.listeners
-        self.listeners = []
-        return listeners

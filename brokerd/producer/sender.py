@@ -84,11 +84,14 @@ class Sender:
         self.wake()
 
     def join(self, timeout_s: float | None) -> bool:
-        """True once the thread has ended; at once if the sender's own thread asks."""
-        if self._thread is threading.current_thread():
-            return False
+        """True once the thread has ended."""
         self._thread.join(timeout_s)
         return not self._thread.is_alive()
+
+    def refuse_own_thread(self) -> None:
+        """A callback that waits for the sender would wait for itself. Raises RuntimeError."""
+        if self._thread is threading.current_thread():
+            raise RuntimeError("a callback can not flush or close its producer: it runs in the thread that sends")
 
     # --- the thread
 
@@ -129,7 +132,7 @@ class Sender:
                 is_stopping = self._is_stopping
                 ended = self._core.take_ended()
                 self._ended.notify_all()
-            fire(ended)
+            fire(ended, self._ended)
             if is_stopping:
                 return
             for action in step.actions:
@@ -153,7 +156,7 @@ class Sender:
             self._wakeup.set()
             ended = self._core.take_ended()
             self._ended.notify_all()
-        fire(ended)
+        fire(ended, self._ended)
 
     # --- actions
 

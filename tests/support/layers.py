@@ -24,7 +24,7 @@ LAYERS: dict[str, set[str]] = {
     "datasource": _BASE | {"client", "producer"},
     "cli": _BASE | {"client", "producer", "log"},
     "pyspark_brokerd": {"datasource"},
-    "": {"producer", "errors", "ids", "cli"},  # brokerd/__init__.py and __main__.py: what users see, lazily
+    "": {"client", "errors", "ids", "cli"},  # brokerd/__init__.py and __main__.py: what users see, lazily
 }
 # Files that wire parts together.
 _EXTRA: dict[str, set[str]] = {

@@ -273,7 +273,24 @@ def test_callbacks_and_await(broker: BrokerDouble, producer: Producer) -> None:
     assert asyncio.run(both()) == (0, 10)
     producer.flush(10)
     batch.add_done_callback(lambda _: seen.append("late"))
+    with pytest.raises(RuntimeError, match="can not flush"):
+        _raise_from_callback(producer)
     assert seen == [0, 4, "late"] or seen == [4, 0, "late"]
+
+
+def _raise_from_callback(producer: Producer) -> None:
+    calls: list[Exception] = []
+    producer.send("t", b"x").add_done_callback(lambda _: calls.append(_raised(producer.flush)))
+    producer.flush(10)
+    raise calls[0]
+
+
+def _raised(call: Any) -> Exception:
+    try:
+        call()
+    except Exception as error:
+        return error
+    raise AssertionError("nothing was raised")
 
 
 def test_many_threads_share_one_producer(broker: BrokerDouble, producer: Producer) -> None:

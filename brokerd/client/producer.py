@@ -1,0 +1,29 @@
+"""`brokerd.Producer`: the producer core over gRPC. Only the wiring lives here."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from brokerd.client.produce_transport import GrpcProduceTransport
+from brokerd.clock import SystemClock
+from brokerd.config.client import ProducerConfig
+from brokerd.producer.producer import Producer as ProducerOverTransport
+
+
+class Producer(ProducerOverTransport):
+    """Writes records to a broker.
+
+        from brokerd import Producer
+
+        with Producer(bootstrap_servers="127.0.0.1:9192") as producer:
+            producer.send("events", key="user-1", value=b"...")
+
+    See brokerd.producer.producer.Producer, whose methods these are.
+    """
+
+    def __init__(self, config: Mapping[str, object] | ProducerConfig | None = None, **settings: object) -> None:
+        super().__init__(config, transport_factory=_grpc_transport, clock=SystemClock(), **settings)
+
+
+def _grpc_transport(config: ProducerConfig) -> GrpcProduceTransport:
+    return GrpcProduceTransport(config, SystemClock())
