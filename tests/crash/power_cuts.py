@@ -12,6 +12,7 @@ Rot above that mark is the documented second that can not be decided, so none is
 from __future__ import annotations
 
 import random
+from typing import Any
 
 from brokerd.errors import LogDamagedError, StorageError
 from brokerd.log import partition_log
@@ -25,7 +26,7 @@ from tests.support.build import first_log, open_manager, raw_batch, read_batches
 from tests.support.clock import ManualClock
 from tests.support.files import Hook, Killed, MemoryFiles
 
-SETTINGS = {"log_segment_bytes": 4_096, "log_index_interval_bytes": 256, "log_checkpoint_interval_ms": 1_000}
+SETTINGS: dict[str, Any] = {"log_segment_bytes": 4_096, "log_index_interval_bytes": 256, "log_checkpoint_interval_ms": 1_000}
 
 
 class Simulation:

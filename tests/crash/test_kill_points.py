@@ -1,0 +1,132 @@
+"""A scripted run, killed before or in the middle of every operation on its files; and recovery killed likewise, twice."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from tests.support.build import append, first_log, open_manager, payloads
+from tests.support.clock import ManualClock
+from tests.support.files import Killed, MemoryFiles
+
+SETTINGS: dict[str, Any] = {"log_segment_bytes": 4_096, "log_index_interval_bytes": 512, "log_checkpoint_interval_ms": 1_000}
+
+
+class History:
+    """What the script was told: offset -> payload of what was acknowledged, and of all that was ever sent."""
+
+    def __init__(self) -> None:
+        self.acknowledged: dict[int, bytes] = {}
+        self.sent: dict[int, bytes] = {}
+        self.log_start = 0
+        self.topics: set[str] = set()
+
+
+def _script(files: MemoryFiles, history: History) -> None:
+    """Create, append over several segments, flush, checkpoint, delete records, delete a topic, close, and again."""
+    for life in range(2):
+        clock = ManualClock()
+        manager, _ = open_manager(files, clock, **SETTINGS)
+        log = first_log(manager)
+        history.topics.add("t")
+        for step in range(9):
+            for n in range(2):
+                payload = f"{life} {step} {n} ".encode() * 60
+                payload += bytes(-len(payload) % 8)
+                history.sent[log.log_end_offset] = payload
+                append(log, payload)
+            if step % 2:
+                log.flush()
+                history.acknowledged |= {at: payload for at, payload in history.sent.items() if at < log.high_watermark}
+            if step == 4:
+                clock.advance(2_000)
+                manager.write_checkpoint_if_due(clock.monotonic_ms())
+            if step == 6:
+                history.log_start = log.high_watermark - 3
+                log.delete_records(history.log_start)
+                manager.retention_pass(clock.wall_ms())
+        manager.create_topic(f"gone-{life}", 2, {})
+        manager.delete_topic(f"gone-{life}")
+        manager.close()
+        history.acknowledged = dict(history.sent)
+
+
+def _kill_at(number: int) -> Callable[[str, str], None]:
+    count = 0
+
+    def hook(operation: str, path: str) -> None:
+        nonlocal count
+        if operation not in ("open", "pread"):
+            count += 1
+            if count == number:
+                raise Killed
+
+    return hook
+
+
+def _operations() -> list[str]:
+    files, seen = MemoryFiles(), []
+
+    def hook(operation: str, path: str) -> None:
+        if operation not in ("open", "pread"):
+            seen.append(operation)
+
+    files.hook = hook
+    _script(files, History())
+    return seen
+
+
+@pytest.mark.parametrize("ending", ["kill", "power cut"])
+def test_killed_at_every_operation_the_acknowledged_is_all_there(ending: str) -> None:
+    operations = _operations()
+    assert {"pwritev", "fdatasync", "rename", "create", "unlink", "sync_dir", "mkdir", "rmdir"} <= set(operations)
+    rng = random.Random(3)
+    for number in range(1, len(operations) + 1):
+        files, history = MemoryFiles(), History()
+        files.hook = _kill_at(number)
+        with pytest.raises(Killed):
+            _script(files, history)
+        if ending == "kill":
+            files.kill()
+        else:
+            files.power_cut(rng)
+        for attempt in (rng.randint(1, 30), rng.randint(1, 30), 0):
+            if _opens(files, attempt, ending, rng):
+                _check(files, history, number)
+                break
+
+
+def _opens(files: MemoryFiles, kill_at: int, ending: str, rng: random.Random) -> bool:
+    """Recovery that is itself killed at an operation, unless `kill_at` is 0 or there are fewer."""
+    files.hook = _kill_at(kill_at)
+    try:
+        manager, _ = open_manager(files, **SETTINGS)
+    except Killed:
+        files.kill() if ending == "kill" else files.power_cut(rng)
+        return False
+    files.hook = None
+    files.kill()
+    del manager
+    return True
+
+
+def _check(files: MemoryFiles, history: History, number: int) -> None:
+    manager, report = open_manager(files, **SETTINGS)
+    assert not report.damaged, number
+    assert not report.read_only_reason
+    assert not report.unknown_directories
+    if not manager.topics.has("t"):
+        assert "t" not in history.topics
+        return
+    log = first_log(manager)
+    found = payloads(log)
+    offsets = range(log.high_watermark - len(found), log.high_watermark)
+    for offset, payload in zip(offsets, found, strict=True):
+        assert history.sent[offset] == payload, (number, offset)
+    missing = [at for at in history.acknowledged if at >= max(history.log_start, log.log_start_offset) and at not in offsets]
+    assert not missing, (number, missing)
+    append(log, b"more")
+    manager.close()

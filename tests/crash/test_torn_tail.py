@@ -1,0 +1,172 @@
+"""One log, cut at every byte or flipped at every bit: what recovery, readers and the doctor say of it."""
+
+from __future__ import annotations
+
+import os
+import random
+from pathlib import Path
+
+import pytest
+
+from brokerd.errors import Fate, LogDamagedError
+from brokerd.log.doctor import check_data_dir
+from brokerd.log.names import CLEAN_SHUTDOWN
+from brokerd.log.partition_check import Severity
+from brokerd.log.partition_log import PartitionLog
+from brokerd.record.payload import payload_crc
+from tests.support.build import append, first_log, open_manager, payloads, read_batches
+from tests.support.files import MemoryFiles
+
+PAYLOADS = [bytes([65 + n]) * size for n, size in enumerate((64, 200, 8, 320, 40))]
+SCALE = int(os.environ.get("BROKERD_TEST_SCALE", "1"))
+
+
+def _log_of_five(*, is_checkpointed: bool) -> tuple[MemoryFiles, str, list[int]]:
+    """A killed broker's directory, the path of its segment, and the positions of its five batches and of their end."""
+    files = MemoryFiles()
+    manager, _ = open_manager(files)
+    log = first_log(manager)
+    positions = [0]
+    for payload in PAYLOADS:
+        append(log, payload)
+        positions.append(log.size_bytes)
+    log.flush()
+    if is_checkpointed:
+        manager.write_checkpoint()
+    files.kill()
+    return files, log.segments[0].path, positions
+
+
+def test_a_log_cut_at_every_byte_of_its_last_three_batches_recovers() -> None:
+    files, path, positions = _log_of_five(is_checkpointed=False)
+    data = files.read_file(path)
+    for size in range(positions[2], positions[5] + 1):
+        torn = files.copy()
+        torn.write_file(path, data[:size])
+        manager, report = open_manager(torn)
+        log = first_log(manager)
+        whole = sum(end <= size for end in positions[1:])
+        assert payloads(log) == PAYLOADS[:whole]
+        assert sum(report.cut_bytes.values()) == size - positions[whole]
+        assert append(log, b"after the cut") == whole
+        log.flush()
+        assert payloads(log)[whole] == b"after the cut\0\0\0"
+
+
+@pytest.mark.parametrize("filling", ["zeros", "garbage", "an older log"])
+def test_what_stands_behind_the_tail_never_comes_back(filling: str) -> None:
+    files, path, positions = _log_of_five(is_checkpointed=False)
+    data = files.read_file(path)
+    rng = random.Random(7)
+    for size in range(positions[3], positions[5], 3):
+        rest = {"zeros": bytes(700), "garbage": rng.randbytes(700), "an older log": data[positions[2] :]}[filling]
+        torn = files.copy()
+        torn.write_file(path, data[:size] + rest)
+        manager, _ = open_manager(torn)
+        whole = sum(end <= size for end in positions[1:])
+        assert payloads(first_log(manager)) == PAYLOADS[:whole]
+
+
+def test_a_log_cut_below_its_durable_end_is_damaged_and_left_as_it_is() -> None:
+    files, path, positions = _log_of_five(is_checkpointed=True)
+    data = files.read_file(path)
+    for size in range(positions[2], positions[5], 7):
+        torn = files.copy()
+        torn.write_file(path, data[:size])
+        manager, report = open_manager(torn)
+        log = first_log(manager)
+        whole = sum(end <= size for end in positions[1:])
+        assert not report.cut_bytes
+        assert log.damaged_ranges[0].first_offset == whole
+        assert log.damaged_ranges[-1].until_offset == log.high_watermark == 5
+        assert log.last_stable_offset == whole
+        assert torn.read_file(path) == data[:size]
+        _assert_refused(log)
+
+
+def _assert_refused(log: PartitionLog) -> None:
+    with pytest.raises(LogDamagedError) as refused:
+        append(log, b"no")
+    assert refused.value.fate is Fate.NOT_APPENDED
+
+
+def _readable(log: PartitionLog) -> dict[int, bytes]:
+    """Payloads by offset of all that can be read around damage; payloads checked as clients check them."""
+    found = {}
+    at = log.log_start_offset
+    while at < log.high_watermark:
+        try:
+            for batch in read_batches(log, at):
+                at = batch.header.next_offset
+                if payload_crc(batch.payload) == batch.header.payload_crc:
+                    found[batch.header.base_offset] = batch.payload.to_pybytes()
+        except LogDamagedError as error:
+            found_at = str(error).startswith(f"t-0: offsets {at} to {at} ")
+            at += 1 if found_at else 1_000
+    return found
+
+
+def _bits(positions: list[int]) -> list[int]:
+    """All bits of the log at scale, else a tenth of them; always some of each header field."""
+    bits = list(range(positions[-1] * 8))
+    return (
+        bits
+        if SCALE > 1
+        else sorted({*bits[::11], *(position * 8 + bit for position in positions[:-1] for bit in range(0, 768, 5))})
+    )
+
+
+def test_each_flipped_bit_of_a_durable_log_is_reported_and_neighbours_stay_readable() -> None:
+    files, path, positions = _log_of_five(is_checkpointed=True)
+    for bit in _bits(positions):
+        rotten = files.copy()
+        rotten.flip_bit(path, bit)
+        hit = sum(end <= bit // 8 for end in positions[1:])
+        manager, report = open_manager(rotten)
+        log = first_log(manager)
+        assert [entry[:2] for entry in log.damaged_ranges] == [(hit, hit + 1)], bit
+        assert not report.cut_bytes
+        assert f"offsets {hit} to {hit}" in str(next(iter(report.damaged.values())))
+        assert _readable(log) == {n: payload for n, payload in enumerate(PAYLOADS) if n != hit}
+        assert log.last_stable_offset == hit
+        _assert_refused(log)
+
+
+def test_rot_after_a_clean_shutdown_is_met_by_the_reader() -> None:
+    files, path, positions = _log_of_five(is_checkpointed=True)
+    manager, _ = open_manager(files)
+    manager.close()
+    assert CLEAN_SHUTDOWN in files.listdir()
+    for bit in _bits(positions)[:: 3 if SCALE == 1 else 1]:
+        rotten = files.copy()
+        rotten.flip_bit(path, bit)
+        hit = sum(end <= bit // 8 for end in positions[1:])
+        manager, report = open_manager(rotten)
+        assert report.was_clean
+        assert not report.damaged
+        log = first_log(manager)
+        assert _readable(log) == {n: payload for n, payload in enumerate(PAYLOADS) if n != hit}, bit
+        is_header = bit // 8 < positions[hit] + 96
+        assert bool(log.damage) == is_header, bit
+        if is_header:
+            _assert_refused(log)
+
+
+def test_the_doctor_reports_each_flipped_bit_with_partition_and_offset(tmp_path: Path) -> None:
+    files, path, positions = _log_of_five(is_checkpointed=True)
+    _write_out(files, tmp_path)
+    assert not [finding for finding in check_data_dir(str(tmp_path)) if finding.severity is Severity.ERROR]
+    data = files.read_file(path)
+    for bit in _bits(positions)[:: 7 if SCALE == 1 else 1]:
+        rotten = bytearray(data)
+        rotten[bit // 8] ^= 1 << bit % 8
+        (tmp_path / path).write_bytes(rotten)
+        errors = [finding for finding in check_data_dir(str(tmp_path)) if finding.severity is Severity.ERROR]
+        hit = sum(end <= bit // 8 for end in positions[1:])
+        assert [(finding.partition, finding.offset) for finding in errors] == [("t-0", hit)], bit
+
+
+def _write_out(files: MemoryFiles, root: Path) -> None:
+    for path in files.paths():
+        (root / path).parent.mkdir(exist_ok=True)
+        (root / path).write_bytes(files.read_file(path))

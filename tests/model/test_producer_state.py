@@ -1,0 +1,150 @@
+"""Producer state against an oracle that remembers everything, with restarts in between.
+
+The oracle knows each producer's whole history as plain numbers that never wrap; the log knows five batches. Both must give the
+same answer to every batch, before and after any restart. Sequences begin near 2^31-1 for some, so that they wrap.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+
+from brokerd.errors import (
+    DuplicateSequenceError,
+    InvalidProducerEpochError,
+    OutOfOrderSequenceError,
+    UnknownProducerIdError,
+    WireError,
+)
+from brokerd.ids import ProducerIdAndEpoch
+from brokerd.log.log_manager import LogManager
+from tests.support.build import first_log, open_manager, raw_batch
+from tests.support.clock import ManualClock
+from tests.support.files import MemoryFiles
+
+OPERATIONS = 24_000 * int(os.environ.get("BROKERD_TEST_SCALE", "1"))
+PRODUCERS = 6
+RING = 2**31
+EXPIRATION_MS = 500_000
+
+
+class Oracle:
+    """Per producer: epoch, number of the next record, every accepted batch (numbers never wrap), time of the last."""
+
+    def __init__(self) -> None:
+        self.state: dict[int, tuple[int, int, list[tuple[int, int, int]], int]] = {}
+
+    def answer(self, producer_id: int, epoch: int, first: int, count: int, offset: int, now_ms: int) -> int | type[WireError]:
+        """The base offset to expect, or the error. Takes the batch if it is to be appended."""
+        known = self.state.get(producer_id)
+        if known is None:
+            if first != 0:
+                return UnknownProducerIdError
+            return self._take(producer_id, epoch, 0, count, [], offset, now_ms)
+        current, next_number, batches, _ = known
+        if epoch < current:
+            return InvalidProducerEpochError
+        if epoch > current:
+            if first != 0:
+                return OutOfOrderSequenceError
+            return self._take(producer_id, epoch, 0, count, [], offset, now_ms)
+        for number, length, base in batches[-5:]:
+            if number % RING == first and length == count:
+                return base
+        if first == next_number % RING:
+            return self._take(producer_id, epoch, next_number, count, batches, offset, now_ms)
+        # The nearest number at or below the next one that has this sequence, if it was ever used.
+        number = next_number - (next_number - first) % RING
+        is_used = number >= 0 and next_number - number <= (RING if next_number <= RING else RING // 2)
+        return DuplicateSequenceError if is_used and number + count <= next_number else OutOfOrderSequenceError
+
+    def _take(
+        self, producer_id: int, epoch: int, number: int, count: int, batches: list[tuple[int, int, int]], offset: int, now_ms: int
+    ) -> int:
+        self.state[producer_id] = (epoch, number + count, [*batches[-8:], (number, count, offset)], now_ms)
+        return offset
+
+    def expire(self, before_ms: int) -> None:
+        """Forgets the silent."""
+        self.state = {key: value for key, value in self.state.items() if value[3] >= before_ms}
+
+
+def _candidate(rng: random.Random, oracle: Oracle, producer_id: int) -> tuple[int, int, int]:
+    """(epoch, first sequence, count): mostly what a producer would send, often what it should not."""
+    epoch, next_number, batches, _ = oracle.state.get(producer_id, (0, 0, [], 0))
+    count = rng.choice((1, 1, 2, 5, 40, RING // 5))
+    kind = rng.random()
+    if kind < 0.45:
+        return epoch, next_number % RING, count
+    if kind < 0.65 and batches:
+        number, length, _ = rng.choice(batches)
+        return epoch, number % RING, length if rng.random() < 0.8 else count
+    if kind < 0.75:
+        return epoch, (next_number + rng.choice((-7, -2, -1, 1, 2, 1_000))) % RING, count
+    if kind < 0.8:
+        return min(epoch + 1, 32_767), rng.choice((0, 0, 0, 1, next_number % RING)), count
+    if kind < 0.85:
+        return max(epoch - 1, 0), rng.choice((0, next_number % RING)), count
+    return epoch, rng.choice((0, 1, RING - 1, RING - 2, rng.randrange(RING))), count
+
+
+def _restart(rng: random.Random, manager: LogManager, files: MemoryFiles, clock: ManualClock) -> LogManager:
+    if rng.random() < 0.4:
+        manager.close()
+    else:
+        for log in manager.partitions():
+            log.flush()
+        if rng.random() < 0.5:
+            manager.write_checkpoint()
+        files.power_cut(rng)
+    if rng.random() < 0.5:
+        for path in files.paths():
+            if path.endswith((".snapshot", ".index", ".timeindex", "leader-epochs")) and rng.random() < 0.3:
+                files.remove_file(path)
+    return _open(files, clock)
+
+
+def _open(files: MemoryFiles, clock: ManualClock) -> LogManager:
+    return open_manager(files, clock, log_segment_bytes=8_192, producer_id_expiration_ms=EXPIRATION_MS)[0]
+
+
+def _run(seed: int, operations: int) -> dict[str, int]:
+    rng = random.Random(seed)
+    files, clock, oracle = MemoryFiles(), ManualClock(), Oracle()
+    manager = _open(files, clock)
+    log = first_log(manager)
+    answers: dict[str, int] = {}
+    for _ in range(operations):
+        clock.advance(rng.randint(0, 2_000))
+        if rng.random() < 0.005:
+            manager = _restart(rng, manager, files, clock)
+            log = first_log(manager)
+            oracle.expire(clock.wall_ms() - EXPIRATION_MS)
+        if rng.random() < 0.002:
+            manager.expire_producers(clock.wall_ms())
+            oracle.expire(clock.wall_ms() - EXPIRATION_MS)
+        producer_id = rng.randrange(PRODUCERS)
+        epoch, first, count = _candidate(rng, oracle, producer_id)
+        batch = raw_batch(b"12345678", count=count, producer=ProducerIdAndEpoch(producer_id, epoch), sequence=first)
+        expected = oracle.answer(producer_id, epoch, first, count, log.log_end_offset, clock.wall_ms())
+        try:
+            info = log.append(batch, now_wall_ms=clock.wall_ms())
+            found: int | type[WireError] = info.base_offset
+        except WireError as error:
+            found = type(error)
+        assert found == expected, (seed, producer_id, epoch, first, count, oracle.state.get(producer_id))
+        name = expected.__name__ if isinstance(expected, type) else "duplicate" if info.is_duplicate else "appended"
+        answers[name] = answers.get(name, 0) + 1
+    return answers
+
+
+def test_answers_are_the_oracles_before_and_after_every_restart() -> None:
+    runs = 24
+    answers: dict[str, int] = {}
+    for seed in range(runs):
+        for name, times in _run(seed, OPERATIONS // runs).items():
+            answers[name] = answers.get(name, 0) + times
+    assert sum(answers.values()) >= OPERATIONS // runs * runs
+    errors = (DuplicateSequenceError, InvalidProducerEpochError, OutOfOrderSequenceError, UnknownProducerIdError)
+    for name in ("appended", "duplicate", *(error.__name__ for error in errors)):
+        assert answers.get(name, 0) >= OPERATIONS // 400, answers
