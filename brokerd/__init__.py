@@ -7,6 +7,7 @@ What is exported is imported on first use: a Spark worker that only looks for da
 
 from __future__ import annotations
 
+import os
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -22,3 +23,8 @@ def __getattr__(name: str) -> object:
 
         return Producer
     raise AttributeError(f"module 'brokerd' has no attribute '{name}'")
+
+
+# gRPC tells standard error of every connection that ends, which is no news to us; whoever wants it sets the variable.
+# It is read when gRPC is first imported, and whatever imports it here comes through this package.
+os.environ.setdefault("GRPC_VERBOSITY", "ERROR")

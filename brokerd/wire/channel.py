@@ -2,12 +2,7 @@
 
 from __future__ import annotations
 
-import os
-
 from brokerd.config.broker import GRPC_MAX_MESSAGE_BYTES
-
-# gRPC tells standard error of every connection that ends, which is no news to us; whoever wants it sets the variable.
-os.environ.setdefault("GRPC_VERBOSITY", "ERROR")
 
 _COMMON: tuple[tuple[str, int], ...] = (
     ("grpc.max_send_message_length", GRPC_MAX_MESSAGE_BYTES),
