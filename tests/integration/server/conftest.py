@@ -1,0 +1,40 @@
+"""A broker over files in memory, and a bare client of it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.support.daemon import RunningDaemon, running_daemon
+from tests.support.files import MemoryFiles
+from tests.support.raw_client import RawClient
+
+
+@pytest.fixture
+def files() -> MemoryFiles:
+    """The broker's data directory."""
+    return MemoryFiles()
+
+
+@pytest.fixture
+def settings(request: pytest.FixtureRequest) -> dict[str, Any]:
+    """Settings of the broker; a test overrides them with `@pytest.mark.parametrize("settings", [{...}], indirect=True)`."""
+    given: dict[str, Any] = getattr(request, "param", {})
+    return given
+
+
+@pytest.fixture
+def running(tmp_path: Path, files: MemoryFiles, settings: dict[str, Any]) -> Iterator[RunningDaemon]:
+    """The broker."""
+    with running_daemon(tmp_path / "data", files=files, **settings) as daemon:
+        yield daemon
+
+
+@pytest.fixture
+def client(running: RunningDaemon) -> Iterator[RawClient]:
+    """A client of it."""
+    with RawClient(running.address) as raw_client:
+        yield raw_client

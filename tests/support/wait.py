@@ -1,0 +1,19 @@
+"""Waiting for a condition with a deadline: the only place of the tests that lets real time pass on purpose."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+
+DEADLINE_S = 20.0
+_PAUSE_S = 0.002
+
+
+def wait_until(condition: Callable[[], bool], *, deadline_s: float = DEADLINE_S, what: str = "") -> None:
+    """Returns as soon as `condition` holds. Raises AssertionError at the deadline."""
+    end = time.monotonic() + deadline_s
+    pause = threading.Event()
+    while not condition():
+        assert time.monotonic() < end, f"not within {deadline_s} s: {what or 'the condition'}"
+        pause.wait(_PAUSE_S)
