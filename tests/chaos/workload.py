@@ -11,19 +11,18 @@ import threading
 from collections.abc import Callable
 from functools import partial
 
+from brokerd import Producer
 from brokerd.client.blocking import BlockingClient
 from brokerd.client.fetched import FetchedBatch
 from brokerd.client.fetcher import PartitionFetcher
 from brokerd.client.offsets import OffsetSpec
 from brokerd.client.positions import FetchRange
-from brokerd.client.produce_transport import GrpcProduceTransport
 from brokerd.clock import SystemClock
 from brokerd.config.client import ConsumerConfig
 from brokerd.config.settings import from_mapping
 from brokerd.errors import BrokerdError, Fate, WireError
 from brokerd.ids import TopicIdPartition, TopicPartition
 from brokerd.producer.futures import RecordFuture
-from brokerd.producer.producer import Producer
 from tests.chaos.history import History, Outcome, Poll, Seek, Send, Value
 
 logger = logging.getLogger(__name__)
@@ -97,7 +96,7 @@ class Workload:
                 identity = self._next_producer
                 self._next_producer += 1
             try:
-                with Producer(settings, transport_factory=lambda config: GrpcProduceTransport(config, SystemClock())) as producer:
+                with Producer(settings) as producer:
                     self._send_bursts(producer, identity, dice)
             except BrokerdError as error:
                 logger.info("producer %d ended: %s", identity, error)

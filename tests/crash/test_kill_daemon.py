@@ -1,0 +1,38 @@
+"""Goal: whatever moment the daemon is killed at, no acknowledged record is missing, no offset holds two records, no reader saw
+what is gone. Method: a real daemon, SIGKILL at seeded random moments under load, the history judged by the checker.
+
+BROKERD_TEST_SCALE=20 makes it 200 kills.
+"""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+
+from tests.chaos.history import Outcome
+from tests.chaos.run import run
+
+_SCALE = int(os.environ.get("BROKERD_TEST_SCALE", "1"))
+_KILLS = 10
+_SECONDS_A_KILL = 30.0
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300 * _SCALE)
+def test_kills_under_load_lose_and_duplicate_nothing() -> None:
+    kills = _KILLS * _SCALE
+    verdict = run(seconds=_SECONDS_A_KILL * kills, seed=20_260, kinds=["kill"], rounds=kills)
+    assert verdict.is_clean, str(verdict)
+    assert verdict.faults["kill"] == kills
+    assert verdict.sends[Outcome.OK] > 10 * kills
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300 * _SCALE)
+def test_cuts_pauses_and_restarts_under_load_lose_and_duplicate_nothing() -> None:
+    rounds = 6 * _SCALE
+    kinds = ["cut", "drop-answers", "pause", "restart"]
+    verdict = run(seconds=_SECONDS_A_KILL * rounds, seed=20_261, kinds=kinds, rounds=rounds)
+    assert verdict.is_clean, str(verdict)
+    assert all(verdict.faults[kind] for kind in kinds)
