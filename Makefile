@@ -4,7 +4,7 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 
 .DEFAULT_GOAL := help
-.PHONY: help setup links java gen demo test check bench clean
+.PHONY: help setup links java gen demo test test-long check bench chaos clean
 
 help:  ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 12
@@ -35,6 +35,12 @@ demo: setup java  ## run the main job: a broker, a Spark write, a Spark read; IN
 
 test: setup java  ## run the tests
 	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python -m pytest -q $(PYTEST_ARGS)
+
+test-long: setup java  ## the same tests at twenty times the runs of what is random (an hour or more)
+	BROKERD_TEST_SCALE=20 PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python -m pytest -q --timeout 7200 $(PYTEST_ARGS)
+
+chaos: setup  ## the real daemon under load and faults, its history judged; SECONDS=1800 SEED=n KINDS=kill,cut
+	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python -m tests.chaos.run --seconds $(or $(SECONDS),120) $(if $(SEED),--seed $(SEED)) $(if $(KINDS),--kinds $(KINDS))
 
 check: setup  ## types, style, generated code
 	$(BIN)/ruff check .
