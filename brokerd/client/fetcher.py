@@ -214,9 +214,11 @@ class _Pump:
         now_ms = self._client.clock.monotonic_ms()
         before = sum(position.next_offset for position in positions)
         pieces: list[Piece] = []
-        for position, result in zip(positions, response.results, strict=True):
+        is_empty = not any(chunk.size for result in response.results for chunk in result.chunks)
+        for number, (position, result) in enumerate(zip(positions, response.results, strict=True)):
             try:
-                pieces.extend(position.accept(result))
+                # The first partition asked always gets a batch if it has one; a later one, only if there is room left.
+                pieces.extend(position.accept(result, had_room=is_empty or number == 0))
             except BrokerdError as error:
                 return pieces, error
         self._retries.succeeded(now_ms=now_ms)

@@ -54,8 +54,11 @@ class RangePosition:
         """True once nothing of the range is left to ask for."""
         return self.until_offset is not None and self.next_offset >= self.until_offset
 
-    def accept(self, result: PartitionFetchResult) -> list[Piece]:
-        """What of an answer is to be decoded. Raises the answer's error, CorruptMessageError if its batches make no sense."""
+    def accept(self, result: PartitionFetchResult, *, had_room: bool = True) -> list[Piece]:
+        """What of an answer is to be decoded. Raises the answer's error, CorruptMessageError if its batches make no sense.
+
+        `had_room` is false if other partitions may have used up the answer's bytes: then nothing here means nothing.
+        """
         if result.error is not None:
             raise result.error
         self.end_offset = result.last_stable_offset if self._is_read_committed else result.high_watermark
@@ -66,6 +69,8 @@ class RangePosition:
             return pieces
         if any(chunk.size for chunk in result.chunks):
             raise CorruptMessageError(f"the broker was asked for offset {asked} and answered with older batches")
+        if not had_room:
+            return pieces
         is_past_range = self.until_offset is not None and self.end_offset >= self.until_offset
         self._empty_answers = self._empty_answers + 1 if is_past_range else 0
         if self.until_offset is not None and self._empty_answers >= _EMPTY_ANSWERS_AT_END:

@@ -126,6 +126,14 @@ def test_empty_answers_count_only_in_a_row() -> None:
     assert not reader.is_done
 
 
+def test_empty_answers_whose_bytes_others_have_used_up_never_end_the_range() -> None:
+    reader = position(0, 30)
+    for _ in range(5):
+        assert reader.accept(answer(end=30), had_room=False) == []
+    assert not reader.is_done
+    assert ranges(reader, answer(batch(0, 30), end=30)) == [(0, 30)]
+
+
 def test_aborted_batches_are_left_out_for_read_committed() -> None:
     history = [
         batch(0, 5, attributes=TRANSACTIONAL, producer_id=7),

@@ -1,0 +1,142 @@
+"""Producer and consumer without Spark, each beside a bare gRPC stream that moves the same bytes in the same run."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+
+import pyarrow as pa
+
+from benchmarks.environment import KEYS, Broker, Child, arrow_batches, value_at
+from benchmarks.floor import MESSAGE_BYTES, give_seconds, sync_latencies, take_seconds
+from benchmarks.measure import CEILING, OURS, Work
+from brokerd import Producer
+from brokerd.client.fetcher import PartitionFetcher
+from brokerd.client.offsets import OffsetSpec
+from brokerd.client.positions import FetchRange
+from brokerd.config.client import ConsumerConfig
+from brokerd.ids import TopicIdPartition
+from brokerd.record.payload import encode_payload
+
+PRODUCER_GOAL = 0.40
+CONSUMER_GOAL = 0.60
+SYNC_COUNT = 300
+RECORDS_SHARE = 20  # record by record, this many times fewer rows
+
+
+class ClientWorks:
+    """The works of one run, over one broker and one bare server."""
+
+    def __init__(self, broker: Broker, floor: Child, *, rows: int, value_bytes: int, partitions: int) -> None:
+        self._broker = broker
+        self._floor = floor
+        self._partitions = partitions
+        self._value_bytes = value_bytes
+        self._batches = list(arrow_batches(rows, value_bytes))
+        self._rows = rows
+        self._topic = ""  # what the last producer round wrote: the consumer reads it
+        self._messages = _messages(self._batches)
+        self._size_bytes = sum(map(len, self._messages))
+        few = rows // RECORDS_SHARE
+        self._records = [(b"k%07d" % (row % KEYS), value_at(row, value_bytes)) for row in range(min(few, 20_000))]
+        self._record_count = few
+
+    def works(self) -> list[Work]:
+        """All of them; the consumer reads what the producer of the same round wrote."""
+        size, few = self._size_bytes, self._record_count
+        few_bytes = size * few // self._rows
+        return [
+            Work("producer send_batch", OURS, self._produce_batches, self._rows, size, PRODUCER_GOAL),
+            Work("producer send_batch", CEILING, lambda _: take_seconds(self._floor.address, self._messages), self._rows, size),
+            Work("consumer", OURS, self._consume, self._rows, size, CONSUMER_GOAL),
+            Work("consumer", CEILING, lambda _: give_seconds(self._floor.address, size), self._rows, size),
+            Work("producer send", OURS, self._produce_records, few, few_bytes),
+            Work(
+                "producer send",
+                CEILING,
+                lambda _: take_seconds(self._floor.address, self._messages[: max(1, len(self._messages) * few // self._rows)]),
+                few,
+                few_bytes,
+            ),
+        ]
+
+    def latency_works(self) -> list[Work]:
+        """One record at a time, each waited for."""
+        message = value_at(0, self._value_bytes) * 2
+        return [
+            Work("synchronous send", OURS, self._send_synchronously, SYNC_COUNT, SYNC_COUNT * self._value_bytes),
+            Work(
+                "synchronous send",
+                CEILING,
+                lambda _: sync_latencies(self._floor.address, message, SYNC_COUNT),
+                SYNC_COUNT,
+                SYNC_COUNT * self._value_bytes,
+            ),
+        ]
+
+    def _producer(self) -> Producer:
+        return Producer({"bootstrap.servers": self._broker.address})
+
+    def _produce_batches(self, _round: int) -> float:
+        if self._topic:
+            self._broker.delete_topic(self._topic)
+        self._topic = self._broker.new_topic(self._partitions)
+        producer = self._producer()
+        start = time.perf_counter()
+        for arrow_batch in self._batches:
+            producer.send_batch(self._topic, arrow_batch)
+        producer.flush()
+        taken = time.perf_counter() - start
+        producer.close()
+        return taken
+
+    def _produce_records(self, _round: int) -> float:
+        topic = self._broker.new_topic(self._partitions)
+        producer = self._producer()
+        start = time.perf_counter()
+        for number in range(self._record_count):
+            key, value = self._records[number % len(self._records)]
+            producer.send(topic, key=key, value=value)
+        producer.flush()
+        taken = time.perf_counter() - start
+        producer.close()
+        self._broker.delete_topic(topic)
+        return taken
+
+    def _send_synchronously(self, _round: int) -> list[float]:
+        topic = self._broker.new_topic(1)
+        producer = Producer({"bootstrap.servers": self._broker.address, "linger.ms": "0"})
+        value = value_at(0, self._value_bytes)
+        producer.send(topic, value=value).result()
+        taken = []
+        for _ in range(SYNC_COUNT):
+            start = time.perf_counter()
+            producer.send(topic, value=value).result()
+            taken.append(time.perf_counter() - start)
+        producer.close()
+        self._broker.delete_topic(topic)
+        return taken
+
+    def _consume(self, _round: int) -> float:
+        config = ConsumerConfig(bootstrap_servers=self._broker.address)
+        with self._broker.client() as client:
+            topic_id = client.metadata([self._topic]).topics[self._topic].topic_id
+            tps = [TopicIdPartition(topic_id, number) for number in range(self._partitions)]
+            ends = client.list_offsets(dict.fromkeys(tps, OffsetSpec.LATEST))
+            starts = client.list_offsets(dict.fromkeys(tps, OffsetSpec.EARLIEST))
+            ranges = [FetchRange(tp, starts[tp].offset, ends[tp].offset) for tp in tps]  # type: ignore[union-attr]
+            start = time.perf_counter()
+            rows = 0
+            with PartitionFetcher(client, ranges, config) as fetcher:
+                for fetched in fetcher:
+                    rows += len(fetched.offsets)
+            taken = time.perf_counter() - start
+        if rows != self._rows:
+            raise RuntimeError(f"{self._rows} rows were written, {rows} were read")
+        return taken
+
+
+def _messages(batches: Sequence[pa.RecordBatch]) -> list[bytes]:
+    """The bytes of the batches as the producer encodes them, in messages of MESSAGE_BYTES."""
+    whole = b"".join(encode_payload(arrow_batch).data.to_pybytes() for arrow_batch in batches)
+    return [whole[at : at + MESSAGE_BYTES] for at in range(0, len(whole), MESSAGE_BYTES)]

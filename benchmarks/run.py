@@ -1,0 +1,131 @@
+"""`python -m benchmarks.run`: measures what is asked for, prints tables, writes JSON to benchmarks/results/."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import datetime
+import shutil
+import sys
+import tempfile
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from benchmarks import memory
+from benchmarks.clients import ClientWorks
+from benchmarks.environment import Broker, Child
+from benchmarks.measure import Figures, Work, measure, table, write_results
+from benchmarks.spark_io import Kafka, SparkWorks, spark_session
+
+GROUPS = ("clients", "latency", "spark", "rss")
+RESULTS = Path(__file__).resolve().parent / "results"
+
+
+def parser() -> argparse.ArgumentParser:
+    """The command line."""
+    made = argparse.ArgumentParser(prog="python -m benchmarks.run", description=__doc__)
+    made.add_argument("--rows", type=int, default=4_000_000, help="rows of a work (default: %(default)s)")
+    made.add_argument("--value-bytes", type=int, default=100, help="bytes of a value; keys have 8 (default: %(default)s)")
+    made.add_argument("--partitions", type=int, default=8, help="partitions of a topic (default: %(default)s)")
+    made.add_argument("--repeats", type=int, default=3, help="measured rounds after the warm-up (default: %(default)s)")
+    made.add_argument("--only", default="clients,latency,spark", help=f"groups, of {', '.join(GROUPS)} (default: %(default)s)")
+    made.add_argument("--work", default="", help="only works whose name begins so, such as 'Spark write'")
+    made.add_argument("--gigabytes", type=float, default=5.0, help="what the rss group passes through (default: %(default)s)")
+    made.add_argument("--data-dir", help="where the broker's and Spark's files go (default: the system's temporary directory)")
+    made.add_argument("--set", action="append", default=[], metavar="NAME=VALUE", help="a setting of the broker")
+    made.add_argument("--spark", action="append", default=[], metavar="NAME=VALUE", help="a setting of Spark")
+    made.add_argument("--kafka-servers", help="a Kafka to compare with: HOST:PORT")
+    made.add_argument("--kafka-jars", help="the jars of Spark's Kafka connector, comma-separated")
+    made.add_argument("--out", type=Path, help="results file (default: a new one in benchmarks/results)")
+    return made
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Measures; the exit code."""
+    given = parser().parse_args(arguments)
+    groups = given.only.split(",")
+    unknown = set(groups) - set(GROUPS)
+    if unknown:
+        print(f"no group {', '.join(sorted(unknown))}; there are {', '.join(GROUPS)}", file=sys.stderr)
+        return 2
+    figures: list[Figures] = []
+    extra: dict[str, object] = {}
+    with Broker(given.data_dir, dict(pair.split("=", 1) for pair in given.set)) as broker:
+        for group in groups:
+            say(f"{group}:")
+            if group == "rss":
+                extra["rss"] = memory.run(broker, gigabytes=given.gigabytes, partitions=given.partitions, say=say)
+            else:
+                figures += MEASURED[group](given, broker)
+    if figures:
+        print(table(figures), flush=True)
+    stamp = datetime.datetime.now(datetime.UTC).strftime("%Y%m%dT%H%M%SZ")
+    out = given.out or RESULTS / f"{stamp}-{given.only.replace(',', '-')}.json"
+    settings: dict[str, object] = {name: str(value) for name, value in vars(given).items() if name != "out"}
+    write_results(out, settings, figures, extra)
+    say(f"written to {out}")
+    return 0
+
+
+def say(line: str) -> None:
+    """Progress, apart from the tables."""
+    print(line, file=sys.stderr, flush=True)
+
+
+def _clients(given: argparse.Namespace, broker: Broker) -> list[Figures]:
+    return _with_floor(given, broker, lambda works: works.works())
+
+
+def _latency(given: argparse.Namespace, broker: Broker) -> list[Figures]:
+    return _with_floor(given, broker, lambda works: works.latency_works())
+
+
+def _with_floor(given: argparse.Namespace, broker: Broker, choose: Callable[[ClientWorks], list[Work]]) -> list[Figures]:
+    directory = tempfile.mkdtemp(dir=given.data_dir)
+    floor = Child([sys.executable, "-m", "benchmarks.floor", directory], "floor ready on")
+    try:
+        works = ClientWorks(broker, floor, rows=given.rows, value_bytes=given.value_bytes, partitions=given.partitions)
+        return measure(_chosen(given, choose(works)), given.repeats, say)
+    finally:
+        floor.stop()
+        shutil.rmtree(directory, ignore_errors=True)
+
+
+def _spark(given: argparse.Namespace, broker: Broker) -> list[Figures]:
+    kafka = Kafka(given.kafka_servers, given.kafka_jars) if given.kafka_servers and given.kafka_jars else None
+    spark = spark_session(kafka=kafka, settings=dict(pair.split("=", 1) for pair in given.spark))
+    directory = tempfile.mkdtemp(dir=given.data_dir)
+    with contextlib.ExitStack() as stack:
+        stack.callback(shutil.rmtree, directory, ignore_errors=True)
+        stack.callback(spark.stop)
+        works = SparkWorks(
+            spark,
+            broker,
+            rows=given.rows,
+            value_bytes=given.value_bytes,
+            partitions=given.partitions,
+            directory=directory,
+            kafka=kafka,
+        )
+        return measure(_chosen(given, works.works()), given.repeats, say)
+
+
+def _chosen(given: argparse.Namespace, works: list[Work]) -> list[Work]:
+    """Works by name; a reader is never left without the writer that fills its topic."""
+    chosen = [work for work in works if work.name.startswith(given.work)]
+    needs = {"consumer": "producer send_batch", "Spark read": "Spark write batch"}
+    for reader, writer in needs.items():
+        has_reader = any(work.name.startswith(reader) for work in chosen)
+        if has_reader and not any(work.name == writer for work in chosen):
+            chosen = [work for work in works if work.name == writer] + chosen
+    return chosen
+
+
+MEASURED: dict[str, Callable[[argparse.Namespace, Broker], list[Figures]]] = {
+    "clients": _clients,
+    "latency": _latency,
+    "spark": _spark,
+}
+
+if __name__ == "__main__":
+    raise SystemExit(main())
