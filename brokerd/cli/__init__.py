@@ -1,1 +1,94 @@
+"""The command `brokerd`: one file per noun or verb, each with `add_parser(subparsers)` and `run(args)`.
 
+Only the command that is asked for is imported, and what is heavy (gRPC, Arrow) only when it runs: `brokerd --help` is fast.
+Errors become one sentence on standard error and an exit code here, and nowhere else.
+
+    0    done
+    1    it failed: the sentence says what, where and what to do
+    2    the command line is wrong: the sentence names the nearest right word
+    130  interrupted (Ctrl-C)
+    141  the reader of standard output went away
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+import sys
+from collections.abc import Sequence
+from types import ModuleType
+
+from brokerd.errors import BrokerdError
+
+EXIT_FAILED = 1
+EXIT_USAGE = 2
+EXIT_INTERRUPTED = 130
+EXIT_BROKEN_PIPE = 141
+
+COMMANDS = {  # name: (module, one line of help)
+    "start": ("brokerd.cli.start", "run a broker"),
+    "topics": ("brokerd.cli.topics", "create, list, describe, alter and delete topics"),
+    "produce": ("brokerd.cli.produce", "write lines from standard input or a file to a topic"),
+    "consume": ("brokerd.cli.consume", "print records of a topic"),
+    "dump-log": ("brokerd.cli.dump_log", "print what a log directory, segment, index or snapshot holds"),
+    "doctor": ("brokerd.cli.doctor", "check every byte of a data directory"),
+}
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Runs the command line; returns the exit code."""
+    from brokerd.cli.parser import UsageError
+
+    arguments = list(sys.argv[1:] if argv is None else argv)
+    try:
+        code = _run(arguments)
+        sys.stdout.flush()
+    except UsageError as error:
+        print(error, file=sys.stderr)
+        return EXIT_USAGE
+    except BrokerdError as error:
+        print(f"brokerd: {error}", file=sys.stderr)
+        return EXIT_FAILED
+    except KeyboardInterrupt:
+        return EXIT_INTERRUPTED
+    except BrokenPipeError:
+        # What is still buffered can not be written either: without this the interpreter complains about it at its end.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return EXIT_BROKEN_PIPE
+    return code
+
+
+def _run(arguments: list[str]) -> int:
+    from brokerd import __version__
+    from brokerd.cli.parser import CommandParser
+
+    parser = CommandParser(
+        prog="brokerd",
+        description="An ordered, durable log for PySpark: the broker, and tools to look into it.",
+        epilog=_EXAMPLES,
+    )
+    parser.add_argument("--version", action="version", version=f"brokerd {__version__}")
+    subparsers = parser.add_subparsers(dest="command", metavar="COMMAND", title="commands", required=True)
+    asked = next((argument for argument in arguments if not argument.startswith("-")), None)
+    module: ModuleType | None = None
+    for name, (module_name, summary) in COMMANDS.items():
+        if name == asked:
+            module = importlib.import_module(module_name)
+            module.add_parser(subparsers)
+        else:
+            subparsers.add_parser(name, help=summary)
+    args = parser.parse_args(arguments)
+    assert module is not None, "a parsed command line has a command"
+    code: int = module.run(args)
+    return code
+
+
+_EXAMPLES = """\
+a broker, a topic, a record and back, in two terminals:
+  brokerd start
+  brokerd topics create events --partitions 4
+  echo 'hello' | brokerd produce events
+  brokerd consume events --from-beginning
+
+'brokerd COMMAND --help' says more about each.
+"""

@@ -24,6 +24,7 @@ from brokerd.errors import (
     UnsupportedVersionError,
 )
 from brokerd.wire.channel import CHANNEL_ARGUMENTS
+from brokerd.wire.event_loop import ignore_poller_noise
 from brokerd.wire.methods import UNARY
 
 R = TypeVar("R", bound=Message)
@@ -31,14 +32,16 @@ _LOST = (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.CANCELLED, grpc.StatusCode
 # A reset stream; and a write that failed because the stream had ended, whose own status gRPC then forgets (grpc/grpc#36066).
 _LOST_IN_CORE = ("RST_STREAM", "Internal error from Core")
 _CONNECT_FAILURE = re.compile(r"(?:Failed to connect to remote host: |DNS resolution failed for )(.*)", re.DOTALL)
+_RESOLVER_CHATTER = re.compile(r"C-ares status is not ARES_SUCCESS [^:]*: ")
 _DETAILS_MAX_CHARACTERS = 300
 
 
 class Connection:
-    """A channel to one address. gRPC connects on first use, and again by itself after a loss."""
+    """A channel to one address, for the running loop. gRPC connects on first use, and again by itself after a loss."""
 
     def __init__(self, address: str) -> None:
         self.address = address
+        ignore_poller_noise(asyncio.get_running_loop())
         self._channel = grpc.aio.insecure_channel(address, options=list(CHANNEL_ARGUMENTS))
 
     async def call(self, name: str, request: Message, response_type: type[R], *, timeout_ms: int) -> R:
@@ -153,4 +156,4 @@ def _shortened(details: str) -> str:
     """gRPC's text without its own wrapping: "failed to connect to all addresses; last error: ... Connection refused (111)"."""
     found = _CONNECT_FAILURE.search(details)
     text = found.group(1) if found else details
-    return text.removeprefix("connect: ")[:_DETAILS_MAX_CHARACTERS].strip()
+    return _RESOLVER_CHATTER.sub("", text).removeprefix("connect: ")[:_DETAILS_MAX_CHARACTERS].strip()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import pyarrow as pa
@@ -33,6 +33,12 @@ class FetchedBatch:
     def record_count(self) -> int:
         """Number of records."""
         return int(self.arrow_batch.num_rows)
+
+    def head(self, record_count: int) -> FetchedBatch:
+        """The first `record_count` records, or all if there are not more."""
+        if record_count >= self.record_count:
+            return self
+        return replace(self, arrow_batch=self.arrow_batch.slice(0, record_count), offsets=self.offsets.slice(0, record_count))
 
 
 def decode_piece(piece: Piece, *, max_uncompressed_bytes: int, check_crc: bool) -> FetchedBatch | None:

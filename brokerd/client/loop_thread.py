@@ -29,7 +29,6 @@ class LoopThread:
     def __init__(self, name: str = "brokerd-loop") -> None:
         self._pid = os.getpid()
         self.loop = asyncio.new_event_loop()
-        self.loop.set_exception_handler(report_exception)
         self.is_closed = False
         self._thread = threading.Thread(target=self._main, name=name, daemon=True)
         self._thread.start()
@@ -74,14 +73,6 @@ class LoopThread:
                 self.loop.run_until_complete(asyncio.gather(*tasks, return_exceptions=True))
             self.loop.run_until_complete(self.loop.shutdown_asyncgens())
             self.loop.close()
-
-
-def report_exception(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
-    """gRPC wakes every loop of a process through one socket; a loop that finds it already read gets BlockingIOError, which
-    means nothing, and would be logged thousands of times. Everything else is reported as usual.
-    """
-    if not (isinstance(context.get("exception"), BlockingIOError) and "PollerCompletionQueue" in repr(context.get("handle"))):
-        loop.default_exception_handler(context)
 
 
 @atexit.register

@@ -6,14 +6,12 @@ it before any batch that the stream repeats. Payloads are copied once, into the 
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Mapping, Sequence
 
 from google.protobuf.message import DecodeError
 
 from brokerd.client.broker_client import BrokerClient
 from brokerd.client.connection import RawStream
-from brokerd.client.loop_thread import report_exception
 from brokerd.clock import Clock
 from brokerd.config.client import ClientConfig
 from brokerd.errors import UnknownServerError, WireError
@@ -31,7 +29,6 @@ class GrpcProduceTransport:
 
     def __init__(self, config: ClientConfig, clock: Clock) -> None:
         """Connects to nothing yet. Raises ConfigError if bootstrap.servers can not be read."""
-        asyncio.get_running_loop().set_exception_handler(report_exception)
         self._client = BrokerClient(config, clock, is_retrying=False)
 
     async def metadata(self, topics: Sequence[str]) -> Mapping[str, TopicView | WireError]:

@@ -26,6 +26,8 @@ CHANNEL_ARGUMENTS: tuple[tuple[str, int], ...] = (
     ("grpc.max_reconnect_backoff_ms", 1_000),
     # Each client object owns its connection: channels with equal arguments would else share one.
     ("grpc.use_local_subchannel_pool", 1),
+    # gRPC would send even this through a web proxy of the environment (http_proxy), which answers with its own errors.
+    ("grpc.enable_http_proxy", 0),
 )
 
 SERVER_ARGUMENTS: tuple[tuple[str, int], ...] = (

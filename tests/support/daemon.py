@@ -19,6 +19,7 @@ from brokerd.config.broker import BrokerConfig
 from brokerd.config.settings import from_mapping
 from brokerd.log.files import Files
 from brokerd.server.daemon import Daemon
+from brokerd.wire.event_loop import ignore_poller_noise
 
 T = TypeVar("T")
 START_TIMEOUT_S = 30.0
@@ -31,6 +32,7 @@ class RunningDaemon:
     def __init__(self, config: BrokerConfig, *, files: Files | None = None, clock: Clock | None = None) -> None:
         self.daemon = Daemon(config, files=files, clock=clock)
         self.loop = asyncio.new_event_loop()
+        ignore_poller_noise(self.loop)  # clients have loops of their own in this process
         self._thread = threading.Thread(target=self.loop.run_forever, name="brokerd-test", daemon=True)
 
     @property

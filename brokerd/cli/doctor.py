@@ -1,0 +1,79 @@
+"""`brokerd doctor`: checks a data directory, and acts where only an operator may. Checking is brokerd/log/doctor.py's."""
+
+from __future__ import annotations
+
+import argparse
+from typing import TYPE_CHECKING
+
+from brokerd.cli.output import counted, print_json
+from brokerd.cli.parser import Subparsers
+
+if TYPE_CHECKING:
+    from brokerd.log.partition_check import Finding
+
+EXIT_HEALTHY = 0
+EXIT_DAMAGED = 1
+
+_EPILOG = """\
+Checks every byte: CRCs of headers and payloads, offsets, epochs, indexes, snapshots, checkpoint. Stop the broker first.
+Exit code 0: nothing durable is lost or unreadable (warnings are put right by the next start); 1: something is.
+
+examples:
+  brokerd doctor brokerd-data
+  brokerd doctor brokerd-data --give-up-damaged
+"""
+
+
+def add_parser(subparsers: Subparsers) -> None:
+    """Declares the command."""
+    parser = subparsers.add_parser(
+        "doctor",
+        help="check every byte of a data directory",
+        description="Checks a data directory. Without an option nothing is changed.",
+        epilog=_EPILOG,
+    )
+    parser.add_argument("directory", metavar="DIR", help="the data directory (data.dir)")
+    actions = parser.add_mutually_exclusive_group()
+    actions.add_argument(
+        "--rebuild-checkpoint",
+        action="store_true",
+        help="write a lost or damaged checkpoint anew: what is whole in each log counts as durable",
+    )
+    actions.add_argument(
+        "--give-up-damaged",
+        action="store_true",
+        help="give up each damaged batch and all that follows it in its partition: the next start cuts them off, for good",
+    )
+    parser.add_argument("--json", action="store_true", help="findings as JSON")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Prints what was found, or done. Raises DataDirectoryError."""
+    from brokerd.log import doctor
+
+    if args.rebuild_checkpoint:
+        findings = doctor.rebuild_checkpoint(args.directory)
+    elif args.give_up_damaged:
+        findings = doctor.give_up_damaged(args.directory)
+    else:
+        findings = doctor.check_data_dir(args.directory)
+    if args.json:
+        print_json([{**finding._asdict(), "severity": finding.severity.value} for finding in findings])
+    else:
+        _print_findings(findings, args.directory)
+    return EXIT_DAMAGED if _count(findings, "error") else EXIT_HEALTHY
+
+
+def _print_findings(findings: list[Finding], directory: str) -> None:
+    for finding in findings:
+        place = finding.partition or finding.path
+        offset = "" if finding.offset is None else f" at offset {finding.offset}"
+        print(f"{finding.severity.value}: {place}{offset}: {finding.message}")
+    if not findings:
+        print(f"{directory}: all in order, nothing to do")
+    else:
+        print(", ".join(counted(_count(findings, severity), severity) for severity in ("error", "warning", "note")))
+
+
+def _count(findings: list[Finding], severity: str) -> int:
+    return sum(finding.severity.value == severity for finding in findings)

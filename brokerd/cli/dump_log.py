@@ -1,0 +1,151 @@
+"""`brokerd dump-log`: prints what the files of a data directory hold, down to records. Reading them is brokerd/log/dump.py's."""
+
+from __future__ import annotations
+
+import argparse
+import datetime
+import json
+import os
+import sys
+from collections.abc import Mapping
+from typing import Any, TypeAlias
+
+from brokerd.cli.output import size_text
+from brokerd.cli.parser import Subparsers
+
+Entry: TypeAlias = Mapping[str, Any]
+
+_EPILOG = """\
+PATH is a data directory, one partition's directory in it, or a file: a segment (.log), an index (.index, .timeindex), a
+producer snapshot (.snapshot), or one of checkpoint, leader-epochs, topics, meta. Nothing is written; a broker may be running.
+
+examples:
+  brokerd dump-log brokerd-data
+  brokerd dump-log brokerd-data/*/00000000000000000000.log --print-data
+  brokerd dump-log brokerd-data/checkpoint --json
+"""
+
+
+def add_parser(subparsers: Subparsers) -> None:
+    """Declares the command."""
+    parser = subparsers.add_parser(
+        "dump-log",
+        help="print what a log directory, segment, index or snapshot holds",
+        description="Prints what the files of a data directory hold: segments batch by batch, indexes, snapshots, checkpoints.",
+        epilog=_EPILOG,
+    )
+    parser.add_argument("paths", metavar="PATH", nargs="+", help="directories and files")
+    parser.add_argument("-d", "--print-data", action="store_true", help="also the records of each batch")
+    parser.add_argument("--json", action="store_true", help="one JSON object per line")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Prints all entries. Raises DataDirectoryError if there is no such path."""
+    from brokerd.log.dump import describe_path
+
+    for path in args.paths:
+        for entry in describe_path(path):
+            if args.json:
+                records = {"records": _records(entry)} if args.print_data and _has_records(entry) else {}
+                print(json.dumps({**entry, **records}, ensure_ascii=False))
+                continue
+            print(_text(entry))
+            if args.print_data and _has_records(entry):
+                sys.stdout.flush()
+                sys.stdout.buffer.write(_record_lines(entry))
+    return 0
+
+
+def _text(entry: Entry) -> str:
+    if entry["type"] == "batch":
+        return _batch_text(entry)
+    if entry["type"] == "problem":
+        where = f" at byte {entry['position']}, offset {entry['offset']}" if "position" in entry else ""
+        return f"{entry['path']}: PROBLEM{where}: {entry['problem']}"
+    if entry["type"] == "segment":
+        return f"{entry['path']}: segment from offset {entry['base_offset']}, {size_text(entry['size_bytes'])}"
+    lines = [f"{entry['path']}: {entry['type']}"]
+    for name, value in entry.items():
+        if name not in ("type", "path"):
+            lines.extend(_field_lines(name, value))
+    return "\n".join(lines)
+
+
+def _field_lines(name: str, value: Any) -> list[str]:
+    """A field; one line for each part of what has many."""
+    if isinstance(value, dict):
+        return [f"  {name}:", *(f"    {key}: {_compact(part)}" for key, part in value.items())]
+    if isinstance(value, list):
+        return [f"  {name}:{'' if value else ' none'}", *(f"    {_compact(part)}" for part in value)]
+    return [f"  {name}: {value}"]
+
+
+def _compact(value: Any) -> str:
+    if isinstance(value, dict):
+        return ", ".join(f"{key} {_compact(part)}" for key, part in value.items()) or "none"
+    return json.dumps(value, ensure_ascii=False) if isinstance(value, list) else str(value)
+
+
+def _batch_text(entry: Entry) -> str:
+    count = entry["record_count"]
+    parts = [
+        f"  offsets {entry['base_offset']}-{entry['last_offset']}",
+        f"{count} record{'' if count == 1 else 's'}",
+        f"{entry['size_bytes']} bytes at {entry['position']}",
+        f"epoch {entry['leader_epoch']}",
+        f"appended {_time_text(entry['append_timestamp'])}",
+    ]
+    if entry["producer_id"] >= 0:
+        parts.append(f"producer {entry['producer_id']} epoch {entry['producer_epoch']} sequence {entry['base_sequence']}")
+    parts.extend(
+        word for word, is_set in (("transactional", entry["is_transactional"]), ("control", entry["is_control"])) if is_set
+    )
+    parts.append(f"crc {entry['header_crc']} {entry['payload_crc']}")
+    return ", ".join(parts)
+
+
+def _time_text(timestamp_ms: int) -> str:
+    moment = datetime.datetime.fromtimestamp(timestamp_ms / 1_000, datetime.UTC)
+    return moment.isoformat(sep=" ", timespec="milliseconds").replace("+00:00", "Z")
+
+
+def _has_records(entry: Entry) -> bool:
+    return bool(entry["type"] == "batch" and not entry["is_control"])
+
+
+def _records(entry: Entry) -> list[Any]:
+    from brokerd.cli.record_format import json_printer
+
+    return [json.loads(line) for line in _printed(entry, json_printer("")).splitlines()]
+
+
+def _record_lines(entry: Entry) -> bytes:
+    from brokerd.cli.record_format import format_printer
+
+    return _printed(entry, format_printer("    offset %o, timestamp %T, key %k, value %s, headers %h\n", ""))
+
+
+def _printed(entry: Entry, printer: Any) -> bytes:
+    """The records of a batch, read again from its file. What can not be read is said in a line."""
+    import pyarrow as pa
+
+    from brokerd.client.fetched import decode_piece
+    from brokerd.client.positions import Piece
+    from brokerd.config.client import ConsumerConfig
+    from brokerd.errors import BrokerdError
+    from brokerd.ids import TopicIdPartition
+    from brokerd.record.batch import walk_batches
+
+    with open(entry["path"], "rb") as file:
+        data = pa.py_buffer(os.pread(file.fileno(), entry["size_bytes"], entry["position"]))
+    tp = TopicIdPartition(bytes(16), 0)
+    try:
+        lines = []
+        for batch in walk_batches(data):
+            piece = Piece(tp, batch, batch.header.base_offset, batch.header.next_offset)
+            fetched = decode_piece(piece, max_uncompressed_bytes=ConsumerConfig().max_decompressed_bytes, check_crc=True)
+            if fetched is not None:
+                lines.append(bytes(memoryview(printer(fetched))))
+        return b"".join(lines)
+    except BrokerdError as error:
+        return f"    PROBLEM: {error}\n".encode()

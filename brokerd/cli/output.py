@@ -1,0 +1,54 @@
+"""What commands print: tables, sizes, JSON. Nothing is decided here."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+_UNITS = ("B", "KiB", "MiB", "GiB", "TiB")
+
+
+def table(headings: Sequence[str], rows: Sequence[Sequence[object]], *, indent: str = "") -> str:
+    """Columns aligned: numbers to the right, text to the left."""
+    cells = [[_text(cell) for cell in row] for row in rows]
+    widths = [max([len(heading), *(len(row[column]) for row in cells)]) for column, heading in enumerate(headings)]
+    is_number = [bool(rows) and all(isinstance(row[column], int) for row in rows) for column in range(len(headings))]
+
+    def line(row: Sequence[str]) -> str:
+        aligned = (
+            cell.rjust(width) if right else cell.ljust(width) for cell, width, right in zip(row, widths, is_number, strict=True)
+        )
+        return (indent + "  ".join(aligned)).rstrip()
+
+    return "\n".join([line(headings), *(line(row) for row in cells)])
+
+
+def size_text(size_bytes: int) -> str:
+    """Bytes for people, such as "1.5 MiB"."""
+    size = float(size_bytes)
+    for unit in _UNITS:
+        if size < 1024 or unit == _UNITS[-1]:
+            return f"{size_bytes} B" if unit == "B" else f"{size:.1f} {unit}"
+        size /= 1024
+    raise AssertionError("the last unit takes everything")
+
+
+def counted(count: int, noun: str) -> str:
+    """A number and its noun, such as "1 record" and "2 records"."""
+    return f"{count} {noun}{'' if count == 1 else 's'}"
+
+
+def print_json(value: Any) -> None:
+    """A document for programs."""
+    print(json.dumps(value, indent=2, ensure_ascii=False))
+
+
+def note(text: str) -> None:
+    """A line for people beside the output."""
+    print(text, file=sys.stderr, flush=True)
+
+
+def _text(cell: object) -> str:
+    return "" if cell is None else str(cell)

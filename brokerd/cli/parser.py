@@ -1,0 +1,136 @@
+"""How every command reads its arguments: strict, with one sentence per mistake that names the nearest right word.
+
+No command is known here, and nothing heavy is imported.
+"""
+
+from __future__ import annotations
+
+import argparse
+import difflib
+import os
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, NoReturn, Protocol, TypeVar
+
+from brokerd.config.client import DEFAULT_PORT, ClientConfig
+from brokerd.config.settings import from_mapping
+from brokerd.errors import ConfigError
+
+C = TypeVar("C", bound=ClientConfig)
+T = TypeVar("T")
+
+BOOTSTRAP_SERVER_VARIABLE = "BROKERD_BOOTSTRAP_SERVER"
+# Someone waits at a terminal: Kafka's minute of silence is too long.
+API_TIMEOUT_MS = 10_000
+
+
+class Subparsers(Protocol):
+    """Where a command declares itself (argparse's own type is private)."""
+
+    def add_parser(self, name: str, **kwargs: Any) -> CommandParser:
+        """A parser for the command `name`."""
+
+
+class UsageError(Exception):
+    """The command line is wrong; the text is ready to print."""
+
+
+class CommandParser(argparse.ArgumentParser):
+    """An ArgumentParser without abbreviations whose errors are one sentence, raised as UsageError."""
+
+    def __init__(self, **kwargs: Any) -> None:
+        kwargs.setdefault("formatter_class", _HelpFormatter)
+        super().__init__(allow_abbrev=False, **kwargs)
+
+    def parse_known_args(self, args: Any = None, namespace: Any = None) -> tuple[Any, list[str]]:
+        """As argparse's, but what is not known is an error here, where this command's own options are."""
+        parsed, extras = super().parse_known_args(args, namespace)
+        if extras:
+            self.error(self._unknown(extras[0]))
+        return parsed, extras
+
+    def error(self, message: str) -> NoReturn:
+        """Raises UsageError."""
+        raise UsageError(f"{self.prog}: {message} (see '{self.prog} --help')")
+
+    def _check_value(self, action: argparse.Action, value: Any) -> None:
+        if action.choices is not None and value not in action.choices:
+            what = "/".join(action.option_strings) or "command"
+            self.error(f"unknown {what} '{value}': {did_you_mean(str(value), map(str, action.choices))}")
+
+    def _unknown(self, argument: str) -> str:
+        if not argument.startswith("-") or argument == "-":
+            return f"unexpected argument '{argument}'"
+        name = argument.split("=", 1)[0]
+        options = [option for action in self._actions for option in action.option_strings if option.startswith("--")]
+        return f"unknown option '{name}': {did_you_mean(name, options)}"
+
+
+class _HelpFormatter(argparse.RawDescriptionHelpFormatter):
+    """Keeps the line breaks of examples; leaves a wider column for options."""
+
+    def __init__(self, prog: str) -> None:
+        super().__init__(prog, max_help_position=32, width=min(110, os.get_terminal_size().columns if os.isatty(1) else 110))
+
+
+def did_you_mean(name: str, known: Iterable[str]) -> str:
+    """The nearest of `known`, or all of them."""
+    known = list(known)
+    near = difflib.get_close_matches(name, known, n=1, cutoff=0.5)
+    return f"did you mean '{near[0]}'?" if near else f"there is {', '.join(known)}"
+
+
+def add_client_options(parser: argparse.ArgumentParser, settings: str = "client settings") -> None:
+    """What every command that talks to a broker takes."""
+    parser.add_argument(
+        "-b",
+        "--bootstrap-server",
+        metavar="HOST:PORT",
+        default=os.environ.get(BOOTSTRAP_SERVER_VARIABLE) or f"127.0.0.1:{DEFAULT_PORT}",
+        help=f"the broker (default: ${BOOTSTRAP_SERVER_VARIABLE}, else 127.0.0.1:{DEFAULT_PORT})",
+    )
+    parser.add_argument(
+        "-X",
+        dest="settings",
+        metavar="NAME=VALUE",
+        action="append",
+        default=[],
+        help=f"{settings} by Kafka's names, such as -X default.api.timeout.ms=5000; may be repeated",
+    )
+
+
+def client_config(args: argparse.Namespace, kind: type[C], defaults: Mapping[str, object] | None = None) -> C:
+    """The settings of a command: `defaults` of the command < -X < --bootstrap-server. Raises UsageError."""
+    return checked(args, lambda: from_mapping(kind, client_settings(args, defaults), where="(option -X)"))
+
+
+def client_settings(args: argparse.Namespace, defaults: Mapping[str, object] | None = None) -> dict[str, object]:
+    """As `client_config`, by name and unchecked. Raises UsageError."""
+    given = pairs(args, "-X", args.settings)
+    if "bootstrap.servers" in given:
+        raise usage_error(args, "give bootstrap.servers by --bootstrap-server")
+    return {**(defaults or {}), **given, "bootstrap.servers": args.bootstrap_server}
+
+
+def checked(args: argparse.Namespace, make: Callable[[], T]) -> T:
+    """What `make` returns; a ConfigError that it raises is a mistake in the command line. Raises UsageError."""
+    try:
+        return make()
+    except ConfigError as error:
+        raise usage_error(args, error.message) from None
+
+
+def pairs(args: argparse.Namespace, option: str, given: Sequence[str], *, what: str = "NAME=VALUE") -> dict[str, str]:
+    """`given` entries such as "a=b" as a mapping; the last of a name counts. Raises UsageError."""
+    found = {}
+    for entry in given:
+        name, equals, value = entry.partition("=")
+        if not equals or not name:
+            raise usage_error(args, f"{option} takes {what}, not '{entry}'")
+        found[name] = value
+    return found
+
+
+def usage_error(args: argparse.Namespace, message: str) -> UsageError:
+    """A mistake in the command line that argparse can not see."""
+    prog = " ".join(word for word in ("brokerd", args.command, getattr(args, "verb", None)) if word)
+    return UsageError(f"{prog}: {message} (see '{prog} --help')")

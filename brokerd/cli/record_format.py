@@ -1,0 +1,146 @@
+"""How `brokerd consume` prints records: a format in kcat's letters, or one JSON object per line. No I/O lives here.
+
+Formats of keys and values alone are made of whole columns; the others, record by record, for eyes and for small tools.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import re
+from collections.abc import Callable, Sequence
+from typing import Any, TypeAlias
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from brokerd.client.fetched import LOG_APPEND_TIME, FetchedBatch
+from brokerd.errors import ConfigError
+
+Printer: TypeAlias = "Callable[[FetchedBatch], bytes | pa.Buffer]"
+_TIMESTAMP_TYPES = ("CreateTime", "LogAppendTime")
+_TOKEN = re.compile(r"%(.)|([^%]+)", re.DOTALL)
+_NULL = b""
+LETTERS = {
+    "s": "value",
+    "S": "size of the value in bytes (-1: null)",
+    "k": "key",
+    "K": "size of the key in bytes (-1: null)",
+    "h": "headers, as name=value,name=value",
+    "t": "topic",
+    "p": "partition",
+    "o": "offset",
+    "T": "timestamp, ms since 1970",
+    "%": "a percent sign",
+}
+
+
+def format_printer(template: str, topic: str) -> Printer:
+    """Prints records by a format such as "%o %k: %s\\n". Raises ConfigError naming an unknown letter."""
+    tokens = _tokens(template)
+    if all(kind in ("text", "s", "k") for kind, _ in tokens):
+        return lambda batch: _columns_joined(batch, tokens)
+    return lambda batch: b"".join(_row(tokens, topic, batch, record) for record in _rows(batch))
+
+
+def json_printer(topic: str) -> Printer:
+    """Prints one JSON object per line. Bytes that are no UTF-8 text stand in `key_base64` and `value_base64`."""
+
+    def lines(batch: FetchedBatch) -> bytes:
+        kind = _TIMESTAMP_TYPES[batch.timestamp_type == LOG_APPEND_TIME]
+        return b"".join(
+            json.dumps(_document(topic, batch.tp.partition, kind, record), ensure_ascii=False).encode() + b"\n"
+            for record in _rows(batch)
+        )
+
+    return lines
+
+
+def _tokens(template: str) -> list[tuple[str, bytes]]:
+    """The format as ("text", bytes) and (letter, b"")."""
+    tokens: list[tuple[str, bytes]] = []
+    at = 0
+    while at < len(template):
+        found = _TOKEN.match(template, at)
+        if found is None:
+            raise ConfigError("the format ends with a single '%': write '%%' for a percent sign")
+        letter, text = found.groups()
+        if letter is not None and letter not in LETTERS:
+            raise ConfigError(f"unknown letter '%{letter}' in the format: there is {', '.join('%' + one for one in LETTERS)}")
+        tokens.append(("text", b"%" if letter == "%" else text.encode()) if letter in (None, "%") else (letter, b""))
+        at = found.end()
+    return tokens
+
+
+def _columns_joined(batch: FetchedBatch, tokens: Sequence[tuple[str, bytes]]) -> pa.Buffer | bytes:
+    columns = {"k": "key", "s": "value"}
+    parts = [
+        pa.scalar(text, pa.large_binary())
+        if kind == "text"
+        else pc.fill_null(batch.arrow_batch.column(columns[kind]), _NULL).cast(pa.large_binary())
+        for kind, text in tokens
+    ]
+    if not any(kind != "text" for kind, _ in tokens):
+        return b"".join(text for _, text in tokens) * batch.record_count
+    joined = pc.binary_join_element_wise(*parts, pa.scalar(b"", pa.large_binary()))
+    offsets = joined.buffers()[1]
+    first, end = (int.from_bytes(offsets.slice(8 * (joined.offset + row), 8), "little") for row in (0, len(joined)))
+    return joined.buffers()[2].slice(first, end - first)
+
+
+def _rows(batch: FetchedBatch) -> Sequence[dict[str, Any]]:
+    timestamp = batch.arrow_batch.schema.get_field_index("timestamp")
+    plain = batch.arrow_batch.set_column(timestamp, "timestamp", batch.arrow_batch.column(timestamp).cast(pa.int64()))
+    return plain.append_column("offset", batch.offsets).to_pylist()  # type: ignore[no-any-return]
+
+
+def _row(tokens: Sequence[tuple[str, bytes]], topic: str, batch: FetchedBatch, record: dict[str, Any]) -> bytes:
+    return b"".join(text if kind == "text" else _letter(kind, topic, batch.tp.partition, record) for kind, text in tokens)
+
+
+def _letter(kind: str, topic: str, partition: int, record: dict[str, Any]) -> bytes:
+    key: bytes | None = record["key"]
+    value: bytes | None = record["value"]
+    if kind == "s":
+        return value or _NULL
+    if kind == "k":
+        return key or _NULL
+    if kind == "h":
+        return b",".join(header["key"].encode() + b"=" + (header["value"] or _NULL) for header in record["headers"] or ())
+    numbers = {
+        "S": -1 if value is None else len(value),
+        "K": -1 if key is None else len(key),
+        "p": partition,
+        "o": record["offset"],
+        "T": _timestamp_ms(record),
+    }
+    return topic.encode() if kind == "t" else str(numbers[kind]).encode()
+
+
+def _timestamp_ms(record: dict[str, Any]) -> int:
+    timestamp_us: int | None = record["timestamp"]
+    return -1 if timestamp_us is None else timestamp_us // 1_000
+
+
+def _document(topic: str, partition: int, timestamp_type: str, record: dict[str, Any]) -> dict[str, Any]:
+    document = {
+        "topic": topic,
+        "partition": partition,
+        "offset": record["offset"],
+        "timestamp": _timestamp_ms(record),
+        "timestamp_type": timestamp_type,
+        **_text_or_base64("key", record["key"]),
+        **_text_or_base64("value", record["value"]),
+    }
+    if record["headers"]:
+        document["headers"] = [{"key": header["key"], **_text_or_base64("value", header["value"])} for header in record["headers"]]
+    return document
+
+
+def _text_or_base64(name: str, data: bytes | None) -> dict[str, str | None]:
+    if data is None:
+        return {name: None}
+    try:
+        return {name: data.decode()}
+    except UnicodeDecodeError:
+        return {f"{name}_base64": base64.b64encode(data).decode()}

@@ -1,0 +1,80 @@
+"""Where `brokerd consume` begins and ends: the --offset option, resolved against a topic. Parsing is pure."""
+
+from __future__ import annotations
+
+import datetime
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from brokerd.client.blocking import BlockingClient
+from brokerd.client.metadata import TopicInfo
+from brokerd.client.offsets import OffsetSpec, Wanted
+from brokerd.client.positions import FetchRange
+from brokerd.errors import ConfigError, WireError
+from brokerd.ids import TopicIdPartition
+
+_NO_SUCH_RECORD = -1
+_MS_PER_S = 1_000
+
+
+class StartOffset(NamedTuple):
+    """Where to begin: at `wanted` (an end, or a time), `shift` records from there; or at the offset `exact`."""
+
+    wanted: Wanted
+    shift: int = 0
+    exact: int | None = None
+
+
+def parse_offset(text: str) -> StartOffset:
+    """beginning | end | N | -N (the last N of each partition) | @TIME (ms since 1970, or ISO 8601). Raises ConfigError."""
+    if text in ("beginning", "earliest"):
+        return StartOffset(OffsetSpec.EARLIEST)
+    if text in ("end", "latest"):
+        return StartOffset(OffsetSpec.LATEST)
+    if text.startswith("@"):
+        return StartOffset(_timestamp_ms(text[1:]))
+    if text.removeprefix("-").isdecimal():
+        number = int(text)
+        return (
+            StartOffset(OffsetSpec.LATEST, shift=number) if text.startswith("-") else StartOffset(OffsetSpec.EARLIEST, exact=number)
+        )
+    raise ConfigError(f"--offset takes beginning, end, N, -N (the last N) or @TIME, not '{text}'")
+
+
+def _timestamp_ms(text: str) -> int:
+    if text.isdecimal():
+        return int(text)
+    try:
+        moment = datetime.datetime.fromisoformat(text)
+    except ValueError:
+        raise ConfigError(f"--offset @TIME takes ms since 1970 or ISO 8601 such as @2026-01-31T12:00:00Z, not '@{text}'") from None
+    return round((moment if moment.tzinfo else moment.astimezone()).timestamp() * _MS_PER_S)
+
+
+def ranges_of(
+    client: BlockingClient, topic: TopicInfo, partitions: Sequence[int], start: StartOffset, *, to_end: bool, isolation: str
+) -> list[FetchRange]:
+    """One range per partition: from `start`, to today's end or for ever. Raises the broker's error of any partition."""
+    tps = [TopicIdPartition(topic.topic_id, partition) for partition in partitions]
+    earliest = _offsets(client, tps, OffsetSpec.EARLIEST, isolation)
+    latest = _offsets(client, tps, OffsetSpec.LATEST, isolation)
+    wanted = earliest if start.wanted is OffsetSpec.EARLIEST else latest
+    if not isinstance(start.wanted, OffsetSpec):
+        found = _offsets(client, tps, start.wanted, isolation)
+        wanted = {tp: latest[tp] if offset == _NO_SUCH_RECORD else offset for tp, offset in found.items()}
+    ranges = []
+    for tp in tps:
+        first = start.exact if start.exact is not None else max(earliest[tp], wanted[tp] + start.shift)
+        ranges.append(FetchRange(tp, first, latest[tp] if to_end else None))
+    return ranges
+
+
+def _offsets(
+    client: BlockingClient, tps: Sequence[TopicIdPartition], wanted: Wanted, isolation: str
+) -> dict[TopicIdPartition, int]:
+    offsets = {}
+    for tp, answer in client.list_offsets(dict.fromkeys(tps, wanted), isolation).items():
+        if isinstance(answer, WireError):
+            raise answer
+        offsets[tp] = answer.offset
+    return offsets

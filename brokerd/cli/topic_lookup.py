@@ -1,0 +1,34 @@
+"""Topics by name, as people type them: a name that does not exist gets the nearest one that does."""
+
+from __future__ import annotations
+
+import difflib
+
+from brokerd.client.blocking import BlockingClient
+from brokerd.client.metadata import TopicInfo
+from brokerd.errors import UnknownTopicOrPartitionError, WireError
+
+
+def find_topic(client: BlockingClient, name: str) -> TopicInfo:
+    """The topic of this name. Raises UnknownTopicOrPartitionError with the nearest name, and the broker's other errors."""
+    metadata = client.metadata([name])
+    if name in metadata.errors:
+        raise with_nearest_name(client, name, metadata.errors[name])
+    return metadata.topic(name)
+
+
+def with_nearest_name(client: BlockingClient, name: str, error: WireError, *, may_create: bool = True) -> WireError:
+    """`error`; if it is that there is no such topic, with the nearest name, or (`may_create`) how to make one."""
+    if not isinstance(error, UnknownTopicOrPartitionError):
+        return error
+    known = [topic.name for topic in client.metadata(None).topics.values() if not topic.is_internal]
+    near = difflib.get_close_matches(name, known, n=1, cutoff=0.5)
+    creation = f": create it with 'brokerd topics create {name} --partitions N'" if may_create else ""
+    return UnknownTopicOrPartitionError(f"there is no topic '{name}'" + (f": did you mean '{near[0]}'?" if near else creation))
+
+
+def check_partition(topic: TopicInfo, partition: int) -> None:
+    """Raises UnknownTopicOrPartitionError if the topic has no such partition."""
+    if not 0 <= partition < topic.partition_count:
+        last = topic.partition_count - 1
+        raise UnknownTopicOrPartitionError(f"topic '{topic.name}' has partitions 0 to {last}, no {partition}")

@@ -1,0 +1,252 @@
+"""Goal: what a person does at a terminal works against a real broker, and says what it did. Method: `main` in this process
+against a daemon; a real process where signals and pipes matter.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from brokerd.cli import main
+from tests.support.daemon import DaemonProcess, RunningDaemon, running_daemon
+
+BROKERD = [sys.executable, "-m", "brokerd"]
+
+
+@pytest.fixture(scope="module")
+def daemon(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningDaemon]:
+    with running_daemon(tmp_path_factory.mktemp("cli") / "data") as daemon:
+        yield daemon
+
+
+@pytest.fixture(autouse=True)
+def _bootstrap(daemon: RunningDaemon, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("BROKERD_BOOTSTRAP_SERVER", daemon.address)
+
+
+class Terminal:
+    """Runs commands; the exit code, standard output and standard error of the last."""
+
+    def __init__(self, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+        self._capfd = capfd
+        self._monkeypatch = monkeypatch
+
+    def run(self, *arguments: str, stdin: bytes = b"") -> tuple[int, str, str]:
+        self._monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(stdin)))
+        code = main(list(arguments))
+        out, err = self._capfd.readouterr()
+        return code, out, err
+
+
+@pytest.fixture
+def terminal(capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Terminal:
+    return Terminal(capfd, monkeypatch)
+
+
+def test_topics_from_creation_to_deletion(terminal: Terminal) -> None:
+    assert terminal.run("topics", "create", "life", "--partitions", "2", "--config", "retention.ms=5000") == (
+        0,
+        "created topic 'life' with 2 partitions\n",
+        "",
+    )
+    assert terminal.run("topics", "create", "life") == (1, "", "brokerd: topic 'life' exists already\n")
+    assert terminal.run("topics", "create", "life", "--if-not-exists") == (
+        0,
+        "topic 'life' exists already, with 2 partitions: nothing to do\n",
+        "",
+    )
+    assert "life\n" in terminal.run("topics", "list")[1]
+    assert terminal.run("topics", "alter", "life", "-p", "3", "-c", "segment.bytes=8192", "--delete-config", "retention.ms")[1] == (
+        "changed topic 'life': partitions 2 -> 3, segment.bytes=8192, retention.ms as the broker's\n"
+    )
+    described = terminal.run("topics", "describe", "life")[1]
+    assert described.startswith("topic life: 3 partitions, 0 records, 0 B, id ")
+    assert "set: segment.bytes=8192\n" in described
+    (document,) = json.loads(terminal.run("topics", "describe", "life", "--json")[1])
+    assert document["configs"]["segment.bytes"] == {"value": "8192", "is_default": False}
+    assert [partition["high_watermark"] for partition in document["partitions"]] == [0, 0, 0]
+    assert terminal.run("topics", "delete", "life") == (0, "deleted topic 'life'\n", "")
+    assert terminal.run("topics", "delete", "life", "--if-exists") == (0, "there is no topic 'life': nothing to do\n", "")
+
+
+def test_alter_changes_nothing_if_any_part_is_wrong(terminal: Terminal) -> None:
+    terminal.run("topics", "create", "half", "-p", "1")
+    code, _, error = terminal.run("topics", "alter", "half", "-p", "4", "-c", "retention.mss=1")
+    assert (code, error) == (1, "brokerd: unknown setting 'retention.mss' (topic setting): did you mean 'retention.ms'?\n")
+    assert "half: 1 partition," in terminal.run("topics", "describe", "half")[1]
+
+
+def test_dry_run_creates_nothing(terminal: Terminal) -> None:
+    assert terminal.run("topics", "create", "dry", "--dry-run")[:2] == (0, "topic 'dry' can be created\n")
+    assert "dry\n" not in terminal.run("topics", "list")[1]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (["topics", "create", "bad name"], "'bad name' can not be a topic's name: only letters"),
+        (
+            ["topics", "create", "t", "-p", "1000000"],
+            "topic 't' can not have 1000000 partitions: max.partitions.per.topic is 10000",
+        ),
+        (["topics", "describe", "known-topik"], "there is no topic 'known-topik': did you mean 'known-topic'?"),
+        (["topics", "delete", "zzz"], "there is no topic 'zzz'\n"),
+        (["consume", "known-topci"], "there is no topic 'known-topci': did you mean 'known-topic'?"),
+        (["consume", "zzz"], "there is no topic 'zzz': create it with 'brokerd topics create zzz --partitions N'"),
+        (["consume", "known-topic", "-p", "7"], "topic 'known-topic' has partitions 0 to 0, no 7"),
+        (["consume", "known-topic", "-o", "99"], "fetch_offset is 99, but known-topic partition 0 holds offsets 0 to 0"),
+        (["produce", "zzz"], "there is no topic 'zzz': create it with"),
+        (["produce", "known-topic", "-p", "7"], "topic 'known-topic' has partitions 0 to 0, no 7"),
+        (["produce", "known-topic", "--file", "/no/such"], "can not read /no/such: No such file or directory"),
+    ],
+)
+def test_failure_is_one_sentence(terminal: Terminal, arguments: list[str], sentence: str) -> None:
+    terminal.run("topics", "create", "known-topic", "-p", "1", "--if-not-exists")
+    code, out, error = terminal.run(*arguments, stdin=b"x\n")
+    assert (code, out) == (1, "")
+    assert error.startswith("brokerd: " + sentence)
+    assert error.count("\n") == 1
+
+
+def test_lines_are_written_and_read_back(terminal: Terminal) -> None:
+    terminal.run("topics", "create", "lines", "-p", "1")
+    data = b"k1\t1\nno key\nk1\t2\n\nk3\tNULL\nlast"
+    written = terminal.run("produce", "lines", "-K", "\\t", "-Z", "NULL", "-H", "source=test", stdin=data)
+    assert written == (0, "", "6 records written to topic 'lines'\n")
+    assert terminal.run("consume", "lines", "--exit") == (
+        0,
+        "1\nno key\n2\n\n\nlast\n",
+        "6 records from 1 partition of topic 'lines'\n",
+    )
+    assert terminal.run("consume", "lines", "-e", "-q", "-K", ":")[1] == "k1:1\n:no key\nk1:2\n:\nk3:\n:last\n"
+    assert terminal.run("consume", "lines", "-e", "-f", "%p/%o %k=%s [%h];", "-n", "1")[1] == "0/0 k1=1 [source=test];"
+    documents = [json.loads(line) for line in terminal.run("consume", "lines", "-e", "--json")[1].splitlines()]
+    assert [document["offset"] for document in documents] == list(range(6))
+    assert [document["key"] for document in documents] == ["k1", None, "k1", None, "k3", None]
+    assert [document["value"] for document in documents] == ["1", "no key", "2", "", None, "last"]
+    assert documents[0]["headers"] == [{"key": "source", "value": "test"}]
+
+
+@pytest.mark.parametrize(
+    ("where", "values"),
+    [
+        ("beginning", "0 1 2 3 4"),
+        ("end", ""),
+        ("3", "3 4"),
+        ("-2", "3 4"),
+        ("-99", "0 1 2 3 4"),
+        ("@0", "0 1 2 3 4"),
+        ("@9999-01-01", ""),
+    ],
+)
+def test_offset_option(terminal: Terminal, where: str, values: str) -> None:
+    if terminal.run("topics", "create", "where", "-p", "1", "--if-not-exists")[1].startswith("created"):
+        terminal.run("produce", "where", stdin=b"0\n1\n2\n3\n4\n")
+    code, out, _ = terminal.run("consume", "where", "-e", "-o", where)
+    assert code == 0
+    assert out.split() == values.split()
+
+
+def test_partitions_of_producer_and_consumer(terminal: Terminal) -> None:
+    terminal.run("topics", "create", "parts", "-p", "3")
+    terminal.run("produce", "parts", "-p", "1", stdin=b"a\nb\n")
+    terminal.run("produce", "parts", "-p", "2", stdin=b"c\n")
+    assert terminal.run("consume", "parts", "-e", "-p", "1")[1] == "a\nb\n"
+    assert terminal.run("consume", "parts", "-e", "-p", "2", "-p", "0")[1] == "c\n"
+    assert sorted(terminal.run("consume", "parts", "-e", "-f", "%p%s ")[1].split()) == ["1a", "1b", "2c"]
+
+
+def test_many_lines_are_all_there_and_in_order(terminal: Terminal, tmp_path: Path) -> None:
+    terminal.run("topics", "create", "many", "-p", "4")
+    numbers = tmp_path / "numbers"
+    numbers.write_text("".join(f"{number}\n" for number in range(200_000)))
+    assert terminal.run("produce", "many", "--file", str(numbers))[2] == "200000 records written to topic 'many'\n"
+    by_partition: dict[str, list[int]] = {}
+    for line in terminal.run("consume", "many", "-e", "-q", "-f", "%p %s\n")[1].splitlines():
+        partition, number = line.split()
+        by_partition.setdefault(partition, []).append(int(number))
+    assert all(numbers == sorted(numbers) for numbers in by_partition.values())
+    assert sorted(number for numbers in by_partition.values() for number in numbers) == list(range(200_000))
+
+
+def test_oversized_record_names_the_limit(terminal: Terminal) -> None:
+    terminal.run("topics", "create", "small", "-p", "1", "-c", "max.message.bytes=2000")
+    code, _, error = terminal.run("produce", "small", stdin=b"x" * 5_000)
+    assert code == 1
+    assert "exceeds the topic's max.message.bytes (2000)" in error
+    code, _, error = terminal.run("produce", "small", stdin=b"x" * 9_000_000)
+    assert code == 1
+    assert "max.request.size (8388608)" in error
+
+
+def test_consume_stops_after_silence(terminal: Terminal) -> None:
+    terminal.run("topics", "create", "silent", "-p", "1")
+    assert terminal.run("consume", "silent", "--timeout-ms", "50")[::2] == (0, "0 records from 1 partition of topic 'silent'\n")
+
+
+def test_dump_log_and_doctor(terminal: Terminal, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    data_dir = tmp_path / "data"
+    with running_daemon(data_dir) as own:
+        monkeypatch.setenv("BROKERD_BOOTSTRAP_SERVER", own.address)
+        terminal.run("topics", "create", "dumped", "-p", "1")
+        terminal.run("produce", "dumped", "-K", ":", stdin=b"k:one\n:two\n")
+        code, _, error = terminal.run("doctor", str(data_dir))
+        assert (code, "is locked" in error) == (1, True)
+    assert terminal.run("doctor", str(data_dir)) == (0, f"{data_dir}: all in order, nothing to do\n", "")
+    assert json.loads(terminal.run("doctor", str(data_dir), "--json")[1]) == []
+    out = terminal.run("dump-log", str(data_dir), "--print-data")[1]
+    assert "offsets 0-1, 2 records" in out
+    assert "value two" in out
+    assert "durable_end 2" in out
+    entries = [json.loads(line) for line in terminal.run("dump-log", str(data_dir), "--json", "--print-data")[1].splitlines()]
+    (batch,) = (entry for entry in entries if entry["type"] == "batch")
+    assert [record["value"] for record in batch["records"]] == ["one", "two"]
+    (log,) = data_dir.glob("*/*.log")
+    spoilt = bytearray(log.read_bytes())
+    spoilt[-9] ^= 1
+    log.write_bytes(spoilt)
+    assert "PROBLEM at byte 0, offset 0: payload_crc does not match" in terminal.run("dump-log", str(log), "--print-data")[1]
+    code, out, _ = terminal.run("doctor", str(data_dir))
+    assert code == 1
+    assert "error: dumped-0 at offset 0" in out
+    assert terminal.run("dump-log", "/no/such/path")[0] == 1
+
+
+def test_follower_prints_what_comes_rides_over_a_restart_and_ends_by_ctrl_c(tmp_path: Path) -> None:
+    with DaemonProcess(tmp_path / "data") as daemon:
+        env = {**os.environ, "BROKERD_BOOTSTRAP_SERVER": daemon.address}
+        subprocess.run([*BROKERD, "topics", "create", "t", "-p", "1"], env=env, check=True, stdout=subprocess.DEVNULL, timeout=60)
+        follower = subprocess.Popen(
+            [*BROKERD, "consume", "t", "--from-beginning"], env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        )
+        assert follower.stdout is not None
+        for value in ("before", "after"):
+            subprocess.run([*BROKERD, "produce", "t", "-q"], env=env, input=value, text=True, check=True, timeout=60)
+            assert follower.stdout.readline() == value + "\n"
+            if value == "before":
+                daemon.kill()
+                daemon.restart()
+        follower.send_signal(signal.SIGINT)
+        out, err = follower.communicate(timeout=60)
+    assert (follower.returncode, out, err) == (130, "", "")
+
+
+def test_reader_that_goes_away_is_no_trouble(daemon: RunningDaemon, terminal: Terminal) -> None:
+    terminal.run("topics", "create", "pipe", "-p", "1")
+    terminal.run("produce", "pipe", stdin=b"line\n" * 200_000)
+    consumer = subprocess.Popen([*BROKERD, "consume", "pipe", "-e"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    assert consumer.stdout is not None
+    assert consumer.stderr is not None
+    assert consumer.stdout.readline() == "line\n"
+    consumer.stdout.close()
+    assert consumer.stderr.read() == ""
+    consumer.stderr.close()
+    assert consumer.wait(60) == 141

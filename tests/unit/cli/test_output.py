@@ -1,0 +1,30 @@
+"""Goal: tables align, sizes are readable."""
+
+from __future__ import annotations
+
+import pytest
+
+from brokerd.cli.output import counted, size_text, table
+
+
+def test_table_aligns_numbers_right_and_text_left() -> None:
+    assert table(("NAME", "N"), [("a", 1), ("bcdef", 1000)], indent=" ").splitlines() == [
+        " NAME      N",
+        " a         1",
+        " bcdef  1000",
+    ]
+
+
+def test_table_without_rows_is_its_headings() -> None:
+    assert table(("A", "B"), []) == "A  B"
+
+
+@pytest.mark.parametrize(
+    ("size_bytes", "text"), [(0, "0 B"), (1023, "1023 B"), (1536, "1.5 KiB"), (1 << 30, "1.0 GiB"), (1 << 60, "1048576.0 TiB")]
+)
+def test_size(size_bytes: int, text: str) -> None:
+    assert size_text(size_bytes) == text
+
+
+def test_counted() -> None:
+    assert [counted(count, "record") for count in (0, 1, 2)] == ["0 records", "1 record", "2 records"]

@@ -1,0 +1,106 @@
+"""Goal: a wrong command line is one sentence that names the nearest right word, and exit code 2; help needs nothing heavy."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+from brokerd.cli import COMMANDS, main
+from brokerd.cli.parser import did_you_mean
+
+CREATE = "brokerd topics create"
+LIST = "brokerd topics list"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "prog", "problem"),
+    [
+        ([], "brokerd", "the following arguments are required: COMMAND"),
+        (["topcs"], "brokerd", "unknown command 'topcs': did you mean 'topics'?"),
+        (["topics", "crate", "x"], "brokerd topics", "unknown command 'crate': did you mean 'create'?"),
+        (["topics", "create", "x", "--partition=3"], CREATE, "unknown option '--partition': did you mean '--partitions'?"),
+        (["topics", "create", "x", "--part", "3"], CREATE, "unknown option '--part': did you mean '--partitions'?"),
+        (["topics", "list", "x"], LIST, "unexpected argument 'x'"),
+        (["topics", "create", "x", "-p", "many"], CREATE, "argument -p/--partitions: invalid int value: 'many'"),
+        (["topics", "create", "x", "-p", "-1"], CREATE, "--partitions must be at least 1, not -1"),
+        (["topics", "create", "x", "-c", "retention.ms"], CREATE, "--config takes NAME=VALUE, not 'retention.ms'"),
+        (["topics", "alter", "x"], "brokerd topics alter", "nothing to change: give --partitions, --config or --delete-config"),
+        (["topics", "list", "-X", "client.ids=5"], LIST, "unknown setting 'client.ids' (option -X): did you mean 'client.id'?"),
+        (["consume", "t", "-X", "check.crcs=5"], "brokerd consume", "check.crcs must be true or false, not '5' (option -X)"),
+        (["consume", "t", "-X", "bootstrap.servers=h:1"], "brokerd consume", "give bootstrap.servers by --bootstrap-server"),
+        (
+            ["consume", "t", "-o5", "--from-beginning"],
+            "brokerd consume",
+            "--offset and --from-beginning contradict each other: give one",
+        ),
+        (
+            ["consume", "t", "-o", "soon"],
+            "brokerd consume",
+            "--offset takes beginning, end, N, -N (the last N) or @TIME, not 'soon'",
+        ),
+        (["consume", "t", "-n", "0"], "brokerd consume", "--max-messages must be at least 1, not 0"),
+        (["consume", "t", "-f", "%"], "brokerd consume", "the format ends with a single '%': write '%%' for a percent sign"),
+        (["produce", "t", "--acks", "2"], "brokerd produce", "unknown --acks '2': there is all, 1, 0"),
+        (["produce", "t", "-K", ""], "brokerd produce", "--key-separator must not be empty"),
+        (["produce", "t", "-H", "x"], "brokerd produce", "--header takes NAME=VALUE, not 'x'"),
+        (
+            ["produce", "t", "-X", "linger.ms=-1"],
+            "brokerd produce",
+            "linger.ms must be between 0 and 2147483647, not -1 (option -X)",
+        ),
+    ],
+)
+def test_wrong_command_line_is_one_sentence(
+    arguments: list[str], prog: str, problem: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("BROKERD_BOOTSTRAP_SERVER", "127.0.0.1:1")
+    assert main(arguments) == 2
+    assert capsys.readouterr() == ("", f"{prog}: {problem} (see '{prog} --help')\n")
+
+
+@pytest.mark.parametrize("arguments", [["--help"], *([name, "--help"] for name in COMMANDS), ["topics", "create", "--help"]])
+def test_help_is_printed_with_an_example(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(arguments)
+    assert ended.value.code == 0
+    text = capsys.readouterr().out
+    assert text.startswith("usage: brokerd")
+    assert max(len(line) for line in text.splitlines()) <= 130
+
+
+def test_help_imports_neither_grpc_nor_arrow() -> None:
+    program = (
+        "import sys; from brokerd.cli import main\n"
+        "try: main(sys.argv[1:])\n"
+        "except SystemExit: pass\n"
+        "print([name for name in ('grpc', 'pyarrow', 'numpy', 'google.protobuf') if name in sys.modules])"
+    )
+    for arguments in (["--help"], ["topics", "--help"], ["consume", "--help"], ["produce", "--help"], ["start", "--help"]):
+        done = subprocess.run([sys.executable, "-c", program, *arguments], capture_output=True, text=True, timeout=60, check=True)
+        assert done.stdout.splitlines()[-1] == "[]", arguments
+
+
+def test_did_you_mean_names_all_where_nothing_is_near() -> None:
+    assert did_you_mean("zzz", ["start", "topics"]) == "there is start, topics"
+    assert did_you_mean("strat", ["start", "topics"]) == "did you mean 'start'?"
+
+
+def test_address_of_the_broker_option_wins_over_environment(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("BROKERD_BOOTSTRAP_SERVER", "environment")
+    assert main(["topics", "list"]) == 1
+    assert main(["topics", "list", "--bootstrap-server", "option"]) == 1
+    assert capsys.readouterr().err.splitlines() == [
+        "brokerd: bootstrap.servers must be host:port (several separated by commas), not 'environment'",
+        "brokerd: bootstrap.servers must be host:port (several separated by commas), not 'option'",
+    ]
+
+
+def test_unreachable_broker_is_one_sentence_with_address_and_time(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["topics", "list", "-b", "127.0.0.1:1", "-X", "default.api.timeout.ms=100", "-X", "retry.backoff.ms=10"]) == 1
+    error = capsys.readouterr().err
+    assert error.startswith("brokerd: no broker answered at 127.0.0.1:1 in 0.")
+    assert error.count("\n") == 1
