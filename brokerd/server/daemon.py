@@ -59,6 +59,11 @@ class Daemon:
         assert self._broker is not None
         return self._broker
 
+    @property
+    def open_stream_count(self) -> int:
+        """Produce and fetch streams open now."""
+        return self._service.open_stream_count if self._service is not None else 0
+
     async def start(self) -> None:
         """Returns once the broker serves. Raises ListenError, DataDirectoryError, and leaves nothing open then."""
         try:
