@@ -6,6 +6,7 @@ channel arguments as the broker's. The classes below are its clients. No brokerd
 from __future__ import annotations
 
 import asyncio
+import functools
 import os
 import sys
 import tempfile
@@ -72,7 +73,7 @@ def take_seconds(address: str, messages: Sequence[bytes]) -> float:
             await stream.read()
         return time.perf_counter() - start
 
-    return asyncio.run(_on_stream(address, _TAKE, run))
+    return _loop().run_until_complete(_on_stream(address, _TAKE, run))
 
 
 def give_seconds(address: str, total_bytes: int) -> float:
@@ -90,7 +91,7 @@ def give_seconds(address: str, total_bytes: int) -> float:
                 await stream.write(b"%d" % sizes[number + ahead])
         return time.perf_counter() - start
 
-    return asyncio.run(_on_stream(address, _GIVE, run))
+    return _loop().run_until_complete(_on_stream(address, _GIVE, run))
 
 
 def sync_latencies(address: str, message: bytes, count: int) -> list[float]:
@@ -105,7 +106,13 @@ def sync_latencies(address: str, message: bytes, count: int) -> list[float]:
             taken.append(time.perf_counter() - start)
         return taken
 
-    return asyncio.run(_on_stream(address, _SYNC, run))
+    return _loop().run_until_complete(_on_stream(address, _SYNC, run))
+
+
+@functools.cache
+def _loop() -> asyncio.AbstractEventLoop:
+    """One loop for all calls: grpc.aio does not like them to come and go."""
+    return asyncio.new_event_loop()
 
 
 async def _on_stream(address: str, method: str, run: Callable[[Any], Awaitable[T]]) -> T:
