@@ -18,13 +18,11 @@ from pyspark.sql.datasource import (
 )
 
 from brokerd.client.cache import lease_client
-from brokerd.client.produce_transport import GrpcProduceTransport
-from brokerd.clock import SystemClock
-from brokerd.config.client import ProducerConfig
 from brokerd.errors import ConfigError, UnknownTopicOrPartitionError
 from brokerd.producer.producer import Producer
 from brokerd.sink.columns import check_columns, to_records
 from brokerd.sink.options import SinkOptions, parse_sink_options
+from brokerd.sink.producers import delivered_counts, lease_producer
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,22 +94,20 @@ def write_rows(options: SinkOptions, arrow_batches: Iterator[pa.RecordBatch]) ->
 
     Raises InvalidRecordError, UnknownTopicOrPartitionError, DeliveryTimeoutError and whatever else the producer met first.
     """
-    # Leaving by an error gives up at once what is not sent yet: waiting for it would only delay Spark's next attempt.
-    with Producer(options.producer_config(), transport_factory=_transport) as producer:
+    with lease_producer(options.producer_config()) as producer:
+        before = delivered_counts(producer)
         for arrow_batch in arrow_batches:
             for rows in to_records(arrow_batch, topic=options.topic):
                 producer.send_batch(rows.topic, rows.records, rows.partitions)
             _raise_first(producer)
         producer.flush()
         _raise_first(producer)
-        rows_per_partition: dict[str, dict[int, int]] = {}
-        for tp, totals in producer.delivered().items():
-            rows_per_partition.setdefault(tp.topic, {})[tp.partition] = totals.record_count
-    return SinkCommitMessage(rows_per_partition)
-
-
-def _transport(config: ProducerConfig) -> GrpcProduceTransport:
-    return GrpcProduceTransport(config, SystemClock())
+        counts = delivered_counts(producer)
+    written: dict[str, dict[int, int]] = {}
+    for tp in sorted(counts):
+        if counts[tp] > before.get(tp, 0):
+            written.setdefault(tp.topic, {})[tp.partition] = counts[tp] - before.get(tp, 0)
+    return SinkCommitMessage(written)
 
 
 def _raise_first(producer: Producer) -> None:

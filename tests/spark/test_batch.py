@@ -1,0 +1,198 @@
+"""df.write and spark.read through a real Spark and a real broker: what comes back is what went in."""
+
+from __future__ import annotations
+
+import datetime
+from pathlib import Path
+
+import pytest
+from pyspark.errors import AnalysisException
+from pyspark.sql import SparkSession
+
+from brokerd.client.blocking import BlockingClient
+from brokerd.client.offsets import OffsetSpec
+from brokerd.ids import TopicPartition
+from tests.spark.conftest import NewTopic
+from tests.spark.pipelines import by_key, flights, flights_of_file, frame_of, in_log_order, pairs_of, read, write
+from tests.support.daemon import DaemonProcess
+
+FLIGHTS_FILE = Path(__file__).resolve().parents[3] / "shared" / "data" / "flights-20k.json"
+HEADERS_DDL = "array<struct<key:string,value:binary>>"
+
+
+@pytest.mark.parametrize("tasks", [1, 4])
+def test_round_trip_keeps_every_byte_and_the_order_of_each_key(
+    spark: SparkSession, daemon: DaemonProcess, new_topic: NewTopic, tasks: int
+) -> None:
+    given = flights_of_file(FLIGHTS_FILE) if FLIGHTS_FILE.exists() and tasks == 4 else flights(20_000)
+    topic = new_topic(4)
+    write(frame_of(spark, given, tasks=tasks), daemon.address, topic)
+    rows = read(spark, daemon.address, topic).collect()
+    assert len(rows) == len(given)
+    assert by_key(pairs_of(rows)) == by_key(given)
+    partitions_of_key: dict[bytes, set[int]] = {}
+    for row in rows:
+        partitions_of_key.setdefault(bytes(row["key"]), set()).add(row["partition"])
+    assert all(len(partitions) == 1 for partitions in partitions_of_key.values())
+    for partition in range(4):
+        offsets = [row["offset"] for row in in_log_order(rows) if row["partition"] == partition]
+        assert offsets == list(range(len(offsets)))
+
+
+def test_all_columns_come_back(spark: SparkSession, daemon: DaemonProcess, new_topic: NewTopic) -> None:
+    topic = new_topic(3)
+    moment = datetime.datetime(2026, 1, 2, 3, 4, 5, 678901, tzinfo=datetime.UTC)
+    frame = spark.createDataFrame(
+        [("k", "v", 2, moment, [("a", bytearray(b"1")), ("a", None)]), (None, None, None, None, None), ("k2", "", 0, moment, [])],
+        f"key string, value string, partition int, timestamp timestamp, headers {HEADERS_DDL}",
+    )
+    write(frame.coalesce(1), daemon.address, topic, includeHeaders="true")
+    read_frame = read(spark, daemon.address, topic, includeHeaders="true")
+    assert read_frame.columns == ["key", "value", "topic", "partition", "offset", "timestamp", "timestampType", "headers"]
+    rows = {row["key"] and bytes(row["key"]): row for row in read_frame.collect()}
+    first = rows[b"k"]
+    assert (first["topic"], first["partition"], first["offset"], first["timestampType"]) == (topic, 2, 0, 0)
+    assert bytes(first["value"]) == b"v"
+    assert first["timestamp"].timestamp() == moment.timestamp()
+    assert [(name, value and bytes(value)) for name, value in first["headers"]] == [("a", b"1"), ("a", None)]
+    assert rows[None]["value"] is None
+    assert rows[None]["headers"] == []
+    assert abs(rows[None]["timestamp"].timestamp() - datetime.datetime.now(datetime.UTC).timestamp()) < 600
+    assert (rows[b"k2"]["partition"], bytes(rows[b"k2"]["value"])) == (0, b"")
+
+
+def test_topic_column_parts_rows_and_a_topic_copies_to_another_as_it_is(
+    spark: SparkSession, daemon: DaemonProcess, new_topic: NewTopic
+) -> None:
+    left, right, copy = new_topic(1), new_topic(1), new_topic(1)
+    frame = spark.range(100).selectExpr("string(id) AS value", f"if(id % 3 = 0, '{left}', '{right}') AS topic").coalesce(1)
+    write(frame, daemon.address)
+    assert [value for _, value in pairs_of(read(spark, daemon.address, left).collect())] == [b"%d" % n for n in range(0, 100, 3)]
+    write(read(spark, daemon.address, f"{left},{right}"), daemon.address, copy)
+    assert read(spark, daemon.address, copy).count() == 100
+
+
+def test_bounds_and_splits(spark: SparkSession, daemon: DaemonProcess, new_topic: NewTopic) -> None:
+    topic = new_topic(2)
+    write(spark.range(1000).selectExpr("string(id) AS value", "int(id % 2) AS partition").coalesce(1), daemon.address, topic)
+    frame = read(
+        spark,
+        daemon.address,
+        topic,
+        startingOffsets=f'{{"{topic}": {{"0": 100, "1": -2}}}}',
+        endingOffsets=f'{{"{topic}": {{"0": -1, "1": 50}}}}',
+        maxRecordsPerPartition=90,
+    )
+    assert frame.rdd.getNumPartitions() == 6
+    rows = in_log_order(frame.collect())
+    assert [(row["partition"], row["offset"]) for row in rows] == [(0, n) for n in range(100, 500)] + [(1, n) for n in range(50)]
+
+
+def test_users_schema_prunes_columns(spark: SparkSession, daemon: DaemonProcess, new_topic: NewTopic) -> None:
+    topic = new_topic(1)
+    write(spark.range(10).selectExpr("string(id) AS value"), daemon.address, topic)
+    reader = spark.read.format("brokerd").option("bootstrap.servers", daemon.address).option("subscribe", topic)
+    rows = reader.schema("offset BIGINT NOT NULL, value BINARY").load().collect()
+    assert sorted(row["offset"] for row in rows) == list(range(10))
+
+
+def test_log_append_time_is_told(spark: SparkSession, daemon: DaemonProcess, new_topic: NewTopic) -> None:
+    topic = new_topic(1, **{"message.timestamp.type": "LogAppendTime"})
+    write(spark.sql("SELECT 'v' AS value, timestamp'2020-01-01 00:00:00' AS timestamp"), daemon.address, topic)
+    (row,) = read(spark, daemon.address, topic).collect()
+    assert row["timestampType"] == 1
+    assert row["timestamp"].year >= 2024
+
+
+def test_reads_from_a_time(spark: SparkSession, daemon: DaemonProcess, new_topic: NewTopic) -> None:
+    topic = new_topic(1)
+    for hour in range(3):
+        write(
+            spark.sql(f"SELECT '{hour}' AS value, timestamp_seconds({1_767_225_600 + 3600 * hour}) AS timestamp"),
+            daemon.address,
+            topic,
+        )
+    rows = read(spark, daemon.address, topic, startingTimestamp=(1_767_225_600 + 1800) * 1000).collect()
+    assert [value for _, value in pairs_of(rows)] == [b"1", b"2"]
+
+
+def test_empty_writes_and_reads(spark: SparkSession, daemon: DaemonProcess, new_topic: NewTopic) -> None:
+    topic = new_topic(2)
+    write(spark.range(0).selectExpr("string(id) AS value"), daemon.address, topic)
+    assert read(spark, daemon.address, topic).collect() == []
+
+
+def test_rows_of_a_mebibyte_pass(spark: SparkSession, daemon: DaemonProcess, new_topic: NewTopic) -> None:
+    topic = new_topic(2)
+    frame = spark.range(24).selectExpr("string(id % 5) AS key", "repeat(string(id % 10), 1048576) AS value").coalesce(1)
+    write(frame, daemon.address, topic)
+    sizes = read(spark, daemon.address, topic).selectExpr("length(value) AS size").collect()
+    assert [row["size"] for row in sizes] == [1_048_576] * 24
+
+
+def test_a_record_that_is_too_large_names_key_and_limit(spark: SparkSession, daemon: DaemonProcess, new_topic: NewTopic) -> None:
+    topic = new_topic(1, **{"max.message.bytes": "1024"})
+    with pytest.raises(Exception, match=r"max\.message\.bytes"):
+        write(spark.sql("SELECT 'the-key' AS key, repeat('x', 5000) AS value"), daemon.address, topic)
+
+
+@pytest.mark.parametrize(
+    ("columns", "options", "mode", "sentence"),
+    [
+        ("string(id) AS value", {"topics": "x"}, "append", "unknown option 'topics' .*did you mean 'topic'?"),
+        ("string(id) AS value", {"kafka.key.serializer": "x"}, "append", "is not accepted"),
+        ("string(id) AS value", {"linger.ms": "soon"}, "append", "linger.ms must be a whole number, not 'soon'"),
+        ("string(id) AS value", {}, "overwrite", r"a log can not be overwritten: write with \.mode\(\"append\"\)"),
+        ("string(id) AS v", {}, "append", "column 'value' is missing"),
+        ("id AS value", {}, "append", "column 'value' is bigint, but must be string or binary"),
+        ("string(id) AS value, id", {}, "append", "column 'id' is not one that the sink writes"),
+        ("string(id) AS value", {"topic": "no-such-topic"}, "append", "topic 'no-such-topic' does not exist: create it first"),
+    ],
+)
+def test_wrong_writes_fail_on_the_driver_with_a_sentence(
+    spark: SparkSession,
+    daemon: DaemonProcess,
+    new_topic: NewTopic,
+    client: BlockingClient,
+    columns: str,
+    options: dict[str, str],
+    mode: str,
+    sentence: str,
+) -> None:
+    topic = new_topic(1)
+    writer = spark.range(3).selectExpr(*columns.split(", ")).write.format("brokerd").option("bootstrap.servers", daemon.address)
+    with pytest.raises(AnalysisException, match=sentence):
+        writer.option("topic", topic).options(**options).mode(mode).save()
+    end = client.list_offsets_by_name({TopicPartition(topic, 0): OffsetSpec.LATEST})[TopicPartition(topic, 0)]
+    assert not isinstance(end, Exception)
+    assert end.offset == 0
+
+
+def test_rows_without_topic_fail_with_their_number(spark: SparkSession, daemon: DaemonProcess) -> None:
+    frame = spark.sql("SELECT 'v' AS value, CAST(NULL AS STRING) AS topic")
+    with pytest.raises(Exception, match="column 'topic' is null in 1 of 1 rows"):
+        write(frame, daemon.address)
+
+
+@pytest.mark.parametrize(
+    ("options", "sentence"),
+    [
+        ({"startingOffset": "earliest"}, "unknown option 'startingoffset' .*did you mean 'startingOffsets'?"),
+        ({"startingOffsets": "latest"}, "startingOffsets must be earliest or JSON"),
+        ({"subscribe": "no-such-topic"}, "topic 'no-such-topic' does not exist"),
+        ({"assign": "{}"}, "exactly one of subscribe, subscribePattern and assign"),
+    ],
+)
+def test_wrong_reads_fail_with_a_sentence(
+    spark: SparkSession, daemon: DaemonProcess, new_topic: NewTopic, options: dict[str, str], sentence: str
+) -> None:
+    with pytest.raises(Exception, match=sentence):
+        read(spark, daemon.address, new_topic(1), **options).collect()
+
+
+def test_unreachable_broker_says_address_and_how_long_it_tried(spark: SparkSession) -> None:
+    options = {"default.api.timeout.ms": 300}
+    with pytest.raises(Exception, match=r"127\.0\.0\.1:9"):
+        read(spark, "127.0.0.1:9", "any", **options).collect()
+    with pytest.raises(Exception, match=r"127\.0\.0\.1:9"):
+        write(spark.sql("SELECT 'v' AS value"), "127.0.0.1:9", "any", **options)

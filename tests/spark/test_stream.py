@@ -1,0 +1,182 @@
+"""readStream and writeStream: restarts from a checkpoint, limits, replays, and every way in which records can be gone."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from pyspark.errors import StreamingQueryException
+from pyspark.sql import SparkSession
+
+from brokerd.client.blocking import BlockingClient
+from brokerd.client.offsets import OffsetSpec
+from brokerd.ids import TopicIdPartition, TopicPartition
+from tests.spark.conftest import NewTopic
+from tests.spark.pipelines import (
+    Pairs,
+    by_key,
+    flights,
+    frame_of,
+    pairs_of,
+    read,
+    read_stream,
+    rows_in_files,
+    run,
+    start_to_files,
+    start_to_topic,
+    write,
+)
+from tests.support.daemon import DaemonProcess
+
+
+def numbers(first: int, end: int) -> Pairs:
+    return [(b"%d" % (number % 7), b"%d" % number) for number in range(first, end)]
+
+
+def test_stream_through_two_topics_and_a_restart_reads_everything_once(
+    spark: SparkSession, daemon: DaemonProcess, new_topic: NewTopic, tmp_path: Path
+) -> None:
+    first, second = new_topic(4), new_topic(3)
+    given = flights(20_000)
+    for part in (given[:12_000], given[12_000:]):
+        write(frame_of(spark, part), daemon.address, first)
+        copied = read_stream(spark, daemon.address, first, maxOffsetsPerTrigger=5_000).select("key", "value")
+        sizes = run(start_to_topic(copied, daemon.address, second, tmp_path / "copy"))
+        assert sum(sizes) == len(part)
+        assert max(sizes) <= 5_000
+        assert len(sizes) >= len(part) // 5_000
+    assert by_key(pairs_of(read(spark, daemon.address, second).collect())) == by_key(given)
+
+
+def test_progress_tells_offsets_and_where_the_log_ends(
+    spark: SparkSession, daemon: DaemonProcess, new_topic: NewTopic, tmp_path: Path
+) -> None:
+    topic = new_topic(1)
+    write(frame_of(spark, numbers(0, 50)), daemon.address, topic)
+    query = start_to_files(
+        read_stream(spark, daemon.address, topic, maxOffsetsPerTrigger=20), tmp_path / "progress", tmp_path / "checkpoint"
+    )
+    assert run(query) == [20, 20, 10]
+    (source,) = query.recentProgress[0].sources
+    assert json.loads(source.endOffset)[topic] == {"0": 20}
+    assert json.loads(source.latestOffset) == {topic: {"0": 50}}
+
+
+def test_a_running_query_sees_what_is_appended_and_stops(
+    spark: SparkSession, daemon: DaemonProcess, new_topic: NewTopic, tmp_path: Path
+) -> None:
+    topic = new_topic(2)
+    frame = read_stream(spark, daemon.address, topic, startingOffsets="latest")
+    query = frame.writeStream.format("memory").queryName("running").option("checkpointLocation", str(tmp_path)).start()
+    try:
+        query.processAllAvailable()
+        for part in range(3):
+            write(frame_of(spark, numbers(part * 10, part * 10 + 10)), daemon.address, topic)
+            query.processAllAvailable()
+            assert spark.table("running").count() == part * 10 + 10
+    finally:
+        query.stop()
+    assert not query.isActive
+
+
+def test_headers_and_a_new_partition_arrive_in_a_stream(
+    spark: SparkSession, daemon: DaemonProcess, new_topic: NewTopic, client: BlockingClient, tmp_path: Path
+) -> None:
+    topic = new_topic(1)
+    frame = spark.sql("SELECT 'a' AS value, array(named_struct('key', 'h', 'value', binary('1'))) AS headers, 0 AS partition")
+    write(frame, daemon.address, topic, includeHeaders="true")
+    assert run(
+        start_to_files(
+            read_stream(spark, daemon.address, topic, includeHeaders="true"), tmp_path / "grown1", tmp_path / "checkpoint"
+        )
+    ) == [1]
+    client.create_partitions(topic, 3)
+    write(spark.sql("SELECT 'b' AS value, 2 AS partition"), daemon.address, topic)
+    assert run(
+        start_to_files(
+            read_stream(spark, daemon.address, topic, includeHeaders="true"), tmp_path / "grown2", tmp_path / "checkpoint"
+        )
+    ) == [1]
+    assert [row["headers"] for row in rows_in_files(tmp_path / "grown1")] == [[{"key": "h", "value": b"1"}]]
+    assert [(row["partition"], row["offset"], row["headers"]) for row in rows_in_files(tmp_path / "grown2")] == [(2, 0, [])]
+
+
+def test_replayed_batch_reads_the_same_rows_although_the_log_has_grown(
+    spark: SparkSession, daemon: DaemonProcess, new_topic: NewTopic, tmp_path: Path
+) -> None:
+    source, target = new_topic(2), new_topic(1)
+    write(frame_of(spark, numbers(0, 30)), daemon.address, source)
+    frame = read_stream(spark, daemon.address, source).select("key", "value")
+    assert run(start_to_topic(frame, daemon.address, target, tmp_path)) == [30]
+    # As if the driver had died after the rows were written and before Spark noted it.
+    for name in ("0", ".0.crc"):
+        (tmp_path / "commits" / name).unlink(missing_ok=True)
+    write(frame_of(spark, numbers(30, 40)), daemon.address, source)
+    assert run(start_to_topic(frame, daemon.address, target, tmp_path)) == [30, 10]
+    # At least once: the batch is there twice, whole and in order both times.
+    rows = pairs_of(read(spark, daemon.address, target).collect())
+    assert sorted(rows[:30]) == sorted(rows[30:60]) == sorted(numbers(0, 30))
+    assert sorted(rows[60:]) == sorted(numbers(30, 40))
+
+
+def test_topic_created_anew_stops_the_query_or_is_read_from_its_start(
+    spark: SparkSession, daemon: DaemonProcess, new_topic: NewTopic, client: BlockingClient, tmp_path: Path
+) -> None:
+    topic = new_topic(1)
+    write(frame_of(spark, numbers(0, 30)), daemon.address, topic)
+    assert run(start_to_files(read_stream(spark, daemon.address, topic), tmp_path / "anew1", tmp_path / "checkpoint")) == [30]
+    client.delete_topics([topic])
+    client.create_topic(topic, 1)
+    write(frame_of(spark, numbers(100, 150)), daemon.address, topic)
+    with pytest.raises(StreamingQueryException, match=f"topic '{topic}' was deleted and created anew"):
+        run(start_to_files(read_stream(spark, daemon.address, topic), tmp_path / "anew2", tmp_path / "checkpoint"))
+    tolerant = read_stream(spark, daemon.address, topic, failOnDataLoss="false")
+    assert run(start_to_files(tolerant, tmp_path / "anew3", tmp_path / "checkpoint")) == [50]
+    assert pairs_of(rows_in_files(tmp_path / "anew3")) == numbers(100, 150)
+
+
+def test_retention_past_the_checkpoint_stops_the_query_or_is_skipped(
+    spark: SparkSession, daemon: DaemonProcess, new_topic: NewTopic, client: BlockingClient, tmp_path: Path
+) -> None:
+    topic = new_topic(1)
+    write(frame_of(spark, numbers(0, 30)), daemon.address, topic)
+    assert run(start_to_files(read_stream(spark, daemon.address, topic), tmp_path / "gone1", tmp_path / "checkpoint")) == [30]
+    write(frame_of(spark, numbers(30, 80)), daemon.address, topic)
+    topic_id = client.metadata([topic]).topic(topic).topic_id
+    assert client.delete_records({TopicIdPartition(topic_id, 0): 45}) == {TopicIdPartition(topic_id, 0): 45}
+    with pytest.raises(StreamingQueryException, match=f"15 records of {topic}-0 are gone, offsets 30 to 44.*the next offset is 45"):
+        run(start_to_files(read_stream(spark, daemon.address, topic), tmp_path / "gone2", tmp_path / "checkpoint"))
+    tolerant = read_stream(spark, daemon.address, topic, failOnDataLoss="false")
+    assert run(start_to_files(tolerant, tmp_path / "gone3", tmp_path / "checkpoint")) == [35]
+    assert pairs_of(rows_in_files(tmp_path / "gone3")) == numbers(45, 80)
+
+
+def test_wrong_streams_fail_with_a_sentence(
+    spark: SparkSession, daemon: DaemonProcess, new_topic: NewTopic, tmp_path: Path
+) -> None:
+    topic = new_topic(1)
+    with pytest.raises(StreamingQueryException, match="endingOffsets is for batch reads"):
+        run(
+            start_to_files(
+                read_stream(spark, daemon.address, topic, endingOffsets="latest"), tmp_path / "wrong", tmp_path / "a" / "checkpoint"
+            )
+        )
+    counts = read_stream(spark, daemon.address, topic).groupBy("key").count().selectExpr("key", "string(count) AS value")
+    writer = counts.writeStream.format("brokerd").option("bootstrap.servers", daemon.address).option("topic", topic)
+    with pytest.raises(Exception, match="a log can not be overwritten"):
+        run(writer.outputMode("complete").option("checkpointLocation", str(tmp_path / "b")).trigger(availableNow=True).start())
+
+
+def test_starting_at_latest_skips_what_was_there(
+    spark: SparkSession, daemon: DaemonProcess, new_topic: NewTopic, client: BlockingClient, tmp_path: Path
+) -> None:
+    topic = new_topic(1)
+    write(frame_of(spark, numbers(0, 30)), daemon.address, topic)
+    latest = read_stream(spark, daemon.address, topic, startingOffsets="latest")
+    assert run(start_to_files(latest, tmp_path / "latest1", tmp_path / "checkpoint")) == []
+    write(frame_of(spark, numbers(30, 40)), daemon.address, topic)
+    assert run(start_to_files(latest, tmp_path / "latest2", tmp_path / "checkpoint")) == [10]
+    end = client.list_offsets_by_name({TopicPartition(topic, 0): OffsetSpec.LATEST})[TopicPartition(topic, 0)]
+    assert not isinstance(end, Exception)
+    assert end.offset == 40
