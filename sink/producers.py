@@ -13,11 +13,10 @@ import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
-from brokerd.client.produce_transport import GrpcProduceTransport
+from brokerd.client.producer import Producer
 from brokerd.clock import Clock, SystemClock
 from brokerd.config.client import ProducerConfig
 from brokerd.ids import TopicPartition
-from brokerd.producer.producer import Producer
 
 IDLE_MAX_MS = 60_000  # Spark itself ends an idle worker after a minute
 
@@ -80,13 +79,9 @@ def delivered_counts(producer: Producer) -> dict[TopicPartition, int]:
     return {tp: totals.record_count for tp, totals in producer.delivered().items()}
 
 
-def _new_producer(config: ProducerConfig) -> Producer:
-    return Producer(config, transport_factory=lambda settings: GrpcProduceTransport(settings, SystemClock()))
-
-
-_pool = ProducerPool(SystemClock(), _new_producer)
+_pool = ProducerPool(SystemClock(), Producer)
 # A lock that another thread held during the fork would stay held in the child.
-os.register_at_fork(after_in_child=lambda: _pool.__init__(SystemClock(), _new_producer))  # type: ignore[misc]
+os.register_at_fork(after_in_child=lambda: _pool.__init__(SystemClock(), Producer))  # type: ignore[misc]
 
 
 def lease_producer(config: ProducerConfig) -> contextlib.AbstractContextManager[Producer]:

@@ -18,8 +18,8 @@ from pyspark.sql.datasource import (
 )
 
 from brokerd.client.cache import lease_client
+from brokerd.client.producer import Producer
 from brokerd.errors import ConfigError, UnknownTopicOrPartitionError
-from brokerd.producer.producer import Producer
 from brokerd.sink.columns import check_columns, to_records
 from brokerd.sink.options import SinkOptions, parse_sink_options
 from brokerd.sink.producers import delivered_counts, lease_producer

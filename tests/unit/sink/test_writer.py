@@ -1,0 +1,166 @@
+"""One task's write against a broker in memory: all rows, in order, counted; errors end it; producers outlive tasks."""
+
+from __future__ import annotations
+
+import contextlib
+import pickle
+from collections.abc import Iterator
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from brokerd.client.producer import Producer
+from brokerd.errors import ConfigError, InvalidRecordError, UnknownTopicOrPartitionError
+from brokerd.record.batch import RecordBatch
+from brokerd.sink.options import SinkOptions, parse_sink_options
+from brokerd.sink.producers import IDLE_MAX_MS, ProducerPool
+from brokerd.sink.writer import BrokerdBatchWriter, BrokerdStreamWriter, SinkCommitMessage, plan_write, write_rows
+from tests.support.clock import ManualClock
+from tests.support.fake_broker import FakeBroker, Partition, fake_broker
+from tests.support.records import header_of
+
+VALUE = [("value", "string")]
+
+
+@pytest.fixture
+def broker() -> Iterator[FakeBroker]:
+    with fake_broker() as broker:
+        yield broker
+
+
+def given(broker: FakeBroker, **options: Any) -> dict[str, str]:
+    short = {"retry.backoff.ms": "1", "retry.backoff.max.ms": "2", "max.block.ms": "2000", "linger.ms": "5"}
+    return {"bootstrap.servers": f"127.0.0.1:{broker.port}", **short, **{name: str(value) for name, value in options.items()}}
+
+
+def options_for(broker: FakeBroker, **options: Any) -> SinkOptions:
+    return parse_sink_options(given(broker, **options))
+
+
+def values_in(partition: Partition) -> list[bytes]:
+    """Values of a partition, in log order."""
+    values: list[bytes] = []
+    for _, _, data in partition.batches:
+        arrow_batch = RecordBatch(header_of(data), data).to_arrow(max_uncompressed_bytes=1 << 30)
+        values += arrow_batch.column("value").to_pylist()
+    return values
+
+
+def numbered(first: int, end: int, **columns: Any) -> pa.RecordBatch:
+    return pa.record_batch({"value": [str(number) for number in range(first, end)], **columns})
+
+
+def test_rows_arrive_once_in_order_and_are_counted(broker: FakeBroker) -> None:
+    partitions = broker.create("events", 2)
+    batches = (numbered(first, first + 50, partition=pa.array([first // 50 % 2] * 50, pa.int32())) for first in range(0, 500, 50))
+    message = write_rows(options_for(broker, topic="events"), batches)
+    assert message == SinkCommitMessage({"events": {0: 250, 1: 250}})
+    written = [[int(value) for value in values_in(partition)] for partition in partitions]
+    assert written == [[n for n in range(500) if n // 50 % 2 == side] for side in (0, 1)]
+
+
+def test_topics_of_the_column_are_counted_apart(broker: FakeBroker) -> None:
+    broker.create("a")
+    broker.create("b")
+    batch = pa.record_batch({"value": ["1", "2", "3"], "topic": ["a", "b", "a"]})
+    assert write_rows(options_for(broker), iter([batch])) == SinkCommitMessage({"a": {0: 2}, "b": {0: 1}})
+
+
+def test_a_task_without_rows_writes_nothing(broker: FakeBroker) -> None:
+    broker.create("events")
+    assert write_rows(options_for(broker, topic="events"), iter([])) == SinkCommitMessage({})
+    assert write_rows(options_for(broker, topic="events"), iter([numbered(0, 0)])) == SinkCommitMessage({})
+
+
+def test_commit_message_pickles_as_plain_data() -> None:
+    message = SinkCommitMessage({"events": {0: 2}})
+    assert pickle.loads(pickle.dumps(message)) == message
+    assert type(message.rows_per_partition) is dict
+
+
+def test_next_task_uses_the_same_producer_and_counts_only_its_own(broker: FakeBroker) -> None:
+    broker.create("events")
+    options = options_for(broker, topic="events")
+    for rows in (10, 20):
+        assert write_rows(options, iter([numbered(0, rows)])) == SinkCommitMessage({"events": {0: rows}})
+    assert len(broker.hellos) == 1
+    assert broker.calls["InitProducerId"] == 1
+
+
+def test_bad_row_ends_the_task_and_the_next_one_has_a_producer_of_its_own(broker: FakeBroker) -> None:
+    (partition,) = broker.create("events")
+    options = options_for(broker)
+    bad = pa.record_batch({"value": ["1", "2"], "topic": ["events", None]})
+    with pytest.raises(InvalidRecordError, match="column 'topic' is null in 1 of 2 rows"):
+        write_rows(options, iter([bad]))
+    good = pa.record_batch({"value": ["3"], "topic": ["events"]})
+    assert write_rows(options, iter([good])) == SinkCommitMessage({"events": {0: 1}})
+    assert values_in(partition) == [b"3"]
+
+
+def test_unknown_topic_in_the_column_ends_the_task(broker: FakeBroker) -> None:
+    with pytest.raises(UnknownTopicOrPartitionError, match="nope"):
+        write_rows(options_for(broker, **{"max.block.ms": 200}), iter([pa.record_batch({"value": ["1"], "topic": ["nope"]})]))
+
+
+def test_error_of_spark_itself_passes_through(broker: FakeBroker) -> None:
+    broker.create("events")
+
+    def failing() -> Iterator[pa.RecordBatch]:
+        yield numbered(0, 10)
+        raise RuntimeError("the query's own mistake")
+
+    with pytest.raises(RuntimeError, match="own mistake"):
+        write_rows(options_for(broker, topic="events"), failing())
+
+
+def test_plan_refuses_before_any_task_runs(broker: FakeBroker) -> None:
+    broker.create("events")
+    plan_write(given(broker, topic="events"), VALUE, overwrite=False)
+    with pytest.raises(ConfigError, match=r'write with \.mode\("append"\)'):
+        plan_write(given(broker, topic="events"), VALUE, overwrite=True)
+    with pytest.raises(UnknownTopicOrPartitionError, match="topic 'nope' does not exist: create it first"):
+        plan_write(given(broker, topic="nope"), VALUE, overwrite=False)
+    with pytest.raises(ConfigError, match="column 'value' is missing"):
+        plan_write(given(broker, topic="events"), [("key", "string")], overwrite=False)
+
+
+def test_writers_pickle_as_spark_ships_them(broker: FakeBroker) -> None:
+    broker.create("events")
+    options = options_for(broker, topic="events")
+    batch_writer = pickle.loads(pickle.dumps(BrokerdBatchWriter(options)))
+    stream_writer = pickle.loads(pickle.dumps(BrokerdStreamWriter(options)))
+    messages = [batch_writer.write(iter([numbered(0, 3)])), stream_writer.write(iter([numbered(0, 4)]))]
+    assert messages == [SinkCommitMessage({"events": {0: 3}}), SinkCommitMessage({"events": {0: 4}})]
+    batch_writer.commit(messages)
+    batch_writer.abort([None, None])
+    stream_writer.commit(messages, batchId=7)
+    stream_writer.abort([None, None], batchId=7)
+
+
+def test_pool_gives_a_producer_to_one_task_at_a_time_and_closes_idle_ones(broker: FakeBroker) -> None:
+    made: list[Producer] = []
+
+    def make(config: Any) -> Producer:
+        made.append(Producer(config))
+        return made[-1]
+
+    clock = ManualClock()
+    pool = ProducerPool(clock, make)
+    config = options_for(broker).producer_config()
+    with pool.lease(config) as first, pool.lease(config) as second:
+        assert first is not second
+    with pool.lease(config) as third:
+        assert third in (first, second)
+    clock.advance(IDLE_MAX_MS)
+    with pool.lease(config) as fresh:
+        assert fresh not in (first, second)
+    assert len(made) == 3
+    with contextlib.suppress(RuntimeError), pool.lease(config) as failing:
+        assert failing is fresh
+        raise RuntimeError("the task's own")
+    with pool.lease(config) as another:
+        assert another is not fresh
+    pool.close()
+    assert len(made) == 4
