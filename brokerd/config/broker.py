@@ -8,6 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from brokerd.config.client import DEFAULT_PORT
+from brokerd.config.listeners import Listener, check_listeners
 from brokerd.config.settings import INT32_MAX, INT64_MAX, Value, setting
 from brokerd.errors import ConfigError
 
@@ -18,7 +19,7 @@ GRPC_MAX_MESSAGE_BYTES = 41_943_040
 class BrokerConfig:
     """Settings of one broker, in groups: where it lives, its logs, its limits, its rhythm."""
 
-    host: str = setting("host", "127.0.0.1", "Address to listen on; beyond loopback, put it behind a trusted network.")
+    host: str = setting("host", "127.0.0.1", "Address to listen on; beyond loopback it needs authentication (auth.file).")
     port: int = setting("port", DEFAULT_PORT, "Port to listen on; 0 picks a free one.", minimum=0, maximum=65_535)
     advertised_host: str = setting("advertised.host", "", "Host that clients are told to connect to; empty = host.")
     advertised_port: int = setting(
@@ -157,7 +158,34 @@ class BrokerConfig:
     shutdown_grace_ms: int = setting(
         "shutdown.grace.ms", 5_000, "How long a stop waits for requests under way.", minimum=0, maximum=600_000
     )
+
+    ssl_certificate_file: str = setting(
+        "ssl.certificate.file", "", "PEM file with the broker's certificate chain; with it, only TLS is spoken. Empty = plaintext."
+    )
+    ssl_key_file: str = setting("ssl.key.file", "", "PEM file with the certificate's private key, without a passphrase.")
+    ssl_client_ca_file: str = setting(
+        "ssl.client.ca.file", "", "PEM file with the authorities that sign certificates of clients, for ssl.client.auth = required."
+    )
+    ssl_client_auth: str = setting(
+        "ssl.client.auth", "none", "Whether a client must show a certificate (mutual TLS).", choices=("none", "required")
+    )
+    auth_file: str = setting(
+        "auth.file", "", "TOML file with principals, their hashed tokens and rights; with it, every call needs a principal."
+    )
+    allow_unauthenticated: bool = setting(
+        "allow.unauthenticated", False, "Listen beyond loopback although anybody who reaches the port may do everything."
+    )
+    allow_plaintext_tokens: bool = setting(
+        "allow.plaintext.tokens", False, "Take tokens beyond loopback without TLS (behind a proxy or a mesh that encrypts)."
+    )
+    metrics_port: int = setting(
+        "metrics.port", -1, "Port of Prometheus metrics (/metrics); -1 = off, 0 picks a free one.", minimum=-1, maximum=65_535
+    )
+    metrics_host: str = setting(
+        "metrics.host", "127.0.0.1", "Address of the metrics; beyond loopback the rules and the TLS of host apply to them too."
+    )
     log_level: str = setting("log.level", "info", "How much the daemon says.", choices=("debug", "info", "warning", "error"))
+    log_format: str = setting("log.format", "text", "One line an event, as text or as a JSON object.", choices=("text", "json"))
 
     def topic_defaults(self) -> dict[str, Value]:
         """The broker's defaults for what a topic may set, by the topic's names."""
@@ -183,3 +211,19 @@ def check_broker(config: BrokerConfig) -> None:
         raise ConfigError(
             f"num.partitions ({config.num_partitions}) must not exceed max.partitions.per.topic ({config.max_partitions_per_topic})"
         )
+    check_listeners(listener_of(config))
+
+
+def listener_of(config: BrokerConfig) -> Listener:
+    """What of the settings says who may reach the broker, and how."""
+    return Listener(
+        host=config.host,
+        metrics_host=config.metrics_host if config.metrics_port >= 0 else None,
+        certificate_file=config.ssl_certificate_file,
+        key_file=config.ssl_key_file,
+        client_ca_file=config.ssl_client_ca_file,
+        client_auth=config.ssl_client_auth,
+        auth_file=config.auth_file,
+        allow_unauthenticated=config.allow_unauthenticated,
+        allow_plaintext_tokens=config.allow_plaintext_tokens,
+    )

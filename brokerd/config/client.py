@@ -19,6 +19,24 @@ class ClientConfig:
     bootstrap_servers: str = setting(
         "bootstrap.servers", f"127.0.0.1:{DEFAULT_PORT}", "Comma-separated host:port list to find the broker by."
     )
+    security_protocol: str = setting(
+        "security.protocol",
+        "PLAINTEXT",
+        "SSL = TLS, with the broker's certificate checked; it never falls back to PLAINTEXT.",
+        choices=("PLAINTEXT", "SSL"),
+    )
+    ssl_ca_file: str = setting(
+        "ssl.ca.file", "", "PEM file with the authorities that may sign the broker's certificate; empty = the public ones."
+    )
+    ssl_certificate_file: str = setting("ssl.certificate.file", "", "PEM file with this client's certificate, for mutual TLS.")
+    ssl_key_file: str = setting("ssl.key.file", "", "PEM file with the private key of ssl.certificate.file, without a passphrase.")
+    auth_token: str = setting(
+        "auth.token", "", "Token that says who this client is; auth.token.file keeps it off command lines.", is_secret=True
+    )
+    auth_token_file: str = setting("auth.token.file", "", "File with the token, read anew for each connection and stream.")
+    auth_allow_plaintext: bool = setting(
+        "auth.allow.plaintext", False, "Send the token beyond loopback without TLS (behind a proxy or a mesh that encrypts)."
+    )
     client_id: str = setting("client.id", "", "Free text that names this client in the broker's logs.")
     request_timeout_ms: int = setting(
         "request.timeout.ms",

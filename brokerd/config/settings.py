@@ -49,9 +49,9 @@ def setting(
     choices: tuple[str, ...] = (),
     is_secret: bool = False,
 ) -> Any:
-    """Declares a dataclass field that is a setting."""
+    """Declares a dataclass field that is a setting. A secret one stands in no error's text and in no repr."""
     spec = Setting(name, doc, default, minimum, maximum, choices, is_secret)
-    return field(default=default, metadata={"setting": spec})
+    return field(default=default, metadata={"setting": spec}, repr=not is_secret)
 
 
 def settings_of(cls: type[C]) -> dict[str, Setting]:
@@ -104,27 +104,27 @@ def parse(spec: Setting, raw: object, kind: type, *, where: str = "") -> Value:
             return raw
         if text.lower() in ("true", "false"):
             return text.lower() == "true"
-        raise ConfigError(f"{spec.name} must be true or false, not '{text}'{_spaced(where)}")
+        raise ConfigError(f"{spec.name} must be true or false{_not(spec, text)}{_spaced(where)}")
     if kind in (int, float):
         if isinstance(raw, bool):
-            raise ConfigError(f"{spec.name} must be a number, not {text}{_spaced(where)}")
+            raise ConfigError(f"{spec.name} must be a number{_not(spec, text)}{_spaced(where)}")
         try:
             return int(text) if kind is int else float(text)
         except ValueError:
             noun = "a whole number" if kind is int else "a number"
-            raise ConfigError(f"{spec.name} must be {noun}, not '{text}'{_spaced(where)}") from None
+            raise ConfigError(f"{spec.name} must be {noun}{_not(spec, text)}{_spaced(where)}") from None
     return text
 
 
 def check(spec: Setting, value: Value, *, where: str = "") -> Value:
     """Returns `value` if it lies in the setting's range; else raises ConfigError naming value and range."""
     if spec.choices and str(value) not in spec.choices:
-        raise ConfigError(f"{spec.name} must be one of {', '.join(spec.choices)}, not '{value}'{_spaced(where)}")
+        raise ConfigError(f"{spec.name} must be one of {', '.join(spec.choices)}{_not(spec, value)}{_spaced(where)}")
     if isinstance(value, (int, float)) and not isinstance(value, bool):
         too_small = spec.minimum is not None and not value >= spec.minimum
         too_large = spec.maximum is not None and not value <= spec.maximum
         if too_small or too_large:
-            raise ConfigError(f"{spec.name} must be {range_text(spec)}, not {value}{_spaced(where)}")
+            raise ConfigError(f"{spec.name} must be {range_text(spec)}{_not(spec, value)}{_spaced(where)}")
     return value
 
 
@@ -137,6 +137,12 @@ def range_text(spec: Setting) -> str:
     if spec.minimum is not None:
         return f"at least {spec.minimum}"
     return f"at most {spec.maximum}" if spec.maximum is not None else ""
+
+
+def _not(spec: Setting, value: Value) -> str:
+    if spec.is_secret:
+        return ""
+    return f", not '{value}'" if isinstance(value, str) else f", not {value}"
 
 
 def _spaced(where: str) -> str:

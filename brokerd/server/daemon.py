@@ -24,6 +24,7 @@ from brokerd.log.files import Files, RealFiles
 from brokerd.log.log_manager import LogManager, RecoveryReport
 from brokerd.server.background import Background
 from brokerd.server.broker import Broker
+from brokerd.server.security.setup import load_security
 from brokerd.server.service import BrokerService
 from brokerd.wire.channel import SERVER_ARGUMENTS
 from brokerd.wire.methods import SERVICE
@@ -65,7 +66,7 @@ class Daemon:
         return self._service.open_stream_count if self._service is not None else 0
 
     async def start(self) -> None:
-        """Returns once the broker serves. Raises ListenError, DataDirectoryError, and leaves nothing open then."""
+        """Returns once the broker serves. Raises ConfigError, ListenError, DataDirectoryError, and leaves nothing open then."""
         try:
             await self._start()
         except BaseException:
@@ -90,15 +91,16 @@ class Daemon:
         logger.info("stopped")
 
     async def _start(self) -> None:
-        self._server = grpc.aio.server(options=SERVER_ARGUMENTS)
-        self.port = _bind(self._server, self.config.host, self.config.port)
+        security = load_security(self.config)
+        self._server = grpc.aio.server(options=SERVER_ARGUMENTS, interceptors=(security.gate,))
+        self.port = _bind(self._server, self.config.host, self.config.port, security.credentials)
         files = self._files if self._files is not None else RealFiles(self.config.data_dir)
         logs = self._logs = LogManager(self.config, files, self._clock)
         report = await asyncio.to_thread(logs.open)
         logger.info("data directory %s %s", self.config.data_dir, _summary(report))
         self._broker = Broker(self.config, logs, self._clock)
         self._broker.port = self.port
-        self._service = BrokerService(self._broker)
+        self._service = BrokerService(self._broker, security.callers(self.config, logs.topics, self._clock))
         self._server.add_generic_rpc_handlers((self._service.generic_handler(),))
         health_pb2_grpc.add_HealthServicer_to_server(self._health, self._server)
         reflection.enable_server_reflection((SERVICE, health.SERVICE_NAME, reflection.SERVICE_NAME), self._server)
@@ -122,12 +124,14 @@ class Daemon:
         self._background = self._server = self._broker = self._logs = None
 
 
-def _bind(server: grpc.aio.Server, host: str, port: int) -> int:
+def _bind(server: grpc.aio.Server, host: str, port: int, credentials: grpc.ServerCredentials | None) -> int:
     address = f"[{host}]:{port}" if ":" in host and not host.startswith("[") else f"{host}:{port}"
     problem = _bind_problem(host, port)
     if problem is None:
         try:
-            return server.add_insecure_port(address)
+            if credentials is None:
+                return server.add_insecure_port(address)
+            return server.add_secure_port(address, credentials)
         except RuntimeError:
             problem = _bind_problem(host, port) or "gRPC refused it"
     raise ListenError(f"can not listen on {address}: {problem}")

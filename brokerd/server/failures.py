@@ -21,6 +21,7 @@ from brokerd.errors import (
     UnknownServerError,
     WireError,
 )
+from brokerd.server.security.authenticator import ForbiddenError, UnauthenticatedError
 
 logger = logging.getLogger(__name__)
 
@@ -53,6 +54,10 @@ def status_of(error: BrokerdError) -> tuple[grpc.StatusCode, str]:
         return grpc.StatusCode.UNIMPLEMENTED, error.message
     if isinstance(error, StreamFencedError):
         return grpc.StatusCode.ABORTED, error.message
+    if isinstance(error, UnauthenticatedError):
+        return grpc.StatusCode.UNAUTHENTICATED, error.message
+    if isinstance(error, ForbiddenError):
+        return grpc.StatusCode.PERMISSION_DENIED, error.message
     if isinstance(error, ResourceExhaustedError):
         return grpc.StatusCode.RESOURCE_EXHAUSTED, error.message
     if isinstance(error, NotReadyError):

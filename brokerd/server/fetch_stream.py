@@ -17,6 +17,7 @@ from brokerd.server.delayed_fetch import DelayedFetch
 from brokerd.server.failures import internal
 from brokerd.server.handlers import fetch
 from brokerd.server.handlers.fetch import FetchParams, PartitionRead
+from brokerd.server.security.access import Access
 from brokerd.server.streams import Context, read_message
 
 _RETRY_AFTER_MS = 1_000
@@ -25,9 +26,10 @@ _RETRY_AFTER_MS = 1_000
 class FetchStream:
     """Serves one stream to its end."""
 
-    def __init__(self, broker: Broker, context: Context) -> None:
+    def __init__(self, broker: Broker, context: Context, access: Access) -> None:
         self._broker = broker
         self._context = context
+        self._access = access
         self._parked: DelayedFetch | None = None
         self._answered: asyncio.Future[None] | None = None  # done when the fetch that was parked is answered
         self._answering: asyncio.Task[None] | None = None
@@ -68,7 +70,7 @@ class FetchStream:
                 fetch.encode_error(params, NotReadyError("the broker is stopping: try again, it or another will be back"))
             )
             return
-        reads = await fetch.read(self._broker, params)
+        reads = await fetch.read(self._broker, self._access, params)
         if fetch.must_answer_now(params, reads):
             await self._write(fetch.encode(params, reads))
         elif len(self._broker.replicas.fetch_purgatory) >= self._broker.config.max_parked_fetches:
@@ -98,7 +100,7 @@ class FetchStream:
     async def _answer_parked(self, params: FetchParams, answered: asyncio.Future[None]) -> None:
         self._parked = None
         try:
-            await self._write(fetch.encode(params, await fetch.read(self._broker, params)))
+            await self._write(fetch.encode(params, await fetch.read(self._broker, self._access, params)))
         except grpc.aio.BaseError:
             pass  # the client is gone; reading will say so too
         except Exception as error:

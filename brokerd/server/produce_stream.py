@@ -24,6 +24,7 @@ from brokerd.server.broker import Broker
 from brokerd.server.failures import StreamFencedError, malformed
 from brokerd.server.fields import TOPIC_ID_BYTES
 from brokerd.server.handlers.produce import PendingAnswer, Produce, decode, handle, refuse
+from brokerd.server.security.access import Access
 from brokerd.server.streams import Context, read_message
 from brokerd.wire.v1 import produce_pb2
 
@@ -35,9 +36,10 @@ _CLIENT_ID_MAX_CHARACTERS = 255
 class ProduceStream:
     """Serves one stream from hello to its end."""
 
-    def __init__(self, broker: Broker, context: Context) -> None:
+    def __init__(self, broker: Broker, context: Context, access: Access) -> None:
         self._broker = broker
         self._context = context
+        self._access = access
         self._instance_id = b""
         self._incarnation = 0
         self._answers: deque[PendingAnswer] = deque()
@@ -108,7 +110,7 @@ class ProduceStream:
                 raise StreamFencedError(
                     "a newer stream of this producer instance has taken over: nothing more is taken from this one"
                 )
-            answer = handle(self._broker, request, on_ready=self._write_answers)
+            answer = handle(self._broker, self._access, request, on_ready=self._write_answers)
         if answer is not None:
             self._answers.append(answer)
             self._waiting_bytes += answer.size_bytes

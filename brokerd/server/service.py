@@ -31,6 +31,7 @@ from brokerd.server.handlers import (
     server_info,
 )
 from brokerd.server.produce_stream import ProduceStream
+from brokerd.server.security.callers import Callers
 from brokerd.server.streams import Context
 from brokerd.wire.methods import SERVICE, UNARY, UNARY_REQUEST_MAX_BYTES, Unary
 
@@ -68,8 +69,9 @@ UNARY_HANDLERS: dict[str, Handler] = {
 class BrokerService:
     """Methods of one broker, and the streams that are open."""
 
-    def __init__(self, broker: Broker) -> None:
+    def __init__(self, broker: Broker, callers: Callers) -> None:
         self._broker = broker
+        self._callers = callers
         self._streams: set[ProduceStream | FetchStream] = set()
         self._calls = 0
         self._idle = asyncio.Event()
@@ -102,11 +104,16 @@ class BrokerService:
                 continue  # ended by abort, which raises, or the client was gone already
 
     def _unary(self, method: Unary, handler: Handler) -> Callable[[bytes, Context], Awaitable[bytes]]:
+        async def handle(request: Message) -> Message:
+            return await handler(self._broker, request)
+
         async def call(data: bytes, context: Context) -> bytes:
             self._calls += 1
             self._idle.clear()
             try:
-                return (await handler(self._broker, _parse(method, data))).SerializeToString()
+                request = _parse(method, data)
+                response = await self._callers.call(method.name, context, request, method.response, handle)
+                return response.SerializeToString()
             except BrokerdError as error:
                 await context.abort(*status_of(error))
             except Exception as error:
@@ -119,18 +126,21 @@ class BrokerService:
         return call
 
     async def _produce(self, _requests: object, context: Context) -> None:
-        await self._serve("Produce", ProduceStream(self._broker, context), context)
+        await self._serve("Produce", ProduceStream, context)
 
     async def _fetch(self, _requests: object, context: Context) -> None:
-        await self._serve("Fetch", FetchStream(self._broker, context), context)
+        await self._serve("Fetch", FetchStream, context)
 
-    async def _serve(self, name: str, stream: ProduceStream | FetchStream, context: Context) -> None:
+    async def _serve(self, name: str, kind: type[ProduceStream | FetchStream], context: Context) -> None:
+        stream = None
         try:
+            access = self._callers.access(context)
             self._broker.require_ready()
             if len(self._streams) >= self._broker.config.max_streams:
                 raise ResourceExhaustedError(
                     f"{len(self._streams)} streams are open, as many as max.streams allows: try again later"
                 )
+            stream = kind(self._broker, context, access)
             self._streams.add(stream)
             await stream.run()
         except BrokerdError as error:
@@ -140,7 +150,8 @@ class BrokerService:
         except Exception as error:
             await context.abort(grpc.StatusCode.INTERNAL, internal(name, error).message)
         finally:
-            self._streams.discard(stream)
+            if stream is not None:
+                self._streams.discard(stream)
 
 
 def _parse(method: Unary, data: bytes) -> Message:

@@ -1,6 +1,7 @@
 """Fetch: whole record batches out of partitions. Waiting is in ../delayed_fetch.py, the stream in ../fetch_stream.py.
 
 Behaviour
+- A partition of a topic that the caller may not read has an error; it is looked at again whenever data is read.
 - Partitions are read in the order asked, up to the high watermark, or the last stable offset with read_committed.
 - The answer keeps to max_bytes and each partition to partition_max_bytes. The first batch of the first partition that
   has data comes even if it is larger than both, so that a reader always makes progress; the first batch of a later
@@ -27,6 +28,8 @@ from brokerd.server.delayed_fetch import ParkedPartition
 from brokerd.server.failures import internal, malformed
 from brokerd.server.fields import check_count, check_not_negative, topic_id_partition
 from brokerd.server.replica_manager import LogEnd, Replica
+from brokerd.server.security.access import Access
+from brokerd.server.security.permissions import Right
 from brokerd.wire.errors import to_proto
 from brokerd.wire.records import Bytes, join_records, split_records
 from brokerd.wire.v1 import fetch_pb2
@@ -98,13 +101,13 @@ def _decode_partition(entry: fetch_pb2.PartitionFetch) -> FetchPartition:
     return FetchPartition(tp, entry.current_leader_epoch, entry.fetch_offset, entry.partition_max_bytes)
 
 
-async def read(broker: Broker, params: FetchParams) -> list[PartitionRead]:
+async def read(broker: Broker, access: Access, params: FetchParams) -> list[PartitionRead]:
     """Reads what is there now, in order, within the limits."""
     reads: list[PartitionRead] = []
     left_bytes = params.max_bytes
     is_first = True
     for asked in params.partitions:
-        result = await _read_partition(broker, asked, params.end, left_bytes=left_bytes, is_first=is_first)
+        result = await _read_partition(broker, access, asked, params.end, left_bytes=left_bytes, is_first=is_first)
         reads.append(result)
         if result.size_bytes:
             is_first = False
@@ -112,9 +115,12 @@ async def read(broker: Broker, params: FetchParams) -> list[PartitionRead]:
     return reads
 
 
-async def _read_partition(broker: Broker, asked: FetchPartition, end: LogEnd, *, left_bytes: int, is_first: bool) -> PartitionRead:
+async def _read_partition(
+    broker: Broker, access: Access, asked: FetchPartition, end: LogEnd, *, left_bytes: int, is_first: bool
+) -> PartitionRead:
     replica = None
     try:
+        access.require_id(Right.READ, asked.tp.topic_id)
         replica = broker.replicas.replica(asked.tp, current_leader_epoch=asked.leader_epoch)
         until_offset = _checked_end(replica, asked.fetch_offset, end)
         if asked.fetch_offset >= until_offset or (left_bytes == 0 and not is_first):

@@ -3,6 +3,7 @@
 Behaviour
 - A request is checked whole before anything of it is appended: a field out of its contract ends the stream with
   INVALID_ARGUMENT, a request that breaks a rule is answered with `error` and nothing of it is appended.
+- A batch for a topic that the caller may not write to is refused, those beside it are not.
 - Batches are appended one after the other in the order of the request; one can fail and the next succeed.
 - acks=0 has no answer; acks=1 is answered after the append; acks=-1 when the high watermark has passed every batch, a
   recognised duplicate too, since it may not be durable yet.
@@ -23,6 +24,8 @@ from brokerd.server.broker import Broker
 from brokerd.server.delayed_produce import Awaited, DelayedProduce
 from brokerd.server.failures import internal, malformed, not_appended
 from brokerd.server.fields import check_not_negative, topic_id_partition
+from brokerd.server.security.access import Access
+from brokerd.server.security.permissions import Right
 from brokerd.wire.errors import to_proto
 from brokerd.wire.records import split_records
 from brokerd.wire.v1 import produce_pb2
@@ -95,7 +98,7 @@ def refuse(request: Produce, error: WireError) -> PendingAnswer | None:
     return PendingAnswer(response, request.size_bytes)
 
 
-def handle(broker: Broker, request: Produce, *, on_ready: Callable[[], None]) -> PendingAnswer | None:
+def handle(broker: Broker, access: Access, request: Produce, *, on_ready: Callable[[], None]) -> PendingAnswer | None:
     """Appends; returns the answer, ready or not, or None for acks=0. `on_ready` is called if it becomes ready later.
 
     No await from here to the last append: what the next request of the stream finds is what this one left.
@@ -107,7 +110,8 @@ def handle(broker: Broker, request: Produce, *, on_ready: Callable[[], None]) ->
     response = produce_pb2.ProduceResponse(correlation_id=request.head.correlation_id)
     awaited: list[Awaited] = []
     for index, (tp, data) in enumerate(zip(request.partitions, request.batches, strict=True)):
-        waits_for = _append(broker, response.results.add(), index, tp, request.head.partitions[index].current_leader_epoch, data)
+        result = response.results.add(topic_id=tp.topic_id, partition=tp.partition, base_offset=-1, append_timestamp=-1)
+        waits_for = _append(broker, access, result, index, tp, request.head.partitions[index].current_leader_epoch, data)
         if waits_for is not None:
             awaited.append(waits_for)
     if request.head.acks == ACKS_NONE:
@@ -136,14 +140,17 @@ def _check_request(broker: Broker, request: Produce) -> None:
 
 
 def _append(
-    broker: Broker, result: produce_pb2.PartitionProduceResult, index: int, tp: TopicIdPartition, leader_epoch: int, data: pa.Buffer
+    broker: Broker,
+    access: Access,
+    result: produce_pb2.PartitionProduceResult,
+    index: int,
+    tp: TopicIdPartition,
+    leader_epoch: int,
+    data: pa.Buffer,
 ) -> Awaited | None:
     """Appends one batch and fills its result; says what to wait for, if it was appended."""
-    result.topic_id = tp.topic_id
-    result.partition = tp.partition
-    result.base_offset = -1
-    result.append_timestamp = -1
     try:
+        access.require_id(Right.WRITE, tp.topic_id)
         replica = broker.replicas.replica(tp, current_leader_epoch=leader_epoch)
         info = broker.replicas.append(replica, data)
     except WireError as error:

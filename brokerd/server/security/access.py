@@ -1,0 +1,99 @@
+"""What one principal may do to the topics of this broker. Decisions about topic ids are remembered: one look-up on hot paths.
+
+A topic that the principal may not see is answered like one that does not exist: by name TOPIC_AUTHORIZATION_FAILED, by id
+UNKNOWN_TOPIC_ID, each word for word the same. A topic that it sees but may not touch so is TOPIC_AUTHORIZATION_FAILED.
+"""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from brokerd.errors import TopicAuthorizationFailedError, UnknownTopicIdError, WireError
+from brokerd.log.topic_store import Topic
+from brokerd.server.security.auth_file import Principal
+from brokerd.server.security.permissions import Right
+
+_REMEMBERED_MAX = 100_000  # ids of deleted topics stay until then
+_VERBS = {None: "see", Right.READ: "read", Right.WRITE: "write to", Right.ADMIN: "administer"}
+
+
+class Topics(Protocol):
+    """The topics that exist."""
+
+    def has(self, name: str) -> bool:
+        """True if there is a topic of that name."""
+
+    def by_id(self, topic_id: bytes) -> Topic:
+        """Raises UnknownTopicIdError."""
+
+
+class Access:
+    """One principal before one broker's topics; shared by all its calls and streams."""
+
+    __slots__ = ("_granted", "_is_unlimited", "_permissions", "_topics", "principal")
+
+    def __init__(self, principal: Principal, topics: Topics) -> None:
+        self.principal = principal.name
+        self._permissions = principal.permissions
+        self._is_unlimited = principal.permissions.is_unlimited
+        self._topics = topics
+        self._granted: dict[Right, set[bytes]] = {right: set() for right in Right}
+
+    def exists(self, name: str) -> bool:
+        """True if there is a topic of that name; not to be told to who may not see it."""
+        return self._topics.has(name)
+
+    def sees(self, name: str) -> bool:
+        """True if the topic may be listed, or would be if it existed."""
+        return self._is_unlimited or self._permissions.sees(name)
+
+    def has_somewhere(self, right: Right) -> bool:
+        """True if the principal has `right` on any topic."""
+        return self._is_unlimited or self._permissions.allows_somewhere(right)
+
+    def refuse_name(self, right: Right | None, name: str) -> WireError | None:
+        """The error for using `right` (None: seeing) on a topic by name; None if it is allowed."""
+        if self._is_unlimited or (self._permissions.sees(name) if right is None else self._permissions.allows(right, name)):
+            return None
+        return self._forbidden(right, name)
+
+    def refuse_id(self, right: Right | None, topic_id: bytes) -> WireError | None:
+        """As `refuse_name`, by id. An id that nobody has is refused too, unless the principal may do everything."""
+        if self._is_unlimited or (right is not None and topic_id in self._granted[right]):
+            return None
+        try:
+            name = self._topics.by_id(topic_id).name
+        except UnknownTopicIdError as error:
+            return error
+        if not self._permissions.sees(name):
+            return unknown_topic_id(topic_id)
+        if right is not None and not self._permissions.allows(right, name):
+            return self._forbidden(right, name)
+        if right is not None:
+            self._remember(right, topic_id)
+        return None
+
+    def require_id(self, right: Right, topic_id: bytes) -> None:
+        """Raises what `refuse_id` returns."""
+        if self._is_unlimited or topic_id in self._granted[right]:
+            return
+        error = self.refuse_id(right, topic_id)
+        if error is not None:
+            raise error
+
+    def _remember(self, right: Right, topic_id: bytes) -> None:
+        granted = self._granted[right]
+        if len(granted) >= _REMEMBERED_MAX:
+            granted.clear()
+        granted.add(topic_id)
+
+    def _forbidden(self, right: Right | None, name: str) -> TopicAuthorizationFailedError:
+        what = _VERBS[right]
+        return TopicAuthorizationFailedError(
+            f"principal '{self.principal}' may not {what} topic '{name}': the broker's auth.file says who may"
+        )
+
+
+def unknown_topic_id(topic_id: bytes) -> UnknownTopicIdError:
+    """The error for an id that does not exist, as TopicStore.by_id has it; a test holds the two equal."""
+    return UnknownTopicIdError(f"there is no topic with id {topic_id.hex()}: it was deleted, and perhaps created anew")

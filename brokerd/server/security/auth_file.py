@@ -1,0 +1,128 @@
+"""Reads the auth file: who there is, how each shows it, and what each may do. Pure but for `load_auth_file`.
+
+    [principals.etl]
+    tokens = ["sha256:..."]              # of 'brokerd hash-token'; two at a time make a rotation
+    certificates = ["etl.example.com"]   # names in a client certificate (common or alternative), with ssl.client.auth = required
+    read = ["clicks"]
+    write = ["events-*"]
+    admin = []
+
+Every error names the file and the principal, and holds no token or hash.
+"""
+
+from __future__ import annotations
+
+import difflib
+import re
+import tomllib
+from collections.abc import Iterator, Mapping
+from typing import Any, NamedTuple
+
+from brokerd.config.tokens import is_token_hash
+from brokerd.errors import ConfigError
+from brokerd.server.security.permissions import Permissions, Right
+
+PRINCIPALS_MAX = 1_000
+CREDENTIALS_MAX = 1_000  # tokens of all principals: each is compared for each call
+_NAME = re.compile(r"[a-zA-Z0-9._@-]{1,100}")
+_KEYS = ("tokens", "certificates", *(right.value for right in Right))
+
+
+class Principal(NamedTuple):
+    """Somebody who may call. `name` may stand in logs and errors."""
+
+    name: str
+    permissions: Permissions
+
+
+class Identities(NamedTuple):
+    """All principals, by name, by hash of a token, and by name in a certificate."""
+
+    principals: Mapping[str, Principal]
+    token_hashes: tuple[tuple[str, str], ...]  # (hash, name of the principal)
+    certificate_names: Mapping[str, str]  # name in a certificate -> name of the principal
+
+
+def load_auth_file(path: str) -> Identities:
+    """Raises ConfigError with file and principal."""
+    try:
+        with open(path, "rb") as file:
+            document = tomllib.load(file)
+    except OSError as error:
+        raise ConfigError(f"can not read auth.file {path}: {error.strerror}") from None
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        place = re.search(r"\(at .*\)", str(error)) if isinstance(error, tomllib.TOMLDecodeError) else None
+        # Not the decoder's own sentence: it may quote what stands there.
+        raise ConfigError(f"auth.file {path} is not TOML{' ' + place[0] if place else ''}") from None
+    try:
+        return parse_identities(document)
+    except ConfigError as error:
+        raise ConfigError(f"auth.file {path}: {error.message}") from None
+
+
+def parse_identities(document: Mapping[str, Any]) -> Identities:
+    """The identities of a parsed file. Raises ConfigError."""
+    for key in document:
+        if key != "principals":
+            raise ConfigError(f"unknown table '{_shown(key)}': principals stand in [principals.NAME]")
+    entries = document.get("principals", {})
+    if not isinstance(entries, dict) or not entries:
+        raise ConfigError("it names nobody: give at least one [principals.NAME]")
+    if len(entries) > PRINCIPALS_MAX:
+        raise ConfigError(f"it has {len(entries)} principals, more than the {PRINCIPALS_MAX} that are allowed")
+    principals: dict[str, Principal] = {}
+    hashes: dict[str, str] = {}
+    certificates: dict[str, str] = {}
+    for name, entry in entries.items():
+        principals[name] = _principal(name, entry)
+        _add_all(hashes, _tokens(name, entry), name, "a token")
+        _add_all(certificates, _strings(name, entry, "certificates"), name, "a certificate name")
+        if not (entry.get("tokens") or entry.get("certificates")):
+            raise ConfigError(f"principal '{name}' can not show who it is: give it tokens or certificates")
+    if len(hashes) > CREDENTIALS_MAX:
+        raise ConfigError(f"it has {len(hashes)} tokens, more than the {CREDENTIALS_MAX} that are allowed")
+    return Identities(principals, tuple(hashes.items()), certificates)
+
+
+def _principal(name: str, entry: object) -> Principal:
+    if not _NAME.fullmatch(name):
+        raise ConfigError(f"'{_shown(name)}' is no name for a principal: letters, digits and . _ @ -, at most 100")
+    if not isinstance(entry, dict):
+        raise ConfigError(f"principal '{name}' must be a table: [principals.{name}]")
+    for key in entry:
+        if key not in _KEYS:
+            near = difflib.get_close_matches(key, _KEYS, n=1, cutoff=0.5)
+            hint = f"did you mean '{near[0]}'?" if near else f"known are {', '.join(_KEYS)}"
+            raise ConfigError(f"principal '{name}': unknown key '{_shown(key)}': {hint}")
+    try:
+        return Principal(name, Permissions({right: _strings(name, entry, right.value) for right in Right}))
+    except ConfigError as error:
+        raise ConfigError(f"principal '{name}': {error.message}") from None
+
+
+def _tokens(name: str, entry: Mapping[str, Any]) -> Iterator[str]:
+    for token_hash in _strings(name, entry, "tokens"):
+        if not is_token_hash(token_hash):
+            raise ConfigError(
+                f"principal '{name}': an entry of tokens is not 'sha256:' and 64 hex digits: use what 'brokerd hash-token' prints"
+            )
+        yield token_hash
+
+
+def _strings(name: str, entry: Mapping[str, Any], key: str) -> list[str]:
+    values = entry.get(key, [])
+    if not isinstance(values, list) or not all(isinstance(value, str) and value for value in values):
+        raise ConfigError(f"principal '{name}': {key} must be a list of texts")
+    return values
+
+
+def _add_all(owners: dict[str, str], credentials: Iterator[str] | list[str], name: str, what: str) -> None:
+    for credential in credentials:
+        owner = owners.setdefault(credential, name)
+        if owner != name:
+            raise ConfigError(f"principals '{owner}' and '{name}' have {what} in common: each needs its own")
+
+
+def _shown(text: str) -> str:
+    """A name out of the file for an error: one line, and not so long that a misplaced token would stand there whole."""
+    return ascii(text[:20])[1:-1]

@@ -1,0 +1,81 @@
+"""Who makes a call: its bearer token, or the client certificate of its connection. No gRPC object is known here.
+
+A token that is shown must be right: a wrong one never falls back to the certificate, or to nobody. What is wrong is not told
+in more detail than the caller needs, and never with any part of what was shown.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+
+from brokerd.config.tokens import TOKEN_CHARACTERS_MAX, find_hash
+from brokerd.errors import BrokerdError
+from brokerd.server.security.auth_file import Identities, Principal
+from brokerd.server.security.permissions import UNLIMITED
+
+AUTHORIZATION = "authorization"
+_BEARER = "bearer "
+_NAMES_IN_CERTIFICATE = ("x509_common_name", "x509_subject_alternative_name")
+_TRUSTED = Principal("certificate", UNLIMITED)
+ANYBODY = Principal("anybody", UNLIMITED)
+
+
+class UnauthenticatedError(BrokerdError):
+    """The caller has not shown who it is; becomes the status UNAUTHENTICATED."""
+
+
+class ForbiddenError(BrokerdError):
+    """The caller is known and may not make this call at all; becomes the status PERMISSION_DENIED."""
+
+
+class Authenticator:
+    """The rules of one broker. `identities` None: no auth file."""
+
+    def __init__(self, identities: Identities | None, *, needs_certificate: bool) -> None:
+        self._identities = identities
+        self._needs_certificate = needs_certificate
+
+    @property
+    def is_open(self) -> bool:
+        """True if everybody may do everything."""
+        return self._identities is None and not self._needs_certificate
+
+    def principal(
+        self, metadata: Iterable[tuple[str, str | bytes]], peer: Mapping[str, Iterable[bytes]] | None = None
+    ) -> Principal:
+        """Who calls. `peer` is what TLS found out about the connection. Raises UnauthenticatedError."""
+        if self.is_open:
+            return ANYBODY
+        if self._identities is None:
+            return _TRUSTED  # the handshake has checked that an authority of ssl.client.ca.file signed its certificate
+        headers = [value for name, value in metadata if name.lower() == AUTHORIZATION]
+        if headers:
+            return self.by_token(headers)
+        names = _certificate_names(peer or {})
+        found = {self._identities.certificate_names[name] for name in names if name in self._identities.certificate_names}
+        if len(found) == 1:
+            return self._identities.principals[found.pop()]
+        if names:
+            raise UnauthenticatedError(
+                "the client certificate belongs to no principal, or to several: have one of its names listed under one "
+                "principal's certificates in the broker's auth.file, or set auth.token"
+            )
+        raise UnauthenticatedError("this broker wants to know who calls: set auth.token or auth.token.file")
+
+    def by_token(self, headers: Sequence[str | bytes]) -> Principal:
+        """Who has the token in `headers`, all authorization headers of a call. Raises UnauthenticatedError."""
+        header = headers[0]
+        if len(headers) != 1 or not isinstance(header, str) or not header.lower().startswith(_BEARER):
+            raise UnauthenticatedError("the authorization must be one header of the form 'Bearer TOKEN'")
+        token = header[len(_BEARER) :].strip()
+        owner = None
+        if self._identities is not None and len(token) <= TOKEN_CHARACTERS_MAX:
+            owner = find_hash(token, self._identities.token_hashes)
+        if owner is None:
+            raise UnauthenticatedError("the token is not known to this broker: check auth.token, or auth.token.file")
+        assert self._identities is not None
+        return self._identities.principals[owner]
+
+
+def _certificate_names(peer: Mapping[str, Iterable[bytes]]) -> set[str]:
+    return {value.decode("utf-8", "replace") for key in _NAMES_IN_CERTIFICATE for value in peer.get(key, ())}

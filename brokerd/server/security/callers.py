@@ -1,0 +1,87 @@
+"""From a gRPC call to what its caller may do: the one place where both are known. Rules are in the files beside it."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from typing import Any, Protocol
+
+from google.protobuf.message import Message
+
+from brokerd.clock import Clock
+from brokerd.server.security.access import Access, Topics
+from brokerd.server.security.auth_file import Principal
+from brokerd.server.security.authenticator import Authenticator, UnauthenticatedError
+from brokerd.server.security.guard import Guard
+from brokerd.server.security.rules import RULES
+
+logger = logging.getLogger(__name__)
+
+_REPORT_INTERVAL_MS = 10_000
+
+
+class CallContext(Protocol):
+    """What a call tells of its caller; a gRPC context has it."""
+
+    def invocation_metadata(self) -> Iterable[Any] | None:
+        """Headers."""
+
+    def auth_context(self) -> Mapping[str, Iterable[bytes]]:
+        """What TLS found out about the connection."""
+
+    def peer(self) -> str:
+        """Address of the other side."""
+
+
+class Callers:
+    """Everybody who calls one broker."""
+
+    def __init__(self, authenticator: Authenticator, topics: Topics, guard: Guard, clock: Clock) -> None:
+        self.refused_count = 0  # calls of strangers
+        self._authenticator = authenticator
+        self._topics = topics
+        self._guard = guard
+        self._clock = clock
+        self._accesses: dict[str, Access] = {}
+        self._unreported_count = 0
+        self._next_report_ms = clock.monotonic_ms()
+
+    def access(self, context: CallContext) -> Access:
+        """What the caller may do. Raises UnauthenticatedError."""
+        if self._authenticator.is_open:
+            return self._access_of(self._authenticator.principal(()))
+        try:
+            principal = self._authenticator.principal(context.invocation_metadata() or (), context.auth_context())
+        except UnauthenticatedError:
+            self._count_refused(context.peer())
+            raise
+        return self._access_of(principal)
+
+    async def call(
+        self,
+        method: str,
+        context: CallContext,
+        request: Any,
+        response_type: type[Message],
+        handle: Callable[[Any], Awaitable[Message]],
+    ) -> Message:
+        """A unary call under its rule. Raises UnauthenticatedError, ForbiddenError, MalformedError, and what `handle` raises."""
+        return await self._guard.call(RULES[method], self.access(context), request, response_type, handle)
+
+    def _access_of(self, principal: Principal) -> Access:
+        access = self._accesses.get(principal.name)
+        if access is None:
+            access = self._accesses[principal.name] = Access(principal, self._topics)
+        return access
+
+    def _count_refused(self, peer: str) -> None:
+        """One line in ten seconds at most: a client with a wrong token tries again and again."""
+        self.refused_count += 1
+        self._unreported_count += 1
+        now_ms = self._clock.monotonic_ms()
+        if now_ms >= self._next_report_ms:
+            logger.warning(
+                "refused %d calls of callers that did not show who they are, the last from %s", self._unreported_count, peer
+            )
+            self._unreported_count = 0
+            self._next_report_ms = now_ms + _REPORT_INTERVAL_MS

@@ -1,0 +1,114 @@
+"""Applies a method's rule to a unary call: what is refused never reaches the handler, what may not be seen never the caller.
+
+Knows no gRPC and no handler: the call is handed in. Which rule a method has is in rules.py.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+from google.protobuf.message import Message
+
+from brokerd.errors import TopicAuthorizationFailedError, UnknownTopicIdError, WireError
+from brokerd.server.failures import malformed
+from brokerd.server.security.access import Access
+from brokerd.server.security.authenticator import ForbiddenError
+from brokerd.server.security.permissions import Right
+from brokerd.server.security.rules import OneTopic, PerTopic, Rule, Somewhere, Stream
+from brokerd.wire.errors import to_proto
+from brokerd.wire.v1 import topics_pb2
+
+Call = Callable[[Any], Awaitable[Message]]
+
+
+class Guard:
+    """The rules with the broker's settings that matter to them."""
+
+    def __init__(self, *, entries_max: int, auto_creates: bool) -> None:
+        self._entries_max = entries_max
+        self._auto_creates = auto_creates
+
+    async def call(self, rule: Rule, access: Access, request: Any, response_type: type[Message], handle: Call) -> Message:
+        """The answer to `request`. Raises ForbiddenError, MalformedError, and what `handle` raises."""
+        assert not isinstance(rule, Stream), "a stream asks Access itself"
+        if isinstance(rule, Somewhere) and not access.has_somewhere(rule.right):
+            raise ForbiddenError(
+                f"principal '{access.principal}' may {rule.right.value} no topic at all: the broker's auth.file says who may"
+            )
+        if isinstance(rule, OneTopic):
+            error = access.refuse_name(rule.right, request.name)
+            if error is not None:
+                return response_type(result=topics_pb2.TopicResult(name=request.name, error=to_proto(error)))
+        if isinstance(rule, PerTopic):
+            return await self._per_topic(rule, access, request, response_type, handle)
+        return await handle(request)
+
+    async def _per_topic(self, rule: PerTopic, access: Access, request: Any, response_type: type[Message], handle: Call) -> Message:
+        kept, refused, asked = self._split(rule, access, request)
+        if refused and len(refused) == asked and rule.none_means_all:
+            response: Any = response_type()  # nothing is left, and no entry would mean every topic to the handler
+        else:
+            response = await handle(kept)
+        if refused:
+            _put_back(getattr(response, rule.results), refused)
+        elif asked == 0 and rule.listed is not None:
+            _hide(getattr(response, rule.results), rule, access)
+        answer: Message = response
+        return answer
+
+    def _split(self, rule: PerTopic, access: Access, request: Any) -> tuple[Any, dict[int, Message], int]:
+        """What is left of the request (itself, if that is all), the results of what is not by place, and how many were asked."""
+        refused: dict[int, Message] = {}
+        kept: dict[str, list[Any]] = {}
+        asked = 0
+        for entries in rule.entries:
+            values = getattr(request, entries.field)
+            if len(values) > self._entries_max:
+                raise malformed(entries.field, f"has {len(values)} entries, more than the {self._entries_max} allowed")
+            kept[entries.field] = []
+            for value in values:
+                error = self._refusal(rule, access, entries.topic_of(value))
+                if error is None:
+                    kept[entries.field].append(value)
+                else:
+                    refused[asked] = entries.refused(value, to_proto(error))
+                asked += 1
+        if not refused:
+            return request, refused, asked
+        left = type(request)()
+        left.CopyFrom(request)
+        for field, values in kept.items():
+            left.ClearField(field)
+            getattr(left, field).extend(values)
+        return left, refused, asked
+
+    def _refusal(self, rule: PerTopic, access: Access, topic: str | bytes) -> WireError | None:
+        if isinstance(topic, bytes):
+            return access.refuse_id(rule.right, topic)
+        error = access.refuse_name(rule.right, topic)
+        if error is None and rule.creates and self._auto_creates and not access.exists(topic):
+            return access.refuse_name(Right.ADMIN, topic)
+        return error
+
+
+def _put_back(results: Any, refused: dict[int, Message]) -> None:
+    """Sets the results of refused entries in their places."""
+    answered = iter(list(results))
+    merged = [refused[place] if place in refused else next(answered) for place in range(len(results) + len(refused))]
+    del results[:]
+    results.extend(merged)
+
+
+def _hide(results: Any, rule: PerTopic, access: Access) -> None:
+    """Takes topics that may not be seen out of a list of all."""
+    assert rule.listed is not None
+    seen = [result for result in results if _is_seen(rule, access, rule.listed(result))]
+    if len(seen) != len(results):
+        del results[:]
+        results.extend(seen)
+
+
+def _is_seen(rule: PerTopic, access: Access, topic: str | bytes) -> bool:
+    error = access.refuse_id(rule.right, topic) if isinstance(topic, bytes) else access.refuse_name(rule.right, topic)
+    return not isinstance(error, (TopicAuthorizationFailedError, UnknownTopicIdError))

@@ -1,0 +1,45 @@
+"""Builds the security of one broker out of its settings. Reads files, decides nothing."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import grpc
+
+from brokerd.clock import Clock
+from brokerd.config.broker import BrokerConfig, listener_of
+from brokerd.config.listeners import check_listeners
+from brokerd.server.security.access import Topics
+from brokerd.server.security.auth_file import load_auth_file
+from brokerd.server.security.authenticator import Authenticator
+from brokerd.server.security.callers import Callers
+from brokerd.server.security.credentials import server_credentials
+from brokerd.server.security.gate import Gate
+from brokerd.server.security.guard import Guard
+
+
+class Security(NamedTuple):
+    """`credentials` None: plaintext."""
+
+    authenticator: Authenticator
+    credentials: grpc.ServerCredentials | None
+    gate: Gate
+
+    def callers(self, config: BrokerConfig, topics: Topics, clock: Clock) -> Callers:
+        """Who calls this broker; once its topics are known."""
+        entries_max = max(config.max_topics, config.max_partitions_per_request)
+        return Callers(self.authenticator, topics, Guard(entries_max=entries_max, auto_creates=config.auto_create_topics), clock)
+
+
+def load_security(config: BrokerConfig) -> Security:
+    """Raises ConfigError if the settings contradict each other, or a file can not be used."""
+    listener = listener_of(config)
+    check_listeners(listener)
+    needs_certificate = config.ssl_client_auth == "required"
+    identities = load_auth_file(config.auth_file) if config.auth_file else None
+    authenticator = Authenticator(identities, needs_certificate=needs_certificate)
+    return Security(
+        authenticator,
+        server_credentials(listener) if listener.is_tls else None,
+        Gate(authenticator, needs_certificate=needs_certificate),
+    )
