@@ -58,9 +58,11 @@ def _from_environment(environ: Mapping[str, str]) -> Iterator[Given]:
         if variable in names:
             yield Given(names[variable], value, f"(environment variable {variable})")
         elif variable.startswith(ENVIRONMENT_PREFIX):
-            near = difflib.get_close_matches(variable, names, n=1, cutoff=_NEAR_MISS)
+            # Without the prefix, which makes all of them alike.
+            suffixes = [name.removeprefix(ENVIRONMENT_PREFIX) for name in names]
+            near = difflib.get_close_matches(variable.removeprefix(ENVIRONMENT_PREFIX), suffixes, n=1, cutoff=_NEAR_MISS)
             if near:
-                raise ConfigError(f"unknown environment variable {variable}: did you mean {near[0]}?")
+                raise ConfigError(f"unknown environment variable {variable}: did you mean {ENVIRONMENT_PREFIX}{near[0]}?")
 
 
 def _from_file(path: str) -> Iterator[Given]:

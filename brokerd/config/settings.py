@@ -107,7 +107,7 @@ def parse(spec: Setting, raw: object, kind: type, *, where: str = "") -> Value:
         raise ConfigError(f"{spec.name} must be true or false{_not(spec, text)}{_spaced(where)}")
     if kind in (int, float):
         if isinstance(raw, bool):
-            raise ConfigError(f"{spec.name} must be a number{_not(spec, text)}{_spaced(where)}")
+            raise ConfigError(f"{spec.name} must be a number{_not(spec, raw)}{_spaced(where)}")
         try:
             return int(text) if kind is int else float(text)
         except ValueError:

@@ -107,7 +107,12 @@ def test_a_mistyped_variable_is_refused_and_those_of_others_are_left_alone(tmp_p
     assert error_of(tmp_path, environ={"BROKERD_LOG_SEGMENT_BYTE": "1"}) == (
         "unknown environment variable BROKERD_LOG_SEGMENT_BYTE: did you mean BROKERD_LOG_SEGMENT_BYTES?"
     )
-    others = {"BROKERD_SERVICE_HOST": "10.0.0.1", "BROKERD_PORT_9192_TCP": "tcp://10.0.0.1:9192", "BROKERD_BOOTSTRAP_SERVER": "x:1"}
+    others = {
+        "BROKERD_SERVICE_HOST": "10.0.0.1",
+        "BROKERD_SERVICE_PORT": "1",
+        "BROKERD_PORT_9192_TCP": "tcp://10.0.0.1:9192",
+        "BROKERD_BOOTSTRAP_SERVER": "x:1",
+    }
     assert load(tmp_path, environ=others) == BrokerConfig()
 
 
