@@ -27,7 +27,7 @@ from brokerd.errors import (
 from brokerd.ids import TopicIdPartition, TopicPartition, new_topic_id, topic_name_problem
 from brokerd.log.checkpoint import NEW_PARTITION, CheckpointEntry, CheckpointFile, read_checkpoint
 from brokerd.log.files import Files
-from brokerd.log.names import parse_partition_directory
+from brokerd.log.names import LOG_SUFFIX, offset_file, parse_offset_file, parse_partition_directory
 from brokerd.log.node_state import (
     CleanLog,
     CleanLogs,
@@ -247,13 +247,15 @@ class LogManager:
         return unknown
 
     def _is_empty(self, directory: str) -> bool:
-        """True if the directory holds no data: what an unfinished creation leaves."""
+        """True if the directory holds no records: what an unfinished creation leaves."""
         for name in self._files.listdir(directory):
-            file = self._files.open(f"{directory}/{name}")
-            size = file.size()
-            file.close()
-            if size:
-                return False
+            parsed = parse_offset_file(name)
+            if parsed is not None and parsed[1] == LOG_SUFFIX:
+                file = self._files.open(f"{directory}/{name}")
+                size = file.size()
+                file.close()
+                if size:
+                    return False
         return True
 
     def _remove_directory(self, directory: str) -> None:
@@ -272,9 +274,7 @@ class LogManager:
         count = partitions or self._config.num_partitions
         self.check_topic(name, count, configs)
         topic = Topic(name, new_topic_id(), count, dict(configs))
-        self._create_directories(topic, range(count))
-        self.topics.put(topic)
-        self._open_new(topic, range(count))
+        self._add_partitions(topic, range(count))
         return topic
 
     def check_topic(self, name: str, partitions: int, configs: Mapping[str, str]) -> None:
@@ -322,10 +322,7 @@ class LogManager:
             )
         self._check_count(name, total, total - topic.partition_count)
         grown = topic._replace(partition_count=total)
-        added = range(topic.partition_count, total)
-        self._create_directories(grown, added)
-        self.topics.put(grown)
-        self._open_new(grown, added)
+        self._add_partitions(grown, range(topic.partition_count, total))
         return grown
 
     def alter_topic(self, name: str, set_configs: Mapping[str, str], unset: Iterable[str]) -> Topic:
@@ -359,29 +356,26 @@ class LogManager:
         if self._read_only_reason:
             raise StorageError(f"the data directory is read-only: {self._read_only_reason}")
 
-    def _create_directories(self, topic: Topic, partitions: Iterable[int]) -> None:
-        """Makes directories and first segments durable; what a failure leaves is removed. Raises StorageError."""
-        names = [TopicIdPartition(topic.id, partition).directory_name for partition in partitions]
-        try:
-            for name in names:
-                self._files.mkdir(name)
-                self._files.create(f"{name}/{0:020d}.log").close()
-                self._files.sync_dir(name)
-            self._files.sync_dir()
-        except OSError as error:
-            for name in names:
-                with contextlib.suppress(OSError):
-                    self._remove_directory(name)
-            raise StorageError(f"topic '{topic.name}' could not be created ({error.strerror})") from error
-
-    def _open_new(self, topic: Topic, partitions: Iterable[int]) -> None:
+    def _add_partitions(self, topic: Topic, partitions: Iterable[int]) -> None:
+        """Makes logs, and then the topic that has them, durable. Raises StorageError: then nothing is left of them."""
+        tps = [TopicIdPartition(topic.id, partition) for partition in partitions]
         config = self._topic_config(topic.configs)
-        for partition in partitions:
-            tp = TopicIdPartition(topic.id, partition)
-            try:
-                self._logs[tp], _ = self._recover(topic, config, tp, NEW_PARTITION, None, self.leader_epoch - 1)
-            except OSError as error:
-                raise StorageError(f"topic '{topic.name}' could not be opened ({error.strerror})") from error
+        try:
+            for tp in tps:
+                self._files.mkdir(tp.directory_name)
+                self._files.create(f"{tp.directory_name}/{offset_file(0, LOG_SUFFIX)}").close()
+                self._files.sync_dir(tp.directory_name)
+            self._files.sync_dir()
+            logs = {tp: self._recover(topic, config, tp, NEW_PARTITION, None, self.leader_epoch - 1)[0] for tp in tps}
+            self.topics.put(topic)
+        except (OSError, StorageError) as error:
+            for tp in tps:
+                with contextlib.suppress(OSError):
+                    self._remove_directory(tp.directory_name)
+            if isinstance(error, StorageError):
+                raise
+            raise StorageError(f"topic '{topic.name}' could not be created ({error.strerror})") from error
+        self._logs.update(logs)
 
     # Logs
 

@@ -137,9 +137,10 @@ class LogReader:
             data = file.pread(wanted, start.position, nowait=cached_only)
             walk = walk_chunk(data, self._seed, expected=start.offset, offset=offset, until_offset=until_offset)
             taken = walk.end - walk.start
-            if taken > 0 and (taken <= max_bytes or is_first):
-                return self._taken(segment, start, data, walk.start, walk.end, walk.first_offset, walk.next_offset, max_bytes)
-            if taken > 0 or walk.reached_until:
+            if taken > 0:
+                found = self._taken(segment, start, data, walk.start, walk.end, walk.first_offset, walk.next_offset, max_bytes)
+                return found if is_first or len(found[0]) <= max_bytes else (b"", offset, offset)
+            if walk.reached_until:
                 return b"", offset, offset
             if walk.problem is not None:
                 self._bad_batch(file, segment, start, walk.end, walk.next_offset, walk.problem, cached_only)

@@ -276,7 +276,7 @@ class PartitionLog:
 
     def prepare_flush(self) -> FlushTask | None:
         """What a flush has to do now; None if nothing is dirty or one is under way."""
-        if self._flush_under_way is not None or not self.is_dirty:
+        if self._flush_under_way is not None or self._failure is not None or not (self.is_dirty or self._sealed):
             return None
         handles: list[Handle] = []
         for segment in (*(sealed.segment for sealed in self._sealed), self.segments[-1]):
@@ -397,7 +397,7 @@ class PartitionLog:
         is_expired = self.config.retention_ms >= 0 and now_wall_ms - active.max_append_timestamp > self.config.retention_ms
         if active.size_bytes and is_expired and not self.is_dirty and self._flush_under_way is None and not self._is_stopped():
             self._roll()
-            self._resources.files.sync_dir(self.tp.directory_name)
+            self.flush()
 
     def retained_from(self, now_wall_ms: int) -> int:
         """The log start that retention by time and size asks for: a segment's base offset, or the present log start."""

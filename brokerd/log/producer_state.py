@@ -20,6 +20,7 @@ from brokerd.record.header import SEQUENCE_MAX, BatchHeader, add_sequence
 
 WINDOW_BATCHES = 5  # as many as Kafka remembers, and as many as a producer has in flight
 NO_OFFSET = -1
+_HALF_RING = (SEQUENCE_MAX + 1) // 2
 
 
 class BatchMetadata(NamedTuple):
@@ -141,9 +142,10 @@ class ProducerStates:
         expected = add_sequence(entry.last_sequence, 1)
         if first == expected:
             return None
-        # How far behind the expected number it begins; after a wrap, half the ring counts as behind.
-        behind = (expected - first) & SEQUENCE_MAX if entry.has_wrapped else entry.last_sequence + 1 - first
-        is_used = behind > 0 and (not entry.has_wrapped or behind <= (SEQUENCE_MAX + 1) // 2)
+        # How far behind the expected number it begins. What lies further back than half the ring is a gap ahead: to call it
+        # a duplicate would lose it. Numbers below 0 were never used before the first wrap.
+        behind = (expected - first) & SEQUENCE_MAX
+        is_used = behind <= _HALF_RING and (entry.has_wrapped or behind <= entry.last_sequence + 1)
         if is_used and header.last_offset_delta < behind:
             raise DuplicateSequenceError(
                 f"{self._subject(header)} sent sequences {first} to {last} again; they are in the log, "

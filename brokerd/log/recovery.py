@@ -11,6 +11,7 @@ Every step may be repeated after a crash. Steps 1-3, 8 and 9 are the log manager
 from __future__ import annotations
 
 import contextlib
+import logging
 from typing import NamedTuple
 
 from brokerd.ids import TopicIdPartition
@@ -29,6 +30,8 @@ from brokerd.log.scan import Scan, find_whole_batch
 from brokerd.log.segment import Segment
 from brokerd.log.snapshots import Snapshot, encode_snapshot, read_snapshot, remove_snapshot, snapshot_offsets, write_snapshot
 from brokerd.record.header import crc_seed
+
+logger = logging.getLogger(__name__)
 
 _REWRITE_BYTES = 4 * 1_048_576
 
@@ -91,7 +94,7 @@ class PartitionRecovery:
         elif not self._given.read_only_reason:
             if not is_clean:
                 self._write_tail_again()
-            self._write_derived(end, producers, epochs, snapshot, snapshot_offsets(names))
+            self._settle(end, producers, epochs, snapshot, snapshot_offsets(names))
         return Recovered(self._state(end, producers, epochs), self._cut_bytes, self._scanned_bytes)
 
     # Steps before 4: what is there
@@ -311,32 +314,41 @@ class PartitionRecovery:
 
     # Step 7
 
-    def _write_derived(
-        self, end: int, producers: ProducerStates, epochs: LeaderEpochs, used: Snapshot | None, offsets: list[int]
-    ) -> None:
+    def _settle(self, end: int, producers: ProducerStates, epochs: LeaderEpochs, used: Snapshot | None, offsets: list[int]) -> None:
+        """Leaves a segment to append to, and no snapshot that was not believed; then writes what is derived from the log."""
         if not self._segments:
             segment = Segment(self._files, self._open_files, self._directory, end, self._seed)
             segment.create()
             self._segments.append(segment)
             self._names_changed = True
-        for segment in self._rebuilt:
-            if segment in self._segments[:-1]:
-                segment.write_index()
-                self._names_changed = True
         for offset in offsets:
             if (used is None or offset > used.offset) and offset != end:
                 remove_snapshot(self._files, self._directory, offset)
                 self._names_changed = True
-        if used is None or used.offset != end:
-            body = encode_snapshot(Snapshot(self._seed, end, epochs.below(end), producers.entries))
-            write_snapshot(self._files, self._directory, body, end)
-            self._names_changed = True
-        if read_leader_epochs(self._files, self._directory, self._seed) != tuple(epochs.entries):
-            write_leader_epochs(self._files, self._directory, epochs.entries, self._seed)
-            self._names_changed = True
+        try:
+            self._write_derived(end, producers, epochs, used)
+        except OSError as error:
+            logger.warning(
+                "%s: could not write index or snapshot (%s); the next start reads more of the log", self._given.name, error
+            )
         if self._names_changed:
             self._files.sync_dir(self._directory)
         self._segments[-1].loaded_index(self._given.index_interval_bytes)
+
+    def _write_derived(self, end: int, producers: ProducerStates, epochs: LeaderEpochs, used: Snapshot | None) -> None:
+        for segment in self._rebuilt:
+            if segment in self._segments[:-1]:
+                segment.write_index()
+                self._names_changed = True
+        if used is None or used.offset != end:
+            # One that could not be believed must not stay, even if the new one can not be written.
+            remove_snapshot(self._files, self._directory, end)
+            self._names_changed = True
+            body = encode_snapshot(Snapshot(self._seed, end, epochs.below(end), producers.entries))
+            write_snapshot(self._files, self._directory, body, end)
+        if read_leader_epochs(self._files, self._directory, self._seed) != tuple(epochs.entries):
+            write_leader_epochs(self._files, self._directory, epochs.entries, self._seed)
+            self._names_changed = True
 
     def _state(self, end: int, producers: ProducerStates, epochs: LeaderEpochs) -> LogState:
         snapshots: list[int] = []

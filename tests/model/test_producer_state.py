@@ -55,7 +55,7 @@ class Oracle:
             return self._take(producer_id, epoch, next_number, count, batches, offset, now_ms)
         # The nearest number at or below the next one that has this sequence, if it was ever used.
         number = next_number - (next_number - first) % RING
-        is_used = number >= 0 and next_number - number <= (RING if next_number <= RING else RING // 2)
+        is_used = number >= 0 and next_number - number <= RING // 2
         return DuplicateSequenceError if is_used and number + count <= next_number else OutOfOrderSequenceError
 
     def _take(

@@ -51,7 +51,7 @@ class _Inode:
     def sync(self) -> None:
         size = len(self.data)
         if len(self.disk) > size:
-            self.stale = bytes(self.disk)
+            self.stale = bytes(self.disk) + self.stale[len(self.disk) :]
             del self.disk[size:]
         self.disk.extend(bytes(size - len(self.disk)))
         for sector in self.dirty:
@@ -59,7 +59,7 @@ class _Inode:
             self.disk[at : at + SECTOR] = self.data[at : at + SECTOR]
         self.dirty.clear()
 
-    def cut_power(self, rng: random.Random, keep: float, pool: list[bytes]) -> None:
+    def cut_power(self, rng: random.Random, keep: float, stale: float, pool: list[bytes]) -> None:
         """Becomes what a disk may hold after a power cut."""
         old_size, new_size = len(self.disk), len(self.data)
         if not self.dirty and old_size == new_size:
@@ -68,7 +68,7 @@ class _Inode:
         size = rng.choice((old_size, new_size, rng.randint(min(old_size, new_size), max(old_size, new_size))))
         disk = bytearray(self.disk[:size])
         for at in range(len(disk), size, SECTOR):
-            disk += self._lost_sector(rng, at, pool)[: size - at]
+            disk += self._lost_sector(rng, at, stale, pool)[: size - at]
         disk = disk[:size]
         for sector in self.dirty:
             at = sector * SECTOR
@@ -78,15 +78,13 @@ class _Inode:
         self.disk, self.data = disk, bytearray(disk)
         self.dirty.clear()
 
-    def _lost_sector(self, rng: random.Random, at: int, pool: list[bytes]) -> bytes:
-        kind = rng.random()
-        if kind < 0.4:
-            return bytes(SECTOR)
-        if kind < 0.8:
+    def _lost_sector(self, rng: random.Random, at: int, stale: float, pool: list[bytes]) -> bytes:
+        """What stands where a sector of a grown file was not written: mostly zeros, or what the file once had there."""
+        if rng.random() < stale:
             return self.stale[at : at + SECTOR].ljust(SECTOR, b"\0")
-        if kind < 0.9 and pool:
-            return rng.choice(pool).ljust(SECTOR, b"\0")
-        return rng.randbytes(SECTOR)
+        if rng.random() < 0.8:
+            return bytes(SECTOR)
+        return rng.choice(pool).ljust(SECTOR, b"\0") if pool and rng.random() < 0.5 else rng.randbytes(SECTOR)
 
 
 class MemoryFile:
@@ -260,10 +258,10 @@ class MemoryFiles:
         for path in gone:
             del self._durable[path]
         self._names = dict(self._durable)
-        keep = rng.choice((0.0, 0.2, 0.5, 0.8, 0.95, 1.0))
+        keep, stale = rng.choice((0.0, 0.2, 0.5, 0.8, 0.95, 1.0)), rng.choice((0.0, 0.5, 1.0))
         for inode in self._names.values():
             if inode is not None:
-                inode.cut_power(rng, keep, self._pool)
+                inode.cut_power(rng, keep, stale, self._pool)
 
     # For tests to look and to harm
 

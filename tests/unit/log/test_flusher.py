@@ -1,0 +1,112 @@
+"""Group commit with real threads: one flush per partition at a time, what comes meanwhile goes with the next."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+
+import pytest
+
+from brokerd.errors import StorageError
+from brokerd.log.flusher import Flusher
+from brokerd.log.partition_log import PartitionLog
+from tests.support.build import append, first_log, open_manager
+from tests.support.files import MemoryFiles
+
+DEADLINE_S = 20
+
+
+class SlowDisk:
+    """Lets fdatasyncs of data files begin, counts them, and lets them end when told."""
+
+    def __init__(self, files: MemoryFiles) -> None:
+        self.count = 0
+        self.began = threading.Semaphore(0)
+        self.may_end = threading.Semaphore(0)
+        self.error: OSError | None = None
+        files.hook = self._hook
+
+    def _hook(self, operation: str, path: str) -> None:
+        if operation == "fdatasync" and path.endswith(".log"):
+            self.count += 1
+            self.began.release()
+            assert self.may_end.acquire(timeout=DEADLINE_S)
+            if self.error is not None:
+                raise self.error
+
+
+def test_what_comes_during_a_flush_shares_the_next_one() -> None:
+    async def run() -> None:
+        files = MemoryFiles()
+        manager, _ = open_manager(files)
+        log, other = first_log(manager, "t"), first_log(manager, "u")
+        disk = SlowDisk(files)
+        advanced: list[tuple[str, int]] = []
+        flusher = Flusher(
+            threads=2, on_advance=lambda log: advanced.append((log.name, log.high_watermark)), on_failure=lambda log: None
+        )
+        for _ in range(3):
+            append(log, b"first")
+            flusher.mark_dirty(log)
+        await asyncio.to_thread(disk.began.acquire, timeout=DEADLINE_S)
+        for _ in range(50):
+            append(log, b"meanwhile")
+            flusher.mark_dirty(log)
+        append(other, b"not held up")
+        flusher.mark_dirty(other)
+        await asyncio.to_thread(disk.began.acquire, timeout=DEADLINE_S)
+        assert log.high_watermark == 0
+        for _ in range(3):
+            disk.may_end.release()
+        await asyncio.wait_for(flusher.drain(), DEADLINE_S)
+        flusher.close()
+        assert disk.count == 3
+        assert sorted(advanced) == [("t-0", 3), ("t-0", 53), ("u-0", 1)]
+        assert log.dirty_bytes == manager.dirty_bytes == 0
+
+    asyncio.run(run())
+
+
+def test_a_failed_flush_is_told_once_and_others_go_on() -> None:
+    async def run() -> None:
+        files = MemoryFiles()
+        manager, _ = open_manager(files)
+        log, other = first_log(manager, "t"), first_log(manager, "u")
+        disk = SlowDisk(files)
+        failed: list[PartitionLog] = []
+        flusher = Flusher(threads=1, on_advance=lambda log: None, on_failure=failed.append)
+        disk.error = OSError(5, "Input/output error")
+        disk.may_end.release()
+        append(log, b"doubt")
+        flusher.mark_dirty(log)
+        await asyncio.wait_for(flusher.drain(), DEADLINE_S)
+        assert failed == [log]
+        with pytest.raises(StorageError):
+            append(log, b"no")
+        disk.error = None
+        disk.may_end.release()
+        append(other, b"fine")
+        flusher.mark_dirty(other)
+        await asyncio.wait_for(flusher.drain(), DEADLINE_S)
+        flusher.close()
+        assert (log.high_watermark, other.high_watermark) == (0, 1)
+        assert failed == [log]
+
+    asyncio.run(run())
+
+
+def test_more_partitions_than_threads_are_all_flushed() -> None:
+    async def run() -> None:
+        manager, _ = open_manager(MemoryFiles())
+        manager.create_topic("many", 40, {})
+        flusher = Flusher(threads=3, on_advance=lambda log: None, on_failure=lambda log: None)
+        for _ in range(5):
+            for log in manager.partitions():
+                append(log, b"x")
+                flusher.mark_dirty(log)
+            await asyncio.sleep(0)
+        await asyncio.wait_for(flusher.drain(), DEADLINE_S)
+        flusher.close()
+        assert {log.high_watermark for log in manager.partitions()} == {5}
+
+    asyncio.run(run())
