@@ -12,7 +12,7 @@ import sys
 import threading
 from collections.abc import Coroutine, Iterator, Mapping
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Self, TypeVar
 
 from brokerd.clock import Clock
 from brokerd.config.broker import BrokerConfig
@@ -61,9 +61,18 @@ class RunningDaemon:
             self._end_loop()
 
     def _end_loop(self) -> None:
+        asyncio.run_coroutine_threadsafe(_end_other_tasks(), self.loop).result(STOP_TIMEOUT_S)
         self.loop.call_soon_threadsafe(self.loop.stop)
         self._thread.join(STOP_TIMEOUT_S)
         self.loop.close()
+
+
+async def _end_other_tasks() -> None:
+    """As asyncio.run does at its end: what gRPC still has under way must not be torn down with the loop."""
+    others = asyncio.all_tasks() - {asyncio.current_task()}
+    for task in others:
+        task.cancel()
+    await asyncio.gather(*others, return_exceptions=True)
 
 
 @contextlib.contextmanager
@@ -110,7 +119,7 @@ class DaemonProcess:
         """The child's process id."""
         return self.process.pid
 
-    def __enter__(self) -> DaemonProcess:
+    def __enter__(self) -> Self:
         self.start()
         return self
 

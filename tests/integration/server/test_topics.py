@@ -1,0 +1,252 @@
+"""Unary calls over the wire: topics, metadata, offsets, what this server is."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+import brokerd
+from brokerd.errors import ErrorCode
+from brokerd.ids import TopicIdPartition
+from brokerd.wire.methods import STREAMS, UNARY
+from brokerd.wire.v1 import broker_pb2, metadata_pb2, offsets_pb2, topics_pb2
+from tests.support.daemon import RunningDaemon
+from tests.support.files import MemoryFiles
+from tests.support.raw_client import RawClient, values_batch
+from tests.support.records import TIMESTAMP_MS, key_values, new_batch
+
+
+def code(answer: Any) -> ErrorCode:
+    return ErrorCode(answer.error.code) if answer.HasField("error") else ErrorCode.NONE
+
+
+def create(client: RawClient, *topics: topics_pb2.NewTopic, validate_only: bool = False) -> list[ErrorCode]:
+    request = topics_pb2.CreateTopicsRequest(topics=topics, validate_only=validate_only)
+    return [code(result) for result in client.call("CreateTopics", request).results]
+
+
+def list_offset(client: RawClient, tp: TopicIdPartition, spec: int, **fields: Any) -> offsets_pb2.PartitionListOffsetsResult:
+    isolation = fields.pop("isolation_level", 0)
+    wanted: dict[str, Any] = {"topic_id": tp.topic_id, "partition": tp.partition, "spec": spec} | fields
+    asked = offsets_pb2.PartitionListOffsets(**wanted)
+    request = offsets_pb2.ListOffsetsRequest(isolation_level=isolation, partitions=[asked])
+    result: offsets_pb2.PartitionListOffsetsResult = client.call("ListOffsets", request).results[0]
+    return result
+
+
+def test_every_method_of_the_contract_has_a_handler(running: RunningDaemon) -> None:
+    from brokerd.server.service import UNARY_HANDLERS
+
+    methods = set(broker_pb2.DESCRIPTOR.services_by_name["Broker"].methods_by_name)
+    assert set(UNARY_HANDLERS) | set(STREAMS) == methods
+    assert set(UNARY_HANDLERS) == set(UNARY)
+
+
+def test_the_server_says_what_it_is(client: RawClient) -> None:
+    info = client.call("GetServerInfo", metadata_pb2.GetServerInfoRequest(client_software="test 1"))
+    assert info.software_version == brokerd.__version__
+    assert (info.min_wire_version, info.max_wire_version) == (1, 1)
+    assert "idempotence" in info.features
+    assert "transactions" not in info.features
+    assert {limit.name: limit.value for limit in info.limits}["message.max.bytes"] == 16_777_216
+    assert client.metadata().cluster_id == info.cluster_id != ""
+
+
+def test_a_topic_is_created_described_and_found_by_name_and_id(running: RunningDaemon, client: RawClient) -> None:
+    tps = client.create_topic("flights", partitions=3, retention_ms="1000")
+    request = metadata_pb2.MetadataRequest(topics=["flights", "none"], topic_ids=[tps[0].topic_id, b"n" * 16])
+    response = client.call("Metadata", request)
+    assert [code(topic) for topic in response.topics] == [
+        ErrorCode.NONE,
+        ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+        ErrorCode.NONE,
+        ErrorCode.UNKNOWN_TOPIC_ID,
+    ]
+    assert [topic.name for topic in response.topics] == ["flights", "none", "flights", ""]
+    assert [partition.partition for partition in response.topics[0].partitions] == [0, 1, 2]
+    assert (response.nodes[0].host, response.nodes[0].port) == ("127.0.0.1", running.daemon.port)
+    description = client.describe("flights")
+    configs = {entry.name: (entry.value, entry.is_default) for entry in description.configs}
+    assert configs["retention.ms"] == ("1000", False)
+    assert configs["segment.bytes"] == ("1073741824", True)
+    assert all(entry.documentation for entry in description.configs)
+
+
+def test_all_topics_are_listed_by_name(client: RawClient) -> None:
+    for name in ("b", "c", "a"):
+        client.create_topic(name)
+    names = [topic.name for topic in client.call("Metadata", metadata_pb2.MetadataRequest(all_topics=True)).topics]
+    assert names == ["a", "b", "c"]
+    assert [topic.name for topic in client.call("DescribeTopics", topics_pb2.DescribeTopicsRequest()).topics] == names
+    assert not client.call("Metadata", metadata_pb2.MetadataRequest()).topics
+
+
+@pytest.mark.parametrize("validate_only", [True, False])
+def test_what_can_not_be_created_says_why_and_the_rest_is_created(client: RawClient, validate_only: bool) -> None:
+    client.create_topic("taken")
+    new = topics_pb2.NewTopic
+    wrong = [
+        (new(name="../x"), ErrorCode.INVALID_TOPIC),
+        (new(name=""), ErrorCode.INVALID_TOPIC),
+        (new(name="__own"), ErrorCode.INVALID_TOPIC),
+        (new(name="x" * 250), ErrorCode.INVALID_TOPIC),
+        (new(name="taken"), ErrorCode.TOPIC_ALREADY_EXISTS),
+        (new(name="a", partitions=-1), ErrorCode.INVALID_PARTITIONS),
+        (new(name="a", partitions=10_001), ErrorCode.INVALID_PARTITIONS),
+        (new(name="a", replication_factor=2), ErrorCode.INVALID_REPLICATION_FACTOR),
+        (new(name="a", configs={"retention.mss": "1"}), ErrorCode.INVALID_CONFIG),
+        (new(name="a", configs={"retention.ms": "soon"}), ErrorCode.INVALID_CONFIG),
+        (
+            new(name="a", assignments=[topics_pb2.ReplicaAssignment(partition=0, node_ids=[7])]),
+            ErrorCode.INVALID_REPLICATION_FACTOR,
+        ),
+        (new(name="a", assignments=[topics_pb2.ReplicaAssignment(partition=1, node_ids=[0])]), ErrorCode.INVALID_PARTITIONS),
+        (
+            new(name="a", partitions=1, assignments=[topics_pb2.ReplicaAssignment(partition=0, node_ids=[0])]),
+            ErrorCode.INVALID_REQUEST,
+        ),
+    ]
+    good = [new(name="one"), new(name="two", assignments=[topics_pb2.ReplicaAssignment(partition=0, node_ids=[0])])]
+    codes = create(client, good[0], *[topic for topic, _ in wrong], good[1], validate_only=validate_only)
+    assert codes == [ErrorCode.NONE, *[expected for _, expected in wrong], ErrorCode.NONE]
+    names = {topic.name for topic in client.call("Metadata", metadata_pb2.MetadataRequest(all_topics=True)).topics}
+    assert names == ({"taken"} if validate_only else {"taken", "one", "two"})
+
+
+def test_a_name_that_stands_twice_in_a_request_fails_the_second_time(client: RawClient) -> None:
+    topic = topics_pb2.NewTopic(name="t")
+    for validate_only in (True, False):
+        assert create(client, topic, topic, validate_only=validate_only) == [ErrorCode.NONE, ErrorCode.TOPIC_ALREADY_EXISTS]
+
+
+@pytest.mark.parametrize("settings", [{"max_topics": 2, "max_partitions": 5}], indirect=True)
+def test_limits_of_topics_and_partitions(client: RawClient) -> None:
+    new = topics_pb2.NewTopic
+    assert create(client, new(name="a", partitions=3), new(name="b", partitions=3)) == [ErrorCode.NONE, ErrorCode.POLICY_VIOLATION]
+    assert create(client, new(name="b", partitions=2), new(name="c")) == [ErrorCode.NONE, ErrorCode.POLICY_VIOLATION]
+    grow = client.call("CreatePartitions", topics_pb2.CreatePartitionsRequest(name="b", total_count=3))
+    assert code(grow.result) is ErrorCode.POLICY_VIOLATION
+
+
+def test_a_deleted_topic_is_gone_and_created_anew_is_another_one(client: RawClient) -> None:
+    (old,) = client.create_topic("t")
+    client.producer().produce(old, values_batch(old))
+    results = client.call("DeleteTopics", topics_pb2.DeleteTopicsRequest(names=["t", "t"], topic_ids=[old.topic_id])).results
+    assert [code(result) for result in results] == [
+        ErrorCode.NONE,
+        ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+        ErrorCode.UNKNOWN_TOPIC_ID,
+    ]
+    (new,) = client.create_topic("t")
+    assert new.topic_id != old.topic_id
+    assert client.latest(new) == 0
+    assert ErrorCode(client.producer().produce(old, values_batch(old)).error.code) is ErrorCode.UNKNOWN_TOPIC_ID
+
+
+def test_a_topic_can_be_deleted_by_its_id(client: RawClient) -> None:
+    (tp,) = client.create_topic("t")
+    (result,) = client.call("DeleteTopics", topics_pb2.DeleteTopicsRequest(topic_ids=[tp.topic_id])).results
+    assert (result.name, result.topic_id, code(result)) == ("t", tp.topic_id, ErrorCode.NONE)
+
+
+def test_partitions_can_only_become_more(client: RawClient) -> None:
+    (tp,) = client.create_topic("t")
+
+    def grow(total_count: int, *, validate_only: bool = False, name: str = "t") -> ErrorCode:
+        request = topics_pb2.CreatePartitionsRequest(name=name, total_count=total_count, validate_only=validate_only)
+        return code(client.call("CreatePartitions", request).result)
+
+    assert grow(3, validate_only=True) is ErrorCode.NONE
+    assert len(client.metadata("t").topics[0].partitions) == 1
+    assert grow(3) is ErrorCode.NONE
+    for validate_only in (True, False):
+        assert grow(3, validate_only=validate_only) is ErrorCode.INVALID_PARTITIONS
+        assert grow(2, validate_only=validate_only) is ErrorCode.INVALID_PARTITIONS
+        assert grow(10_001, validate_only=validate_only) is ErrorCode.INVALID_PARTITIONS
+        assert grow(2, validate_only=validate_only, name="none") is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    added = TopicIdPartition(tp.topic_id, 2)
+    assert client.producer().produce(added, values_batch(added)).base_offset == 0
+
+
+def test_settings_are_changed_and_returned_to_the_brokers(client: RawClient) -> None:
+    (tp,) = client.create_topic("t", retention_ms="1000")
+
+    def alter(validate_only: bool = False, name: str = "t", **fields: Any) -> ErrorCode:
+        request = topics_pb2.AlterTopicConfigsRequest(name=name, validate_only=validate_only, **fields)
+        return code(client.call("AlterTopicConfigs", request).result)
+
+    def value(name: str) -> tuple[str, bool]:
+        return next((entry.value, entry.is_default) for entry in client.describe("t").configs if entry.name == name)
+
+    assert alter(set={"max.message.bytes": "2048"}, validate_only=True) is ErrorCode.NONE
+    assert value("max.message.bytes") == ("16777216", True)
+    assert alter(set={"max.message.bytes": "2048"}, unset=["retention.ms"]) is ErrorCode.NONE
+    assert value("max.message.bytes") == ("2048", False)
+    assert value("retention.ms") == ("604800000", True)
+    result = client.producer().produce(tp, values_batch(tp, size=5_000))
+    assert ErrorCode(result.error.code) is ErrorCode.MESSAGE_TOO_LARGE, "in force at once"
+    for validate_only in (True, False):
+        assert alter(set={"max.message.byte": "1"}, validate_only=validate_only) is ErrorCode.INVALID_CONFIG
+        assert alter(set={"max.message.bytes": "1"}, validate_only=validate_only) is ErrorCode.INVALID_CONFIG
+        assert alter(unset=["nothing"], validate_only=validate_only) is ErrorCode.INVALID_CONFIG
+        assert alter(name="none", validate_only=validate_only) is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+
+
+@pytest.mark.parametrize("settings", [{"auto_create_topics_enable": True, "num_partitions": 4}], indirect=True)
+def test_unknown_topics_are_created_where_that_is_asked_for(client: RawClient) -> None:
+    (topic,) = client.metadata("fresh").topics
+    assert len(topic.partitions) == 4
+    assert code(client.metadata("../x").topics[0]) is ErrorCode.INVALID_TOPIC
+
+
+def test_offsets_by_end_and_by_time(client: RawClient) -> None:
+    (tp,) = client.create_topic("t")
+    assert list_offset(client, tp, offsets_pb2.OFFSET_SPEC_MAX_TIMESTAMP).offset == -1
+    stream = client.producer()
+    for number in range(3):
+        base = TIMESTAMP_MS + number * 1_000
+        batch = new_batch(key_values([b"v"] * 4, timestamp_ms=base), "none", tp, base_timestamp=base, max_timestamp=base + 3)
+        stream.produce(tp, batch)
+    specs = offsets_pb2
+    assert list_offset(client, tp, specs.OFFSET_SPEC_EARLIEST).offset == 0
+    assert list_offset(client, tp, specs.OFFSET_SPEC_LATEST).offset == 12
+    assert list_offset(client, tp, specs.OFFSET_SPEC_LATEST, isolation_level=1).offset == 12
+    found = list_offset(client, tp, specs.OFFSET_SPEC_TIMESTAMP, timestamp=TIMESTAMP_MS + 1_002)
+    assert (found.offset, found.timestamp) == (6, TIMESTAMP_MS + 1_002)
+    assert list_offset(client, tp, specs.OFFSET_SPEC_TIMESTAMP, timestamp=TIMESTAMP_MS + 10**6).offset == -1
+    newest = list_offset(client, tp, specs.OFFSET_SPEC_MAX_TIMESTAMP)
+    assert (newest.offset, newest.timestamp) == (11, TIMESTAMP_MS + 2_003)
+    for reserved in (specs.OFFSET_SPEC_EARLIEST_LOCAL, specs.OFFSET_SPEC_LATEST_TIERED):
+        assert code(list_offset(client, tp, reserved)) is ErrorCode.UNSUPPORTED_VERSION
+    assert code(list_offset(client, tp, 1, topic_id=b"n" * 16)) is ErrorCode.UNKNOWN_TOPIC_ID
+    assert code(list_offset(client, tp, 1, current_leader_epoch=9)) is ErrorCode.UNKNOWN_LEADER_EPOCH
+
+
+def test_records_are_deleted_up_to_an_offset(client: RawClient) -> None:
+    (tp,) = client.create_topic("t")
+    client.producer().produce(tp, values_batch(tp, 10))
+
+    def delete(before_offset: int) -> topics_pb2.PartitionDeleteRecordsResult:
+        asked = topics_pb2.PartitionDeleteRecords(topic_id=tp.topic_id, partition=tp.partition, before_offset=before_offset)
+        result: topics_pb2.PartitionDeleteRecordsResult
+        result = client.call("DeleteRecords", topics_pb2.DeleteRecordsRequest(partitions=[asked])).results[0]
+        return result
+
+    assert delete(4).log_start_offset == 4
+    assert delete(2).log_start_offset == 4
+    beyond = delete(11)
+    assert (code(beyond), beyond.log_start_offset) == (ErrorCode.OFFSET_OUT_OF_RANGE, -1)
+    assert delete(-1).log_start_offset == 10
+    assert list_offset(client, tp, offsets_pb2.OFFSET_SPEC_EARLIEST).offset == 10
+
+
+def test_a_stopped_log_says_so_in_its_description(client: RawClient, files: MemoryFiles) -> None:
+    from tests.support.gate import Gate
+
+    (tp,) = client.create_topic("t")
+    with Gate(files, "fdatasync", path=tp.directory_name, error=5):
+        client.producer().produce(tp, values_batch(tp))
+    partition = client.describe("t").partitions[0]
+    assert code(partition) is ErrorCode.STORAGE_ERROR
+    assert (partition.high_watermark, partition.log_end_offset) == (0, 1)
