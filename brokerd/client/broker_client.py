@@ -27,6 +27,7 @@ from brokerd.client.metadata import (
 )
 from brokerd.client.offsets import READ_COMMITTED, OffsetAndTimestamp, Wanted, isolation_to_proto, partition_request
 from brokerd.client.retry import Retries, is_repeatable
+from brokerd.client.security import ClientSecurity
 from brokerd.client.topics import NewTopic, TopicDescription, read_descriptions, read_results
 from brokerd.clock import Clock
 from brokerd.config.client import ClientConfig
@@ -51,10 +52,11 @@ class BrokerClient:
 
     def __init__(self, config: ClientConfig, clock: Clock, *, is_retrying: bool = True) -> None:
         """Connects to nothing yet. `is_retrying` False: every call is tried once, for an owner that has retries of its own.
-        Raises ConfigError if bootstrap.servers can not be read."""
+        Raises ConfigError if bootstrap.servers or the security settings can not be used."""
         self.config = config
         self.clock = clock
         self._addresses = parse_bootstrap_servers(config.bootstrap_servers)
+        self._security = ClientSecurity(config)
         self._address_index = 0
         self._is_retrying = is_retrying
         self._connections: dict[str, Connection] = {}
@@ -314,7 +316,7 @@ class BrokerClient:
         address = node.address if node is not None else self._addresses[self._address_index]
         connection = self._connections.get(address)
         if connection is None:
-            connection = self._connections[address] = Connection(address)
+            connection = self._connections[address] = Connection(address, self._security)
         if address not in self._server_infos:
             request = metadata_pb2.GetServerInfoRequest(client_software=f"brokerd-python {__version__}")
             response = await connection.call("GetServerInfo", request, metadata_pb2.GetServerInfoResponse, timeout_ms=timeout_ms)

@@ -13,6 +13,7 @@ import grpc
 import grpc.aio
 from google.protobuf.message import DecodeError, Message
 
+from brokerd.client.security import ClientSecurity
 from brokerd.errors import (
     AuthenticationError,
     BrokerdError,
@@ -23,7 +24,6 @@ from brokerd.errors import (
     UnknownServerError,
     UnsupportedVersionError,
 )
-from brokerd.wire.channel import CHANNEL_ARGUMENTS
 from brokerd.wire.event_loop import ignore_poller_noise
 from brokerd.wire.methods import UNARY
 
@@ -39,16 +39,18 @@ _DETAILS_MAX_CHARACTERS = 300
 class Connection:
     """A channel to one address, for the running loop. gRPC connects on first use, and again by itself after a loss."""
 
-    def __init__(self, address: str) -> None:
+    def __init__(self, address: str, security: ClientSecurity) -> None:
+        """Raises ConfigError if a token would cross a network in plaintext."""
         self.address = address
+        self._security = security
         ignore_poller_noise(asyncio.get_running_loop())
-        self._channel = grpc.aio.insecure_channel(address, options=list(CHANNEL_ARGUMENTS))
+        self._channel = security.open_channel(address)
 
     async def call(self, name: str, request: Message, response_type: type[R], *, timeout_ms: int) -> R:
         """One unary call of the method `name`. Raises BrokerUnreachableError, or what the status code says."""
         method: grpc.aio.UnaryUnaryMultiCallable[bytes, bytes] = self._channel.unary_unary(UNARY[name].path)
         try:
-            data = await method(request.SerializeToString(), timeout=timeout_ms / 1000)
+            data = await method(request.SerializeToString(), timeout=timeout_ms / 1000, metadata=self._security.metadata())
         except grpc.aio.AioRpcError as error:
             raise self.error_from(error, name) from None
         try:
@@ -58,7 +60,7 @@ class Connection:
 
     def open_stream(self, path: str) -> RawStream:
         """A bidirectional stream of raw messages; nothing is sent yet."""
-        return RawStream(self, self._channel.stream_stream(path)(), path)
+        return RawStream(self, self._channel.stream_stream(path)(metadata=self._security.metadata()), path)
 
     async def close(self) -> None:
         """Closes the channel and cancels its calls."""
@@ -67,9 +69,16 @@ class Connection:
     def error_from(self, error: grpc.aio.AioRpcError, what: str) -> BrokerdError:
         """What a failed call means here."""
         code = error.code()
-        details = _shortened(error.details() or "")
+        full = error.details() or ""
+        details = _shortened(full)
         if code is grpc.StatusCode.DEADLINE_EXCEEDED:
             return BrokerUnreachableError(f"{self.address} did not answer {what} in time")
+        if code is grpc.StatusCode.UNAVAILABLE:
+            handshake_error = self._security.handshake_error(self.address, full)
+            if handshake_error is not None:
+                return handshake_error
+            hint = self._security.hint(full)
+            details = f"{self.address}: {hint}" if hint else details
         if code in _LOST or (code is grpc.StatusCode.INTERNAL and any(text in details for text in _LOST_IN_CORE)):
             return BrokerUnreachableError(details or f"{self.address} ended the call")
         if code is grpc.StatusCode.RESOURCE_EXHAUSTED:

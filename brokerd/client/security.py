@@ -1,0 +1,145 @@
+"""How this client shows who it is, and makes sure of whom it talks to: TLS credentials, the token, what a failed handshake means.
+
+Nothing here falls back: with security.protocol=SSL a connection is TLS with a certificate that is trusted, or there is none.
+"""
+
+from __future__ import annotations
+
+import ssl
+
+import grpc
+import grpc.aio
+
+from brokerd.config.client import ClientConfig
+from brokerd.config.listeners import is_loopback
+from brokerd.errors import AuthenticationError, ConfigError
+from brokerd.wire.channel import CHANNEL_ARGUMENTS
+
+_CONNECT_FAILED = "failed to connect to all addresses"
+_NO_METADATA: tuple[tuple[str, str], ...] = ()
+
+
+class ClientSecurity:
+    """The security settings of one client, with their files read."""
+
+    def __init__(self, config: ClientConfig) -> None:
+        """Raises ConfigError if settings contradict each other or a file can not be used."""
+        self.is_tls = config.security_protocol == "SSL"
+        _check(config)
+        self._config = config
+        self._credentials = _credentials(config) if self.is_tls else None
+
+    def open_channel(self, address: str) -> grpc.aio.Channel:
+        """A channel that connects on first use. Raises ConfigError if a token would cross a network in plaintext."""
+        options = list(CHANNEL_ARGUMENTS)
+        if self._credentials is not None:
+            return grpc.aio.secure_channel(address, self._credentials, options=options)
+        config = self._config
+        has_token = config.auth_token or config.auth_token_file
+        if has_token and not config.auth_allow_plaintext and not is_loopback(address.rpartition(":")[0]):
+            raise ConfigError(
+                f"the token would cross the network to {address} in plaintext: set security.protocol=SSL; or, if a proxy or a "
+                "mesh encrypts, auth.allow.plaintext=true"
+            )
+        return grpc.aio.insecure_channel(address, options=options)
+
+    def metadata(self) -> tuple[tuple[str, str], ...]:
+        """Headers of a call. The token file is read each time, so that a new token needs no new client. Raises ConfigError."""
+        token = self._config.auth_token or (_read_token(self._config.auth_token_file) if self._config.auth_token_file else "")
+        return (("authorization", f"Bearer {token}"),) if token else _NO_METADATA
+
+    def handshake_error(self, address: str, details: str) -> AuthenticationError | None:
+        """What gRPC's text on a call that found no connection says for certain of TLS; None if it may be a passing failure."""
+        if "WRONG_VERSION_NUMBER" in details:
+            problem = (
+                "does not speak TLS: give the broker ssl.certificate.file and ssl.key.file; or, if plaintext is meant, set "
+                "security.protocol=PLAINTEXT"
+            )
+        elif "certificate has expired" in details:
+            problem = (
+                "has a certificate that has expired (or this machine's clock is wrong): renew the broker's ssl.certificate.file"
+            )
+        elif "CERTIFICATE_VERIFY_FAILED" in details:
+            reason = details.rpartition("CERTIFICATE_VERIFY_FAILED: ")[2][:60]
+            problem = (
+                f"has a certificate that this client does not trust ({reason}): set ssl.ca.file to the certificate of the "
+                "authority that signed it"
+            )
+        elif "is not in peer certificate" in details:
+            problem = (
+                "has a certificate for other names: use one of its names in bootstrap.servers and in the broker's "
+                "advertised.host, or have this name added to the certificate"
+            )
+        else:
+            return None
+        return AuthenticationError(f"{address} {problem}")
+
+    def hint(self, details: str) -> str:
+        """What may be behind a connection that was closed before the broker said anything; "" for any other failure."""
+        if _CONNECT_FAILED not in details or "Socket closed" not in details:
+            return ""
+        if not self.is_tls:
+            return "the connection was closed at once: if the broker speaks TLS, set security.protocol=SSL"
+        if not self._config.ssl_certificate_file:
+            return (
+                "the connection was closed in the TLS handshake: if the broker asks for a client certificate, set "
+                "ssl.certificate.file and ssl.key.file"
+            )
+        return (
+            "the connection was closed in the TLS handshake: an authority of the broker's ssl.client.ca.file must have signed "
+            "this client's ssl.certificate.file, and it must not have expired"
+        )
+
+
+def _check(config: ClientConfig) -> None:
+    if config.auth_token and config.auth_token_file:
+        raise ConfigError("auth.token and auth.token.file are both given: keep one")
+    if config.security_protocol != "SSL":
+        for name, value in (
+            ("ssl.ca.file", config.ssl_ca_file),
+            ("ssl.certificate.file", config.ssl_certificate_file),
+            ("ssl.key.file", config.ssl_key_file),
+        ):
+            if value:
+                raise ConfigError(
+                    f"{name} is given, but security.protocol is {config.security_protocol}: set security.protocol=SSL"
+                )
+    elif bool(config.ssl_certificate_file) != bool(config.ssl_key_file):
+        raise ConfigError("ssl.certificate.file and ssl.key.file belong together: give both, or neither")
+
+
+def _credentials(config: ClientConfig) -> grpc.ChannelCredentials:
+    authorities = certificate = key = None
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    try:
+        if config.ssl_ca_file:
+            authorities = _read("ssl.ca.file", config.ssl_ca_file)
+            name = f"ssl.ca.file {config.ssl_ca_file}"
+            context.load_verify_locations(config.ssl_ca_file)
+        if config.ssl_certificate_file:
+            certificate = _read("ssl.certificate.file", config.ssl_certificate_file)
+            key = _read("ssl.key.file", config.ssl_key_file)
+            name = f"ssl.certificate.file {config.ssl_certificate_file} with ssl.key.file {config.ssl_key_file}"
+            context.load_cert_chain(config.ssl_certificate_file, config.ssl_key_file, password="")
+    except ssl.SSLError as error:
+        reason = (error.reason or "not PEM").replace("_", " ").lower()
+        raise ConfigError(f"{name} can not be used ({reason}): it must be PEM, its key without a passphrase") from None
+    return grpc.ssl_channel_credentials(authorities, key, certificate)
+
+
+def _read(name: str, path: str) -> bytes:
+    try:
+        with open(path, "rb") as file:
+            return file.read()
+    except OSError as error:
+        raise ConfigError(f"can not read {name} {path}: {error.strerror}") from None
+
+
+def _read_token(path: str) -> str:
+    try:
+        token = _read("auth.token.file", path).decode("ascii").strip()
+    except UnicodeDecodeError:
+        token = ""
+    if not token or not token.isprintable() or " " in token:
+        raise ConfigError(f"auth.token.file {path} holds no token: it must hold one line with nothing but the token")
+    return token
