@@ -22,9 +22,12 @@ from demo_parts.checks import Verdict, compare
 from demo_parts.progress import ProgressBar
 from demo_parts.rows import BATCHES, LANES, generated_events, rows_of_file, stage
 from demo_parts.session import java_problem, quiet_session
+from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 from pyspark.sql.functions import window
 from pyspark.sql.streaming.query import StreamingQuery
+
+from brokerd.errors import BrokerdError
 
 TOPIC = "events"
 PARTITIONS = 8
@@ -49,7 +52,7 @@ def main() -> int:
     try:
         with tempfile.TemporaryDirectory(prefix="brokerd-demo-", ignore_cleanup_errors=True) as name:
             return run(Path(name), arguments)
-    except (ValueError, RuntimeError) as error:
+    except (ValueError, RuntimeError, BrokerdError, PySparkException) as error:
         print(f"demo: {error}", file=sys.stderr)
         return 1
     except KeyboardInterrupt:

@@ -1,10 +1,12 @@
-"""A Spark session that says nothing but errors, with the settings of conf/spark-defaults.conf."""
+"""A Spark session that keeps quiet (what the JVM has to say goes to a file), with the settings of conf/spark-defaults.conf."""
 
 from __future__ import annotations
 
 import os
 import shutil
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from pyspark.sql import SparkSession
@@ -55,4 +57,18 @@ def quiet_session(directory: Path, name: str, master: str = "local[2]") -> Spark
     }
     for key, value in settings.items():
         builder = builder.config(key, value)
-    return builder.getOrCreate()
+    with _standard_error_to(directory / "spark.log"):
+        return builder.getOrCreate()
+
+
+@contextmanager
+def _standard_error_to(path: Path) -> Iterator[None]:
+    """Sends standard error to a file for children started meanwhile: the JVM greets with warnings that no setting stops."""
+    kept = os.dup(2)
+    with path.open("wb") as file:
+        os.dup2(file.fileno(), 2)
+    try:
+        yield
+    finally:
+        os.dup2(kept, 2)
+        os.close(kept)
