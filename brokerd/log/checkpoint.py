@@ -42,6 +42,7 @@ class CheckpointFile:
         self._lock = threading.Lock()
         self._captured = 0
         self._written = 0
+        self.written: Entries = {}  # what stands in the file since this start
 
     def capture(self) -> int:
         """The number of a state that is taken now, to be handed to `write`."""
@@ -54,6 +55,12 @@ class CheckpointFile:
             if number > self._written:
                 write_document(self._files, CHECKPOINT, CHECKPOINT_KIND, CHECKPOINT_VERSION, encode_checkpoint(entries))
                 self._written = number
+                self.written = entries
+
+    @property
+    def is_behind(self) -> bool:
+        """True if a state was captured that is not written, or not yet."""
+        return self._written < self._captured
 
 
 def encode_checkpoint(entries: Entries) -> bytes:

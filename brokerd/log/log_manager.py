@@ -86,7 +86,7 @@ class LogManager:
         self._clock = clock
         self._open_files = OpenFiles(files, limit=config.log_max_open_files)
         self._checkpoint = CheckpointFile(files)
-        self._checkpointed: dict[TopicIdPartition, CheckpointEntry] = {}
+        self._entries: dict[TopicIdPartition, CheckpointEntry] = {}
         self._kept_entries: dict[TopicIdPartition, CheckpointEntry] = {}
         self._checkpoint_at_ms = 0
         self._producer_ids = ProducerIds(files)
@@ -206,8 +206,9 @@ class LogManager:
         """
         try:
             if self._resources is not None and not self._read_only_reason:
-                with contextlib.suppress(OSError):
-                    self._close_logs()
+                self._close_logs()
+        except OSError as error:
+            logger.warning("could not end cleanly (%s): the next start recovers the logs", error)
         finally:
             self._open_files.close()
             self._files.close()
@@ -300,6 +301,7 @@ class LogManager:
             tp = TopicIdPartition(topic.id, partition)
             log = self._logs.pop(tp, None)
             self._kept_entries.pop(tp, None)
+            self._entries.pop(tp, None)
             if log is not None:
                 log.mark_deleted()
         try:
@@ -396,7 +398,7 @@ class LogManager:
     @property
     def dirty_bytes(self) -> int:
         """Bytes of all logs that are appended and not yet flushed."""
-        return sum(log.dirty_bytes for log in self._logs.values())
+        return self._resources.dirty_bytes if self._resources is not None else 0
 
     def next_producer_id(self) -> int:
         """A producer id that was never given before. Raises StorageError."""
@@ -415,17 +417,19 @@ class LogManager:
         for log in self._logs.values():
             if log.damage is None and log.failure is None:
                 log.roll_if_expired(now)
-                before[log] = log.log_start_offset
-                log.log_start_offset = log.retained_from(now)
-        if any(log.log_start_offset != start for log, start in before.items()):
+                start = log.retained_from(now)
+                if start != log.log_start_offset:
+                    before[log] = log.log_start_offset
+                    log.set_log_start(start)
+        if before:
             try:
                 self.write_checkpoint()
             except OSError:
                 for log, start in before.items():
-                    log.log_start_offset = start
+                    log.set_log_start(start)
                 raise
         removed = 0
-        for log in before:
+        for log in self._logs.values():
             removed += log.remove_segments_below_start()
             self._remove_old_snapshots(log)
         return removed
@@ -442,7 +446,7 @@ class LogManager:
 
     def _remove_old_snapshots(self, log: PartitionLog) -> None:
         """Keeps the newest two that a restart would believe, and all above them."""
-        entry = self._checkpointed.get(log.tp, NEW_PARTITION)
+        entry = self._checkpoint.written.get(log.tp, NEW_PARTITION)
         believed = [offset for offset in log.snapshot_offsets if offset <= entry.recovery_point]
         for offset in believed[:-_SNAPSHOTS_KEPT]:
             remove_snapshot(self._files, log.tp.directory_name, offset)
@@ -454,12 +458,11 @@ class LogManager:
         """A write of the checkpoint if one is due: something moved, and log.checkpoint.interval.ms have passed since the last."""
         if self._read_only_reason or now_ms - self._checkpoint_at_ms < self._config.log_checkpoint_interval_ms:
             return None
-        entries = self._entries()
-        if entries == self._checkpointed:
+        assert self._resources is not None
+        if not self._resources.moved and not self._checkpoint.is_behind:
             return None
         self._checkpoint_at_ms = now_ms
-        self._checkpointed = entries
-        return CheckpointJob(self._checkpoint, self._checkpoint.capture(), entries)
+        return CheckpointJob(self._checkpoint, self._checkpoint.capture(), self._present_entries())
 
     def write_checkpoint_if_due(self, now_ms: int) -> bool:
         """As checkpoint_job, at once; True if it was written. Raises OSError."""
@@ -470,9 +473,13 @@ class LogManager:
 
     def write_checkpoint(self) -> None:
         """Writes the checkpoint now. Raises OSError."""
-        entries = self._entries()
-        self._checkpoint.write(entries, self._checkpoint.capture())
-        self._checkpointed = entries
+        self._checkpoint.write(self._present_entries(), self._checkpoint.capture())
 
-    def _entries(self) -> dict[TopicIdPartition, CheckpointEntry]:
-        return {tp: self._kept_entries.get(tp) or log.checkpoint_entry() for tp, log in self._logs.items()}
+    def _present_entries(self) -> dict[TopicIdPartition, CheckpointEntry]:
+        """A copy of all entries; only those that moved are made anew."""
+        assert self._resources is not None
+        for log in self._resources.moved:
+            if log.tp in self._logs:
+                self._entries[log.tp] = self._kept_entries.get(log.tp) or log.checkpoint_entry()
+        self._resources.moved.clear()
+        return dict(self._entries)

@@ -100,7 +100,7 @@ class LogReader:
         segment = self.segment_at(offset)
         try:
             with self._open_files.use(segment.path) as file:
-                start = self._start(segment, offset)
+                start = self._start(segment, offset, cached_only)
                 found = self._read_from(file, segment, start, offset, max_bytes, until_offset, cached_only, is_first)
         except FileNotFoundError:
             raise OffsetOutOfRangeError(f"{self._name}: offset {offset} is no longer in the log") from None
@@ -108,10 +108,12 @@ class LogReader:
             raise self._storage_error(offset, error) from error
         return found
 
-    def _start(self, segment: Segment, offset: int) -> _Start:
+    def _start(self, segment: Segment, offset: int, cached_only: bool) -> _Start:
         hint = self._hints.get(offset)
         if hint is not None and hint[0] == segment.base_offset:
             return _Start(offset, hint[1], True)
+        if cached_only and segment.index is None:
+            raise WouldBlock
         floor = segment.loaded_index(self._index_interval_bytes).floor(offset)
         start = _Start(segment.base_offset, 0, False) if floor is None else _Start(*floor, True)
         for damaged in self.damaged:

@@ -66,6 +66,10 @@ class LogResources:
     max_producer_ids: int
     # Writes the checkpoint durably, with the log starts as they are now. Raises OSError.
     write_checkpoint: Callable[[], None]
+    # Logs whose entry in the checkpoint is no longer what it was.
+    moved: set[PartitionLog] = field(default_factory=set)
+    # Bytes of all logs that are appended and not yet flushed.
+    dirty_bytes: int = 0
 
 
 @dataclass(slots=True)
@@ -114,6 +118,7 @@ class PartitionLog:
         self._reader = LogReader(self.name, self._seed, resources.open_files, index_interval_bytes=config.index_interval_bytes)
         self._reader.segments = tuple(state.segments)
         self._reader.damaged = tuple(state.damaged)
+        resources.moved.add(self)
 
     # What it is
 
@@ -163,7 +168,7 @@ class PartitionLog:
     @property
     def dirty_bytes(self) -> int:
         """Bytes appended and not yet flushed; 0 once the log has stopped."""
-        return 0 if self._failure is not None else self._appended_bytes - self._flushed_bytes
+        return self._appended_bytes - self._flushed_bytes
 
     @property
     def is_dirty(self) -> bool:
@@ -227,6 +232,7 @@ class PartitionLog:
         if self._epochs.assign(self.leader_epoch, base_offset):
             self._epochs_to_write = True
         self._appended_bytes += header.size
+        self._resources.dirty_bytes += header.size
         self.log_end_offset = segment.next_offset
         return LogAppendInfo(base_offset, segment.next_offset - 1, now_wall_ms, False, self.log_start_offset)
 
@@ -309,7 +315,8 @@ class PartitionLog:
             )
         moved = task.end_offset > self.high_watermark
         self.high_watermark = max(self.high_watermark, task.end_offset)
-        self._flushed_bytes = task.appended_bytes
+        self._settle_dirty(task.appended_bytes)
+        self._resources.moved.add(self)
         self._durable_max_timestamp = max(self._durable_max_timestamp, task.max_timestamp)
         return moved
 
@@ -317,6 +324,7 @@ class PartitionLog:
         """After `task.run()` raised: the log stops, for nothing is known of those pages. Its readers go on."""
         self._end_flush(task)
         self._failure = error
+        self._settle_dirty(self._appended_bytes)
         for segment in self.segments:
             segment.release_dirty()
 
@@ -330,6 +338,12 @@ class PartitionLog:
                 self.fail_flush(task, error)
                 raise
             self.complete_flush(task)
+
+    def _settle_dirty(self, appended_bytes: int) -> None:
+        """Bytes up to this count are flushed, or given up."""
+        if appended_bytes > self._flushed_bytes:
+            self._resources.dirty_bytes -= appended_bytes - self._flushed_bytes
+            self._flushed_bytes = appended_bytes
 
     def _end_flush(self, task: FlushTask) -> None:
         self._flush_under_way = None
@@ -379,13 +393,19 @@ class PartitionLog:
                 f"{self.name}: can not delete records before offset {before_offset}, the high watermark is {self.high_watermark}"
             )
         if target > self.log_start_offset:
-            before, self.log_start_offset = self.log_start_offset, target
+            before = self.log_start_offset
+            self.set_log_start(target)
             try:
                 self._resources.write_checkpoint()
             except OSError as error:
-                self.log_start_offset = before
+                self.set_log_start(before)
                 raise StorageError(f"{self.name}: the log start could not be written ({error.strerror})") from error
         return self.log_start_offset
+
+    def set_log_start(self, offset: int) -> None:
+        """Moves the log start; it holds once the checkpoint has been written."""
+        self.log_start_offset = offset
+        self._resources.moved.add(self)
 
     def expire_producers(self, before_ms: int) -> int:
         """Forgets producers silent since before `before_ms`; returns how many."""
@@ -450,6 +470,7 @@ class PartitionLog:
     def mark_deleted(self) -> None:
         """The topic is gone: appends are refused from now on, descriptors are given back when nobody uses them."""
         self.is_deleted = True
+        self._settle_dirty(self._appended_bytes)
         for segment in self.segments:
             segment.release_dirty()
             self._resources.open_files.drop(segment.path)
