@@ -32,6 +32,7 @@ COMMANDS = {  # name: (module, one line of help)
     "consume": ("brokerd.cli.consume", "print records of a topic"),
     "dump-log": ("brokerd.cli.dump_log", "print what a log directory, segment, index or snapshot holds"),
     "doctor": ("brokerd.cli.doctor", "check every byte of a data directory"),
+    "hash-token": ("brokerd.cli.hash_token", "hash a token for the broker's auth file"),
 }
 
 
@@ -39,6 +40,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Runs the command line; returns the exit code."""
     from brokerd.cli.parser import UsageError
 
+    # gRPC's C core prints each failed TLS handshake; what matters of it is in the error, and gRPC reads this at its import.
+    os.environ.setdefault("GRPC_VERBOSITY", "NONE")
     arguments = list(sys.argv[1:] if argv is None else argv)
     try:
         code = _run(arguments)

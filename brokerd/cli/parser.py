@@ -11,6 +11,7 @@ import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NoReturn, Protocol, TypeVar
 
+from brokerd.cli.command_config import read_command_config
 from brokerd.config.client import DEFAULT_PORT, ClientConfig
 from brokerd.config.settings import from_mapping
 from brokerd.errors import ConfigError
@@ -96,16 +97,28 @@ def add_client_options(parser: argparse.ArgumentParser, settings: str = "client 
         default=[],
         help=f"{settings} by Kafka's names, such as -X default.api.timeout.ms=5000; may be repeated",
     )
+    parser.add_argument(
+        "--command-config",
+        metavar="FILE",
+        help="file with client settings, one NAME=VALUE a line, such as those of TLS and auth.token",
+    )
 
 
 def client_config(args: argparse.Namespace, kind: type[C], defaults: Mapping[str, object] | None = None) -> C:
-    """The settings of a command: `defaults` of the command < -X < --bootstrap-server. Raises UsageError."""
-    return checked(args, lambda: from_mapping(kind, client_settings(args, defaults), where="(option -X)"))
+    """The settings of a command: `defaults` of the command < --command-config < -X < --bootstrap-server. Raises UsageError."""
+    return checked(args, lambda: from_mapping(kind, client_settings(args, defaults), where=where(args)))
+
+
+def where(args: argparse.Namespace) -> str:
+    """The end of an error's sentence about a setting of a command."""
+    return "(option -X)" if args.command_config is None else f"(option -X or {args.command_config})"
 
 
 def client_settings(args: argparse.Namespace, defaults: Mapping[str, object] | None = None) -> dict[str, object]:
     """As `client_config`, by name and unchecked. Raises UsageError."""
-    given = pairs(args, "-X", args.settings)
+    path = args.command_config
+    from_file = checked(args, lambda: read_command_config(path)) if path is not None else {}
+    given = {**from_file, **pairs(args, "-X", args.settings)}
     if "bootstrap.servers" in given:
         raise usage_error(args, "give bootstrap.servers by --bootstrap-server")
     return {**(defaults or {}), **given, "bootstrap.servers": args.bootstrap_server}

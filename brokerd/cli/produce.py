@@ -18,6 +18,7 @@ from brokerd.cli.parser import (
     client_settings,
     pairs,
     usage_error,
+    where,
 )
 from brokerd.config.client import ClientConfig, ProducerConfig, producer_config
 from brokerd.errors import ConfigError
@@ -66,7 +67,7 @@ def run(args: argparse.Namespace) -> int:
     from brokerd.client.blocking import BlockingClient
 
     settings = client_settings(args, {"acks": args.acks} if args.acks else {})
-    config = checked(args, lambda: producer_config(settings, where="(option -X)"))
+    config = checked(args, lambda: producer_config(settings, where=where(args)))
     to_records = _line_format(args)
     probe = argparse.Namespace(**{**vars(args), "settings": []})
     with BlockingClient(client_config(probe, ClientConfig, {"default.api.timeout.ms": API_TIMEOUT_MS})) as client:
