@@ -27,7 +27,7 @@ from brokerd.errors import (
 from brokerd.ids import TopicIdPartition, TopicPartition, new_topic_id, topic_name_problem
 from brokerd.log.checkpoint import NEW_PARTITION, CheckpointEntry, CheckpointFile, read_checkpoint
 from brokerd.log.files import Files
-from brokerd.log.names import LOG_SUFFIX, offset_file, parse_offset_file, parse_partition_directory
+from brokerd.log.names import parse_partition_directory
 from brokerd.log.node_state import (
     CleanLog,
     CleanLogs,
@@ -41,6 +41,7 @@ from brokerd.log.node_state import (
     write_epoch,
 )
 from brokerd.log.open_files import OpenFiles
+from brokerd.log.partition_directories import create_directories, discard_directories, remove_directory, remove_leftovers
 from brokerd.log.partition_log import LogResources, PartitionLog
 from brokerd.log.recovery import PartitionRecovery, RecoveryInput
 from brokerd.log.snapshots import remove_snapshot, write_snapshot
@@ -134,7 +135,7 @@ class LogManager:
         # 3: the checkpoint
         entries = read_checkpoint(self._files)
         self._opened_ms, self._opened_wall_ms = self._clock.monotonic_ms(), self._clock.wall_ms()
-        unknown = self._remove_deleted()
+        unknown = remove_leftovers(self._files, self.topics)
         if entries is None and self.topics.partition_count():
             self._read_only_reason = _NO_CHECKPOINT
         self._resources = LogResources(
@@ -233,37 +234,6 @@ class LogManager:
         write_snapshot(self._files, directory, log.snapshot_body(), log.log_end_offset)
         self._files.sync_dir(directory)
 
-    def _remove_deleted(self) -> list[str]:
-        """Ends deletions that a crash cut short; returns directories that belong to no known topic and hold data."""
-        unknown = []
-        known = {topic.id: topic.partition_count for topic in self.topics.list()}
-        for name in self._files.listdir():
-            tp = parse_partition_directory(name)
-            if tp is None or tp.partition < known.get(tp.topic_id, 0):
-                continue
-            if tp.topic_id in self.topics.deleting or self._is_empty(name):
-                self._remove_directory(name)
-            else:
-                unknown.append(name)
-        return unknown
-
-    def _is_empty(self, directory: str) -> bool:
-        """True if the directory holds no records: what an unfinished creation leaves."""
-        for name in self._files.listdir(directory):
-            parsed = parse_offset_file(name)
-            if parsed is not None and parsed[1] == LOG_SUFFIX:
-                file = self._files.open(f"{directory}/{name}")
-                size = file.size()
-                file.close()
-                if size:
-                    return False
-        return True
-
-    def _remove_directory(self, directory: str) -> None:
-        for name in self._files.listdir(directory):
-            self._files.unlink(f"{directory}/{name}")
-        self._files.rmdir(directory)
-
     # Topics
 
     def create_topic(self, name: str, partitions: int, configs: Mapping[str, str]) -> Topic:
@@ -307,7 +277,7 @@ class LogManager:
         try:
             for partition in range(topic.partition_count):
                 with contextlib.suppress(FileNotFoundError):
-                    self._remove_directory(TopicIdPartition(topic.id, partition).directory_name)
+                    remove_directory(self._files, TopicIdPartition(topic.id, partition).directory_name)
             self._files.sync_dir()
             self.topics.forget(topic.id)
         except OSError as error:
@@ -363,17 +333,11 @@ class LogManager:
         tps = [TopicIdPartition(topic.id, partition) for partition in partitions]
         config = self._topic_config(topic.configs)
         try:
-            for tp in tps:
-                self._files.mkdir(tp.directory_name)
-                self._files.create(f"{tp.directory_name}/{offset_file(0, LOG_SUFFIX)}").close()
-                self._files.sync_dir(tp.directory_name)
-            self._files.sync_dir()
+            create_directories(self._files, tps)
             logs = {tp: self._recover(topic, config, tp, NEW_PARTITION, None, self.leader_epoch - 1)[0] for tp in tps}
             self.topics.put(topic)
         except (OSError, StorageError) as error:
-            for tp in tps:
-                with contextlib.suppress(OSError):
-                    self._remove_directory(tp.directory_name)
+            discard_directories(self._files, tps)
             if isinstance(error, StorageError):
                 raise
             raise StorageError(f"topic '{topic.name}' could not be created ({error.strerror})") from error

@@ -18,6 +18,7 @@ from brokerd.record.header import BatchHeader, StampFlags
 
 INDEX_KIND = "offset-index"
 TIME_INDEX_KIND = "time-index"
+_LOG_APPEND_TIME = int(StampFlags.LOG_APPEND_TIME)
 
 
 class Segment:
@@ -183,4 +184,4 @@ class Segment:
 
 def batch_timestamp(header: BatchHeader) -> int:
     """The largest timestamp that readers see in a batch, ms."""
-    return header.append_timestamp if header.stamp_flags & StampFlags.LOG_APPEND_TIME else header.max_timestamp
+    return header.append_timestamp if header.stamp_flags & _LOG_APPEND_TIME else header.max_timestamp

@@ -1,0 +1,64 @@
+"""Directories of partitions: made durable before the topic is known, removed after it is forgotten. No logs are opened here."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Sequence
+
+from brokerd.ids import TopicIdPartition
+from brokerd.log.files import Files
+from brokerd.log.names import LOG_SUFFIX, offset_file, parse_offset_file, parse_partition_directory
+from brokerd.log.topic_store import TopicStore
+
+
+def create_directories(files: Files, tps: Sequence[TopicIdPartition]) -> None:
+    """Makes each partition's directory and its empty first segment, durably on return. Raises OSError, leaving some."""
+    for tp in tps:
+        files.mkdir(tp.directory_name)
+        files.create(f"{tp.directory_name}/{offset_file(0, LOG_SUFFIX)}").close()
+        files.sync_dir(tp.directory_name)
+    files.sync_dir()
+
+
+def discard_directories(files: Files, tps: Sequence[TopicIdPartition]) -> None:
+    """Removes what an unfinished creation made, as far as the disk allows; the next start does the rest."""
+    for tp in tps:
+        with contextlib.suppress(OSError):
+            remove_directory(files, tp.directory_name)
+
+
+def remove_directory(files: Files, directory: str) -> None:
+    """Removes a partition's directory and all files in it; the parent is for the caller to sync. Raises OSError."""
+    for name in files.listdir(directory):
+        files.unlink(f"{directory}/{name}")
+    files.rmdir(directory)
+
+
+def remove_leftovers(files: Files, topics: TopicStore) -> list[str]:
+    """Ends creations and deletions that a crash cut short. Returns directories that belong to no known topic and hold records:
+    they are left alone. Raises OSError.
+    """
+    unknown = []
+    known = {topic.id: topic.partition_count for topic in topics.list()}
+    for name in files.listdir():
+        tp = parse_partition_directory(name)
+        if tp is None or tp.partition < known.get(tp.topic_id, 0):
+            continue
+        if tp.topic_id in topics.deleting or _is_empty(files, name):
+            remove_directory(files, name)
+        else:
+            unknown.append(name)
+    return unknown
+
+
+def _is_empty(files: Files, directory: str) -> bool:
+    """True if the directory holds no records."""
+    for name in files.listdir(directory):
+        parsed = parse_offset_file(name)
+        if parsed is not None and parsed[1] == LOG_SUFFIX:
+            file = files.open(f"{directory}/{name}")
+            size = file.size()
+            file.close()
+            if size:
+                return False
+    return True
