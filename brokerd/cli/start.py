@@ -84,8 +84,10 @@ def _flags(args: argparse.Namespace) -> dict[str, str]:
 
 
 async def _serve(config: BrokerConfig) -> None:
+    from brokerd.server.allocator import keep_freed_memory
     from brokerd.server.daemon import Daemon  # brings gRPC, which `brokerd start --help` does not need
 
+    keep_freed_memory()
     loop = asyncio.get_running_loop()
     stop_requested = asyncio.Event()
 

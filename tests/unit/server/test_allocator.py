@@ -1,0 +1,38 @@
+"""Freed memory is kept: in a child process, since the setting is the process's."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+_PROGRAM = """
+import resource, sys, threading
+from brokerd.server.allocator import keep_freed_memory
+
+def faults(rounds):
+    def work():
+        for number in range(rounds):
+            pieces = [b"x" * 1_048_576 for _ in range(1 + number % 16)]
+            whole = b"".join(pieces)
+            del pieces, whole
+    thread = threading.Thread(target=work)
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+    thread.start()
+    thread.join()
+    return resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before
+
+if sys.argv[1] == "keep" and not keep_freed_memory():
+    print("other library")
+else:
+    print(faults(100))
+"""
+
+
+def faults(mode: str) -> str:
+    """Page faults of many large allocations in a thread."""
+    return subprocess.run([sys.executable, "-c", _PROGRAM, mode], capture_output=True, text=True, check=True).stdout.strip()
+
+
+def test_large_buffers_do_not_fault_in_fresh_pages_each_time() -> None:
+    kept, given_back = faults("keep"), faults("default")
+    assert kept == "other library" or int(kept) * 3 < int(given_back), (kept, given_back)
