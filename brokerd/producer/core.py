@@ -412,6 +412,9 @@ class ProducerCore:
         assert not batch.is_in_flight, "what is under way is given up, not failed"
         if batch.is_done:
             return
+        if batch.is_fate_unknown and isinstance(error, WireError) and error.fate is Fate.NOT_APPENDED:
+            # True of the last attempt alone.
+            error = type(error)(f"{error.message} (an earlier attempt may have written the records)", fate=Fate.UNKNOWN)
         batch.fail(error)
         self.metrics.on_error(batch.record_count, now_ms)
         self.accumulator.remove(batch)

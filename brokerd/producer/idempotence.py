@@ -73,7 +73,7 @@ class IdempotenceState:
     # --- numbers
 
     def may_drain(self, batch: ProducerBatch) -> bool:
-        """False for a new batch behind a gap or an expired one still under way, and for a retry that is not first."""
+        """False for a retry that is not first, and for a new batch behind a gap, an expired one still under way, or a wrap."""
         if self.identity == NO_PRODUCER:
             return False
         state = self._partitions.get(batch.tp)
@@ -81,6 +81,10 @@ class IdempotenceState:
             return True
         if batch.has_sequence:
             return state.sequenced[0] is batch and not self._awaits_epoch(state)
+        if state.next_sequence == 0 and state.sequenced:
+            # After a wrap. A broker that has forgotten this producer takes any batch that begins at 0, ahead of those still
+            # under way, which it refuses: so it goes alone.
+            return False
         return not state.has_gap and not any(earlier.is_done for earlier in state.sequenced)
 
     def assign(self, batch: ProducerBatch) -> None:

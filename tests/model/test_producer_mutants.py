@@ -1,0 +1,224 @@
+"""Bugs planted one by one: the random schedules (or the scenario of fairness) must catch each. What they do not catch, they do
+not prove."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from brokerd.ids import NO_PRODUCER, NO_SEQUENCE
+from brokerd.producer.accumulator import NEVER_MS, ReadyCheck, RecordAccumulator
+from brokerd.producer.connections import NodeConnection
+from brokerd.producer.core import ProducerCore
+from brokerd.producer.idempotence import IdempotenceState
+from brokerd.producer.memory import BufferPool
+from brokerd.producer.producer_batch import ProducerBatch
+from tests.support.producer_scenarios import assert_nobody_starves
+from tests.support.producer_simulation import run_seed
+
+SEEDS_MAX = 4_000
+FAIRNESS = -1
+Plant = Callable[[pytest.MonkeyPatch], None]
+# Bug -> how to plant it, and the first seed that catches it (FAIRNESS: the scenario does). If generated schedules change,
+# the test looks for another seed and names it.
+MUTANTS: dict[str, tuple[Plant, int]] = {}
+
+
+def mutant(seed: int) -> Callable[[Plant], Plant]:
+    """Adds a bug to the list by its function's name."""
+
+    def add(plant: Plant) -> Plant:
+        MUTANTS[plant.__name__] = (plant, seed)
+        return plant
+
+    return add
+
+
+@mutant(1)
+def no_mute(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(RecordAccumulator, "_is_muted", lambda _self, _queue: False)
+
+
+@mutant(33)
+def partition_unmuted_in_spite_of_throttle(patch: pytest.MonkeyPatch) -> None:
+    unmute = RecordAccumulator.unmute
+    patch.setattr(RecordAccumulator, "unmute", lambda self, tp, _until: unmute(self, tp, 0))
+
+
+@mutant(14)
+def mute_never_lifted_after_throttle(patch: pytest.MonkeyPatch) -> None:
+    unmute = RecordAccumulator.unmute
+    patch.setattr(RecordAccumulator, "unmute", lambda self, tp, until: unmute(self, tp, NEVER_MS if until else 0))
+
+
+@mutant(22)
+def connection_ignores_throttle(patch: pytest.MonkeyPatch) -> None:
+    may_send = NodeConnection.may_send
+    patch.setattr(NodeConnection, "may_send", lambda self, config, _now_ms: may_send(self, config, NEVER_MS))
+
+
+@mutant(0)
+def sequence_reassigned_on_retry(patch: pytest.MonkeyPatch) -> None:
+    reenqueue = RecordAccumulator.reenqueue
+
+    def forgetful(self: RecordAccumulator, batch: ProducerBatch, retry_at_ms: int) -> None:
+        reenqueue(self, batch, retry_at_ms)
+        assert self._sequences is not None
+        state = self._sequences._partitions[batch.tp]
+        if batch in state.sequenced:
+            state.sequenced.remove(batch)
+        batch.identity, batch.base_sequence = NO_PRODUCER, NO_SEQUENCE
+
+    patch.setattr(RecordAccumulator, "reenqueue", forgetful)
+    patch.setattr(IdempotenceState, "_drop", lambda self, batch: _drop_if_there(self, batch))
+
+
+def _drop_if_there(state: IdempotenceState, batch: ProducerBatch) -> None:
+    sequenced = state._partitions[batch.tp].sequenced
+    if batch in sequenced:
+        sequenced.remove(batch)
+
+
+@mutant(42)
+def reenqueued_at_the_tail(patch: pytest.MonkeyPatch) -> None:
+    def at_the_tail(self: RecordAccumulator, batch: ProducerBatch, retry_at_ms: int) -> None:
+        batch.retry_at_ms = retry_at_ms
+        self._queues[batch.tp].batches.append(batch)
+
+    patch.setattr(RecordAccumulator, "reenqueue", at_the_tail)
+
+
+@mutant(6)
+def expired_batch_freed_while_in_flight(patch: pytest.MonkeyPatch) -> None:
+    give_up = ProducerCore._give_up
+
+    def early(self: ProducerCore, batch: ProducerBatch, error: Any, now_ms: int) -> None:
+        give_up(self, batch, error, now_ms)
+        if batch.is_in_flight:
+            self.pool.release(batch.accounted_bytes)
+
+    patch.setattr(ProducerCore, "_give_up", early)
+
+
+@mutant(6)
+def epoch_not_bumped_after_expiry(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(IdempotenceState, "on_ended", lambda self, batch: self._drop(batch) if batch.has_sequence else None)
+
+
+@mutant(FAIRNESS)
+def drain_starts_at_zero(patch: pytest.MonkeyPatch) -> None:
+    take = RecordAccumulator._take
+
+    def unfair(self: RecordAccumulator, batch: ProducerBatch, now_ms: int) -> None:
+        order = list(self._queues)
+        take(self, batch, now_ms)
+        for tp in order:
+            self._queues.move_to_end(tp)
+
+    patch.setattr(RecordAccumulator, "_take", unfair)
+
+
+@mutant(0)
+def flush_misses_a_reenqueued_batch(patch: pytest.MonkeyPatch) -> None:
+    def begin_flush(self: RecordAccumulator) -> list[ProducerBatch]:
+        batches = [batch for batch in self._incomplete if batch.attempts == 0 or batch.is_in_flight]
+        self._flushing.update(batches)
+        return batches
+
+    patch.setattr(RecordAccumulator, "begin_flush", begin_flush)
+
+
+@mutant(789)
+def unknown_fate_gets_a_new_sequence(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(
+        IdempotenceState,
+        "_awaits_epoch",
+        lambda _self, state: state.has_gap and not any(batch.is_in_flight for batch in state.sequenced),
+    )
+
+    def clear(self: ProducerBatch) -> None:
+        self.identity, self.base_sequence = NO_PRODUCER, NO_SEQUENCE
+
+    patch.setattr(ProducerBatch, "clear_sequence", clear)
+
+
+@mutant(5)
+def retry_drains_though_not_first(patch: pytest.MonkeyPatch) -> None:
+    may_drain = IdempotenceState.may_drain
+    patch.setattr(IdempotenceState, "may_drain", lambda self, batch: batch.has_sequence or may_drain(self, batch))
+
+
+@mutant(2)
+def lost_requests_count_as_not_appended(patch: pytest.MonkeyPatch) -> None:
+    settle = ProducerCore._settle
+
+    def hopeful(self: ProducerCore, batch: ProducerBatch, error: Any, until_ms: int, now_ms: int) -> None:
+        batch.is_fate_unknown = False
+        settle(self, batch, error, until_ms, now_ms)
+
+    patch.setattr(ProducerCore, "_settle", hopeful)
+
+
+@mutant(48)
+def waiters_served_newest_first(patch: pytest.MonkeyPatch) -> None:
+    def grant(self: BufferPool) -> None:
+        while self._waiters and self._fits(self._waiters[-1].size_bytes):
+            waiter = self._waiters.pop()
+            self.used_bytes += waiter.size_bytes
+            waiter.is_granted = True
+
+    patch.setattr(BufferPool, "_grant", grant)
+
+
+@mutant(2)
+def linger_is_forgotten(patch: pytest.MonkeyPatch) -> None:
+    ready = RecordAccumulator.ready
+
+    def forgetful(self: RecordAccumulator, leader_of: Any, now_ms: int) -> ReadyCheck:
+        return ready(self, leader_of, now_ms)._replace(next_check_ms=NEVER_MS)
+
+    patch.setattr(RecordAccumulator, "ready", forgetful)
+    patch.setattr(RecordAccumulator, "next_expiry_ms", lambda _self: NEVER_MS)
+
+
+@mutant(1510)
+def a_wrapped_batch_overtakes(patch: pytest.MonkeyPatch) -> None:
+    may_drain = IdempotenceState.may_drain
+
+    def eager(self: IdempotenceState, batch: ProducerBatch) -> bool:
+        state = self._partitions.get(batch.tp)
+        if state is None or batch.has_sequence or state.next_sequence != 0 or not state.sequenced:
+            return may_drain(self, batch)
+        return not state.has_gap and not any(earlier.is_done for earlier in state.sequenced)
+
+    patch.setattr(IdempotenceState, "may_drain", eager)
+
+
+def is_caught(seed: int) -> bool:
+    """True if this seed's schedule (or the scenario of fairness) fails with what is planted now."""
+    try:
+        if seed == FAIRNESS:
+            assert_nobody_starves()
+        else:
+            run_seed(seed)
+    except Exception:
+        return True
+    return False
+
+
+@pytest.mark.parametrize("name", MUTANTS)
+def test_planted_bug_is_caught(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    plant, seed = MUTANTS[name]
+    plant(monkeypatch)
+    if not is_caught(seed):
+        found = next((other for other in range(FAIRNESS, SEEDS_MAX) if is_caught(other)), None)
+        assert found is not None, f"no schedule catches {name}"
+        pytest.fail(f"seed {seed} does not catch {name} any more, {found} does: write it down")
+
+
+def test_without_a_bug_nothing_is_caught() -> None:
+    assert_nobody_starves()
+    for seed in range(100):
+        run_seed(seed)

@@ -1,0 +1,37 @@
+"""Scenarios of the producer that several tests run. They assert; only building and driving is here."""
+
+from __future__ import annotations
+
+import random
+
+from brokerd.config.client import ProducerConfig
+from brokerd.config.settings import from_mapping
+from brokerd.ids import ProducerIdAndEpoch, TopicPartition
+from brokerd.producer.accumulator import RecordAccumulator
+from brokerd.producer.idempotence import IdempotenceState
+from brokerd.producer.memory import BufferPool
+from brokerd.producer.producer_batch import Piece
+
+PARTITIONS = 64
+HOT = 0
+
+
+def assert_nobody_starves() -> None:
+    """64 partitions with batches waiting, of which one is fed without end, and requests that hold 40: every partition's batch
+    leaves within two rounds of drain."""
+    settings = {"batch.size": 1_000, "max.request.size": 40 * 1_128, "linger.ms": 0, "max.in.flight.batches.per.partition": 5}
+    config = from_mapping(ProducerConfig, settings)
+    sequences = IdempotenceState()
+    sequences.set_identity(ProducerIdAndEpoch(1, 0))
+    accumulator = RecordAccumulator(config, sequences, BufferPool(2**40))
+    partitions = list(range(PARTITIONS))
+    random.Random(1).shuffle(partitions)
+    for partition in partitions:
+        for _ in range(20 if partition == HOT else 3):
+            accumulator.append(TopicPartition("t", partition), Piece([0], 1, 1_000, 0), 0)
+    left: set[int] = set()
+    for now_ms in range(2):
+        accumulator.append(TopicPartition("t", HOT), Piece([0], 1, 1_000, 0), now_ms)
+        for batch in accumulator.drain(0, lambda _tp: 0, now_ms):
+            left.add(batch.tp.partition)
+    assert left == set(range(PARTITIONS)), f"{sorted(set(range(PARTITIONS)) - left)} starve"

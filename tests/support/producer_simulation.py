@@ -1,0 +1,572 @@
+"""ProducerCore against a broker, a network and a clock that are all made up: one thread, no waiting, replayed by a seed.
+
+A schedule is a list of operations; every operation is legal at any time (it does nothing if there is nothing to do it to),
+so any part of a schedule is a schedule, and a failing one can be shrunk by leaving operations out. After the schedule
+comes healing: faults end, messages flow, time moves only to when the core asked to be called again. Then everything is
+checked; a few things are checked all along. No mutation, no pytest here.
+"""
+
+from __future__ import annotations
+
+import random
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+from brokerd.config.client import ProducerConfig
+from brokerd.config.settings import from_mapping
+from brokerd.errors import (
+    BrokerdError,
+    BrokerUnreachableError,
+    CorruptMessageError,
+    Fate,
+    MessageTooLargeError,
+    NotLeaderError,
+    NotReadyError,
+    RequestTimedOutError,
+    ResourceExhaustedError,
+    StorageError,
+    UnknownServerError,
+    WireError,
+)
+from brokerd.ids import ProducerIdAndEpoch, TopicIdPartition, TopicPartition
+from brokerd.producer.accumulator import NEVER_MS
+from brokerd.producer.actions import Action, CloseStream, FetchMetadata, OpenStream, RequestProducerId, SendRequest
+from brokerd.producer.core import ProducerCore
+from brokerd.producer.idempotence import EPOCH_MAX
+from brokerd.producer.memory import Waiter
+from brokerd.producer.metrics import ProducerMetrics
+from brokerd.producer.producer_batch import Piece, ProducerBatch
+from brokerd.producer.transport import Hello, PartitionResult, ProduceResponse, TopicView
+from brokerd.record.header import SEQUENCE_MAX
+from tests.support.broker_model import IdentityModel, PartitionModel, ProducerEntry
+
+TOPIC = "t"
+TOPIC_ID = b"0123456789abcdef"
+RECORD_BYTES = 100
+NODES = 2
+HEAL_STEPS_MAX = 3_000
+
+Op = tuple[Any, ...]
+
+
+class SimulationError(AssertionError):
+    """An invariant was broken."""
+
+
+class SentBatch(NamedTuple):
+    """A batch as it was sent."""
+
+    tp: TopicPartition
+    identity: ProducerIdAndEpoch
+    base_sequence: int
+    records: list[int]
+
+
+class Sent(NamedTuple):
+    """A request on its way."""
+
+    correlation_id: int
+    batches: list[SentBatch]
+
+
+@dataclass(eq=False)
+class Stream:
+    """One stream, seen from outside. A broken one may still hold requests that the broker has not read yet."""
+
+    node_id: int
+    hello: Hello
+    requests: deque[Sent] = field(default_factory=deque)
+    answers: deque[ProduceResponse] = field(default_factory=deque)
+    is_broken: bool = False
+    has_spoken: bool = False
+    is_open: bool = False
+    throttle_ms: int = 0
+
+
+@dataclass
+class Record:
+    """What the application knows of a record."""
+
+    batch: ProducerBatch
+    place: int  # in the batch
+    ends: int = 0
+
+
+ERRORS: tuple[WireError, ...] = (
+    NotReadyError("starting", fate=Fate.NOT_APPENDED),
+    NotLeaderError("elsewhere", fate=Fate.NOT_APPENDED),
+    ResourceExhaustedError("too much", fate=Fate.NOT_APPENDED, retry_after_ms=70),
+    MessageTooLargeError("too large", fate=Fate.NOT_APPENDED),
+    CorruptMessageError("corrupt", fate=Fate.NOT_APPENDED),
+    StorageError("disk", fate=Fate.UNKNOWN),
+    RequestTimedOutError("slow", fate=Fate.UNKNOWN),
+    UnknownServerError("odd"),
+)
+
+
+class Simulation:
+    """Runs one schedule."""
+
+    def __init__(self, seed: int, start: str = "fresh", **settings: Any) -> None:
+        given: dict[str, object] = {
+            "linger.ms": 5,
+            "batch.size": 3 * RECORD_BYTES,
+            "buffer.memory": 30 * RECORD_BYTES,
+            "max.request.size": 1500,
+            "delivery.timeout.ms": 3_000,
+            "request.timeout.ms": 400,
+            "retry.backoff.ms": 20,
+            "retry.backoff.max.ms": 100,
+            "reconnect.backoff.ms": 10,
+            "reconnect.backoff.max.ms": 50,
+        } | settings
+        self.config = from_mapping(ProducerConfig, given)
+        self.partition_count = 3
+        self.now_ms = 1_000
+        self.core = ProducerCore(self.config, instance_id=b"i" * 16, rng=random.Random(seed), metrics=ProducerMetrics(self.now_ms))
+        self.identities = IdentityModel()
+        self.fences: list[dict[bytes, int]] = [{} for _ in range(NODES)]
+        self.log = [PartitionModel() for _ in range(self.partition_count)]
+        self.leaders = [0] * self.partition_count
+        self.streams: list[Stream] = []
+        self.calls: list[Action] = []
+        self.records: list[dict[int, Record]] = [{} for _ in range(self.partition_count)]
+        self.waiting: deque[tuple[Waiter, int, int]] = deque()
+        self.flushes: list[list[ProducerBatch]] = []
+        self.throttled_until_ms: dict[int, int] = {}  # by node
+        self.muted_until_ms: dict[int, int] = {}  # by partition
+        self.numbers: dict[ProducerBatch, tuple[ProducerIdAndEpoch, int]] = {}  # as last sent
+        self.first_records: dict[ProducerBatch, int] = {}
+        self.next_id = 0
+        self.next_ms = 0
+        self.trace: list[str] | None = None  # filled if a test makes it a list
+        self.core.topics.want(TOPIC)
+        if start != "fresh":
+            self.begin_late(start)
+        self.step()
+
+    def begin_late(self, start: str) -> None:
+        """As if much had been sent before: "wrap" is three records before sequence 0 comes again, "last epoch" one before
+        the epochs are used up."""
+        assert self.core.sequences is not None
+        identity = ProducerIdAndEpoch(500, EPOCH_MAX - 1 if start == "last epoch" else 0)
+        self.core.sequences.set_identity(identity)
+        self.identities.epochs[identity.producer_id] = identity.epoch
+        for partition, log in enumerate(self.log):
+            tp = TopicPartition(TOPIC, partition)
+            batch = ProducerBatch(tp, self.now_ms)
+            batch.record_count = SEQUENCE_MAX - 2
+            self.core.sequences.assign(batch)
+            self.core.sequences.on_success(batch)
+            entry = log.producers[identity.producer_id] = ProducerEntry(identity.epoch)
+            entry.batches.append((0, batch.last_sequence, -1))
+
+    # --- running
+
+    def run(self, ops: list[Op]) -> None:
+        """Schedule, healing, checks. Raises SimulationError (or whatever the core raises)."""
+        for op in ops:
+            self.note(op)
+            getattr(self, "do_" + op[0])(*op[1:])
+            self.step()
+        self.heal()
+        probes = [self.probe(partition) for partition in range(self.partition_count)]
+        self.heal()
+        for probe in probes:
+            self.expect(probe.batch.error is None, f"nothing gets through after healing: {probe.batch.error}")
+        self.check()
+
+    def note(self, what: object) -> None:
+        """A line for the trace."""
+        if self.trace is not None:
+            self.trace.append(f"{self.now_ms} {what}")
+
+    def step(self) -> None:
+        """Lets the core decide and does what it says, until it says no more."""
+        while True:
+            step = self.core.step(self.now_ms)
+            self.next_ms = step.next_ms
+            self.note_ended()
+            self.grant()
+            if not step.actions:
+                return
+            for action in step.actions:
+                self.note(action)
+                self.act(action)
+
+    def act(self, action: Action) -> None:
+        """Does one action."""
+        if isinstance(action, (FetchMetadata, RequestProducerId)):
+            self.calls.append(action)
+        elif isinstance(action, OpenStream):
+            self.streams.append(Stream(action.node_id, action.hello))
+        elif isinstance(action, CloseStream):
+            for stream in self.streams:
+                if (stream.node_id, stream.hello.incarnation) == (action.node_id, action.incarnation):
+                    stream.is_broken = True
+        else:
+            self.send(action)
+
+    def send(self, action: SendRequest) -> None:
+        """Checks a request's manners and puts it on its stream."""
+        stream = next(s for s in self.streams if s.hello.incarnation == action.incarnation)
+        self.expect(stream.is_open and not stream.is_broken, "a request goes to a stream that is not open")
+        until_ms = self.throttled_until_ms.get(stream.node_id, 0)
+        self.expect(self.now_ms >= until_ms, f"sent at {self.now_ms} in spite of a throttle until {until_ms}")
+        sent = Sent(action.correlation_id, [])
+        for tp_id, batch in action.batches.items():
+            tp = TopicPartition(TOPIC, tp_id.partition)
+            self.expect(batch.tp == tp, "a batch goes to another partition")
+            self.expect(self.now_ms >= self.muted_until_ms.get(tp.partition, 0), "a throttled partition is sent to")
+            records = [record for piece in batch.pieces for record in piece.data]
+            sent.batches.append(SentBatch(tp, batch.identity, batch.base_sequence, records))
+        under_way = [batch for s in self.core.connections.values() for r in s.in_flight.values() for batch in r.batches.values()]
+        for partition in range(self.partition_count):
+            same = [batch for batch in under_way if batch.tp.partition == partition]
+            self.expect(len(same) <= self.config.max_in_flight_batches, f"{len(same)} batches of partition {partition} under way")
+            for batch in same:
+                if batch in action.batches.values() and self.numbers.get(batch) == (batch.identity, batch.base_sequence):
+                    first = min(same, key=lambda other: self.first_records[other])
+                    self.expect(batch is first, "a retry is sent behind a batch that is still under way")
+        self.numbers |= {batch: (batch.identity, batch.base_sequence) for batch in action.batches.values()}
+        stream.requests.append(sent)
+
+    def note_ended(self) -> None:
+        """Counts ends of records."""
+        for batch in self.core.take_ended():
+            for record in self.records[batch.tp.partition].values():
+                if record.batch is batch:
+                    record.ends += 1
+
+    def grant(self) -> None:
+        """Appends for waiters that got memory."""
+        while self.waiting and self.waiting[0][0].is_granted:
+            _, partition, count = self.waiting.popleft()
+            self.append(partition, count)
+        self.expect(not any(waiter.is_granted for waiter, _, _ in self.waiting), "memory is granted out of turn")
+
+    def append(self, partition: int, count: int) -> None:
+        """Appends records whose memory is taken."""
+        ids = list(range(self.next_id, self.next_id + count))
+        self.next_id += count
+        piece = Piece(ids, count, count * RECORD_BYTES, 0)
+        result = self.core.accumulator.append(TopicPartition(TOPIC, partition), piece, self.now_ms)
+        self.first_records.setdefault(result.batch, ids[0])
+        for place, record in enumerate(ids, result.at):
+            self.records[partition][record] = Record(result.batch, place)
+        if self.core.fatal_error is not None:
+            self.core.fail_for_good(self.core.fatal_error, self.now_ms)
+
+    def probe(self, partition: int) -> Record:
+        """One more record, sent when all faults are over."""
+        self.now_ms = max(self.now_ms, self.next_probe_ms())
+        self.expect(self.core.pool.try_allocate(RECORD_BYTES), "memory is not free after healing")
+        self.append(partition, 1)
+        return next(reversed(self.records[partition].values()))
+
+    def next_probe_ms(self) -> int:
+        """When the last throttle is over."""
+        return max([0, *self.throttled_until_ms.values(), *self.muted_until_ms.values()])
+
+    def expect(self, condition: bool, message: str) -> None:
+        """Raises SimulationError unless `condition`."""
+        if not condition:
+            raise SimulationError(message)
+
+    # --- operations: the application and time
+
+    def do_append(self, partition: int, count: int) -> None:
+        """The application sends records, or waits for memory."""
+        if self.core.pool.try_allocate(count * RECORD_BYTES):
+            self.append(partition, count)
+        elif len(self.waiting) < 3:
+            self.waiting.append((self.core.pool.enqueue(count * RECORD_BYTES), partition, count))
+
+    def do_tick(self, ms: int) -> None:
+        """Time passes."""
+        self.now_ms += ms
+
+    def do_flush(self) -> None:
+        """A flush covers every record that has no end yet."""
+        batches = self.core.accumulator.begin_flush()
+        pending = {id(r.batch) for rs in self.records for r in rs.values() if r.ends == 0}
+        self.expect(pending == {id(batch) for batch in batches}, "a flush does not wait for all that is incomplete")
+        self.flushes.append(batches)
+
+    def do_abort(self) -> None:
+        """The application gives up what is under way."""
+        self.core.abort("by the test", self.now_ms)
+
+    # --- operations: the broker and the network
+
+    def stream(self, k: int) -> Stream | None:
+        """The k-th of the streams that still hold something or live."""
+        self.streams = [s for s in self.streams if not s.is_broken or s.requests]
+        return self.streams[k % len(self.streams)] if self.streams else None
+
+    def do_open(self, k: int) -> None:
+        """A stream is open."""
+        stream = self.stream(k)
+        if stream is not None and not stream.is_open and not stream.is_broken:
+            stream.is_open = True
+            self.core.on_stream_open(stream.node_id, stream.hello.incarnation, self.now_ms)
+
+    def do_request(self, k: int, error: int = -1, is_appended: bool = True, is_whole: bool = False) -> None:
+        """The broker reads a request; with `error`, batches (or the first only) are refused."""
+        stream = self.stream(k)
+        if stream is None or not stream.requests:
+            return
+        sent = stream.requests.popleft()
+        fence = self.fences[stream.node_id]
+        if not stream.has_spoken:
+            stream.has_spoken = True
+            fence[stream.hello.instance_id] = max(fence.get(stream.hello.instance_id, 0), stream.hello.incarnation)
+        if fence[stream.hello.instance_id] != stream.hello.incarnation:
+            return
+        if is_whole and error >= 0:
+            answer = ProduceResponse(sent.correlation_id, stream.throttle_ms, NotReadyError("stopping", fate=Fate.NOT_APPENDED))
+        else:
+            results = []
+            for sent_batch in sent.batches:
+                results.append(self.produce(stream.node_id, sent_batch, error, is_appended))
+                error = -1
+            answer = ProduceResponse(sent.correlation_id, stream.throttle_ms, None, results)
+        stream.throttle_ms = 0
+        if not stream.is_broken:
+            stream.answers.append(answer)
+
+    def produce(self, node_id: int, sent: SentBatch, error: int, is_appended: bool) -> PartitionResult:
+        """The broker's answer for one batch."""
+        tp, identity, sequence, records = sent
+        tp_id = TopicIdPartition(TOPIC_ID, tp.partition)
+        fault = ERRORS[error % len(ERRORS)] if error >= 0 else None
+        try:
+            if self.leaders[tp.partition] != node_id:
+                raise NotLeaderError("another node leads it", fate=Fate.NOT_APPENDED)
+            if fault is not None and (fault.fate is Fate.NOT_APPENDED or not is_appended):
+                raise fault
+            offset = self.log[tp.partition].append(identity, sequence, records)
+            if fault is not None:
+                raise fault
+            return PartitionResult(tp_id, offset, self.now_ms, 0)
+        except WireError as refused:
+            return PartitionResult(tp_id, -1, -1, 0, refused)
+
+    def do_answer(self, k: int, times: int = 1) -> None:
+        """The producer gets an answer, perhaps twice."""
+        stream = self.stream(k)
+        if stream is None or not stream.answers or stream.is_broken:
+            return
+        answer = stream.answers.popleft()
+        if answer.throttle_time_ms and not stream.is_broken:
+            until_ms = self.now_ms + answer.throttle_time_ms
+            self.throttled_until_ms[stream.node_id] = until_ms
+            if answer.correlation_id in self.core.connections[stream.node_id].in_flight:
+                self.muted_until_ms |= {result.tp.partition: until_ms for result in answer.results}
+        for _ in range(times):
+            self.core.on_response(stream.node_id, stream.hello.incarnation, answer, self.now_ms)
+
+    def do_drop_request(self, k: int) -> None:
+        """A request never arrives."""
+        stream = self.stream(k)
+        if stream is not None and stream.requests:
+            stream.requests.popleft()
+
+    def do_drop_answer(self, k: int) -> None:
+        """An answer never arrives."""
+        stream = self.stream(k)
+        if stream is not None and stream.answers:
+            stream.answers.popleft()
+
+    def do_swap(self, k: int) -> None:
+        """Answers arrive out of order."""
+        stream = self.stream(k)
+        if stream is not None and len(stream.answers) > 1:
+            stream.answers.rotate(1)
+
+    def do_cut(self, k: int) -> None:
+        """A connection breaks. What the broker has not read yet it may still read."""
+        stream = self.stream(k)
+        if stream is not None and not stream.is_broken:
+            stream.is_broken = True
+            self.core.on_stream_lost(stream.node_id, stream.hello.incarnation, BrokerUnreachableError("cut"), self.now_ms)
+
+    def do_throttle(self, k: int, ms: int) -> None:
+        """The next answer of a stream asks for a pause."""
+        stream = self.stream(k)
+        if stream is not None:
+            stream.throttle_ms = ms
+
+    def do_leader(self, partition: int, node_id: int) -> None:
+        """A partition's leader is another node, or none."""
+        self.leaders[partition] = node_id
+
+    def do_forget(self, partition: int) -> None:
+        """The broker's state of a partition's producers expires. While something is under way it does not: expiry is far
+        longer than delivery."""
+        if all(record.ends for record in self.records[partition].values()) and not any(
+            batch.tp.partition == partition for s in self.streams for sent in s.requests for batch in sent.batches
+        ):
+            self.log[partition].producers.clear()
+
+    def do_call(self, k: int, is_answered: bool = True) -> None:
+        """A unary call ends, with its answer or without."""
+        if not self.calls:
+            return
+        action = self.calls.pop(k % len(self.calls))
+        lost = BrokerUnreachableError("no answer")
+        if isinstance(action, FetchMetadata):
+            if is_answered:
+                self.core.on_metadata({TOPIC: TopicView(TOPIC_ID, tuple(self.leaders))}, self.now_ms)
+            else:
+                self.core.on_metadata_failed(lost, self.now_ms)
+        elif isinstance(action, RequestProducerId):
+            identity = self.identities.init_producer_id(action.current)
+            if is_answered:
+                self.core.on_producer_id(identity, self.now_ms)
+            else:
+                self.core.on_producer_id_failed(lost, self.now_ms)
+
+    # --- the end
+
+    def heal(self) -> None:
+        """No more faults: every message arrives, and time moves only to when the core asked for."""
+        self.leaders = [max(0, node) for node in self.leaders]
+        self.core.topics.request_refresh()
+        self.step()
+        for _ in range(HEAL_STEPS_MAX):
+            if not self.waiting and not self.core.accumulator.has_incomplete and not self.core.requests_in_flight:
+                return
+            if self.calls or any((not s.is_open and not s.is_broken) or s.requests or s.answers for s in self.streams):
+                for k in range(len(self.streams)):
+                    for move in (self.do_open, self.do_request, self.do_answer):
+                        move(k)
+                while self.calls:
+                    self.do_call(0)
+            else:
+                self.expect(self.next_ms < NEVER_MS, "stuck: something is incomplete, and nothing will ever happen")
+                self.now_ms = max(self.now_ms, self.next_ms)
+            self.step()
+        raise SimulationError("not done after healing")
+
+    def check(self) -> None:
+        """Everything that must hold in the end."""
+        self.expect(self.core.fatal_error is None, f"the producer gave up: {self.core.fatal_error}")
+        self.expect(self.core.pool.used_bytes == 0, f"{self.core.pool.used_bytes} bytes are still accounted")
+        self.expect(all(batch.is_done for batches in self.flushes for batch in batches), "a flush never ends")
+        for partition, records in enumerate(self.records):
+            log = self.log[partition].records
+            self.expect(len(set(log)) == len(log), f"partition {partition} has duplicates: {log}")
+            self.expect(log == sorted(log), f"partition {partition} is out of order: {log}")
+            there = set(log)
+            for number, record in records.items():
+                self.expect(record.ends == 1, f"record {number} ended {record.ends} times")
+                self.check_record(partition, number, record, number in there)
+
+    def check_record(self, partition: int, number: int, record: Record, is_there: bool) -> None:
+        """What was said of a record is true."""
+        batch = record.batch
+        error: BrokerdError | None = batch.error
+        if error is None:
+            self.expect(is_there, f"record {number} of partition {partition} is acknowledged and not in the log")
+            if batch.base_offset >= 0:
+                offset = batch.base_offset + record.place
+                at_offset = self.log[partition].records[offset : offset + 1]
+                self.expect(at_offset == [number], f"record {number} is not at its offset {offset}")
+        elif "they are not in the log" in str(error) or (isinstance(error, WireError) and error.fate is Fate.NOT_APPENDED):
+            self.expect(not is_there, f"record {number} of partition {partition} is in the log, its error says it is not")
+
+
+def schedule(seed: int, length: int = 45) -> tuple[dict[str, Any], list[Op]]:
+    """Settings and operations for a seed."""
+    rng = random.Random(seed)
+    settings: dict[str, Any] = {
+        "max.in.flight.batches.per.partition": rng.choice((1, 5)),
+        "linger.ms": rng.choice((0, 5)),
+        "max.in.flight.requests.per.connection": rng.choice((1, 5, 5)),
+        "start": rng.choice(("fresh", "fresh", "wrap", "last epoch")),
+    }
+    kinds: dict[str, tuple[float, Callable[[], tuple[Any, ...]]]] = {
+        "append": (14, lambda: (rng.randrange(3), rng.randint(1, 4))),
+        "tick": (8, lambda: (rng.choice((1, 5, 20, 50, 120, 450)),)),
+        "request": (16, lambda: (rng.randrange(4),)),
+        "answer": (14, lambda: (rng.randrange(4), rng.choice((1, 1, 1, 2)))),
+        "open": (8, lambda: (rng.randrange(4),)),
+        "call": (8, lambda: (rng.randrange(3), rng.random() < 0.85)),
+    }
+    faults: dict[str, tuple[float, Callable[[], tuple[Any, ...]]]] = {
+        "request_error": (4, lambda: (rng.randrange(4), rng.randrange(len(ERRORS)), rng.random() < 0.6, rng.random() < 0.1)),
+        "cut": (4, lambda: (rng.randrange(4),)),
+        "drop_request": (2, lambda: (rng.randrange(4),)),
+        "drop_answer": (2, lambda: (rng.randrange(4),)),
+        "swap": (1, lambda: (rng.randrange(4),)),
+        "throttle": (2, lambda: (rng.randrange(4), rng.choice((10, 100, 300)))),
+        "leader": (2, lambda: (rng.randrange(3), rng.choice((-1, 0, 1)))),
+        "forget": (1, lambda: (rng.randrange(3),)),
+        "flush": (2, tuple),
+        "abort": (0.3, tuple),
+        "expire": (0.7, tuple),
+    }
+    if rng.random() < 0.8:
+        # Most schedules know only some faults: a combination of few goes deeper than a soup of all.
+        faults = {name: faults[name] for name in rng.sample(sorted(faults), rng.randint(1, 5))}
+    kinds |= faults
+    names = list(kinds)
+    weights = [kinds[name][0] for name in names]
+    ops: list[Op] = [("call", 0), ("append", 0, 1), ("call", 0), ("call", 0), ("tick", 5), ("open", 0)]
+    for name in rng.choices(names, weights, k=length):
+        arguments = kinds[name][1]()
+        if name == "request_error":
+            ops.append(("request", *arguments))
+        elif name == "expire":
+            ops += [("tick", 1_400), ("tick", 1_700)]
+        else:
+            ops.append((name, *arguments))
+    return settings, ops
+
+
+def run_seed(seed: int) -> None:
+    """One schedule from its seed."""
+    settings, ops = schedule(seed)
+    Simulation(seed, **settings).run(ops)
+
+
+def report(seed: int) -> str:
+    """For people: a failing seed's schedule, shrunk, and what happened in it."""
+    settings, ops = schedule(seed)
+    small = shrink(seed, settings, ops)
+    simulation = Simulation(seed, **settings)
+    simulation.trace = []
+    try:
+        simulation.run(small)
+    except Exception as error:
+        lines = [f"seed {seed}, settings {settings}", f"operations {small}", *simulation.trace, f"{type(error).__name__}: {error}"]
+        return "\n".join(lines)
+    return f"seed {seed} does not fail any more"
+
+
+def failure_of(seed: int, settings: dict[str, Any], ops: list[Op]) -> Exception | None:
+    """What a schedule breaks, or None."""
+    try:
+        Simulation(seed, **settings).run(ops)
+    except Exception as error:
+        return error
+    return None
+
+
+def shrink(seed: int, settings: dict[str, Any], ops: list[Op]) -> list[Op]:
+    """A small part of a failing schedule that still fails: leaves out halves, quarters, ..., single operations."""
+    size = max(1, len(ops) // 2)
+    while True:
+        at = 0
+        while at < len(ops):
+            candidate = ops[:at] + ops[at + size :]
+            if failure_of(seed, settings, candidate) is not None:
+                ops = candidate
+            else:
+                at += size
+        if size == 1:
+            return ops
+        size = max(1, size // 2)
