@@ -561,12 +561,13 @@ def shrink(seed: int, settings: dict[str, Any], ops: list[Op]) -> list[Op]:
     size = max(1, len(ops) // 2)
     while True:
         at = 0
+        before = len(ops)
         while at < len(ops):
             candidate = ops[:at] + ops[at + size :]
             if failure_of(seed, settings, candidate) is not None:
                 ops = candidate
             else:
                 at += size
-        if size == 1:
+        if size == 1 and len(ops) == before:
             return ops
         size = max(1, size // 2)
