@@ -11,7 +11,7 @@ from brokerd.config.tokens import hash_token
 from brokerd.errors import ConfigError
 from brokerd.server.security.auth_file import CREDENTIALS_MAX, load_auth_file, parse_identities
 from brokerd.server.security.permissions import Right
-from tests.unit.server.security.identities import AUTH_FILE
+from tests.support.identities import AUTH_FILE
 
 HASH = hash_token("canary-" + "0123456789abcdefghijklmnop")
 OTHER = hash_token("other-" + "0123456789abcdefghijklmnop")

@@ -11,7 +11,7 @@ from brokerd.config.tokens import check_token, generate_token, hash_token, is_to
 from brokerd.errors import ConfigError
 from brokerd.server.security.auth_file import parse_identities
 from brokerd.server.security.authenticator import Authenticator, UnauthenticatedError
-from tests.unit.server.security.identities import AUTH_FILE, TOKENS, UNKNOWN_TOKEN
+from tests.support.identities import AUTH_FILE, TOKENS, UNKNOWN_TOKEN
 
 IDENTITIES = parse_identities(tomllib.loads(AUTH_FILE))
 

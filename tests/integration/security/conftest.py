@@ -1,0 +1,71 @@
+"""A broker with the principals of tests/support/identities.py, and bare clients that show a token."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import grpc
+import pytest
+
+from tests.support.daemon import RunningDaemon, running_daemon
+from tests.support.files import MemoryFiles
+from tests.support.identities import AUTH_FILE
+from tests.support.raw_client import RawClient
+
+ClientAs = Callable[[str | None], RawClient]
+
+
+class _Bearer(grpc.UnaryUnaryClientInterceptor, grpc.StreamStreamClientInterceptor):
+    """Puts a token into every call."""
+
+    def __init__(self, token: str) -> None:
+        self._metadata = (("authorization", f"Bearer {token}"),)
+
+    def intercept_unary_unary(self, continuation: Any, details: Any, request: Any) -> Any:
+        """See gRPC."""
+        return continuation(details_with(details, self._metadata), request)
+
+    def intercept_stream_stream(self, continuation: Any, details: Any, request_iterator: Any) -> Any:
+        """See gRPC."""
+        return continuation(details_with(details, self._metadata), request_iterator)
+
+
+def details_with(details: Any, metadata: tuple[tuple[str, str], ...]) -> Any:
+    """The details of a call with other metadata."""
+    changed = grpc.ClientCallDetails()
+    changed.method, changed.timeout, changed.metadata, changed.credentials = (
+        details.method,
+        details.timeout,
+        metadata,
+        details.credentials,
+    )
+    return changed
+
+
+@pytest.fixture(scope="module")
+def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningDaemon]:
+    """A broker that wants tokens."""
+    directory: Path = tmp_path_factory.mktemp("guarded")
+    auth_file = directory / "auth.toml"
+    auth_file.write_text(AUTH_FILE)
+    with running_daemon(directory / "data", files=MemoryFiles(), auth_file=str(auth_file)) as daemon:
+        yield daemon
+
+
+@pytest.fixture(scope="module")
+def client_as(guarded: RunningDaemon) -> Iterator[ClientAs]:
+    """Clients by token; None = without one."""
+    clients: dict[str | None, RawClient] = {}
+
+    def client(token: str | None) -> RawClient:
+        if token not in clients:
+            clients[token] = RawClient(guarded.address)
+            if token is not None:
+                clients[token].channel = grpc.intercept_channel(clients[token].channel, _Bearer(token))
+        return clients[token]
+
+    yield client
+    for one in clients.values():
+        one.channel.close()
