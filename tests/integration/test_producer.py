@@ -1,0 +1,112 @@
+"""Goal: through a real daemon process and a network that cuts, the producer loses, repeats and reorders nothing. Method: a TCP
+proxy between them resets the connection at random bytes of requests and of answers while records are sent.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from brokerd import Producer
+from brokerd.client.blocking import BlockingClient
+from brokerd.client.fetcher import PartitionFetcher
+from brokerd.client.positions import FetchRange
+from brokerd.config.client import ConsumerConfig
+from brokerd.ids import TopicIdPartition
+from tests.support.daemon import DaemonProcess
+from tests.support.proxy import Proxy
+from tests.support.records import key_values
+from tests.support.scale import TEST_SCALE
+
+CUTS = 100 * min(10, TEST_SCALE)
+PARTITIONS = 3
+FAST = {"linger.ms": 0, "batch.size": 2_000, "reconnect.backoff.ms": 1, "retry.backoff.ms": 1, "request.timeout.ms": 5_000}
+
+
+@pytest.fixture
+def proxy() -> Iterator[Proxy]:
+    with Proxy() as proxy:
+        yield proxy
+
+
+@pytest.fixture
+def daemon(tmp_path: Path, proxy: Proxy) -> Iterator[DaemonProcess]:
+    with DaemonProcess(tmp_path / "data", settings={"advertised.port": proxy.port}) as daemon:
+        proxy.target = ("127.0.0.1", daemon.port)
+        yield daemon
+
+
+def read_all(address: str, topic_id: bytes, ends: dict[int, int]) -> dict[int, list[bytes]]:
+    """Every value, by partition, in order of offset."""
+    config = ConsumerConfig(bootstrap_servers=address)
+    values: dict[int, list[bytes]] = {partition: [] for partition in range(PARTITIONS)}
+    ranges = [FetchRange(TopicIdPartition(topic_id, partition), 0, end) for partition, end in ends.items()]
+    with BlockingClient(config) as client, PartitionFetcher(client, ranges, config) as fetcher:
+        for batch in fetcher:
+            assert batch.offsets[0].as_py() == len(values[batch.tp.partition])
+            values[batch.tp.partition] += batch.arrow_batch.column("value").to_pylist()
+    return values
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("in_flight", [1, 5])
+def test_connections_cut_at_any_byte_lose_and_repeat_nothing(daemon: DaemonProcess, proxy: Proxy, in_flight: int) -> None:
+    rng = random.Random(in_flight)
+    address = f"127.0.0.1:{proxy.port}"
+    settings = FAST | {"bootstrap.servers": address, "max.in.flight.batches.per.partition": in_flight}
+    with BlockingClient(ConsumerConfig(bootstrap_servers=daemon.address)) as client:
+        topic_id = client.create_topic("t", PARTITIONS)
+    sent: dict[int, list[bytes]] = {partition: [] for partition in range(PARTITIONS)}
+    futures = []
+    number = 0
+    with Producer(settings) as producer:
+        producer.partitions_for("t")
+        while proxy.cut_count < CUTS // 2:
+            before = proxy.cut_count
+            if rng.random() < 0.5:
+                proxy.cut_after_request_bytes(rng.randint(1, 6_000))
+            else:
+                proxy.cut_before_answer_bytes(rng.randint(1, 300))
+            while proxy.cut_count == before:
+                for _ in range(rng.randint(1, 4)):
+                    partition, count = rng.randrange(PARTITIONS), rng.randint(1, 30)
+                    values = [b"%08d" % n + b"x" * 40 for n in range(number, number + count)]
+                    number += count
+                    sent[partition] += values
+                    future = producer.send_batch("t", key_values(values), partitions=np.full(count, partition, np.int32))
+                    futures.append((partition, len(sent[partition]) - count, count, future))
+                if rng.random() < 0.5:
+                    producer.flush(60)
+        producer.flush(60)
+        assert producer.first_error is None
+        delivered = {tp.partition: total.record_count for tp, total in producer.delivered().items()}
+    assert delivered == {partition: len(values) for partition, values in sent.items() if values}
+    for partition, first, count, future in futures:
+        offset = first
+        for part in future.result(0).rows:
+            assert (part.partition, part.offset in (offset, -1)) == (partition, True)
+            offset += part.record_count
+        assert offset == first + count
+    assert read_all(daemon.address, topic_id, {partition: len(values) for partition, values in sent.items()}) == sent
+
+
+def test_a_broker_killed_under_load_is_ridden_over(daemon: DaemonProcess, proxy: Proxy) -> None:
+    address = f"127.0.0.1:{proxy.port}"
+    with BlockingClient(ConsumerConfig(bootstrap_servers=daemon.address)) as client:
+        topic_id = client.create_topic("t", PARTITIONS)
+    sent: dict[int, list[bytes]] = {partition: [] for partition in range(PARTITIONS)}
+    with Producer(FAST | {"bootstrap.servers": address, "max.in.flight.batches.per.partition": 5}) as producer:
+        for number in range(3_000):
+            value = b"%08d" % number
+            producer.send("t", value, partition=number % PARTITIONS)
+            sent[number % PARTITIONS].append(value)
+            if number in (700, 1_900):
+                daemon.kill()
+                daemon.restart()
+        producer.flush(60)
+        assert producer.first_error is None
+    assert read_all(daemon.address, topic_id, dict.fromkeys(range(PARTITIONS), 1000)) == sent
