@@ -117,6 +117,12 @@ def _share(ours: Figures, ceiling: Figures) -> float:
 def write_results(path: Path, settings: dict[str, object], figures: Iterable[Figures], extra: dict[str, object]) -> None:
     """The results file: settings, machine, figures."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    machine = {"python": platform.python_version(), "system": platform.platform(), "cores": os.cpu_count()}
+    machine = {
+        "python": platform.python_version(),
+        "system": platform.platform(),
+        "cores": os.cpu_count(),
+        # A figure of a machine that does other work is worth little: this says so.
+        "load_average": os.getloadavg(),
+    }
     told = {"settings": settings, "machine": machine, "figures": [one.as_json() for one in figures], **extra}
     path.write_text(json.dumps(told, indent=1) + "\n")

@@ -42,6 +42,7 @@ def spark_session(*, kafka: Kafka | None, settings: dict[str, str]) -> SparkSess
         SparkSession.builder.master(f"local[{os.cpu_count()}]")
         .appName("brokerd-bench")
         .config("spark.ui.enabled", "false")
+        .config("spark.ui.showConsoleProgress", "false")
         .config("spark.driver.memory", "4g")
         .config("spark.sql.shuffle.partitions", "2")
     )
