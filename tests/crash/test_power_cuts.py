@@ -7,6 +7,8 @@ import os
 from concurrent.futures import ProcessPoolExecutor
 from multiprocessing import get_context
 
+import pytest
+
 from tests.crash.power_cuts import run_seeds
 
 RUNS = 10_000 * int(os.environ.get("BROKERD_TEST_SCALE", "1"))
@@ -18,6 +20,8 @@ def _quiet() -> None:
     logging.disable(logging.CRITICAL)  # every cut and every piece of damage is logged, as it should
 
 
+@pytest.mark.slow
+@pytest.mark.timeout(3_600)
 def test_power_cuts_lose_nothing_acknowledged_and_bring_nothing_back() -> None:
     facts: dict[str, int] = {}
     with ProcessPoolExecutor(WORKERS, mp_context=get_context("spawn"), initializer=_quiet) as pool:

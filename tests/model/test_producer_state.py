@@ -9,6 +9,8 @@ from __future__ import annotations
 import os
 import random
 
+import pytest
+
 from brokerd.errors import (
     DuplicateSequenceError,
     InvalidProducerEpochError,
@@ -138,6 +140,7 @@ def _run(seed: int, operations: int) -> dict[str, int]:
     return answers
 
 
+@pytest.mark.timeout(3_600)
 def test_answers_are_the_oracles_before_and_after_every_restart() -> None:
     runs = 24
     answers: dict[str, int] = {}
