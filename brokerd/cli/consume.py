@@ -7,8 +7,8 @@ import sys
 from typing import TYPE_CHECKING
 
 from brokerd.cli.output import counted, note
-from brokerd.cli.parser import API_TIMEOUT_MS, Subparsers, add_client_options, checked, client_config, usage_error
-from brokerd.config.client import ClientConfig, ConsumerConfig
+from brokerd.cli.parser import Subparsers, add_client_options, checked, client_config, hasty, usage_error
+from brokerd.config.client import ConsumerConfig
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -79,8 +79,7 @@ def run(args: argparse.Namespace) -> int:
     start = checked(args, lambda: parse_offset(where))
     printer = checked(args, lambda: _printer(args))
     config = _config(args)
-    # Someone who mistypes an address wants to know soon; a reader that follows rides over a broker's restart.
-    with BlockingClient(client_config(_without_settings(args), ClientConfig, {"default.api.timeout.ms": API_TIMEOUT_MS})) as client:
+    with BlockingClient(hasty(config)) as client:
         topic = find_topic(client, args.topic)
         partitions = _partitions(args, topic)
         ranges = ranges_of(client, topic, partitions, start, to_end=args.exit, isolation=config.isolation_level)
@@ -93,10 +92,6 @@ def run(args: argparse.Namespace) -> int:
 def _config(args: argparse.Namespace) -> ConsumerConfig:
     settings = {"isolation.level": args.isolation_level} if args.isolation_level else {}
     return client_config(args, ConsumerConfig, settings)
-
-
-def _without_settings(args: argparse.Namespace) -> argparse.Namespace:
-    return argparse.Namespace(**{**vars(args), "settings": []})
 
 
 def _printer(args: argparse.Namespace) -> Printer:

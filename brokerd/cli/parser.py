@@ -9,6 +9,7 @@ import argparse
 import difflib
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import fields
 from typing import Any, NoReturn, Protocol, TypeVar
 
 from brokerd.cli.command_config import read_command_config
@@ -107,6 +108,13 @@ def add_client_options(parser: argparse.ArgumentParser, settings: str = "client 
 def client_config(args: argparse.Namespace, kind: type[C], defaults: Mapping[str, object] | None = None) -> C:
     """The settings of a command: `defaults` of the command < --command-config < -X < --bootstrap-server. Raises UsageError."""
     return checked(args, lambda: from_mapping(kind, client_settings(args, defaults), where=where(args)))
+
+
+def hasty(config: ClientConfig) -> ClientConfig:
+    """What `config` shares with every client, for a first look at the broker: someone who mistypes an address wants to know
+    soon, while a reader or writer that was once connected rides over a broker's restart."""
+    shared = {field.name: getattr(config, field.name) for field in fields(ClientConfig)}
+    return ClientConfig(**{**shared, "api_timeout_ms": min(config.api_timeout_ms, API_TIMEOUT_MS)})
 
 
 def where(args: argparse.Namespace) -> str:

@@ -10,17 +10,16 @@ from typing import TYPE_CHECKING, BinaryIO
 
 from brokerd.cli.output import counted, note
 from brokerd.cli.parser import (
-    API_TIMEOUT_MS,
     Subparsers,
     add_client_options,
     checked,
-    client_config,
     client_settings,
+    hasty,
     pairs,
     usage_error,
     where,
 )
-from brokerd.config.client import ClientConfig, ProducerConfig, producer_config
+from brokerd.config.client import ProducerConfig, producer_config
 from brokerd.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -69,8 +68,7 @@ def run(args: argparse.Namespace) -> int:
     settings = client_settings(args, {"acks": args.acks} if args.acks else {})
     config = checked(args, lambda: producer_config(settings, where=where(args)))
     to_records = _line_format(args)
-    probe = argparse.Namespace(**{**vars(args), "settings": []})
-    with BlockingClient(client_config(probe, ClientConfig, {"default.api.timeout.ms": API_TIMEOUT_MS})) as client:
+    with BlockingClient(hasty(config)) as client:
         topic = find_topic(client, args.topic)
     if args.partition is not None:
         check_partition(topic, args.partition)

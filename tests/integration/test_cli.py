@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import io
 import json
-import os
 import signal
 import subprocess
 import sys
@@ -220,16 +219,18 @@ def test_dump_log_and_doctor(terminal: Terminal, tmp_path: Path, monkeypatch: py
     assert terminal.run("dump-log", "/no/such/path")[0] == 1
 
 
-def test_follower_prints_what_comes_rides_over_a_restart_and_ends_by_ctrl_c(tmp_path: Path) -> None:
+def test_follower_prints_what_comes_rides_over_a_restart_and_ends_by_ctrl_c(
+    terminal: Terminal, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     with DaemonProcess(tmp_path / "data") as daemon:
-        env = {**os.environ, "BROKERD_BOOTSTRAP_SERVER": daemon.address}
-        subprocess.run([*BROKERD, "topics", "create", "t", "-p", "1"], env=env, check=True, stdout=subprocess.DEVNULL, timeout=60)
+        monkeypatch.setenv("BROKERD_BOOTSTRAP_SERVER", daemon.address)
+        terminal.run("topics", "create", "t", "-p", "1")
         follower = subprocess.Popen(
-            [*BROKERD, "consume", "t", "--from-beginning"], env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+            [*BROKERD, "consume", "t", "--from-beginning"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
         )
         assert follower.stdout is not None
         for value in ("before", "after"):
-            subprocess.run([*BROKERD, "produce", "t", "-q"], env=env, input=value, text=True, check=True, timeout=60)
+            assert terminal.run("produce", "t", "-q", stdin=value.encode()) == (0, "", "")
             assert follower.stdout.readline() == value + "\n"
             if value == "before":
                 daemon.kill()

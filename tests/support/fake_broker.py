@@ -215,6 +215,8 @@ class FakeBroker:
                 is_committed = request.isolation_level == fetch_pb2.ISOLATION_LEVEL_READ_COMMITTED
                 until = stable if is_committed else partition.end_offset
                 chunks = partition.read(asked.fetch_offset, asked.partition_max_bytes, until_offset=until)
+                if records and sum(chunk.size for (chunk,) in records) + sum(chunk.size for chunk in chunks) > request.max_bytes:
+                    chunks = []
                 result.high_watermark, result.last_stable_offset = partition.end_offset, stable
                 result.log_start_offset, result.record_chunks = partition.log_start_offset, len(chunks)
                 for producer_id, first_offset, marker_offset in partition.aborted if is_committed else ():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -72,14 +73,14 @@ def test_help_is_printed_with_an_example(arguments: list[str], capsys: pytest.Ca
 
 def test_help_imports_neither_grpc_nor_arrow() -> None:
     program = (
-        "import sys; from brokerd.cli import main\n"
-        "try: main(sys.argv[1:])\n"
-        "except SystemExit: pass\n"
+        "import sys; from brokerd.cli import COMMANDS, main\n"
+        "for words in ([], *([name] for name in COMMANDS)):\n"
+        "    try: main([*words, '--help'])\n"
+        "    except SystemExit: pass\n"
         "print([name for name in ('grpc', 'pyarrow', 'numpy', 'google.protobuf') if name in sys.modules])"
     )
-    for arguments in (["--help"], ["topics", "--help"], ["consume", "--help"], ["produce", "--help"], ["start", "--help"]):
-        done = subprocess.run([sys.executable, "-c", program, *arguments], capture_output=True, text=True, timeout=60, check=True)
-        assert done.stdout.splitlines()[-1] == "[]", arguments
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=True)
+    assert done.stdout.splitlines()[-1] == "[]"
 
 
 def test_did_you_mean_names_all_where_nothing_is_near() -> None:
@@ -97,6 +98,17 @@ def test_address_of_the_broker_option_wins_over_environment(
         "brokerd: bootstrap.servers must be host:port (several separated by commas), not 'environment'",
         "brokerd: bootstrap.servers must be host:port (several separated by commas), not 'option'",
     ]
+
+
+@pytest.mark.parametrize("command", ["consume", "produce"])
+def test_settings_of_reader_and_writer_come_from_a_file_too(
+    command: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    own = "fetch.max.bytes=5000" if command == "consume" else "linger.ms=7"
+    file = tmp_path / "client.properties"
+    file.write_text(f"default.api.timeout.ms=100\nretry.backoff.ms=10\nrequest.timeout.ms=1000\n{own}\n")
+    assert main([command, "t", "-b", "127.0.0.1:1", "--command-config", str(file)]) == 1
+    assert capsys.readouterr().err.startswith("brokerd: no broker answered at 127.0.0.1:1 in 0.")
 
 
 def test_unreachable_broker_is_one_sentence_with_address_and_time(capsys: pytest.CaptureFixture[str]) -> None:

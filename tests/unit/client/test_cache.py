@@ -74,6 +74,16 @@ def test_client_of_the_process_before_a_fork_is_not_used_and_not_closed(
     before.close()
 
 
+def test_close_after_a_fork_leaves_the_parents_client_alone(cache: ClientCache, monkeypatch: pytest.MonkeyPatch) -> None:
+    with cache.lease(HERE) as before:
+        pass
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "getpid", lambda: -1)
+        cache.close()
+    assert not before.loop_thread.is_closed
+    before.close()
+
+
 def test_close_closes_all(cache: ClientCache) -> None:
     with cache.lease(HERE) as client:
         pass

@@ -92,6 +92,24 @@ def test_many_partitions_are_read_in_one_stream(broker: FakeBroker) -> None:
     assert broker.calls["Fetch"] == 1
 
 
+def test_answers_with_room_for_one_partition_only_starve_and_lose_none(broker: FakeBroker) -> None:
+    partitions = broker.create("t", 4)
+    for partition in partitions:
+        fill(partition, [5] * 6)
+    consumer = config(broker, fetch_max_bytes=1)
+    ranges = [FetchRange(partition.tp, 0, 30) for partition in partitions]
+    with BlockingClient(consumer) as client, PartitionFetcher(client, ranges, consumer) as fetcher:
+        order = [batch.tp.partition for batch in fetcher]
+    assert order == [0, 1, 2, 3] * 6
+
+
+def test_error_that_never_passes_is_raised_after_the_time_limit(broker: FakeBroker) -> None:
+    (partition,) = broker.create("t")
+    broker.errors["Fetch"] = [NotReadyError("starting") for _ in range(10_000)]
+    with pytest.raises(NotReadyError, match=r"starting \(tried \d+ times in 0\.\d s\)"):
+        read(broker, [FetchRange(partition.tp, 0, 10)], api_timeout_ms=50)
+
+
 def test_control_and_aborted_batches_at_the_end_of_the_range(broker: FakeBroker) -> None:
     (partition,) = broker.create("t")
     fill(partition, [4])

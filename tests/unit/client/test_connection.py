@@ -1,0 +1,68 @@
+"""Goal: each way in which gRPC says that a call failed becomes the error that says what to do."""
+
+from __future__ import annotations
+
+import asyncio
+
+import grpc
+import grpc.aio
+import pytest
+
+from brokerd.client.connection import Connection
+from brokerd.client.security import ClientSecurity
+from brokerd.config.client import ClientConfig
+from brokerd.errors import (
+    BrokerdError,
+    BrokerUnreachableError,
+    InvalidRequestError,
+    MessageTooLargeError,
+    ResourceExhaustedError,
+    UnknownServerError,
+    UnsupportedVersionError,
+)
+
+REFUSED = (
+    "failed to connect to all addresses; last error: UNKNOWN: ipv4:127.0.0.1:1: Failed to connect to remote host: "
+    "connect: Connection refused (111)"
+)
+UNRESOLVED = (
+    "DNS resolution failed for nohost:1: C-ares status is not ARES_SUCCESS qtype=AAAA name=nohost is_balancer=0: "
+    "Domain name not found"
+)
+TOO_LARGE = "CLIENT: Sent message larger than max (5 vs. 4)"
+RESET = "Received RST_STREAM with error code 2"
+UNKNOWN_METHOD = "host:1 does not know Metadata: is it a brokerd, and recent enough? (Method not found!)"
+
+
+def translated(code: grpc.StatusCode, details: str) -> BrokerdError:
+    async def main() -> BrokerdError:
+        connection = Connection("host:1", ClientSecurity(ClientConfig()))
+        try:
+            error = grpc.aio.AioRpcError(code, grpc.aio.Metadata(), grpc.aio.Metadata(), details)
+            return connection.error_from(error, "Metadata")
+        finally:
+            await connection.close()
+
+    return asyncio.run(main())
+
+
+@pytest.mark.parametrize(
+    ("code", "details", "kind", "text"),
+    [
+        (grpc.StatusCode.UNAVAILABLE, REFUSED, BrokerUnreachableError, "Connection refused (111)"),
+        (grpc.StatusCode.UNAVAILABLE, UNRESOLVED, BrokerUnreachableError, "nohost:1: Domain name not found"),
+        (grpc.StatusCode.CANCELLED, "", BrokerUnreachableError, "host:1 ended the call"),
+        (grpc.StatusCode.DEADLINE_EXCEEDED, "x", BrokerUnreachableError, "host:1 did not answer Metadata in time"),
+        (grpc.StatusCode.INTERNAL, "Internal error from Core", BrokerUnreachableError, "Internal error from Core"),
+        (grpc.StatusCode.INTERNAL, RESET, BrokerUnreachableError, RESET),
+        (grpc.StatusCode.INTERNAL, "oops", UnknownServerError, "host:1 failed in Metadata: oops"),
+        (grpc.StatusCode.RESOURCE_EXHAUSTED, "busy", ResourceExhaustedError, "busy"),
+        (grpc.StatusCode.RESOURCE_EXHAUSTED, TOO_LARGE, MessageTooLargeError, TOO_LARGE),
+        (grpc.StatusCode.INVALID_ARGUMENT, "topics: too many", InvalidRequestError, "topics: too many"),
+        (grpc.StatusCode.UNIMPLEMENTED, "Method not found!", UnsupportedVersionError, UNKNOWN_METHOD),
+    ],
+)
+def test_status_becomes_an_error(code: grpc.StatusCode, details: str, kind: type[BrokerdError], text: str) -> None:
+    error = translated(code, details)
+    assert type(error) is kind
+    assert str(error) == text
