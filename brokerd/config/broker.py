@@ -182,7 +182,7 @@ class BrokerConfig:
         "metrics.port", -1, "Port of Prometheus metrics (/metrics); -1 = off, 0 picks a free one.", minimum=-1, maximum=65_535
     )
     metrics_host: str = setting(
-        "metrics.host", "127.0.0.1", "Address of the metrics; beyond loopback the rules and the TLS of host apply to them too."
+        "metrics.host", "127.0.0.1", "Address of the metrics; they have the TLS and want the tokens of the broker itself."
     )
     log_level: str = setting("log.level", "info", "How much the daemon says.", choices=("debug", "info", "warning", "error"))
     log_format: str = setting("log.format", "text", "One line an event, as text or as a JSON object.", choices=("text", "json"))

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from brokerd.clock import stopwatch_ns
 from brokerd.log.files import Files
 from brokerd.log.leader_epochs import EpochEntry, write_leader_epochs
 from brokerd.log.open_files import Handle, OpenFiles
@@ -49,11 +50,13 @@ class FlushTask:
         self.epochs = epochs
         # What could not be written of files that are derived from the log; nothing durable depends on them.
         self.derived_error: OSError | None = None
+        self.duration_ns = 0  # of run, once it is over
 
     def run(self) -> None:
         """Syncs data files in order, and the directory past a roll; then writes what is derived. Raises OSError if a sync failed:
         nothing may be believed of those files then.
         """
+        started_ns = stopwatch_ns()
         for handle in self.handles:
             handle.file.fdatasync()
         if self.sealed:
@@ -63,6 +66,7 @@ class FlushTask:
                 self._write_derived()
             except OSError as error:
                 self.derived_error = error
+        self.duration_ns = stopwatch_ns() - started_ns
 
     def release(self, open_files: OpenFiles) -> None:
         """Gives the files back; once, after the flush."""

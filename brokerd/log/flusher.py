@@ -18,8 +18,15 @@ class Flusher:
     """Lives in one event loop. `on_advance` is called when a high watermark moved, `on_failure` when a log has stopped."""
 
     def __init__(
-        self, *, threads: int, on_advance: Callable[[PartitionLog], None], on_failure: Callable[[PartitionLog], None]
+        self,
+        *,
+        threads: int,
+        on_advance: Callable[[PartitionLog], None],
+        on_failure: Callable[[PartitionLog], None],
+        on_flush: Callable[[int], None] | None = None,
     ) -> None:
+        """`on_flush` is told how long each flush took, in nanoseconds."""
+        self._on_flush = on_flush
         self._on_advance = on_advance
         self._on_failure = on_failure
         self._threads = threads
@@ -69,8 +76,11 @@ class Flusher:
             self._on_failure(log)
         elif error is not None:
             raise error
-        elif log.complete_flush(task):
-            self._on_advance(log)
+        else:
+            if self._on_flush is not None:
+                self._on_flush(task.duration_ns)
+            if log.complete_flush(task):
+                self._on_advance(log)
         if log.is_dirty:
             self._waiting[log] = None
         self._start_flushes()

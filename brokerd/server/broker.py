@@ -11,6 +11,7 @@ from brokerd.log.log_manager import LogManager
 from brokerd.server.answers import AnswerQueue
 from brokerd.server.fence import InstanceFence
 from brokerd.server.limits import ByteBudget
+from brokerd.server.metrics.counters import Counters
 from brokerd.server.replica_manager import ReplicaManager
 
 
@@ -25,6 +26,7 @@ class Broker:
         self.fence = InstanceFence(max_instances=config.max_producer_instances)
         self.in_flight = ByteBudget(config.max_in_flight_bytes)
         self.answers = AnswerQueue()
+        self.counters = Counters()
         self.readers = ThreadPoolExecutor(config.log_read_threads, thread_name_prefix="brokerd-read")
         self.port = 0
         self.is_stopping = False

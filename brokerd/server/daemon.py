@@ -24,7 +24,10 @@ from brokerd.log.files import Files, RealFiles
 from brokerd.log.log_manager import LogManager, RecoveryReport
 from brokerd.server.background import Background
 from brokerd.server.broker import Broker
-from brokerd.server.security.setup import load_security
+from brokerd.server.metrics.collector import snapshot
+from brokerd.server.metrics.endpoint import MetricsEndpoint
+from brokerd.server.security.callers import Callers
+from brokerd.server.security.setup import Security, load_security
 from brokerd.server.service import BrokerService
 from brokerd.wire.channel import SERVER_ARGUMENTS
 from brokerd.wire.methods import SERVICE
@@ -45,6 +48,7 @@ class Daemon:
     def __init__(self, config: BrokerConfig, *, files: Files | None = None, clock: Clock | None = None) -> None:
         self.config = config
         self.port = 0  # the one really bound, from start() on
+        self.metrics_port = -1  # the same; -1 = off
         self._files = files
         self._clock = clock if clock is not None else SystemClock()
         self._health = health.aio.HealthServicer()
@@ -53,6 +57,7 @@ class Daemon:
         self._broker: Broker | None = None
         self._service: BrokerService | None = None
         self._background: Background | None = None
+        self._metrics: MetricsEndpoint | None = None
 
     @property
     def broker(self) -> Broker:
@@ -100,18 +105,32 @@ class Daemon:
         logger.info("data directory %s %s", self.config.data_dir, _summary(report))
         self._broker = Broker(self.config, logs, self._clock)
         self._broker.port = self.port
-        self._service = BrokerService(self._broker, security.callers(self.config, logs.topics, self._clock))
+        callers = security.callers(self.config, logs.topics, self._clock)
+        self._service = BrokerService(self._broker, callers)
         self._server.add_generic_rpc_handlers((self._service.generic_handler(),))
         health_pb2_grpc.add_HealthServicer_to_server(self._health, self._server)
         reflection.enable_server_reflection((SERVICE, health.SERVICE_NAME, reflection.SERVICE_NAME), self._server)
         self._background = Background(self._broker)
         self._background.start()
+        if self.config.metrics_port >= 0:
+            await self._start_metrics(security, callers)
         await self._server.start()
         for name in (health.OVERALL_HEALTH, SERVICE):
             await self._health.set(name, _SERVING)
 
+    async def _start_metrics(self, security: Security, callers: Callers) -> None:
+        broker = self.broker
+        endpoint = self._metrics = MetricsEndpoint(
+            lambda: snapshot(broker, stream_count=self.open_stream_count, refused_count=callers.refused_count),
+            security.authenticator,
+        )
+        await endpoint.start(self.config.metrics_host, self.config.metrics_port, security.tls)
+        self.metrics_port = endpoint.port
+
     async def _release(self) -> None:
         """Closes whatever is open, in reverse order."""
+        if self._metrics is not None:
+            await self._metrics.stop()
         if self._background is not None:
             await self._background.stop()
         if self._server is not None:
@@ -121,7 +140,7 @@ class Daemon:
             self._broker.close()
         if self._logs is not None:
             await asyncio.to_thread(self._logs.close)
-        self._background = self._server = self._broker = self._logs = None
+        self._metrics = self._background = self._server = self._broker = self._logs = None
 
 
 def _bind(server: grpc.aio.Server, host: str, port: int, credentials: grpc.ServerCredentials | None) -> int:

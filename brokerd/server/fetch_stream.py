@@ -11,12 +11,14 @@ import contextlib
 
 import grpc
 
-from brokerd.errors import BrokerdError, NotReadyError, ResourceExhaustedError
+from brokerd.clock import stopwatch_ns
+from brokerd.errors import BrokerdError, ErrorCode, NotReadyError, ResourceExhaustedError
 from brokerd.server.broker import Broker
 from brokerd.server.delayed_fetch import DelayedFetch
 from brokerd.server.failures import internal
 from brokerd.server.handlers import fetch
 from brokerd.server.handlers.fetch import FetchParams, PartitionRead
+from brokerd.server.metrics.counters import Phase
 from brokerd.server.security.access import Access
 from brokerd.server.streams import Context, read_message
 
@@ -70,20 +72,23 @@ class FetchStream:
                 fetch.encode_error(params, NotReadyError("the broker is stopping: try again, it or another will be back"))
             )
             return
+        received_ns = stopwatch_ns()
         reads = await fetch.read(self._broker, self._access, params)
         if fetch.must_answer_now(params, reads):
-            await self._write(fetch.encode(params, reads))
+            await self._write_reads(params, reads, received_ns, parked_ns=0)
         elif len(self._broker.replicas.fetch_purgatory) >= self._broker.config.max_parked_fetches:
+            self._broker.counters.failed_fetch[ErrorCode.RESOURCE_EXHAUSTED] += 1
             await self._write(fetch.encode_error(params, self._too_many()))
         else:
-            self._park(params, reads)
+            self._park(params, reads, received_ns)
 
-    def _park(self, params: FetchParams, reads: list[PartitionRead]) -> None:
+    def _park(self, params: FetchParams, reads: list[PartitionRead], received_ns: int) -> None:
         loop = asyncio.get_running_loop()
+        parked_from_ns = stopwatch_ns()
         answered = self._answered = loop.create_future()
 
         def start_answer() -> None:
-            self._answering = loop.create_task(self._answer_parked(params, answered))
+            self._answering = loop.create_task(self._answer_parked(params, answered, received_ns, parked_from_ns))
 
         operation = DelayedFetch(
             self._broker.clock.monotonic_ms() + params.max_wait_ms,
@@ -97,10 +102,14 @@ class FetchStream:
         if not self._broker.replicas.fetch_purgatory.try_complete_else_watch(operation, operation.keys()):
             self._broker.replicas.fetch_driver.schedule()
 
-    async def _answer_parked(self, params: FetchParams, answered: asyncio.Future[None]) -> None:
+    async def _answer_parked(
+        self, params: FetchParams, answered: asyncio.Future[None], received_ns: int, parked_from_ns: int
+    ) -> None:
         self._parked = None
+        parked_ns = stopwatch_ns() - parked_from_ns
         try:
-            await self._write(fetch.encode(params, await fetch.read(self._broker, self._access, params)))
+            reads = await fetch.read(self._broker, self._access, params)
+            await self._write_reads(params, reads, received_ns, parked_ns=parked_ns)
         except grpc.aio.BaseError:
             pass  # the client is gone; reading will say so too
         except Exception as error:
@@ -110,6 +119,18 @@ class FetchStream:
             self._answering = None
             if not answered.done():
                 answered.set_result(None)
+
+    async def _write_reads(self, params: FetchParams, reads: list[PartitionRead], received_ns: int, *, parked_ns: int) -> None:
+        data = fetch.encode(params, reads)
+        ready_ns = stopwatch_ns()
+        await self._write(data)
+        now_ns = stopwatch_ns()
+        counters = self._broker.counters
+        counters.bytes_out += len(data)
+        counters.fetch_time[Phase.LOCAL].observe_ns(ready_ns - received_ns - parked_ns)
+        counters.fetch_time[Phase.REMOTE].observe_ns(parked_ns)
+        counters.fetch_time[Phase.RESPONSE_SEND].observe_ns(now_ns - ready_ns)
+        counters.fetch_time[Phase.TOTAL].observe_ns(now_ns - received_ns)
 
     async def _write(self, data: bytes) -> None:
         await self._context.write(data)

@@ -19,11 +19,13 @@ from collections import deque
 
 import grpc
 
-from brokerd.errors import BrokerdError, ResourceExhaustedError
+from brokerd.clock import stopwatch_ns
+from brokerd.errors import BrokerdError, ErrorCode, ResourceExhaustedError
 from brokerd.server.broker import Broker
 from brokerd.server.failures import StreamFencedError, malformed
 from brokerd.server.fields import TOPIC_ID_BYTES
 from brokerd.server.handlers.produce import PendingAnswer, Produce, decode, handle, refuse
+from brokerd.server.metrics.counters import Phase
 from brokerd.server.security.access import Access
 from brokerd.server.streams import Context, read_message
 from brokerd.wire.v1 import produce_pb2
@@ -93,6 +95,7 @@ class ProduceStream:
             await self._broker.replicas.dirty.wait_for_room()
 
     async def _process(self, data: bytes) -> None:
+        received_ns = stopwatch_ns()
         request = decode(data)
         if self._incarnation == 0:
             self._hello(request.head)
@@ -111,7 +114,10 @@ class ProduceStream:
                     "a newer stream of this producer instance has taken over: nothing more is taken from this one"
                 )
             answer = handle(self._broker, self._access, request, on_ready=self._write_answers)
+        appended_ns = stopwatch_ns()
+        self._broker.counters.produce_time[Phase.LOCAL].observe_ns(appended_ns - received_ns)
         if answer is not None:
+            answer.received_ns, answer.appended_ns = received_ns, appended_ns
             self._answers.append(answer)
             self._waiting_bytes += answer.size_bytes
             self._write_answers()
@@ -136,6 +142,7 @@ class ProduceStream:
         in_flight = self._broker.in_flight
         if in_flight.used_bytes <= _HARD_LIMIT * in_flight.limit_bytes:
             return None
+        self._broker.counters.failed_produce[ErrorCode.RESOURCE_EXHAUSTED] += 1
         return refuse(
             request,
             ResourceExhaustedError(
@@ -152,13 +159,23 @@ class ProduceStream:
     async def _write_ready(self) -> None:
         try:
             while self._answers and self._answers[0].is_ready:
+                ready_ns = stopwatch_ns()
                 await self._context.write(self._answers[0].encode())
-                self._waiting_bytes -= self._answers.popleft().size_bytes
+                answer = self._answers.popleft()
+                self._waiting_bytes -= answer.size_bytes
+                self._count_time(answer, ready_ns)
                 self._wake()
         except grpc.aio.BaseError:
             self._drop_answers()  # the client is gone; reading will say so too
         finally:
             self._writer = None
+
+    def _count_time(self, answer: PendingAnswer, ready_ns: int) -> None:
+        now_ns = stopwatch_ns()
+        times = self._broker.counters.produce_time
+        times[Phase.REMOTE].observe_ns(ready_ns - answer.appended_ns)
+        times[Phase.RESPONSE_SEND].observe_ns(now_ns - ready_ns)
+        times[Phase.TOTAL].observe_ns(now_ns - answer.received_ns)
 
     async def _next_answer(self) -> None:
         if self._answered is None:

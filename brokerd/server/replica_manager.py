@@ -29,6 +29,7 @@ from brokerd.purgatory.timing_wheel import TimingWheel
 from brokerd.record.batch import check_produced
 from brokerd.record.header import crc_seed
 from brokerd.server.limits import ByteBudget
+from brokerd.server.metrics.histogram import Histogram
 from brokerd.server.progress import PartitionProgress
 
 logger = logging.getLogger(__name__)
@@ -77,6 +78,7 @@ class ReplicaManager:
     def __init__(self, logs: LogManager, config: BrokerConfig, clock: Clock) -> None:
         self.logs = logs
         self.dirty = ByteBudget(config.log_max_dirty_bytes)
+        self.flush_time = Histogram()
         self._clock = clock
         self._replicas: dict[TopicIdPartition, Replica] = {}
         self.produce_purgatory = self._new_purgatory()
@@ -84,7 +86,10 @@ class ReplicaManager:
         self.produce_driver = PurgatoryDriver(self.produce_purgatory, clock, period_ms=_DRIVER_PERIOD_MS)
         self.fetch_driver = PurgatoryDriver(self.fetch_purgatory, clock, period_ms=_DRIVER_PERIOD_MS)
         self.flusher = Flusher(
-            threads=config.log_flush_threads, on_advance=self._high_watermark_advanced, on_failure=self._flush_failed
+            threads=config.log_flush_threads,
+            on_advance=self._high_watermark_advanced,
+            on_failure=self._flush_failed,
+            on_flush=self.flush_time.observe_ns,
         )
 
     def replica(self, tp: TopicIdPartition, *, current_leader_epoch: int = -1) -> Replica:

@@ -9,11 +9,12 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from typing import Any
+from typing import Any, NoReturn
 
 import grpc
 from google.protobuf.message import DecodeError, Message
 
+from brokerd.clock import stopwatch_ns
 from brokerd.errors import BrokerdError, ResourceExhaustedError
 from brokerd.server.broker import Broker
 from brokerd.server.failures import NotServedError, internal, malformed, status_of
@@ -108,6 +109,7 @@ class BrokerService:
             return await handler(self._broker, request)
 
         async def call(data: bytes, context: Context) -> bytes:
+            started_ns = stopwatch_ns()
             self._calls += 1
             self._idle.clear()
             try:
@@ -115,10 +117,11 @@ class BrokerService:
                 response = await self._callers.call(method.name, context, request, method.response, handle)
                 return response.SerializeToString()
             except BrokerdError as error:
-                await context.abort(*status_of(error))
+                await self._abort(method.name, context, *status_of(error))
             except Exception as error:
-                await context.abort(grpc.StatusCode.INTERNAL, internal(method.name, error).message)
+                await self._abort(method.name, context, grpc.StatusCode.INTERNAL, internal(method.name, error).message)
             finally:
+                self._broker.counters.called(method.name, stopwatch_ns() - started_ns)
                 self._calls -= 1
                 if self._calls == 0:
                     self._idle.set()
@@ -144,14 +147,18 @@ class BrokerService:
             self._streams.add(stream)
             await stream.run()
         except BrokerdError as error:
-            await context.abort(*status_of(error))
+            await self._abort(name, context, *status_of(error))
         except grpc.aio.BaseError:
             raise  # the stream was ended by abort, or the client is gone
         except Exception as error:
-            await context.abort(grpc.StatusCode.INTERNAL, internal(name, error).message)
+            await self._abort(name, context, grpc.StatusCode.INTERNAL, internal(name, error).message)
         finally:
             if stream is not None:
                 self._streams.discard(stream)
+
+    async def _abort(self, name: str, context: Context, code: grpc.StatusCode, details: str) -> NoReturn:
+        self._broker.counters.request_errors[name, code.name] += 1
+        await context.abort(code, details)
 
 
 def _parse(method: Unary, data: bytes) -> Message:

@@ -131,6 +131,7 @@ async def _read_partition(
             return PartitionRead(asked, replica, None, None)
         return PartitionRead(asked, replica, data, None)
     except WireError as error:
+        broker.counters.failed_fetch[error.code] += 1
         return PartitionRead(asked, replica, None, error)
     except Exception as error:
         return PartitionRead(asked, replica, None, internal(f"read of {asked.tp}", error))

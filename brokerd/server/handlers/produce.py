@@ -47,12 +47,13 @@ class Produce(NamedTuple):
 class PendingAnswer:
     """An answer in its stream's queue: ready at once, or when its DelayedProduce completes."""
 
-    __slots__ = ("_operation", "_response", "size_bytes")
+    __slots__ = ("_operation", "_response", "appended_ns", "received_ns", "size_bytes")
 
     def __init__(self, response: produce_pb2.ProduceResponse, size_bytes: int) -> None:
         self._response = response
         self._operation: DelayedProduce | None = None
         self.size_bytes = size_bytes  # of the request, for the stream's budget
+        self.received_ns = self.appended_ns = 0  # by the stopwatch
 
     @property
     def is_ready(self) -> bool:
@@ -106,6 +107,7 @@ def handle(broker: Broker, access: Access, request: Produce, *, on_ready: Callab
     try:
         _check_request(broker, request)
     except WireError as error:
+        broker.counters.failed_produce[error.code] += 1
         return refuse(request, error)
     response = produce_pb2.ProduceResponse(correlation_id=request.head.correlation_id)
     awaited: list[Awaited] = []
@@ -154,11 +156,14 @@ def _append(
         replica = broker.replicas.replica(tp, current_leader_epoch=leader_epoch)
         info = broker.replicas.append(replica, data)
     except WireError as error:
+        broker.counters.failed_produce[error.code] += 1
         result.error.CopyFrom(to_proto(not_appended(error)))
         return None
     except Exception as error:
         result.error.CopyFrom(to_proto(internal(f"append to {tp}", error)))
         return None
+    if not info.is_duplicate:
+        broker.counters.appended(messages=info.last_offset - info.base_offset + 1, size_bytes=data.size)
     result.base_offset = info.base_offset
     result.append_timestamp = info.append_timestamp
     result.log_start_offset = info.log_start_offset

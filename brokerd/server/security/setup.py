@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ssl
 from typing import NamedTuple
 
 import grpc
@@ -13,7 +14,7 @@ from brokerd.server.security.access import Topics
 from brokerd.server.security.auth_file import load_auth_file
 from brokerd.server.security.authenticator import Authenticator
 from brokerd.server.security.callers import Callers
-from brokerd.server.security.credentials import server_credentials
+from brokerd.server.security.credentials import server_credentials, tls_context
 from brokerd.server.security.gate import Gate
 from brokerd.server.security.guard import Guard
 
@@ -23,6 +24,7 @@ class Security(NamedTuple):
 
     authenticator: Authenticator
     credentials: grpc.ServerCredentials | None
+    tls: ssl.SSLContext | None  # the same for what is not gRPC
     gate: Gate
 
     def callers(self, config: BrokerConfig, topics: Topics, clock: Clock) -> Callers:
@@ -41,5 +43,6 @@ def load_security(config: BrokerConfig) -> Security:
     return Security(
         authenticator,
         server_credentials(listener) if listener.is_tls else None,
+        tls_context(listener) if listener.is_tls else None,
         Gate(authenticator, needs_certificate=needs_certificate),
     )

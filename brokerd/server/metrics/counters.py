@@ -1,0 +1,47 @@
+"""What is counted as requests pass. Plain numbers that belong to the event loop's thread: touched once per request, or once
+per batch, never per record. How they are called outside is collector.py's business.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from enum import Enum
+
+from brokerd.errors import ErrorCode
+from brokerd.server.metrics.histogram import Histogram
+
+
+class Phase(Enum):
+    """Where a request's time goes, as Kafka splits it."""
+
+    LOCAL = "local"  # decoding, appending, reading
+    REMOTE = "remote"  # acks=all: until it is durable; a fetch: parked
+    RESPONSE_SEND = "response_send"  # writing the answer, the client's flow control included
+    TOTAL = "total"
+
+
+class Counters:
+    """All counters of one broker, from its start."""
+
+    def __init__(self) -> None:
+        self.messages_in = 0
+        self.bytes_in = 0
+        self.bytes_out = 0
+        self.failed_produce: Counter[ErrorCode] = Counter()  # batches, or whole requests, that were refused
+        self.failed_fetch: Counter[ErrorCode] = Counter()  # partitions, or whole requests, that were refused
+        self.request_errors: Counter[tuple[str, str]] = Counter()  # (method, status) of calls and streams that ended badly
+        self.produce_time = {phase: Histogram() for phase in Phase}
+        self.fetch_time = {phase: Histogram() for phase in Phase}
+        self.call_time: dict[str, Histogram] = {}  # unary calls by method
+
+    def appended(self, *, messages: int, size_bytes: int) -> None:
+        """A batch is in the log."""
+        self.messages_in += messages
+        self.bytes_in += size_bytes
+
+    def called(self, method: str, nanoseconds: int) -> None:
+        """A unary call is over, well or badly."""
+        histogram = self.call_time.get(method)
+        if histogram is None:
+            histogram = self.call_time[method] = Histogram()
+        histogram.observe_ns(nanoseconds)

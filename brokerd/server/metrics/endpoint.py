@@ -1,0 +1,126 @@
+"""GET /metrics over HTTP/1.1, with the TLS and the tokens of the broker itself. One answer a connection; nothing else is served.
+
+Who may read: everybody where everybody may call; else a principal with some right on every topic ("*"), since the numbers
+name all topics.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import ssl
+from collections.abc import Callable, Mapping
+
+from brokerd.errors import BrokerdError, ConfigError
+from brokerd.server.failures import internal
+from brokerd.server.metrics.collector import Snapshot, render
+from brokerd.server.security.authenticator import AUTHORIZATION, Authenticator, UnauthenticatedError
+
+logger = logging.getLogger(__name__)
+
+CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+_HEAD_MAX_BYTES = 8_192
+_PATIENCE_S = 10.0
+_CONNECTIONS_MAX = 16
+
+
+class MetricsEndpoint:
+    """A small HTTP server. `take` is called in the event loop and reads the broker."""
+
+    def __init__(self, take: Callable[[], Snapshot], authenticator: Authenticator) -> None:
+        self.port = 0  # the one really bound, from start() on
+        self._take = take
+        self._authenticator = authenticator
+        self._server: asyncio.Server | None = None
+        self._connections: set[asyncio.Task[None]] = set()
+
+    async def start(self, host: str, port: int, tls: ssl.SSLContext | None) -> None:
+        """Listens. Raises ConfigError if it can not."""
+        try:
+            import prometheus_client  # noqa: F401 - asked for now, not at the first scrape
+        except ImportError:
+            raise ConfigError(
+                "metrics.port is set, but prometheus-client is not installed: pip install prometheus-client"
+            ) from None
+        try:
+            self._server = await asyncio.start_server(
+                self._serve, host.strip("[]"), port, ssl=tls, limit=_HEAD_MAX_BYTES, start_serving=True
+            )
+        except OSError as error:
+            raise ConfigError(f"can not listen on metrics.host = {host}, metrics.port = {port}: {error.strerror}") from None
+        self.port = self._server.sockets[0].getsockname()[1]
+        logger.info("metrics on http%s://%s:%d/metrics", "s" if tls else "", host, self.port)
+
+    async def stop(self) -> None:
+        """Ends it, and what is being served."""
+        if self._server is not None:
+            self._server.close()
+        for task in list(self._connections):
+            task.cancel()
+        await asyncio.gather(*self._connections, return_exceptions=True)
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        self._connections.add(task)
+        try:
+            if len(self._connections) <= _CONNECTIONS_MAX:
+                async with asyncio.timeout(_PATIENCE_S):
+                    writer.write(await self._answer(reader, writer))
+                    await writer.drain()
+        except (OSError, TimeoutError, asyncio.IncompleteReadError, asyncio.LimitOverrunError):
+            pass  # a client that is gone, silent or sends no HTTP
+        finally:
+            self._connections.discard(task)
+            writer.close()
+            with contextlib.suppress(OSError):
+                await writer.wait_closed()
+
+    async def _answer(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> bytes:
+        method, path, headers = _parse(await reader.readuntil(b"\r\n\r\n"))
+        try:
+            principal = self._authenticator.principal(
+                [(AUTHORIZATION, value) for name, value in headers if name == AUTHORIZATION], _peer(writer)
+            )
+        except UnauthenticatedError as error:
+            return _response("401 Unauthorized", error.message, "WWW-Authenticate: Bearer")
+        if not principal.permissions.sees_everything:
+            return _response("403 Forbidden", f"principal '{principal.name}' has no right on all topics ('*')")
+        if path != "/metrics":
+            return _response("404 Not Found", "there is /metrics, and nothing else")
+        if method not in ("GET", "HEAD"):
+            return _response("405 Method Not Allowed", "GET it", "Allow: GET, HEAD")
+        try:
+            body = await asyncio.to_thread(render, self._take())
+        except BrokerdError as error:
+            return _response("503 Service Unavailable", error.message)
+        except Exception as error:
+            return _response("500 Internal Server Error", internal("metrics", error).message)
+        return _head("200 OK", len(body), CONTENT_TYPE) + (body if method == "GET" else b"")
+
+
+def _parse(head: bytes) -> tuple[str, str, list[tuple[str, str]]]:
+    first, *lines = head.decode("latin-1").split("\r\n")
+    method, _, rest = first.partition(" ")
+    path = rest.partition(" ")[0].partition("?")[0]
+    headers = [line.partition(":")[::2] for line in lines]
+    return method, path, [(name.strip().lower(), value.strip()) for name, value in headers]
+
+
+def _peer(writer: asyncio.StreamWriter) -> Mapping[str, list[bytes]]:
+    """The client certificate's names, called as gRPC calls them."""
+    certificate = writer.get_extra_info("peercert") or {}
+    names = [value for part in certificate.get("subject", ()) for name, value in part if name == "commonName"]
+    others = [value for _, value in certificate.get("subjectAltName", ())]
+    return {"x509_common_name": [name.encode() for name in names], "x509_subject_alternative_name": [n.encode() for n in others]}
+
+
+def _response(status: str, text: str, *headers: str) -> bytes:
+    body = (text + "\n").encode()
+    return _head(status, len(body), "text/plain; charset=utf-8", *headers) + body
+
+
+def _head(status: str, length: int, content_type: str, *headers: str) -> bytes:
+    lines = (f"HTTP/1.1 {status}", f"Content-Type: {content_type}", f"Content-Length: {length}", "Connection: close", *headers)
+    return "\r\n".join((*lines, "", "")).encode()
