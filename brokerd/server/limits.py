@@ -40,9 +40,11 @@ class ByteBudget:
     async def wait_for_room(self) -> None:
         """Returns once there is room. Takes nothing: the caller does, before it awaits anything else."""
         loop = asyncio.get_running_loop()
+        queue = self._waiters.append
         while self.is_used_up:
             waiter: asyncio.Future[None] = loop.create_future()
-            self._waiters.append(waiter)
+            queue(waiter)
+            queue = self._waiters.appendleft  # woken, but the room was taken meanwhile: still the first in line
             try:
                 await waiter
             except asyncio.CancelledError:

@@ -1,0 +1,98 @@
+"""Who may still write: the newest incarnation of each instance, remembered past its last stream."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from brokerd.errors import InvalidRequestError, ResourceExhaustedError
+from brokerd.server.fence import REMEMBERED_MS, InstanceFence
+
+A, B = b"a" * 16, b"b" * 16
+
+
+def test_only_the_newest_incarnation_is_current() -> None:
+    fence = InstanceFence(max_instances=10)
+    fence.hello(A, 1, now_ms=0)
+    assert fence.is_current(A, 1)
+    fence.hello(A, 5, now_ms=0)
+    assert not fence.is_current(A, 1)
+    assert fence.is_current(A, 5)
+    assert not fence.is_current(B, 1)
+
+
+@pytest.mark.parametrize("incarnation", [1, 4, 5])
+def test_an_incarnation_that_does_not_rise_is_refused_and_changes_nothing(incarnation: int) -> None:
+    fence = InstanceFence(max_instances=10)
+    fence.hello(A, 5, now_ms=0)
+    with pytest.raises(InvalidRequestError, match=f"incarnation is {incarnation}, but 5"):
+        fence.hello(A, incarnation, now_ms=0)
+    assert fence.is_current(A, 5)
+    fence.goodbye(A, now_ms=0)
+    assert len(fence) == 1
+
+
+def test_an_instance_is_remembered_ten_minutes_past_its_last_stream_and_no_longer() -> None:
+    fence = InstanceFence(max_instances=10)
+    fence.hello(A, 3, now_ms=0)
+    fence.hello(A, 4, now_ms=10)
+    fence.goodbye(A, now_ms=20)
+    fence.hello(B, 1, now_ms=20 + 2 * REMEMBERED_MS)
+    assert len(fence) == 2, "one stream of A is open still"
+    fence.goodbye(A, now_ms=3 * REMEMBERED_MS)
+    with pytest.raises(InvalidRequestError):
+        fence.hello(A, 4, now_ms=4 * REMEMBERED_MS - 1)
+    fence.hello(A, 1, now_ms=4 * REMEMBERED_MS)
+
+
+def test_a_new_stream_within_the_time_starts_it_anew() -> None:
+    fence = InstanceFence(max_instances=10)
+    for incarnation in range(1, 5):
+        now_ms = incarnation * (REMEMBERED_MS - 1)
+        fence.hello(A, incarnation, now_ms=now_ms)
+        fence.goodbye(A, now_ms=now_ms)
+    with pytest.raises(InvalidRequestError):
+        fence.hello(A, 4, now_ms=5 * (REMEMBERED_MS - 1))
+
+
+def test_too_many_instances_are_refused_rather_than_forgotten() -> None:
+    fence = InstanceFence(max_instances=2)
+    fence.hello(A, 1, now_ms=0)
+    fence.goodbye(A, now_ms=0)
+    fence.hello(B, 1, now_ms=0)
+    with pytest.raises(ResourceExhaustedError, match=r"max\.producer\.instances"):
+        fence.hello(b"c" * 16, 1, now_ms=1)
+    fence.hello(A, 2, now_ms=1)
+    fence.goodbye(A, now_ms=1)
+    fence.hello(b"c" * 16, 1, now_ms=1 + REMEMBERED_MS)
+    assert len(fence) == 2
+
+
+def test_it_agrees_with_a_fence_that_never_forgets_within_its_time() -> None:
+    rng = random.Random(5)
+    fence = InstanceFence(max_instances=100)
+    highest: dict[bytes, int] = {}
+    open_streams: list[bytes] = []
+    last_seen: dict[bytes, int] = {}
+    now_ms = 0
+    for _ in range(5_000):
+        now_ms += rng.choice((0, 1, 1_000, REMEMBERED_MS // 2))
+        instance = bytes([rng.randrange(8)]) * 16
+        if open_streams and rng.random() < 0.5:
+            closed = open_streams.pop(rng.randrange(len(open_streams)))
+            fence.goodbye(closed, now_ms=now_ms)
+            last_seen[closed] = now_ms
+            continue
+        if instance not in open_streams and last_seen.get(instance, now_ms) + REMEMBERED_MS <= now_ms:
+            highest.pop(instance, None)
+        incarnation = rng.randrange(1, 30)
+        try:
+            fence.hello(instance, incarnation, now_ms=now_ms)
+        except InvalidRequestError:
+            assert incarnation <= highest[instance]
+        else:
+            assert incarnation > highest.get(instance, 0)
+            highest[instance] = incarnation
+            open_streams.append(instance)
+        assert len(fence) <= 8
