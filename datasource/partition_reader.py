@@ -11,6 +11,7 @@ from collections.abc import Iterator, Sequence
 import pyarrow as pa
 from pyspark.sql.datasource import InputPartition
 
+from brokerd.allocator import keep_freed_memory
 from brokerd.client.blocking import BlockingClient
 from brokerd.client.cache import lease_client
 from brokerd.client.fetched import FetchedBatch
@@ -46,6 +47,7 @@ def read_partition(partition: InputPartition, options: SourceOptions, columns: S
     """
     if not isinstance(partition, RangePartition):  # Spark invents one where a batch read has nothing to read
         return
+    keep_freed_memory()
     wanted = partition.offsets
     shaper = _Shaper(wanted, arrow_schema(columns))
     with lease_client(options.consumer) as client:

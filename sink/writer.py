@@ -17,6 +17,7 @@ from pyspark.sql.datasource import (
     WriterCommitMessage,
 )
 
+from brokerd.allocator import keep_freed_memory
 from brokerd.client.cache import lease_client
 from brokerd.client.producer import Producer
 from brokerd.errors import ConfigError, UnknownTopicOrPartitionError
@@ -94,6 +95,7 @@ def write_rows(options: SinkOptions, arrow_batches: Iterator[pa.RecordBatch]) ->
 
     Raises InvalidRecordError, UnknownTopicOrPartitionError, DeliveryTimeoutError and whatever else the producer met first.
     """
+    keep_freed_memory()
     with lease_producer(options.producer_config()) as producer:
         before = delivered_counts(producer)
         for arrow_batch in arrow_batches:

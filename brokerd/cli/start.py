@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import asyncio
 import contextlib
-import logging
 import os
 import signal
 import sys
@@ -14,6 +13,8 @@ from typing import TYPE_CHECKING
 from brokerd.config.broker import BrokerConfig
 from brokerd.config.load import load_broker_config
 from brokerd.errors import BrokerdError, ConfigError
+from brokerd.server.logs import set_up_logging
+from brokerd.server.systemd import READY, STOPPING, notify
 
 if TYPE_CHECKING:
     SubParsers = argparse._SubParsersAction[argparse.ArgumentParser]  # noqa: SLF001 - argparse has no public name for it
@@ -61,9 +62,7 @@ def run(args: argparse.Namespace) -> int:
         config = load_broker_config(path=args.config, environ=os.environ, flags=_flags(args))
     except ConfigError as error:
         return _fail(error, EXIT_USAGE)
-    logging.basicConfig(
-        level=config.log_level.upper(), stream=sys.stderr, format="%(asctime)s %(levelname)s %(name)s: %(message)s", force=True
-    )
+    set_up_logging(level=config.log_level, log_format=config.log_format)
     try:
         asyncio.run(_serve(config))
     except BrokerdError as error:
@@ -84,7 +83,7 @@ def _flags(args: argparse.Namespace) -> dict[str, str]:
 
 
 async def _serve(config: BrokerConfig) -> None:
-    from brokerd.server.allocator import keep_freed_memory
+    from brokerd.allocator import keep_freed_memory
     from brokerd.server.daemon import Daemon  # brings gRPC, which `brokerd start --help` does not need
 
     keep_freed_memory()
@@ -102,7 +101,9 @@ async def _serve(config: BrokerConfig) -> None:
     await daemon.start()
     with contextlib.suppress(OSError):  # nobody reads standard output any more: no reason to stop
         print(f"brokerd ready on {config.host}:{daemon.port}", flush=True)
+    notify(READY)
     await stop_requested.wait()
+    notify(STOPPING)
     await daemon.stop()
 
 

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 _BASE = {"ids", "errors", "clock", "config", "record"}
 # Part -> what it may import besides itself. A part is a module or package directly below brokerd.
 LAYERS: dict[str, set[str]] = {
+    "allocator": set(),
     "ids": set(),
     "errors": set(),
     "clock": set(),
@@ -20,8 +21,8 @@ LAYERS: dict[str, set[str]] = {
     "server": _BASE | {"log", "purgatory", "transaction", "wire", "wire.v1"},
     "producer": _BASE,
     "client": _BASE | {"wire", "wire.v1", "producer"},
-    "sink": _BASE | {"client", "producer"},
-    "datasource": _BASE | {"client", "producer"},
+    "sink": _BASE | {"allocator", "client", "producer"},
+    "datasource": _BASE | {"allocator", "client", "producer"},
     "cli": _BASE | {"client", "producer", "log"},
     "pyspark_brokerd": {"datasource"},
     "": {"client", "errors", "ids", "cli"},  # brokerd/__init__.py and __main__.py: what users see, lazily
@@ -29,7 +30,7 @@ LAYERS: dict[str, set[str]] = {
 # Files that wire parts together.
 _EXTRA: dict[str, set[str]] = {
     "datasource/source.py": {"sink"},
-    "brokerd/cli/start.py": {"server"},
+    "brokerd/cli/start.py": {"allocator", "server"},
 }
 
 _VERSION = ("brokerd", "brokerd.__version__")  # everybody may know it

@@ -7,7 +7,7 @@ import sys
 
 _PROGRAM = """
 import resource, sys, threading
-from brokerd.server.allocator import keep_freed_memory
+from brokerd.allocator import keep_freed_memory
 
 def faults(rounds):
     def work():
