@@ -14,6 +14,8 @@ from brokerd.producer.producer_batch import Piece, ProducerBatch
 from brokerd.record.header import HEADER_SIZE, crc_seed, encode_header, new_header
 from brokerd.record.payload import HEADERS_TYPE, KEY_VALUE_SCHEMA, TIMESTAMP_TYPE, Payload, encode_payload
 
+_NO_HEADERS = pa.array([], HEADERS_TYPE.value_type)
+
 
 class EncodedBatch(NamedTuple):
     """A batch's payload; timestamps in ms."""
@@ -36,7 +38,7 @@ def encode_pieces(pieces: Sequence[Piece], compression: str) -> EncodedBatch:
     if any("headers" in batch.schema.names for batch in batches):
         headers = pa.concat_arrays([_headers(batch) for batch in batches])
     else:
-        headers = pa.nulls(len(value), HEADERS_TYPE)
+        headers = null_headers(len(value))
     arrow_batch = pa.RecordBatch.from_arrays([key, value, headers, timestamp], schema=KEY_VALUE_SCHEMA)
     payload = encode_payload(arrow_batch, compression)
     micros = timestamp.view(pa.int64())
@@ -70,4 +72,10 @@ def _timestamps(piece: Piece) -> pa.Array:
 
 
 def _headers(batch: pa.RecordBatch) -> pa.Array:
-    return batch.column("headers") if "headers" in batch.schema.names else pa.nulls(batch.num_rows, HEADERS_TYPE)
+    return batch.column("headers") if "headers" in batch.schema.names else null_headers(batch.num_rows)
+
+
+def null_headers(count: int) -> pa.Array:
+    """A column of nulls. Unlike `pa.nulls`, whose child arrays get offsets too, it costs 4 bytes a row and not 12."""
+    zeros = pa.py_buffer(bytes(4 * count + 4))
+    return pa.ListArray.from_buffers(HEADERS_TYPE, count, [zeros, zeros], children=[_NO_HEADERS])

@@ -1,7 +1,7 @@
 """What callers hold while their records are on the way: a future per record, or one per Arrow batch.
 
 A future is a name for rows of ProducerBatches; it is made lazily and costs two fields. Ends are decided in core.py; the
-sender calls `fire` outside the lock.
+sender calls listeners outside the lock.
 """
 
 from __future__ import annotations
@@ -68,10 +68,11 @@ class Segment(NamedTuple):
 class Placement:
     """Where the rows of one append are: known at once for send_batch, once the column is made for `send`."""
 
-    __slots__ = ("_inverse", "is_placed", "listeners", "order", "segments", "timestamps", "topic")
+    __slots__ = ("_inverse", "condition", "is_placed", "listeners", "order", "segments", "timestamps", "topic")
 
-    def __init__(self, topic: str) -> None:
+    def __init__(self, topic: str, condition: threading.Condition) -> None:
         self.topic = topic
+        self.condition = condition  # the producer's: notified when batches end
         self.is_placed = False
         self.segments: list[Segment] = []  # by first_row
         self.order: npt.NDArray[np.intp] | None = None
@@ -101,10 +102,9 @@ T = TypeVar("T")
 class ProduceFuture(ABC, Generic[T]):
     """Common behaviour; like concurrent.futures.Future, but it can not be cancelled. Also awaitable in any event loop."""
 
-    __slots__ = ("_condition", "_placement")
+    __slots__ = ("_placement",)
 
-    def __init__(self, condition: threading.Condition, placement: Placement) -> None:
-        self._condition = condition
+    def __init__(self, placement: Placement) -> None:
         self._placement = placement
 
     @abstractmethod
@@ -122,8 +122,9 @@ class ProduceFuture(ABC, Generic[T]):
     def exception(self, timeout: float | None = None) -> BrokerdError | None:
         """Waits up to `timeout` seconds; the error, or None. Raises TimeoutError if it is not done by then."""
         if not self.done():
-            with self._condition:
-                if not self._condition.wait_for(self.done, timeout):
+            condition = self._placement.condition
+            with condition:
+                if not condition.wait_for(self.done, timeout):
                     raise TimeoutError(f"not acknowledged in {timeout} s; it may be later")
         return next((batch.error for batch in self._batches() if batch.error is not None), None)
 
@@ -137,7 +138,7 @@ class ProduceFuture(ABC, Generic[T]):
     def add_done_callback(self, callback: Callable[[Self], object]) -> None:
         """Calls `callback(future)` once it is done, in the sender's thread (at once if it is done already). The callback
         must not block: nothing is sent meanwhile."""
-        with self._condition:
+        with self._placement.condition:
             if not self.done():
                 if self._placement.is_placed:
                     self._listen(callback)
@@ -179,8 +180,7 @@ class RecordFuture(ProduceFuture[RecordMetadata]):
 
     __slots__ = ("_row",)
 
-    def __init__(self, condition: threading.Condition, placement: Placement, row: int) -> None:
-        self._condition = condition
+    def __init__(self, placement: Placement, row: int) -> None:
         self._placement = placement
         self._row = row
 
@@ -209,19 +209,6 @@ class BatchFuture(ProduceFuture[ProducedBatch]):
             offset = base if base == NO_OFFSET else base + segment.at
             rows.append(ProducedRows(segment.batch.tp.partition, offset, segment.record_count))
         return ProducedBatch(self._placement.topic, tuple(rows))
-
-
-def fire(batches: Iterable[ProducerBatch], condition: threading.Condition) -> None:
-    """Tells everyone who listens for the end of these batches, not under the lock; then those who wait for that."""
-    told = [batch for batch in batches if batch.listeners]
-    for batch in told:
-        for listener in batch.listeners:
-            listener(batch)
-    if told:
-        with condition:
-            for batch in told:
-                batch.listeners.clear()
-            condition.notify_all()
 
 
 def _call(callback: Callable[[Any], object], future: object) -> None:

@@ -125,9 +125,11 @@ class Producer:
             values = chunk.values
             row = len(values)
             values.append(value)
-            chunk.keys.append(key)
             if key is not None:
-                chunk.has_keys = True
+                keys = chunk.keys
+                if len(keys) < row:
+                    keys.extend([None] * (row - len(keys)))
+                keys.append(key)
             chunk.timestamps.append(timestamp)
             if headers:
                 chunk.headers[row] = headers
@@ -135,7 +137,7 @@ class Producer:
                 chunk.partitions[row] = partition
             if row + 1 >= CHUNK_RECORDS_MAX:
                 self._place_chunk(topic)
-            return RecordFuture(self._changed, chunk.placement, row)
+            return RecordFuture(chunk.placement, row)
 
     def send_batch(self, topic: str, data: pa.RecordBatch | pa.Table, partitions: Int32s | pa.Array | None = None) -> BatchFuture:
         """Sends the rows of an Arrow batch or table: columns key, value (binary or string), headers and timestamp, of which
@@ -148,7 +150,7 @@ class Producer:
             partitions = np.asarray(partitions, np.int32)
             if len(partitions) != data.num_rows:
                 raise ValueError(f"{len(partitions)} partitions were given for {data.num_rows} rows")
-        placement = Placement(topic)
+        placement = Placement(topic, self._changed)
         placement.is_placed = True
         first_row = 0
         arrow_batches = data.to_batches() if isinstance(data, pa.Table) else [data]
@@ -160,7 +162,7 @@ class Producer:
                 wanted = None if partitions is None else partitions[first_row : first_row + rows.num_rows]
                 self._send_rows(topic, rows, wanted, placement, first_row)
                 first_row += rows.num_rows
-        return BatchFuture(self._changed, placement)
+        return BatchFuture(placement)
 
     def _send_rows(self, topic: str, rows: pa.RecordBatch, wanted: Int32s | None, placement: Placement, first_row: int) -> None:
         with self._lock:
@@ -235,7 +237,7 @@ class Producer:
                 self._release(paid)
                 self._check_usable()
                 continue
-            chunk = self._chunks[topic] = StagedChunk(topic, self._clock.monotonic_ms(), paid)
+            chunk = self._chunks[topic] = StagedChunk(topic, self._clock.monotonic_ms(), paid, self._changed)
             self._sender.wake()
             return chunk
 
@@ -365,7 +367,7 @@ class Producer:
             self._check_not_forked()
             for topic in list(self._chunks):
                 self._place_chunk(topic)
-            batches = self._core.accumulator.begin_flush()
+            batches = self._core.accumulator.begin_flush() + self._sender.untold
             self._sender.wake()
             if not self._changed.wait_for(lambda: all(batch.is_done and not batch.listeners for batch in batches), timeout):
                 undone = sum(batch.record_count for batch in batches if not batch.is_done)

@@ -19,7 +19,6 @@ from brokerd.producer.accumulator import NEVER_MS
 from brokerd.producer.actions import Action, CloseStream, FetchMetadata, OpenStream, RequestProducerId, SendRequest
 from brokerd.producer.core import ACKS, ProducerCore
 from brokerd.producer.encoding import encode_batch_header, encode_pieces
-from brokerd.producer.futures import fire
 from brokerd.producer.producer_batch import ProducerBatch
 from brokerd.producer.transport import BatchToProduce, ProduceRequest, ProduceStream, ProduceTransport
 
@@ -60,6 +59,7 @@ class Sender:
         self._ended = ended
         self._transport_factory = transport_factory
         self._prepare = prepare
+        self.untold: list[ProducerBatch] = []  # ended, and those who listen are being told
         self._is_woken = False
         self._is_stopping = False
         self._streams: dict[int, _StreamTasks] = {}
@@ -130,9 +130,8 @@ class Sender:
                 next_ms = self._prepare(now_ms)
                 step = self._core.step(now_ms)
                 is_stopping = self._is_stopping
-                ended = self._core.take_ended()
-                self._ended.notify_all()
-            fire(ended, self._ended)
+                told = self._take_told()
+            self._tell(told)
             if is_stopping:
                 return
             for action in step.actions:
@@ -149,14 +148,33 @@ class Sender:
         except TimeoutError:
             pass
 
+    def _take_told(self) -> list[ProducerBatch]:
+        """Under the lock: wakes who waits for batches or memory; the batches whose end somebody listens for."""
+        told = [batch for batch in self._core.take_ended() if batch.listeners]
+        self.untold.extend(told)
+        self._ended.notify_all()
+        return told
+
+    def _tell(self, told: list[ProducerBatch]) -> None:
+        """Calls back, not under the lock; then wakes who waits for that."""
+        if not told:
+            return
+        for batch in told:
+            for listener in batch.listeners:
+                listener(batch)
+        with self._ended:
+            for batch in told:
+                batch.listeners.clear()
+                self.untold.remove(batch)
+            self._ended.notify_all()
+
     def _report(self, event: Callable[[int], None]) -> None:
         """Tells the core what happened, wakes who waits for batches or memory, calls back outside the lock, and goes on."""
         with self._ended:
             event(self._clock.monotonic_ms())
             self._wakeup.set()
-            ended = self._core.take_ended()
-            self._ended.notify_all()
-        fire(ended, self._ended)
+            told = self._take_told()
+        self._tell(told)
 
     # --- actions
 

@@ -7,6 +7,7 @@ carry). Needs the producer's lock; decides nothing about delivery.
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Sequence
 
 import pyarrow as pa
@@ -27,7 +28,6 @@ class StagedChunk:
 
     __slots__ = (
         "created_ms",
-        "has_keys",
         "headers",
         "keys",
         "paid_bytes",
@@ -39,24 +39,23 @@ class StagedChunk:
         "values",
     )
 
-    def __init__(self, topic: str, created_ms: int, paid_bytes: int) -> None:
+    def __init__(self, topic: str, created_ms: int, paid_bytes: int, condition: threading.Condition) -> None:
         self.topic = topic
         self.created_ms = created_ms  # monotonic
         self.paid_bytes = paid_bytes
         self.room_bytes = paid_bytes
         self.values: list[bytes | None] = []
-        self.keys: list[bytes | None] = []
-        self.has_keys = False
+        self.keys: list[bytes | None] = []  # ends with the last row that has one
         self.timestamps: list[int] = []
         self.headers: dict[int, Headers] = {}  # of the rows that have any
         self.partitions: dict[int, int] = {}  # of the rows that name one
-        self.placement = Placement(topic)
+        self.placement = Placement(topic, condition)
         self.placement.timestamps = self.timestamps
 
     def to_arrow(self) -> pa.RecordBatch:
         """The records as columns of `columns.normalize`."""
         count = len(self.values)
-        key = pa.array(self.keys, pa.binary()) if self.has_keys else pa.nulls(count, pa.binary())
+        key = pa.array(self.keys + [None] * (count - len(self.keys)), pa.binary()) if self.keys else pa.nulls(count, pa.binary())
         columns = {"key": key, "value": pa.array(self.values, pa.binary())}
         if self.headers:
             rows = [self.headers.get(row) for row in range(count)]
