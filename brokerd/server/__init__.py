@@ -16,6 +16,10 @@
     broker.py           what the handlers share
     failures.py         errors as status codes; what a client may know of an internal one
     fields.py           checks of fields that several requests share
+    security/           who is calling, and what they may do
+    metrics/            what is counted, and how Prometheus reads it
+    logs.py             how log lines look
+    systemd.py          tells systemd how the service is
     background.py       retention, checkpoint and expiry timers
 
 Rules of the log, of sequences and of batches do not live here.

@@ -1,0 +1,60 @@
+"""How the daemon's log lines look: one line an event, as text or as a JSON object. What is logged is everybody's own business.
+
+Whatever a client sends may end up in a message or in the text of an exception, so control characters never reach the output
+as they are: nobody can forge a line, or a colour.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import re
+import sys
+from datetime import UTC, datetime
+
+_CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029]")
+_TEXT_TIME = "%Y-%m-%d %H:%M:%S"
+
+
+def set_up_logging(*, level: str, log_format: str) -> None:
+    """Sends all log lines to standard error, in the format of the setting log.format."""
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(JsonFormatter() if log_format == "json" else TextFormatter())
+    logging.basicConfig(level=level.upper(), handlers=[handler], force=True)
+
+
+class TextFormatter(logging.Formatter):
+    """Time, level, logger, message; a traceback follows on the same line, its line ends written as \\n."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        """See logging."""
+        when = f"{self.formatTime(record, _TEXT_TIME)},{int(record.msecs):03d}"
+        text = f"{when} {record.levelname} {record.name}: {record.getMessage()}"
+        traceback = _traceback(self, record)
+        return one_line(f"{text}: {traceback}" if traceback else text)
+
+
+class JsonFormatter(logging.Formatter):
+    """One object: time (UTC), level, logger, message, and exception where there is one."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        """See logging."""
+        event = {
+            "time": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds"),
+            "level": record.levelname.lower(),
+            "logger": record.name,
+            "message": record.getMessage(),
+        }
+        traceback = _traceback(self, record)
+        if traceback:
+            event["exception"] = traceback
+        return json.dumps(event)
+
+
+def one_line(text: str) -> str:
+    """`text` with control characters written as escapes."""
+    return _CONTROL.sub(lambda match: match[0].encode("unicode_escape").decode("ascii"), text)
+
+
+def _traceback(formatter: logging.Formatter, record: logging.LogRecord) -> str:
+    return formatter.formatException(record.exc_info) if record.exc_info and record.exc_info[0] is not None else ""
