@@ -41,7 +41,10 @@ class Child:
     def stop(self) -> int:
         """Asks it to end; its exit code."""
         self._process.send_signal(signal.SIGTERM)
-        return self._process.wait(60)
+        code = self._process.wait(60)
+        assert self._process.stdout is not None
+        self._process.stdout.close()
+        return code
 
     def resident_bytes(self, field: str = "VmRSS") -> int:
         """Its resident set now (VmRSS) or at its largest (VmHWM), as the kernel says."""

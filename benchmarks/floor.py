@@ -6,6 +6,7 @@ channel arguments as the broker's. The classes below are its clients. No brokerd
 from __future__ import annotations
 
 import asyncio
+import atexit
 import functools
 import os
 import sys
@@ -112,7 +113,9 @@ def sync_latencies(address: str, message: bytes, count: int) -> list[float]:
 @functools.cache
 def _loop() -> asyncio.AbstractEventLoop:
     """One loop for all calls: grpc.aio does not like them to come and go."""
-    return asyncio.new_event_loop()
+    loop = asyncio.new_event_loop()
+    atexit.register(loop.close)
+    return loop
 
 
 async def _on_stream(address: str, method: str, run: Callable[[Any], Awaitable[T]]) -> T:

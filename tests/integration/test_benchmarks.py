@@ -1,0 +1,42 @@
+"""The benchmarks run: small figures, right form. That they do not rot is all that is asked here."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from benchmarks.measure import Figures, Work, table
+from benchmarks.run import main
+
+
+def test_clients_and_memory_are_measured_beside_their_ceilings(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    out = tmp_path / "results.json"
+    options = ["--rows", "20000", "--repeats", "1", "--partitions", "3", "--gigabytes", "0.02", "--data-dir", str(tmp_path)]
+    assert main([*options, "--only", "clients,rss", "--out", str(out)]) == 0
+    told = json.loads(out.read_text())
+    measured = {(one["work"], one["peer"]) for one in told["figures"]}
+    assert measured == {
+        (work, peer) for work in ("producer send_batch", "consumer", "producer send") for peer in ("brokerd", "ceiling")
+    }
+    assert all(one["median_s"] > 0 for one in told["figures"])
+    assert 0 < told["rss"]["median_bytes"] <= told["rss"]["max_bytes"]
+    assert "of ceiling" in capsys.readouterr().out
+
+
+def test_an_unknown_group_is_refused_by_name(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--only", "clients,nothing"]) == 2
+    assert "nothing" in capsys.readouterr().err
+
+
+def test_shares_compare_bytes_a_second_and_median_latencies() -> None:
+    def figures(peer: str, *, seconds: list[float], latencies: list[float], size_bytes: int) -> Figures:
+        return Figures(Work("w", peer, lambda _: 0.0, 100, size_bytes, 0.4), seconds, latencies)
+
+    ours = figures("brokerd", seconds=[2.0, 4.0, 9.0], latencies=[], size_bytes=1_000)
+    ceiling = figures("ceiling", seconds=[1.0], latencies=[], size_bytes=500)
+    assert "50%" in table([ours, ceiling])
+    ours = figures("brokerd", seconds=[1.0], latencies=[0.004] * 9, size_bytes=1)
+    ceiling = figures("ceiling", seconds=[1.0], latencies=[0.001] * 9, size_bytes=1)
+    assert "25%" in table([ours, ceiling])
