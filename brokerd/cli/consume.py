@@ -116,9 +116,11 @@ def _partitions(args: argparse.Namespace, topic: TopicInfo) -> Sequence[int]:
 
 
 def _print_records(args: argparse.Namespace, config: ConsumerConfig, ranges: Sequence[FetchRange], printer: Printer) -> int:
+    from brokerd.allocator import keep_freed_memory
     from brokerd.client.blocking import BlockingClient
     from brokerd.client.fetcher import PartitionFetcher
 
+    keep_freed_memory()
     printed = 0
     with BlockingClient(config) as client, PartitionFetcher(client, ranges, config) as fetcher:
         while args.max_messages is None or printed < args.max_messages:

@@ -100,8 +100,10 @@ def _send(args: argparse.Namespace, config: ProducerConfig, arrow_batches: Itera
     """Sends it all and waits for the answers; the number of records. Raises the first failure."""
     import numpy as np
 
+    from brokerd.allocator import keep_freed_memory
     from brokerd.client.producer import Producer
 
+    keep_freed_memory()
     record_count = 0
     with Producer(config) as producer:
         for arrow_batch in arrow_batches:

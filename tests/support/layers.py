@@ -23,14 +23,14 @@ LAYERS: dict[str, set[str]] = {
     "client": _BASE | {"wire", "wire.v1", "producer"},
     "sink": _BASE | {"allocator", "client", "producer"},
     "datasource": _BASE | {"allocator", "client", "producer"},
-    "cli": _BASE | {"client", "producer", "log"},
+    "cli": _BASE | {"allocator", "client", "producer", "log"},
     "pyspark_brokerd": {"datasource"},
     "": {"client", "errors", "ids", "cli"},  # brokerd/__init__.py and __main__.py: what users see, lazily
 }
 # Files that wire parts together.
 _EXTRA: dict[str, set[str]] = {
     "datasource/source.py": {"sink"},
-    "brokerd/cli/start.py": {"allocator", "server"},
+    "brokerd/cli/start.py": {"server"},
 }
 
 _VERSION = ("brokerd", "brokerd.__version__")  # everybody may know it
