@@ -1,0 +1,135 @@
+"""The metrics of a running broker: true numbers after real requests, and only for who may see every topic."""
+
+from __future__ import annotations
+
+import contextlib
+import http.client
+import logging
+import socket
+import ssl
+from pathlib import Path
+
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+
+from brokerd.errors import ConfigError
+from brokerd.ids import TopicIdPartition
+from brokerd.wire.v1 import metadata_pb2
+from tests.support.certificates import Authority
+from tests.support.daemon import RunningDaemon, running_daemon
+from tests.support.files import MemoryFiles
+from tests.support.identities import AUTH_FILE, TOKENS, UNKNOWN_TOKEN
+from tests.support.raw_client import RawClient, values_batch
+
+Samples = dict[tuple[object, ...], float]
+
+
+def scrape(
+    running: RunningDaemon,
+    path: str = "/metrics",
+    *,
+    method: str = "GET",
+    token: str | None = None,
+    tls: ssl.SSLContext | None = None,
+) -> tuple[int, str]:
+    """Status and body."""
+    port = running.daemon.metrics_port
+    connection = (
+        http.client.HTTPSConnection("127.0.0.1", port, timeout=20, context=tls)
+        if tls is not None
+        else http.client.HTTPConnection("127.0.0.1", port, timeout=20)
+    )
+    with contextlib.closing(connection):
+        connection.request(method, path, headers={"Authorization": f"Bearer {token}"} if token is not None else {})
+        response = connection.getresponse()
+        return response.status, response.read().decode()
+
+
+def samples(text: str) -> Samples:
+    return {
+        (sample.name, *sorted(sample.labels.items())): sample.value
+        for family in text_string_to_metric_families(text)
+        for sample in family.samples
+    }
+
+
+def test_numbers_are_those_of_the_requests(tmp_path: Path) -> None:
+    with running_daemon(tmp_path / "data", files=MemoryFiles(), metrics_port=0) as running, RawClient(running.address) as client:
+        (tp,) = client.create_topic("events")
+        batch = values_batch(tp, 5)
+        producer, fetcher = client.producer(), client.fetcher()
+        for _ in range(3):
+            producer.produce(tp, batch)
+        gone = TopicIdPartition(bytes(16), 0)
+        producer.produce(gone, values_batch(gone))
+        fetcher.fetch({tp: 0})
+        fetcher.fetch({tp: 99})
+        client.call("Metadata", metadata_pb2.MetadataRequest(all_topics=True))
+        status, text = scrape(running)
+        found = samples(text)
+        assert scrape(running, "/metrics?x=1", method="HEAD") == (200, "")
+        assert scrape(running, "/")[0] == 404
+        assert scrape(running, method="POST")[0] == 405
+    assert status == 200
+    assert found["brokerd_messages_in_total",] == 15
+    assert found["brokerd_bytes_in_total",] == 3 * batch.size
+    assert found["brokerd_bytes_out_total",] > 3 * batch.size
+    assert found["brokerd_failed_produce_requests_total", ("error", "UNKNOWN_TOPIC_ID")] == 1
+    assert found["brokerd_failed_fetch_requests_total", ("error", "OFFSET_OUT_OF_RANGE")] == 1
+    for phase in ("local", "remote", "response_send", "total"):
+        assert found["brokerd_request_time_seconds_count", ("phase", phase), ("request", "Produce")] == 4
+        assert found["brokerd_request_time_seconds_count", ("phase", phase), ("request", "Fetch")] == 2
+    assert found["brokerd_request_time_seconds_count", ("phase", "total"), ("request", "Metadata")] == 1
+    assert 1 <= found["brokerd_log_flush_time_seconds_count",] <= 3
+    assert found["brokerd_log_size_bytes", ("topic", "events")] == 3 * batch.size
+    assert found["brokerd_partition_count",] == found["brokerd_topic_count",] == 1
+    assert found["brokerd_stream_count",] == 2
+    assert found["brokerd_dirty_bytes",] == found["brokerd_in_flight_bytes",] == 0
+    assert found["brokerd_purgatory_size", ("request", "Fetch")] == 0
+    assert found["process_open_fds",] > 0
+
+
+def test_where_tokens_are_wanted_the_metrics_want_one_that_sees_every_topic(tmp_path: Path) -> None:
+    (tmp_path / "auth.toml").write_text(AUTH_FILE)
+    authority = Authority(tmp_path)
+    issued = authority.issue("broker", "127.0.0.1")
+    trusting = ssl.create_default_context(cafile=authority.ca_file)
+    with running_daemon(
+        tmp_path / "data",
+        files=MemoryFiles(),
+        metrics_port=0,
+        auth_file=str(tmp_path / "auth.toml"),
+        ssl_certificate_file=issued.certificate_file,
+        ssl_key_file=issued.key_file,
+    ) as running:
+        assert scrape(running, tls=trusting)[0] == 401
+        assert scrape(running, tls=trusting, token=UNKNOWN_TOKEN)[0] == 401
+        assert scrape(running, tls=trusting, token=TOKENS["reader"])[0] == 403
+        status, text = scrape(running, tls=trusting, token=TOKENS["boss"])
+        assert status == 200
+        assert not any(token in text for token in TOKENS.values())
+        with pytest.raises((http.client.HTTPException, OSError)):
+            scrape(running, token=TOKENS["boss"])
+
+
+@pytest.mark.parametrize("sent", [b"", b"\x00" * 100, b"GET /metrics", b"GET /metrics HTTP/1.1\r\n" + b"a: b\r\n" * 5_000])
+def test_what_is_no_request_gets_nothing_and_logs_nothing(tmp_path: Path, sent: bytes, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.WARNING)
+    with running_daemon(tmp_path / "data", files=MemoryFiles(), metrics_port=0) as running:
+        connection = socket.create_connection(("127.0.0.1", running.daemon.metrics_port), timeout=20)
+        with connection, contextlib.suppress(ConnectionError):
+            connection.sendall(sent)
+            connection.shutdown(socket.SHUT_WR)
+            assert connection.recv(1) == b""
+        assert scrape(running)[0] == 200
+    assert not caplog.records
+
+
+def test_a_port_that_is_taken_is_named(tmp_path: Path) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        context = running_daemon(tmp_path / "data", files=MemoryFiles(), metrics_port=port)
+        with pytest.raises(ConfigError, match=f"can not listen on metrics.host = 127.0.0.1, metrics.port = {port}"), context:
+            pass
