@@ -4,6 +4,7 @@
     metadata.py           nodes and topics as values
     topics.py             what describe, create and delete speak of, as values
     offsets.py            offsets as values, and their requests
+    security.py           TLS and tokens: who this client is, whom it trusts
     connection.py         one gRPC channel: unary calls, raw streams, status codes turned into errors
     broker_client.py      every unary call, retried; asynchronous
     fetch_stream.py       one fetch stream: requests and answers as values
