@@ -1,0 +1,133 @@
+"""Decisions about topics: remembered, never stale, and word for word the same for what is hidden and what is missing."""
+
+from __future__ import annotations
+
+import asyncio
+import tomllib
+from typing import Any
+
+import pytest
+
+from brokerd.errors import TopicAuthorizationFailedError, UnknownTopicIdError, WireError
+from brokerd.log.topic_store import Topic, TopicStore
+from brokerd.server.failures import MalformedError
+from brokerd.server.security.access import Access, unknown_topic_id
+from brokerd.server.security.auth_file import parse_identities
+from brokerd.server.security.guard import Guard
+from brokerd.server.security.permissions import Permissions, Right
+from brokerd.server.security.rules import RULES
+from brokerd.wire.v1 import metadata_pb2
+from tests.support.files import MemoryFiles
+from tests.support.identities import AUTH_FILE
+
+PRINCIPALS = parse_identities(tomllib.loads(AUTH_FILE)).principals
+READABLE, HIDDEN, MISSING = b"r" * 16, b"h" * 16, b"m" * 16
+
+
+class CountingStore(TopicStore):
+    """Topics, and how often one was looked up."""
+
+    def __init__(self) -> None:
+        super().__init__(MemoryFiles())
+        self.lookups = 0
+
+    def by_id(self, topic_id: bytes) -> Topic:
+        self.lookups += 1
+        return super().by_id(topic_id)
+
+
+@pytest.fixture
+def topics() -> CountingStore:
+    store = CountingStore()
+    for name, topic_id in (("clicks", READABLE), ("secret", HIDDEN)):
+        store.put(Topic(name, topic_id, 1, {}))
+    return store
+
+
+def test_a_granted_id_is_looked_up_once(topics: CountingStore) -> None:
+    access = Access(PRINCIPALS["reader"], topics)
+    for _ in range(3):
+        access.require_id(Right.READ, READABLE)
+    assert topics.lookups == 1
+    with pytest.raises(TopicAuthorizationFailedError, match="principal 'reader' may not write to topic 'clicks'"):
+        access.require_id(Right.WRITE, READABLE)
+
+
+def test_refusals_are_not_remembered(topics: CountingStore) -> None:
+    access = Access(PRINCIPALS["reader"], topics)
+    with pytest.raises(UnknownTopicIdError):
+        access.require_id(Right.READ, MISSING)
+    topics.put(Topic("events-9", MISSING, 1, {}))
+    access.require_id(Right.READ, MISSING)
+
+
+def test_the_boss_is_never_looked_up(topics: CountingStore) -> None:
+    access = Access(PRINCIPALS["boss"], topics)
+    for topic_id in (READABLE, HIDDEN, MISSING):
+        access.require_id(Right.ADMIN, topic_id)
+    assert topics.lookups == 0
+
+
+def test_a_hidden_id_is_a_missing_one_to_the_letter(topics: CountingStore) -> None:
+    with pytest.raises(UnknownTopicIdError) as caught:
+        topics.by_id(MISSING)
+    assert caught.value.message == unknown_topic_id(MISSING).message
+    access = Access(PRINCIPALS["reader"], topics)
+    for right in (None, *Right):
+        hidden, missing = access.refuse_id(right, HIDDEN), access.refuse_id(right, MISSING)
+        assert described(hidden, HIDDEN) == described(missing, MISSING)
+
+
+def described(error: WireError | None, topic_id: bytes) -> tuple[object, ...]:
+    assert error is not None
+    return type(error), error.message.replace(topic_id.hex(), "?"), error.fate
+
+
+@pytest.mark.parametrize(
+    ("patterns", "topic", "expected"),
+    [
+        (["events"], "events", True),
+        (["events"], "events-1", False),
+        (["events-*"], "events-1", True),
+        (["events-*"], "events-", True),
+        (["events-*"], "events", False),
+        (["*"], "anything", True),
+        ([], "anything", False),
+        (["a.c"], "abc", False),
+    ],
+)
+def test_patterns_are_names_and_prefixes(patterns: list[str], topic: str, expected: bool) -> None:
+    permissions = Permissions({Right.READ: patterns})
+    assert permissions.allows(Right.READ, topic) is expected
+    assert permissions.sees(topic) is expected
+    assert not permissions.allows(Right.WRITE, topic)
+    assert not permissions.is_unlimited
+
+
+def metadata_through(guard: Guard, access: Access, *names: str) -> tuple[list[str], list[int]]:
+    """Names that reached the handler, and the errors of the answer."""
+    reached: list[str] = []
+
+    async def handle(request: Any) -> metadata_pb2.MetadataResponse:
+        reached.extend(request.topics)
+        return metadata_pb2.MetadataResponse(topics=[metadata_pb2.TopicMetadata(name=name) for name in request.topics])
+
+    request = metadata_pb2.MetadataRequest(topics=names)
+    response: Any = asyncio.run(guard.call(RULES["Metadata"], access, request, metadata_pb2.MetadataResponse, handle))
+    return reached, [topic.error.code for topic in response.topics]
+
+
+def test_only_an_admin_creates_a_topic_by_naming_it(topics: CountingStore) -> None:
+    creating = Guard(entries_max=10, auto_creates=True)
+    refused = int(TopicAuthorizationFailedError.code)
+    reader, boss = Access(PRINCIPALS["reader"], topics), Access(PRINCIPALS["boss"], topics)
+    assert metadata_through(creating, reader, "clicks", "events-new") == (["clicks"], [0, refused])
+    assert metadata_through(creating, boss, "clicks", "events-new") == (["clicks", "events-new"], [0, 0])
+    plain = Guard(entries_max=10, auto_creates=False)
+    assert metadata_through(plain, reader, "clicks", "events-new") == (["clicks", "events-new"], [0, 0])
+
+
+def test_a_list_of_refusals_has_a_limit(topics: CountingStore) -> None:
+    guard = Guard(entries_max=10, auto_creates=False)
+    with pytest.raises(MalformedError, match="topics: has 11 entries, more than the 10 allowed"):
+        metadata_through(guard, Access(PRINCIPALS["reader"], topics), *["x"] * 11)
