@@ -100,7 +100,7 @@ class BrokerdStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             begins, starts, losses = continue_from(previous, snapshot)
         report_losses(losses, fail=self._options.fail_on_data_loss)
         end = SourceOffset(limit_rows(begins, snapshot.latest, max_rows), _ids_of(begins, snapshot), starts)
-        is_same = not previous.is_initial and not starts and end.offsets == previous.offsets and end.topic_ids == previous.topic_ids
+        is_same = not previous.is_initial and not starts and end.offsets == previous.offsets
         return None if is_same else end
 
 

@@ -57,6 +57,7 @@ def test_pattern_takes_whole_names(broker: FakeBroker) -> None:
         ("events", 1, 0, 20),
         ("events-eu", 0, 0, 1),
     ]
+    assert [topic for topic, *_ in planned(broker, subscribePattern="events")] == ["events", "events"]
 
 
 def test_ranges_are_split_for_more_tasks(broker: FakeBroker) -> None:

@@ -100,6 +100,14 @@ def test_small_batches_are_put_together(broker: FakeBroker) -> None:
     assert len(batches) < 10
 
 
+def test_small_and_large_batches_keep_their_order(broker: FakeBroker) -> None:
+    (partition,) = broker.create("events")
+    fill(partition, [10, 10, 3000, 10, 5000, 10])
+    batches = read(broker, partition, 0, 8040)
+    assert table_of(batches)["offset"] == list(range(8040))
+    assert [batch.num_rows for batch in batches] == [20, 3000, 10, 5000, 10]
+
+
 def test_lost_connections_are_ridden_over(broker: FakeBroker) -> None:
     (partition,) = broker.create("events")
     fill(partition, [5, 5, 5])
@@ -125,6 +133,25 @@ def test_without_fail_on_data_loss_what_is_left_is_read_and_told(broker: FakeBro
     assert "5 records of events-0 are gone" in caplog.text
     partition.log_start_offset = 10
     assert read(broker, partition, 2, 9, failOnDataLoss="false") == []
+
+
+def test_retention_in_the_middle_of_a_range_loses_only_what_was_not_read(
+    broker: FakeBroker, caplog: pytest.LogCaptureFixture
+) -> None:
+    (partition,) = broker.create("events")
+    fill(partition, [3000] * 20)
+    wanted = RangePartition(OffsetRange("events", partition.tp.topic_id, 0, 0, 60_000))
+    options = options_for(broker, is_streaming=True, failOnDataLoss="false", **{"max.partition.fetch.bytes": 1})
+    reading = read_partition(wanted, options, ALL_COLUMNS)
+    offsets = next(reading).column("offset").to_pylist()
+    partition.log_start_offset = 59_000
+    with caplog.at_level(logging.WARNING):
+        for batch in reading:
+            offsets += batch.column("offset").to_pylist()
+    read_before = offsets.index(59_000)
+    assert offsets == [*range(read_before), *range(59_000, 60_000)]
+    assert 3000 <= read_before < 59_000
+    assert f"{59_000 - read_before} records of events-0 are gone, offsets {read_before} to 58999" in caplog.text
 
 
 def test_a_deleted_topic_is_data_loss_and_never_another_topics_rows(broker: FakeBroker) -> None:
