@@ -6,7 +6,7 @@ The only place where the sink's options are parsed; what comes out is frozen and
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from brokerd.config.client import ProducerConfig, producer_config
 from brokerd.config.settings import settings_of
@@ -27,7 +27,8 @@ class SinkOptions:
 
     topic: str | None  # overrides the topic column; None = the column names each row's topic
     include_headers: bool
-    producer_settings: tuple[tuple[str, str], ...]  # as given, with the sink's defaults; plain, so that it pickles
+    # As given, with the sink's defaults; plain, so that it pickles; in no repr, since one of them may be auth.token.
+    producer_settings: tuple[tuple[str, str], ...] = field(repr=False)
     bootstrap_servers: str
 
     def producer_config(self) -> ProducerConfig:

@@ -19,7 +19,7 @@ from tests.support.certificates import Authority
 from tests.support.daemon import RunningDaemon, running_daemon
 from tests.support.files import MemoryFiles
 from tests.support.identities import AUTH_FILE, TOKENS, UNKNOWN_TOKEN
-from tests.support.raw_client import RawClient, values_batch
+from tests.support.raw_client import RawClient, idempotent_batch, values_batch
 
 Samples = dict[tuple[object, ...], float]
 
@@ -60,6 +60,9 @@ def test_numbers_are_those_of_the_requests(tmp_path: Path) -> None:
         producer, fetcher = client.producer(), client.fetcher()
         for _ in range(3):
             producer.produce(tp, batch)
+        numbered = idempotent_batch(tp, client.new_producer_id(), 0)
+        producer.produce(tp, numbered)
+        producer.produce(tp, numbered)
         gone = TopicIdPartition(bytes(16), 0)
         producer.produce(gone, values_batch(gone))
         fetcher.fetch({tp: 0})
@@ -71,17 +74,17 @@ def test_numbers_are_those_of_the_requests(tmp_path: Path) -> None:
         assert scrape(running, "/")[0] == 404
         assert scrape(running, method="POST")[0] == 405
     assert status == 200
-    assert found["brokerd_messages_in_total",] == 15
-    assert found["brokerd_bytes_in_total",] == 3 * batch.size
+    assert found["brokerd_messages_in_total",] == 16, "a duplicate is no record"
+    assert found["brokerd_bytes_in_total",] == 3 * batch.size + numbered.size
     assert found["brokerd_bytes_out_total",] > 3 * batch.size
     assert found["brokerd_failed_produce_requests_total", ("error", "UNKNOWN_TOPIC_ID")] == 1
     assert found["brokerd_failed_fetch_requests_total", ("error", "OFFSET_OUT_OF_RANGE")] == 1
     for phase in ("local", "remote", "response_send", "total"):
-        assert found["brokerd_request_time_seconds_count", ("phase", phase), ("request", "Produce")] == 4
+        assert found["brokerd_request_time_seconds_count", ("phase", phase), ("request", "Produce")] == 6
         assert found["brokerd_request_time_seconds_count", ("phase", phase), ("request", "Fetch")] == 2
     assert found["brokerd_request_time_seconds_count", ("phase", "total"), ("request", "Metadata")] == 1
-    assert 1 <= found["brokerd_log_flush_time_seconds_count",] <= 3
-    assert found["brokerd_log_size_bytes", ("topic", "events")] == 3 * batch.size
+    assert 1 <= found["brokerd_log_flush_time_seconds_count",] <= 5
+    assert found["brokerd_log_size_bytes", ("topic", "events")] == 3 * batch.size + numbered.size
     assert found["brokerd_partition_count",] == found["brokerd_topic_count",] == 1
     assert found["brokerd_stream_count",] == 2
     assert found["brokerd_dirty_bytes",] == found["brokerd_in_flight_bytes",] == 0

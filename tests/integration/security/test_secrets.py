@@ -15,7 +15,9 @@ from brokerd.cli import main
 from brokerd.client.blocking import BlockingClient
 from brokerd.config.client import ClientConfig, ConsumerConfig, ProducerConfig
 from brokerd.config.settings import from_mapping
+from brokerd.datasource.options import parse_source_options
 from brokerd.errors import BrokerdError, ConfigError
+from brokerd.sink.options import parse_sink_options
 from tests.support.certificates import Authority
 from tests.support.daemon import DaemonProcess, running_daemon
 from tests.support.files import MemoryFiles
@@ -43,6 +45,14 @@ def test_a_configuration_shows_no_token(kind: type[ClientConfig]) -> None:
     check_silent(repr(config), str(config), f"{config}")
     assert config.auth_token == UNKNOWN_TOKEN
     assert pickle.loads(pickle.dumps(config)) == config, "a Spark task gets it whole"
+
+
+def test_options_of_spark_show_no_token_and_are_accepted_bare() -> None:
+    given = {"bootstrap.servers": "b:1", "security.protocol": "SSL", "ssl.ca.file": "ca.pem", "auth.token": UNKNOWN_TOKEN}
+    sink = parse_sink_options({**given, "topic": "t"})
+    source = parse_source_options({**given, "subscribe": "t"}, is_streaming=False)
+    check_silent(repr(sink), repr(source))
+    assert dict(sink.producer_settings)["auth.token"] == source.consumer.auth_token == UNKNOWN_TOKEN
 
 
 def test_what_a_process_says_holds_no_secret(tmp_path: Path, auth_file: str, capfd: pytest.CaptureFixture[str]) -> None:

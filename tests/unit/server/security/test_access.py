@@ -49,8 +49,9 @@ def test_a_granted_id_is_looked_up_once(topics: CountingStore) -> None:
     for _ in range(3):
         access.require_id(Right.READ, READABLE)
     assert topics.lookups == 1
-    with pytest.raises(TopicAuthorizationFailedError, match="principal 'reader' may not write to topic 'clicks'"):
-        access.require_id(Right.WRITE, READABLE)
+    for _ in range(2):
+        with pytest.raises(TopicAuthorizationFailedError, match="principal 'reader' may not write to topic 'clicks'"):
+            access.require_id(Right.WRITE, READABLE)
 
 
 def test_refusals_are_not_remembered(topics: CountingStore) -> None:
@@ -91,6 +92,7 @@ def described(error: WireError | None, topic_id: bytes) -> tuple[object, ...]:
         (["events-*"], "events-1", True),
         (["events-*"], "events-", True),
         (["events-*"], "events", False),
+        (["events-*"], "my-events-1", False),
         (["*"], "anything", True),
         ([], "anything", False),
         (["a.c"], "abc", False),
