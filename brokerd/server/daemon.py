@@ -97,7 +97,7 @@ class Daemon:
 
     async def _start(self) -> None:
         security = load_security(self.config)
-        self._server = grpc.aio.server(options=SERVER_ARGUMENTS, interceptors=(security.gate,))
+        self._server = grpc.aio.server(options=SERVER_ARGUMENTS, interceptors=security.interceptors)
         self.port = _bind(self._server, self.config.host, self.config.port, security.credentials)
         files = self._files if self._files is not None else RealFiles(self.config.data_dir)
         logs = self._logs = LogManager(self.config, files, self._clock)

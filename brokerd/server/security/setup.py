@@ -25,7 +25,7 @@ class Security(NamedTuple):
     authenticator: Authenticator
     credentials: grpc.ServerCredentials | None
     tls: ssl.SSLContext | None  # the same for what is not gRPC
-    gate: Gate
+    interceptors: tuple[Gate, ...]  # none where everybody may do everything
 
     def callers(self, config: BrokerConfig, topics: Topics, clock: Clock) -> Callers:
         """Who calls this broker; once its topics are known."""
@@ -44,5 +44,5 @@ def load_security(config: BrokerConfig) -> Security:
         authenticator,
         server_credentials(listener) if listener.is_tls else None,
         tls_context(listener) if listener.is_tls else None,
-        Gate(authenticator, needs_certificate=needs_certificate),
+        () if authenticator.is_open else (Gate(authenticator, needs_certificate=needs_certificate),),
     )
