@@ -8,33 +8,38 @@ import asyncio
 from collections import deque
 from collections.abc import Callable
 
-_AT_ONCE = 32
+_AT_ONCE = 16
+_PATIENCE_S = 0.005
+
+StartAnswer = Callable[[], "asyncio.Task[None]"]
 
 
 class AnswerQueue:
-    """Starts queued answers in order, at most a few in one turn of the event loop.
+    """Starts queued answers in order, a few at once, and the next few when those are written.
 
-    An answer's own time (a cold read, a client that reads slowly) does not hold back those behind it.
+    Starting all, or a few in each turn of the event loop, would not do: gRPC reads from its sockets only when no finished
+    operation is left to hand over, so that a producer's request came in after ten thousand answers were out (3 s). An answer that
+    takes long (a cold read, a client that reads slowly) holds the next ones back for a few milliseconds only.
     """
 
     def __init__(self) -> None:
-        self._queued: deque[Callable[[], None]] = deque()
-        self._is_scheduled = False
+        self._queued: deque[StartAnswer] = deque()
+        self._server: asyncio.Task[None] | None = None
 
     def __len__(self) -> int:
         """How many have not been started."""
         return len(self._queued)
 
-    def put(self, start: Callable[[], None]) -> None:
-        """Has `start` called soon, after those queued before it. It must not raise."""
+    def put(self, start: StartAnswer) -> None:
+        """Has `start` called soon, after those queued before it; it returns the task that answers. It must not raise."""
         self._queued.append(start)
-        if not self._is_scheduled:
-            self._is_scheduled = True
-            asyncio.get_running_loop().call_soon(self._start_some)
+        if self._server is None:
+            self._server = asyncio.get_running_loop().create_task(self._serve())
 
-    def _start_some(self) -> None:
-        for _ in range(min(_AT_ONCE, len(self._queued))):
-            self._queued.popleft()()
-        self._is_scheduled = bool(self._queued)
-        if self._is_scheduled:
-            asyncio.get_running_loop().call_soon(self._start_some)
+    async def _serve(self) -> None:
+        try:
+            while self._queued:
+                started = [self._queued.popleft()() for _ in range(min(_AT_ONCE, len(self._queued)))]
+                await asyncio.wait(started, timeout=_PATIENCE_S)
+        finally:
+            self._server = None

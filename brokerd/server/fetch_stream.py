@@ -87,8 +87,9 @@ class FetchStream:
         parked_from_ns = stopwatch_ns()
         answered = self._answered = loop.create_future()
 
-        def start_answer() -> None:
+        def start_answer() -> asyncio.Task[None]:
             self._answering = loop.create_task(self._answer_parked(params, answered, received_ns, parked_from_ns))
+            return self._answering
 
         operation = DelayedFetch(
             self._broker.clock.monotonic_ms() + params.max_wait_ms,

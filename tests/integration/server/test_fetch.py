@@ -148,6 +148,8 @@ def test_a_parked_fetch_wakes_when_its_data_is_durable_and_not_before(
         assert client.producer().produce(tp, values_batch(tp), acks=1).base_offset == 0
         gate.wait_until_reached()
         assert parked(running) == 1, "appended, but not durable"
+        head, (batches,) = client.fetcher().fetch({tp: 0}, isolation_level=isolation_level)
+        assert (head.results[0].high_watermark, batches) == (0, []), "nor is it read by a fetch that does not wait"
     _, (batches,) = fetcher.answer()
     assert base_offsets(batches) == [0]
     assert parked(running) == 0

@@ -72,22 +72,56 @@ def test_a_waiter_that_is_cancelled_is_gone_and_one_whose_turn_had_come_passes_i
     asyncio.run(scenario())
 
 
-def test_answers_are_started_in_order_and_a_few_at_a_time() -> None:
+def test_answers_are_started_in_order_and_the_next_few_when_those_are_out() -> None:
     async def scenario() -> None:
         queue = AnswerQueue()
         started: list[int] = []
+        under_way: set[int] = set()
+        most = 0
+        done = asyncio.Event()
+
+        async def answer(number: int) -> None:
+            nonlocal most
+            started.append(number)
+            under_way.add(number)
+            most = max(most, len(under_way))
+            await turns(3)
+            under_way.discard(number)
+            if number == 99:
+                done.set()
+
         for number in range(100):
-            queue.put(lambda number=number: started.append(number))  # type: ignore[misc]
-        per_turn = []
-        while len(started) < 100:
-            before = len(started)
-            await asyncio.sleep(0)
-            per_turn.append(len(started) - before)
+            queue.put(lambda number=number: asyncio.create_task(answer(number)))  # type: ignore[misc]
+        async with asyncio.timeout(10):
+            await done.wait()
         assert started == list(range(100))
-        assert max(per_turn) <= 32
+        assert most <= 16
         assert len(queue) == 0
-        queue.put(lambda: started.append(100))
-        await turns()
-        assert started[-1] == 100
+        done.clear()
+        queue.put(lambda: asyncio.create_task(answer(99)))
+        async with asyncio.timeout(10):
+            await done.wait()
+
+    asyncio.run(scenario())
+
+
+def test_an_answer_that_is_stuck_holds_nobody_else_up() -> None:
+    async def scenario() -> None:
+        queue = AnswerQueue()
+        never = asyncio.Event()
+        done = asyncio.Event()
+
+        async def stuck() -> None:
+            await never.wait()
+
+        async def last() -> None:
+            done.set()
+
+        for _ in range(50):
+            queue.put(lambda: asyncio.create_task(stuck()))
+        queue.put(lambda: asyncio.create_task(last()))
+        async with asyncio.timeout(10):
+            await done.wait()
+        never.set()
 
     asyncio.run(scenario())
