@@ -16,6 +16,8 @@ from brokerd.errors import AuthenticationError, ConfigError
 from brokerd.wire.channel import CHANNEL_ARGUMENTS
 
 _CONNECT_FAILED = "failed to connect to all addresses"
+# As gRPC up to 1.80 and after it says that the certificate is for another name.
+_WRONG_NAME = ("is not in peer certificate", "Hostname Verification Check failed")
 _NO_METADATA: tuple[tuple[str, str], ...] = ()
 
 
@@ -60,12 +62,12 @@ class ClientSecurity:
                 "has a certificate that has expired (or this machine's clock is wrong): renew the broker's ssl.certificate.file"
             )
         elif "CERTIFICATE_VERIFY_FAILED" in details:
-            reason = details.rpartition("CERTIFICATE_VERIFY_FAILED: ")[2][:60]
+            reason = details.rpartition("CERTIFICATE_VERIFY_FAILED: ")[2][:60].partition(":")[0]
             problem = (
                 f"has a certificate that this client does not trust ({reason}): set ssl.ca.file to the certificate of the "
                 "authority that signed it"
             )
-        elif "is not in peer certificate" in details:
+        elif any(text in details for text in _WRONG_NAME):
             problem = (
                 "has a certificate for other names: use one of its names in bootstrap.servers and in the broker's "
                 "advertised.host, or have this name added to the certificate"
