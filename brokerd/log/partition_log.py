@@ -129,11 +129,13 @@ class PartitionLog:
 
     @property
     def last_stable_offset(self) -> int:
-        """End of what is decided: below it no damage and no open transaction."""
-        limits = [damaged.first_offset for damaged in self._reader.damaged]
-        if self._open_transactions_from is not None:
-            limits.append(self._open_transactions_from)
-        return max(min([self.high_watermark, *limits]), self.log_start_offset)
+        """End of what is decided: below it no open transaction.
+
+        It does not stop at damage. There it would tell a reader "nothing yet", for ever and in silence, and a batch read that
+        the log ends there; so readers go on to the damaged range and are refused it.
+        """
+        end = self.high_watermark if self._open_transactions_from is None else self._open_transactions_from
+        return max(min(self.high_watermark, end), self.log_start_offset)
 
     @property
     def size_bytes(self) -> int:
@@ -423,7 +425,8 @@ class PartitionLog:
         """The log start that retention by time and size asks for: a segment's base offset, or the present log start."""
         start = self.log_start_offset
         size = self.size_bytes
-        limit = self.last_stable_offset
+        # Neither what is undecided nor damage, nor anything above it, is taken away.
+        limit = min([self.last_stable_offset, *(damaged.first_offset for damaged in self._reader.damaged)])
         for segment, successor in zip(self.segments, self.segments[1:], strict=False):
             is_old = self.config.retention_ms >= 0 and now_wall_ms - segment.max_append_timestamp > self.config.retention_ms
             is_excess = self.config.retention_bytes >= 0 and size - segment.size_bytes >= self.config.retention_bytes

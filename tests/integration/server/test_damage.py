@@ -1,0 +1,91 @@
+"""Damage as readers meet it: never in silence. What lies before and behind it is served, the range itself is refused."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from brokerd.client.blocking import BlockingClient
+from brokerd.client.fetcher import PartitionFetcher
+from brokerd.client.offsets import OffsetSpec
+from brokerd.client.positions import FetchRange
+from brokerd.config.client import ConsumerConfig
+from brokerd.errors import ErrorCode, LogDamagedError
+from brokerd.ids import TopicIdPartition
+from tests.support.daemon import running_daemon
+from tests.support.files import MemoryFiles
+from tests.support.raw_client import RawClient, values_batch
+
+BATCHES = 10
+DAMAGED = 4
+ISOLATION = {"read_uncommitted": 0, "read_committed": 1}
+LONG_MS = 60_000
+
+
+def _write(data_dir: Path, files: MemoryFiles) -> TopicIdPartition:
+    """A topic of ten batches, one record each."""
+    with running_daemon(data_dir, files=files) as running, RawClient(running.address) as client:
+        (tp,) = client.create_topic()
+        producer = client.producer()
+        for _ in range(BATCHES):
+            producer.produce(tp, values_batch(tp))
+    return tp
+
+
+def _rot(files: MemoryFiles, *, is_found_at_start: bool) -> None:
+    """Changes a bit in the header of one batch; without the mark of the clean stop the next start finds it, else a reader."""
+    path = next(path for path in files.paths() if path.endswith(".log"))
+    files.flip_bit(path, (len(files.read_file(path)) // BATCHES * DAMAGED + 20) * 8)
+    if is_found_at_start:
+        files.remove_file("clean-shutdown")
+
+
+@pytest.mark.parametrize("isolation", sorted(ISOLATION))
+@pytest.mark.parametrize("is_found_at_start", [True, False])
+def test_damage_is_told_and_all_around_it_is_read(
+    isolation: str, is_found_at_start: bool, tmp_path: Path, files: MemoryFiles
+) -> None:
+    tp = _write(tmp_path, files)
+    _rot(files, is_found_at_start=is_found_at_start)
+    with running_daemon(tmp_path, files=files) as running, RawClient(running.address) as client:
+        fetcher = client.fetcher()
+        for offset in range(BATCHES):
+            head, (batches,) = fetcher.fetch({tp: offset}, max_wait_ms=LONG_MS, isolation_level=ISOLATION[isolation])
+            result = head.results[0]
+            if offset == DAMAGED:
+                assert int(result.error.code) == ErrorCode.LOG_DAMAGED
+                assert f"offsets {DAMAGED} to {DAMAGED} " in result.error.message
+            else:
+                until = DAMAGED if offset < DAMAGED else BATCHES
+                assert not result.HasField("error")
+                assert [batch.header.base_offset for batch in batches] == list(range(offset, until))
+            assert (result.last_stable_offset, result.high_watermark) == (BATCHES, BATCHES)
+
+
+@pytest.mark.parametrize("isolation", sorted(ISOLATION))
+@pytest.mark.parametrize("is_found_at_start", [True, False])
+def test_the_client_meets_damage_as_an_error_and_sees_the_whole_log(
+    isolation: str, is_found_at_start: bool, tmp_path: Path, files: MemoryFiles
+) -> None:
+    tp = _write(tmp_path, files)
+    _rot(files, is_found_at_start=is_found_at_start)
+    with running_daemon(tmp_path, files=files) as running:
+        config = ConsumerConfig(bootstrap_servers=running.address, isolation_level=isolation)
+        with BlockingClient(config) as client:
+            latest = client.list_offsets({tp: OffsetSpec.LATEST}, isolation)[tp]
+            assert latest.offset == BATCHES  # type: ignore[union-attr]
+            for until in (BATCHES, None):
+                seen: list[int] = []
+                with pytest.raises(LogDamagedError):
+                    _follow(client, FetchRange(tp, 0, until), config, seen)
+                assert seen == list(range(DAMAGED))
+            seen = []
+            _follow(client, FetchRange(tp, DAMAGED + 1, BATCHES), config, seen)
+            assert seen == list(range(DAMAGED + 1, BATCHES))
+
+
+def _follow(client: BlockingClient, asked: FetchRange, config: ConsumerConfig, seen: list[int]) -> None:
+    with PartitionFetcher(client, [asked], config) as fetcher:
+        for fetched in fetcher:
+            seen += fetched.offsets.to_pylist()
