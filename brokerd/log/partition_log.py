@@ -268,7 +268,6 @@ class PartitionLog:
         )
         segment.create()
         self._sealed.append(SealedSegment(active, self.snapshot_body()))
-        self.snapshot_offsets.append(self.log_end_offset)
         self._reader.segments = (*self.segments, segment)
         return segment
 
@@ -310,8 +309,11 @@ class PartitionLog:
     def complete_flush(self, task: FlushTask) -> bool:
         """After `task.run()` returned. True if the high watermark moved."""
         self._end_flush(task)
-        if task.derived_error is not None:
+        if task.derived_error is None:
+            self.snapshot_offsets.extend(sealed.segment.next_offset for sealed in task.sealed)
+        else:
             self._epochs_to_write = True
+            self._sealed = [*task.sealed, *self._sealed]  # the next flush tries again; retention waits for it
             logger.warning(
                 "%s: could not write index or snapshot (%s); a restart reads more of the log instead", self.name, task.derived_error
             )
@@ -441,15 +443,23 @@ class PartitionLog:
         removed = 0
         while len(self.segments) > 1 and self.segments[1].base_offset <= self.log_start_offset and not self._is_stopped():
             oldest = self.segments[0]
-            if oldest.dirty_handle is not None or any(sealed.segment is oldest for sealed in self._sealed):
+            if oldest.dirty_handle is not None or self._is_unsettled(oldest):
                 break
             self._reader.segments = self.segments[1:]
             oldest.remove()
             removed += 1
         if removed:
+            # What lies below the first segment needs no check any more, and its snapshot is what is left of that.
+            self.recovery_point = max(self.recovery_point, self.segments[0].base_offset)
+            self._resources.moved.add(self)
             self._reader.forget_hints()
             self._resources.files.sync_dir(self.tp.directory_name)
         return removed
+
+    def _is_unsettled(self, segment: Segment) -> bool:
+        """True until the producer state at the segment's end is on the disk; it must outlive the segment."""
+        task = self._flush_under_way
+        return any(sealed.segment is segment for sealed in (*self._sealed, *(task.sealed if task is not None else ())))
 
     def _is_stopped(self) -> bool:
         return bool(self.is_deleted or self._failure or self._reader.damaged or self._read_only_reason)

@@ -140,11 +140,15 @@ class PartitionRecovery:
     # Step 4
 
     def _choose_snapshot(self, offsets: list[int], is_clean: bool) -> Snapshot | None:
-        """The newest one that can be believed: whole, of this log, at or below the recovery point, consistent with the epochs."""
+        """The newest one that can be believed: whole, of this log, consistent with the epochs, at or below the recovery point or
+        where the log begins now: that one was synced with the roll, and what it says of the segments before is nowhere else.
+        """
         if is_clean and self._given.clean is not None:
             limit = self._given.clean.log_end_offset
         else:
             limit = self._given.checkpoint.recovery_point
+            if self._first_offset() <= self._given.checkpoint.log_start_offset:
+                limit = max(limit, self._first_offset())
         known = read_leader_epochs(self._files, self._directory, self._seed)
         for offset in reversed(offsets):
             if self._first_offset() <= offset <= limit:

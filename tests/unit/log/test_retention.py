@@ -2,22 +2,38 @@
 
 from __future__ import annotations
 
+import contextlib
+import errno
+import random
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 
 from brokerd.errors import LogDamagedError
+from brokerd.ids import ProducerIdAndEpoch
 from brokerd.log.partition_log import PartitionLog
 from tests.support.build import append, first_log, open_manager
 from tests.support.clock import START_WALL_MS
 from tests.support.files import MemoryFiles
 
 SETTINGS: dict[str, Any] = {"log_segment_bytes": 4_096}
+EARLY, LATE = ProducerIdAndEpoch(7, 0), ProducerIdAndEpoch(8, 0)
 
 
 @pytest.fixture
 def files() -> MemoryFiles:
     return MemoryFiles()
+
+
+def _failing(operation: str, part: str, code: int = errno.EIO) -> Callable[[str, str], None]:
+    """A hook that fails an operation on paths that hold `part`."""
+
+    def hook(called: str, path: str) -> None:
+        if called == operation and part in path:
+            raise OSError(code, errno.errorcode[code])
+
+    return hook
 
 
 def _fill(log: PartitionLog, count: int = 60) -> None:
@@ -39,3 +55,45 @@ def test_nothing_at_or_above_damage_is_retired(files: MemoryFiles) -> None:
     assert log.retained_from(START_WALL_MS) == damaged.base_offset
     assert manager.retention_pass(START_WALL_MS) == 0
     assert log.last_stable_offset == log.high_watermark == 60
+
+
+@pytest.mark.parametrize("by", ["delete_records", "retention"])
+@pytest.mark.parametrize("ending", ["killed", "power cut", "killed before the removal"])
+def test_producer_state_outlives_the_records(files: MemoryFiles, by: str, ending: str) -> None:
+    settings = SETTINGS | ({"log_retention_bytes": 4_096} if by == "retention" else {})
+    manager, _ = open_manager(files, **settings)
+    log = first_log(manager)
+    append(log, b"first", producer=EARLY, sequence=0)
+    _fill(log)
+    manager.write_checkpoint()
+    if ending == "killed before the removal":
+        files.hook = _failing("unlink", "-0/")
+    if by == "delete_records":
+        log.delete_records(-1)
+    with contextlib.suppress(OSError):
+        manager.retention_pass(START_WALL_MS)
+    assert log.log_start_offset > 0
+    files.power_cut(random.Random(1)) if ending == "power cut" else files.kill()
+    log = first_log(open_manager(files, **settings)[0])
+    assert log.segments[0].base_offset > 0
+    end = log.log_end_offset
+    assert append(log, b"first", producer=EARLY, sequence=0) == 0, "a repeated batch is answered as its first append"
+    assert log.log_end_offset == end
+    assert append(log, b"next", producer=EARLY, sequence=1) == end
+
+
+def test_a_segment_waits_for_the_snapshot_at_its_end(files: MemoryFiles) -> None:
+    manager, _ = open_manager(files, **SETTINGS)
+    log = first_log(manager)
+    append(log, b"first", producer=EARLY, sequence=0)
+    files.hook = _failing("create", ".snapshot.tmp")
+    _fill(log)
+    log.delete_records(-1)
+    assert manager.retention_pass(START_WALL_MS) == 0
+    files.hook = None
+    append(log, b"another flush", producer=LATE, sequence=0)
+    log.flush()
+    assert manager.retention_pass(START_WALL_MS) > 2
+    files.kill()
+    log = first_log(open_manager(files, **SETTINGS)[0])
+    assert append(log, b"first", producer=EARLY, sequence=0) == 0
