@@ -18,18 +18,17 @@ import numpy as np
 import pyarrow as pa
 
 from brokerd.clock import Clock, SystemClock
-from brokerd.config.client import ProducerConfig, check_producer, producer_config
+from brokerd.config.client import ProducerConfig
 from brokerd.errors import (
     BrokerdError,
     BrokerUnreachableError,
     BufferExhaustedError,
-    ConfigError,
     ForkedProducerError,
     ProducerClosedError,
     UnknownTopicOrPartitionError,
 )
 from brokerd.ids import TopicPartition
-from brokerd.producer import columns
+from brokerd.producer import arguments, columns
 from brokerd.producer.accumulator import NEVER_MS
 from brokerd.producer.core import DeliveredTotals, ProducerCore
 from brokerd.producer.futures import BatchFuture, Placement, RecordFuture, Segment
@@ -39,8 +38,6 @@ from brokerd.producer.sender import Sender, TransportFactory
 from brokerd.producer.staging import CHUNK_BYTES_MAX, CHUNK_RECORDS_MAX, RECORD_OVERHEAD_BYTES, Headers, StagedChunk
 from brokerd.producer.sticky import StickyPartitioner
 from brokerd.producer.transport import TopicView
-
-TIMESTAMP_MS_MAX = (2**63 - 1) // 1000
 
 
 class Producer:
@@ -59,7 +56,7 @@ class Producer:
         clock: Clock | None = None,
         **settings: object,
     ) -> None:
-        self.config = _config(config, settings)
+        self.config = arguments.config_of(config, settings)
         self._clock: Clock = clock if clock is not None else SystemClock()
         self._wall_ms = self._clock.wall_ms
         self._rng = random.Random(os.urandom(16))  # noqa: S311 (jitter and sticky partitions)
@@ -106,16 +103,16 @@ class Producer:
         ProducerClosedError after close or a final failure; ValueError and TypeError for what can not be sent.
         """
         if type(value) is not bytes and value is not None:
-            value = _to_bytes(value, "value")
+            value = arguments.to_bytes(value, "value")
         if type(key) is not bytes and key is not None:
-            key = _to_bytes(key, "key")
+            key = arguments.to_bytes(key, "key")
         size = (len(value) if value else 0) + (len(key) if key else 0) + RECORD_OVERHEAD_BYTES
         if headers is not None:
-            headers, headers_size = _checked_headers(headers)
+            headers, headers_size = arguments.checked_headers(headers)
             size += headers_size
         if timestamp is None:
             timestamp = self._wall_ms()
-        elif not 0 <= timestamp <= TIMESTAMP_MS_MAX:
+        elif not 0 <= timestamp <= arguments.TIMESTAMP_MS_MAX:
             raise ValueError(f"timestamp {timestamp} is out of range: milliseconds since 1970-01-01 UTC")
         with self._lock:
             chunk = self._chunks.get(topic)
@@ -444,34 +441,6 @@ class Producer:
         self._refusal = ForkedProducerError(
             "this producer was made before the process was forked and works in the parent only: make one per process"
         )
-
-
-def _config(config: Mapping[str, object] | ProducerConfig | None, settings: Mapping[str, object]) -> ProducerConfig:
-    given = {name.replace("_", "."): value for name, value in settings.items()}
-    if isinstance(config, ProducerConfig):
-        if given:
-            raise ConfigError("settings by keyword go with a mapping, not with a ProducerConfig")
-        check_producer(config)
-        return config
-    return producer_config({**(config or {}), **given})
-
-
-def _to_bytes(data: object, name: str) -> bytes:
-    if isinstance(data, str):
-        return data.encode()
-    if isinstance(data, (bytes, bytearray, memoryview)):
-        return bytes(data)
-    raise TypeError(f"{name} must be bytes, text or None, not {type(data).__name__}: serialize it first")
-
-
-def _checked_headers(headers: Headers | Mapping[str, bytes]) -> tuple[Headers, int]:
-    pairs = list(headers.items() if isinstance(headers, Mapping) else headers)
-    size = 0
-    for key, value in pairs:
-        if not isinstance(key, str) or not (value is None or isinstance(value, bytes)):
-            raise TypeError(f"a header is (text, bytes), not ({type(key).__name__}, {type(value).__name__})")
-        size += len(key) * 4 + len(value or b"") + 24
-    return pairs, size
 
 
 _LIVING: weakref.WeakSet[Producer] = weakref.WeakSet()

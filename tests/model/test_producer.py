@@ -6,7 +6,8 @@ from __future__ import annotations
 import pytest
 
 from tests.model.test_producer_mutants import MUTANTS
-from tests.support.producer_simulation import Simulation, failure_of, report, run_seed, schedule, shrink
+from tests.support.producer_schedules import failure_of, report, run_seed, schedule, shrink
+from tests.support.producer_simulation import Simulation
 from tests.support.scale import TEST_SCALE
 
 SCHEDULES = 5_000 * TEST_SCALE

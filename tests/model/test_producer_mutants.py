@@ -16,7 +16,7 @@ from brokerd.producer.idempotence import IdempotenceState
 from brokerd.producer.memory import BufferPool
 from brokerd.producer.producer_batch import ProducerBatch
 from tests.support.producer_scenarios import assert_nobody_starves
-from tests.support.producer_simulation import run_seed
+from tests.support.producer_schedules import run_seed
 
 SEEDS_MAX = 4_000
 FAIRNESS = -1

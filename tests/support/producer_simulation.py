@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import random
 from collections import deque
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -477,97 +476,3 @@ class Simulation:
                 self.expect(at_offset == [number], f"record {number} is not at its offset {offset}")
         elif "they are not in the log" in str(error) or (isinstance(error, WireError) and error.fate is Fate.NOT_APPENDED):
             self.expect(not is_there, f"record {number} of partition {partition} is in the log, its error says it is not")
-
-
-def schedule(seed: int, length: int = 45) -> tuple[dict[str, Any], list[Op]]:
-    """Settings and operations for a seed."""
-    rng = random.Random(seed)
-    settings: dict[str, Any] = {
-        "max.in.flight.batches.per.partition": rng.choice((1, 5)),
-        "linger.ms": rng.choice((0, 5)),
-        "max.in.flight.requests.per.connection": rng.choice((1, 5, 5)),
-        "start": rng.choice(("fresh", "fresh", "wrap", "last epoch")),
-    }
-    kinds: dict[str, tuple[float, Callable[[], tuple[Any, ...]]]] = {
-        "append": (14, lambda: (rng.randrange(3), rng.randint(1, 4))),
-        "tick": (8, lambda: (rng.choice((1, 5, 20, 50, 120, 450)),)),
-        "request": (16, lambda: (rng.randrange(4),)),
-        "answer": (14, lambda: (rng.randrange(4), rng.choice((1, 1, 1, 2)))),
-        "open": (8, lambda: (rng.randrange(4),)),
-        "call": (8, lambda: (rng.randrange(3), rng.random() < 0.85)),
-    }
-    faults: dict[str, tuple[float, Callable[[], tuple[Any, ...]]]] = {
-        "request_error": (4, lambda: (rng.randrange(4), rng.randrange(len(ERRORS)), rng.random() < 0.6, rng.random() < 0.1)),
-        "cut": (4, lambda: (rng.randrange(4),)),
-        "drop_request": (2, lambda: (rng.randrange(4),)),
-        "drop_answer": (2, lambda: (rng.randrange(4),)),
-        "swap": (1, lambda: (rng.randrange(4),)),
-        "throttle": (2, lambda: (rng.randrange(4), rng.choice((10, 100, 300)))),
-        "leader": (2, lambda: (rng.randrange(3), rng.choice((-1, 0, 1)))),
-        "forget": (1, lambda: (rng.randrange(3),)),
-        "flush": (2, tuple),
-        "abort": (0.3, tuple),
-        "expire": (0.7, tuple),
-    }
-    if rng.random() < 0.8:
-        # Most schedules know only some faults: a combination of few goes deeper than a soup of all.
-        faults = {name: faults[name] for name in rng.sample(sorted(faults), rng.randint(1, 5))}
-    kinds |= faults
-    names = list(kinds)
-    weights = [kinds[name][0] for name in names]
-    ops: list[Op] = [("call", 0), ("append", 0, 1), ("call", 0), ("call", 0), ("tick", 5), ("open", 0)]
-    for name in rng.choices(names, weights, k=length):
-        arguments = kinds[name][1]()
-        if name == "request_error":
-            ops.append(("request", *arguments))
-        elif name == "expire":
-            ops += [("tick", 1_400), ("tick", 1_700)]
-        else:
-            ops.append((name, *arguments))
-    return settings, ops
-
-
-def run_seed(seed: int) -> None:
-    """One schedule from its seed."""
-    settings, ops = schedule(seed)
-    Simulation(seed, **settings).run(ops)
-
-
-def report(seed: int) -> str:
-    """For people: a failing seed's schedule, shrunk, and what happened in it."""
-    settings, ops = schedule(seed)
-    small = shrink(seed, settings, ops)
-    simulation = Simulation(seed, **settings)
-    simulation.trace = []
-    try:
-        simulation.run(small)
-    except Exception as error:
-        lines = [f"seed {seed}, settings {settings}", f"operations {small}", *simulation.trace, f"{type(error).__name__}: {error}"]
-        return "\n".join(lines)
-    return f"seed {seed} does not fail any more"
-
-
-def failure_of(seed: int, settings: dict[str, Any], ops: list[Op]) -> Exception | None:
-    """What a schedule breaks, or None."""
-    try:
-        Simulation(seed, **settings).run(ops)
-    except Exception as error:
-        return error
-    return None
-
-
-def shrink(seed: int, settings: dict[str, Any], ops: list[Op]) -> list[Op]:
-    """A small part of a failing schedule that still fails: leaves out halves, quarters, ..., single operations."""
-    size = max(1, len(ops) // 2)
-    while True:
-        at = 0
-        before = len(ops)
-        while at < len(ops):
-            candidate = ops[:at] + ops[at + size :]
-            if failure_of(seed, settings, candidate) is not None:
-                ops = candidate
-            else:
-                at += size
-        if size == 1 and len(ops) == before:
-            return ops
-        size = max(1, size // 2)

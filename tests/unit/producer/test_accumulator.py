@@ -1,0 +1,158 @@
+"""Queues, memory and metrics, each by itself. Delivery as a whole is in tests/model."""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+import pytest
+
+from brokerd.config.client import ProducerConfig
+from brokerd.config.settings import from_mapping
+from brokerd.ids import TopicPartition
+from brokerd.producer.accumulator import NEVER_MS, RecordAccumulator
+from brokerd.producer.backoff import backoff_ms
+from brokerd.producer.memory import BufferPool
+from brokerd.producer.metrics import WINDOW_MS, WindowedStat
+from brokerd.producer.producer_batch import Piece, ProducerBatch
+
+TP = TopicPartition("t", 0)
+OTHER = TopicPartition("t", 1)
+
+
+def accumulator(**settings: Any) -> RecordAccumulator:
+    config = from_mapping(ProducerConfig, {"batch.size": 100, "linger.ms": 5, "max.request.size": 1_000} | settings)
+    return RecordAccumulator(config, None, BufferPool(1_000))
+
+
+def append(queue: RecordAccumulator, tp: TopicPartition = TP, size: int = 40, now_ms: int = 0) -> ProducerBatch:
+    assert queue.pool.try_allocate(size)
+    return queue.append(tp, Piece([], 1, size, 0), now_ms).batch
+
+
+def leader(_tp: TopicPartition) -> int:
+    return 0
+
+
+def test_a_batch_closes_when_the_next_piece_does_not_fit() -> None:
+    queue = accumulator()
+    first, second, third = append(queue), append(queue), append(queue)
+    assert first is second is not third
+    assert (first.is_closed, third.is_closed) == (True, False)
+    assert append(queue, size=500).size_bytes == 500  # larger than a batch: one of its own
+    assert append(queue).size_bytes == 40
+
+
+def test_ready_for_each_reason_and_for_no_other() -> None:
+    assert accumulator().ready(leader, 0) == (set(), NEVER_MS, set())
+    queue = accumulator()
+    append(queue)
+    assert queue.ready(leader, 4) == (set(), 5, set())
+    assert queue.ready(leader, 5).nodes == {0}  # linger
+    assert queue.ready(lambda _tp: -1, 5) == (set(), NEVER_MS, {"t"})
+    append(queue, size=60, now_ms=4)
+    assert queue.ready(leader, 4).nodes == {0}  # full
+
+    queue = accumulator()
+    append(queue)
+    waiter = queue.pool.enqueue(5_000)
+    assert queue.ready(leader, 0).nodes == {0}  # memory exhausted
+    queue.pool.cancel(waiter)
+    assert queue.ready(leader, 0).nodes == set()
+    queue.begin_flush()
+    assert queue.ready(leader, 0).nodes == {0}  # flushed
+    append(queue, OTHER)
+    assert queue.drain(0, leader, 0)[0].tp == TP  # what came after the flush began still lingers
+    assert queue.ready(leader, 0) == (set(), 5, set())
+    queue.close()
+    assert queue.ready(leader, 0).nodes == {0}  # closing
+
+
+def test_muted_throttled_and_backing_off_are_not_ready() -> None:
+    queue = accumulator(**{"linger.ms": 0})
+    append(queue)
+    (batch,) = queue.drain(0, leader, 0)
+    append(queue)
+    assert queue.ready(leader, 9) == (set(), NEVER_MS, set())  # muted
+    batch.is_in_flight = False
+    queue.unmute(TP, 20)
+    assert queue.ready(leader, 9) == (set(), 20, set())  # throttled
+    queue.reenqueue(batch, 50)
+    assert queue.ready(leader, 20) == (set(), 50, set())  # backing off, and what is behind it waits
+    assert queue.drain(0, leader, 50) == [batch]
+
+
+def test_a_request_holds_one_batch_a_partition_and_a_large_one_goes_alone() -> None:
+    queue = accumulator(**{"linger.ms": 0, "max.request.size": 500})
+    for tp in (TP, TP, OTHER):
+        append(queue, tp, size=100)
+    assert [batch.tp for batch in queue.drain(0, leader, 0)] == [TP]
+    assert [batch.tp for batch in queue.drain(0, leader, 0)] == [OTHER]
+    assert queue.drain(0, leader, 0) == []
+    queue = accumulator(**{"linger.ms": 0, "max.request.size": 500})
+    append(queue, TP, size=900)
+    append(queue, OTHER, size=10)
+    assert [batch.size_bytes for batch in queue.drain(0, leader, 0)] == [900]
+
+
+def test_a_retry_goes_back_to_the_head() -> None:
+    queue = accumulator(**{"linger.ms": 0})
+    first = append(queue)
+    queue.drain(0, leader, 0)
+    second = append(queue)
+    first.is_in_flight = False
+    queue.unmute(TP, 0)
+    queue.reenqueue(first, 0)
+    assert list(queue.queued(TP)) == [first, second]
+
+
+def test_memory_is_given_in_the_order_of_asking() -> None:
+    pool = BufferPool(100)
+    assert pool.try_allocate(80)
+    large, small = pool.enqueue(50), pool.enqueue(10)
+    assert not pool.try_allocate(10)  # would fit, but others were first
+    assert (large.is_granted, small.is_granted) == (False, False)
+    pool.cancel(large)
+    assert small.is_granted
+    pool.release(90)
+    assert pool.used_bytes == 0
+    assert pool.try_allocate(1_000)  # an empty buffer admits anything, once
+    late = pool.enqueue(1)
+    assert (pool.available_bytes, pool.is_exhausted) == (0, True)
+    pool.release(1_000)
+    assert late.is_granted
+    pool.cancel(late)
+    assert pool.used_bytes == 0
+    with pytest.raises(AssertionError):
+        pool.release(1)
+
+
+def test_backoff_doubles_to_its_limit_with_jitter() -> None:
+    rng = random.Random(1)
+    for failures, expected in ((1, 100), (2, 200), (4, 800), (5, 1_000), (500, 1_000)):
+        waits = [backoff_ms(100, 1_000, failures, rng) for _ in range(200)]
+        assert expected * 0.8 <= min(waits) < max(waits) <= expected * 1.2
+    assert backoff_ms(0, 0, 3, rng) == 0
+
+
+def test_metrics_forget_after_two_windows() -> None:
+    stat = WindowedStat(0)
+    stat.record(10, 0)
+    stat.record(30, 1_000)
+    assert (stat.average(1_000), stat.maximum(1_000)) == (20, 30)
+    assert stat.rate(1_000) == pytest.approx(40 / 30)
+    assert stat.maximum(WINDOW_MS) == 30
+    assert stat.rate(WINDOW_MS * 3 // 2) == pytest.approx(40 / 45)
+    assert stat.maximum(WINDOW_MS * 2) == 0
+    assert stat.average(WINDOW_MS * 100) == 0
+
+
+def test_a_batch_ends_once_except_for_late_answers() -> None:
+    batch = ProducerBatch(TP, 0)
+    assert batch.complete(7, 1)
+    with pytest.raises(AssertionError):
+        batch.complete(7, 1)
+    given_up = ProducerBatch(TP, 0)
+    assert given_up.fail(TimeoutError, is_given_up=True)  # type: ignore[arg-type]
+    assert not given_up.complete(7, 1)
+    assert given_up.base_offset == -1
