@@ -44,14 +44,15 @@ from brokerd.log.open_files import OpenFiles
 from brokerd.log.partition_directories import create_directories, discard_directories, remove_directory, remove_leftovers
 from brokerd.log.partition_log import LogResources, PartitionLog
 from brokerd.log.recovery import PartitionRecovery, RecoveryInput
-from brokerd.log.snapshots import remove_snapshot, write_snapshot
+from brokerd.log.retention import retire, roll_expired
+from brokerd.log.snapshots import write_snapshot
+from brokerd.log.steps import Steps, run_here
 from brokerd.log.topic_store import Topic, TopicStore
 
 logger = logging.getLogger(__name__)
 
 _NO_CHECKPOINT = "the checkpoint of the data directory is missing or damaged; `brokerd doctor` tells what to do"
 _CLOCK_SLACK_MS = 300_000
-_SNAPSHOTS_KEPT = 2
 
 
 class RecoveryReport(NamedTuple):
@@ -373,30 +374,22 @@ class LogManager:
             raise StorageError(f"no producer id could be made ({error.strerror})", retry_after_ms=200) from error
 
     def retention_pass(self, now_wall_ms: int) -> int:
-        """Removes segments that retention or delete_records gave up; returns how many. Raises OSError."""
+        """Removes segments that retention or delete_records gave up, waiting for the disk; returns how many. Raises OSError."""
+        for log in self.roll_expired(now_wall_ms):
+            with contextlib.suppress(OSError):  # that log has stopped, which says it to whoever appends
+                log.flush()
+        return run_here(self.retire(now_wall_ms))
+
+    def roll_expired(self, now_wall_ms: int) -> list[PartitionLog]:
+        """The first half of retention: closes last segments that have expired. Their logs are to be flushed before `retire`."""
+        return [] if self._read_only_reason else roll_expired(self._logs.values(), self._believed_wall_ms(now_wall_ms))
+
+    def retire(self, now_wall_ms: int) -> Steps[int]:
+        """The second half: moves log starts, and removes segments; returns how many. Raises OSError."""
         if self._read_only_reason:
             return 0
         now = self._believed_wall_ms(now_wall_ms)
-        before = {}
-        for log in self._logs.values():
-            if log.damage is None and log.failure is None:
-                log.roll_if_expired(now)
-                start = log.retained_from(now)
-                if start != log.log_start_offset:
-                    before[log] = log.log_start_offset
-                    log.set_log_start(start)
-        if before:
-            try:
-                self.write_checkpoint()
-            except OSError:
-                for log, start in before.items():
-                    log.set_log_start(start)
-                raise
-        removed = 0
-        for log in self._logs.values():
-            removed += log.remove_segments_below_start()
-            self._remove_old_snapshots(log)
-        return removed
+        return (yield from retire(self.partitions(), self._files, self._checkpoint, lambda: self._checkpoint_now().run, now))
 
     def expire_producers(self, now_wall_ms: int) -> int:
         """Forgets producers silent for producer.id.expiration.ms; returns how many."""
@@ -408,14 +401,6 @@ class LogManager:
         moved = self._clock.monotonic_ms() - self._opened_ms
         return min(now_wall_ms, self._opened_wall_ms + moved + _CLOCK_SLACK_MS)
 
-    def _remove_old_snapshots(self, log: PartitionLog) -> None:
-        """Keeps the newest two that a restart would believe, and all above them."""
-        entry = self._checkpoint.written.get(log.tp, NEW_PARTITION)
-        believed = [offset for offset in log.snapshot_offsets if offset <= entry.recovery_point]
-        for offset in believed[:-_SNAPSHOTS_KEPT]:
-            remove_snapshot(self._files, log.tp.directory_name, offset)
-            log.snapshot_offsets.remove(offset)
-
     # Checkpoint
 
     def checkpoint_job(self, now_ms: int) -> CheckpointJob | None:
@@ -426,7 +411,7 @@ class LogManager:
         if not self._resources.moved and not self._checkpoint.is_behind:
             return None
         self._checkpoint_at_ms = now_ms
-        return CheckpointJob(self._checkpoint, self._checkpoint.capture(), self._present_entries())
+        return self._checkpoint_now()
 
     def write_checkpoint_if_due(self, now_ms: int) -> bool:
         """As checkpoint_job, at once; True if it was written. Raises OSError."""
@@ -437,7 +422,10 @@ class LogManager:
 
     def write_checkpoint(self) -> None:
         """Writes the checkpoint now. Raises OSError."""
-        self._checkpoint.write(self._present_entries(), self._checkpoint.capture())
+        self._checkpoint_now().run()
+
+    def _checkpoint_now(self) -> CheckpointJob:
+        return CheckpointJob(self._checkpoint, self._checkpoint.capture(), self._present_entries())
 
     def _present_entries(self) -> dict[TopicIdPartition, CheckpointEntry]:
         """A copy of all entries; only those that moved are made anew."""

@@ -415,13 +415,20 @@ class PartitionLog:
         """Forgets producers silent since before `before_ms`; returns how many."""
         return self._producers.expire(before_ms)
 
-    def roll_if_expired(self, now_wall_ms: int) -> None:
-        """Closes the last segment once all it holds is past retention.ms, so that retention can take it. Raises OSError."""
+    @property
+    def is_retirable(self) -> bool:
+        """True if retention may move its start: nothing is wrong with it."""
+        return not self._is_stopped()
+
+    def roll_if_expired(self, now_wall_ms: int) -> bool:
+        """Closes the last segment once all it holds is past retention.ms, so that retention can take it after the next flush.
+        True if that flush is due. Raises OSError.
+        """
         active = self.segments[-1]
         is_expired = self.config.retention_ms >= 0 and now_wall_ms - active.max_append_timestamp > self.config.retention_ms
-        if active.size_bytes and is_expired and not self.is_dirty and self._flush_under_way is None and not self._is_stopped():
+        if active.size_bytes and is_expired and not self.is_dirty and self._flush_under_way is None:
             self._roll()
-            self.flush()
+        return bool(self._sealed)
 
     def retained_from(self, now_wall_ms: int) -> int:
         """The log start that retention by time and size asks for: a segment's base offset, or the present log start."""
@@ -438,23 +445,25 @@ class PartitionLog:
             start = max(start, successor.base_offset)
         return start
 
-    def remove_segments_below_start(self) -> int:
-        """Removes segments that lie below the log start, once that is in the checkpoint. Returns how many. Raises OSError."""
-        removed = 0
-        while len(self.segments) > 1 and self.segments[1].base_offset <= self.log_start_offset and not self._is_stopped():
-            oldest = self.segments[0]
+    def take_removable(self, durable_start: int) -> list[Segment]:
+        """Segments that lie below the log start, which the checkpoint on the disk has as `durable_start`. They are no longer
+        known here: their files are for the caller to remove.
+        """
+        start = min(self.log_start_offset, durable_start)
+        count = 0
+        while count + 1 < len(self.segments) and self.segments[count + 1].base_offset <= start and not self._is_stopped():
+            oldest = self.segments[count]
             if oldest.dirty_handle is not None or self._is_unsettled(oldest):
                 break
-            self._reader.segments = self.segments[1:]
-            oldest.remove()
-            removed += 1
-        if removed:
+            count += 1
+        removable = list(self.segments[:count])
+        if removable:
+            self._reader.segments = self.segments[count:]
+            self._reader.forget_hints()
             # What lies below the first segment needs no check any more, and its snapshot is what is left of that.
             self.recovery_point = max(self.recovery_point, self.segments[0].base_offset)
             self._resources.moved.add(self)
-            self._reader.forget_hints()
-            self._resources.files.sync_dir(self.tp.directory_name)
-        return removed
+        return removable
 
     def _is_unsettled(self, segment: Segment) -> bool:
         """True until the producer state at the segment's end is on the disk; it must outlive the segment."""

@@ -97,3 +97,54 @@ def test_a_segment_waits_for_the_snapshot_at_its_end(files: MemoryFiles) -> None
     files.kill()
     log = first_log(open_manager(files, **SETTINGS)[0])
     assert append(log, b"first", producer=EARLY, sequence=0) == 0
+
+
+def test_nothing_is_removed_below_a_log_start_that_is_not_durable(files: MemoryFiles) -> None:
+    manager, _ = open_manager(files, **SETTINGS)
+    manager.create_topic("a", 1, {"retention.bytes": "4096"})
+    log = first_log(manager, "a")
+    _fill(log)
+    manager.write_checkpoint()
+    files.hook = _failing("create", "checkpoint")
+    for _ in range(2):
+        with pytest.raises(OSError, match="EIO"):
+            manager.retention_pass(START_WALL_MS)
+        assert (log.log_start_offset, log.segments[0].base_offset) == (0, 0)
+        log.set_log_start(30)  # as if another way had moved it and not written it
+        with pytest.raises(OSError, match="EIO"):
+            manager.retention_pass(START_WALL_MS)
+        assert log.segments[0].base_offset == 0
+        log.set_log_start(0)
+    files.kill()
+    _, report = open_manager(files, **SETTINGS)
+    assert not report.damaged
+
+
+def test_a_log_that_can_not_roll_does_not_hold_up_the_others(files: MemoryFiles) -> None:
+    manager, _ = open_manager(files, **SETTINGS)
+    manager.create_topic("a", 1, {"retention.ms": "1000"})
+    manager.create_topic("b", 1, {"retention.bytes": "4096"})
+    stuck, other = first_log(manager, "a"), first_log(manager, "b")
+    append(stuck, b"x")
+    stuck.flush()
+    _fill(other)
+    files.hook = _failing("create", stuck.tp.directory_name)
+    assert manager.retention_pass(START_WALL_MS + 10_000) > 2
+    assert (stuck.log_start_offset, stuck.segment_count) == (0, 1)
+    files.hook = None
+    assert manager.retention_pass(START_WALL_MS + 10_000) == 1
+
+
+def test_one_logs_files_that_can_not_be_removed_do_not_hold_up_the_others(files: MemoryFiles) -> None:
+    manager, _ = open_manager(files, log_retention_bytes=4_096, **SETTINGS)
+    first, second = first_log(manager, "a"), first_log(manager, "b")
+    _fill(first)
+    _fill(second)
+    files.hook = _failing("unlink", first.tp.directory_name)
+    with pytest.raises(OSError, match="EIO"):
+        manager.retention_pass(START_WALL_MS)
+    assert sum(path.startswith(second.tp.directory_name) and path.endswith(".log") for path in files.paths()) < 3
+    files.kill()
+    manager, report = open_manager(files, **SETTINGS)
+    assert not report.damaged
+    assert sum(path.startswith(first.tp.directory_name) and path.endswith(".log") for path in files.paths()) < 3

@@ -1,0 +1,102 @@
+"""Retention over all logs of a data directory: roll what has expired, move log starts, make them durable, then remove.
+
+The order is the rule here: a segment goes only once the checkpoint on the disk says that the log begins behind it. What one
+log may give up is its own decision (partition_log.py). One log's trouble never stands in the way of the others.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable, Sequence
+from typing import NamedTuple
+
+from brokerd.log.checkpoint import NEW_PARTITION, CheckpointFile
+from brokerd.log.files import Files
+from brokerd.log.partition_log import PartitionLog
+from brokerd.log.segment import Segment
+from brokerd.log.snapshots import remove_snapshot
+from brokerd.log.steps import Job, Steps
+
+logger = logging.getLogger(__name__)
+
+_SNAPSHOTS_KEPT = 2
+
+
+class _Removal(NamedTuple):
+    """What of one log is no longer needed."""
+
+    log: PartitionLog
+    segments: Sequence[Segment]
+    snapshot_offsets: Sequence[int]
+
+
+def roll_expired(logs: Iterable[PartitionLog], now_wall_ms: int) -> list[PartitionLog]:
+    """Closes last segments that are past retention; returns their logs, which are to be flushed before `retire`.
+
+    A log that can not be rolled is passed over: the next pass tries again.
+    """
+    rolled = []
+    for log in logs:
+        if log.is_retirable:
+            try:
+                if log.roll_if_expired(now_wall_ms):
+                    rolled.append(log)
+            except OSError as error:
+                logger.warning("%s: retention could not close the last segment (%s)", log.name, error.strerror)
+    return rolled
+
+
+def retire(
+    logs: Sequence[PartitionLog], files: Files, checkpoint: CheckpointFile, checkpoint_job: Callable[[], Job], now_wall_ms: int
+) -> Steps[int]:
+    """Moves log starts and removes what lies below; returns how many segments are gone. Raises OSError, once all that can be
+    done is done; log starts that are not durable are taken back.
+    """
+    before: dict[PartitionLog, int] = {}
+    try:
+        for log in logs:
+            start = log.retained_from(now_wall_ms) if log.is_retirable else log.log_start_offset
+            if start != log.log_start_offset:
+                before[log] = log.log_start_offset
+                log.set_log_start(start)
+        if before:
+            yield checkpoint_job()
+    except BaseException:
+        for log, start in before.items():
+            log.set_log_start(start)
+        raise
+    written = checkpoint.written
+    removals = []
+    for log in logs:
+        entry = written.get(log.tp, NEW_PARTITION)
+        removal = _Removal(log, log.take_removable(entry.log_start_offset), _take_old_snapshots(log, entry.recovery_point))
+        if removal.segments or removal.snapshot_offsets:
+            removals.append(removal)
+    if removals:
+        yield lambda: _remove_all(files, removals)
+    return sum(len(removal.segments) for removal in removals)
+
+
+def _take_old_snapshots(log: PartitionLog, recovery_point: int) -> list[int]:
+    """All but the newest two that a restart would believe, and all above them."""
+    old = [offset for offset in log.snapshot_offsets if offset <= recovery_point][:-_SNAPSHOTS_KEPT]
+    log.snapshot_offsets = [offset for offset in log.snapshot_offsets if offset not in old]
+    return old
+
+
+def _remove_all(files: Files, removals: Sequence[_Removal]) -> None:
+    """Removes files; what could not be removed is no longer known to its log, and goes at the next start."""
+    failed: OSError | None = None
+    for log, segments, snapshot_offsets in removals:
+        directory = log.tp.directory_name
+        try:
+            for segment in segments:
+                segment.remove()
+            for offset in snapshot_offsets:
+                remove_snapshot(files, directory, offset)
+            if segments:
+                files.sync_dir(directory)
+        except OSError as error:
+            failed = failed or error
+    if failed is not None:
+        raise failed
