@@ -217,9 +217,12 @@ class Simulation:
     def _complete(self, log: PartitionLog, task: FlushTask) -> None:
         self.task = None
         log.complete_flush(task)
+        self._note_visible(log)
+        self._count("flushed")
+
+    def _note_visible(self, log: PartitionLog) -> None:
         durable = [offset for offset in self.pending if offset < log.high_watermark]
         self.visible.update((offset, self.pending.pop(offset)) for offset in durable)
-        self._count("flushed")
 
     def _fill_disk(self, log: PartitionLog) -> None:
         self.files.space_left = self.rng.randint(0, 1_500)
@@ -231,6 +234,7 @@ class Simulation:
             if self.rng.random() < 0.5:
                 log.delete_records(self.rng.randint(log.log_start_offset, log.high_watermark))
             manager.retention_pass(self.clock.wall_ms())
+            self._note_visible(log)  # it flushes what was rolled
             self.log_start = log.log_start_offset
             self._count("deleted")
 

@@ -102,19 +102,20 @@ def test_a_segment_waits_for_the_snapshot_at_its_end(files: MemoryFiles) -> None
 def test_nothing_is_removed_below_a_log_start_that_is_not_durable(files: MemoryFiles) -> None:
     manager, _ = open_manager(files, **SETTINGS)
     manager.create_topic("a", 1, {"retention.bytes": "4096"})
-    log = first_log(manager, "a")
+    manager.create_topic("b", 1, {})
+    log, other = first_log(manager, "a"), first_log(manager, "b")
     _fill(log)
+    _fill(other)
     manager.write_checkpoint()
     files.hook = _failing("create", "checkpoint")
-    for _ in range(2):
-        with pytest.raises(OSError, match="EIO"):
-            manager.retention_pass(START_WALL_MS)
-        assert (log.log_start_offset, log.segments[0].base_offset) == (0, 0)
-        log.set_log_start(30)  # as if another way had moved it and not written it
-        with pytest.raises(OSError, match="EIO"):
-            manager.retention_pass(START_WALL_MS)
-        assert log.segments[0].base_offset == 0
-        log.set_log_start(0)
+    with pytest.raises(OSError, match="EIO"):
+        manager.retention_pass(START_WALL_MS)
+    assert (log.log_start_offset, log.segments[0].base_offset) == (0, 0)
+    manager.alter_topic("a", {"retention.bytes": "-1"}, [])
+    for moved in (log, other):
+        moved.set_log_start(40)  # nothing is left for retention to decide, and nothing is durable
+    assert manager.retention_pass(START_WALL_MS) == 0
+    assert [moved.segments[0].base_offset for moved in (log, other)] == [0, 0]
     files.kill()
     _, report = open_manager(files, **SETTINGS)
     assert not report.damaged
