@@ -123,6 +123,9 @@ class LogManager:
                     "the data directory holds partitions, but its file 'meta' is missing; `brokerd doctor` tells more"
                 )
             self._checkpoint.write({}, self._checkpoint.capture())
+            write_epoch(self._files, 0)
+            self.topics.create()
+            self._producer_ids.create()
             meta = create_meta(self._files, self._config.node_id)
         self.cluster_id = meta.cluster_id
         self.node_id = meta.node_id
@@ -137,6 +140,9 @@ class LogManager:
         entries = read_checkpoint(self._files)
         self._opened_ms, self._opened_wall_ms = self._clock.monotonic_ms(), self._clock.wall_ms()
         unknown = remove_leftovers(self._files, self.topics)
+        # Should their topics be known again one day, what was durable must be known too.
+        unknown_tps = {parse_partition_directory(name) for name in unknown}
+        self._entries = {tp: entry for tp, entry in (entries or {}).items() if tp in unknown_tps}
         if entries is None and self.topics.partition_count():
             self._read_only_reason = _NO_CHECKPOINT
         self._resources = LogResources(

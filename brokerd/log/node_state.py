@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import uuid
 from typing import NamedTuple
 
@@ -57,18 +56,18 @@ def read_meta(files: Files) -> Meta | None:
 
 
 def create_meta(files: Files, node_id: int) -> Meta:
-    """Makes the ids of a new directory. Raises OSError."""
+    """Makes the ids of a new directory, once all its other files are there. Raises OSError."""
     meta = Meta(str(uuid.uuid4()), node_id, str(uuid.uuid4()))
     write_json(files, META, META_KIND, FORMAT_VERSION, meta._asdict())
     return meta
 
 
 def read_epoch(files: Files) -> int:
-    """The epoch of the last start; 0 if there was none. Raises DataDirectoryError."""
+    """The epoch of the last start. Raises DataDirectoryError."""
     try:
         return int(read_json(files, LEADER_EPOCH, EPOCH_KIND, FORMAT_VERSION)["leader_epoch"])
     except FileNotFoundError:
-        return 0
+        raise missing(LEADER_EPOCH) from None
     except DocumentError as error:
         raise _damaged(LEADER_EPOCH, error) from None
 
@@ -114,22 +113,33 @@ class ProducerIds:
 
     def open(self) -> None:
         """Begins at the next unused block. Raises DataDirectoryError."""
-        with contextlib.suppress(FileNotFoundError):
-            try:
-                self._next = self._limit = int(
-                    read_json(self._files, PRODUCER_IDS, PRODUCER_IDS_KIND, FORMAT_VERSION)["next_block"]
-                )
-            except DocumentError as error:
-                raise _damaged(PRODUCER_IDS, error) from None
+        try:
+            self._next = self._limit = int(read_json(self._files, PRODUCER_IDS, PRODUCER_IDS_KIND, FORMAT_VERSION)["next_block"])
+        except FileNotFoundError:
+            raise missing(PRODUCER_IDS) from None
+        except DocumentError as error:
+            raise _damaged(PRODUCER_IDS, error) from None
+
+    def create(self) -> None:
+        """Makes the file of a new directory. Raises OSError."""
+        self._write(0)
 
     def take(self) -> int:
         """A new id. Raises OSError if a new block could not be made durable."""
         if self._next == self._limit:
             limit = self._limit + PRODUCER_ID_BLOCK
-            write_json(self._files, PRODUCER_IDS, PRODUCER_IDS_KIND, FORMAT_VERSION, {"next_block": limit})
+            self._write(limit)
             self._limit = limit
         self._next += 1
         return self._next - 1
+
+    def _write(self, limit: int) -> None:
+        write_json(self._files, PRODUCER_IDS, PRODUCER_IDS_KIND, FORMAT_VERSION, {"next_block": limit})
+
+
+def missing(name: str) -> DataDirectoryError:
+    """The error for a file that is gone. To begin anew without it would give ids or epochs twice, or forget topics."""
+    return DataDirectoryError(f"the file {name} of the data directory is missing; put it back from a copy before you start again")
 
 
 def _damaged(name: str, error: DocumentError) -> DataDirectoryError:

@@ -13,6 +13,7 @@ from brokerd.errors import DataDirectoryError, StorageError, UnknownTopicIdError
 from brokerd.log.documents import DocumentError, read_json, write_json
 from brokerd.log.files import Files
 from brokerd.log.names import TOPICS
+from brokerd.log.node_state import missing
 
 TOPICS_KIND = "topics"
 TOPICS_VERSION = 1
@@ -44,12 +45,16 @@ class TopicStore:
         try:
             value = read_json(self._files, TOPICS, TOPICS_KIND, TOPICS_VERSION)
         except FileNotFoundError:
-            return
+            raise missing(TOPICS) from None
         except DocumentError as error:
             raise DataDirectoryError(f"the file {TOPICS} of the data directory is damaged ({error.message})") from None
         for entry in value["topics"]:
             self._put(Topic(entry["name"], bytes.fromhex(entry["id"]), entry["partitions"], entry["configs"]))
         self.deleting = {bytes.fromhex(topic_id) for topic_id in value["deleting"]}
+
+    def create(self) -> None:
+        """Makes the file of a new directory. Raises OSError."""
+        self._write()
 
     def list(self) -> list[Topic]:
         """All topics, by name."""

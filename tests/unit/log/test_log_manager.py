@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import random
 from pathlib import Path
 
@@ -24,7 +25,7 @@ from brokerd.log.documents import encode_document
 from brokerd.log.files import RealFiles
 from tests.support.build import append, first_log, open_manager, payloads
 from tests.support.clock import ManualClock
-from tests.support.files import MemoryFiles
+from tests.support.files import Killed, MemoryFiles
 
 
 def test_topics_are_durable_on_return() -> None:
@@ -148,6 +149,68 @@ def test_damaged_files_of_the_directory_are_refused_by_name(name: str) -> None:
     files.flip_bit(name, 300)
     with pytest.raises(DataDirectoryError, match=f"{name} of the data directory is damaged"):
         open_manager(files)
+
+
+@pytest.mark.parametrize("name", ["leader-epoch", "topics", "producer-ids"])
+def test_lost_files_of_the_directory_are_refused_and_nothing_is_modified(name: str) -> None:
+    for is_used in (False, True):
+        files = MemoryFiles()
+        manager, _ = open_manager(files)
+        if is_used:
+            append(first_log(manager), b"x")
+        manager.close()
+        kept = files.read_file(name)
+        files.remove_file(name)
+        before = {path: files.read_file(path) for path in files.paths()}
+        with pytest.raises(DataDirectoryError, match=f"the file {name} of the data directory is missing; put it back"):
+            open_manager(files)
+        assert {path: files.read_file(path) for path in files.paths()} == before
+        files.kill()
+        files.write_file(name, kept)
+        open_manager(files)[0].close()
+
+
+def test_a_first_start_may_be_killed_anywhere() -> None:
+    for number in range(1, 40):
+        files, count = MemoryFiles(), 0
+
+        def hook(operation: str, path: str, number: int = number) -> None:
+            nonlocal count
+            count += 1
+            if count == number:
+                raise Killed
+
+        files.hook = hook
+        with contextlib.suppress(Killed):
+            open_manager(files)
+        files.power_cut(random.Random(number))
+        manager, report = open_manager(files)
+        assert not report.read_only_reason
+        manager.create_topic("t", 1, {})
+
+
+def test_the_checkpoint_keeps_what_it_knows_of_unknown_partitions() -> None:
+    files = MemoryFiles()
+    manager, _ = open_manager(files)
+    no_topics = files.read_file("topics")
+    log = first_log(manager)
+    for _ in range(3):
+        append(log, b"durable")
+    log.flush()
+    manager.write_checkpoint()
+    files.kill()
+    topics = files.read_file("topics")
+    files.write_file("topics", no_topics)  # an old copy, put back
+    manager, report = open_manager(files)
+    assert report.unknown_directories == [log.tp.directory_name]
+    first_log(manager, "other")
+    manager.write_checkpoint()
+    files.kill()
+    files.write_file("topics", topics)
+    files.flip_bit(log.segments[0].path, 20 * 8)
+    _, report = open_manager(files)
+    assert len(report.damaged) == 1, "rot in what was durable must not pass for a torn tail"
+    assert not report.cut_bytes
 
 
 @pytest.mark.parametrize("harm", ["missing", "damaged"])
