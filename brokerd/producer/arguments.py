@@ -38,5 +38,5 @@ def checked_headers(headers: Headers | Mapping[str, bytes]) -> tuple[Headers, in
     for key, value in pairs:
         if not isinstance(key, str) or not (value is None or isinstance(value, bytes)):
             raise TypeError(f"a header is (text, bytes), not ({type(key).__name__}, {type(value).__name__})")
-        size += len(key) * 4 + len(value or b"") + 24
+        size += len(key.encode()) + len(value or b"") + 24  # what can not be encoded raises here, in the caller
     return pairs, size

@@ -7,7 +7,6 @@ from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from brokerd.ids import TopicIdPartition
 from brokerd.producer.producer_batch import Piece, ProducerBatch
@@ -41,8 +40,8 @@ def encode_pieces(pieces: Sequence[Piece], compression: str) -> EncodedBatch:
         headers = null_headers(len(value))
     arrow_batch = pa.RecordBatch.from_arrays([key, value, headers, timestamp], schema=KEY_VALUE_SCHEMA)
     payload = encode_payload(arrow_batch, compression)
-    micros = timestamp.view(pa.int64())
-    return EncodedBatch(payload, micros[0].as_py() // 1000, pc.max(micros).as_py() // 1000)
+    micros = timestamp.view(pa.int64()).to_numpy()
+    return EncodedBatch(payload, int(micros[0]) // 1000, int(micros.max()) // 1000)
 
 
 def encode_batch_header(batch: ProducerBatch, tp: TopicIdPartition) -> bytes:

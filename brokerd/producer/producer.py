@@ -6,6 +6,7 @@ Thread-safe. Delivery rules are in core.py; this module holds the lock, the wait
 from __future__ import annotations
 
 import atexit
+import operator
 import os
 import random
 import threading
@@ -112,8 +113,10 @@ class Producer:
             size += headers_size
         if timestamp is None:
             timestamp = self._wall_ms()
-        elif not 0 <= timestamp <= arguments.TIMESTAMP_MS_MAX:
+        elif not 0 <= (timestamp := operator.index(timestamp)) <= arguments.TIMESTAMP_MS_MAX:
             raise ValueError(f"timestamp {timestamp} is out of range: milliseconds since 1970-01-01 UTC")
+        if partition is not None:
+            partition = operator.index(partition)
         with self._lock:
             chunk = self._chunks.get(topic)
             if chunk is None or chunk.room_bytes < size or partition is not None:

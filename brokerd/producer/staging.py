@@ -10,13 +10,14 @@ from __future__ import annotations
 import threading
 from collections.abc import Sequence
 
+import numpy as np
 import pyarrow as pa
 
 from brokerd.producer.futures import Placement
 from brokerd.record.payload import HEADERS_TYPE, TIMESTAMP_TYPE
 
 CHUNK_RECORDS_MAX = 4_096
-CHUNK_BYTES_MAX = 262_144
+CHUNK_BYTES_MAX = 524_288
 # List entries, a future, and what the row adds beside its bytes when it is a column.
 RECORD_OVERHEAD_BYTES = 40
 
@@ -60,8 +61,7 @@ class StagedChunk:
         if self.headers:
             rows = [self.headers.get(row) for row in range(count)]
             columns["headers"] = pa.array([None if row is None else [_entry(*pair) for pair in row] for row in rows], HEADERS_TYPE)
-        micros = pa.array(self.timestamps, pa.int64())
-        columns["timestamp"] = pa.compute.multiply(micros, 1000).view(TIMESTAMP_TYPE)
+        columns["timestamp"] = pa.array(np.array(self.timestamps, np.int64) * 1000).view(TIMESTAMP_TYPE)
         return pa.RecordBatch.from_arrays(list(columns.values()), list(columns))
 
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import os
+import subprocess
+import sys
 from collections.abc import Iterator
 from typing import Any
 
@@ -273,8 +275,8 @@ def test_callbacks_and_await(broker: BrokerDouble, producer: Producer) -> None:
     assert asyncio.run(both()) == (0, 10)
     producer.flush(10)
     batch.add_done_callback(lambda _: seen.append("late"))
-    with pytest.raises(RuntimeError, match="can not flush"):
-        _raise_from_callback(producer)
+    with producer_of(broker, linger_ms=60_000) as patient, pytest.raises(RuntimeError, match="can not flush"):
+        _raise_from_callback(patient)
     assert seen == [0, 4, "late"] or seen == [4, 0, "late"]
 
 
@@ -341,6 +343,14 @@ def test_wrong_arguments_are_named(broker: BrokerDouble, producer: Producer) -> 
         producer.send("t", b"x", partition=4)
     with pytest.raises(ValueError, match="timestamp -1 is out of range"):
         producer.send("t", b"x", timestamp=-1)
+    with pytest.raises(TypeError, match="float"):
+        producer.send("t", b"x", timestamp=1.5)  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match="str"):
+        producer.send("t", b"x", partition="1")  # type: ignore[arg-type]
+    with pytest.raises(UnicodeEncodeError):
+        producer.send("t", b"x", headers=[("\ud800", b"")])
+    with pytest.raises(TypeError, match=r"a header is \(text, bytes\), not \(bytes, bytes\)"):
+        producer.send("t", b"x", headers=[(b"a", b"")])  # type: ignore[list-item]
     with pytest.raises(ValueError, match="unknown column 'val'"):
         producer.send_batch("t", pa.RecordBatch.from_pydict({"val": [b"a"]}))
     with pytest.raises(ValueError, match="column 'value' is missing"):
@@ -351,6 +361,7 @@ def test_wrong_arguments_are_named(broker: BrokerDouble, producer: Producer) -> 
         producer.send_batch("t", rows(1), partitions=np.array([9], np.int32))
     with pytest.raises(ValueError, match="2 partitions were given for 1 rows"):
         producer.send_batch("t", rows(1), partitions=np.array([1, 1], np.int32))
+    assert producer.send("t", b"after all that", partition=0).result(10).offset == 0
     with pytest.raises(ConfigError, match=r"did you mean 'linger\.ms'"):
         producer_of(broker, linger_mss=1)
 
@@ -367,3 +378,21 @@ def test_metrics_have_kafkas_names(producer: Producer) -> None:
     for name in ("request-latency-max", "requests-in-flight", "compression-rate-avg"):
         assert name in values
     assert producer.delivered().keys() == {TopicPartition("t", partition) for partition in range(4)}
+
+
+AT_EXIT = """
+import sys
+from brokerd.producer.producer import Producer
+from tests.support.broker_double import BrokerDouble
+
+double = BrokerDouble()
+double.create_topic("t", 1)
+producer = Producer({"linger.ms": 60_000, "delivery.timeout.ms": 100_000}, transport_factory=double.transport)
+future = producer.send("t", b"x")
+future.add_done_callback(lambda done: print(done.result(0).offset, flush=True))
+"""
+
+
+def test_what_is_not_sent_yet_goes_out_at_exit() -> None:
+    done = subprocess.run([sys.executable, "-c", AT_EXIT], capture_output=True, text=True, timeout=60, check=False)
+    assert (done.stdout, done.stderr, done.returncode) == ("0\n", "", 0)
