@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import errno
 from bisect import bisect_right
-from typing import NamedTuple
+from typing import NamedTuple, NoReturn
 
 from brokerd.errors import LogDamagedError, OffsetOutOfRangeError, StorageError
 from brokerd.log.batch_walk import walk_chunk
@@ -151,7 +151,7 @@ class LogReader:
             if len(data) < wanted:
                 if cached_only:
                     raise WouldBlock
-                self._register(file, segment, start.position + walk.end, walk.next_offset, "bytes are missing")
+                self._refuse(file, segment, start.position + walk.end, walk.next_offset, "bytes are missing")
             if walk.needed > max_bytes and not is_first:
                 return b"", offset, offset
             start = _Start(walk.next_offset, start.position + walk.end, start.is_derived)
@@ -202,17 +202,23 @@ class LogReader:
             segment.index = None
             segment.remove_index()
             return
-        self._register(file, segment, start.position + at, bad_offset, problem)
+        self._refuse(file, segment, start.position + at, bad_offset, problem)
 
-    def _register(self, file: File, segment: Segment, position: int, bad_offset: int, problem: str) -> None:
-        end = segment.size_bytes
-        found = find_whole_batch(file, self._seed, position=position + 8, end=end, min_offset=bad_offset + 1)
+    def _refuse(self, file: File, segment: Segment, position: int, bad_offset: int, problem: str) -> NoReturn:
+        raise damage_error(self._name, self.register(file, segment, position, bad_offset, problem))
+
+    def register(self, file: File, segment: Segment, position: int, bad_offset: int, problem: str) -> DamagedRange:
+        """The damaged range that begins at `bad_offset`, where a bad batch stands at `position`. Raises OSError."""
+        known = damage_at(self.damaged, bad_offset)
+        if known is not None:
+            return known
+        found = find_whole_batch(file, self._seed, position=position + 8, end=segment.size_bytes, min_offset=bad_offset + 1)
         if found is None:
             damaged = DamagedRange(bad_offset, segment.next_offset, problem, -1, 0)
         else:
             damaged = DamagedRange(bad_offset, found[1].base_offset, problem, segment.base_offset, found[0])
         self.damaged = (*self.damaged, damaged)
-        raise damage_error(self._name, damaged)
+        return damaged
 
     def _storage_error(self, offset: int, error: OSError) -> StorageError:
         wait = " (too many open files)" if error.errno in (errno.EMFILE, errno.ENFILE) else ""

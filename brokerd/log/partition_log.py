@@ -373,10 +373,10 @@ class PartitionLog:
     def offset_for_timestamp(self, timestamp_ms: int) -> OffsetAndTimestamp | None:
         """The first durable record whose timestamp is at least `timestamp_ms`; None if there is none. Reads: call it in a thread.
 
-        Raises StorageError.
+        Raises StorageError; LogDamagedError if the record may be one that can not be read.
         """
         try:
-            return find_by_timestamp(self, self._resources.open_files, self._seed, timestamp_ms)
+            return find_by_timestamp(self, self._reader, self._resources.open_files, self._seed, timestamp_ms)
         except OSError as error:
             raise StorageError(f"{self.name}: reading failed ({error.strerror})", retry_after_ms=_RETRY_AFTER_MS) from error
 

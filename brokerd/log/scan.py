@@ -46,6 +46,7 @@ class Scan:
         self.problem: str | None = None
         # True if cutting would be wrong whatever durable_end says: a newer format, or a disk that can not be read.
         self.must_keep = False
+        self.error: OSError | None = None  # why reading failed, if that is the problem
 
     def __iter__(self) -> Iterator[BatchHeader]:
         while self.position < self._end:
@@ -55,7 +56,7 @@ class Scan:
                 self.problem, self.must_keep = error.message, True
                 return
             except OSError as error:
-                self.problem, self.must_keep = f"reading failed: {error.strerror}", True
+                self.problem, self.must_keep, self.error = f"reading failed: {error.strerror}", True, error
                 return
             if problem:
                 self.problem = problem

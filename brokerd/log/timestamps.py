@@ -12,12 +12,15 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from brokerd.errors import CorruptMessageError, UnsupportedVersionError
+from brokerd.log.damage import DamagedRange, damage_error
 from brokerd.log.files import File
+from brokerd.log.log_reader import LogReader
 from brokerd.log.open_files import OpenFiles
 from brokerd.log.scan import Scan
 from brokerd.log.segment import Segment, batch_timestamp
 from brokerd.record.batch import RecordBatch
 from brokerd.record.header import BatchHeader, StampFlags
+from brokerd.record.payload import payload_crc
 
 if TYPE_CHECKING:
     from brokerd.log.partition_log import PartitionLog
@@ -32,52 +35,77 @@ class OffsetAndTimestamp(NamedTuple):
     timestamp: int
 
 
-def find_by_timestamp(log: PartitionLog, open_files: OpenFiles, seed: int, timestamp_ms: int) -> OffsetAndTimestamp | None:
-    """See PartitionLog.offset_for_timestamp. Raises OSError."""
-    until = log.high_watermark
+def find_by_timestamp(
+    log: PartitionLog, reader: LogReader, open_files: OpenFiles, seed: int, timestamp_ms: int
+) -> OffsetAndTimestamp | None:
+    """See PartitionLog.offset_for_timestamp. Raises OSError, LogDamagedError."""
+    found = _find(log, reader, open_files, seed, timestamp_ms)
+    end = found.offset if found is not None else log.high_watermark
+    for damaged in reader.damaged:
+        # The record asked for may have been there: neither a later one nor "none" is an answer.
+        if damaged.until_offset > log.log_start_offset and damaged.first_offset < end:
+            raise damage_error(log.name, damaged)
+    return found
+
+
+def _find(log: PartitionLog, reader: LogReader, open_files: OpenFiles, seed: int, timestamp_ms: int) -> OffsetAndTimestamp | None:
+    """The first record that is not older among what can be read."""
     for segment in log.segments:
         if segment.max_timestamp >= timestamp_ms and segment.next_offset > log.log_start_offset:
             with open_files.use(segment.path) as file:
-                found = _find_in_segment(
-                    file, segment, seed, timestamp_ms, log.log_start_offset, until, log.config.index_interval_bytes
-                )
+                found = _find_in_segment(log, reader, file, segment, seed, timestamp_ms)
             if found is not None:
                 return found
     return None
 
 
 def _find_in_segment(
-    file: File, segment: Segment, seed: int, timestamp_ms: int, first_offset: int, until: int, index_interval_bytes: int
+    log: PartitionLog, reader: LogReader, file: File, segment: Segment, seed: int, timestamp_ms: int
 ) -> OffsetAndTimestamp | None:
-    offset, position = segment.loaded_index(index_interval_bytes).floor_by_time(timestamp_ms) or (segment.base_offset, 0)
-    scan = Scan(
-        file,
-        seed,
-        position=position,
-        end=segment.size_bytes,
-        next_offset=offset,
-        epoch=0,
-        max_epoch=2**31 - 1,
-        payload_from=2**63 - 1,
-    )
-    for header in scan:
-        if header.base_offset >= until:
+    first_offset, until = log.log_start_offset, log.high_watermark
+    floor = segment.loaded_index(log.config.index_interval_bytes).floor_by_time(timestamp_ms)
+    offset, position = floor or (segment.base_offset, 0)
+    while True:
+        scan = Scan(
+            file,
+            seed,
+            position=position,
+            end=segment.size_bytes,
+            next_offset=offset,
+            epoch=0,
+            max_epoch=2**31 - 1,
+            payload_from=2**63 - 1,
+        )
+        for header in scan:
+            if header.base_offset >= until:
+                return None
+            if batch_timestamp(header) >= timestamp_ms and header.last_offset >= first_offset:
+                found = _find_in_batch(log.name, file, scan.batch_position, header, timestamp_ms, first_offset)
+                if found is not None:
+                    return found
+        if scan.error is not None:
+            raise scan.error
+        if scan.problem is None:
             return None
-        if batch_timestamp(header) >= timestamp_ms and header.last_offset >= first_offset:
-            found = _find_in_batch(file, scan.batch_position, header, timestamp_ms, first_offset)
-            if found is not None:
-                return found
-    return None
+        if floor is not None:
+            floor, offset, position = None, segment.base_offset, 0  # perhaps the index is to blame
+            continue
+        damaged = reader.register(file, segment, scan.position, scan.next_offset, scan.problem)
+        if damaged.resume_segment != segment.base_offset:
+            return None
+        offset, position = damaged.until_offset, damaged.resume_position
 
 
 def _find_in_batch(
-    file: File, position: int, header: BatchHeader, timestamp_ms: int, first_offset: int
+    name: str, file: File, position: int, header: BatchHeader, timestamp_ms: int, first_offset: int
 ) -> OffsetAndTimestamp | None:
     """The record within a batch; its base offset where records have no times of their own."""
     whole = OffsetAndTimestamp(max(header.base_offset, first_offset), batch_timestamp(header))
     if header.stamp_flags & StampFlags.LOG_APPEND_TIME or header.is_control or header.has_sparse_offsets:
         return whole
     batch = RecordBatch(header, pa.py_buffer(bytes(file.pread(header.size, position))))
+    if payload_crc(batch.payload) != header.payload_crc:
+        raise damage_error(name, DamagedRange(header.base_offset, header.next_offset, "payload_crc does not match", -1, 0))
     try:
         arrow_batch = batch.to_arrow(max_uncompressed_bytes=_MAX_UNCOMPRESSED_BYTES)
     except (CorruptMessageError, UnsupportedVersionError):
