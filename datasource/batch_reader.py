@@ -12,7 +12,7 @@ from brokerd.datasource.data_loss import report_losses
 from brokerd.datasource.offset_reader import OffsetReader
 from brokerd.datasource.options import SourceOptions
 from brokerd.datasource.partition_reader import RangePartition, read_partition
-from brokerd.datasource.planning import OffsetRange, range_gone, split_ranges
+from brokerd.datasource.planning import OffsetRange, range_gone, require_topics, split_ranges
 from brokerd.datasource.schema import Column
 from brokerd.errors import ConfigError
 
@@ -30,6 +30,7 @@ class BrokerdBatchReader(DataSourceReader):
         with lease_client(options.consumer) as client:
             reader = OffsetReader(client, options)
             snapshot = reader.snapshot()
+            require_topics(snapshot)
             begins = reader.resolve(options.starting, snapshot)
             ends = reader.resolve(options.ending, snapshot)
         losses = [range_gone(tp, begin, snapshot.earliest[tp]) for tp, begin in begins.items() if begin < snapshot.earliest[tp]]

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 
 from brokerd.client.blocking import BlockingClient
 from brokerd.client.broker_client import BrokerClient
@@ -40,14 +40,12 @@ class OffsetReader:
         self._subscription = options.subscription
         self._isolation = options.consumer.isolation_level
 
-    def snapshot(self, *, known: Collection[str] = ()) -> Snapshot:
-        """The subscribed partitions with their first and next offsets.
-
-        Raises UnknownTopicOrPartitionError for a subscribed topic that does not exist, unless it is one of `known`: those
-        existed when the query last looked, and what became of them is for planning to say.
+    def snapshot(self) -> Snapshot:
+        """The subscribed partitions with their first and next offsets, and the subscribed topics that do not exist: whether
+        those are mistaken or lost is for planning to say.
         """
         for tries_left in reversed(range(_SNAPSHOT_TRIES)):
-            topics = self._topics(known)
+            topics, missing = self._topics()
             partitions = self._partitions(topics.values())
             try:
                 earliest = self._offsets(partitions, dict.fromkeys(partitions, OffsetSpec.EARLIEST))
@@ -56,7 +54,7 @@ class OffsetReader:
                 if not tries_left:
                     raise
             else:
-                return Snapshot({name: topic.topic_id for name, topic in topics.items()}, earliest, latest)
+                return Snapshot({name: topic.topic_id for name, topic in topics.items()}, earliest, latest, missing)
         raise AssertionError("the last try returns or raises")
 
     def resolve(self, bound: Bound, snapshot: Snapshot) -> dict[TopicPartition, int]:
@@ -78,24 +76,20 @@ class OffsetReader:
         ends = {TopicIdPartition(snapshot.topic_ids[tp.topic], tp.partition): offset for tp, offset in snapshot.latest.items()}
         self._client.loop_thread.run(_wait_for_records(self._client.broker_client, ends, self._isolation, timeout_ms))
 
-    def _topics(self, known: Collection[str]) -> dict[str, TopicInfo]:
+    def _topics(self) -> tuple[dict[str, TopicInfo], frozenset[str]]:
+        """The subscribed topics, and the names of those that do not exist."""
         subscription = self._subscription
         if isinstance(subscription, TopicPattern):
             pattern = re.compile(subscription.pattern)
             topics = self._client.metadata(None).topics
-            return {name: topic for name, topic in topics.items() if pattern.fullmatch(name) and not topic.is_internal}
+            matching = {name: topic for name, topic in topics.items() if pattern.fullmatch(name) and not topic.is_internal}
+            return matching, frozenset()
         wanted = subscription.names if isinstance(subscription, Topics) else sorted({tp.topic for tp in subscription.partitions})
         metadata = self._client.metadata(wanted)
-        for name, error in metadata.errors.items():
-            if isinstance(error, (UnknownTopicOrPartitionError, InvalidTopicError)):
-                if name not in known:
-                    raise UnknownTopicOrPartitionError(
-                        f"topic '{name}' does not exist: create it first (brokerd topics create {name} --partitions N), or correct "
-                        "option subscribe"
-                    )
-            else:
+        for error in metadata.errors.values():
+            if not isinstance(error, (UnknownTopicOrPartitionError, InvalidTopicError)):
                 raise error
-        return dict(metadata.topics)
+        return dict(metadata.topics), frozenset(metadata.errors)
 
     def _partitions(self, topics: Iterable[TopicInfo]) -> dict[TopicPartition, TopicIdPartition]:
         existing = {

@@ -6,11 +6,12 @@ Nothing here asks a broker or reads a clock; offset_reader.py brings the Snapsho
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
 from brokerd.datasource.offsets import SourceOffset
+from brokerd.errors import UnknownTopicOrPartitionError
 from brokerd.ids import TopicPartition
 
 
@@ -39,6 +40,7 @@ class Snapshot:
     topic_ids: Mapping[str, bytes]
     earliest: Mapping[TopicPartition, int]
     latest: Mapping[TopicPartition, int]
+    missing: frozenset[str] = frozenset()  # topics subscribed to by name that do not exist
 
 
 class Continuation(NamedTuple):
@@ -47,6 +49,24 @@ class Continuation(NamedTuple):
     begins: dict[TopicPartition, int]
     starts: dict[TopicPartition, int]  # of those, the ones that are not simply where the last batch ended
     losses: list[str]  # one sentence each
+
+
+def require_topics(snapshot: Snapshot, known: Container[str] = ()) -> None:
+    """Raises UnknownTopicOrPartitionError for a missing topic, unless it is one of `known`: those existed when the query
+    last looked, so they are no mistake but a loss, which `continue_from` tells."""
+    for name in sorted(snapshot.missing):
+        if name not in known:
+            raise UnknownTopicOrPartitionError(
+                f"topic '{name}' does not exist: create it first (brokerd topics create {name} --partitions N), or correct "
+                "option subscribe"
+            )
+
+
+def topic_ids_after(previous: SourceOffset, snapshot: Snapshot, offsets: Iterable[TopicPartition]) -> dict[str, bytes]:
+    """The topics that the next offset knows: those of its `offsets`, and those of `previous` that are missing, so that a
+    loss which was told once is not taken for a mistyped name in the batch after it."""
+    ids = {tp.topic: snapshot.topic_ids[tp.topic] for tp in offsets}
+    return ids | {topic: topic_id for topic, topic_id in previous.topic_ids.items() if topic in snapshot.missing}
 
 
 def continue_from(previous: SourceOffset, snapshot: Snapshot) -> Continuation:
@@ -66,7 +86,10 @@ def continue_from(previous: SourceOffset, snapshot: Snapshot) -> Continuation:
     created_anew = {topic for topic, topic_id in snapshot.topic_ids.items() if previous.topic_ids.get(topic, topic_id) != topic_id}
     for topic in sorted(created_anew):
         ended = {str(tp.partition): offset for tp, offset in sorted(previous.offsets.items()) if tp.topic == topic}
-        losses.append(f"topic '{topic}' was deleted and created anew: what the old one held from offsets {ended} on was not read")
+        if ended:  # else its loss was told when it was missing
+            losses.append(
+                f"topic '{topic}' was deleted and created anew: what the old one held from offsets {ended} on was not read"
+            )
     for tp in sorted(snapshot.latest):
         earliest = snapshot.earliest[tp]
         known = previous.offsets.get(tp) if tp.topic not in created_anew else None

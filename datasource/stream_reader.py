@@ -6,7 +6,7 @@ the reader. So __init__ keeps plain values, and connections come from the client
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import pyarrow as pa
@@ -19,7 +19,16 @@ from brokerd.datasource.offset_reader import OffsetReader
 from brokerd.datasource.offsets import INITIAL, SourceOffset, parse_source_offset, user_json
 from brokerd.datasource.options import SourceOptions
 from brokerd.datasource.partition_reader import RangePartition, read_partition
-from brokerd.datasource.planning import Snapshot, continue_from, limit_rows, range_gone, ranges_between, split_ranges
+from brokerd.datasource.planning import (
+    Snapshot,
+    continue_from,
+    limit_rows,
+    range_gone,
+    ranges_between,
+    require_topics,
+    split_ranges,
+    topic_ids_after,
+)
 from brokerd.datasource.schema import Column
 
 # How long latestOffset waits for records when there are none: Spark asks again at once, a hundred times a second otherwise.
@@ -45,7 +54,8 @@ class BrokerdStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return ReadAllAvailable() if max_rows is None else ReadMaxRows(max_rows)
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
-        """Freezes the offsets at which this run ends."""
+        """Freezes the offsets at which this run ends. Topics that do not exist are judged by latestOffset, which knows the
+        checkpoint."""
         with lease_client(self._options.consumer) as client:
             self._target = OffsetReader(client, self._options).snapshot()
 
@@ -58,11 +68,11 @@ class BrokerdStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         max_rows = limit.max_rows if isinstance(limit, ReadMaxRows) else None
         with lease_client(self._options.consumer) as client:
             reader = OffsetReader(client, self._options)
-            snapshot = self._target or reader.snapshot(known=previous.topic_ids)
+            snapshot = self._target or reader.snapshot()
             end = self._next(previous, snapshot, max_rows, reader)
             if end is None and self._target is None:
                 reader.wait_for_records(snapshot, timeout_ms=IDLE_WAIT_MS)
-                snapshot = reader.snapshot(known=previous.topic_ids)
+                snapshot = reader.snapshot()
                 end = self._next(previous, snapshot, max_rows, reader)
         self._seen = snapshot
         return start if end is None else end.to_json()
@@ -92,6 +102,7 @@ class BrokerdStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def _next(self, previous: SourceOffset, snapshot: Snapshot, max_rows: int | None, reader: OffsetReader) -> SourceOffset | None:
         """Where the next batch ends; None if there is nothing new."""
+        require_topics(snapshot, previous.topic_ids)
         if previous.is_initial:
             begins = starts = reader.resolve(self._options.starting, snapshot)
             losses = [range_gone(tp, begin, snapshot.earliest[tp]) for tp, begin in begins.items() if begin < snapshot.earliest[tp]]
@@ -99,10 +110,6 @@ class BrokerdStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         else:
             begins, starts, losses = continue_from(previous, snapshot)
         report_losses(losses, fail=self._options.fail_on_data_loss)
-        end = SourceOffset(limit_rows(begins, snapshot.latest, max_rows), _ids_of(begins, snapshot), starts)
+        end = SourceOffset(limit_rows(begins, snapshot.latest, max_rows), topic_ids_after(previous, snapshot, begins), starts)
         is_same = not previous.is_initial and not starts and end.offsets == previous.offsets
         return None if is_same else end
-
-
-def _ids_of(offsets: Mapping[Any, int], snapshot: Snapshot) -> dict[str, bytes]:
-    return {topic: snapshot.topic_ids[topic] for topic in sorted({tp.topic for tp in offsets})}

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows
 
+from brokerd.datasource.offsets import INITIAL
 from brokerd.datasource.partition_reader import RangePartition
 from brokerd.datasource.stream_reader import BrokerdStreamReader
 from brokerd.errors import ConfigError, DataLossError, UnknownTopicOrPartitionError
@@ -156,6 +157,45 @@ def test_deleted_topic_is_data_loss_and_without_the_check_the_query_goes_on(brok
         latest(reader_for(broker, subscribe="events,more"), first)
     tolerant = reader_for(broker, subscribe="events,more", failOnDataLoss="false")
     assert user_offsets(latest(tolerant, first)) == {"events": {"0": 10, "1": 10}}
+
+
+def test_deleted_topic_is_told_once_and_every_later_batch_goes_on(broker: FakeBroker) -> None:
+    fill(broker.create("more")[0], [2])
+    options = {"subscribe": "events,more", "failOnDataLoss": "false"}
+    first = latest(reader_for(broker, startingOffsets="earliest", **options), INITIAL.to_json())
+    del broker.topics["more"]
+    second = latest(reader_for(broker, **options), first)
+    fill(broker.topics["events"][0], [5])
+    strict = reader_for(broker, subscribe="events,more")  # the loss is behind it
+    third = latest(strict, second)
+    assert ranges(strict, second, third) == [(0, 10, 15)]
+    fill(broker.create("more")[0], [3])
+    fourth = latest(strict, third)
+    assert user_offsets(fourth) == {"events": {"0": 15, "1": 10}, "more": {"0": 3}}
+    assert ranges(strict, third, fourth) == [(0, 0, 3)]
+
+
+def test_available_now_judges_a_deleted_topic_as_the_ordinary_trigger_does(broker: FakeBroker) -> None:
+    fill(broker.create("more")[0], [2])
+    first = latest(reader_for(broker, subscribe="events,more", startingOffsets="earliest"), INITIAL.to_json())
+    del broker.topics["more"]
+    fill(broker.topics["events"][0], [5])
+    strict = reader_for(broker, subscribe="events,more")
+    strict.prepareForTriggerAvailableNow()
+    with pytest.raises(DataLossError, match="no longer there or no longer subscribed: more-0"):
+        latest(strict, first)
+    tolerant = reader_for(broker, subscribe="events,more", failOnDataLoss="false")
+    tolerant.prepareForTriggerAvailableNow()
+    second = latest(tolerant, first)
+    assert user_offsets(second) == {"events": {"0": 15, "1": 10}}
+    assert json.dumps(latest(tolerant, second)) == json.dumps(second)
+
+
+def test_available_now_refuses_a_topic_that_never_was(broker: FakeBroker) -> None:
+    reader = reader_for(broker, subscribe="events,nope")
+    reader.prepareForTriggerAvailableNow()
+    with pytest.raises(UnknownTopicOrPartitionError, match="topic 'nope' does not exist"):
+        latest(reader, reader.initialOffset())
 
 
 def test_topic_that_never_was_is_an_error_at_the_start(broker: FakeBroker) -> None:
