@@ -72,7 +72,8 @@ class OffsetReader:
 
     def wait_for_records(self, snapshot: Snapshot, *, timeout_ms: int) -> None:
         """Returns once a partition has grown past `snapshot`, or after `timeout_ms`, or early if the broker can not be asked:
-        the call that follows says why. This is one parked fetch per node, not a loop."""
+        the call that follows says why. This is one parked fetch per node (more if one can not name all of its partitions), not
+        a loop."""
         ends = {TopicIdPartition(snapshot.topic_ids[tp.topic], tp.partition): offset for tp, offset in snapshot.latest.items()}
         self._client.loop_thread.run(_wait_for_records(self._client.broker_client, ends, self._isolation, timeout_ms))
 
@@ -169,12 +170,13 @@ async def _wait_for_records(client: BrokerClient, ends: Mapping[TopicIdPartition
         by_leader: dict[int, list[TopicIdPartition]] = {}
         for tp in ends:
             by_leader.setdefault(await client.leader(tp), []).append(tp)
-        waits = [
-            asyncio.create_task(_parked_fetch(client, node_id, {tp: ends[tp] for tp in tps}, isolation, timeout_ms))
-            for node_id, tps in by_leader.items()
-        ]
+        chunks = [(node_id, chunk) for node_id, tps in by_leader.items() for chunk in await client.chunks(node_id, tps)]
     except BrokerdError:
         return
+    waits = [
+        asyncio.create_task(_parked_fetch(client, node_id, {tp: ends[tp] for tp in chunk}, isolation, timeout_ms))
+        for node_id, chunk in chunks
+    ]
     done, pending = await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
     for wait in pending:
         wait.cancel()

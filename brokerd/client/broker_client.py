@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 R = TypeVar("R", bound=Message)
 WIRE_VERSION = 1
-PARTITIONS_PER_REQUEST = 1_000  # half of the broker's default for max.partitions.per.request
+PARTITIONS_PER_REQUEST = 1_000  # for a broker that does not tell its max.partitions.per.request
 ANY_NODE = -1
 
 
@@ -96,6 +96,18 @@ class BrokerClient:
         if topic is None or refresh or tp.partition >= topic.partition_count:
             topic = (await self.metadata_by_id([tp.topic_id])).topic_by_id(tp.topic_id)
         return topic.leaders[tp.partition] if tp.partition < topic.partition_count else NO_LEADER
+
+    async def partitions_per_request(self, node_id: int = ANY_NODE) -> int:
+        """How many partitions one request to a node may name. Raises BrokerUnreachableError if it can not be reached now."""
+        connection = await self._connected(node_id, self.config.request_timeout_ms)
+        limits = self._server_infos[connection.address].limits
+        return max(1, limits.get("max.partitions.per.request", PARTITIONS_PER_REQUEST))
+
+    async def chunks(self, node_id: int, items: Sequence[T]) -> list[Sequence[T]]:
+        """`items`, one for each partition, in groups that are small enough for one request to a node. Raises
+        BrokerUnreachableError if it can not be reached now."""
+        size = await self.partitions_per_request(node_id)
+        return [items[at : at + size] for at in range(0, len(items), size)]
 
     # ---- topics
 
@@ -293,7 +305,7 @@ class BrokerClient:
 
     async def _by_leader(
         self, tps: Sequence[TopicIdPartition], answers: dict[TopicIdPartition, T | WireError], *, refresh: bool
-    ) -> list[tuple[int, list[TopicIdPartition]]]:
+    ) -> list[tuple[int, Sequence[TopicIdPartition]]]:
         """`tps` in groups by leader, each small enough for one request. Those of topics that are gone go to `answers`."""
         unknown = sorted({tp.topic_id for tp in tps if refresh or tp.topic_id not in self._topics})
         metadata = await self.metadata_by_id(unknown) if unknown else None
@@ -307,8 +319,7 @@ class BrokerClient:
             leaders = topic.leaders
             # A partition that did not exist when the topic was last looked up: the node says what it knows of it.
             groups.setdefault(leaders[tp.partition] if tp.partition < len(leaders) else ANY_NODE, []).append(tp)
-        size = PARTITIONS_PER_REQUEST
-        return [(node_id, group[at : at + size]) for node_id, group in groups.items() for at in range(0, len(group), size)]
+        return [(node_id, chunk) for node_id, group in groups.items() for chunk in await self.chunks(node_id, group)]
 
     async def _connected(self, node_id: int, timeout_ms: int) -> Connection:
         """The connection to a node, after the first call on it has shown that both speak the same contract."""

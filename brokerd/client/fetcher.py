@@ -155,6 +155,7 @@ class _Pump:
                 group.create_task(self._read_from(node_id, positions))
 
     async def _read_from(self, node_id: int, positions: list[RangePosition]) -> None:
+        most = await self._client.partitions_per_request(node_id)
         stream = await self._client.open_fetch_stream(node_id)
         has_slot = False
         try:
@@ -162,10 +163,12 @@ class _Pump:
                 if not has_slot:
                     await self._slots.acquire()
                     has_slot = True
-                asked = [position for position in positions if not position.is_done]
-                if not asked:
+                unread = [position for position in positions if not position.is_done]
+                if not unread:
                     return
-                request = self._request(asked)
+                # More than a request may name are asked in turns, each of which waits for its share of fetch.max.wait.ms.
+                asked = unread[:most]
+                request = self._request(asked, self._config.fetch_max_wait_ms * len(asked) // len(unread))
                 await stream.send(request)
                 response = await self._receive(stream, request)
                 # Nothing may be awaited or raised between accepting and handing over: a position that has moved is read.
@@ -175,7 +178,7 @@ class _Pump:
                     has_slot = False
                 if error is not None:
                     raise error
-                positions = asked[1:] + asked[:1]  # no partition comes last for ever
+                positions = unread[most:] + asked[1:] + asked[:1]  # no partition comes last for ever
                 if response.throttle_time_ms:
                     await asyncio.sleep(response.throttle_time_ms / 1000)
         finally:
@@ -183,13 +186,13 @@ class _Pump:
                 self._slots.release()
             stream.close()
 
-    def _request(self, positions: Sequence[RangePosition]) -> FetchRequest:
+    def _request(self, positions: Sequence[RangePosition], max_wait_ms: int) -> FetchRequest:
         self._correlation_id += 1
         config = self._config
         max_bytes = min(config.max_partition_fetch_bytes, config.fetch_max_bytes)
         return FetchRequest(
             correlation_id=self._correlation_id,
-            max_wait_ms=config.fetch_max_wait_ms,
+            max_wait_ms=max_wait_ms,
             min_bytes=config.fetch_min_bytes,
             max_bytes=config.fetch_max_bytes,
             isolation_level=self._isolation_level,
