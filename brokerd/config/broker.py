@@ -155,6 +155,22 @@ class BrokerConfig:
         minimum=1_048_576,
         maximum=INT64_MAX,
     )
+    max_fetch_bytes_in_flight: int = setting(
+        "max.fetch.bytes.in.flight",
+        134_217_728,
+        "Bytes of answers to fetches, over all streams, that are read and not yet written; in memory they take twice as much. "
+        "Answers shrink as it fills, to one batch each above its half; used up, fetches wait.",
+        minimum=1_048_576,
+        maximum=INT64_MAX,
+    )
+    fetch_write_timeout_ms: int = setting(
+        "fetch.write.timeout.ms",
+        60_000,
+        "Longest time that a client may take to read one answer to a fetch, or its connection is closed; one second while others "
+        "wait for max.fetch.bytes.in.flight.",
+        minimum=100,
+        maximum=3_600_000,
+    )
     shutdown_grace_ms: int = setting(
         "shutdown.grace.ms", 5_000, "How long a stop waits for requests under way.", minimum=0, maximum=600_000
     )

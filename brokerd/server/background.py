@@ -1,4 +1,5 @@
-"""What happens without a request: retention, forgetting silent producers, the checkpoint. Small tasks on one loop.
+"""What happens without a request: retention, forgetting silent producers, the checkpoint, ending readers that do not read.
+Small tasks on one loop.
 
 What each does is the log's business; here is only when. A failure is written to the log, and the next turn comes all the
 same.
@@ -10,7 +11,9 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable
 
+from brokerd.server.answer_budget import PATIENCE_MS
 from brokerd.server.broker import Broker
+from brokerd.server.disconnect import disconnect
 from brokerd.server.failures import internal
 
 logger = logging.getLogger(__name__)
@@ -31,6 +34,7 @@ class Background:
         jobs: list[tuple[str, int, Callable[[], Awaitable[None]]]] = [
             ("retention", config.log_retention_check_interval_ms, self._retention),
             ("producer expiry", min(_PRODUCER_EXPIRY_INTERVAL_MS, config.producer_id_expiration_ms), self._producer_expiry),
+            ("slow readers", min(PATIENCE_MS, config.fetch_write_timeout_ms) // 2, self._slow_readers),
             ("checkpoint", config.log_checkpoint_interval_ms, self._checkpoint),
         ]
         self._tasks = [asyncio.create_task(_repeat(name, interval_ms, job), name=name) for name, interval_ms, job in jobs]
@@ -48,6 +52,12 @@ class Background:
 
     async def _producer_expiry(self) -> None:
         self._broker.logs.expire_producers(self._broker.clock.wall_ms())
+
+    async def _slow_readers(self) -> None:
+        overdue = self._broker.answer_budget.overdue(now_ms=self._broker.clock.monotonic_ms())
+        for peer in {writer.peer for writer in overdue}:
+            if await asyncio.to_thread(disconnect, peer):
+                logger.warning("%s does not read its answers to fetches: its connection is closed", peer)
 
     async def _checkpoint(self) -> None:
         job = self._broker.logs.checkpoint_job(self._broker.clock.monotonic_ms())

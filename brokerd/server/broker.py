@@ -3,16 +3,26 @@
 from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
+from typing import Protocol
 
 from brokerd.clock import Clock
 from brokerd.config.broker import BrokerConfig
 from brokerd.errors import NotReadyError
 from brokerd.log.log_manager import LogManager
+from brokerd.server.answer_budget import AnswerBudget
 from brokerd.server.answers import AnswerQueue
 from brokerd.server.fence import InstanceFence
 from brokerd.server.limits import ByteBudget
 from brokerd.server.metrics.counters import Counters
 from brokerd.server.replica_manager import ReplicaManager
+
+
+class AnswerWriter(Protocol):
+    """Who writes answers to fetches: a fetch stream."""
+
+    @property
+    def peer(self) -> str:
+        """Its client's address, as gRPC names it."""
 
 
 class Broker:
@@ -26,6 +36,9 @@ class Broker:
         self.fence = InstanceFence(max_instances=config.max_producer_instances)
         self.in_flight = ByteBudget(config.max_in_flight_bytes)
         self.answers = AnswerQueue()
+        self.answer_budget = AnswerBudget[AnswerWriter](
+            config.max_fetch_bytes_in_flight, write_timeout_ms=config.fetch_write_timeout_ms
+        )
         self.counters = Counters()
         self.readers = ThreadPoolExecutor(config.log_read_threads, thread_name_prefix="brokerd-read")
         self.port = 0

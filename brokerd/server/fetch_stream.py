@@ -2,6 +2,9 @@
 
 A parked fetch costs memory only: the stream's own task is waiting for the client's next message anyhow, and what is
 parked is one DelayedFetch. When it completes, a short-lived task reads, answers and is gone.
+
+An answer counts against max.fetch.bytes.in.flight from before it is read until gRPC has taken it, which is when the client
+reads: a client that asks and does not read is ended by background.py.
 """
 
 from __future__ import annotations
@@ -35,6 +38,12 @@ class FetchStream:
         self._parked: DelayedFetch | None = None
         self._answered: asyncio.Future[None] | None = None  # done when the fetch that was parked is answered
         self._answering: asyncio.Task[None] | None = None
+        self._held_bytes = 0  # what of the budget of answers is ours
+
+    @property
+    def peer(self) -> str:
+        """The client's address, as gRPC names it."""
+        return str(self._context.peer())
 
     async def run(self) -> None:
         """Returns when the client has ended its side and everything is answered. Raises BrokerdError to end the stream."""
@@ -73,14 +82,35 @@ class FetchStream:
             )
             return
         received_ns = stopwatch_ns()
-        reads = await fetch.read(self._broker, self._access, params)
-        if fetch.must_answer_now(params, reads):
-            await self._write_reads(params, reads, received_ns, parked_ns=0)
-        elif len(self._broker.replicas.fetch_purgatory) >= self._broker.config.max_parked_fetches:
+        try:
+            reads = await self._read(params)
+            if fetch.must_answer_now(params, reads):
+                data = fetch.encode(params, reads)
+                del reads  # as many bytes again, not to be kept while the client reads
+                await self._write_answer(data, received_ns, parked_ns=0)
+                return
+        finally:
+            self._hold(0)
+        if len(self._broker.replicas.fetch_purgatory) >= self._broker.config.max_parked_fetches:
             self._broker.counters.failed_fetch[ErrorCode.RESOURCE_EXHAUSTED] += 1
             await self._write(fetch.encode_error(params, self._too_many()))
         else:
             self._park(params, reads, received_ns)
+
+    async def _read(self, params: FetchParams) -> list[PartitionRead]:
+        """Reads as much as the budget allows; what was read is held then."""
+        budget = self._broker.answer_budget
+        if budget.is_used_up:
+            await budget.wait_for_room()
+        max_bytes = budget.share(params.max_bytes)
+        self._hold(max_bytes)
+        reads = await fetch.read(self._broker, self._access, params, max_bytes=max_bytes)
+        self._hold(sum([result.size_bytes for result in reads]))
+        return reads
+
+    def _hold(self, size_bytes: int) -> None:
+        self._broker.answer_budget.add(size_bytes - self._held_bytes)
+        self._held_bytes = size_bytes
 
     def _park(self, params: FetchParams, reads: list[PartitionRead], received_ns: int) -> None:
         loop = asyncio.get_running_loop()
@@ -109,20 +139,20 @@ class FetchStream:
         self._parked = None
         parked_ns = stopwatch_ns() - parked_from_ns
         try:
-            reads = await fetch.read(self._broker, self._access, params)
-            await self._write_reads(params, reads, received_ns, parked_ns=parked_ns)
+            data = fetch.encode(params, await self._read(params))
+            await self._write_answer(data, received_ns, parked_ns=parked_ns)
         except grpc.aio.BaseError:
             pass  # the client is gone; reading will say so too
         except Exception as error:
             internal("answer to a parked fetch", error)
             await self._context.abort(grpc.StatusCode.INTERNAL, "internal error; the broker's log says more")
         finally:
+            self._hold(0)
             self._answering = None
             if not answered.done():
                 answered.set_result(None)
 
-    async def _write_reads(self, params: FetchParams, reads: list[PartitionRead], received_ns: int, *, parked_ns: int) -> None:
-        data = fetch.encode(params, reads)
+    async def _write_answer(self, data: bytes, received_ns: int, *, parked_ns: int) -> None:
         ready_ns = stopwatch_ns()
         await self._write(data)
         now_ns = stopwatch_ns()
@@ -134,7 +164,12 @@ class FetchStream:
         counters.fetch_time[Phase.TOTAL].observe_ns(now_ns - received_ns)
 
     async def _write(self, data: bytes) -> None:
-        await self._context.write(data)
+        budget = self._broker.answer_budget
+        budget.begin_write(self, len(data), now_ms=self._broker.clock.monotonic_ms())
+        try:
+            await self._context.write(data)
+        finally:
+            budget.end_write(self)
 
     def _too_many(self) -> ResourceExhaustedError:
         return ResourceExhaustedError(

@@ -10,6 +10,7 @@ Behaviour
   OFFSET_OUT_OF_RANGE, with the log start.
 - It is answered at once if max_wait_ms is 0, no partition is asked, min_bytes are there, or a partition has an error;
   otherwise it waits.
+- While answers fill max.fetch.bytes.in.flight, max_bytes is lower than asked, and min_bytes count as there if there is more.
 - What is in the page cache is read in the event loop; what is not, by a thread.
 """
 
@@ -101,10 +102,10 @@ def _decode_partition(entry: fetch_pb2.PartitionFetch) -> FetchPartition:
     return FetchPartition(tp, entry.current_leader_epoch, entry.fetch_offset, entry.partition_max_bytes)
 
 
-async def read(broker: Broker, access: Access, params: FetchParams) -> list[PartitionRead]:
-    """Reads what is there now, in order, within the limits."""
+async def read(broker: Broker, access: Access, params: FetchParams, *, max_bytes: int) -> list[PartitionRead]:
+    """Reads what is there now, in order, within the limits and `max_bytes`."""
     reads: list[PartitionRead] = []
-    left_bytes = params.max_bytes
+    left_bytes = max_bytes
     is_first = True
     for asked in params.partitions:
         result = await _read_partition(broker, access, asked, params.end, left_bytes=left_bytes, is_first=is_first)

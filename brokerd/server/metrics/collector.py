@@ -63,6 +63,11 @@ def snapshot(broker: Broker, *, stream_count: int, refused_count: int) -> Snapsh
             replicas.dirty.used_bytes,
         ),
         Gauge("in_flight_bytes", "Bytes of produce requests in memory; max.in.flight.bytes.", broker.in_flight.used_bytes),
+        Gauge(
+            "fetch_in_flight_bytes",
+            "Bytes of answers to fetches in memory; max.fetch.bytes.in.flight.",
+            broker.answer_budget.used_bytes,
+        ),
         Gauge("stream_count", "Produce and fetch streams that are open; max.streams.", stream_count),
         Gauge("answer_queue_size", "Completed fetches whose answer has not begun.", len(broker.answers)),
     )

@@ -1,0 +1,95 @@
+"""Clients that ask for data and do not read it: what they hold stays within max.fetch.bytes.in.flight, others read on."""
+
+from __future__ import annotations
+
+import grpc
+import pytest
+
+from brokerd.ids import TopicIdPartition
+from tests.support.daemon import RunningDaemon
+from tests.support.raw_client import RawClient, RawFetcher, values_batch
+from tests.support.wait import wait_until
+
+LIMIT_BYTES = 8_388_608
+BATCH_BYTES = 300_000
+BATCHES = 60
+SLOW = 40
+LIMIT = {"max_fetch_bytes_in_flight": LIMIT_BYTES}
+
+
+def fill(client: RawClient) -> TopicIdPartition:
+    (tp,) = client.create_topic()
+    stream = client.producer()
+    for _ in range(BATCHES):
+        stream.produce(tp, values_batch(tp, size=BATCH_BYTES))
+    return tp
+
+
+def ask(client: RawClient, tp: TopicIdPartition, count: int) -> list[RawFetcher]:
+    """Streams that ask for everything."""
+    fetchers = [client.fetcher() for _ in range(count)]
+    for fetcher in fetchers:
+        fetcher.post({tp: 0})
+    return fetchers
+
+
+def read_all(client: RawClient, tp: TopicIdPartition) -> int:
+    """Reads the partition to its end; how many answers it took."""
+    fetcher = client.fetcher()
+    offset = answers = 0
+    while offset < BATCHES:
+        _, (batches,) = fetcher.fetch({tp: offset})
+        assert batches, "each answer has a batch, however little is left"
+        offset += len(batches)
+        answers += 1
+    return answers
+
+
+@pytest.mark.parametrize("settings", [LIMIT], indirect=True)
+def test_what_slow_readers_hold_is_bounded_and_others_read_on(running: RunningDaemon, client: RawClient) -> None:
+    tp = fill(client)
+    budget = running.daemon.broker.answer_budget
+    most_bytes = 0
+
+    def is_used_up() -> bool:
+        nonlocal most_bytes
+        most_bytes = max(most_bytes, budget.used_bytes)
+        return budget.is_used_up and budget.waiter_count > 0
+
+    with RawClient(running.address) as slow:
+        ask(slow, tp, SLOW)
+        wait_until(is_used_up)
+        assert read_all(client, tp) > 1
+        is_used_up()
+        assert most_bytes < LIMIT_BYTES + 2 * BATCH_BYTES
+    wait_until(lambda: budget.used_bytes == 0 and budget.waiter_count == 0)
+    assert read_all(client, tp) < BATCHES
+
+
+@pytest.mark.parametrize("settings", [LIMIT], indirect=True)
+def test_a_few_slow_readers_cost_others_the_size_of_answers_alone(running: RunningDaemon, client: RawClient) -> None:
+    tp = fill(client)
+    budget = running.daemon.broker.answer_budget
+    with RawClient(running.address) as slow:
+        fetchers = ask(slow, tp, 5)
+        wait_until(lambda: budget.used_bytes > LIMIT_BYTES // 4)
+        assert read_all(client, tp) <= BATCHES
+        offsets = [batches[0].header.base_offset for fetcher in fetchers for batches in fetcher.answer()[1]]
+        assert offsets == [0] * 5, "nobody waited, so nobody was ended"
+
+
+@pytest.mark.parametrize("settings", [{"fetch_write_timeout_ms": 100}], indirect=True)
+def test_one_that_does_not_read_for_too_long_is_ended(
+    running: RunningDaemon, client: RawClient, caplog: pytest.LogCaptureFixture
+) -> None:
+    tp = fill(client)
+    waiting = client.fetcher()
+    waiting.post({tp: BATCHES}, max_wait_ms=10_000)
+    with RawClient(running.address) as slow:
+        (fetcher,) = ask(slow, tp, 1)
+        wait_until(lambda: running.daemon.broker.answer_budget.used_bytes > 0)
+        wait_until(lambda: running.daemon.broker.answer_budget.used_bytes == 0)
+        assert fetcher.status()[0] is grpc.StatusCode.UNAVAILABLE
+    assert "does not read its answers" in caplog.text
+    client.producer().produce(tp, values_batch(tp))
+    assert waiting.answer()[1][0][0].header.base_offset == BATCHES, "one that waits for data is not slow"

@@ -1,0 +1,76 @@
+"""The budget of answers to fetches: shares that shrink, and whose stream is ended."""
+
+from __future__ import annotations
+
+import asyncio
+
+from brokerd.server.answer_budget import PATIENCE_MS, AnswerBudget
+from tests.unit.server.test_limits import turns
+
+TIMEOUT_MS = 60_000
+
+
+def new_budget(limit_bytes: int = 1_000) -> AnswerBudget[str]:
+    return AnswerBudget(limit_bytes, write_timeout_ms=TIMEOUT_MS)
+
+
+def test_a_share_is_a_quarter_of_what_is_left_of_the_first_half() -> None:
+    budget = new_budget()
+    assert budget.share(50) == 50
+    assert budget.share(10_000) == 125
+    budget.add(125)
+    assert budget.share(10_000) == 93
+    budget.add(375)
+    assert (budget.share(10_000), budget.is_used_up) == (0, False), "first batches alone"
+    budget.add(400)
+    assert budget.share(10_000) == 0
+
+
+def test_shares_never_use_more_than_the_first_half() -> None:
+    budget = new_budget(1 << 27)
+    for _ in range(1_000):
+        budget.add(budget.share(1 << 24))
+    assert (1 << 26) - 4 <= budget.used_bytes <= 1 << 26
+
+
+def test_a_write_is_overdue_at_its_timeout_and_no_sooner_while_nobody_waits() -> None:
+    budget = new_budget()
+    budget.add(2_000)
+    budget.begin_write("first", 1_000, now_ms=0)
+    budget.begin_write("second", 1_000, now_ms=5)
+    assert budget.overdue(now_ms=TIMEOUT_MS - 1) == []
+    assert budget.overdue(now_ms=TIMEOUT_MS) == ["first"]
+    assert budget.overdue(now_ms=TIMEOUT_MS + 5) == ["first", "second"], "until they are gone"
+    budget.end_write("first")
+    assert budget.overdue(now_ms=TIMEOUT_MS + 5) == ["second"]
+    budget.end_write("second")
+    budget.end_write("second")
+    assert budget.overdue(now_ms=10 * TIMEOUT_MS) == []
+
+
+def test_a_writer_that_begins_again_is_the_youngest() -> None:
+    budget = new_budget()
+    budget.begin_write("first", 1, now_ms=0)
+    budget.begin_write("second", 1, now_ms=1)
+    budget.end_write("first")
+    budget.begin_write("first", 1, now_ms=2)
+    assert budget.overdue(now_ms=TIMEOUT_MS + 1) == ["second"]
+
+
+def test_while_others_wait_the_oldest_give_way_as_many_as_needed() -> None:
+    async def scenario() -> None:
+        budget = new_budget()
+        for number in range(10):
+            budget.begin_write(str(number), 100, now_ms=number)
+            budget.add(100)
+        assert budget.overdue(now_ms=PATIENCE_MS + 10) == [], "nobody waits"
+        waiter = asyncio.create_task(budget.wait_for_room())
+        await turns()
+        assert budget.overdue(now_ms=PATIENCE_MS - 1) == []
+        assert budget.overdue(now_ms=PATIENCE_MS + 1) == ["0", "1"]
+        assert budget.overdue(now_ms=PATIENCE_MS + 10) == ["0", "1", "2", "3", "4"], "one half is free then"
+        budget.add(-500)
+        async with asyncio.timeout(10):
+            await waiter
+
+    asyncio.run(scenario())

@@ -1,0 +1,51 @@
+"""A connection is ended by its peer's name, and no other one with it."""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+from collections.abc import Iterator
+
+import pytest
+
+from brokerd.server.disconnect import disconnect
+
+
+@contextlib.contextmanager
+def connected(family: socket.AddressFamily, host: str, target: str) -> Iterator[tuple[socket.socket, socket.socket]]:
+    """(client, server) of a connection to a listener on `host`."""
+    with socket.create_server((host, 0), family=family, dualstack_ipv6=host == "::") as listener:
+        client = socket.create_connection((target, listener.getsockname()[1]), timeout=10)
+        with client, listener.accept()[0] as server:
+            yield client, server
+
+
+def is_open(client: socket.socket, server: socket.socket) -> bool:
+    try:
+        server.sendall(b"x")
+        return client.recv(1) == b"x"
+    except OSError:
+        return False
+
+
+@pytest.mark.parametrize(
+    ("family", "host", "target", "peer"),
+    [
+        (socket.AF_INET, "127.0.0.1", "127.0.0.1", "ipv4:127.0.0.1:{}"),
+        (socket.AF_INET6, "::1", "::1", "ipv6:%5B::1%5D:{}"),
+        (socket.AF_INET6, "::1", "::1", "ipv6:[::1]:{}"),
+        (socket.AF_INET6, "::", "127.0.0.1", "ipv4:127.0.0.1:{}"),
+    ],
+)
+def test_the_named_connection_ends_and_the_others_stay(family: socket.AddressFamily, host: str, target: str, peer: str) -> None:
+    with connected(family, host, target) as named, connected(family, host, target) as other:
+        name = peer.format(named[0].getsockname()[1])
+        assert disconnect(name)
+        assert named[0].recv(1) == b""
+        assert not is_open(*named)
+        assert is_open(*other)
+
+
+@pytest.mark.parametrize("peer", ["ipv4:127.0.0.1:1", "unix:/tmp/x", "unknown", "", "ipv4:127.0.0.1:"])
+def test_a_peer_that_is_not_there_is_told(peer: str) -> None:
+    assert not disconnect(peer)
