@@ -423,6 +423,18 @@ class ProducerCore:
             self.sequences.on_ended(batch)
         self._leave(batch, now_ms)
 
+    @property
+    def ended(self) -> list[ProducerBatch]:
+        """Batches in their final state whose listeners wait for `take_ended`."""
+        return list(self._ended)
+
+    def refuse(self, batch: ProducerBatch, error: BrokerdError) -> None:
+        """Fails a batch that was never accepted: it holds no memory, and no rule of delivery knows it."""
+        batch.fail(error)
+        self._ended.append(batch)
+        if self.first_error is None:
+            self.first_error = error
+
     def _note_ended(self, batch: ProducerBatch) -> None:
         self.accumulator.finished(batch)
         self._ended.append(batch)

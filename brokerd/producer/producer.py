@@ -24,7 +24,9 @@ from brokerd.errors import (
     BrokerdError,
     BrokerUnreachableError,
     BufferExhaustedError,
+    Fate,
     ForkedProducerError,
+    InvalidRequestError,
     ProducerClosedError,
     UnknownTopicOrPartitionError,
 )
@@ -35,10 +37,13 @@ from brokerd.producer.core import DeliveredTotals, ProducerCore
 from brokerd.producer.futures import BatchFuture, Placement, RecordFuture, Segment
 from brokerd.producer.metrics import ProducerMetrics
 from brokerd.producer.partitioner import Int32s, partition_for_keys
+from brokerd.producer.producer_batch import ProducerBatch
 from brokerd.producer.sender import Sender, TransportFactory
 from brokerd.producer.staging import CHUNK_BYTES_MAX, CHUNK_RECORDS_MAX, RECORD_OVERHEAD_BYTES, Headers, StagedChunk
 from brokerd.producer.sticky import StickyPartitioner
 from brokerd.producer.transport import TopicView
+
+_NO_PARTITION = -1  # of records that were refused before they had one
 
 
 class Producer:
@@ -81,6 +86,7 @@ class Producer:
             ended=self._changed,
             transport_factory=transport_factory,
             prepare=self._prepare,
+            give_up=self._place_all,
         )
         self._sender.start()
         _LIVING.add(self)
@@ -242,11 +248,36 @@ class Producer:
             return chunk
 
     def _place_chunk(self, topic: str) -> None:
-        """Turns a staged chunk into pieces of batches."""
+        """Turns a staged chunk into pieces of batches. What can not be (a partition that its topic, created anew, no longer
+        has) ends its futures with the error, and nothing else: the sender and other topics go on."""
         chunk = self._chunks.pop(topic)
         if not chunk.values:
             self._release(chunk.paid_bytes)
             return
+        placement = chunk.placement
+        refused: tuple[ProducerBatch, BrokerdError] | None = None
+        try:
+            parts = self._split_chunk(topic, chunk)
+        except Exception as error:
+            self._release(chunk.paid_bytes)
+            batch = ProducerBatch(TopicPartition(topic, _NO_PARTITION), chunk.created_ms)
+            placement.segments.append(Segment(0, batch, 0, len(chunk.values)))
+            refused = (batch, _as_brokerd_error(topic, error))
+        else:
+            self._release(chunk.paid_bytes - sum(part.piece.size_bytes for part in parts.pieces))
+            placement.order = parts.order
+            self._append(topic, parts.pieces, placement, 0, chunk.created_ms)
+        placement.is_placed = True
+        for listener in placement.listeners:
+            listener()
+        placement.listeners.clear()
+        if refused is not None:
+            self._core.refuse(*refused)
+            self._changed.notify_all()
+            self._sender.wake()
+
+    def _split_chunk(self, topic: str, chunk: StagedChunk) -> columns.SplitRows:
+        """A chunk's rows by partition. Changes nothing but the sticky partition."""
         rows = chunk.to_arrow()
         count = len(self._view(topic).leaders)
         wanted = None
@@ -254,15 +285,12 @@ class Producer:
             wanted = np.full(rows.num_rows, -1, np.int32)
             wanted[list(chunk.partitions)] = list(chunk.partitions.values())
         chosen = self._partitions(rows, wanted, self._sticky_rows(topic, rows, wanted, count), count)
-        parts = columns.split(rows, chosen, count, batch_size=self.config.batch_size, timestamp_ms=0)
-        self._release(chunk.paid_bytes - sum(part.piece.size_bytes for part in parts.pieces))
-        placement = chunk.placement
-        placement.order = parts.order
-        self._append(topic, parts.pieces, placement, 0, chunk.created_ms)
-        placement.is_placed = True
-        for listener in placement.listeners:
-            listener()
-        placement.listeners.clear()
+        return columns.split(rows, chosen, count, batch_size=self.config.batch_size, timestamp_ms=0)
+
+    def _place_all(self) -> None:
+        """Nothing stays staged: what can be is on its way, or ends with the producer."""
+        for topic in list(self._chunks):
+            self._place_chunk(topic)
 
     def _append(
         self, topic: str, pieces: list[columns.PartitionPiece], placement: Placement, first_row: int, created_ms: int
@@ -365,9 +393,8 @@ class Producer:
         self._sender.refuse_own_thread()
         with self._lock:
             self._check_not_forked()
-            for topic in list(self._chunks):
-                self._place_chunk(topic)
-            batches = self._core.accumulator.begin_flush() + self._sender.untold
+            self._place_all()
+            batches = self._core.accumulator.begin_flush() + self._core.ended + self._sender.untold
             self._sender.wake()
             if not self._changed.wait_for(lambda: all(batch.is_done and not batch.listeners for batch in batches), timeout):
                 undone = sum(batch.record_count for batch in batches if not batch.is_done)
@@ -384,8 +411,7 @@ class Producer:
             self._check_not_forked()
             if self._refusal is None:
                 self._refusal = ProducerClosedError("the producer is closed")
-            for topic in list(self._chunks):
-                self._place_chunk(topic)
+            self._place_all()
             self._core.accumulator.close()
             self._changed.notify_all()
             self._sender.wake()
@@ -444,6 +470,14 @@ class Producer:
         self._refusal = ForkedProducerError(
             "this producer was made before the process was forked and works in the parent only: make one per process"
         )
+
+
+def _as_brokerd_error(topic: str, error: Exception) -> BrokerdError:
+    if isinstance(error, BrokerdError):
+        return error
+    refusal = InvalidRequestError(f"records for topic '{topic}' were not sent: {error}", fate=Fate.NOT_APPENDED)
+    refusal.__cause__ = error
+    return refusal
 
 
 _LIVING: weakref.WeakSet[Producer] = weakref.WeakSet()

@@ -40,7 +40,8 @@ class _StreamTasks:
 
 class Sender:
     """Drives `core`. `prepare(now_ms)` is called under the lock before each step and returns when it wants to be called
-    again; `ended` is the condition that waiters for batches sleep on, its lock is the producer's.
+    again, `give_up()` under it once the producer has failed for good: nothing may stay behind. `ended` is the condition that
+    waiters for batches sleep on, its lock is the producer's.
     """
 
     def __init__(
@@ -52,6 +53,7 @@ class Sender:
         ended: threading.Condition,
         transport_factory: TransportFactory,
         prepare: Callable[[int], int],
+        give_up: Callable[[], None],
     ) -> None:
         self._config = config
         self._core = core
@@ -59,6 +61,7 @@ class Sender:
         self._ended = ended
         self._transport_factory = transport_factory
         self._prepare = prepare
+        self._give_up = give_up
         self.untold: list[ProducerBatch] = []  # ended, and those who listen are being told
         self._is_woken = False
         self._is_stopping = False
@@ -104,10 +107,10 @@ class Sender:
                 raise
 
     async def _main(self) -> None:
-        with self._ended:
-            self._loop = asyncio.get_running_loop()
         self._transport = self._transport_factory(self._config)
         try:
+            with self._ended:
+                self._loop = asyncio.get_running_loop()
             await self._loop_until_stopped()
         finally:
             with self._ended:
@@ -310,10 +313,16 @@ class Sender:
             self._fail_for_good(error)
 
     def _fail_for_good(self, cause: BaseException) -> None:
-        logger.error("the producer stops: %r", cause, exc_info=cause)
-        error: BrokerdError = ProducerClosedError(f"the producer failed: {cause!r}")
+        is_explained = isinstance(cause, BrokerdError)  # one sentence says it; no traceback
+        logger.error("the producer stops: %s", cause, exc_info=None if is_explained else cause)
+        error: BrokerdError = ProducerClosedError(f"the producer failed: {cause if is_explained else repr(cause)}")
         error.__cause__ = cause
-        self._report(lambda now_ms: self._core.fail_for_good(error, now_ms))
+
+        def fail(now_ms: int) -> None:
+            self._core.fail_for_good(error, now_ms)
+            self._give_up()
+
+        self._report(fail)
 
     def _cancel(self, stream: _StreamTasks) -> None:
         for task in stream.tasks:
