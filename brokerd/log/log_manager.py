@@ -27,6 +27,7 @@ from brokerd.errors import (
 from brokerd.ids import TopicIdPartition, TopicPartition, new_topic_id, topic_name_problem
 from brokerd.log.checkpoint import NEW_PARTITION, CheckpointEntry, CheckpointFile, read_checkpoint
 from brokerd.log.files import Files
+from brokerd.log.log_state import LogResources
 from brokerd.log.names import parse_partition_directory
 from brokerd.log.node_state import (
     CleanLog,
@@ -42,7 +43,7 @@ from brokerd.log.node_state import (
 )
 from brokerd.log.open_files import OpenFiles
 from brokerd.log.partition_directories import create_directories, discard_directories, remove_directory, remove_leftovers
-from brokerd.log.partition_log import LogResources, PartitionLog
+from brokerd.log.partition_log import PartitionLog
 from brokerd.log.recovery import PartitionRecovery, RecoveryInput
 from brokerd.log.retention import retire, roll_expired
 from brokerd.log.snapshots import write_snapshot

@@ -10,7 +10,7 @@ import errno
 from bisect import bisect_right
 from typing import NamedTuple, NoReturn
 
-from brokerd.errors import LogDamagedError, OffsetOutOfRangeError, StorageError
+from brokerd.errors import LogDamagedError, StorageError
 from brokerd.log.batch_walk import walk_chunk
 from brokerd.log.damage import DamagedRange, damage_at, damage_error
 from brokerd.log.files import Buffer, File, WouldBlock
@@ -55,7 +55,7 @@ class LogReader:
         self.damaged: tuple[DamagedRange, ...] = ()
 
     def read(self, offset: int, *, max_bytes: int, until_offset: int, cached_only: bool) -> FetchDataInfo:
-        """See PartitionLog.read. `offset` lies in the log."""
+        """See PartitionLog.read. `offset` lies in the log. Raises FileNotFoundError if its segment has been removed."""
         damaged = damage_at(self.damaged, offset)
         if damaged is not None:
             raise damage_error(self._name, damaged)
@@ -82,11 +82,11 @@ class LogReader:
         return FetchDataInfo(chunks, size_bytes, first_offset, next_offset, [])
 
     def segment_at(self, offset: int) -> Segment:
-        """The segment whose range holds `offset`."""
+        """The segment whose range holds `offset`. Raises FileNotFoundError if it has been removed."""
         segments = self.segments
         at = bisect_right(segments, offset, key=lambda segment: segment.base_offset) - 1
         if at < 0:
-            raise OffsetOutOfRangeError(f"{self._name}: offset {offset} is no longer in the log")
+            raise FileNotFoundError
         return segments[at]
 
     def forget_hints(self) -> None:
@@ -103,7 +103,7 @@ class LogReader:
                 start = self._start(segment, offset, cached_only)
                 found = self._read_from(file, segment, start, offset, max_bytes, until_offset, cached_only, is_first)
         except FileNotFoundError:
-            raise OffsetOutOfRangeError(f"{self._name}: offset {offset} is no longer in the log") from None
+            raise  # removed meanwhile, most likely: the log knows
         except OSError as error:
             raise self._storage_error(offset, error) from error
         return found

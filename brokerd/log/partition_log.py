@@ -9,8 +9,6 @@ FlushTask.run. What is read back after a crash is recovery's business (recovery.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
-from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from brokerd.config.topic import TopicConfig
@@ -26,12 +24,13 @@ from brokerd.errors import (
 from brokerd.ids import TopicIdPartition, TopicPartition
 from brokerd.log.checkpoint import CheckpointEntry
 from brokerd.log.damage import DamagedRange, damage_error
-from brokerd.log.files import Files, is_no_space
+from brokerd.log.files import is_no_space
 from brokerd.log.flush_task import FlushTask, SealedSegment
 from brokerd.log.leader_epochs import LeaderEpochs
 from brokerd.log.log_reader import FetchDataInfo, LogReader
-from brokerd.log.open_files import Handle, OpenFiles
-from brokerd.log.producer_state import BatchMetadata, ProducerStateEntry, ProducerStates
+from brokerd.log.log_state import LogResources, LogState
+from brokerd.log.open_files import Handle
+from brokerd.log.producer_state import BatchMetadata, ProducerStateEntry
 from brokerd.log.segment import Segment
 from brokerd.log.snapshots import Snapshot, encode_snapshot
 from brokerd.log.timestamps import OffsetAndTimestamp, find_by_timestamp
@@ -54,37 +53,6 @@ class LogAppendInfo(NamedTuple):
     append_timestamp: int
     is_duplicate: bool
     log_start_offset: int
-
-
-@dataclass(slots=True)
-class LogResources:
-    """What all logs of a data directory share."""
-
-    files: Files
-    open_files: OpenFiles
-    leader_epoch: int
-    max_producer_ids: int
-    # Writes the checkpoint durably, with the log starts as they are now. Raises OSError.
-    write_checkpoint: Callable[[], None]
-    # Logs whose entry in the checkpoint is no longer what it was.
-    moved: set[PartitionLog] = field(default_factory=set)
-    # Bytes of all logs that are appended and not yet flushed.
-    dirty_bytes: int = 0
-
-
-@dataclass(slots=True)
-class LogState:
-    """What recovery found, or what a new partition begins with."""
-
-    segments: list[Segment]
-    producers: ProducerStates
-    epochs: LeaderEpochs
-    log_start_offset: int
-    log_end_offset: int
-    recovery_point: int
-    damaged: list[DamagedRange] = field(default_factory=list)
-    read_only_reason: str = ""
-    snapshot_offsets: list[int] = field(default_factory=list)
 
 
 class PartitionLog:
@@ -362,12 +330,22 @@ class PartitionLog:
         `cached_only` if the disk would have to be waited for: ask again in a thread, with cached_only=False.
         """
         if not self.log_start_offset <= offset <= self.log_end_offset:
-            raise OffsetOutOfRangeError(
-                f"{self.name}: offset {offset} is out of range, the log has {self.log_start_offset} to {self.log_end_offset}",
-                log_start_offset=self.log_start_offset,
-            )
-        return self._reader.read(
-            offset, max_bytes=max_bytes, until_offset=min(until_offset, self.log_end_offset), cached_only=cached_only
+            raise self._out_of_range(offset)
+        until_offset = min(until_offset, self.log_end_offset)
+        try:
+            return self._reader.read(offset, max_bytes=max_bytes, until_offset=until_offset, cached_only=cached_only)
+        except FileNotFoundError:
+            # Gone while it was read; what took it has said so before.
+            if self.is_deleted:
+                raise UnknownTopicIdError(f"{self.name} is deleted") from None
+            if offset < self.log_start_offset:
+                raise self._out_of_range(offset) from None
+            raise StorageError(f"{self.name}: a file of the log that holds offset {offset} is missing") from None
+
+    def _out_of_range(self, offset: int) -> OffsetOutOfRangeError:
+        return OffsetOutOfRangeError(
+            f"{self.name}: offset {offset} is out of range, the log has {self.log_start_offset} to {self.log_end_offset}",
+            log_start_offset=self.log_start_offset,
         )
 
     def offset_for_timestamp(self, timestamp_ms: int) -> OffsetAndTimestamp | None:
@@ -377,6 +355,11 @@ class PartitionLog:
         """
         try:
             return find_by_timestamp(self, self._reader, self._resources.open_files, self._seed, timestamp_ms)
+        except FileNotFoundError:
+            if self.is_deleted:
+                raise UnknownTopicIdError(f"{self.name} is deleted") from None
+            # Retention was faster, and the next one is not likely to be.
+            raise StorageError(f"{self.name}: the log start has just moved", retry_after_ms=_RETRY_AFTER_MS) from None
         except OSError as error:
             raise StorageError(f"{self.name}: reading failed ({error.strerror})", retry_after_ms=_RETRY_AFTER_MS) from error
 

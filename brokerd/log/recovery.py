@@ -21,10 +21,10 @@ from brokerd.log.documents import TEMPORARY_SUFFIX
 from brokerd.log.files import Files, write_all
 from brokerd.log.index import SparseIndex
 from brokerd.log.leader_epochs import EpochEntry, LeaderEpochs, read_leader_epochs, write_leader_epochs
+from brokerd.log.log_state import LogState
 from brokerd.log.names import LOG_SUFFIX, parse_offset_file
 from brokerd.log.node_state import CleanLog
 from brokerd.log.open_files import OpenFiles
-from brokerd.log.partition_log import LogState
 from brokerd.log.producer_state import ProducerStates
 from brokerd.log.scan import Scan, find_whole_batch
 from brokerd.log.segment import Segment

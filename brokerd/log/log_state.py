@@ -1,0 +1,48 @@
+"""What a partition's log is made of: what recovery hands to it, and what all logs of a data directory share. No behaviour."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from brokerd.log.damage import DamagedRange
+from brokerd.log.files import Files
+from brokerd.log.leader_epochs import LeaderEpochs
+from brokerd.log.open_files import OpenFiles
+from brokerd.log.producer_state import ProducerStates
+from brokerd.log.segment import Segment
+
+if TYPE_CHECKING:
+    from brokerd.log.partition_log import PartitionLog
+
+
+@dataclass(slots=True)
+class LogResources:
+    """What all logs of a data directory share."""
+
+    files: Files
+    open_files: OpenFiles
+    leader_epoch: int
+    max_producer_ids: int
+    # Writes the checkpoint durably, with the log starts as they are now. Raises OSError.
+    write_checkpoint: Callable[[], None]
+    # Logs whose entry in the checkpoint is no longer what it was.
+    moved: set[PartitionLog] = field(default_factory=set)
+    # Bytes of all logs that are appended and not yet flushed.
+    dirty_bytes: int = 0
+
+
+@dataclass(slots=True)
+class LogState:
+    """What recovery found, or what a new partition begins with."""
+
+    segments: list[Segment]
+    producers: ProducerStates
+    epochs: LeaderEpochs
+    log_start_offset: int
+    log_end_offset: int
+    recovery_point: int
+    damaged: list[DamagedRange] = field(default_factory=list)
+    read_only_reason: str = ""
+    snapshot_offsets: list[int] = field(default_factory=list)
