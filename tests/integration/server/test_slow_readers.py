@@ -57,11 +57,12 @@ def test_what_slow_readers_hold_is_bounded_and_others_read_on(running: RunningDa
         return budget.is_used_up and budget.waiter_count > 0
 
     with RawClient(running.address) as slow:
-        ask(slow, tp, SLOW)
+        fetchers = ask(slow, tp, SLOW)
         wait_until(is_used_up)
         assert read_all(client, tp) > 1
         is_used_up()
         assert most_bytes < LIMIT_BYTES + 2 * BATCH_BYTES
+        assert fetchers[0].status()[0] is grpc.StatusCode.UNAVAILABLE, "made room, and not by its own deadline"
     wait_until(lambda: budget.used_bytes == 0 and budget.waiter_count == 0)
     assert read_all(client, tp) < BATCHES
 
