@@ -7,11 +7,15 @@ flush does is in flush_task.py.
 from __future__ import annotations
 
 import asyncio
+import errno
+import logging
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 
 from brokerd.log.flush_task import FlushTask
 from brokerd.log.partition_log import PartitionLog
+
+logger = logging.getLogger(__name__)
 
 
 class Flusher:
@@ -68,19 +72,28 @@ class Flusher:
             self._idle.set()
 
     def _finish(self, log: PartitionLog, task: FlushTask, done: asyncio.Future[None]) -> None:
+        """Whatever one flush ends with, the others go on."""
         self._under_way.discard(log)
-        error = done.exception()
-        if isinstance(error, OSError):
-            log.fail_flush(task, error)
-            self._waiting.pop(log, None)
-            self._on_failure(log)
-        elif error is not None:
-            raise error
-        else:
-            if self._on_flush is not None:
-                self._on_flush(task.duration_ns)
-            if log.complete_flush(task):
-                self._on_advance(log)
+        try:
+            self._settle(log, task, done.exception())
+        except Exception:
+            logger.exception("%s: a flush ended, but whoever waits for it could not be told", log.name)
         if log.is_dirty:
             self._waiting[log] = None
         self._start_flushes()
+
+    def _settle(self, log: PartitionLog, task: FlushTask, error: BaseException | None) -> None:
+        if error is not None:
+            # Of a flush that did not come to its end nothing is known, whatever stopped it.
+            if not isinstance(error, OSError):
+                logger.error("%s: internal error in a flush", log.name, exc_info=error)
+                error = OSError(errno.EIO, f"internal error: {type(error).__name__}")
+            log.fail_flush(task, error)
+            self._waiting.pop(log, None)
+            self._on_failure(log)
+            return
+        has_advanced = log.complete_flush(task)
+        if self._on_flush is not None:
+            self._on_flush(task.duration_ns)
+        if has_advanced:
+            self._on_advance(log)

@@ -23,7 +23,7 @@ class SlowDisk:
         self.count = 0
         self.began = threading.Semaphore(0)
         self.may_end = threading.Semaphore(0)
-        self.error: OSError | None = None
+        self.error: Exception | None = None
         files.hook = self._hook
 
     def _hook(self, operation: str, path: str) -> None:
@@ -108,5 +108,53 @@ def test_more_partitions_than_threads_are_all_flushed() -> None:
         await asyncio.wait_for(flusher.drain(), DEADLINE_S)
         flusher.close()
         assert {log.high_watermark for log in manager.partitions()} == {5}
+
+    asyncio.run(run())
+
+
+def test_whatever_a_flush_ends_with_its_log_stops_and_others_go_on() -> None:
+    async def run() -> None:
+        files = MemoryFiles()
+        manager, _ = open_manager(files)
+        log, other = first_log(manager, "t"), first_log(manager, "u")
+        disk = SlowDisk(files)
+        failed: list[PartitionLog] = []
+        flusher = Flusher(threads=1, on_advance=lambda log: None, on_failure=failed.append)
+        append(log, b"doubt")
+        append(other, b"waits for the thread")
+        flusher.mark_dirty(log)
+        flusher.mark_dirty(other)
+        await asyncio.to_thread(disk.began.acquire, timeout=DEADLINE_S)
+        disk.error = MemoryError()
+        disk.may_end.release()
+        await asyncio.to_thread(disk.began.acquire, timeout=DEADLINE_S)
+        disk.error = None
+        disk.may_end.release()
+        await asyncio.wait_for(flusher.drain(), DEADLINE_S)
+        flusher.close()
+        assert failed == [log]
+        with pytest.raises(StorageError, match="MemoryError"):
+            append(log, b"no")
+        assert (log.high_watermark, log.dirty_bytes, other.high_watermark) == (0, 0, 1)
+
+    asyncio.run(run())
+
+
+def test_listeners_that_fail_hold_up_nothing() -> None:
+    async def run() -> None:
+        manager, _ = open_manager(MemoryFiles())
+        log, other = first_log(manager, "t"), first_log(manager, "u")
+
+        def fail(log: PartitionLog) -> None:
+            raise KeyError(log.name)
+
+        flusher = Flusher(threads=1, on_advance=fail, on_failure=fail)
+        for _ in range(3):
+            for each in (log, other):
+                append(each, b"x")
+                flusher.mark_dirty(each)
+            await asyncio.wait_for(flusher.drain(), DEADLINE_S)
+        flusher.close()
+        assert (log.high_watermark, other.high_watermark) == (3, 3)
 
     asyncio.run(run())
