@@ -91,6 +91,6 @@ def test_one_that_does_not_read_for_too_long_is_ended(
         wait_until(lambda: running.daemon.broker.answer_budget.used_bytes > 0)
         wait_until(lambda: running.daemon.broker.answer_budget.used_bytes == 0)
         assert fetcher.status()[0] is grpc.StatusCode.UNAVAILABLE
-    assert "does not read its answers" in caplog.text
+    wait_until(lambda: "does not read its answers" in caplog.text)
     client.producer().produce(tp, values_batch(tp))
     assert waiting.answer()[1][0][0].header.base_offset == BATCHES, "one that waits for data is not slow"
