@@ -37,6 +37,7 @@ class Flusher:
         self._pool = ThreadPoolExecutor(threads, thread_name_prefix="brokerd-flush")
         self._waiting: dict[PartitionLog, None] = {}  # in order of arrival; a log that is being flushed may wait for its next
         self._under_way: set[PartitionLog] = set()
+        self._told: dict[PartitionLog, list[asyncio.Future[None]]] = {}
         self._is_scheduled = False
         self._idle = asyncio.Event()
         self._idle.set()
@@ -49,6 +50,13 @@ class Flusher:
             # Not at once: what else is appended in this turn of the loop goes with the same flush.
             self._is_scheduled = True
             asyncio.get_running_loop().call_soon(self._start_flushes)
+
+    async def flush(self, log: PartitionLog) -> None:
+        """Returns after the next flush of this log, whatever it ended with."""
+        told: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._told.setdefault(log, []).append(told)
+        self.mark_dirty(log)
+        await told
 
     async def drain(self) -> None:
         """Returns once nothing is dirty, or what is has stopped."""
@@ -64,7 +72,9 @@ class Flusher:
         for log in [log for log in self._waiting if log not in self._under_way][: self._threads - len(self._under_way)]:
             del self._waiting[log]
             task = log.prepare_flush()
-            if task is not None:
+            if task is None:
+                self._tell(log)
+            else:
                 self._under_way.add(log)
                 future = loop.run_in_executor(self._pool, task.run)
                 future.add_done_callback(lambda done, log=log, task=task: self._finish(log, task, done))  # type: ignore[misc]
@@ -78,9 +88,15 @@ class Flusher:
             self._settle(log, task, done.exception())
         except Exception:
             logger.exception("%s: a flush ended, but whoever waits for it could not be told", log.name)
+        self._tell(log)
         if log.is_dirty:
             self._waiting[log] = None
         self._start_flushes()
+
+    def _tell(self, log: PartitionLog) -> None:
+        for told in self._told.pop(log, []):
+            if not told.done():
+                told.set_result(None)
 
     def _settle(self, log: PartitionLog, task: FlushTask, error: BaseException | None) -> None:
         if error is not None:

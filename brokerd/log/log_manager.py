@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from brokerd.clock import Clock
@@ -23,6 +23,7 @@ from brokerd.errors import (
     StorageError,
     TopicAlreadyExistsError,
     UnknownTopicOrPartitionError,
+    WireError,
 )
 from brokerd.ids import TopicIdPartition, TopicPartition, new_topic_id, topic_name_problem
 from brokerd.log.checkpoint import NEW_PARTITION, CheckpointEntry, CheckpointFile, read_checkpoint
@@ -45,7 +46,7 @@ from brokerd.log.open_files import OpenFiles
 from brokerd.log.partition_directories import create_directories, discard_directories, remove_directory, remove_leftovers
 from brokerd.log.partition_log import PartitionLog
 from brokerd.log.recovery import PartitionRecovery, RecoveryInput
-from brokerd.log.retention import retire, roll_expired
+from brokerd.log.retention import delete_records, retire, roll_expired
 from brokerd.log.snapshots import write_snapshot
 from brokerd.log.steps import Steps, run_here
 from brokerd.log.topic_store import Topic, TopicStore
@@ -397,6 +398,10 @@ class LogManager:
             return 0
         now = self._believed_wall_ms(now_wall_ms)
         return (yield from retire(self.partitions(), self._files, self._checkpoint, lambda: self._checkpoint_now().run, now))
+
+    def delete_records(self, asked: Sequence[tuple[PartitionLog, int]]) -> Steps[list[WireError | None]]:
+        """Moves the log starts of many partitions; see retention.py."""
+        return delete_records(asked, lambda: self._checkpoint_now().run)
 
     def expire_producers(self, now_wall_ms: int) -> int:
         """Forgets producers silent for producer.id.expiration.ms; returns how many."""

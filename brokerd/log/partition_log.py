@@ -374,11 +374,7 @@ class PartitionLog:
 
         Raises OffsetOutOfRangeError, StorageError.
         """
-        target = self.high_watermark if before_offset == -1 else before_offset
-        if not 0 <= target <= self.high_watermark:
-            raise OffsetOutOfRangeError(
-                f"{self.name}: can not delete records before offset {before_offset}, the high watermark is {self.high_watermark}"
-            )
+        target = self.deletion_target(before_offset)
         if target > self.log_start_offset:
             before = self.log_start_offset
             self.set_log_start(target)
@@ -388,6 +384,15 @@ class PartitionLog:
                 self.set_log_start(before)
                 raise StorageError(f"{self.name}: the log start could not be written ({error.strerror})") from error
         return self.log_start_offset
+
+    def deletion_target(self, before_offset: int) -> int:
+        """The log start that is asked for; -1 is the high watermark. Raises OffsetOutOfRangeError."""
+        target = self.high_watermark if before_offset == -1 else before_offset
+        if not 0 <= target <= self.high_watermark:
+            raise OffsetOutOfRangeError(
+                f"{self.name}: can not delete records before offset {before_offset}, the high watermark is {self.high_watermark}"
+            )
+        return target
 
     def set_log_start(self, offset: int) -> None:
         """Moves the log start; it holds once the checkpoint has been written."""

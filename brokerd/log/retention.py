@@ -10,6 +10,7 @@ import logging
 from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple
 
+from brokerd.errors import OffsetOutOfRangeError, StorageError, WireError
 from brokerd.log.checkpoint import NEW_PARTITION, CheckpointFile
 from brokerd.log.files import Files
 from brokerd.log.partition_log import PartitionLog
@@ -75,6 +76,35 @@ def retire(
     if removals:
         yield lambda: _remove_all(files, removals)
     return sum(len(removal.segments) for removal in removals)
+
+
+def delete_records(asked: Sequence[tuple[PartitionLog, int]], checkpoint_job: Callable[[], Job]) -> Steps[list[WireError | None]]:
+    """Moves log starts up to the offsets asked for (-1: the high watermark), durably in the end, with one write for all.
+    Returns what went wrong with each: OffsetOutOfRangeError or StorageError; then its log start is as it was.
+    """
+    results: list[WireError | None] = []
+    before: dict[PartitionLog, int] = {}
+    try:
+        for log, offset in asked:
+            try:
+                target = log.deletion_target(offset)
+            except OffsetOutOfRangeError as error:
+                results.append(error)
+                continue
+            results.append(None)
+            if target > log.log_start_offset:
+                before.setdefault(log, log.log_start_offset)
+                log.set_log_start(target)
+        if before:
+            yield checkpoint_job()
+    except BaseException as error:
+        for log, start in before.items():
+            log.set_log_start(start)
+        if not isinstance(error, OSError):
+            raise
+        failed = StorageError(f"the log start could not be written ({error.strerror})")
+        results = [result or (failed if log in before else None) for result, (log, _) in zip(results, asked, strict=True)]
+    return results
 
 
 def _take_old_snapshots(log: PartitionLog, recovery_point: int) -> list[int]:

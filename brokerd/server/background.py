@@ -46,7 +46,10 @@ class Background:
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
     async def _retention(self) -> None:
-        removed = self._broker.logs.retention_pass(self._broker.clock.wall_ms())
+        broker = self._broker
+        for log in broker.logs.roll_expired(broker.clock.wall_ms()):
+            await broker.replicas.flusher.flush(log)
+        removed = await broker.admin.run(broker.logs.retire(broker.clock.wall_ms()))
         if removed:
             logger.info("retention removed %d segments", removed)
 

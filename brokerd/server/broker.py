@@ -9,6 +9,7 @@ from brokerd.clock import Clock
 from brokerd.config.broker import BrokerConfig
 from brokerd.errors import NotReadyError
 from brokerd.log.log_manager import LogManager
+from brokerd.server.admin import Admin
 from brokerd.server.answer_budget import AnswerBudget
 from brokerd.server.answers import AnswerQueue
 from brokerd.server.fence import InstanceFence
@@ -33,6 +34,7 @@ class Broker:
         self.clock = clock
         self.logs = logs
         self.replicas = ReplicaManager(logs, config, clock)
+        self.admin = Admin()
         self.fence = InstanceFence(max_instances=config.max_producer_instances)
         self.in_flight = ByteBudget(config.max_in_flight_bytes)
         self.answers = AnswerQueue()

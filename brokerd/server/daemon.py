@@ -137,6 +137,7 @@ class Daemon:
             await self._server.stop(0)
         if self._broker is not None:
             self._broker.replicas.produce_purgatory.force_complete_all()
+            await self._broker.admin.drain()
             self._broker.close()
         if self._logs is not None:
             await asyncio.to_thread(self._logs.close)

@@ -1,7 +1,8 @@
 """DeleteRecords: move the log start of partitions forward.
 
 Behaviour
-- Each partition on its own; the new log start is durable when it is answered. -1 means the high watermark.
+- Each partition on its own; the new log starts are durable, by one write for all, when it is answered. -1 means the high
+  watermark.
 - Never beyond the high watermark: OFFSET_OUT_OF_RANGE. Below the present log start nothing changes.
 - A parked fetch whose offset is now below the log start is answered at once.
 """
@@ -10,13 +11,14 @@ from __future__ import annotations
 
 from brokerd.errors import WireError
 from brokerd.ids import TopicIdPartition
+from brokerd.log.partition_log import PartitionLog
 from brokerd.server.broker import Broker
 from brokerd.server.failures import internal, malformed
 from brokerd.server.fields import check_count, topic_id_partition
 from brokerd.wire.errors import to_proto
 from brokerd.wire.v1 import topics_pb2
 
-_HIGH_WATERMARK = -1
+_HIGH_WATERMARK = -1  # as PartitionLog has it
 
 
 async def handle(broker: Broker, request: topics_pb2.DeleteRecordsRequest) -> topics_pb2.DeleteRecordsResponse:
@@ -25,8 +27,16 @@ async def handle(broker: Broker, request: topics_pb2.DeleteRecordsRequest) -> to
     check_count("partitions", request.partitions, broker.config.max_partitions_per_request, "max.partitions.per.request")
     asked = [(_checked(entry), entry.before_offset) for entry in request.partitions]
     response = topics_pb2.DeleteRecordsResponse()
+    found: list[tuple[PartitionLog, int, topics_pb2.PartitionDeleteRecordsResult]] = []
     for tp, before_offset in asked:
-        _delete(broker, tp, before_offset, response.results.add(topic_id=tp.topic_id, partition=tp.partition, log_start_offset=-1))
+        result = response.results.add(topic_id=tp.topic_id, partition=tp.partition, log_start_offset=-1)
+        try:
+            found.append((broker.replicas.replica(tp).log, before_offset, result))
+        except WireError as error:
+            result.error.CopyFrom(to_proto(error))
+        except Exception as error:
+            result.error.CopyFrom(to_proto(internal(f"delete of records of {tp}", error)))
+    await _delete(broker, found)
     return response
 
 
@@ -36,13 +46,11 @@ def _checked(entry: topics_pb2.PartitionDeleteRecords) -> TopicIdPartition:
     return topic_id_partition("partitions", entry.topic_id, entry.partition)
 
 
-def _delete(broker: Broker, tp: TopicIdPartition, before_offset: int, result: topics_pb2.PartitionDeleteRecordsResult) -> None:
-    try:
-        log = broker.replicas.replica(tp).log
-        result.log_start_offset = log.delete_records(log.high_watermark if before_offset == _HIGH_WATERMARK else before_offset)
-    except WireError as error:
-        result.error.CopyFrom(to_proto(error))
-    except Exception as error:
-        result.error.CopyFrom(to_proto(internal(f"delete of records of {tp}", error)))
-    else:
-        broker.replicas.wake(tp)
+async def _delete(broker: Broker, found: list[tuple[PartitionLog, int, topics_pb2.PartitionDeleteRecordsResult]]) -> None:
+    errors = await broker.admin.run(broker.logs.delete_records([(log, before_offset) for log, before_offset, _ in found]))
+    for (log, _, result), error in zip(found, errors, strict=True):
+        if error is not None:
+            result.error.CopyFrom(to_proto(error))
+        else:
+            result.log_start_offset = log.log_start_offset
+            broker.replicas.wake(log.tp)

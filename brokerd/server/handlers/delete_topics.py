@@ -26,10 +26,11 @@ async def handle(broker: Broker, request: topics_pb2.DeleteTopicsRequest) -> top
     for topic_id in request.topic_ids:
         check_topic_id("topic_ids", topic_id)
     response = topics_pb2.DeleteTopicsResponse()
-    for name in request.names:
-        _delete(broker, response.results.add(name=name), name)
-    for topic_id in request.topic_ids:
-        _delete(broker, response.results.add(topic_id=topic_id), topic_id)
+    async with broker.admin.alone():
+        for name in request.names:
+            _delete(broker, response.results.add(name=name), name)
+        for topic_id in request.topic_ids:
+            _delete(broker, response.results.add(topic_id=topic_id), topic_id)
     return response
 
 

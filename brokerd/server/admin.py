@@ -1,0 +1,45 @@
+"""Administrative work, one at a time: what changes state runs in the event loop, what waits for the disk in a thread."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TypeVar
+
+from brokerd.log.steps import Steps
+
+T = TypeVar("T")
+
+
+class Admin:
+    """Lives in one event loop."""
+
+    def __init__(self) -> None:
+        self._lock = asyncio.Lock()
+
+    async def run(self, steps: Steps[T]) -> T:
+        """Runs all steps. Whoever gives up waiting does not stop them in the middle. Raises what the steps raise."""
+        return await asyncio.shield(asyncio.create_task(self._run(steps)))
+
+    def alone(self) -> asyncio.Lock:
+        """To be held (`async with`) while files are removed at once, so that no thread is at them too."""
+        return self._lock
+
+    async def drain(self) -> None:
+        """Returns once nothing is under way."""
+        async with self._lock:
+            return
+
+    async def _run(self, steps: Steps[T]) -> T:
+        async with self._lock:
+            try:
+                job = next(steps)
+                while True:
+                    try:
+                        result = await asyncio.to_thread(job)
+                    except Exception as error:
+                        job = steps.throw(error)
+                    else:
+                        job = steps.send(result)
+            except StopIteration as end:
+                value: T = end.value
+                return value
