@@ -24,6 +24,7 @@ class BlockingClient:
         """Connects to nothing yet. Raises ConfigError if bootstrap.servers can not be read."""
         self.broker_client = BrokerClient(config, clock if clock is not None else SystemClock())
         self.loop_thread = LoopThread()
+        self.loop_thread.at_close(self.broker_client.close)
 
     def __enter__(self) -> Self:
         return self
@@ -33,9 +34,7 @@ class BlockingClient:
 
     def close(self) -> None:
         """Closes connections and thread. Safe to call twice."""
-        if not self.loop_thread.is_closed:
-            self.loop_thread.run(self.broker_client.close())
-            self.loop_thread.close()
+        self.loop_thread.close()
 
     def server_info(self) -> ServerInfo:
         """What the broker is and can do."""

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import re
+import weakref
 from typing import TypeVar, cast
 
 import grpc
@@ -45,14 +46,20 @@ class Connection:
         self._security = security
         ignore_poller_noise(asyncio.get_running_loop())
         self._channel = security.open_channel(address)
+        self._streams: weakref.WeakSet[RawStream] = weakref.WeakSet()
+        self._calls: set[grpc.aio.UnaryUnaryCall[bytes, bytes]] = set()
 
     async def call(self, name: str, request: Message, response_type: type[R], *, timeout_ms: int) -> R:
         """One unary call of the method `name`. Raises BrokerUnreachableError, or what the status code says."""
         method: grpc.aio.UnaryUnaryMultiCallable[bytes, bytes] = self._channel.unary_unary(UNARY[name].path)
+        call = method(request.SerializeToString(), timeout=timeout_ms / 1000, metadata=self._security.metadata())
+        self._calls.add(call)
         try:
-            data = await method(request.SerializeToString(), timeout=timeout_ms / 1000, metadata=self._security.metadata())
+            data = await call
         except grpc.aio.AioRpcError as error:
             raise self.error_from(error, name) from None
+        finally:
+            self._calls.discard(call)
         try:
             return response_type.FromString(data)
         except DecodeError:
@@ -60,10 +67,19 @@ class Connection:
 
     def open_stream(self, path: str) -> RawStream:
         """A bidirectional stream of raw messages; nothing is sent yet."""
-        return RawStream(self, self._channel.stream_stream(path)(metadata=self._security.metadata()), path)
+        stream = RawStream(self, self._channel.stream_stream(path)(metadata=self._security.metadata()), path)
+        self._streams.add(stream)
+        return stream
 
     async def close(self) -> None:
-        """Closes the channel and cancels its calls."""
+        """Cancels all calls and closes the channel; returns once gRPC has nothing more to say of it to this loop."""
+        for stream in list(self._streams):
+            stream.close()
+        for call in list(self._calls):
+            call.cancel()
+        # gRPC completes things in order. A change away from a state that a channel is not in is complete at once: once it
+        # is here, so is all that the cancelled calls had under way.
+        await self._channel.wait_for_state_change(grpc.ChannelConnectivity.SHUTDOWN)
         await self._channel.close()
 
     def error_from(self, error: grpc.aio.AioRpcError, what: str) -> BrokerdError:

@@ -8,13 +8,17 @@ from __future__ import annotations
 import asyncio
 import atexit
 import concurrent.futures
+import logging
 import os
 import threading
 import weakref
-from collections.abc import Coroutine
+from collections.abc import Awaitable, Callable, Coroutine, Iterable
 from typing import Any, TypeVar
 
 from brokerd.errors import ClientError
+from brokerd.wire.event_loop import is_grpc_task, settle
+
+logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
 CLOSE_TIMEOUT_S = 5.0
@@ -30,6 +34,7 @@ class LoopThread:
         self._pid = os.getpid()
         self.loop = asyncio.new_event_loop()
         self.is_closed = False
+        self._cleanups: list[Callable[[], Awaitable[None]]] = []
         self._thread = threading.Thread(target=self._main, name=name, daemon=True)
         self._thread.start()
         _open.add(self)
@@ -52,8 +57,12 @@ class LoopThread:
             future.cancel()
             raise
 
+    def at_close(self, cleanup: Callable[[], Awaitable[None]]) -> None:
+        """Awaits `cleanup()` on the loop when it closes, after what runs on it was cancelled: for what must not outlive it."""
+        self._cleanups.append(cleanup)
+
     def close(self) -> None:
-        """Cancels what still runs, ends the thread. Safe to call twice, and in a forked child (where it does nothing)."""
+        """Cancels what still runs, cleans up, ends the thread. May be called twice, and in a forked child (does nothing)."""
         if self.is_closed or os.getpid() != self._pid:
             return
         self.is_closed = True
@@ -66,13 +75,28 @@ class LoopThread:
         try:
             self.loop.run_forever()
         finally:
-            tasks = asyncio.all_tasks(self.loop)
-            for task in tasks:
-                task.cancel()
-            if tasks:
-                self.loop.run_until_complete(asyncio.gather(*tasks, return_exceptions=True))
+            self.loop.run_until_complete(self._wind_up())
             self.loop.run_until_complete(self.loop.shutdown_asyncgens())
             self.loop.close()
+
+    async def _wind_up(self) -> None:
+        await _cancelled(task for task in asyncio.all_tasks() if not is_grpc_task(task))
+        for cleanup in self._cleanups:
+            try:
+                async with asyncio.timeout(CLOSE_TIMEOUT_S):
+                    await cleanup()
+            except Exception as error:
+                logger.warning("closing did not go to its end: %r", error)
+        await settle()
+        await _cancelled(asyncio.all_tasks())
+
+
+async def _cancelled(tasks: Iterable[asyncio.Task[Any]]) -> None:
+    """Ends `tasks`, of which one may be the caller: that one stays."""
+    others = [task for task in tasks if task is not asyncio.current_task()]
+    for task in others:
+        task.cancel()
+    await asyncio.gather(*others, return_exceptions=True)
 
 
 @atexit.register

@@ -18,6 +18,7 @@ from brokerd.errors import UnknownServerError, WireError
 from brokerd.ids import ProducerIdAndEpoch, TopicIdPartition
 from brokerd.producer.transport import Hello, PartitionResult, ProduceRequest, ProduceResponse, TopicView
 from brokerd.wire.errors import from_proto
+from brokerd.wire.event_loop import settle
 from brokerd.wire.records import join_records
 from brokerd.wire.v1 import produce_pb2
 
@@ -49,8 +50,9 @@ class GrpcProduceTransport:
         return GrpcProduceStream(await self._client.open_produce_stream(node_id), hello)
 
     async def close(self) -> None:
-        """Frees connections. May be called twice."""
+        """Frees connections; then the loop, which is the producer's own, may be closed too. May be called twice."""
         await self._client.close()
+        await settle()
 
 
 class GrpcProduceStream:

@@ -1,0 +1,85 @@
+"""Goal: a loop that closes leaves nothing behind in gRPC, whose one poller would hand it over inside somebody else's loop."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import threading
+from collections.abc import Iterator
+
+import pytest
+
+from brokerd.client.blocking import BlockingClient
+from brokerd.client.fetcher import PartitionFetcher
+from brokerd.client.loop_thread import LoopThread
+from brokerd.client.positions import FetchRange
+from brokerd.client.producer import Producer
+from brokerd.config.client import ConsumerConfig
+from tests.support.fake_broker import FakeBroker, fake_broker
+
+ROUNDS = 25
+
+
+@pytest.fixture
+def broker() -> Iterator[FakeBroker]:
+    with fake_broker() as broker:
+        broker.create("t")
+        yield broker
+
+
+def noise(caplog: pytest.LogCaptureFixture) -> list[str]:
+    """What loops of this process had to say of exceptions in their callbacks."""
+    return [record.getMessage() for record in caplog.records if record.name == "asyncio" and record.levelno >= logging.ERROR]
+
+
+def test_clients_that_close_with_calls_under_way_disturb_no_other_loop(
+    broker: FakeBroker, caplog: pytest.LogCaptureFixture
+) -> None:
+    config = ConsumerConfig(bootstrap_servers=f"127.0.0.1:{broker.port}")
+    with BlockingClient(config) as living:
+        for _ in range(ROUNDS):
+            client = BlockingClient(config)
+            tp = broker.topics["t"][0].tp
+            fetcher = PartitionFetcher(client, [FetchRange(tp, 0)], config)
+            client.metadata()
+            client.loop_thread.submit(client.broker_client.metadata(None))
+            client.close()
+            fetcher.close()
+            assert living.metadata().cluster_id == "fake"
+    assert noise(caplog) == []
+
+
+def test_producers_that_close_disturb_no_other_loop(broker: FakeBroker, caplog: pytest.LogCaptureFixture) -> None:
+    servers = f"127.0.0.1:{broker.port}"
+    with BlockingClient(ConsumerConfig(bootstrap_servers=servers)) as living:
+        for _ in range(ROUNDS):
+            with Producer({"bootstrap.servers": servers}) as producer:
+                producer.send("t", value=b"x").result(20)
+            assert living.metadata().cluster_id == "fake"
+    assert noise(caplog) == []
+
+
+def test_close_cleans_up_after_what_runs_was_cancelled() -> None:
+    loop_thread = LoopThread()
+    started = threading.Event()
+    order: list[str] = []
+
+    async def run() -> None:
+        started.set()
+        try:
+            await asyncio.Event().wait()
+        finally:
+            order.append("cancelled")
+
+    async def fail() -> None:
+        raise ValueError("no")
+
+    async def clean_up() -> None:
+        order.append("cleaned up")
+
+    loop_thread.at_close(fail)
+    loop_thread.at_close(clean_up)
+    loop_thread.submit(run())
+    assert started.wait(10)
+    loop_thread.close()
+    assert order == ["cancelled", "cleaned up"]
