@@ -386,7 +386,9 @@ class PartitionLog:
         return self.log_start_offset
 
     def deletion_target(self, before_offset: int) -> int:
-        """The log start that is asked for; -1 is the high watermark. Raises OffsetOutOfRangeError."""
+        """The log start that is asked for; -1 is the high watermark. Raises OffsetOutOfRangeError; StorageError and
+        LogDamagedError if the log has stopped: its checkpoint entry stays as it is, so nothing would be durable."""
+        self._check_writable()
         target = self.high_watermark if before_offset == -1 else before_offset
         if not 0 <= target <= self.high_watermark:
             raise OffsetOutOfRangeError(

@@ -10,7 +10,7 @@ import logging
 from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple
 
-from brokerd.errors import OffsetOutOfRangeError, StorageError, WireError
+from brokerd.errors import StorageError, WireError
 from brokerd.log.checkpoint import NEW_PARTITION, CheckpointFile
 from brokerd.log.files import Files
 from brokerd.log.partition_log import PartitionLog
@@ -80,7 +80,7 @@ def retire(
 
 def delete_records(asked: Sequence[tuple[PartitionLog, int]], checkpoint_job: Callable[[], Job]) -> Steps[list[WireError | None]]:
     """Moves log starts up to the offsets asked for (-1: the high watermark), durably in the end, with one write for all.
-    Returns what went wrong with each: OffsetOutOfRangeError or StorageError; then its log start is as it was.
+    Returns what went wrong with each: OffsetOutOfRangeError, LogDamagedError or StorageError; then its log start is as it was.
     """
     results: list[WireError | None] = []
     before: dict[PartitionLog, int] = {}
@@ -88,7 +88,7 @@ def delete_records(asked: Sequence[tuple[PartitionLog, int]], checkpoint_job: Ca
         for log, offset in asked:
             try:
                 target = log.deletion_target(offset)
-            except OffsetOutOfRangeError as error:
+            except WireError as error:
                 results.append(error)
                 continue
             results.append(None)

@@ -85,6 +85,17 @@ def test_the_client_meets_damage_as_an_error_and_sees_the_whole_log(
             assert seen == list(range(DAMAGED + 1, BATCHES))
 
 
+def test_a_damaged_log_deletes_nothing_that_a_restart_would_bring_back(tmp_path: Path, files: MemoryFiles) -> None:
+    tp = _write(tmp_path, files)
+    _rot(files, is_found_at_start=True)
+    with (
+        running_daemon(tmp_path, files=files) as running,
+        BlockingClient(ConsumerConfig(bootstrap_servers=running.address)) as client,
+    ):
+        assert isinstance(client.delete_records({tp: DAMAGED + 2})[tp], LogDamagedError)
+        assert client.list_offsets({tp: OffsetSpec.EARLIEST})[tp].offset == 0  # type: ignore[union-attr]
+
+
 def _follow(client: BlockingClient, asked: FetchRange, config: ConsumerConfig, seen: list[int]) -> None:
     with PartitionFetcher(client, [asked], config) as fetcher:
         for fetched in fetcher:
