@@ -14,14 +14,14 @@ import sys
 import tempfile
 import time
 from pathlib import Path
-from typing import NamedTuple
 
 import pyarrow as pa
 from demo_parts.broker import create_topic, log_ends, running_broker
 from demo_parts.checks import Verdict, compare
 from demo_parts.progress import ProgressBar
 from demo_parts.rows import BATCHES, LANES, generated_events, rows_of_file, stage
-from demo_parts.session import java_problem, quiet_session
+from demo_parts.session import java_problem, last_words, quiet_session
+from demo_parts.timing import Timing, timing_of
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 from pyspark.sql.functions import window
@@ -36,13 +36,6 @@ _POLL_S = 0.1
 _WINDOWS_SHOWN = 6
 
 
-class Timing(NamedTuple):
-    """How long a job took, and how many rows it said it had."""
-
-    rows: int
-    seconds: float
-
-
 def main() -> int:
     arguments = _arguments()
     problem = java_problem()
@@ -51,13 +44,28 @@ def main() -> int:
         return 1
     try:
         with tempfile.TemporaryDirectory(prefix="brokerd-demo-", ignore_cleanup_errors=True) as name:
-            return run(Path(name), arguments)
+            return _run_or_tell(Path(name), arguments)
     except (ValueError, RuntimeError, BrokerdError, PySparkException) as error:
         print(f"demo: {error}", file=sys.stderr)
         return 1
     except KeyboardInterrupt:
         print("\ninterrupted; everything is cleaned up", file=sys.stderr)
         return 130
+
+
+def _run_or_tell(directory: Path, arguments: argparse.Namespace) -> int:
+    """As `run`; if it fails, what Spark had to say goes to standard error, since the file that it is in will be gone."""
+    is_right = False
+    try:
+        code = run(directory, arguments)
+        is_right = code == 0
+        return code
+    except (ValueError, BrokerdError, KeyboardInterrupt):
+        is_right = True  # one sentence says it; Spark has nothing to add
+        raise
+    finally:
+        if not is_right:
+            print(last_words(directory), end="", file=sys.stderr)
 
 
 def run(directory: Path, arguments: argparse.Namespace) -> int:
@@ -141,12 +149,12 @@ def _watched(query: StreamingQuery, label: str, total_rows: int) -> Timing:
             bar.update(_rows_done(query), time.monotonic() - started)
         query.awaitTermination()  # raises what ended it, if anything did
         seconds = time.monotonic() - started
-        rows = _rows_done(query)
-        bar.update(rows, seconds)
+        bar.update(_rows_done(query), seconds)
+        timing = timing_of(query.recentProgress, seconds)
     finally:
         bar.finish()
         query.stop()
-    return Timing(rows, seconds)
+    return timing
 
 
 def _rows_done(query: StreamingQuery) -> int:
@@ -159,8 +167,10 @@ def _report(verdict: Verdict, written: Timing, read: Timing, windows: pa.Table, 
     print(f"  rows in            {verdict.rows_in:>12,}")
     print(f"  rows out           {verdict.rows_out:>12,}   {'all of them, once' if verdict.is_right else 'NOT WHAT WENT IN'}")
     print(f"  order and bytes    {order}")
-    print(f"  written            {written.rows / written.seconds:>12,.0f} rows/s, in micro-batches, acks=all: flushed to disk")
-    print(f"  read, aggregated   {read.rows / read.seconds:>12,.0f} rows/s, in micro-batches")
+    for label, timing in (("written", written), ("read, aggregated", read)):
+        for number, line in enumerate(timing.lines()):
+            print(f"  {'' if number else label:<19}{line}")
+    print(f"  {'':<19}in micro-batches, on this machine alone; written with acks=all: flushed to disk")
     print()
     print(f"  {'partition':<12}{'first offset':>14}{'next offset':>14}")
     for partition, (first, end) in sorted(ends.items()):

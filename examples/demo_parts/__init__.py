@@ -4,5 +4,6 @@ broker.py    a brokerd daemon as a child process
 session.py   a quiet Spark session with the settings of conf/spark-defaults.conf
 rows.py      the input: generated events, or the rows of a file
 progress.py  a bar, or lines where there is no terminal
+timing.py    how long a query took, and what is in that time
 checks.py    was everything read back, once, in order, byte for byte?
 """

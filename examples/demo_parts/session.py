@@ -1,4 +1,8 @@
-"""A Spark session that keeps quiet (what the JVM has to say goes to a file), with the settings of conf/spark-defaults.conf."""
+"""A Spark session that keeps quiet, with the settings of conf/spark-defaults.conf.
+
+What the JVM and the Python workers have to say goes to a file: the JVM greets with warnings, and workers end with
+tracebacks (broken pipes) whenever a query or Spark itself stops. Errors of a query come to the driver all the same.
+"""
 
 from __future__ import annotations
 
@@ -12,6 +16,8 @@ from pathlib import Path
 from pyspark.sql import SparkSession
 
 _DEFAULTS = Path(__file__).resolve().parents[2] / "conf" / "spark-defaults.conf"
+_LOG = "spark.log"
+_LINES_SHOWN = 40
 _LOG4J = """rootLogger.level = error
 rootLogger.appenderRef.stderr.ref = console
 appender.console.type = Console
@@ -57,8 +63,17 @@ def quiet_session(directory: Path, name: str, master: str = "local[2]") -> Spark
     }
     for key, value in settings.items():
         builder = builder.config(key, value)
-    with _standard_error_to(directory / "spark.log"):
+    with _standard_error_to(directory / _LOG):
         return builder.getOrCreate()
+
+
+def last_words(directory: Path) -> str:
+    """The end of what the JVM and its Python workers wrote to standard error; empty if there is nothing."""
+    log = directory / _LOG
+    lines = log.read_text(errors="replace").splitlines() if log.exists() else []
+    if not lines:
+        return ""
+    return "\n".join(["", "What Spark had to say last:", *lines[-_LINES_SHOWN:]]) + "\n"
 
 
 @contextmanager
