@@ -1,7 +1,5 @@
 """`python -m brokerd` is the command `brokerd`."""
 
-import sys
+from brokerd.cli import script
 
-from brokerd.cli import main
-
-sys.exit(main())
+script()
