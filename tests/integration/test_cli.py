@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import io
 import json
+import os
 import signal
 import subprocess
 import sys
@@ -226,7 +227,11 @@ def test_follower_prints_what_comes_rides_over_a_restart_and_ends_by_ctrl_c(
         monkeypatch.setenv("BROKERD_BOOTSTRAP_SERVER", daemon.address)
         terminal.run("topics", "create", "t", "-p", "1")
         follower = subprocess.Popen(
-            [*BROKERD, "consume", "t", "--from-beginning"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+            [*BROKERD, "consume", "t", "--from-beginning"],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            env={**os.environ, "PYTHONFAULTHANDLER": "1"},
         )
         assert follower.stdout is not None
         for value in ("before", "after"):
@@ -236,7 +241,11 @@ def test_follower_prints_what_comes_rides_over_a_restart_and_ends_by_ctrl_c(
                 daemon.kill()
                 daemon.restart()
         follower.send_signal(signal.SIGINT)
-        out, err = follower.communicate(timeout=60)
+        try:
+            out, err = follower.communicate(timeout=60)
+        except subprocess.TimeoutExpired:
+            follower.send_signal(signal.SIGABRT)  # all its threads say where they stand
+            pytest.fail(f"Ctrl-C did not end it:\n{follower.communicate()[1]}")
     assert (follower.returncode, out, err) == (130, "", "")
 
 
