@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import sys
 from collections.abc import Mapping
 from pathlib import Path
@@ -51,3 +53,18 @@ def test_last_words_are_the_end_of_the_log(parts: Any, tmp_path: Path) -> None:
     assert "What Spark had to say last:" in words
     assert words[-1] == "line 999"
     assert len(words) < 50
+
+
+def test_ctrl_c_while_spark_starts_waits_until_it_is_up(parts: Any) -> None:
+    before = signal.getsignal(signal.SIGINT)
+    done: list[str] = []
+
+    def start() -> None:
+        with parts.session.interrupts_deferred():
+            os.kill(os.getpid(), signal.SIGINT)
+            done.append("started")
+
+    with pytest.raises(KeyboardInterrupt):
+        start()
+    assert done == ["started"]
+    assert signal.getsignal(signal.SIGINT) is before
