@@ -1,5 +1,7 @@
 """`python -m brokerd` is the command `brokerd`."""
 
-from brokerd.cli import script
+import sys
 
-script()
+from brokerd.cli import main
+
+sys.exit(main())

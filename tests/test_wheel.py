@@ -69,7 +69,7 @@ def test_spark_is_an_extra_and_the_command_is_there(wheel: Path) -> None:
     needs = metadata.get_all("Requires-Dist") or []
     assert [need for need in needs if need.startswith("pyspark") and "extra" not in need] == []
     assert any(need.startswith("pyspark") and "extra == 'spark'" in need.replace('"', "'") for need in needs)
-    assert "brokerd = brokerd.cli:script" in (wheel / _DIST_INFO / "entry_points.txt").read_text()
+    assert "brokerd = brokerd.cli:main" in (wheel / _DIST_INFO / "entry_points.txt").read_text()
 
 
 def test_every_module_of_the_wheel_can_be_imported_and_the_broker_needs_no_spark(wheel: Path) -> None:

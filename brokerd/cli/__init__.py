@@ -12,14 +12,11 @@ Errors become one sentence on standard error and an exit code here, and nowhere 
 
 from __future__ import annotations
 
-import contextlib
 import importlib
-import logging
 import os
 import sys
 from collections.abc import Sequence
 from types import ModuleType
-from typing import NoReturn
 
 from brokerd.errors import BrokerdError
 
@@ -37,20 +34,6 @@ COMMANDS = {  # name: (module, one line of help)
     "doctor": ("brokerd.cli.doctor", "check every byte of a data directory"),
     "hash-token": ("brokerd.cli.hash_token", "hash a token for the broker's auth file"),
 }
-
-
-def script() -> NoReturn:
-    """The installed command: runs the command line and ends the process.
-
-    Without the interpreter's own end: everything is closed and flushed by now, and gRPC's threads, met half-way by a
-    Ctrl-C, can keep an interpreter that takes itself apart waiting for ever.
-    """
-    code = main()
-    logging.shutdown()
-    for stream in (sys.stdout, sys.stderr):
-        with contextlib.suppress(OSError, ValueError):
-            stream.flush()
-    os._exit(code)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
