@@ -92,7 +92,7 @@ class Nemesis:
         try:
             self._wait(0.5 + self._dice.random())
         finally:
-            tracer.send_signal(signal.SIGINT)
+            tracer.send_signal(signal.SIGTERM)
             tracer.wait(10)
         if name == "fsync-error":
             self.kill()

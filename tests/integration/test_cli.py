@@ -220,6 +220,11 @@ def test_dump_log_and_doctor(terminal: Terminal, tmp_path: Path, monkeypatch: py
     assert terminal.run("dump-log", "/no/such/path")[0] == 1
 
 
+def _attend_to_ctrl_c() -> None:
+    """In the child: a shell's background jobs, and all that they start, ignore SIGINT."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+
 def test_follower_prints_what_comes_rides_over_a_restart_and_ends_by_ctrl_c(
     terminal: Terminal, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -232,6 +237,7 @@ def test_follower_prints_what_comes_rides_over_a_restart_and_ends_by_ctrl_c(
             stderr=subprocess.PIPE,
             text=True,
             env={**os.environ, "PYTHONFAULTHANDLER": "1"},
+            preexec_fn=_attend_to_ctrl_c,
         )
         assert follower.stdout is not None
         for value in ("before", "after"):
