@@ -107,6 +107,10 @@ def rounds(arrow_batch: pa.RecordBatch) -> list[pa.RecordBatch]:
     return [arrow_batch.slice(at, rows) for at in range(0, arrow_batch.num_rows, rows)]
 
 
+# Up to so many partitions a `take` for each is cheaper than one for all and a copy for each.
+_TAKES_MAX = 24
+
+
 class SplitRows(NamedTuple):
     """Rows by partition. `order` says which row of the input stands at each place; None = as they came."""
 
@@ -119,8 +123,9 @@ def split(
 ) -> SplitRows:
     """Rows (normalized, at least one) by partition, in their order, in pieces of at most batch.size (or one row).
 
-    One `take` sorts all rows; then each piece is copied, so that none keeps the others alive: with slices, a batch of 64
-    MiB with a few rows for a muted partition would stay whole in memory while those few were accounted.
+    No piece keeps the others alive: with slices, a batch of 64 MiB with a few rows for a muted partition would stay whole
+    in memory while those few were accounted. So rows are copied once, by a `take` for each partition; where there are many
+    partitions, or pieces to cut, one `take` sorts all rows and each piece is copied out of it.
     """
     order: npt.NDArray[np.intp] | None = None
     first = int(partitions[0])
@@ -129,8 +134,18 @@ def split(
         rows = arrow_batch
     else:
         order, ends = sort_by_partition(partitions, partition_count)
-        rows = arrow_batch.take(pa.array(order))
         used = np.flatnonzero(np.diff(ends)).tolist()
+        if len(used) <= _TAKES_MAX:
+            places = pa.array(order)
+            pieces = []
+            for partition in used:
+                at, count = int(ends[partition]), int(ends[partition + 1] - ends[partition])
+                taken = arrow_batch.take(places.slice(at, count))
+                size = taken.nbytes + count * ROW_OVERHEAD_BYTES
+                pieces.append(PartitionPiece(partition, Piece(taken, count, size, timestamp_ms), at))
+            if all(part.piece.size_bytes <= batch_size for part in pieces):
+                return SplitRows(pieces, order)
+        rows = arrow_batch.take(pa.array(order))
         bounds = {partition: (int(ends[partition]), int(ends[partition + 1])) for partition in used}
     if rows.nbytes + rows.num_rows * ROW_OVERHEAD_BYTES <= batch_size:
         cuts = {partition: [lo, hi] for partition, (lo, hi) in bounds.items()}
