@@ -15,6 +15,7 @@ from brokerd.ids import TopicIdPartition
 from brokerd.log.documents import DocumentError, read_document, write_document
 from brokerd.log.files import Files
 from brokerd.log.names import CHECKPOINT
+from brokerd.log.spare_files import SpareFiles
 
 CHECKPOINT_KIND = "checkpoint"
 CHECKPOINT_VERSION = 1
@@ -37,8 +38,9 @@ Entries = Mapping[TopicIdPartition, CheckpointEntry]
 class CheckpointFile:
     """Writes the file, from any thread; an older state never replaces a newer one."""
 
-    def __init__(self, files: Files) -> None:
+    def __init__(self, files: Files, spares: SpareFiles | None = None) -> None:
         self._files = files
+        self._spares = spares
         self._lock = threading.Lock()
         self._captured = 0
         self._written = 0
@@ -49,11 +51,17 @@ class CheckpointFile:
         self._captured += 1
         return self._captured
 
-    def write(self, entries: Entries, number: int) -> None:
-        """Replaces the file, durably on return. Raises OSError: then the old one is still there."""
+    def write(self, entries: Entries, number: int, *, makes_room: bool = False) -> None:
+        """Replaces the file, durably on return. Raises OSError: then the old one is still there. With `makes_room` a full disk
+        takes it too, as long as there are spare files.
+        """
         with self._lock:
             if number > self._written:
-                write_document(self._files, CHECKPOINT, CHECKPOINT_KIND, CHECKPOINT_VERSION, encode_checkpoint(entries))
+                body = encode_checkpoint(entries)
+                spares = self._spares if makes_room else None
+                write_document(self._files, CHECKPOINT, CHECKPOINT_KIND, CHECKPOINT_VERSION, body, spares=spares)
+                if self._spares is not None:
+                    self._spares.note_document(len(body))
                 self._written = number
                 self.written = entries
 

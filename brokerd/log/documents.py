@@ -10,12 +10,15 @@ from __future__ import annotations
 
 import contextlib
 import json
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import google_crc32c
 
 from brokerd.errors import BrokerdError, DataDirectoryError
-from brokerd.log.files import Files, read_whole, write_all
+from brokerd.log.files import Files, is_no_space, read_whole, write_all
+
+if TYPE_CHECKING:
+    from brokerd.log.spare_files import SpareFiles
 
 TEMPORARY_SUFFIX = ".tmp"
 _NAME = "brokerd"
@@ -54,15 +57,31 @@ def decode_document(data: bytes, kind: str, version: int) -> bytes:
     return body
 
 
-def write_document(files: Files, path: str, kind: str, version: int, body: bytes, *, sync_dir: bool = True) -> None:
+def write_document(
+    files: Files, path: str, kind: str, version: int, body: bytes, *, sync_dir: bool = True, spares: SpareFiles | None = None
+) -> None:
     """Replaces the document at `path`, durably on return. Raises OSError: then the old one is still there.
 
-    With `sync_dir=False` the caller syncs the directory itself.
+    With `sync_dir=False` the caller syncs the directory itself. With `spares` a full disk takes it all the same.
     """
+    data = encode_document(kind, version, body)
+    try:
+        _write_anew(files, path, data)
+    except OSError as error:
+        if spares is None or not is_no_space(error):
+            raise
+        spares.write_over(path, data)
+    if sync_dir:
+        files.sync_dir(path.rpartition("/")[0])
+    if spares is not None:
+        spares.note_document(len(data))
+
+
+def _write_anew(files: Files, path: str, data: bytes) -> None:
+    """A temporary file, synced and then renamed. Raises OSError: nothing is left of it."""
     temporary = path + TEMPORARY_SUFFIX
     with contextlib.suppress(FileNotFoundError):
         files.unlink(temporary)
-    data = encode_document(kind, version, body)
     try:
         file = files.create(temporary)
         try:
@@ -70,13 +89,11 @@ def write_document(files: Files, path: str, kind: str, version: int, body: bytes
             file.fdatasync()
         finally:
             file.close()
+        files.rename(temporary, path)
     except OSError:
         with contextlib.suppress(OSError):
             files.unlink(temporary)
         raise
-    files.rename(temporary, path)
-    if sync_dir:
-        files.sync_dir(path.rpartition("/")[0])
 
 
 def read_document(files: Files, path: str, kind: str, version: int) -> bytes:
@@ -84,10 +101,12 @@ def read_document(files: Files, path: str, kind: str, version: int) -> bytes:
     return decode_document(read_whole(files, path), kind, version)
 
 
-def write_json(files: Files, path: str, kind: str, version: int, value: dict[str, Any], *, sync_dir: bool = True) -> None:
+def write_json(
+    files: Files, path: str, kind: str, version: int, value: dict[str, Any], *, spares: SpareFiles | None = None
+) -> None:
     """A document whose body is JSON; see write_document."""
     body = json.dumps(value, indent=1, sort_keys=True).encode() + b"\n"
-    write_document(files, path, kind, version, body, sync_dir=sync_dir)
+    write_document(files, path, kind, version, body, spares=spares)
 
 
 def read_json(files: Files, path: str, kind: str, version: int) -> dict[str, Any]:

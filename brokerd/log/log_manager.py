@@ -48,7 +48,8 @@ from brokerd.log.partition_log import PartitionLog
 from brokerd.log.recovery import PartitionRecovery, RecoveryInput
 from brokerd.log.retention import delete_records, retire, roll_expired
 from brokerd.log.snapshots import write_snapshot
-from brokerd.log.steps import Steps, run_here
+from brokerd.log.spare_files import SpareFiles
+from brokerd.log.steps import Job, Steps, run_here
 from brokerd.log.topic_store import Topic, TopicStore
 
 logger = logging.getLogger(__name__)
@@ -71,14 +72,23 @@ class RecoveryReport(NamedTuple):
 class CheckpointJob:
     """The checkpoint as it stood when the job was made; `run` may be called in a thread."""
 
-    def __init__(self, file: CheckpointFile, number: int, entries: dict[TopicIdPartition, CheckpointEntry]) -> None:
+    def __init__(
+        self, file: CheckpointFile, spares: SpareFiles, number: int, entries: dict[TopicIdPartition, CheckpointEntry]
+    ) -> None:
         self._file = file
+        self._spares = spares
         self._number = number
         self._entries = entries
 
     def run(self) -> None:
         """Writes it. Raises OSError: then the old one still stands, and the next job will try again."""
         self._file.write(self._entries, self._number)
+        self._spares.restore()
+
+    def run_on_full_disk(self) -> None:
+        """The same for one that makes room: a full disk takes it too. Raises OSError."""
+        self._file.write(self._entries, self._number, makes_room=True)
+        self._spares.restore()
 
 
 class LogManager:
@@ -89,7 +99,8 @@ class LogManager:
         self._files = files
         self._clock = clock
         self._open_files = OpenFiles(files, limit=config.log_max_open_files)
-        self._checkpoint = CheckpointFile(files)
+        self._spares = SpareFiles(files)
+        self._checkpoint = CheckpointFile(files, self._spares)
         self._entries: dict[TopicIdPartition, CheckpointEntry] = {}
         self._kept_entries: dict[TopicIdPartition, CheckpointEntry] = {}
         self._checkpoint_at_ms = 0
@@ -99,7 +110,7 @@ class LogManager:
         self._read_only_reason = ""
         self._opened_wall_ms = 0
         self._opened_ms = 0
-        self.topics = TopicStore(files)
+        self.topics = TopicStore(files, self._spares)
         self.cluster_id = ""
         self.node_id = config.node_id
         self.leader_epoch = 0
@@ -118,6 +129,7 @@ class LogManager:
     def _open(self) -> RecoveryReport:
         # 1: lock, version, epoch
         self._files.lock()
+        self._spares.find()
         meta = read_meta(self._files)
         if meta is None:
             if any(parse_partition_directory(name) for name in self._files.listdir()):
@@ -135,7 +147,7 @@ class LogManager:
         self._producer_ids.open()
         ended_epoch = read_epoch(self._files)
         self.leader_epoch = ended_epoch + 1
-        write_epoch(self._files, self.leader_epoch)
+        write_epoch(self._files, self.leader_epoch, self._spares)
         # 2: the clean mark
         clean = take_clean_mark(self._files, ended_epoch)
         # 3: the checkpoint
@@ -397,11 +409,12 @@ class LogManager:
         if self._read_only_reason:
             return 0
         now = self._believed_wall_ms(now_wall_ms)
-        return (yield from retire(self.partitions(), self._files, self._checkpoint, lambda: self._checkpoint_now().run, now))
+        spares, checkpoint = self._spares, self._checkpoint
+        return (yield from retire(self.partitions(), self._files, spares, checkpoint, self._log_starts_job, now))
 
     def delete_records(self, asked: Sequence[tuple[PartitionLog, int]]) -> Steps[list[WireError | None]]:
         """Moves the log starts of many partitions; see retention.py."""
-        return delete_records(asked, lambda: self._checkpoint_now().run)
+        return delete_records(asked, self._log_starts_job)
 
     def expire_producers(self, now_wall_ms: int) -> int:
         """Forgets producers silent for producer.id.expiration.ms; returns how many."""
@@ -434,10 +447,13 @@ class LogManager:
 
     def write_checkpoint(self) -> None:
         """Writes the checkpoint now. Raises OSError."""
-        self._checkpoint_now().run()
+        self._log_starts_job()()
+
+    def _log_starts_job(self) -> Job:
+        return self._checkpoint_now().run_on_full_disk
 
     def _checkpoint_now(self) -> CheckpointJob:
-        return CheckpointJob(self._checkpoint, self._checkpoint.capture(), self._present_entries())
+        return CheckpointJob(self._checkpoint, self._spares, self._checkpoint.capture(), self._present_entries())
 
     def _present_entries(self) -> dict[TopicIdPartition, CheckpointEntry]:
         """A copy of all entries; only those that moved are made anew."""

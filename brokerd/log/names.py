@@ -1,6 +1,7 @@
 """Names of files in a data directory. A client's string never becomes one of them.
 
 lock meta leader-epoch clean-shutdown checkpoint topics producer-ids      the data directory's own
+spare-0 to spare-3                                                        room for a full disk
 <topic id>-<partition>/<base offset, 20 digits>.log .index .timeindex     a segment and what is derived from it
 <topic id>-<partition>/<offset, 20 digits>.snapshot                       producer state below that offset
 <topic id>-<partition>/leader-epochs                                      first offset of each leader epoch
@@ -26,6 +27,11 @@ PRODUCER_IDS = "producer-ids"
 
 _OFFSET_FILE = re.compile(r"([0-9]{20})(\.[a-z]+)")
 _PARTITION = re.compile(r"([0-9a-f]{32})-(0|[1-9][0-9]{0,9})")
+
+
+def spare_file(number: int) -> str:
+    """Name of a file that only keeps room."""
+    return f"spare-{number}"
 
 
 def offset_file(offset: int, suffix: str) -> str:

@@ -10,6 +10,7 @@ from brokerd.ids import TopicIdPartition
 from brokerd.log.documents import DocumentError, read_json, write_json
 from brokerd.log.files import Files
 from brokerd.log.names import CLEAN_SHUTDOWN, LEADER_EPOCH, META, PRODUCER_IDS, parse_partition_directory
+from brokerd.log.spare_files import SpareFiles
 
 FORMAT_VERSION = 1
 META_KIND = "data-directory"
@@ -72,9 +73,9 @@ def read_epoch(files: Files) -> int:
         raise _damaged(LEADER_EPOCH, error) from None
 
 
-def write_epoch(files: Files, epoch: int) -> None:
+def write_epoch(files: Files, epoch: int, spares: SpareFiles | None = None) -> None:
     """Makes the epoch of this start durable. Raises OSError."""
-    write_json(files, LEADER_EPOCH, EPOCH_KIND, FORMAT_VERSION, {"leader_epoch": epoch})
+    write_json(files, LEADER_EPOCH, EPOCH_KIND, FORMAT_VERSION, {"leader_epoch": epoch}, spares=spares)
 
 
 def take_clean_mark(files: Files, ended_epoch: int) -> CleanLogs:

@@ -16,6 +16,7 @@ from brokerd.log.files import Files
 from brokerd.log.partition_log import PartitionLog
 from brokerd.log.segment import Segment
 from brokerd.log.snapshots import remove_snapshot
+from brokerd.log.spare_files import SpareFiles
 from brokerd.log.steps import Job, Steps
 
 logger = logging.getLogger(__name__)
@@ -48,11 +49,39 @@ def roll_expired(logs: Iterable[PartitionLog], now_wall_ms: int) -> list[Partiti
 
 
 def retire(
-    logs: Sequence[PartitionLog], files: Files, checkpoint: CheckpointFile, checkpoint_job: Callable[[], Job], now_wall_ms: int
+    logs: Sequence[PartitionLog],
+    files: Files,
+    spares: SpareFiles,
+    checkpoint: CheckpointFile,
+    checkpoint_job: Callable[[], Job],
+    now_wall_ms: int,
 ) -> Steps[int]:
     """Moves log starts and removes what lies below; returns how many segments are gone. Raises OSError, once all that can be
     done is done; log starts that are not durable are taken back.
     """
+    failed: OSError | None = None
+    try:
+        yield from _move_log_starts(logs, checkpoint_job, now_wall_ms)
+    except OSError as error:
+        failed = error  # what is durable already may go all the same: on a full disk it makes the room that is missing
+    written = checkpoint.written
+    removals = []
+    for log in logs:
+        entry = written.get(log.tp, NEW_PARTITION)
+        removal = _Removal(log, log.take_removable(entry.log_start_offset), _take_old_snapshots(log, entry.recovery_point))
+        if removal.segments or removal.snapshot_offsets:
+            removals.append(removal)
+    if removals:
+        yield lambda: _remove_all(files, removals)
+    if not spares.is_whole:
+        yield spares.restore
+    if failed is not None:
+        raise failed
+    return sum(len(removal.segments) for removal in removals)
+
+
+def _move_log_starts(logs: Sequence[PartitionLog], checkpoint_job: Callable[[], Job], now_wall_ms: int) -> Steps[None]:
+    """Durably, or not at all. Raises OSError."""
     before: dict[PartitionLog, int] = {}
     try:
         for log in logs:
@@ -66,16 +95,6 @@ def retire(
         for log, start in before.items():
             log.set_log_start(start)
         raise
-    written = checkpoint.written
-    removals = []
-    for log in logs:
-        entry = written.get(log.tp, NEW_PARTITION)
-        removal = _Removal(log, log.take_removable(entry.log_start_offset), _take_old_snapshots(log, entry.recovery_point))
-        if removal.segments or removal.snapshot_offsets:
-            removals.append(removal)
-    if removals:
-        yield lambda: _remove_all(files, removals)
-    return sum(len(removal.segments) for removal in removals)
 
 
 def delete_records(asked: Sequence[tuple[PartitionLog, int]], checkpoint_job: Callable[[], Job]) -> Steps[list[WireError | None]]:

@@ -14,6 +14,7 @@ from brokerd.log.documents import DocumentError, read_json, write_json
 from brokerd.log.files import Files
 from brokerd.log.names import TOPICS
 from brokerd.log.node_state import missing
+from brokerd.log.spare_files import SpareFiles
 
 TOPICS_KIND = "topics"
 TOPICS_VERSION = 1
@@ -31,8 +32,9 @@ class Topic(NamedTuple):
 class TopicStore:
     """See the module."""
 
-    def __init__(self, files: Files) -> None:
+    def __init__(self, files: Files, spares: SpareFiles | None = None) -> None:
         self._files = files
+        self._spares = spares
         self._by_name: dict[str, Topic] = {}
         self._by_id: dict[bytes, Topic] = {}
         self.deleting: set[bytes] = set()
@@ -124,4 +126,4 @@ class TopicStore:
             for topic in self.list()
         ]
         value = {"topics": topics, "deleting": sorted(topic_id.hex() for topic_id in self.deleting)}
-        write_json(self._files, TOPICS, TOPICS_KIND, TOPICS_VERSION, value)
+        write_json(self._files, TOPICS, TOPICS_KIND, TOPICS_VERSION, value, spares=self._spares)

@@ -73,5 +73,7 @@ async def _repeat(name: str, interval_ms: int, job: Callable[[], Awaitable[None]
         await asyncio.sleep(interval_ms / 1000)
         try:
             await job()
+        except OSError as error:
+            logger.warning("%s: %s; the next turn tries again", name, error.strerror or error)
         except Exception as error:
             internal(name, error)

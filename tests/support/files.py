@@ -104,7 +104,7 @@ class MemoryFile:
         except Killed:
             self._inode.write(data[: len(data) // 2], position)
             raise
-        data = self._files.take_space(data)
+        data = self._files.take_space(data, max(len(self._inode.data) - position, 0))
         self._inode.write(data, position)
         return len(data)
 
@@ -123,6 +123,7 @@ class MemoryFile:
     def truncate(self, size: int) -> None:
         """See File."""
         self._files.call("truncate", self._path)
+        self._files.give_space(len(self._inode.data) - size)
         self._inode.truncate(size)
 
     def fdatasync(self) -> None:
@@ -208,6 +209,7 @@ class MemoryFiles:
         if inode is None:
             raise FileNotFoundError(errno.ENOENT, "No such file", path)
         self._pool = [*self._pool[-8:], bytes(inode.disk[:SECTOR]), bytes(inode.disk[SECTOR : 2 * SECTOR])]
+        self.give_space(len(inode.data))
         self._change("drop", path, None)
 
     def rename(self, old: str, new: str) -> None:
@@ -217,6 +219,9 @@ class MemoryFiles:
         if inode is None:
             raise FileNotFoundError(errno.ENOENT, "No such file", old)
         del self._names[old]
+        replaced = self._names.get(new)
+        if replaced is not None:
+            self.give_space(len(replaced.data))
         self._names[new] = inode
         self._pending.setdefault(_parent(new), []).append((f"move {old}", new, inode))
 
@@ -309,15 +314,20 @@ class MemoryFiles:
         if self.hook is not None:
             self.hook(operation, path)
 
-    def take_space(self, data: bytes) -> bytes:
-        """What of `data` still fits the disk. Raises OSError if nothing does."""
-        if self.space_left is None:
+    def take_space(self, data: bytes, in_place: int) -> bytes:
+        """What of `data` still fits the disk, of which the file has `in_place` bytes already. Raises OSError if nothing does."""
+        if self.space_left is None or len(data) <= in_place:
             return data
-        if self.space_left == 0 and data:
+        if self.space_left == 0 and not in_place:
             raise OSError(errno.ENOSPC, "No space left on device")
-        taken = data[: self.space_left]
-        self.space_left -= len(taken)
+        taken = data[: in_place + self.space_left]
+        self.space_left -= len(taken) - in_place
         return taken
+
+    def give_space(self, size: int) -> None:
+        """Room that a file had is free again."""
+        if self.space_left is not None:
+            self.space_left += size
 
     def _opened(self, inode: _Inode, path: str) -> MemoryFile:
         self.open_count += 1
