@@ -62,7 +62,8 @@ def write_document(
 ) -> None:
     """Replaces the document at `path`, durably on return. Raises OSError: then the old one is still there.
 
-    With `sync_dir=False` the caller syncs the directory itself. With `spares` a full disk takes it all the same.
+    With `sync_dir=False` the caller syncs the directory itself; it holds for what is derived from the log. With `spares` a full
+    disk takes it all the same.
     """
     data = encode_document(kind, version, body)
     try:
@@ -70,11 +71,11 @@ def write_document(
     except OSError as error:
         if spares is None or not is_no_space(error):
             raise
-        spares.write_over(path, data)
+        spares.write_over(path, data, is_derived=not sync_dir)
     if sync_dir:
         files.sync_dir(path.rpartition("/")[0])
-    if spares is not None:
-        spares.note_document(len(data))
+        if spares is not None:
+            spares.note_document(len(data))
 
 
 def _write_anew(files: Files, path: str, data: bytes) -> None:

@@ -14,6 +14,7 @@ from brokerd.log.leader_epochs import EpochEntry, write_leader_epochs
 from brokerd.log.open_files import Handle, OpenFiles
 from brokerd.log.segment import Segment
 from brokerd.log.snapshots import write_snapshot
+from brokerd.log.spare_files import SpareFiles
 
 
 class SealedSegment(NamedTuple):
@@ -29,6 +30,7 @@ class FlushTask:
     def __init__(
         self,
         files: Files,
+        spares: SpareFiles,
         directory: str,
         seed: int,
         *,
@@ -40,6 +42,7 @@ class FlushTask:
         epochs: tuple[EpochEntry, ...] | None,
     ) -> None:
         self._files = files
+        self._spares = spares
         self._directory = directory
         self._seed = seed
         self.end_offset = end_offset
@@ -50,6 +53,7 @@ class FlushTask:
         self.epochs = epochs
         # What could not be written of files that are derived from the log; nothing durable depends on them.
         self.derived_error: OSError | None = None
+        self.has_snapshots = False  # durably, one at the end of each sealed segment: then retention may take the segment
         self.duration_ns = 0  # of run, once it is over
 
     def run(self) -> None:
@@ -75,9 +79,13 @@ class FlushTask:
         self.handles = []
 
     def _write_derived(self) -> None:
+        for sealed in self.sealed:
+            write_snapshot(self._files, self._directory, sealed.snapshot, sealed.segment.next_offset, self._spares)
+        if self.sealed:
+            self._files.sync_dir(self._directory)
+            self.has_snapshots = True
         if self.epochs is not None:
             write_leader_epochs(self._files, self._directory, self.epochs, self._seed)
         for sealed in self.sealed:
             sealed.segment.write_index()
-            write_snapshot(self._files, self._directory, sealed.snapshot, sealed.segment.next_offset)
         self._files.sync_dir(self._directory)

@@ -160,7 +160,7 @@ class LogManager:
         if entries is None and self.topics.partition_count():
             self._read_only_reason = _NO_CHECKPOINT
         self._resources = LogResources(
-            self._files, self._open_files, self.leader_epoch, self._config.max_producer_ids, self.write_checkpoint
+            self._files, self._spares, self._open_files, self.leader_epoch, self._config.max_producer_ids, self.write_checkpoint
         )
         # 4 to 7, each partition
         cut = self._recover_all(entries or {}, clean, ended_epoch)

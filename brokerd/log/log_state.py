@@ -12,6 +12,7 @@ from brokerd.log.leader_epochs import LeaderEpochs
 from brokerd.log.open_files import OpenFiles
 from brokerd.log.producer_state import ProducerStates
 from brokerd.log.segment import Segment
+from brokerd.log.spare_files import SpareFiles
 
 if TYPE_CHECKING:
     from brokerd.log.partition_log import PartitionLog
@@ -22,6 +23,7 @@ class LogResources:
     """What all logs of a data directory share."""
 
     files: Files
+    spares: SpareFiles
     open_files: OpenFiles
     leader_epoch: int
     max_producer_ids: int

@@ -260,6 +260,7 @@ class PartitionLog:
                 segment.dirty_handle = None
         task = FlushTask(
             self._resources.files,
+            self._resources.spares,
             self.tp.directory_name,
             self._seed,
             end_offset=self.log_end_offset,
@@ -277,11 +278,12 @@ class PartitionLog:
     def complete_flush(self, task: FlushTask) -> bool:
         """After `task.run()` returned. True if the high watermark moved."""
         self._end_flush(task)
-        if task.derived_error is None:
+        if task.has_snapshots:
             self.snapshot_offsets.extend(sealed.segment.next_offset for sealed in task.sealed)
-        else:
+        if task.derived_error is not None:
             self._epochs_to_write = True
-            self._sealed = [*task.sealed, *self._sealed]  # the next flush tries again; retention waits for it
+            if not task.has_snapshots:
+                self._sealed = [*task.sealed, *self._sealed]  # the next flush tries again; retention waits for it
             logger.warning(
                 "%s: could not write index or snapshot (%s); a restart reads more of the log instead", self.name, task.derived_error
             )

@@ -15,6 +15,7 @@ from brokerd.log.files import Files
 from brokerd.log.leader_epochs import EpochEntry, decode_epochs, encode_epochs
 from brokerd.log.names import SNAPSHOT_SUFFIX, offset_file, parse_offset_file
 from brokerd.log.producer_state import BatchMetadata, ProducerStateEntry
+from brokerd.log.spare_files import SpareFiles
 
 SNAPSHOT_KIND = "producer-snapshot"
 SNAPSHOT_VERSION = 1
@@ -64,9 +65,10 @@ def decode_snapshot(body: bytes) -> Snapshot:
     return Snapshot(seed, offset, epochs, producers)
 
 
-def write_snapshot(files: Files, directory: str, body: bytes, offset: int) -> None:
+def write_snapshot(files: Files, directory: str, body: bytes, offset: int, spares: SpareFiles | None = None) -> None:
     """Writes the snapshot at `offset`; the directory is for the caller to sync. Raises OSError."""
-    write_document(files, snapshot_path(directory, offset), SNAPSHOT_KIND, SNAPSHOT_VERSION, body, sync_dir=False)
+    path = snapshot_path(directory, offset)
+    write_document(files, path, SNAPSHOT_KIND, SNAPSHOT_VERSION, body, sync_dir=False, spares=spares)
 
 
 def read_snapshot(files: Files, directory: str, offset: int, seed: int) -> Snapshot | None:

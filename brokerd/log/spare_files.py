@@ -16,6 +16,7 @@ from brokerd.log.files import File, Files, write_all
 from brokerd.log.names import CHECKPOINT, TOPICS, spare_file
 
 SPARE_COUNT = 4
+_KEPT_FROM_DERIVED = 2
 _STEP_BYTES = 16_384
 _GROWTH = 2  # documents may grow to this many times their size before the next `restore`
 _FILLING = b"brokerd: room for a full disk.\n\n"  # no zeros: a file system may leave them out
@@ -58,13 +59,14 @@ class SpareFiles:
                     self._make(name, self._wanted_bytes)
             self._files.sync_dir()
 
-    def write_over(self, path: str, data: bytes) -> None:
+    def write_over(self, path: str, data: bytes, *, is_derived: bool = False) -> None:
         """Turns a spare file into the file at `path`, its content durable on return; the directory is for the caller to sync.
 
-        Raises OSError: then what was at `path` is still there; ENOSPC if there is no spare file.
+        Raises OSError: then what was at `path` is still there; ENOSPC if there is no spare file, or if the last ones are wanted
+        for what is not derived from the log.
         """
         with self._lock:
-            name, file = self._take(path)
+            name, file = self._take(path, _KEPT_FROM_DERIVED if is_derived else 0)
             try:
                 try:
                     write_all(file, [data], 0, len(data))
@@ -78,9 +80,9 @@ class SpareFiles:
                     self._files.unlink(name)
                 raise
 
-    def _take(self, path: str) -> tuple[str, File]:
+    def _take(self, path: str, keep: int) -> tuple[str, File]:
         """The largest one, open. Raises OSError."""
-        while self._sizes:
+        while len(self._sizes) > keep:
             name = max(self._sizes, key=self._sizes.__getitem__)
             del self._sizes[name]
             with contextlib.suppress(FileNotFoundError):  # perhaps somebody looked for room by hand

@@ -121,6 +121,25 @@ def test_what_is_durable_already_goes_though_the_checkpoint_can_not_be_written(f
     _assert_goes_on(other)
 
 
+def test_the_last_segments_of_several_logs_expire(files: MemoryFiles) -> None:
+    manager, _ = open_manager(files, log_retention_ms=1_000)
+    logs = [first_log(manager, name) for name in "abcdef"]
+    for log in logs:
+        for _ in range(100):
+            append(log, b"x" * 200)
+        log.flush()
+    files.space_left = 50  # an empty file has room, its content has not
+    _assert_full(logs[0])
+    late = START_WALL_MS + 10_000
+    assert manager.retention_pass(late) == len(logs)
+    assert [log.size_bytes for log in logs] == [0] * len(logs)
+    _assert_goes_on(logs[0])
+    files.kill()
+    manager, report = open_manager(files, log_retention_ms=1_000)
+    assert not report.damaged
+    assert [first_log(manager, name).log_start_offset for name in "abcdef"] == [100] * len(logs)
+
+
 def test_a_topic_can_be_altered_and_deleted(files: MemoryFiles, manager: LogManager) -> None:
     log, other = first_log(manager, "t"), first_log(manager, "u")
     _fill_disk(files, log)
