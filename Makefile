@@ -4,7 +4,7 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 
 .DEFAULT_GOAL := help
-.PHONY: help setup links java gen demo test test-long check bench chaos clean
+.PHONY: sweep help setup links java gen demo test test-long check bench chaos fuzz clean
 
 help:  ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 12
@@ -41,6 +41,12 @@ test-long: setup java  ## the same tests at twenty times the runs of what is ran
 
 chaos: setup  ## the real daemon under load and faults, its history judged; SECONDS=1800 SEED=n KINDS=kill,cut
 	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python -m tests.chaos.run --seconds $(or $(SECONDS),120) $(if $(SEED),--seed $(SEED)) $(if $(KINDS),--kinds $(KINDS))
+
+fuzz: setup  ## a million hostile inputs at everything that a stranger can reach; INPUTS=n SEED=n
+	$(BIN)/python -m tests.fuzz.run $(if $(INPUTS),--inputs $(INPUTS)) $(if $(SEED),--seed $(SEED))
+
+sweep: setup  ## kill the real daemon at every call that changes its directory, and recover (half an hour); ONLY=restart:17 EVERY=10
+	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python -m tests.crash.sweep $(if $(ONLY),--only $(ONLY)) $(if $(EVERY),--every $(EVERY))
 
 check: setup  ## types, style, generated code
 	$(BIN)/ruff check .
