@@ -8,112 +8,36 @@ BROKERD_TEST_SCALE multiplies the random cases.
 from __future__ import annotations
 
 import contextlib
-import os
 import random
 import socket
 import ssl
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import grpc
 import pytest
 
-from brokerd.ids import TopicIdPartition
-from brokerd.wire.channel import CHANNEL_ARGUMENTS
 from brokerd.wire.methods import FETCH, PRODUCE, SERVICE, UNARY
-from brokerd.wire.records import join_records, split_records
+from brokerd.wire.records import join_records
 from brokerd.wire.v1 import fetch_pb2, metadata_pb2, offsets_pb2, produce_pb2, topics_pb2, transaction_pb2
 from tests.support.daemon import DaemonProcess
 from tests.support.hostile_messages import HOSTILE_NAMES, changed_bytes, random_message
 from tests.support.hostile_records import good_batches, mutate
-from tests.support.records import key_values, new_batch
+from tests.support.records import new_batch
 from tests.support.scale import TEST_SCALE
+from tests.support.victim import (
+    CALL_TIMEOUT_S,
+    FAULTS_OF_THE_CLIENT,
+    SETTINGS,
+    Victim,
+    files_outside,
+    outcome,
+    peak_bytes,
+    status_of,
+)
 
-SETTINGS = {"max.partitions": 200, "max.topics": 60, "max.partitions.per.topic": 20, "fetch.max.wait.ms": 50}
 GROWTH_MAX_BYTES = 200_000_000
-CALL_TIMEOUT_S = 20.0
-# What a client may be told of its own fault, of a limit, or of what is not served. INTERNAL and UNKNOWN are the broker's faults.
-FAULTS_OF_THE_CLIENT = {
-    grpc.StatusCode.INVALID_ARGUMENT,
-    grpc.StatusCode.RESOURCE_EXHAUSTED,
-    grpc.StatusCode.UNIMPLEMENTED,
-    grpc.StatusCode.FAILED_PRECONDITION,
-    grpc.StatusCode.ABORTED,
-    grpc.StatusCode.UNAVAILABLE,
-}
-
-
-class Victim:
-    """The daemon under attack, with raw calls to it."""
-
-    def __init__(self, daemon: DaemonProcess) -> None:
-        self.daemon = daemon
-        self._incarnation = 0
-        self.topic_id = b""
-        self.channel: Any = grpc.insecure_channel(daemon.address, options=CHANNEL_ARGUMENTS)
-        created = topics_pb2.CreateTopicsResponse.FromString(
-            self.unary(
-                "CreateTopics", topics_pb2.CreateTopicsRequest(topics=[{"name": "honest", "partitions": 2}]).SerializeToString()
-            )
-        )
-        self.topic_id = created.results[0].topic_id
-        self.written = 0
-
-    def unary(self, name: str, data: bytes) -> bytes:
-        """Calls a method with these bytes."""
-        answer: bytes = self.channel.unary_unary(f"/{SERVICE}/{name}")(data, timeout=CALL_TIMEOUT_S)
-        return answer
-
-    def stream(self, path: str, messages: list[bytes]) -> list[bytes]:
-        """What a stream answers to these messages; raises its status if it is an error."""
-        return list(self.channel.stream_stream(path)(iter(messages), timeout=CALL_TIMEOUT_S))
-
-    def hello(self) -> produce_pb2.Hello:
-        """A right hello, newer than all before."""
-        self._incarnation += 1
-        return produce_pb2.Hello(instance_id=b"i" * 16, incarnation=self._incarnation)
-
-    def produce_request(self, partition: int = 0) -> tuple[produce_pb2.ProduceRequest, TopicIdPartition]:
-        """The head of a right request for one partition."""
-        tp = TopicIdPartition(self.topic_id, partition)
-        head = produce_pb2.ProduceRequest(
-            correlation_id=1,
-            acks=-1,
-            timeout_ms=5_000,
-            hello=self.hello(),
-            partitions=[produce_pb2.PartitionProduce(topic_id=self.topic_id, partition=partition, current_leader_epoch=-1)],
-        )
-        return head, tp
-
-    def works(self) -> None:
-        """Asserts that an honest client is served: writes one record, and reads all that were written so."""
-        head, tp = self.produce_request(1)
-        (answer,) = self.stream(PRODUCE, [join_records(head, [[new_batch(key_values([b"honest"]), tp=tp)]])])
-        result = produce_pb2.ProduceResponse.FromString(answer).results[0]
-        assert not result.HasField("error"), result
-        assert result.base_offset == self.written
-        self.written += 1
-        (answer,) = self.stream(FETCH, [self.fetch_request().SerializeToString()])
-        fetched, chunks = split_records(fetch_pb2.FetchResponse, answer)
-        assert fetched.results[0].high_watermark == self.written
-        assert sum(chunk.size for chunk in chunks) > 0
-
-    def fetch_request(self) -> fetch_pb2.FetchRequest:
-        """A right request for the honest partition."""
-        asked = fetch_pb2.PartitionFetch(
-            topic_id=self.topic_id, partition=1, current_leader_epoch=-1, partition_max_bytes=2**20, last_fetched_epoch=-1
-        )
-        return fetch_pb2.FetchRequest(correlation_id=1, max_wait_ms=1_000, min_bytes=1, max_bytes=2**20, partitions=[asked])
-
-    def resident_bytes(self) -> int:
-        """The daemon's resident set."""
-        status = Path(f"/proc/{self.daemon.pid}/status").read_text()
-        return next(int(line.split()[1]) for line in status.splitlines() if line.startswith("VmRSS:")) * 1_024
-
-    def log_text(self) -> str:
-        """What the daemon has written to its log."""
-        return self.daemon.stderr_path.read_text()
 
 
 @pytest.fixture(scope="module")
@@ -147,34 +71,6 @@ def victim(daemon: Victim, home: Path) -> Iterator[Victim]:
     assert "Traceback" not in told, told[-4_000:]
     assert "internal error" not in told, told[-4_000:]
     assert len(told) < 200_000, "the log was flooded"
-
-
-def files_outside(home: Path) -> list[str]:
-    """Everything below `home` that is not in the data directory."""
-    found = []
-    for folder, _, names in os.walk(home):
-        if not Path(folder).is_relative_to(home / "level" / "data"):
-            found += [str(Path(folder) / name) for name in names]
-    return sorted(found)
-
-
-def status_of(victim: Victim, path: str, messages: list[bytes]) -> grpc.StatusCode:
-    """How a stream ends, OK if it is answered. Asserts that the end is the client's fault."""
-    return outcome(lambda: victim.stream(path, messages), messages)
-
-
-def outcome(call: Callable[[], object], sent: object) -> grpc.StatusCode:
-    """How a call ends, OK if it is answered. Asserts that a failure is the client's fault."""
-    failure = None
-    try:
-        call()
-    except grpc.RpcError as error:
-        failure = error
-    if failure is None:
-        return grpc.StatusCode.OK
-    code: grpc.StatusCode = failure.code()
-    assert code in FAULTS_OF_THE_CLIENT, f"{code}: {failure.details()} for {sent!r:.400}"
-    return code
 
 
 def open_socket(victim: Victim) -> socket.socket:
@@ -344,12 +240,6 @@ def test_a_message_of_millions_of_empty_fields_is_not_unfolded(victim: Victim, n
     else:
         assert status_of(victim, name, [data]) is grpc.StatusCode.INVALID_ARGUMENT
     assert peak_bytes(victim) - before_bytes < GROWTH_MAX_BYTES
-
-
-def peak_bytes(victim: Victim) -> int:
-    """The largest resident set that the daemon has had."""
-    status = Path(f"/proc/{victim.daemon.pid}/status").read_text()
-    return next(int(line.split()[1]) for line in status.splitlines() if line.startswith("VmHWM:")) * 1_024
 
 
 def test_a_message_beyond_the_largest_is_refused_with_the_limit(victim: Victim) -> None:

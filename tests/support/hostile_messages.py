@@ -73,8 +73,10 @@ def _fill(rng: random.Random, message: Message, field: Any, known: dict[str, lis
 
 
 def _value(rng: random.Random, field: Any, known: dict[str, list[Any]]) -> Any:
-    if field.name in known and rng.random() < 0.6:
-        return rng.choice(known[field.name])
+    expected = {FieldDescriptor.TYPE_BYTES: bytes, FieldDescriptor.TYPE_STRING: str}.get(field.type, int)
+    right = [value for value in known.get(field.name, ()) if isinstance(value, expected)]  # names recur with other types
+    if right and rng.random() < 0.6:
+        return rng.choice(right)
     kind = field.cpp_type
     if kind in _RANGES:
         low, high = _RANGES[kind]

@@ -1,0 +1,49 @@
+"""What a phase of a fuzz run counts and finds, and the input under way, for the case that it ends the process."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections import Counter
+from pathlib import Path
+
+
+class FuzzError(AssertionError):
+    """Something that must not happen, with the input that made it happen."""
+
+
+class Report:
+    """Counts by kind and outcome. The progress file always names the input under way."""
+
+    def __init__(self, progress: Path) -> None:
+        self.outcomes: dict[str, Counter[str]] = {}
+        self.figures: dict[str, float] = {}
+        self._progress = os.open(progress, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+
+    def begin(self, kind: str, number: int) -> None:
+        """An input is about to be used."""
+        os.pwrite(self._progress, f"{kind}:{number}".encode().ljust(60), 0)
+
+    def count(self, kind: str, outcome: str) -> None:
+        """An input is done."""
+        self.outcomes.setdefault(kind, Counter())[outcome] += 1
+
+    def close(self) -> None:
+        """Closes the progress file."""
+        os.close(self._progress)
+
+
+def resident_bytes(pid: int | str = "self") -> int:
+    """Resident set of a process."""
+    status = Path(f"/proc/{pid}/status").read_text()
+    return next(int(line.split()[1]) for line in status.splitlines() if line.startswith("VmRSS:")) * 1_024
+
+
+def file_count(pid: int | str = "self") -> int:
+    """Open files of a process."""
+    return len(os.listdir(f"/proc/{pid}/fd"))
+
+
+def thread_count(pid: int | str = "self") -> int:
+    """Threads of a process."""
+    return threading.active_count() if pid == "self" else len(os.listdir(f"/proc/{pid}/task"))
