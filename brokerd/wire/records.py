@@ -52,6 +52,8 @@ def split_records(message_type: type[M], data: bytes, *, max_fields: int = MAX_F
             whole = pa.py_buffer(data)
             return message, [whole.slice(at, length) for at, length in fields.records]
         message.ParseFromString(data)
+        if "records" not in message.DESCRIPTOR.fields_by_name:  # a request to read: to it the field's number is unknown
+            return message, []
         slow = [pa.py_buffer(entry) for entry in message.records]  # type: ignore[attr-defined]
         message.ClearField("records")
     except (DecodeError, IndexError, ValueError):

@@ -312,9 +312,11 @@ async def _attack(target: Target, counts: dict[str, int], first: int, alarms: Al
         group = order[at : at + _AT_ONCE]
         target.report.begin(*group[0])
         async with asyncio.timeout(_GROUP_TIMEOUT_S):
-            await asyncio.gather(*[send[kind](kind, number) for kind, number in group])
-        if alarms.messages or trouble:
-            raise FuzzError(f"among {group}: {[*alarms.messages, *trouble][0][:4_000]}")
+            results = await asyncio.gather(*[send[kind](kind, number) for kind, number in group], return_exceptions=True)
+        failures = [result for result in results if isinstance(result, BaseException)]
+        if failures or alarms.messages or trouble:
+            told = "\n".join([*alarms.messages, *trouble])[:4_000]
+            raise FuzzError(f"among {group}: {[*failures, ''][0]}\n{told}") from ([*failures, None][0])
         if at % _TIDY_INTERVAL < _AT_ONCE:
             await target.tidy()
         if warm is None and at >= len(order) // 5:

@@ -171,3 +171,9 @@ def test_varints_are_the_shortest(value: int) -> None:
     out = encode_varint(value)
     assert sum((byte & 0x7F) << 7 * i for i, byte in enumerate(out)) == value
     assert len(out) == max(1, -(-value.bit_length() // 7))
+
+
+@pytest.mark.parametrize("odd", [b"\x78\x01", b"\x7d\0\0\0\0", b"\xfa\x00\x01x", b"\x7a\x01x\x10\x01"])
+def test_a_message_without_the_field_takes_its_number_for_an_unknown_field(odd: bytes) -> None:
+    read, _ = split_records(fetch_pb2.FetchRequest, b"\x08\x05" + odd)
+    assert read.correlation_id == 5
