@@ -4,7 +4,7 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 
 .DEFAULT_GOAL := help
-.PHONY: sweep help setup links java gen demo test test-long check bench chaos fuzz clean
+.PHONY: sweep powercut chaos-planted help setup links java gen demo test test-long check bench chaos fuzz clean
 
 help:  ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 12
@@ -47,6 +47,12 @@ fuzz: setup  ## a million hostile inputs at everything that a stranger can reach
 
 sweep: setup  ## kill the real daemon at every call that changes its directory, and recover (half an hour); ONLY=restart:17 EVERY=10
 	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python -m tests.crash.sweep $(if $(ONLY),--only $(ONLY)) $(if $(EVERY),--every $(EVERY))
+
+powercut: setup  ## cut the power of the daemon's disk (a loop device; needs root) under load, and recover; CUTS=40 SEED=n
+	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python -m tests.crash.powercut $(if $(CUTS),--cuts $(CUTS)) $(if $(SEED),--seed $(SEED))
+
+chaos-planted: setup  ## plant bugs into the broker, one after another, and see that chaos and power cuts find each; SEED=n
+	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python -m tests.chaos.planted $(if $(SEED),--seed $(SEED))
 
 check: setup  ## types, style, generated code
 	$(BIN)/ruff check .

@@ -71,7 +71,7 @@ def _find_wrong_offsets(index: _Index) -> Iterator[str]:
     """Acknowledged at one place, found at another."""
     for send in index.history.sends:
         places = index.places.get(send.value)
-        if send.outcome is Outcome.OK and places and (send.tp, send.offset) not in places:
+        if send.has_offset and places and (send.tp, send.offset) not in places:
             yield f"{send.value} acknowledged at {send.tp}@{send.offset}, found at {places[0]}"
 
 
@@ -100,7 +100,7 @@ def _find_inconsistent_offsets(index: _Index) -> Iterator[str]:
     for read in index.history.reads:
         if isinstance(read, Poll):
             observations.extend((read.tp, offset, value) for offset, value in read.records)
-    observations.extend((s.tp, s.offset, s.value) for s in index.history.sends if s.outcome is Outcome.OK)
+    observations.extend((s.tp, s.offset, s.value) for s in index.history.sends if s.has_offset)
     for tp, offset, value in observations:
         first = seen.setdefault((tp, offset), value)
         if first != value:
@@ -165,7 +165,7 @@ def _find_realtime_violations(index: _Index) -> Iterator[str]:
     """Acknowledged before another send of the partition began, yet it lies behind it."""
     by_partition: dict[TopicPartition, list[Send]] = defaultdict(list)
     for send in index.history.sends:
-        if send.outcome is Outcome.OK:
+        if send.has_offset:
             by_partition[send.tp].append(send)
     for tp, sends in by_partition.items():
         by_end = sorted(sends, key=lambda send: send.completed_ms)

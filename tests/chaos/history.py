@@ -29,7 +29,10 @@ class Outcome(enum.Enum):
 
 
 class Send(NamedTuple):
-    """One record sent and what became of it. `offset` is -1 unless OK."""
+    """One record sent and what became of it.
+
+    `offset` is -1 unless OK, and even then if the broker only said that it is there: a duplicate older than it remembers.
+    """
 
     value: Value
     tp: TopicPartition
@@ -37,6 +40,11 @@ class Send(NamedTuple):
     completed_ms: int
     outcome: Outcome
     offset: int = -1
+
+    @property
+    def has_offset(self) -> bool:
+        """True if it is known where it must be."""
+        return self.outcome is Outcome.OK and self.offset >= 0
 
 
 class Poll(NamedTuple):

@@ -13,112 +13,136 @@ import tempfile
 import threading
 import time
 from collections import Counter
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from brokerd.client.blocking import BlockingClient
 from brokerd.config.client import ClientConfig
 from brokerd.config.settings import from_mapping
 from tests.chaos.checker import Anomaly, check
-from tests.chaos.history import Outcome
-from tests.chaos.nemesis import Nemesis
-from tests.chaos.workload import Workload
+from tests.chaos.history import Outcome, Poll
+from tests.chaos.nemesis import HARMLESS, Nemesis
+from tests.chaos.workload import PAUSE_SECONDS, PROGRESS_SECONDS, Workload
 from tests.support.daemon import DaemonProcess
 from tests.support.proxy import Proxy
 
 TOPIC = "chaos"
 _QUIET_SECONDS = 2.0
-_PROGRESS_SECONDS = 60.0
+_PAUSE_A_SECOND = 0.0001  # a run of half an hour has pauses of up to 0.2 s, for its history must fit into memory
 _SETTINGS: dict[str, object] = {"log.segment.bytes": 262_144, "log.checkpoint.interval.ms": 200}
 
 
 class Verdict:
-    """What a run showed."""
+    """What a run showed. `kinds` are the faults that it was to have."""
 
-    def __init__(self, seed: int) -> None:
+    def __init__(self, seed: int, kinds: Sequence[str]) -> None:
         self.seed = seed
+        self.kinds = kinds
         self.faults: Counter[str] = Counter()
+        self.injected: Counter[str] = Counter()
+        self.acknowledged_during: Counter[str] = Counter()
+        self.slowest_s: dict[str, float] = {}  # from the end of a fault of the kind to the next acknowledgement
         self.sends: Counter[Outcome] = Counter()
+        self.read_count = 0
         self.anomalies: list[Anomaly] = []
         self.stalled_after: list[str] = []
 
     @property
+    def problems(self) -> list[str]:
+        """What makes a run worthless or bad, but for anomalies."""
+        found = [f"no progress within {PROGRESS_SECONDS:.0f} s after {kind}" for kind in self.stalled_after]
+        found += [f"{kind} never happened" for kind in self.kinds if not self.faults[kind]]
+        harmless = [kind for kind in HARMLESS if self.faults[kind]]
+        found += [f"no progress during {kind}" for kind in harmless if not self.acknowledged_during[kind]]
+        return found
+
+    @property
     def is_clean(self) -> bool:
         """True if nothing was wrong."""
-        return not self.anomalies and not self.stalled_after
+        return not self.anomalies and not self.problems
 
     def __str__(self) -> str:
         lines = [
-            f"seed {self.seed}",
-            "faults     " + ", ".join(f"{name} {count}" for name, count in sorted(self.faults.items())),
+            f"seed       {self.seed}",
+            f"faults     {sum(self.faults.values())}: " + _counts(self.faults),
+            "calls hit  " + _counts(self.injected),
+            "acked      during faults: " + _counts(self.acknowledged_during),
+            "slowest    from a fault's end to the next acknowledgement, s: "
+            + ", ".join(f"{kind} {seconds:.1f}" for kind, seconds in sorted(self.slowest_s.items())),
             "sends      " + ", ".join(f"{outcome.value} {count}" for outcome, count in self.sends.items()),
-            *(f"no progress within {_PROGRESS_SECONDS:.0f} s after {name}" for name in self.stalled_after),
-            *(f"ANOMALY {anomaly}" for anomaly in self.anomalies),
+            f"reads      {self.read_count}",
+            *(f"PROBLEM    {problem}" for problem in self.problems),
+            *(f"ANOMALY    {anomaly}" for anomaly in self.anomalies),
             "verdict    " + ("clean" if self.is_clean else "NOT CLEAN"),
         ]
         return "\n".join(lines)
 
 
-def run(*, seconds: float, seed: int, kinds: list[str] | None = None, partitions: int = 4, rounds: int | None = None) -> Verdict:
+def _counts(counter: Counter[str]) -> str:
+    return ", ".join(f"{name} {count}" for name, count in sorted(counter.items()))
+
+
+def run(
+    *,
+    seconds: float,
+    seed: int,
+    kinds: list[str] | None = None,
+    partitions: int = 4,
+    rounds: int | None = None,
+    daemon_type: Callable[..., DaemonProcess] = DaemonProcess,
+) -> Verdict:
     """One run on a fresh data directory: faults of `kinds` (default all) for `seconds`, or `rounds` of them."""
-    dice = random.Random(seed)
-    verdict = Verdict(seed)
-    stopped = threading.Event()
     with tempfile.TemporaryDirectory() as scratch, Proxy() as proxy:
         settings = {**_SETTINGS, "advertised.host": proxy.host, "advertised.port": proxy.port}
-        daemon = DaemonProcess(Path(scratch) / "data", settings=settings)
-        daemon.start()
-        try:
+        daemon = daemon_type(Path(scratch) / "data", settings=settings)
+        with daemon:
             proxy.target = ("127.0.0.1", daemon.port)
             bootstrap = f"{proxy.host}:{proxy.port}"
             with BlockingClient(from_mapping(ClientConfig, {"bootstrap.servers": bootstrap})) as client:
                 client.create_topic(TOPIC, partitions)
-            workload = Workload(bootstrap, TOPIC, partitions=partitions, producers=3, consumers=2, seed=seed)
-            nemesis = Nemesis(daemon, proxy, dice, stopped)
+            workload = Workload(
+                bootstrap,
+                TOPIC,
+                partitions=partitions,
+                producers=3,
+                consumers=2,
+                seed=seed,
+                pause_seconds=max(PAUSE_SECONDS, seconds * _PAUSE_A_SECOND) if rounds is None else PAUSE_SECONDS,
+            )
+            nemesis = Nemesis(daemon, proxy, random.Random(seed), threading.Event())
+            verdict = Verdict(seed, kinds or sorted(nemesis.faults()))
             workload.start()
             try:
-                _torment(workload, nemesis, dice, verdict, kinds or sorted(nemesis.faults()), seconds, rounds)
+                _torment(workload, nemesis, random.Random(f"{seed}-order"), verdict, seconds, rounds)
             finally:
                 history = workload.stop()
-        finally:
             daemon.terminate()
     verdict.faults = nemesis.counts
+    verdict.injected = nemesis.injected
     verdict.sends = Counter(send.outcome for send in history.sends)
+    verdict.read_count = sum(len(read.records) for read in history.reads if isinstance(read, Poll))
     verdict.anomalies = check(history)
     return verdict
 
 
 def _torment(
-    workload: Workload,
-    nemesis: Nemesis,
-    dice: random.Random,
-    verdict: Verdict,
-    kinds: list[str],
-    seconds: float,
-    rounds: int | None,
+    workload: Workload, nemesis: Nemesis, dice: random.Random, verdict: Verdict, seconds: float, rounds: int | None
 ) -> None:
     """Fault after fault, with quiet between; after each, work must go on."""
     pause = threading.Event()
     deadline = time.monotonic() + seconds
     done = 0
     while time.monotonic() < deadline and (rounds is None or done < rounds):
-        kind = kinds[done % len(kinds)] if done < len(kinds) else dice.choice(kinds)
+        kind = verdict.kinds[done] if done < len(verdict.kinds) else dice.choice(verdict.kinds)
         pause.wait(dice.random() * (_QUIET_SECONDS if rounds is None else 0.3))
+        before = workload.acknowledged
         nemesis.run(kind)
+        verdict.acknowledged_during[kind] += workload.acknowledged - before
         done += 1
-        if not _goes_on(workload):
+        ended = time.monotonic()
+        if not workload.goes_on():
             verdict.stalled_after.append(kind)
-
-
-def _goes_on(workload: Workload) -> bool:
-    """Waits until something more is acknowledged."""
-    before = workload.acknowledged
-    pause = threading.Event()
-    deadline = time.monotonic() + _PROGRESS_SECONDS
-    while workload.acknowledged == before:
-        if time.monotonic() > deadline or workload.failures:
-            return False
-        pause.wait(0.01)
-    return True
+        verdict.slowest_s[kind] = max(verdict.slowest_s.get(kind, 0.0), time.monotonic() - ended)
 
 
 def main() -> int:
@@ -130,8 +154,9 @@ def main() -> int:
     parser.add_argument("--verbose", action="store_true")
     args = parser.parse_args()
     logging.basicConfig(level=logging.INFO if args.verbose else logging.CRITICAL, format="%(asctime)s %(name)s %(message)s")
+    started = time.monotonic()
     verdict = run(seconds=args.seconds, seed=args.seed, kinds=args.kinds.split(",") if args.kinds else None)
-    sys.stdout.write(f"{verdict}\n")
+    sys.stdout.write(f"{verdict}\n           in {time.monotonic() - started:.0f} s\n")
     return 0 if verdict.is_clean else 1
 
 

@@ -37,18 +37,34 @@ PRODUCER_SETTINGS: dict[str, object] = {
 }
 _BURST_RECORDS = 50
 _POLL_MS = 200
+PAUSE_SECONDS = 0.02  # the longest between two bursts of a producer
+PROGRESS_SECONDS = 60.0
 
 
 class Workload:
-    """Runs `producers` and `consumers` threads against `topic` until `stop()`; `history` is complete after it."""
+    """Runs `producers` and `consumers` threads against `topic` until `stop()`; `history` is complete after it.
 
-    def __init__(self, bootstrap: str, topic: str, *, partitions: int, producers: int, consumers: int, seed: int) -> None:
+    The history is held in memory: the longer a run, the longer `pause_seconds` should be.
+    """
+
+    def __init__(
+        self,
+        bootstrap: str,
+        topic: str,
+        *,
+        partitions: int,
+        producers: int,
+        consumers: int,
+        seed: int,
+        pause_seconds: float = PAUSE_SECONDS,
+    ) -> None:
         self.history = History()
         self._bootstrap = bootstrap
         self._topic = topic
         self._partitions = partitions
         self._clock = SystemClock()
         self._seed = seed
+        self._pause_seconds = pause_seconds
         self._stopped = threading.Event()
         self._lock = threading.Lock()
         self._next_producer = 0
@@ -64,15 +80,30 @@ class Workload:
         for thread in self._threads:
             thread.start()
 
-    def stop(self) -> History:
-        """Stops all threads, reads each partition from its start with a fresh client, and returns what was seen."""
+    def halt(self) -> None:
+        """Stops all threads. Raises what a worker failed with."""
         self._stopped.set()
         for thread in self._threads:
             thread.join()
         if self.failures:
             raise self.failures[0]
+
+    def stop(self) -> History:
+        """Stops all threads, reads each partition from its start with a fresh client, and returns what was seen."""
+        self.halt()
         self.history.final = read_all(self._bootstrap, self._topic)
         return self.history
+
+    def goes_on(self) -> bool:
+        """Waits until something more is acknowledged; False if nothing is for a minute."""
+        before = self.acknowledged
+        pause = threading.Event()
+        deadline_ms = self._clock.monotonic_ms() + PROGRESS_SECONDS * 1_000
+        while self.acknowledged == before:
+            if self.failures or self._clock.monotonic_ms() > deadline_ms:
+                return False
+            pause.wait(0.01)
+        return True
 
     def _guarded(self, work: Callable[[int], None], index: int) -> None:
         try:
@@ -115,16 +146,14 @@ class Workload:
                 future.add_done_callback(partial(self._record_send, value, tp, invoked_ms))
             if dice.random() < 0.2:
                 producer.flush()
-            self._stopped.wait(dice.random() * 0.02)
+            self._stopped.wait(dice.random() * self._pause_seconds)
 
     def _record_send(self, value: Value, tp: TopicPartition, invoked_ms: int, future: RecordFuture) -> None:
         now_ms = self._clock.monotonic_ms()
         error = future.exception()
         if error is None:
             metadata = future.result()
-            # A duplicate older than the broker remembers is acknowledged without its offset: it is there, but where is unknown.
-            outcome = Outcome.OK if metadata.offset >= 0 else Outcome.UNKNOWN
-            send = Send(value, tp, invoked_ms, now_ms, outcome, metadata.offset)
+            send = Send(value, tp, invoked_ms, now_ms, Outcome.OK, metadata.offset)
             self.acknowledged += 1
         else:
             certain = isinstance(error, WireError) and error.fate is Fate.NOT_APPENDED

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import argparse
 import copy
+import logging
 import shutil
 import sys
 import tempfile
@@ -208,6 +209,7 @@ def main() -> int:
     parser.add_argument("--every", type=int, default=1, help="only every so manieth point")
     parser.add_argument("--minutes", type=float, default=90.0, help="stop, and fail, after so long")
     args = parser.parse_args()
+    logging.basicConfig(level=logging.CRITICAL)  # recovery in this process has much to say
     started = time.monotonic()
     count = 0
     with tempfile.TemporaryDirectory(prefix="brokerd-sweep-") as scratch:

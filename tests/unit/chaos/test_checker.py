@@ -34,6 +34,10 @@ def lose_write(history: History) -> None:
     history.reads = []
 
 
+def lose_write_without_offset(history: History) -> None:
+    history.sends[-1] = history.sends[-1]._replace(outcome=Outcome.OK)
+
+
 def duplicate(history: History) -> None:
     history.final[TP].append((20, Value(1, 9)))
 
@@ -86,6 +90,7 @@ def tear_gap(history: History) -> None:
 
 PLANTED: list[tuple[Callable[[History], None], set[str]]] = [
     (lose_write, {"lost-write"}),
+    (lose_write_without_offset, {"lost-write"}),
     (duplicate, {"duplicate", "nonmonotonic-send"}),
     (ack_wrong_offset, {"wrong-offset"}),
     (invent, {"phantom"}),
@@ -114,6 +119,12 @@ def test_planted_anomaly_is_named(plant: Callable[[History], None], kinds: set[s
 
 def test_every_search_has_a_planted_anomaly() -> None:
     assert set().union(*(kinds for _, kinds in PLANTED)) == set(SEARCHES)
+
+
+def test_acknowledged_without_an_offset_may_be_anywhere() -> None:
+    history = clean_history()
+    history.sends[3] = history.sends[3]._replace(offset=-1)
+    assert check(history) == []
 
 
 def test_seek_allows_to_read_again() -> None:

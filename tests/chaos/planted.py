@@ -1,0 +1,97 @@
+"""Shows that the chaos finds bugs: plants one after another into the broker and waits for it: `python -m tests.chaos.planted`.
+
+For each: runs of a few faults of kinds that can bring it out, seed after seed, until the history checker names an anomaly
+(with power cuts, also until the doctor or the log's end says that something is lost).
+Exit code 0 only if every one was found. The bugs are in planted_daemon.py.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+from tests.chaos.run import run
+from tests.crash import powercut
+from tests.support.daemon import DaemonProcess
+from tests.support.loop_disk import why_not
+
+_ATTEMPTS = 5
+_ROUND_SECONDS = 60.0
+
+
+class PlantedDaemon(DaemonProcess):
+    """A daemon with a bug."""
+
+    bug = ""
+
+    def command(self) -> list[str]:
+        """See DaemonProcess."""
+        original = super().command()
+        return [sys.executable, "-m", "tests.chaos.planted_daemon", self.bug, *original[original.index("start") :]]
+
+
+class Plan(NamedTuple):
+    """A bug, and how it is looked for. No faults of the chaos = power cuts."""
+
+    bug: str
+    kinds: Sequence[str]
+    rounds: int
+
+
+PLANS = (
+    Plan("retries-are-new", ("drop-answers", "cut"), 6),
+    Plan("unknown-producers-are-welcome", ("kill",), 8),
+    Plan("gaps-are-fine", ("write-error",), 4),
+    Plan("recovery-cuts-too-much", ("kill",), 4),
+    Plan("acknowledged-unsynced", (), 4),
+)
+
+
+def look_for(plan: Plan, first_seed: int) -> str:
+    """Which anomaly gave the bug away, with which seed and when; "" if none did."""
+    started = time.monotonic()
+    planted: type[PlantedDaemon] = type("Planted", (PlantedDaemon,), {"bug": plan.bug})
+    for seed in range(first_seed, first_seed + _ATTEMPTS):
+        found = _look(plan, seed, planted)
+        if found:
+            return f"found {found}, seed {seed}, after {time.monotonic() - started:.0f} s"
+    return ""
+
+
+def _look(plan: Plan, seed: int, planted: Callable[..., DaemonProcess]) -> str:
+    """What one run found; "" if nothing."""
+    if plan.kinds:
+        kinds = list(plan.kinds)
+        verdict = run(seconds=_ROUND_SECONDS * plan.rounds, seed=seed, kinds=kinds, rounds=plan.rounds, daemon_type=planted)
+        anomalies = verdict.anomalies
+    else:
+        outage = powercut.run(cuts=plan.rounds, seed=seed, daemon_type=planted)
+        if outage.problems:
+            return f"{outage.problems[0][:160]}..."
+        anomalies = outage.anomalies
+    return ", ".join(f"{anomaly.kind} ({anomaly.count})" for anomaly in anomalies)
+
+
+def main() -> int:
+    """Command line."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--only", choices=[plan.bug for plan in PLANS])
+    parser.add_argument("--seed", type=int, default=1, help="of the first run; each next one has the next seed")
+    args = parser.parse_args()
+    missed = 0
+    for plan in PLANS:
+        if args.only not in (None, plan.bug):
+            continue
+        reason = why_not() if not plan.kinds else ""
+        found = look_for(plan, args.seed) if not reason else ""
+        missed += not found
+        sys.stdout.write(f"{plan.bug}: {found or reason or f'NOT FOUND in {_ATTEMPTS} runs'}\n")
+        sys.stdout.flush()
+    return 1 if missed else 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
