@@ -35,6 +35,7 @@ _LOST_IN_CORE = ("RST_STREAM", "Internal error from Core")
 _CONNECT_FAILURE = re.compile(r"(?:Failed to connect to remote host: |DNS resolution failed for )(.*)", re.DOTALL)
 _RESOLVER_CHATTER = re.compile(r"C-ares status is not ARES_SUCCESS [^:]*: ")
 _DETAILS_MAX_CHARACTERS = 300
+_TOO_LARGE_FOR_BROKER = "lower max.request.size, or raise the broker's socket.request.max.bytes"
 
 
 class Connection:
@@ -98,6 +99,8 @@ class Connection:
         if code in _LOST or (code is grpc.StatusCode.INTERNAL and any(text in details for text in _LOST_IN_CORE)):
             return BrokerUnreachableError(details or f"{self.address} ended the call")
         if code is grpc.StatusCode.RESOURCE_EXHAUSTED:
+            if "Received message larger than max" in details and not details.startswith("CLIENT"):
+                return MessageTooLargeError(f"{self.address}: {details}: {_TOO_LARGE_FOR_BROKER}")
             return MessageTooLargeError(details) if "larger than max" in details else ResourceExhaustedError(details)
         if code in (grpc.StatusCode.INVALID_ARGUMENT, grpc.StatusCode.FAILED_PRECONDITION, grpc.StatusCode.OUT_OF_RANGE):
             return InvalidRequestError(details)

@@ -13,6 +13,7 @@ from brokerd.config.settings import INT32_MAX, INT64_MAX, Value, setting
 from brokerd.errors import ConfigError
 
 GRPC_MAX_MESSAGE_BYTES = 41_943_040
+REQUEST_OVERHEAD_BYTES = 1_048_576  # of a request beside its one batch: ids of up to max.partitions.per.request, and what grows
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,6 +125,28 @@ class BrokerConfig:
     max_parked_fetches: int = setting(
         "max.parked.fetches", 20_000, "Fetches that may wait at the same time.", minimum=1, maximum=1_000_000
     )
+    max_connections: int = setting(
+        "max.connections",
+        10_000,
+        "Connections open at the same time (Kafka: 2147483647); one more is closed at once, and its client tries again.",
+        minimum=1,
+        maximum=1_000_000,
+    )
+    connections_max_idle_ms: int = setting(
+        "connections.max.idle.ms",
+        600_000,
+        "A connection without any call is closed after this long; clients open another when they need one.",
+        minimum=1_000,
+        maximum=INT32_MAX,
+    )
+    socket_request_max_bytes: int = setting(
+        "socket.request.max.bytes",
+        17_825_792,
+        "Largest request (Kafka: 104857600). As many bytes may be held for every stream that is sending one, before "
+        "max.in.flight.bytes counts them. At least 1 MiB above message.max.bytes.",
+        minimum=1_049_600,
+        maximum=GRPC_MAX_MESSAGE_BYTES,
+    )
     max_streams: int = setting(
         "max.streams", 30_000, "Produce and fetch streams open at the same time.", minimum=1, maximum=1_000_000
     )
@@ -203,6 +226,11 @@ class BrokerConfig:
     log_level: str = setting("log.level", "info", "How much the daemon says.", choices=("debug", "info", "warning", "error"))
     log_format: str = setting("log.format", "text", "One line an event, as text or as a JSON object.", choices=("text", "json"))
 
+    @property
+    def largest_batch_bytes(self) -> int:
+        """Most that max.message.bytes of any topic may be: a batch must fit into a request."""
+        return self.socket_request_max_bytes - REQUEST_OVERHEAD_BYTES
+
     def topic_defaults(self) -> dict[str, Value]:
         """The broker's defaults for what a topic may set, by the topic's names."""
         return {
@@ -222,6 +250,11 @@ def check_broker(config: BrokerConfig) -> None:
         raise ConfigError(
             f"fetch.max.bytes ({config.fetch_max_bytes}) + message.max.bytes ({config.message_max_bytes}) must stay below "
             f"{GRPC_MAX_MESSAGE_BYTES}, the largest gRPC message: lower one of them"
+        )
+    if config.message_max_bytes > config.largest_batch_bytes:
+        raise ConfigError(
+            f"message.max.bytes ({config.message_max_bytes}) must be at least {REQUEST_OVERHEAD_BYTES} below "
+            f"socket.request.max.bytes ({config.socket_request_max_bytes}), or its batches fit no request: raise the latter"
         )
     if config.num_partitions > config.max_partitions_per_topic:
         raise ConfigError(

@@ -29,7 +29,7 @@ from brokerd.server.metrics.endpoint import MetricsEndpoint
 from brokerd.server.security.callers import Callers
 from brokerd.server.security.setup import Security, load_security
 from brokerd.server.service import BrokerService
-from brokerd.wire.channel import SERVER_ARGUMENTS
+from brokerd.wire.channel import server_arguments
 from brokerd.wire.methods import SERVICE
 from brokerd.wire.v1 import broker_pb2  # noqa: F401 - registers the service's descriptor for reflection
 
@@ -97,7 +97,7 @@ class Daemon:
 
     async def _start(self) -> None:
         security = load_security(self.config)
-        self._server = grpc.aio.server(options=SERVER_ARGUMENTS, interceptors=security.interceptors)
+        self._server = grpc.aio.server(options=server_arguments(self.config), interceptors=security.interceptors)
         self.port = _bind(self._server, self.config.host, self.config.port, security.credentials)
         files = self._files if self._files is not None else RealFiles(self.config.data_dir)
         logs = self._logs = LogManager(self.config, files, self._clock)

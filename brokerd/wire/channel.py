@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from brokerd.config.broker import GRPC_MAX_MESSAGE_BYTES
+from brokerd.config.broker import GRPC_MAX_MESSAGE_BYTES, BrokerConfig
 
 _COMMON: tuple[tuple[str, int], ...] = (
     ("grpc.max_send_message_length", GRPC_MAX_MESSAGE_BYTES),
@@ -42,7 +42,22 @@ SERVER_ARGUMENTS: tuple[tuple[str, int], ...] = (
     # No compression by gRPC (1 = identity only): it unpacks a message whole before it looks at the size limit, so a few
     # hundred kilobytes would take as many megabytes. Records are compressed by Arrow, and stay so in the broker.
     ("grpc.compression_enabled_algorithms_bitset", 1),
+    # Whoever connects and says nothing, or no HTTP/2, takes a place of max.connections no longer than this (gRPC: 120 s).
+    ("grpc.server_handshake_timeout_ms", 10_000),
+    ("grpc.http2.settings_timeout", 10_000),
     # Accept the pings of our own clients.
     ("grpc.http2.min_recv_ping_interval_without_data_ms", 10_000),
     ("grpc.keepalive_permit_without_calls", 1),
 )
+
+
+def server_arguments(config: BrokerConfig) -> tuple[tuple[str, int], ...]:
+    """SERVER_ARGUMENTS with what the settings say."""
+    configured = {
+        # Per listening address. gRPC takes the connection and closes it again: to a client it is UNAVAILABLE, "Socket closed".
+        "grpc.max_allowed_incoming_connections": config.max_connections,
+        "grpc.max_connection_idle_ms": config.connections_max_idle_ms,
+        # gRPC puts a message together before anybody else sees it, and holds it however slowly it comes.
+        "grpc.max_receive_message_length": config.socket_request_max_bytes,
+    }
+    return tuple({**dict(SERVER_ARGUMENTS), **configured}.items())

@@ -171,13 +171,17 @@ def _put(target: Any, field: Any, value: Any) -> None:
 
 def http2_request(path: str, message: bytes) -> bytes:
     """A whole gRPC request as it stands on the wire, by hand: preface, settings, headers, one data frame."""
+    body = b"\0" + len(message).to_bytes(4, "big") + message
+    return PREFACE + frame(4, 0, 0, b"") + frame(1, 4, 1, headers_block(path)) + frame(0, 1, 1, body)
+
+
+def headers_block(path: str) -> bytes:
+    """The headers of a gRPC call, without compression."""
     headers = [(":method", "POST"), (":scheme", "http"), (":path", path), (":authority", "x"), ("te", "trailers")]
-    block = b"".join(
+    return b"".join(
         b"\0" + bytes([len(name)]) + name.encode() + bytes([len(value)]) + value.encode()
         for name, value in [*headers, ("content-type", "application/grpc")]
     )
-    body = b"\0" + len(message).to_bytes(4, "big") + message
-    return PREFACE + frame(4, 0, 0, b"") + frame(1, 4, 1, block) + frame(0, 1, 1, body)
 
 
 def frame(kind: int, flags: int, stream: int, payload: bytes) -> bytes:

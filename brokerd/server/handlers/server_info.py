@@ -19,6 +19,7 @@ _LIMITS = (
     ("fetch.max.bytes", "fetch_max_bytes"),
     ("fetch.max.wait.ms", "fetch_max_wait_ms"),
     ("produce.max.wait.ms", "produce_max_wait_ms"),
+    ("socket.request.max.bytes", "socket_request_max_bytes"),
     ("max.partitions.per.request", "max_partitions_per_request"),
     ("max.partitions.per.topic", "max_partitions_per_topic"),
     ("max.in.flight.requests.per.stream", "max_in_flight_requests_per_stream"),
