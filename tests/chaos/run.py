@@ -28,7 +28,7 @@ from tests.support.proxy import Proxy
 
 TOPIC = "chaos"
 _QUIET_SECONDS = 2.0
-_PAUSE_A_SECOND = 0.0001  # a run of half an hour has pauses of up to 0.2 s, for its history must fit into memory
+_PAUSE_A_SECOND = 0.00005  # a run of half an hour has pauses of up to 0.09 s, for its history must fit into memory
 _SETTINGS: dict[str, object] = {"log.segment.bytes": 262_144, "log.checkpoint.interval.ms": 200}
 
 

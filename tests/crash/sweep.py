@@ -106,13 +106,17 @@ class Sweep:
         self._scratch = scratch
         self.tally = Tally(Counter(), Counter(), [])
 
-    def starts(self) -> Iterator[Start]:
-        """What there is to sweep; each is made when it is its turn."""
+    def starts(self, only: str | None = None) -> Iterator[Start]:
+        """What there is to sweep, or one of it; each is made when it is its turn."""
         first = Start("first", None, Expected(), Script.first_life)
-        yield first
+        if only in (None, first.name):
+            yield first
         complete = self._live(first, 0)
-        yield Start("restart", complete.directory, complete.expected, Script.later_life)
+        if only in (None, "restart"):
+            yield Start("restart", complete.directory, complete.expected, Script.later_life)
         for name, (call, suffix, which) in _MOMENTS.items():
+            if only not in (None, f"recovery-{name}"):
+                continue
             numbers = [n for n, step in enumerate(complete.steps, 1) if step.call == call and step.path.endswith(suffix)]
             ended = self._live(first, numbers[which], torn_bytes=512 if name == "torn" else -1)
             yield Start(f"recovery-{name}", ended.directory, ended.expected, Script.later_life)
@@ -214,9 +218,7 @@ def main() -> int:
     count = 0
     with tempfile.TemporaryDirectory(prefix="brokerd-sweep-") as scratch:
         sweep = Sweep(Path(scratch))
-        for start in sweep.starts():
-            if args.only and args.only.partition(":")[0] != start.name:
-                continue
+        for start in sweep.starts(args.only and args.only.partition(":")[0]):
             for point in sweep.points(start):
                 count += 1
                 if (args.only and ":" in args.only and str(point) != args.only) or count % args.every:
@@ -228,6 +230,8 @@ def main() -> int:
             sys.stdout.write(f"{start.name}: {sweep.tally.points[start.name]} points, {len(sweep.tally.failures)} failed so far\n")
             sys.stdout.flush()
     tally = sweep.tally
+    if not tally.points:
+        tally.failures.append(f"there is no point {args.only}")
     if not args.only and args.every == 1:
         tally.failures += [f"never killed at a {call}" for call in sorted(_MUST_MEET - set(tally.calls))]
     sys.stdout.write(f"{tally}\n           in {time.monotonic() - started:.0f} s\n")

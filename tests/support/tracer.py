@@ -54,6 +54,7 @@ _PTRACE_GET_SYSCALL_INFO = 0x420E
 _OPTIONS = 0x1 | 0x2 | 0x4 | 0x8 | 0x80 | 0x100000  # syscall-good, fork, vfork, clone, seccomp, exit-kill
 _EVENT_SECCOMP = 7
 
+_PR_SET_PDEATHSIG = 1
 _PR_SET_NO_NEW_PRIVS = 38
 _PR_SET_SECCOMP = 22
 _SECCOMP_MODE_FILTER = 2
@@ -85,6 +86,7 @@ def main() -> int:
     args = parser.parse_args()
     if platform.machine() != "x86_64":
         raise SystemExit(f"tracing knows the system calls of x86-64 only, not of {platform.machine()}")
+    _libc.prctl(_PR_SET_PDEATHSIG, ctypes.c_ulong(signal.SIGKILL))  # whoever started it may be killed too
     pid = _start(args.command)
     signal.signal(signal.SIGTERM, lambda number, _: os.kill(pid, number))
     with open(args.report, "w", buffering=1) as report:
