@@ -32,6 +32,8 @@ REPEATS = 5
 class NullStream:
     """Acknowledges what it is sent."""
 
+    partitions_max = 1_000
+
     def __init__(self) -> None:
         self._answers: asyncio.Queue[ProduceResponse] = asyncio.Queue()
 

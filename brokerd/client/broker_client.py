@@ -97,8 +97,11 @@ class BrokerClient:
             topic = (await self.metadata_by_id([tp.topic_id])).topic_by_id(tp.topic_id)
         return topic.leaders[tp.partition] if tp.partition < topic.partition_count else NO_LEADER
 
-    async def partitions_per_request(self, node_id: int = ANY_NODE) -> int:
-        """How many partitions one request to a node may name. Raises BrokerUnreachableError if it can not be reached now."""
+    async def partitions_per_request(self, node_id: int = ANY_NODE, *, refresh: bool = False) -> int:
+        """How many partitions one request to a node may name; `refresh` asks again, as the node may be another process now.
+        Raises BrokerUnreachableError if it can not be reached now."""
+        if refresh:
+            self._server_infos.pop(self._address(node_id), None)
         connection = await self._connected(node_id, self.config.request_timeout_ms)
         limits = self._server_infos[connection.address].limits
         return max(1, limits.get("max.partitions.per.request", PARTITIONS_PER_REQUEST))
@@ -323,8 +326,7 @@ class BrokerClient:
 
     async def _connected(self, node_id: int, timeout_ms: int) -> Connection:
         """The connection to a node, after the first call on it has shown that both speak the same contract."""
-        node = self._nodes.get(node_id)
-        address = node.address if node is not None else self._addresses[self._address_index]
+        address = self._address(node_id)
         connection = self._connections.get(address)
         if connection is None:
             connection = self._connections[address] = Connection(address, self._security)
@@ -333,6 +335,10 @@ class BrokerClient:
             response = await connection.call("GetServerInfo", request, metadata_pb2.GetServerInfoResponse, timeout_ms=timeout_ms)
             self._server_infos[address] = _checked(read_server_info(response), address)
         return connection
+
+    def _address(self, node_id: int) -> str:
+        node = self._nodes.get(node_id)
+        return node.address if node is not None else self._addresses[self._address_index]
 
     def _remembered(self, metadata: Metadata) -> Metadata:
         self._nodes.update(metadata.nodes)

@@ -45,9 +45,10 @@ class GrpcProduceTransport:
         return await self._client.init_producer_id(current)
 
     async def open_stream(self, node_id: int, hello: Hello) -> GrpcProduceStream:
-        """A stream that begins with `hello`. Raises BrokerUnreachableError if the node was never reached yet and is not there;
-        a later loss shows at the first `send`."""
-        return GrpcProduceStream(await self._client.open_produce_stream(node_id), hello)
+        """A stream that begins with `hello`. Raises BrokerUnreachableError if the node is not there. Only the instance's first
+        stream makes do with what is known of the node: to open another means that something was lost, maybe the node."""
+        partitions_max = await self._client.partitions_per_request(node_id, refresh=hello.incarnation > 1)
+        return GrpcProduceStream(await self._client.open_produce_stream(node_id), hello, partitions_max)
 
     async def close(self) -> None:
         """Frees connections; then the loop, which is the producer's own, may be closed too. May be called twice."""
@@ -58,7 +59,8 @@ class GrpcProduceTransport:
 class GrpcProduceStream:
     """ProduceStream over one gRPC stream."""
 
-    def __init__(self, stream: RawStream, hello: Hello) -> None:
+    def __init__(self, stream: RawStream, hello: Hello, partitions_max: int) -> None:
+        self.partitions_max = partitions_max  # in one request
         self._stream = stream
         self._hello: Hello | None = hello  # None once it is sent
 

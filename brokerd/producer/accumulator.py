@@ -24,8 +24,6 @@ from brokerd.producer.producer_batch import Piece, ProducerBatch
 from brokerd.producer.transport import NO_LEADER
 
 NEVER_MS = 2**63 - 1
-# The broker's own default limit (max.partitions.per.request) is 2,000.
-PARTITIONS_PER_REQUEST_MAX = 1_000
 REQUEST_OVERHEAD_BYTES = 128
 
 LeaderOf = Callable[[TopicPartition], int]
@@ -69,7 +67,9 @@ class RecordAccumulator:
         self.pool = pool
         self._queues: OrderedDict[TopicPartition, PartitionQueue] = OrderedDict()
         self._incomplete: dict[ProducerBatch, None] = {}  # in order of creation
+        self._batch_count = 0
         self._flushing: set[ProducerBatch] = set()
+        self._batch_sizes: dict[str, int] = {}  # of topics for which the broker takes less than batch.size
         self.is_closed = False
 
     # --- appending
@@ -81,18 +81,32 @@ class RecordAccumulator:
         """
         queue = self._queue(tp)
         batch = queue.batches[-1] if queue.batches else None
-        if batch is not None and not batch.is_closed and batch.size_bytes + piece.size_bytes > self._config.batch_size:
+        if batch is not None and not batch.is_closed and batch.size_bytes + piece.size_bytes > self.batch_size_of(tp.topic):
             batch.is_closed = True
         is_new = batch is None or batch.is_closed
         if batch is None or batch.is_closed:
-            batch = ProducerBatch(tp, now_ms)
+            self._batch_count += 1
+            batch = ProducerBatch(tp, now_ms, (self._batch_count,))
             queue.batches.append(batch)
             self._incomplete[batch] = None
         at = batch.add(piece)
         is_full = self._is_full(queue, batch)
-        if is_full and batch.size_bytes >= self._config.batch_size:
+        if is_full and batch.size_bytes >= self.batch_size_of(tp.topic):
             batch.is_closed = True
         return AppendResult(batch, at, is_new, is_full)
+
+    def batch_size_of(self, topic: str) -> int:
+        """At how many bytes a batch of the topic closes: batch.size, or less if the broker was found to take less."""
+        return self._batch_sizes.get(topic, self._config.batch_size)
+
+    def learn_batch_size(self, topic: str, size_bytes: int) -> int:
+        """From now on batches of the topic close at `size_bytes`, if that is less than before; what it is then."""
+        self._batch_sizes[topic] = size_bytes = max(1, min(size_bytes, self.batch_size_of(topic)))
+        return size_bytes
+
+    def forget_batch_size(self, topic: str) -> None:
+        """What was learned of the topic is out of date."""
+        self._batch_sizes.pop(topic, None)
 
     # --- what can be sent
 
@@ -129,7 +143,7 @@ class RecordAccumulator:
         return max(not_before_ms, batch.created_ms + self._config.linger_ms)
 
     def _is_full(self, queue: PartitionQueue, batch: ProducerBatch) -> bool:
-        return len(queue.batches) > 1 or batch.is_closed or batch.size_bytes >= self._config.batch_size
+        return len(queue.batches) > 1 or batch.is_closed or batch.size_bytes >= self.batch_size_of(batch.tp.topic)
 
     def _is_hurried(self, batch: ProducerBatch) -> bool:
         return self.pool.is_exhausted or self.is_closed or batch in self._flushing
@@ -137,8 +151,9 @@ class RecordAccumulator:
     def _is_muted(self, queue: PartitionQueue) -> bool:
         return queue.in_flight_count >= self._config.max_in_flight_batches
 
-    def drain(self, node_id: int, leader_of: LeaderOf, now_ms: int) -> list[ProducerBatch]:
-        """Batches for one request to a node: one per partition, at most max.request.size (the first goes even if larger).
+    def drain(self, node_id: int, leader_of: LeaderOf, partitions_max: int, now_ms: int) -> list[ProducerBatch]:
+        """Batches for one request to a node: one per partition, of so many partitions as the node takes in one request, at
+        most max.request.size (the first goes even if larger).
 
         Partitions that were served go to the end of the round, so none starves. Each batch taken is closed, gets its
         sequence if it has none, and mutes its partition.
@@ -146,7 +161,7 @@ class RecordAccumulator:
         drained: list[ProducerBatch] = []
         size_bytes = REQUEST_OVERHEAD_BYTES
         for tp, queue in self._queues.items():
-            if len(drained) == PARTITIONS_PER_REQUEST_MAX:
+            if len(drained) == partitions_max:
                 break
             if self._sendable_ms(queue, now_ms) > now_ms or leader_of(tp) != node_id:
                 continue
@@ -156,10 +171,10 @@ class RecordAccumulator:
                 break
             drained.append(batch)
         for batch in drained:
-            self._take(batch, now_ms)
+            self._take(batch)
         return drained
 
-    def _take(self, batch: ProducerBatch, now_ms: int) -> None:
+    def _take(self, batch: ProducerBatch) -> None:
         queue = self._queues[batch.tp]
         queue.batches.popleft()
         batch.is_closed = True
@@ -167,7 +182,6 @@ class RecordAccumulator:
             self._sequences.assign(batch)
         batch.is_in_flight = True
         batch.attempts += 1
-        batch.drained_ms = now_ms
         self.mute(batch.tp)
         self._queues.move_to_end(batch.tp)
 
@@ -191,20 +205,33 @@ class RecordAccumulator:
             del self._queues[tp]
 
     def reenqueue(self, batch: ProducerBatch, retry_at_ms: int) -> None:
-        """Puts a batch back in its place: in order of sequence, ahead of all that was never sent."""
+        """Puts a batch back in its place: in order of sending, which is that of sequence, ahead of all that was never sent."""
         batch.retry_at_ms = retry_at_ms
         queue = self._queues[batch.tp]
         later: list[ProducerBatch] = []
-        while queue.batches and self._precedes(queue.batches[0], batch):
+        while queue.batches and queue.batches[0].order < batch.order:
             later.append(queue.batches.popleft())
         queue.batches.appendleft(batch)
         queue.batches.extendleft(reversed(later))
 
-    def _precedes(self, queued: ProducerBatch, batch: ProducerBatch) -> bool:
-        """True if `queued` was sent before `batch`: both have numbers (a wrap is no matter, `sequenced` is in order)."""
-        if self._sequences is None or not batch.has_sequence:
-            return queued.attempts > 0 and queued.created_ms <= batch.created_ms
-        return queued.has_sequence and self._sequences.is_before(queued, batch)
+    def split(self, batch: ProducerBatch, pieces: list[Piece]) -> None:
+        """Puts a batch back in its place as several, one for each piece."""
+        self.reenqueue(batch, 0)
+        batch.split_into(pieces)
+        queue = self._queues[batch.tp]
+        earlier: list[ProducerBatch] = []
+        while (first := queue.batches.popleft()) is not batch:
+            earlier.append(first)
+        queue.batches.extendleft(reversed((*earlier, *batch.parts)))
+        if self._sequences is not None and batch.has_sequence:
+            self._sequences.on_split(batch)
+        if batch in self._flushing:
+            self._flushing.remove(batch)
+            self._flushing.update(batch.parts)
+        # Expiry looks at the oldest first: the parts are as old as the batch was.
+        self._incomplete = {part: None for one in self._incomplete for part in (batch.parts if one is batch else (one,))}
+        self.pool.adjust(sum(part.accounted_bytes for part in batch.parts) - batch.accounted_bytes)
+        batch.accounted_bytes = 0
 
     def release(self, batch: ProducerBatch) -> None:
         """Frees what an ended batch holds, once nothing of it is under way."""

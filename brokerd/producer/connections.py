@@ -35,13 +35,24 @@ class ConnectionState(enum.Enum):
 class NodeConnection:
     """The stream to one node; `incarnation` tells it from the one before."""
 
-    __slots__ = ("_failures", "in_flight", "incarnation", "node_id", "not_before_ms", "opened_ms", "state", "throttled_until_ms")
+    __slots__ = (
+        "_failures",
+        "in_flight",
+        "incarnation",
+        "node_id",
+        "not_before_ms",
+        "opened_ms",
+        "partitions_max",
+        "state",
+        "throttled_until_ms",
+    )
 
     def __init__(self, node_id: int) -> None:
         self.node_id = node_id
         self.state = ConnectionState.CLOSED
         self.incarnation = 0
         self.opened_ms = 0  # when opening began
+        self.partitions_max = 1  # in one request, as the node says when the stream opens
         self.in_flight: dict[int, InFlightRequest] = {}  # in order of sending
         self.throttled_until_ms = 0
         self.not_before_ms = 0  # no new stream before
@@ -53,8 +64,9 @@ class NodeConnection:
         self.incarnation = incarnation
         self.opened_ms = now_ms
 
-    def on_open(self) -> None:
+    def on_open(self, partitions_max: int) -> None:
         """The stream takes requests."""
+        self.partitions_max = partitions_max
         self.state = ConnectionState.OPEN
 
     def on_answer(self) -> None:

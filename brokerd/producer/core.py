@@ -8,25 +8,24 @@ States of a batch, and what moves it:
 
     queued ── step: drained ──▶ in flight ── success, duplicate ───────────────▶ done
       ▲                            │  ├───── error of its fate alone ──────────▶ done (failed)
-      └── retriable, lost, ────────┘  └───── expired, aborted ──▶ done, still in flight ── answer or loss ──▶ freed
-          another's turn first
+      ├── retriable, lost, ────────┤  └───── expired, aborted ──▶ done, still in flight ── answer or loss ──▶ freed
+      │   another's turn first     │
+      └── as smaller batches ──────┘ too large
 """
 
 from __future__ import annotations
 
 import random
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
 
 from brokerd.config.client import ProducerConfig
 from brokerd.errors import (
-    AbortedBatchError,
     BrokerdError,
     BrokerUnreachableError,
-    DeliveryTimeoutError,
     DuplicateSequenceError,
     Fate,
     InvalidProducerEpochError,
+    MessageTooLargeError,
     OutOfOrderSequenceError,
     ProducerFencedError,
     UnknownProducerIdError,
@@ -34,35 +33,41 @@ from brokerd.errors import (
     WireError,
 )
 from brokerd.ids import ProducerIdAndEpoch, TopicPartition
+from brokerd.producer import failures
 from brokerd.producer.accumulator import NEVER_MS, RecordAccumulator
 from brokerd.producer.actions import Action, CloseStream, FetchMetadata, OpenStream, RequestProducerId, SendRequest, Step
 from brokerd.producer.backoff import backoff_ms
 from brokerd.producer.connections import ConnectionState, InFlightRequest, NodeConnection
 from brokerd.producer.idempotence import IdempotenceState, Verdict
+from brokerd.producer.identity_requests import IdentityRequests
 from brokerd.producer.memory import BufferPool
 from brokerd.producer.metrics import ProducerMetrics
-from brokerd.producer.producer_batch import NO_OFFSET, NO_TIMESTAMP, ProducerBatch
+from brokerd.producer.outcomes import Outcomes
+from brokerd.producer.producer_batch import NO_OFFSET, NO_TIMESTAMP, Piece, ProducerBatch
 from brokerd.producer.topics import TopicRegistry
 from brokerd.producer.transport import NO_LEADER, Hello, PartitionResult, ProduceResponse, TopicView
 
+# The records of a sent batch of two or more, in order, in at least two pieces of at most so many bytes (or one record).
+Splitter = Callable[[ProducerBatch, int], list[Piece]]
+
 ACKS = {"all": -1, "-1": -1, "1": 1, "0": 0}
-
-
-@dataclass(slots=True)
-class DeliveredTotals:
-    """What one partition acknowledged."""
-
-    record_count: int = 0
-    batch_count: int = 0
 
 
 class ProducerCore:
     """See the module."""
 
     def __init__(
-        self, config: ProducerConfig, *, instance_id: bytes, rng: random.Random, metrics: ProducerMetrics, client_id: str = ""
+        self,
+        config: ProducerConfig,
+        *,
+        instance_id: bytes,
+        rng: random.Random,
+        metrics: ProducerMetrics,
+        splitter: Splitter,
+        client_id: str = "",
     ) -> None:
         self._config = config
+        self._splitter = splitter
         self._rng = rng
         self._instance_id = instance_id
         self._client_id = client_id
@@ -77,14 +82,10 @@ class ProducerCore:
         self.last_trouble: BrokerdError | None = None  # why nothing moves, for people
         self._incarnation = 0
         self._correlation_id = 0
-        self._is_identity_under_way = False
-        self._identity_not_before_ms = 0
-        self._identity_failures = 0
+        self._identity_requests = IdentityRequests(config, rng)
         self._replaced: set[TopicPartition] = set()
         self._closing: list[CloseStream] = []
-        self._ended: list[ProducerBatch] = []
-        self.delivered: dict[TopicPartition, DeliveredTotals] = {}
-        self.first_error: BrokerdError | None = None
+        self.outcomes = Outcomes()
 
     # --- what to do
 
@@ -103,12 +104,6 @@ class ProducerCore:
         self._closing = []
         return Step(actions, max(next_ms, now_ms))
 
-    def take_ended(self) -> list[ProducerBatch]:
-        """Batches that got their final state since the last call: their listeners are to be told, outside the lock."""
-        ended = self._ended
-        self._ended = []
-        return ended
-
     @property
     def requests_in_flight(self) -> int:
         """Requests without an answer, over all nodes."""
@@ -124,14 +119,15 @@ class ProducerCore:
         return NEVER_MS
 
     def _step_identity(self, actions: list[Action], now_ms: int) -> int:
-        if self.sequences is None or self._is_identity_under_way or not self.accumulator.has_incomplete:
+        requests = self._identity_requests
+        if self.sequences is None or requests.is_under_way or not self.accumulator.has_incomplete:
             return NEVER_MS
         wanted = self.sequences.identity_wanted()
         if wanted is None or self.fatal_error is not None:
             return NEVER_MS
-        if now_ms < self._identity_not_before_ms:
-            return self._identity_not_before_ms
-        self._is_identity_under_way = True
+        if now_ms < requests.not_before_ms:
+            return requests.not_before_ms
+        requests.is_under_way = True
         actions.append(RequestProducerId(wanted))
         return NEVER_MS
 
@@ -155,7 +151,7 @@ class ProducerCore:
             elif connection.throttled_until_ms > now_ms:
                 next_ms = min(next_ms, connection.throttled_until_ms)
             while connection.may_send(self._config, now_ms):
-                batches = self.accumulator.drain(node_id, self._leader_of, now_ms)
+                batches = self.accumulator.drain(node_id, self._leader_of, connection.partitions_max, now_ms)
                 if not batches:
                     break
                 actions.append(self._request(connection, batches, now_ms))
@@ -187,6 +183,7 @@ class ProducerCore:
     def on_metadata(self, answer: Mapping[str, TopicView | WireError], now_ms: int) -> None:
         """The broker's view of the topics asked for."""
         for topic in self.topics.on_result(answer, now_ms):
+            self.accumulator.forget_batch_size(topic)
             for tp in [tp for tp in self.accumulator.partitions() if tp.topic == topic]:
                 self._replaced.add(tp)
                 self._settle_replaced(tp, now_ms)
@@ -204,19 +201,15 @@ class ProducerCore:
     def on_producer_id(self, identity: ProducerIdAndEpoch, _now_ms: int) -> None:
         """The broker granted an id or a raised epoch."""
         assert self.sequences is not None
-        self._is_identity_under_way = False
-        self._identity_failures = 0
+        self._identity_requests.on_answer()
         self.sequences.set_identity(identity)
 
     def on_producer_id_failed(self, error: BrokerdError, now_ms: int) -> None:
         """No id: tried again unless the error is final."""
-        self._is_identity_under_way = False
+        self._identity_requests.on_failure(now_ms)
         self.last_trouble = error
         if isinstance(error, WireError) and not error.retriable:
             self.fail_for_good(error, now_ms)
-            return
-        self._identity_failures += 1
-        self._identity_not_before_ms = now_ms + self._backoff_ms(self._identity_failures)
 
     def _settle_replaced(self, tp: TopicPartition, now_ms: int) -> None:
         """A partition of a topic that was created anew starts again, once nothing is under way to the old one. What may be
@@ -239,11 +232,11 @@ class ProducerCore:
 
     # --- streams
 
-    def on_stream_open(self, node_id: int, incarnation: int, _now_ms: int) -> None:
-        """A stream takes requests."""
+    def on_stream_open(self, node_id: int, incarnation: int, partitions_max: int, _now_ms: int) -> None:
+        """A stream takes requests, each of at most `partitions_max` partitions."""
         connection = self.connections[node_id]
         if connection.incarnation == incarnation and connection.state is ConnectionState.OPENING:
-            connection.on_open()
+            connection.on_open(partitions_max)
 
     def on_stream_lost(self, node_id: int, incarnation: int, error: BrokerdError, now_ms: int) -> None:
         """A stream failed, or could not be opened: the fate of what was under way on it is unknown."""
@@ -308,9 +301,6 @@ class ProducerCore:
     def _succeed(self, batch: ProducerBatch, base_offset: int, append_timestamp: int, throttled_until_ms: int, now_ms: int) -> None:
         self._land(batch, throttled_until_ms)
         if batch.complete(base_offset, append_timestamp):
-            totals = self.delivered.setdefault(batch.tp, DeliveredTotals())
-            totals.record_count += batch.record_count
-            totals.batch_count += 1
             self._note_ended(batch)
         if self.sequences is not None and batch.has_sequence:
             self.sequences.on_success(batch)
@@ -343,6 +333,8 @@ class ProducerCore:
         verdict = self._verdict(batch, error)
         if verdict is Verdict.RETRY:
             self._retry(batch, error, now_ms)
+        elif verdict is Verdict.SPLIT:
+            self._split(batch, now_ms)
         else:
             self._fail(batch, error, now_ms)
         if self.sequences is not None:
@@ -356,7 +348,11 @@ class ProducerCore:
         self._settle_replaced(batch.tp, now_ms)
 
     def _verdict(self, batch: ProducerBatch, error: BrokerdError) -> Verdict:
-        if self.fatal_error is not None or batch.attempts > self._config.retries:
+        if self.fatal_error is not None:
+            return Verdict.FAIL
+        if isinstance(error, MessageTooLargeError) and batch.record_count > 1:
+            return Verdict.SPLIT
+        if batch.attempts > self._config.retries:
             return Verdict.FAIL
         if isinstance(error, BrokerUnreachableError):
             return Verdict.RETRY
@@ -375,6 +371,17 @@ class ProducerCore:
         self.accumulator.reenqueue(batch, now_ms + wait_ms)
         self.metrics.on_retry(batch.record_count, now_ms)
 
+    def _split(self, batch: ProducerBatch, now_ms: int) -> None:
+        """The broker takes no batch so large (KIP-126): smaller ones stand in its place and in its numbers. They begin to be
+        counted anew, as the broker's limit is not the network's fault, and later batches of the topic begin smaller.
+
+        How small is not known but by trying: half of the smallest refused, so at most twice as many as needed.
+        """
+        size_max = self.accumulator.learn_batch_size(batch.tp.topic, batch.uncompressed_bytes // 2)
+        self.accumulator.split(batch, self._splitter(batch, size_max))
+        self.metrics.on_split(now_ms)
+        self.outcomes.note_split(batch)
+
     def _land(self, batch: ProducerBatch, throttled_until_ms: int) -> None:
         batch.is_in_flight = False
         self.accumulator.unmute(batch.tp, throttled_until_ms)
@@ -388,17 +395,8 @@ class ProducerCore:
 
     def _expire(self, now_ms: int) -> None:
         for batch in self.accumulator.expired_batches(now_ms):
-            self._give_up(batch, self._expiry_error(batch), now_ms)
-
-    def _expiry_error(self, batch: ProducerBatch) -> DeliveryTimeoutError:
-        may_be_there = batch.is_fate_unknown or batch.is_in_flight
-        trouble = batch.last_error or self.last_trouble
-        return DeliveryTimeoutError(
-            f"{batch.record_count} records for {batch.tp} were not acknowledged in delivery.timeout.ms "
-            f"({self._config.delivery_timeout_ms} ms), {batch.attempts} attempts: "
-            f"{'they may be in the log all the same' if may_be_there else 'they are not in the log'}"
-            + (f"; last trouble: {trouble}" if trouble else "")
-        )
+            error = failures.expired(batch, self._config.delivery_timeout_ms, self.last_trouble)
+            self._give_up(batch, error, now_ms)
 
     def _give_up(self, batch: ProducerBatch, error: BrokerdError, now_ms: int) -> None:
         """Ends a batch for its user. One that is under way is freed, and judged, when its answer comes."""
@@ -412,10 +410,7 @@ class ProducerCore:
         assert not batch.is_in_flight, "what is under way is given up, not failed"
         if batch.is_done:
             return
-        if batch.is_fate_unknown and isinstance(error, WireError) and error.fate is Fate.NOT_APPENDED:
-            # True of the last attempt alone.
-            error = type(error)(f"{error.message} (an earlier attempt may have written the records)", fate=Fate.UNKNOWN)
-        batch.fail(error)
+        batch.fail(failures.refused(batch, error))
         self.metrics.on_error(batch.record_count, now_ms)
         self.accumulator.remove(batch)
         self._note_ended(batch)
@@ -423,23 +418,14 @@ class ProducerCore:
             self.sequences.on_ended(batch)
         self._leave(batch, now_ms)
 
-    @property
-    def ended(self) -> list[ProducerBatch]:
-        """Batches in their final state whose listeners wait for `take_ended`."""
-        return list(self._ended)
-
     def refuse(self, batch: ProducerBatch, error: BrokerdError) -> None:
         """Fails a batch that was never accepted: it holds no memory, and no rule of delivery knows it."""
         batch.fail(error)
-        self._ended.append(batch)
-        if self.first_error is None:
-            self.first_error = error
+        self.outcomes.note(batch)
 
     def _note_ended(self, batch: ProducerBatch) -> None:
         self.accumulator.finished(batch)
-        self._ended.append(batch)
-        if self.first_error is None:
-            self.first_error = batch.error
+        self.outcomes.note(batch)
 
     def fail_for_good(self, error: BrokerdError, now_ms: int) -> None:
         """The producer can write nothing more: all that is incomplete fails."""
@@ -451,10 +437,7 @@ class ProducerCore:
     def abort(self, reason: str, now_ms: int) -> None:
         """Fails all that is incomplete. What is under way may still be written."""
         for batch in self.accumulator.incomplete():
-            may_be_there = batch.is_fate_unknown or batch.is_in_flight
-            fate = "they may be in the log all the same" if may_be_there else "they are not in the log"
-            error = AbortedBatchError(f"{batch.record_count} records for {batch.tp} were given up, {reason}: {fate}")
-            self._give_up(batch, error, now_ms)
+            self._give_up(batch, failures.aborted(batch, reason), now_ms)
 
     def disconnect(self, now_ms: int) -> None:
         """Gives all streams up; frees what ended batches still held there."""
@@ -469,6 +452,7 @@ class ProducerCore:
         self.pool.adjust(size_bytes - batch.accounted_bytes)
         batch.accounted_bytes = size_bytes
         batch.size_bytes = size_bytes
+        batch.uncompressed_bytes = uncompressed_bytes
         self.metrics.on_encoded(size_bytes, uncompressed_bytes, now_ms)
 
     def on_encode_failed(self, batch: ProducerBatch, error: BrokerdError, now_ms: int) -> None:

@@ -11,7 +11,7 @@ import bisect
 import logging
 import threading
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Generator, Iterable
+from collections.abc import Callable, Generator, Iterable, Iterator
 from typing import Any, Generic, NamedTuple, Self, TypeVar
 
 import numpy as np
@@ -109,7 +109,7 @@ class ProduceFuture(ABC, Generic[T]):
 
     @abstractmethod
     def _batches(self) -> Iterable[ProducerBatch]:
-        """The batches that it waits for; only asked once placed."""
+        """The batches that it waits for now (one that is split becomes several); only asked once placed."""
 
     @abstractmethod
     def _value(self) -> T:
@@ -155,8 +155,13 @@ class ProduceFuture(ABC, Generic[T]):
         def on_end(_batch: ProducerBatch) -> None:
             nonlocal remaining
             remaining -= 1
-            if remaining == 0:
-                _call(callback, self)
+            if remaining:
+                return
+            with self._placement.condition:
+                if not self.done():  # some were split: what they became is waited for
+                    self._listen(callback)
+                    return
+            _call(callback, self)
 
         for batch in open_batches:
             batch.listeners.append(on_end)
@@ -185,12 +190,15 @@ class RecordFuture(ProduceFuture[RecordMetadata]):
         self._row = row
 
     def _batches(self) -> Iterable[ProducerBatch]:
-        return (self._placement.segment_of(self._row)[0].batch,)
+        return (self._locate()[0],)
+
+    def _locate(self) -> tuple[ProducerBatch, int]:
+        segment, place = self._placement.segment_of(self._row)
+        return segment.batch.locate(segment.at + place)
 
     def _value(self) -> RecordMetadata:
-        segment, place = self._placement.segment_of(self._row)
-        batch = segment.batch
-        offset = batch.base_offset if batch.base_offset == NO_OFFSET else batch.base_offset + segment.at + place
+        batch, position = self._locate()
+        offset = batch.base_offset if batch.base_offset == NO_OFFSET else batch.base_offset + position
         return RecordMetadata(batch.tp.topic, batch.tp.partition, offset, self._placement.timestamps[self._row])
 
 
@@ -200,15 +208,30 @@ class BatchFuture(ProduceFuture[ProducedBatch]):
     __slots__ = ()
 
     def _batches(self) -> Iterable[ProducerBatch]:
-        return (segment.batch for segment in self._placement.segments)
+        for segment in self._placement.segments:
+            if not segment.batch.parts:
+                yield segment.batch
+            else:
+                yield from (batch for batch, _, _ in _spans(segment))
 
     def _value(self) -> ProducedBatch:
         rows = []
         for segment in self._placement.segments:
-            base = segment.batch.base_offset
-            offset = base if base == NO_OFFSET else base + segment.at
-            rows.append(ProducedRows(segment.batch.tp.partition, offset, segment.record_count))
+            for batch, at, count in _spans(segment):
+                offset = batch.base_offset if batch.base_offset == NO_OFFSET else batch.base_offset + at
+                rows.append(ProducedRows(batch.tp.partition, offset, count))
         return ProducedBatch(self._placement.topic, tuple(rows))
+
+
+def _spans(segment: Segment) -> Iterator[tuple[ProducerBatch, int, int]]:
+    """The batches that hold a segment's rows now, where its first row there is, and how many rows it has there."""
+    first, end = segment.at, segment.at + segment.record_count
+    position = 0  # of the leaf in the batch that the segment names
+    for batch in segment.batch.leaves():
+        lo, hi = max(first, position), min(end, position + batch.record_count)
+        if lo < hi:
+            yield batch, lo - position, hi - lo
+        position += batch.record_count
 
 
 def _call(callback: Callable[[Any], object], future: object) -> None:

@@ -24,10 +24,11 @@ EPOCH_MAX = 2**15 - 1
 
 
 class Verdict(enum.Enum):
-    """What to do with a batch that was answered with an error of its producer's state."""
+    """What to do with a batch that was answered with an error."""
 
     RETRY = "retry"  # under its number, or a new one once the partition has moved to a raised epoch
-    FAIL = "fail"  # its fate can not be known any more
+    SPLIT = "split"  # in smaller ones, under its numbers
+    FAIL = "fail"  # or, of an error of the producer's state: its fate can not be known any more
     ACKNOWLEDGED_LOST = "acknowledged lost"  # fatal: the broker does not have what it acknowledged
 
 
@@ -96,10 +97,11 @@ class IdempotenceState:
         state.next_sequence = add_sequence(state.next_sequence, batch.record_count)
         state.sequenced.append(batch)
 
-    def is_before(self, one: ProducerBatch, other: ProducerBatch) -> bool:
-        """Order of two numbered batches of one partition."""
-        sequenced = self._partitions[one.tp].sequenced
-        return sequenced.index(one) < sequenced.index(other)
+    def on_split(self, batch: ProducerBatch) -> None:
+        """The batch's parts stand in its place, with its numbers. They are sent one after the other, as retries are."""
+        sequenced = self._partitions[batch.tp].sequenced
+        at = sequenced.index(batch)
+        sequenced[at : at + 1] = batch.parts
 
     # --- what became of a numbered batch
 

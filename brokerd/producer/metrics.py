@@ -66,6 +66,8 @@ class ProducerMetrics:
         self.queue_time_ms = WindowedStat(now_ms)
         self.throttle_time_ms = WindowedStat(now_ms)
         self.compression_rate = WindowedStat(now_ms)
+        self.batches_split = WindowedStat(now_ms)
+        self.batch_split_total = 0
         self.record_send_total = 0
         self.record_retry_total = 0
         self.record_error_total = 0
@@ -87,6 +89,11 @@ class ProducerMetrics:
         self.records_retried.record(record_count, now_ms)
         self.record_retry_total += record_count
 
+    def on_split(self, now_ms: int) -> None:
+        """A batch was too large for the broker."""
+        self.batches_split.record(1, now_ms)
+        self.batch_split_total += 1
+
     def on_error(self, record_count: int, now_ms: int) -> None:
         """A batch failed for good."""
         self.records_failed.record(record_count, now_ms)
@@ -101,6 +108,8 @@ class ProducerMetrics:
             "record-retry-total": self.record_retry_total,
             "record-error-rate": self.records_failed.rate(now_ms),
             "record-error-total": self.record_error_total,
+            "batch-split-rate": self.batches_split.rate(now_ms),
+            "batch-split-total": self.batch_split_total,
             "outgoing-byte-rate": self.bytes_sent.rate(now_ms),
             "batch-size-avg": self.batch_bytes.average(now_ms),
             "batch-size-max": self.batch_bytes.maximum(now_ms),

@@ -33,14 +33,16 @@ from brokerd.errors import (
 from brokerd.ids import TopicPartition
 from brokerd.producer import arguments, columns
 from brokerd.producer.accumulator import NEVER_MS
-from brokerd.producer.core import DeliveredTotals, ProducerCore
+from brokerd.producer.core import ProducerCore
 from brokerd.producer.futures import BatchFuture, Placement, RecordFuture, Segment
 from brokerd.producer.metrics import ProducerMetrics
-from brokerd.producer.partitioner import Int32s, partition_for_keys
+from brokerd.producer.outcomes import DeliveredTotals
+from brokerd.producer.partitioner import Int32s
 from brokerd.producer.producer_batch import ProducerBatch
+from brokerd.producer.row_partitioner import RowPartitioner
 from brokerd.producer.sender import Sender, TransportFactory
+from brokerd.producer.splitting import split_rows
 from brokerd.producer.staging import CHUNK_BYTES_MAX, CHUNK_RECORDS_MAX, RECORD_OVERHEAD_BYTES, Headers, StagedChunk
-from brokerd.producer.sticky import StickyPartitioner
 from brokerd.producer.transport import TopicView
 
 _NO_PARTITION = -1  # of records that were refused before they had one
@@ -74,10 +76,11 @@ class Producer:
             instance_id=os.urandom(16),
             rng=self._rng,
             metrics=ProducerMetrics(now_ms),
+            splitter=split_rows,
             client_id=self.config.client_id,
         )
         self._chunks: dict[str, StagedChunk] = {}
-        self._sticky: dict[str, StickyPartitioner] = {}
+        self._partitioning = RowPartitioner(self.config, self._rng)
         self._refusal: BrokerdError | None = None
         self._sender = Sender(
             config=self.config,
@@ -174,10 +177,11 @@ class Producer:
         with self._lock:
             self._check_usable()
             count = len(self._view(topic).leaders)
-            keyless = self._sticky_rows(topic, rows, wanted, count)
-        chosen = self._partitions(rows, wanted, keyless, count)
+            keyless = self._partitioning.keyless_rows(topic, rows, wanted, count)
+        chosen = self._partitioning.choose(rows, wanted, keyless, count)
         timestamp_ms = self._wall_ms()
-        pieces = columns.split(rows, chosen, count, batch_size=self.config.batch_size, timestamp_ms=timestamp_ms).pieces
+        batch_size = self._core.accumulator.batch_size_of(topic)
+        pieces = columns.split(rows, chosen, count, batch_size=batch_size, timestamp_ms=timestamp_ms).pieces
         size = sum(part.piece.size_bytes for part in pieces)
         with self._lock:
             self._allocate(size)
@@ -189,36 +193,6 @@ class Producer:
             if topic in self._chunks:
                 self._place_chunk(topic)
             self._append(topic, pieces, placement, first_row, self._clock.monotonic_ms())
-
-    # --- partitions
-
-    def _sticky_rows(self, topic: str, rows: pa.RecordBatch, wanted: Int32s | None, count: int) -> Int32s | None:
-        """Under the lock: partitions for the rows without a key, in their order; None if all have one."""
-        key = rows.column(0)
-        keyless = len(key) if self.config.partitioner_ignore_keys else key.null_count
-        if keyless == 0 or (wanted is not None and not (wanted < 0).any()):
-            return None
-        sticky = self._sticky.get(topic)
-        if sticky is None:
-            sticky = self._sticky[topic] = StickyPartitioner(self.config.batch_size, self._rng)
-        return sticky.assign(keyless, rows.nbytes // rows.num_rows + columns.ROW_OVERHEAD_BYTES, count)
-
-    def _partitions(self, rows: pa.RecordBatch, wanted: Int32s | None, keyless: Int32s | None, count: int) -> Int32s:
-        """The partition of every row."""
-        if wanted is not None:
-            if wanted.max() >= count or wanted.min() < -1:
-                worst = int(wanted.max() if wanted.max() >= count else wanted.min())
-                raise ValueError(f"partition {worst} does not exist: the topic has partitions 0 to {count - 1}")
-            if not (wanted < 0).any():
-                return wanted
-        key = rows.column(0)
-        if keyless is not None and len(keyless) == len(key):
-            chosen = keyless
-        else:
-            chosen = partition_for_keys(key, count)
-            if keyless is not None:
-                chosen[key.is_null().to_numpy(zero_copy_only=False)] = keyless
-        return chosen if wanted is None else np.where(wanted < 0, chosen, wanted).astype(np.int32)
 
     # --- under the lock
 
@@ -284,8 +258,9 @@ class Producer:
         if chunk.partitions:
             wanted = np.full(rows.num_rows, -1, np.int32)
             wanted[list(chunk.partitions)] = list(chunk.partitions.values())
-        chosen = self._partitions(rows, wanted, self._sticky_rows(topic, rows, wanted, count), count)
-        return columns.split(rows, chosen, count, batch_size=self.config.batch_size, timestamp_ms=0)
+        keyless = self._partitioning.keyless_rows(topic, rows, wanted, count)
+        chosen = self._partitioning.choose(rows, wanted, keyless, count)
+        return columns.split(rows, chosen, count, batch_size=self._core.accumulator.batch_size_of(topic), timestamp_ms=0)
 
     def _place_all(self) -> None:
         """Nothing stays staged: what can be is on its way, or ends with the producer."""
@@ -394,10 +369,10 @@ class Producer:
         with self._lock:
             self._check_not_forked()
             self._place_all()
-            batches = self._core.accumulator.begin_flush() + self._core.ended + self._sender.untold
+            batches = self._core.accumulator.begin_flush() + self._core.outcomes.untaken + self._sender.untold
             self._sender.wake()
-            if not self._changed.wait_for(lambda: all(batch.is_done and not batch.listeners for batch in batches), timeout):
-                undone = sum(batch.record_count for batch in batches if not batch.is_done)
+            if not self._changed.wait_for(lambda: all(batch.is_told for batch in batches), timeout):
+                undone = sum(leaf.record_count for batch in batches for leaf in batch.leaves() if not leaf.is_done)
                 trouble = self._core.accumulator.last_error() or self._core.last_trouble
                 raise TimeoutError(
                     f"{undone} records are not acknowledged after {timeout} s" + (f"; last trouble: {trouble}" if trouble else "")
@@ -433,12 +408,14 @@ class Producer:
     @property
     def first_error(self) -> BrokerdError | None:
         """The first failure of any record, or None: whoever keeps no futures looks here after `flush`."""
-        return self._core.first_error
+        return self._core.outcomes.first_error
 
     def delivered(self) -> dict[TopicPartition, DeliveredTotals]:
         """Acknowledged records and batches by partition, since the producer was made."""
         with self._lock:
-            return {tp: DeliveredTotals(total.record_count, total.batch_count) for tp, total in self._core.delivered.items()}
+            return {
+                tp: DeliveredTotals(total.record_count, total.batch_count) for tp, total in self._core.outcomes.delivered.items()
+            }
 
     def metrics(self) -> dict[str, float]:
         """Kafka's producer metrics by name; times in ms, rates per second."""

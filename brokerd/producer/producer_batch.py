@@ -6,7 +6,7 @@ accumulator.py, idempotence.py and core.py.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 from brokerd.errors import BrokerdError
@@ -27,7 +27,8 @@ class Piece(NamedTuple):
 
 
 class ProducerBatch:
-    """Open while records are added, then closed; ended once, by `complete` or `fail`.
+    """Open while records are added, then closed; ended once, by `complete` or `fail`, unless it was split: then its `parts`
+    are, each for itself, and it never ends.
 
     A final state is final. Legal repeats, ignored: any answer to a batch that was ended by expiry or abort (its request
     was still under way). Anything else that ends a batch twice is a bug and raises.
@@ -40,7 +41,6 @@ class ProducerBatch:
         "base_offset",
         "base_sequence",
         "created_ms",
-        "drained_ms",
         "encoded",
         "error",
         "identity",
@@ -51,29 +51,34 @@ class ProducerBatch:
         "is_in_flight",
         "last_error",
         "listeners",
+        "order",
+        "parts",
         "pieces",
         "record_count",
         "retry_at_ms",
         "size_bytes",
         "tp",
+        "uncompressed_bytes",
     )
 
-    def __init__(self, tp: TopicPartition, created_ms: int) -> None:
+    def __init__(self, tp: TopicPartition, created_ms: int, order: tuple[int, ...] = (0,)) -> None:
         self.tp = tp
+        self.order = order  # of sending, among the partition's batches; a part's follows from the whole's
         self.created_ms = created_ms  # monotonic, of the first record
         self.pieces: list[Piece] = []
         self.record_count = 0
         self.size_bytes = 0  # estimate until encoded, then exact
+        self.uncompressed_bytes = 0  # the same without compression
         self.accounted_bytes = 0  # of buffer.memory
         self.is_closed = False
         self.encoded: Any = None  # encoding.EncodedBatch, once
+        self.parts: tuple[ProducerBatch, ...] = ()  # what it was split into, in order
 
         self.identity: ProducerIdAndEpoch = NO_PRODUCER
         self.base_sequence = NO_SEQUENCE
         self.attempts = 0
         self.is_in_flight = False
         self.is_fate_unknown = False  # some attempt may have appended it
-        self.drained_ms = -1
         self.retry_at_ms = 0
         self.last_error: BrokerdError | None = None
 
@@ -104,8 +109,58 @@ class ProducerBatch:
         self.pieces.append(piece)
         self.record_count += piece.record_count
         self.size_bytes += piece.size_bytes
+        self.uncompressed_bytes += piece.size_bytes
         self.accounted_bytes += piece.size_bytes
         return at
+
+    @property
+    def is_told(self) -> bool:
+        """True once all its records have their final state and whoever listened knows."""
+        if self.listeners:
+            return False
+        return all(part.is_told for part in self.parts) if self.parts else self.is_done
+
+    def leaves(self) -> Iterator[ProducerBatch]:
+        """The batches that hold its records now: itself, or what it was split into."""
+        if not self.parts:
+            yield self
+        for part in self.parts:
+            yield from part.leaves()
+
+    def locate(self, position: int) -> tuple[ProducerBatch, int]:
+        """The batch that holds the record at `position` now, and its position there."""
+        batch = self
+        while batch.parts:
+            for part in batch.parts:
+                if position < part.record_count:
+                    batch = part
+                    break
+                position -= part.record_count
+            else:
+                raise IndexError(position)
+        return batch, position
+
+    def split_into(self, pieces: list[Piece]) -> None:
+        """Becomes a batch for each piece, in order, that share out its numbers: should an earlier attempt have written the
+        whole, the broker finds each part's numbers in the past and says so.
+        """
+        assert not self.is_done, "what has ended stays whole"
+        assert not self.is_in_flight, "what is under way stays whole"
+        parts = []
+        sequence = self.base_sequence
+        for number, piece in enumerate(pieces):
+            part = ProducerBatch(self.tp, self.created_ms, (*self.order, number))
+            part.add(piece)
+            part.is_closed = True
+            part.is_fate_unknown = self.is_fate_unknown
+            part.last_error = self.last_error
+            if self.has_sequence:
+                part.assign_sequence(self.identity, sequence)
+                sequence = add_sequence(sequence, piece.record_count)
+            parts.append(part)
+        self.parts = tuple(parts)
+        self.pieces = []
+        self.encoded = None
 
     def assign_sequence(self, identity: ProducerIdAndEpoch, base_sequence: int) -> None:
         """Gives the batch its number, once: a retry never changes it."""

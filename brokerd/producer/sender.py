@@ -153,7 +153,7 @@ class Sender:
 
     def _take_told(self) -> list[ProducerBatch]:
         """Under the lock: wakes who waits for batches or memory; the batches whose end somebody listens for."""
-        told = [batch for batch in self._core.take_ended() if batch.listeners]
+        told = [batch for batch in self._core.outcomes.take() if batch.listeners]
         self.untold.extend(told)
         self._ended.notify_all()
         return told
@@ -240,7 +240,8 @@ class Sender:
         stream: ProduceStream | None = None
         try:
             stream = await self._transport.open_stream(node_id, action.hello)
-            self._report(lambda now_ms: self._core.on_stream_open(node_id, incarnation, now_ms))
+            partitions_max = stream.partitions_max
+            self._report(lambda now_ms: self._core.on_stream_open(node_id, incarnation, partitions_max, now_ms))
             writer = self._spawn(self._write(stream, tasks.outbox))
             tasks.tasks.append(writer)
             reader = self._spawn(self._read(stream, node_id, incarnation))

@@ -74,6 +74,10 @@ class ProduceResponse:
 class ProduceStream(Protocol):
     """One ordered stream to one node. `send` and `receive` may be awaited at the same time, each by one task."""
 
+    @property
+    def partitions_max(self) -> int:
+        """How many partitions the node takes in one request (its max.partitions.per.request)."""
+
     async def send(self, request: ProduceRequest) -> None:
         """Hands a request over; flow control is the waiting. Raises BrokerUnreachableError on a lost connection."""
 

@@ -14,11 +14,12 @@ from brokerd.producer.connections import NodeConnection
 from brokerd.producer.core import ProducerCore
 from brokerd.producer.idempotence import IdempotenceState
 from brokerd.producer.memory import BufferPool
-from brokerd.producer.producer_batch import ProducerBatch
+from brokerd.producer.producer_batch import Piece, ProducerBatch
+from brokerd.record.header import add_sequence
 from tests.support.producer_scenarios import assert_nobody_starves
 from tests.support.producer_schedules import run_seed
 
-SEEDS_MAX = 4_000
+SEEDS_MAX = 8_000
 FAIRNESS = -1
 Plant = Callable[[pytest.MonkeyPatch], None]
 # Bug -> how to plant it, and the first seed that catches it (FAIRNESS: the scenario does). If generated schedules change,
@@ -41,19 +42,19 @@ def no_mute(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(RecordAccumulator, "_is_muted", lambda _self, _queue: False)
 
 
-@mutant(33)
+@mutant(178)
 def partition_unmuted_in_spite_of_throttle(patch: pytest.MonkeyPatch) -> None:
     unmute = RecordAccumulator.unmute
     patch.setattr(RecordAccumulator, "unmute", lambda self, tp, _until: unmute(self, tp, 0))
 
 
-@mutant(14)
+@mutant(2)
 def mute_never_lifted_after_throttle(patch: pytest.MonkeyPatch) -> None:
     unmute = RecordAccumulator.unmute
     patch.setattr(RecordAccumulator, "unmute", lambda self, tp, until: unmute(self, tp, NEVER_MS if until else 0))
 
 
-@mutant(22)
+@mutant(2)
 def connection_ignores_throttle(patch: pytest.MonkeyPatch) -> None:
     may_send = NodeConnection.may_send
     patch.setattr(NodeConnection, "may_send", lambda self, config, _now_ms: may_send(self, config, NEVER_MS))
@@ -81,7 +82,7 @@ def _drop_if_there(state: IdempotenceState, batch: ProducerBatch) -> None:
         sequenced.remove(batch)
 
 
-@mutant(42)
+@mutant(35)
 def reenqueued_at_the_tail(patch: pytest.MonkeyPatch) -> None:
     def at_the_tail(self: RecordAccumulator, batch: ProducerBatch, retry_at_ms: int) -> None:
         batch.retry_at_ms = retry_at_ms
@@ -102,7 +103,7 @@ def expired_batch_freed_while_in_flight(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(ProducerCore, "_give_up", early)
 
 
-@mutant(6)
+@mutant(3)
 def epoch_not_bumped_after_expiry(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(IdempotenceState, "on_ended", lambda self, batch: self._drop(batch) if batch.has_sequence else None)
 
@@ -111,9 +112,9 @@ def epoch_not_bumped_after_expiry(patch: pytest.MonkeyPatch) -> None:
 def drain_starts_at_zero(patch: pytest.MonkeyPatch) -> None:
     take = RecordAccumulator._take
 
-    def unfair(self: RecordAccumulator, batch: ProducerBatch, now_ms: int) -> None:
+    def unfair(self: RecordAccumulator, batch: ProducerBatch) -> None:
         order = list(self._queues)
-        take(self, batch, now_ms)
+        take(self, batch)
         for tp in order:
             self._queues.move_to_end(tp)
 
@@ -130,7 +131,7 @@ def flush_misses_a_reenqueued_batch(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(RecordAccumulator, "begin_flush", begin_flush)
 
 
-@mutant(789)
+@mutant(2009)
 def unknown_fate_gets_a_new_sequence(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(
         IdempotenceState,
@@ -150,7 +151,7 @@ def retry_drains_though_not_first(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(IdempotenceState, "may_drain", lambda self, batch: batch.has_sequence or may_drain(self, batch))
 
 
-@mutant(2)
+@mutant(10)
 def lost_requests_count_as_not_appended(patch: pytest.MonkeyPatch) -> None:
     settle = ProducerCore._settle
 
@@ -161,7 +162,7 @@ def lost_requests_count_as_not_appended(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(ProducerCore, "_settle", hopeful)
 
 
-@mutant(48)
+@mutant(186)
 def waiters_served_newest_first(patch: pytest.MonkeyPatch) -> None:
     def grant(self: BufferPool) -> None:
         while self._waiters and self._fits(self._waiters[-1].size_bytes):
@@ -172,7 +173,7 @@ def waiters_served_newest_first(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(BufferPool, "_grant", grant)
 
 
-@mutant(2)
+@mutant(0)
 def linger_is_forgotten(patch: pytest.MonkeyPatch) -> None:
     ready = RecordAccumulator.ready
 
@@ -183,7 +184,7 @@ def linger_is_forgotten(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(RecordAccumulator, "next_expiry_ms", lambda _self: NEVER_MS)
 
 
-@mutant(1510)
+@mutant(112)
 def a_wrapped_batch_overtakes(patch: pytest.MonkeyPatch) -> None:
     may_drain = IdempotenceState.may_drain
 
@@ -194,6 +195,86 @@ def a_wrapped_batch_overtakes(patch: pytest.MonkeyPatch) -> None:
         return not state.has_gap and not any(earlier.is_done for earlier in state.sequenced)
 
     patch.setattr(IdempotenceState, "may_drain", eager)
+
+
+@mutant(6980)
+def parts_forget_that_they_may_be_in_the_log(patch: pytest.MonkeyPatch) -> None:
+    split_into = ProducerBatch.split_into
+
+    def hopeful(self: ProducerBatch, pieces: list[Piece]) -> None:
+        self.is_fate_unknown = False
+        split_into(self, pieces)
+
+    patch.setattr(ProducerBatch, "split_into", hopeful)
+
+
+@mutant(625)
+def parts_go_to_the_tail(patch: pytest.MonkeyPatch) -> None:
+    split = RecordAccumulator.split
+
+    def at_the_tail(self: RecordAccumulator, batch: ProducerBatch, pieces: list[Piece]) -> None:
+        split(self, batch, pieces)
+        queue = self._queues[batch.tp].batches
+        for part in batch.parts:
+            queue.remove(part)
+        queue.extend(batch.parts)
+
+    patch.setattr(RecordAccumulator, "split", at_the_tail)
+
+
+@mutant(5)
+def parts_share_one_number(patch: pytest.MonkeyPatch) -> None:
+    split_into = ProducerBatch.split_into
+
+    def alike(self: ProducerBatch, pieces: list[Piece]) -> None:
+        split_into(self, pieces)
+        for part in self.parts:
+            part.base_sequence = self.base_sequence
+
+    patch.setattr(ProducerBatch, "split_into", alike)
+
+
+@mutant(5)
+def parts_are_numbered_anew(patch: pytest.MonkeyPatch) -> None:
+    def renumber(self: IdempotenceState, batch: ProducerBatch) -> None:
+        state = self._partitions[batch.tp]
+        at = state.sequenced.index(batch)
+        state.sequenced[at : at + 1] = batch.parts
+        for part in batch.parts:
+            part.base_sequence = state.next_sequence
+            state.next_sequence = add_sequence(state.next_sequence, part.record_count)
+
+    patch.setattr(IdempotenceState, "on_split", renumber)
+
+
+@mutant(5)
+def memory_of_a_split_batch_is_kept(patch: pytest.MonkeyPatch) -> None:
+    split = RecordAccumulator.split
+
+    def forgetful(self: RecordAccumulator, batch: ProducerBatch, pieces: list[Piece]) -> None:
+        held = batch.accounted_bytes
+        split(self, batch, pieces)
+        self.pool.adjust(held)
+
+    patch.setattr(RecordAccumulator, "split", forgetful)
+
+
+@mutant(34)
+def flush_misses_the_parts(patch: pytest.MonkeyPatch) -> None:
+    split = RecordAccumulator.split
+
+    def forgetful(self: RecordAccumulator, batch: ProducerBatch, pieces: list[Piece]) -> None:
+        split(self, batch, pieces)
+        for part in batch.parts:
+            del self._incomplete[part]
+
+    patch.setattr(RecordAccumulator, "split", forgetful)
+
+
+@mutant(0)
+def requests_name_all_partitions(patch: pytest.MonkeyPatch) -> None:
+    drain = RecordAccumulator.drain
+    patch.setattr(RecordAccumulator, "drain", lambda self, node, leader_of, _most, now_ms: drain(self, node, leader_of, 3, now_ms))
 
 
 def is_caught(seed: int) -> bool:

@@ -73,6 +73,7 @@ class BrokerDouble:
     open_errors: deque[Exception] = field(default_factory=deque)
     requests: list[ProduceRequest] = field(default_factory=list)
     hellos: list[Hello] = field(default_factory=list)
+    partitions_max: int = 1_000
     max_message_bytes: int = 16 * 1024 * 1024
 
     def create_topic(self, name: str, partitions: int) -> TopicDouble:
@@ -97,6 +98,7 @@ class BrokerDouble:
 
     def produce(self, request: ProduceRequest) -> list[PartitionResult]:
         """Answers each batch."""
+        assert len(request.batches) <= self.partitions_max
         self.requests.append(request)
         return [self._produce(batch.tp, batch.header, batch.payload) for batch in request.batches]
 
@@ -114,6 +116,7 @@ class BrokerDouble:
             offset = topic.partitions[tp.partition].append(identity, batch.header.base_sequence, rows)
             return PartitionResult(tp, offset, 1, 0)
         except WireError as error:
+            error.fate = Fate.NOT_APPENDED  # as the broker says of all that it refuses before the append
             return PartitionResult(tp, -1, -1, 0, error)
 
 
@@ -121,6 +124,7 @@ class StreamDouble:
     """One stream: requests are processed when sent, answers wait in order."""
 
     def __init__(self, broker: BrokerDouble, hello: Hello) -> None:
+        self.partitions_max = broker.partitions_max
         self._broker = broker
         self._hello = hello
         self._answers: asyncio.Queue[ProduceResponse | None] = asyncio.Queue()

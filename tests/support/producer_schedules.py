@@ -6,7 +6,8 @@ import random
 from collections.abc import Callable
 from typing import Any
 
-from tests.support.producer_simulation import ERRORS, Op, Simulation
+from tests.support.producer_simulation import NO_LIMIT, Op, Simulation
+from tests.support.simulated_network import ERRORS
 
 
 def schedule(seed: int, length: int = 45) -> tuple[dict[str, Any], list[Op]]:
@@ -34,6 +35,7 @@ def schedule(seed: int, length: int = 45) -> tuple[dict[str, Any], list[Op]]:
         "swap": (1, lambda: (rng.randrange(4),)),
         "throttle": (2, lambda: (rng.randrange(4), rng.choice((10, 100, 300)))),
         "leader": (2, lambda: (rng.randrange(3), rng.choice((-1, 0, 1)))),
+        "limit": (2, lambda: (rng.randrange(3), rng.choice((0, 1, 1, 2, 3, NO_LIMIT)))),
         "forget": (1, lambda: (rng.randrange(3),)),
         "flush": (2, tuple),
         "abort": (0.3, tuple),

@@ -10,23 +10,17 @@ from __future__ import annotations
 
 import random
 from collections import deque
-from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any
 
 from brokerd.config.client import ProducerConfig
 from brokerd.config.settings import from_mapping
 from brokerd.errors import (
     BrokerdError,
     BrokerUnreachableError,
-    CorruptMessageError,
     Fate,
     MessageTooLargeError,
     NotLeaderError,
     NotReadyError,
-    RequestTimedOutError,
-    ResourceExhaustedError,
-    StorageError,
-    UnknownServerError,
     WireError,
 )
 from brokerd.ids import ProducerIdAndEpoch, TopicIdPartition, TopicPartition
@@ -37,72 +31,23 @@ from brokerd.producer.idempotence import EPOCH_MAX
 from brokerd.producer.memory import Waiter
 from brokerd.producer.metrics import ProducerMetrics
 from brokerd.producer.producer_batch import Piece, ProducerBatch
-from brokerd.producer.transport import Hello, PartitionResult, ProduceResponse, TopicView
+from brokerd.producer.transport import PartitionResult, ProduceResponse, TopicView
 from brokerd.record.header import SEQUENCE_MAX
 from tests.support.broker_model import IdentityModel, PartitionModel, ProducerEntry
+from tests.support.simulated_network import ERRORS, Record, Sent, SentBatch, Stream
 
 TOPIC = "t"
 TOPIC_ID = b"0123456789abcdef"
 RECORD_BYTES = 100
 NODES = 2
 HEAL_STEPS_MAX = 3_000
+NO_LIMIT = 1_000
 
 Op = tuple[Any, ...]
 
 
 class SimulationError(AssertionError):
     """An invariant was broken."""
-
-
-class SentBatch(NamedTuple):
-    """A batch as it was sent."""
-
-    tp: TopicPartition
-    identity: ProducerIdAndEpoch
-    base_sequence: int
-    records: list[int]
-
-
-class Sent(NamedTuple):
-    """A request on its way."""
-
-    correlation_id: int
-    batches: list[SentBatch]
-
-
-@dataclass(eq=False)
-class Stream:
-    """One stream, seen from outside. A broken one may still hold requests that the broker has not read yet."""
-
-    node_id: int
-    hello: Hello
-    requests: deque[Sent] = field(default_factory=deque)
-    answers: deque[ProduceResponse] = field(default_factory=deque)
-    is_broken: bool = False
-    has_spoken: bool = False
-    is_open: bool = False
-    throttle_ms: int = 0
-
-
-@dataclass
-class Record:
-    """What the application knows of a record."""
-
-    batch: ProducerBatch
-    place: int  # in the batch
-    ends: int = 0
-
-
-ERRORS: tuple[WireError, ...] = (
-    NotReadyError("starting", fate=Fate.NOT_APPENDED),
-    NotLeaderError("elsewhere", fate=Fate.NOT_APPENDED),
-    ResourceExhaustedError("too much", fate=Fate.NOT_APPENDED, retry_after_ms=70),
-    MessageTooLargeError("too large", fate=Fate.NOT_APPENDED),
-    CorruptMessageError("corrupt", fate=Fate.NOT_APPENDED),
-    StorageError("disk", fate=Fate.UNKNOWN),
-    RequestTimedOutError("slow", fate=Fate.UNKNOWN),
-    UnknownServerError("odd"),
-)
 
 
 class Simulation:
@@ -124,10 +69,13 @@ class Simulation:
         self.config = from_mapping(ProducerConfig, given)
         self.partition_count = 3
         self.now_ms = 1_000
-        self.core = ProducerCore(self.config, instance_id=b"i" * 16, rng=random.Random(seed), metrics=ProducerMetrics(self.now_ms))
+        metrics = ProducerMetrics(self.now_ms)
+        self.core = ProducerCore(self.config, instance_id=b"i" * 16, rng=random.Random(seed), metrics=metrics, splitter=self.split)
         self.identities = IdentityModel()
         self.fences: list[dict[bytes, int]] = [{} for _ in range(NODES)]
         self.log = [PartitionModel() for _ in range(self.partition_count)]
+        self.partitions_max = 2
+        self.limits = [NO_LIMIT] * self.partition_count  # records that the broker takes in one batch
         self.leaders = [0] * self.partition_count
         self.streams: list[Stream] = []
         self.calls: list[Action] = []
@@ -137,7 +85,6 @@ class Simulation:
         self.throttled_until_ms: dict[int, int] = {}  # by node
         self.muted_until_ms: dict[int, int] = {}  # by partition
         self.numbers: dict[ProducerBatch, tuple[ProducerIdAndEpoch, int]] = {}  # as last sent
-        self.first_records: dict[ProducerBatch, int] = {}
         self.next_id = 0
         self.next_ms = 0
         self.trace: list[str] | None = None  # filled if a test makes it a list
@@ -214,6 +161,7 @@ class Simulation:
         self.expect(stream.is_open and not stream.is_broken, "a request goes to a stream that is not open")
         until_ms = self.throttled_until_ms.get(stream.node_id, 0)
         self.expect(self.now_ms >= until_ms, f"sent at {self.now_ms} in spite of a throttle until {until_ms}")
+        self.expect(len(action.batches) <= self.partitions_max, "a request names more partitions than the broker takes")
         sent = Sent(action.correlation_id, [])
         for tp_id, batch in action.batches.items():
             tp = TopicPartition(TOPIC, tp_id.partition)
@@ -227,14 +175,22 @@ class Simulation:
             self.expect(len(same) <= self.config.max_in_flight_batches, f"{len(same)} batches of partition {partition} under way")
             for batch in same:
                 if batch in action.batches.values() and self.numbers.get(batch) == (batch.identity, batch.base_sequence):
-                    first = min(same, key=lambda other: self.first_records[other])
+                    first = min(same, key=lambda other: other.pieces[0].data[0])
                     self.expect(batch is first, "a retry is sent behind a batch that is still under way")
         self.numbers |= {batch: (batch.identity, batch.base_sequence) for batch in action.batches.values()}
         stream.requests.append(sent)
 
+    def split(self, batch: ProducerBatch, size_max: int) -> list[Piece]:
+        """The core asks for a batch in smaller pieces."""
+        records = [record for piece in batch.pieces for record in piece.data]
+        self.expect(len(records) > 1, "a single record is to be split")
+        each = max(1, min(size_max // RECORD_BYTES, len(records) - 1))
+        parts = [records[at : at + each] for at in range(0, len(records), each)]
+        return [Piece(part, len(part), len(part) * RECORD_BYTES, 0) for part in parts]
+
     def note_ended(self) -> None:
         """Counts ends of records."""
-        for batch in self.core.take_ended():
+        for batch in self.core.outcomes.take():
             for record in self.records[batch.tp.partition].values():
                 if record.batch is batch:
                     record.ends += 1
@@ -252,7 +208,6 @@ class Simulation:
         self.next_id += count
         piece = Piece(ids, count, count * RECORD_BYTES, 0)
         result = self.core.accumulator.append(TopicPartition(TOPIC, partition), piece, self.now_ms)
-        self.first_records.setdefault(result.batch, ids[0])
         for place, record in enumerate(ids, result.at):
             self.records[partition][record] = Record(result.batch, place)
         if self.core.fatal_error is not None:
@@ -310,7 +265,7 @@ class Simulation:
         stream = self.stream(k)
         if stream is not None and not stream.is_open and not stream.is_broken:
             stream.is_open = True
-            self.core.on_stream_open(stream.node_id, stream.hello.incarnation, self.now_ms)
+            self.core.on_stream_open(stream.node_id, stream.hello.incarnation, self.partitions_max, self.now_ms)
 
     def do_request(self, k: int, error: int = -1, is_appended: bool = True, is_whole: bool = False) -> None:
         """The broker reads a request; with `error`, batches (or the first only) are refused."""
@@ -346,6 +301,8 @@ class Simulation:
                 raise NotLeaderError("another node leads it", fate=Fate.NOT_APPENDED)
             if fault is not None and (fault.fate is Fate.NOT_APPENDED or not is_appended):
                 raise fault
+            if len(records) > self.limits[tp.partition]:
+                raise MessageTooLargeError("more than this broker takes", fate=Fate.NOT_APPENDED)
             offset = self.log[tp.partition].append(identity, sequence, records)
             if fault is not None:
                 raise fault
@@ -402,6 +359,10 @@ class Simulation:
         """A partition's leader is another node, or none."""
         self.leaders[partition] = node_id
 
+    def do_limit(self, partition: int, count: int) -> None:
+        """The largest batch that a partition takes is another."""
+        self.limits[partition] = count
+
     def do_forget(self, partition: int) -> None:
         """The broker's state of a partition's producers expires. While something is under way it does not: expiry is far
         longer than delivery."""
@@ -433,6 +394,7 @@ class Simulation:
     def heal(self) -> None:
         """No more faults: every message arrives, and time moves only to when the core asked for."""
         self.leaders = [max(0, node) for node in self.leaders]
+        self.limits = [max(1, count) for count in self.limits]
         self.core.topics.request_refresh()
         self.step()
         for _ in range(HEAL_STEPS_MAX):
@@ -454,7 +416,7 @@ class Simulation:
         """Everything that must hold in the end."""
         self.expect(self.core.fatal_error is None, f"the producer gave up: {self.core.fatal_error}")
         self.expect(self.core.pool.used_bytes == 0, f"{self.core.pool.used_bytes} bytes are still accounted")
-        self.expect(all(batch.is_done for batches in self.flushes for batch in batches), "a flush never ends")
+        self.expect(all(batch.is_told for batches in self.flushes for batch in batches), "a flush never ends")
         for partition, records in enumerate(self.records):
             log = self.log[partition].records
             self.expect(len(set(log)) == len(log), f"partition {partition} has duplicates: {log}")

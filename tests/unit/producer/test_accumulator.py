@@ -62,7 +62,7 @@ def test_ready_for_each_reason_and_for_no_other() -> None:
     queue.begin_flush()
     assert queue.ready(leader, 0).nodes == {0}  # flushed
     append(queue, OTHER)
-    assert queue.drain(0, leader, 0)[0].tp == TP  # what came after the flush began still lingers
+    assert queue.drain(0, leader, 1_000, 0)[0].tp == TP  # what came after the flush began still lingers
     assert queue.ready(leader, 0) == (set(), 5, set())
     queue.close()
     assert queue.ready(leader, 0).nodes == {0}  # closing
@@ -71,7 +71,7 @@ def test_ready_for_each_reason_and_for_no_other() -> None:
 def test_muted_throttled_and_backing_off_are_not_ready() -> None:
     queue = accumulator(**{"linger.ms": 0})
     append(queue)
-    (batch,) = queue.drain(0, leader, 0)
+    (batch,) = queue.drain(0, leader, 1_000, 0)
     append(queue)
     assert queue.ready(leader, 9) == (set(), NEVER_MS, set())  # muted
     batch.is_in_flight = False
@@ -79,26 +79,26 @@ def test_muted_throttled_and_backing_off_are_not_ready() -> None:
     assert queue.ready(leader, 9) == (set(), 20, set())  # throttled
     queue.reenqueue(batch, 50)
     assert queue.ready(leader, 20) == (set(), 50, set())  # backing off, and what is behind it waits
-    assert queue.drain(0, leader, 50) == [batch]
+    assert queue.drain(0, leader, 1_000, 50) == [batch]
 
 
 def test_a_request_holds_one_batch_a_partition_and_a_large_one_goes_alone() -> None:
     queue = accumulator(**{"linger.ms": 0, "max.request.size": 500})
     for tp in (TP, TP, OTHER):
         append(queue, tp, size=100)
-    assert [batch.tp for batch in queue.drain(0, leader, 0)] == [TP]
-    assert [batch.tp for batch in queue.drain(0, leader, 0)] == [OTHER]
-    assert queue.drain(0, leader, 0) == []
+    assert [batch.tp for batch in queue.drain(0, leader, 1_000, 0)] == [TP]
+    assert [batch.tp for batch in queue.drain(0, leader, 1_000, 0)] == [OTHER]
+    assert queue.drain(0, leader, 1_000, 0) == []
     queue = accumulator(**{"linger.ms": 0, "max.request.size": 500})
     append(queue, TP, size=900)
     append(queue, OTHER, size=10)
-    assert [batch.size_bytes for batch in queue.drain(0, leader, 0)] == [900]
+    assert [batch.size_bytes for batch in queue.drain(0, leader, 1_000, 0)] == [900]
 
 
 def test_a_retry_goes_back_to_the_head() -> None:
     queue = accumulator(**{"linger.ms": 0})
     first = append(queue)
-    queue.drain(0, leader, 0)
+    queue.drain(0, leader, 1_000, 0)
     second = append(queue)
     first.is_in_flight = False
     queue.unmute(TP, 0)

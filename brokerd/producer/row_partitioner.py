@@ -1,0 +1,54 @@
+"""The partition of every row of a column: the caller's word, else the key's hash, else where rows without a key stick."""
+
+from __future__ import annotations
+
+import random
+
+import numpy as np
+import pyarrow as pa
+
+from brokerd.config.client import ProducerConfig
+from brokerd.producer import columns
+from brokerd.producer.partitioner import Int32s, partition_for_keys
+from brokerd.producer.sticky import StickyPartitioner
+
+
+class RowPartitioner:
+    """Of one producer. Two steps, since only the first needs the producer's lock, and only the second takes time."""
+
+    def __init__(self, config: ProducerConfig, rng: random.Random) -> None:
+        self._config = config
+        self._rng = rng
+        self._sticky: dict[str, StickyPartitioner] = {}
+
+    def keyless_rows(self, topic: str, rows: pa.RecordBatch, wanted: Int32s | None, count: int) -> Int32s | None:
+        """Under the lock: partitions for the rows without a key, in their order; None if all have one."""
+        key = rows.column(0)
+        keyless = len(key) if self._config.partitioner_ignore_keys else key.null_count
+        if keyless == 0 or (wanted is not None and not (wanted < 0).any()):
+            return None
+        sticky = self._sticky.get(topic)
+        if sticky is None:
+            sticky = self._sticky[topic] = StickyPartitioner(self._config.batch_size, self._rng)
+        return sticky.assign(keyless, rows.nbytes // rows.num_rows + columns.ROW_OVERHEAD_BYTES, count)
+
+    def choose(self, rows: pa.RecordBatch, wanted: Int32s | None, keyless: Int32s | None, count: int) -> Int32s:
+        """The partition of every row. Raises ValueError for one that the topic does not have."""
+        if wanted is not None:
+            if wanted.max() >= count or wanted.min() < -1:
+                worst = int(wanted.max() if wanted.max() >= count else wanted.min())
+                raise ValueError(f"partition {worst} does not exist: the topic has partitions 0 to {count - 1}")
+            if not (wanted < 0).any():
+                return wanted
+        key = rows.column(0)
+        if keyless is not None and len(keyless) == len(key):
+            chosen = keyless
+        else:
+            chosen = partition_for_keys(key, count)
+            if keyless is not None:
+                chosen[key.is_null().to_numpy(zero_copy_only=False)] = keyless
+        return chosen if wanted is None else np.where(wanted < 0, chosen, wanted).astype(np.int32)
+
+    def forget(self, topic: str) -> None:
+        """The topic is idle: it may stick elsewhere when it comes again."""
+        self._sticky.pop(topic, None)

@@ -1,0 +1,72 @@
+"""A real broker with limits below the producer's own: the producer keeps to them, and nothing is lost, repeated or reordered."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from pathlib import Path
+
+import pytest
+
+from brokerd import Producer
+from brokerd.client.blocking import BlockingClient
+from brokerd.client.fetcher import PartitionFetcher
+from brokerd.client.positions import FetchRange
+from brokerd.config.client import ConsumerConfig
+from brokerd.errors import MessageTooLargeError
+from brokerd.ids import TopicIdPartition
+from tests.support.daemon import DaemonProcess, running_daemon
+from tests.support.records import key_values
+
+
+def read_all(address: str, topic_id: bytes, ends: dict[int, int]) -> dict[int, list[bytes]]:
+    """Values by partition, in order of offset."""
+    config = ConsumerConfig(bootstrap_servers=address)
+    ranges = [FetchRange(TopicIdPartition(topic_id, partition), 0, end) for partition, end in ends.items()]
+    values: dict[int, list[bytes]] = defaultdict(list)
+    with BlockingClient(config) as client, PartitionFetcher(client, ranges, config) as fetcher:
+        for fetched in fetcher:
+            values[fetched.tp.partition] += fetched.arrow_batch.column("value").to_pylist()
+    return values
+
+
+@pytest.mark.parametrize("in_flight", [1, 5])
+def test_batches_larger_than_the_topic_takes_are_split(tmp_path: Path, in_flight: int) -> None:
+    values = [b"%06d" % number + b"." * 100 for number in range(20_000)]
+    with running_daemon(tmp_path / "data") as running:
+        with BlockingClient(ConsumerConfig(bootstrap_servers=running.address)) as client:
+            topic_id = client.create_topic("t", 1, {"max.message.bytes": "50000"})
+        settings = {"bootstrap.servers": running.address, "max.in.flight.batches.per.partition": in_flight}
+        with Producer(settings) as producer:
+            for at in range(0, len(values), 2_000):
+                producer.send_batch("t", key_values(values[at : at + 2_000]))
+            refused = producer.send("t", b"x" * 60_000)
+            last = producer.send("t", b"last")
+            producer.flush(60)
+            with pytest.raises(MessageTooLargeError, match=r"one record of t-0 .*a record batch of 60\d+ bytes .*\(50000\)"):
+                refused.result(0)
+            assert last.result(0).offset == len(values)
+            assert producer.first_error is refused.exception(0)
+        assert read_all(running.address, topic_id, {0: len(values) + 1}) == {0: [*values, b"last"]}
+
+
+def test_a_request_names_no_more_partitions_than_the_broker_takes(tmp_path: Path) -> None:
+    partitions, rounds = 20, 20
+    with DaemonProcess(tmp_path / "data", settings={"max.partitions.per.request": 7}) as daemon:
+        with BlockingClient(ConsumerConfig(bootstrap_servers=daemon.address)) as client:
+            topic_id = client.create_topic("t", partitions)
+        sent: dict[int, list[bytes]] = defaultdict(list)
+        with Producer({"bootstrap.servers": daemon.address, "linger.ms": 5, "reconnect.backoff.ms": 1}) as producer:
+            for number in range(rounds):
+                if number == rounds // 2:
+                    # The same address, another process, that takes less.
+                    producer.flush(60)
+                    daemon.kill()
+                    daemon.settings["max.partitions.per.request"] = 3
+                    daemon.restart()
+                for partition in range(partitions):
+                    value = b"%d-%d" % (partition, number)
+                    producer.send("t", value, partition=partition)
+                    sent[partition].append(value)
+            producer.flush(60)
+            assert producer.first_error is None
+        assert read_all(daemon.address, topic_id, dict.fromkeys(range(partitions), rounds)) == sent

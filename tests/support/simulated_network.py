@@ -1,0 +1,84 @@
+"""What flies between producer and broker in producer_simulation.py, as values, and the errors its broker answers with."""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from brokerd.errors import (
+    CorruptMessageError,
+    Fate,
+    MessageTooLargeError,
+    NotLeaderError,
+    NotReadyError,
+    RequestTimedOutError,
+    ResourceExhaustedError,
+    StorageError,
+    UnknownServerError,
+    WireError,
+)
+from brokerd.ids import ProducerIdAndEpoch, TopicPartition
+from brokerd.producer.producer_batch import ProducerBatch
+from brokerd.producer.transport import Hello, ProduceResponse
+
+
+class SentBatch(NamedTuple):
+    """A batch as it was sent."""
+
+    tp: TopicPartition
+    identity: ProducerIdAndEpoch
+    base_sequence: int
+    records: list[int]
+
+
+class Sent(NamedTuple):
+    """A request on its way."""
+
+    correlation_id: int
+    batches: list[SentBatch]
+
+
+@dataclass(eq=False)
+class Stream:
+    """One stream, seen from outside. A broken one may still hold requests that the broker has not read yet."""
+
+    node_id: int
+    hello: Hello
+    requests: deque[Sent] = field(default_factory=deque)
+    answers: deque[ProduceResponse] = field(default_factory=deque)
+    is_broken: bool = False
+    has_spoken: bool = False
+    is_open: bool = False
+    throttle_ms: int = 0
+
+
+@dataclass
+class Record:
+    """What the application knows of a record."""
+
+    first_batch: ProducerBatch
+    first_place: int  # in the batch
+    ends: int = 0
+
+    @property
+    def batch(self) -> ProducerBatch:
+        """The batch that holds it now."""
+        return self.first_batch.locate(self.first_place)[0]
+
+    @property
+    def place(self) -> int:
+        """Its place there."""
+        return self.first_batch.locate(self.first_place)[1]
+
+
+ERRORS: tuple[WireError, ...] = (
+    NotReadyError("starting", fate=Fate.NOT_APPENDED),
+    NotLeaderError("elsewhere", fate=Fate.NOT_APPENDED),
+    ResourceExhaustedError("too much", fate=Fate.NOT_APPENDED, retry_after_ms=70),
+    MessageTooLargeError("too large", fate=Fate.NOT_APPENDED),
+    CorruptMessageError("corrupt", fate=Fate.NOT_APPENDED),
+    StorageError("disk", fate=Fate.UNKNOWN),
+    RequestTimedOutError("slow", fate=Fate.UNKNOWN),
+    UnknownServerError("odd"),
+)

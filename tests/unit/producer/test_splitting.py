@@ -1,0 +1,170 @@
+"""Batches that the broker finds too large: split in place, each record ended by its own part, one too large fails alone."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from brokerd.errors import Fate, MessageTooLargeError
+from brokerd.producer.encoding import encode_pieces
+from brokerd.producer.producer import Producer
+from brokerd.producer.producer_batch import Piece, ProducerBatch
+from brokerd.producer.splitting import split_rows
+from tests.support.broker_double import BrokerDouble, Fault
+
+LIMIT = 3_000
+SMALL = {"linger.ms": 1_000, "retry.backoff.ms": 1, "retry.backoff.max.ms": 2, "reconnect.backoff.ms": 1}
+
+
+@pytest.fixture
+def broker() -> BrokerDouble:
+    double = BrokerDouble(max_message_bytes=LIMIT)
+    double.create_topic("t", 1)
+    return double
+
+
+def producer_of(broker: BrokerDouble, **settings: object) -> Producer:
+    return Producer(SMALL | {name.replace("_", "."): value for name, value in settings.items()}, transport_factory=broker.transport)
+
+
+def rows(start: int, end: int, size: int = 100) -> pa.RecordBatch:
+    return pa.RecordBatch.from_pydict({"value": [(b"%06d" % i).ljust(size, b".") for i in range(start, end)]})
+
+
+def numbers(broker: BrokerDouble) -> list[int]:
+    return [int(value[:6]) for value in broker.values("t", 0)]
+
+
+@pytest.mark.parametrize("in_flight", [1, 5])
+@pytest.mark.parametrize("compression", ["none", "zstd"])
+def test_a_batch_larger_than_the_broker_takes_is_split_in_order(broker: BrokerDouble, in_flight: int, compression: str) -> None:
+    settings = {"max.in.flight.batches.per.partition": in_flight, "compression.type": compression}
+    with producer_of(broker, **settings) as producer:
+        futures = [producer.send_batch("t", rows(at, at + 50)) for at in range(0, 1_000, 50)]
+        single = producer.send("t", b"001000")
+        producer.flush(30)
+        assert numbers(broker) == list(range(1_001))
+        for first, future in zip(range(0, 1_000, 50), futures, strict=True):
+            at = first
+            for part in future.result(0).rows:
+                assert (part.partition, part.offset) == (0, at)
+                at += part.record_count
+            assert at == first + 50
+        assert single.result(0).offset == 1_000
+        assert producer.first_error is None
+        metrics = producer.metrics()
+        assert (metrics["batch-split-total"] > 0) == (metrics["record-retry-total"] == 0) == (metrics["record-error-total"] == 0)
+        assert metrics["buffer-available-bytes"] == metrics["buffer-total-bytes"]
+        # What was learned: later batches are made to fit.
+        asked = len(broker.requests)
+        producer.send_batch("t", rows(1_001, 1_021))
+        producer.flush(30)
+        assert producer.metrics()["batch-split-total"] == metrics["batch-split-total"]
+        assert len(broker.requests) > asked
+
+
+def test_a_single_record_too_large_fails_alone_and_its_error_says_how_large(broker: BrokerDouble) -> None:
+    values = [b"%06d" % i + b"." * (4_000 if i == 7 else 60) for i in range(60)]
+    with producer_of(broker) as producer:
+        futures = [producer.send("t", value) for value in values]
+        producer.flush(30)
+        errors = [future.exception(0) for future in futures]
+        assert [i for i, error in enumerate(errors) if error is not None] == [7]
+        (error,) = (error for error in errors if error is not None)
+        assert isinstance(error, MessageTooLargeError)
+        assert error.fate is Fate.NOT_APPENDED
+        text = str(error)
+        assert text.startswith("one record of t-0 is too large for the broker")
+        assert "max.message.bytes (3000)" in text
+        assert "batch of 4" in text
+        assert numbers(broker) == [i for i in range(60) if i != 7]
+        for i, future in enumerate(futures):
+            if i != 7:
+                assert future.result(0).offset == i - (i > 7)
+        assert producer.send("t", b"000061").result(10).offset == 59
+
+
+def test_each_callback_is_called_once_when_its_own_part_has_ended(broker: BrokerDouble) -> None:
+    seen: list[tuple[int, Any]] = []
+    with producer_of(broker) as producer:
+        for i in range(60):
+            size = 4_000 if i == 30 else 60
+            future = producer.send("t", b"%06d" % i + b"." * size)
+            future.add_done_callback(lambda done, i=i: seen.append((i, done.exception(0))))  # type: ignore[misc]
+        whole = producer.send_batch("t", rows(60, 160))
+        whole.add_done_callback(lambda done: seen.append((60, done.exception(0))))
+        producer.flush(30)
+        assert sorted(i for i, _ in seen) == list(range(61))
+        assert [i for i, error in seen if error is not None] == [30]
+        assert whole.result(0).record_counts == {0: 100}
+
+
+def test_what_awaits_a_split_batch_wakes(broker: BrokerDouble) -> None:
+    with producer_of(broker) as producer:
+
+        async def send() -> int:
+            whole, single = producer.send_batch("t", rows(0, 100)), producer.send("t", b"000100")
+            await whole
+            return (await single).offset
+
+        assert asyncio.run(asyncio.wait_for(send(), 30)) == 100
+
+
+def test_a_batch_whose_earlier_attempt_was_written_is_split_and_not_written_twice(broker: BrokerDouble) -> None:
+    """The limit fell between an attempt whose answer was lost and the next."""
+    broker.max_message_bytes = 100_000
+    broker.faults.append(Fault(kill_after=True))
+
+    class Falling(BrokerDouble):
+        def produce(self, request: Any) -> Any:
+            results = super().produce(request)
+            self.max_message_bytes = LIMIT
+            return results
+
+    broker.__class__ = Falling
+    with producer_of(broker) as producer:
+        producer.send_batch("t", rows(0, 100))
+        producer.send_batch("t", rows(100, 200))
+        producer.flush(30)
+        assert producer.first_error is None
+        assert numbers(broker) == list(range(200))
+        assert producer.metrics()["batch-split-total"] > 0
+
+
+def test_without_idempotence_a_batch_is_split_in_order_too(broker: BrokerDouble) -> None:
+    with producer_of(broker, enable_idempotence=False) as producer:
+        producer.send_batch("t", rows(0, 300))
+        producer.flush(30)
+    assert numbers(broker) == list(range(300))
+
+
+@pytest.mark.parametrize("compression", ["none", "lz4"])
+@pytest.mark.parametrize("has_headers", [False, True])
+def test_split_rows_keep_everything_and_share_no_memory(compression: str, has_headers: bool) -> None:
+    count = 1_000
+    columns: dict[str, Any] = {
+        "key": pa.array([None if i % 7 == 0 else b"k%d" % i for i in range(count)], pa.binary()),
+        "value": pa.array([None if i % 11 == 0 else b"v" * (i % 50) for i in range(count)], pa.binary()),
+    }
+    if has_headers:
+        kind = pa.list_(pa.struct([pa.field("key", pa.string()), pa.field("value", pa.binary())]))
+        columns["headers"] = pa.array([[{"key": "h", "value": b"%d" % i}] if i % 3 == 0 else None for i in range(count)], kind)
+    columns["timestamp"] = pa.array(np.arange(count, dtype=np.int64) * 1000).view(pa.timestamp("us", tz="UTC"))
+    data = pa.RecordBatch.from_arrays(list(columns.values()), list(columns))
+    batch = ProducerBatch(None, 0)  # type: ignore[arg-type]
+    batch.add(Piece(data, count, data.nbytes, 5))
+    batch.encoded = encode_pieces(batch.pieces, compression)
+    batch.uncompressed_bytes = batch.encoded.payload.uncompressed_bytes
+    pieces = split_rows(batch, batch.uncompressed_bytes // 4)
+    assert 4 <= len(pieces) <= 5
+    assert [piece.data.schema.names for piece in pieces] == [list(columns)] * len(pieces)
+    assert pa.concat_batches([piece.data for piece in pieces]).equals(data)
+    assert sum(piece.record_count for piece in pieces) == count
+    for piece in pieces:
+        held = sum(buffer.size for column in piece.data.columns for buffer in column.buffers() if buffer is not None)
+        assert held <= 2 * piece.size_bytes
+    assert [piece.record_count for piece in split_rows(batch, 10**9)] == [500, 500]
