@@ -271,10 +271,12 @@ def flush_misses_the_parts(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(RecordAccumulator, "split", forgetful)
 
 
-@mutant(0)
+@mutant(2)
 def requests_name_all_partitions(patch: pytest.MonkeyPatch) -> None:
     drain = RecordAccumulator.drain
-    patch.setattr(RecordAccumulator, "drain", lambda self, node, leader_of, _most, now_ms: drain(self, node, leader_of, 3, now_ms))
+    patch.setattr(
+        RecordAccumulator, "drain", lambda self, node, leader_of, _most, now_ms: drain(self, node, leader_of, 1_000, now_ms)
+    )
 
 
 def is_caught(seed: int) -> bool:
