@@ -147,6 +147,14 @@ class BrokerConfig:
         minimum=1_049_600,
         maximum=GRPC_MAX_MESSAGE_BYTES,
     )
+    max_memory_bytes: int = setting(
+        "max.memory.bytes",
+        0,
+        "Memory in use from which on connections are closed that have sent most of unfinished requests; 0 = half of the machine's "
+        "(of its container's). For what no other limit counts: set it well above the sum of those.",
+        minimum=0,
+        maximum=INT64_MAX,
+    )
     max_streams: int = setting(
         "max.streams", 30_000, "Produce and fetch streams open at the same time.", minimum=1, maximum=1_000_000
     )

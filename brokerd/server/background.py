@@ -1,5 +1,5 @@
-"""What happens without a request: retention, forgetting silent producers, the checkpoint, ending readers that do not read.
-Small tasks on one loop.
+"""What happens without a request: retention, forgetting silent producers, the checkpoint, ending readers that do not read and
+senders that do not end. Small tasks on one loop.
 
 What each does is the log's business; here is only when. A failure is written to the log, and the next turn comes all the
 same.
@@ -11,21 +11,29 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable
 
+from brokerd.allocator import freed_bytes, give_back_memory
 from brokerd.server.answer_budget import PATIENCE_MS
 from brokerd.server.broker import Broker
-from brokerd.server.disconnect import disconnect
+from brokerd.server.disconnect import Address, disconnect, disconnect_all, traffic
 from brokerd.server.failures import internal
+from brokerd.server.memory_guard import Suspect, machine_bytes, resident_bytes, to_end
 
 logger = logging.getLogger(__name__)
 
 _PRODUCER_EXPIRY_INTERVAL_MS = 60_000
+_MEMORY_INTERVAL_MS = 250
+_COMPLAINT_INTERVAL_MS = 60_000
 
 
 class Background:
     """The periodic jobs of one broker."""
 
-    def __init__(self, broker: Broker) -> None:
+    def __init__(self, broker: Broker, request_bytes: Callable[[], dict[Address, int]]) -> None:
+        """`request_bytes` tells how many came over each connection."""
         self._broker = broker
+        self._request_bytes = request_bytes
+        self._memory_limit_bytes = broker.config.max_memory_bytes or machine_bytes() // 2
+        self._next_complaint_ms = broker.clock.monotonic_ms()
         self._tasks: list[asyncio.Task[None]] = []
 
     def start(self) -> None:
@@ -36,6 +44,7 @@ class Background:
             ("producer expiry", min(_PRODUCER_EXPIRY_INTERVAL_MS, config.producer_id_expiration_ms), self._producer_expiry),
             ("slow readers", min(PATIENCE_MS, config.fetch_write_timeout_ms) // 2, self._slow_readers),
             ("checkpoint", config.log_checkpoint_interval_ms, self._checkpoint),
+            ("memory", _MEMORY_INTERVAL_MS, self._memory),
         ]
         self._tasks = [asyncio.create_task(_repeat(name, interval_ms, job), name=name) for name, interval_ms, job in jobs]
 
@@ -66,6 +75,40 @@ class Background:
         job = self._broker.logs.checkpoint_job(self._broker.clock.monotonic_ms())
         if job is not None:
             await asyncio.to_thread(job.run)
+
+    async def _memory(self) -> None:
+        resident = resident_bytes()
+        if resident is None or resident <= self._memory_limit_bytes:
+            return
+        ended, used_bytes = await asyncio.to_thread(self._relieve, resident, self._request_bytes())
+        if ended:
+            logger.warning(
+                "memory is short (%d bytes in use, max.memory.bytes is %d): %d connections that sent unfinished requests are "
+                "closed, %s:%d with about %d bytes most of all",
+                used_bytes,
+                self._memory_limit_bytes,
+                len(ended),
+                *ended[0].address,
+                ended[0].unread_bytes,
+            )
+        now_ms = self._broker.clock.monotonic_ms()
+        if not ended and used_bytes > self._memory_limit_bytes and now_ms >= self._next_complaint_ms:
+            self._next_complaint_ms = now_ms + _COMPLAINT_INTERVAL_MS
+            logger.warning(
+                "%d bytes of memory are in use, more than max.memory.bytes (%d), and no unfinished request is to blame",
+                used_bytes,
+                self._memory_limit_bytes,
+            )
+
+    def _relieve(self, resident: int, requests: dict[Address, int]) -> tuple[list[Suspect], int]:
+        """Ends connections, if memory is really in use and not only kept for the next request; and how much is in use."""
+        used_bytes = resident - freed_bytes()
+        if used_bytes <= self._memory_limit_bytes:
+            give_back_memory()
+            return [], used_bytes
+        ended = to_end(traffic(), requests, excess_bytes=used_bytes - self._memory_limit_bytes * 3 // 4)
+        disconnect_all({suspect.address for suspect in ended})
+        return ended, used_bytes
 
 
 async def _repeat(name: str, interval_ms: int, job: Callable[[], Awaitable[None]]) -> None:

@@ -34,6 +34,7 @@ class FetchStream:
     def __init__(self, broker: Broker, context: Context, access: Access) -> None:
         self._broker = broker
         self._context = context
+        self.read_bytes = 0  # of all requests so far
         self._access = access
         self._parked: DelayedFetch | None = None
         self._answered: asyncio.Future[None] | None = None  # done when the fetch that was parked is answered
@@ -49,6 +50,7 @@ class FetchStream:
         """Returns when the client has ended its side and everything is answered. Raises BrokerdError to end the stream."""
         try:
             while (data := await read_message(self._context)) is not None:
+                self.read_bytes += len(data)
                 await self._finish_parked()
                 params = fetch.decode(self._broker, data)
                 del data

@@ -41,6 +41,7 @@ class ProduceStream:
     def __init__(self, broker: Broker, context: Context, access: Access) -> None:
         self._broker = broker
         self._context = context
+        self.read_bytes = 0  # of all requests so far
         self._access = access
         self._instance_id = b""
         self._incarnation = 0
@@ -48,6 +49,11 @@ class ProduceStream:
         self._waiting_bytes = 0
         self._writer: asyncio.Task[None] | None = None
         self._answered: asyncio.Future[None] | None = None  # somebody waits for the next answer to be written
+
+    @property
+    def peer(self) -> str:
+        """The client's address, as gRPC names it."""
+        return str(self._context.peer())
 
     async def run(self) -> None:
         """Returns when the client has ended its side and everything is answered. Raises BrokerdError to end the stream."""
@@ -74,6 +80,7 @@ class ProduceStream:
                 data = await read_message(self._context)
                 if data is None:
                     return None
+                self.read_bytes += len(data)
                 self._broker.in_flight.add(len(data))
                 try:
                     await self._process(data)

@@ -17,6 +17,7 @@ from google.protobuf.message import DecodeError, Message
 from brokerd.clock import stopwatch_ns
 from brokerd.errors import BrokerdError, ResourceExhaustedError
 from brokerd.server.broker import Broker
+from brokerd.server.disconnect import Address
 from brokerd.server.failures import NotServedError, internal, malformed, status_of
 from brokerd.server.fetch_stream import FetchStream
 from brokerd.server.handlers import (
@@ -31,6 +32,7 @@ from brokerd.server.handlers import (
     metadata,
     server_info,
 )
+from brokerd.server.memory_guard import RequestBytes
 from brokerd.server.produce_stream import ProduceStream
 from brokerd.server.security.callers import Callers
 from brokerd.server.streams import Context
@@ -74,6 +76,7 @@ class BrokerService:
         self._broker = broker
         self._callers = callers
         self._streams: set[ProduceStream | FetchStream] = set()
+        self._request_bytes = RequestBytes()
         self._calls = 0
         self._idle = asyncio.Event()
         self._idle.set()
@@ -82,6 +85,10 @@ class BrokerService:
     def open_stream_count(self) -> int:
         """Produce and fetch streams open now."""
         return len(self._streams)
+
+    def request_bytes(self) -> dict[Address, int]:
+        """Bytes of the requests that came over each connection."""
+        return self._request_bytes.by_address((stream.peer, stream.read_bytes) for stream in self._streams)
 
     def generic_handler(self) -> grpc.GenericRpcHandler:
         """What a gRPC server is given. Messages stay bytes up to here: no (de)serializer of gRPC's is used."""
@@ -110,6 +117,7 @@ class BrokerService:
 
         async def call(data: bytes, context: Context) -> bytes:
             started_ns = stopwatch_ns()
+            self._request_bytes.add(str(context.peer()), len(data))
             self._calls += 1
             self._idle.clear()
             try:
@@ -155,6 +163,7 @@ class BrokerService:
         finally:
             if stream is not None:
                 self._streams.discard(stream)
+                self._request_bytes.add(stream.peer, stream.read_bytes)
 
     async def _abort(self, name: str, context: Context, code: grpc.StatusCode, details: str) -> NoReturn:
         self._broker.counters.request_errors[name, code.name] += 1

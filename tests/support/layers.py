@@ -18,7 +18,7 @@ LAYERS: dict[str, set[str]] = {
     "log": _BASE,
     "purgatory": _BASE,
     "transaction": _BASE | {"wire.v1"},
-    "server": _BASE | {"log", "purgatory", "transaction", "wire", "wire.v1"},
+    "server": _BASE | {"allocator", "log", "purgatory", "transaction", "wire", "wire.v1"},
     "producer": _BASE,
     "client": _BASE | {"wire", "wire.v1", "producer"},
     "sink": _BASE | {"allocator", "client", "producer"},

@@ -1,0 +1,65 @@
+"""Requests that begin and never end: the daemon's memory stays bounded, honest clients are served, the connections to blame go.
+
+Method: a daemon in a process of its own with a low max.memory.bytes; bare HTTP/2 clients that send all of a large request but its
+last byte.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from brokerd.config.broker import BrokerConfig
+from brokerd.wire.methods import FETCH, PRODUCE, UNARY
+from tests.support.daemon import DaemonProcess
+from tests.support.partial_requests import PartialRequest
+from tests.support.victim import Victim, peak_bytes
+from tests.support.wait import wait_until
+
+LIMIT_BYTES = 250_000_000
+OVERSHOOT_BYTES = 150_000_000  # what may come between two looks
+REQUEST_BYTES = BrokerConfig().socket_request_max_bytes
+
+
+@pytest.mark.parametrize(
+    ("path", "clients", "streams"), [(PRODUCE, 30, 1), (FETCH, 30, 1), (UNARY["Metadata"].path, 30, 1), (PRODUCE, 1, 30)]
+)
+def test_unfinished_requests_take_bounded_memory(tmp_path: Path, path: str, clients: int, streams: int) -> None:
+    with DaemonProcess(tmp_path / "data", settings={"max.memory.bytes": LIMIT_BYTES}) as daemon:
+        victim = Victim(daemon)
+        victim.works()
+        hostile = [PartialRequest(daemon.port, path, REQUEST_BYTES - 100, streams=streams) for _ in range(clients)]
+
+        def is_done() -> bool:
+            for one in hostile:
+                if not one.is_done:
+                    one.step()
+            return all(one.is_done for one in hostile)
+
+        wait_until(is_done, deadline_s=60, what="all have sent what they may")
+        victim.works()
+        assert any(one.is_closed for one in hostile)
+        assert peak_bytes(victim) < LIMIT_BYTES + OVERSHOOT_BYTES < clients * streams * REQUEST_BYTES
+        wait_until(lambda: "memory is short" in victim.log_text())
+        for one in hostile:
+            one.close()
+        victim.works()
+        victim.channel.close()
+        assert daemon.terminate() == 0
+
+
+def test_a_request_that_announces_too_much_is_refused_before_it_comes(tmp_path: Path) -> None:
+    with DaemonProcess(tmp_path / "data") as daemon:
+        victim = Victim(daemon)
+        victim.works()
+        before_bytes = peak_bytes(victim)
+        hostile = [PartialRequest(daemon.port, PRODUCE, REQUEST_BYTES + 1) for _ in range(20)]
+        for one in hostile:
+            for _ in range(10):
+                one.step()
+            one.close()
+        assert max(one.sent_bytes for one in hostile) < 2_000_000
+        victim.works()
+        assert peak_bytes(victim) - before_bytes < 30_000_000
+        victim.channel.close()
