@@ -25,6 +25,9 @@ from brokerd.producer.transport import NO_LEADER
 
 NEVER_MS = 2**63 - 1
 REQUEST_OVERHEAD_BYTES = 128
+# A request is answered when the last of its batches is durable. Were all partitions in one large request, none could send
+# before the slowest is done, and encoding, sending, writing and syncing would take turns instead of overlapping.
+REQUEST_FILL_BYTES = 2_097_152
 
 LeaderOf = Callable[[TopicPartition], int]
 
@@ -153,7 +156,8 @@ class RecordAccumulator:
 
     def drain(self, node_id: int, leader_of: LeaderOf, partitions_max: int, now_ms: int) -> list[ProducerBatch]:
         """Batches for one request to a node: one per partition, of so many partitions as the node takes in one request, at
-        most max.request.size (the first goes even if larger).
+        most max.request.size (the first goes even if larger). It is full at REQUEST_FILL_BYTES: what is left goes into the
+        next of the requests that may be under way.
 
         Partitions that were served go to the end of the round, so none starves. Each batch taken is closed, gets its
         sequence if it has none, and mutes its partition.
@@ -170,6 +174,8 @@ class RecordAccumulator:
             if drained and size_bytes > self._config.max_request_size:
                 break
             drained.append(batch)
+            if size_bytes >= REQUEST_FILL_BYTES:
+                break
         for batch in drained:
             self._take(batch)
         return drained

@@ -10,7 +10,7 @@ import pytest
 from brokerd.config.client import ProducerConfig
 from brokerd.config.settings import from_mapping
 from brokerd.ids import TopicPartition
-from brokerd.producer.accumulator import NEVER_MS, RecordAccumulator
+from brokerd.producer.accumulator import NEVER_MS, REQUEST_FILL_BYTES, RecordAccumulator
 from brokerd.producer.backoff import backoff_ms
 from brokerd.producer.memory import BufferPool
 from brokerd.producer.metrics import WINDOW_MS, WindowedStat
@@ -93,6 +93,17 @@ def test_a_request_holds_one_batch_a_partition_and_a_large_one_goes_alone() -> N
     append(queue, TP, size=900)
     append(queue, OTHER, size=10)
     assert [batch.size_bytes for batch in queue.drain(0, leader, 1_000, 0)] == [900]
+
+
+def test_a_full_request_leaves_the_other_partitions_to_the_next_ones() -> None:
+    config = from_mapping(ProducerConfig, {"linger.ms": 0})
+    assert config.max_request_size > 2 * REQUEST_FILL_BYTES
+    queue = RecordAccumulator(config, None, BufferPool(8 * REQUEST_FILL_BYTES))
+    tps = [TopicPartition("t", number) for number in range(5)]
+    for tp in tps:
+        append(queue, tp, size=REQUEST_FILL_BYTES // 2)
+    drained = [[batch.tp for batch in queue.drain(0, leader, 1_000, 0)] for _ in range(3)]
+    assert drained == [tps[:2], tps[2:4], tps[4:]]
 
 
 def test_a_retry_goes_back_to_the_head() -> None:
