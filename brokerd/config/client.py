@@ -126,6 +126,13 @@ class ProducerConfig(ClientConfig):
         minimum=0,
         maximum=INT32_MAX,
     )
+    metadata_max_idle_ms: int = setting(
+        "metadata.max.idle.ms",
+        300_000,
+        "A topic that nothing was sent to for this long is forgotten, and asked for again when it is needed.",
+        minimum=1,
+        maximum=INT64_MAX,
+    )
     max_request_size: int = setting(
         "max.request.size", 8_388_608, "Bytes of one request (Kafka: 1048576).", minimum=1, maximum=INT32_MAX
     )

@@ -115,7 +115,9 @@ class ProducerCore:
             return NEVER_MS
         if due_ms > now_ms:
             return due_ms
-        actions.append(FetchMetadata(self.topics.begin()))
+        topics = self.topics.begin(now_ms)
+        if topics:
+            actions.append(FetchMetadata(topics))
         return NEVER_MS
 
     def _step_identity(self, actions: list[Action], now_ms: int) -> int:
@@ -135,7 +137,7 @@ class ProducerCore:
         check = self.accumulator.ready(self._leader_of, now_ms)
         if check.leaderless_topics:
             for topic in check.leaderless_topics:
-                self.topics.want(topic)
+                self.topics.want(topic, now_ms)
             self.topics.request_refresh()
         next_ms = check.next_check_ms
         for node_id in check.nodes:
@@ -184,7 +186,8 @@ class ProducerCore:
         """The broker's view of the topics asked for."""
         for topic in self.topics.on_result(answer, now_ms):
             self.accumulator.forget_batch_size(topic)
-            for tp in [tp for tp in self.accumulator.partitions() if tp.topic == topic]:
+            numbered = [] if self.sequences is None else self.sequences.partitions()
+            for tp in [tp for tp in dict.fromkeys((*self.accumulator.partitions(), *numbered)) if tp.topic == topic]:
                 self._replaced.add(tp)
                 self._settle_replaced(tp, now_ms)
         for topic, view in answer.items():

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import bisect
 import logging
+import os
 import threading
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Generator, Iterable, Iterator
@@ -17,9 +18,10 @@ from typing import Any, Generic, NamedTuple, Self, TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from brokerd.errors import BrokerdError
+from brokerd.errors import BrokerdError, ForkedProducerError
 from brokerd.producer.producer_batch import NO_OFFSET, ProducerBatch
 
+FORKED = "this producer was made before the process was forked and works in the parent only: make one per process"
 logger = logging.getLogger(__name__)
 
 
@@ -65,12 +67,25 @@ class Segment(NamedTuple):
     record_count: int
 
 
+class ProducerCondition(threading.Condition):
+    """What waiters for a producer sleep on. In a process forked since, nobody would ever wake them."""
+
+    def __init__(self, lock: threading.Lock) -> None:
+        super().__init__(lock)
+        self._pid = os.getpid()
+
+    def refuse_fork(self) -> None:
+        """Raises ForkedProducerError in another process than the producer's."""
+        if os.getpid() != self._pid:
+            raise ForkedProducerError(f"not known in this process: {FORKED}")
+
+
 class Placement:
     """Where the rows of one append are: known at once for send_batch, once the column is made for `send`."""
 
     __slots__ = ("_inverse", "condition", "is_placed", "listeners", "order", "segments", "timestamps", "topic")
 
-    def __init__(self, topic: str, condition: threading.Condition) -> None:
+    def __init__(self, topic: str, condition: ProducerCondition) -> None:
         self.topic = topic
         self.condition = condition  # the producer's: notified when batches end
         self.is_placed = False
@@ -120,16 +135,18 @@ class ProduceFuture(ABC, Generic[T]):
         return self._placement.is_placed and all(batch.is_done for batch in self._batches())
 
     def exception(self, timeout: float | None = None) -> BrokerdError | None:
-        """Waits up to `timeout` seconds; the error, or None. Raises TimeoutError if it is not done by then."""
+        """Waits up to `timeout` seconds; the error, or None. Raises TimeoutError if it is not done by then,
+        ForkedProducerError if it was not when this process was forked off the producer's."""
         if not self.done():
             condition = self._placement.condition
+            condition.refuse_fork()
             with condition:
                 if not condition.wait_for(self.done, timeout):
                     raise TimeoutError(f"not acknowledged in {timeout} s; it may be later")
         return next((batch.error for batch in self._batches() if batch.error is not None), None)
 
     def result(self, timeout: float | None = None) -> T:
-        """Waits up to `timeout` seconds; where the records are. Raises what became of them, or TimeoutError."""
+        """Waits up to `timeout` seconds; where the records are. Raises what became of them, or as `exception`."""
         error = self.exception(timeout)
         if error is not None:
             raise error
@@ -138,6 +155,10 @@ class ProduceFuture(ABC, Generic[T]):
     def add_done_callback(self, callback: Callable[[Self], object]) -> None:
         """Calls `callback(future)` once it is done, in the sender's thread (at once if it is done already). The callback
         must not block: nothing is sent meanwhile."""
+        if self.done():
+            callback(self)
+            return
+        self._placement.condition.refuse_fork()
         with self._placement.condition:
             if not self.done():
                 if self._placement.is_placed:

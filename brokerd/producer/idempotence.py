@@ -162,6 +162,10 @@ class IdempotenceState:
             batch.clear_sequence()
         state.sequenced.clear()
 
+    def partitions(self) -> list[TopicPartition]:
+        """Those that have numbers."""
+        return list(self._partitions)
+
     def forget(self, tp: TopicPartition) -> None:
         """The partition is another one now (its topic was created anew): numbers begin again. Nothing may be under way."""
         state = self._partitions.pop(tp, None)

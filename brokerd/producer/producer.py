@@ -34,7 +34,7 @@ from brokerd.ids import TopicPartition
 from brokerd.producer import arguments, columns
 from brokerd.producer.accumulator import NEVER_MS
 from brokerd.producer.core import ProducerCore
-from brokerd.producer.futures import BatchFuture, Placement, RecordFuture, Segment
+from brokerd.producer.futures import FORKED, BatchFuture, Placement, ProducerCondition, RecordFuture, Segment
 from brokerd.producer.metrics import ProducerMetrics
 from brokerd.producer.outcomes import DeliveredTotals
 from brokerd.producer.partitioner import Int32s
@@ -69,7 +69,7 @@ class Producer:
         self._wall_ms = self._clock.wall_ms
         self._rng = random.Random(os.urandom(16))  # noqa: S311 (jitter and sticky partitions)
         self._lock = threading.Lock()
-        self._changed = threading.Condition(self._lock)  # something ended, memory was freed, metadata came
+        self._changed = ProducerCondition(self._lock)  # something ended, memory was freed, metadata came
         now_ms = self._clock.monotonic_ms()
         self._core = ProducerCore(
             self.config,
@@ -217,7 +217,7 @@ class Producer:
                 self._release(paid)
                 self._check_usable()
                 continue
-            chunk = self._chunks[topic] = StagedChunk(topic, self._clock.monotonic_ms(), paid, self._changed)
+            chunk = self._chunks[topic] = StagedChunk(topic, len(view.leaders), self._clock.monotonic_ms(), paid, self._changed)
             self._sender.wake()
             return chunk
 
@@ -253,7 +253,8 @@ class Producer:
     def _split_chunk(self, topic: str, chunk: StagedChunk) -> columns.SplitRows:
         """A chunk's rows by partition. Changes nothing but the sticky partition."""
         rows = chunk.to_arrow()
-        count = len(self._view(topic).leaders)
+        view = self._core.topics.view(topic)
+        count = chunk.partition_count if view is None else len(view.leaders)
         wanted = None
         if chunk.partitions:
             wanted = np.full(rows.num_rows, -1, np.int32)
@@ -306,10 +307,11 @@ class Producer:
     def _view(self, topic: str) -> TopicView:
         """What is known of the topic; waits for it up to max.block.ms."""
         topics = self._core.topics
-        view = topics.view(topic)
+        now_ms = self._clock.monotonic_ms()
+        view = topics.use(topic, now_ms)
         if view is not None:
             return view
-        topics.want(topic)
+        topics.want(topic, now_ms)
         self._sender.wake()
 
         def is_settled() -> bool:
@@ -442,11 +444,9 @@ class Producer:
     def _after_fork(self) -> None:
         """In the child: the sender's thread does not exist here, and the lock may be held by a thread that does not."""
         self._lock = threading.Lock()
-        self._changed = threading.Condition(self._lock)
+        self._changed = ProducerCondition(self._lock)
         self._chunks = {}
-        self._refusal = ForkedProducerError(
-            "this producer was made before the process was forked and works in the parent only: make one per process"
-        )
+        self._refusal = ForkedProducerError(FORKED)
 
 
 def _as_brokerd_error(topic: str, error: Exception) -> BrokerdError:

@@ -48,7 +48,3 @@ class RowPartitioner:
             if keyless is not None:
                 chosen[key.is_null().to_numpy(zero_copy_only=False)] = keyless
         return chosen if wanted is None else np.where(wanted < 0, chosen, wanted).astype(np.int32)
-
-    def forget(self, topic: str) -> None:
-        """The topic is idle: it may stick elsewhere when it comes again."""
-        self._sticky.pop(topic, None)

@@ -7,13 +7,12 @@ carry). Needs the producer's lock; decides nothing about delivery.
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Sequence
 
 import numpy as np
 import pyarrow as pa
 
-from brokerd.producer.futures import Placement
+from brokerd.producer.futures import Placement, ProducerCondition
 from brokerd.record.payload import HEADERS_TYPE, TIMESTAMP_TYPE
 
 CHUNK_RECORDS_MAX = 4_096
@@ -32,6 +31,7 @@ class StagedChunk:
         "headers",
         "keys",
         "paid_bytes",
+        "partition_count",
         "partitions",
         "placement",
         "room_bytes",
@@ -40,8 +40,9 @@ class StagedChunk:
         "values",
     )
 
-    def __init__(self, topic: str, created_ms: int, paid_bytes: int, condition: threading.Condition) -> None:
+    def __init__(self, topic: str, partition_count: int, created_ms: int, paid_bytes: int, condition: ProducerCondition) -> None:
         self.topic = topic
+        self.partition_count = partition_count  # when it was opened
         self.created_ms = created_ms  # monotonic
         self.paid_bytes = paid_bytes
         self.room_bytes = paid_bytes

@@ -16,33 +16,52 @@ from brokerd.producer.transport import NO_LEADER, TopicView
 
 
 class TopicRegistry:
-    """Views of the topics in use. A topic is in use from its first `want`."""
+    """Views of the topics in use. A topic is in use from its first `want` until nobody looked at it for
+    metadata.max.idle.ms. Its id is kept for good: if it comes back with another, it is another topic.
+    """
 
     def __init__(self, config: ProducerConfig, rng: random.Random) -> None:
         self._config = config
         self._rng = rng
         self._views: dict[str, TopicView] = {}
+        self._ids: dict[str, bytes] = {}
         self._errors: dict[str, WireError] = {}
-        self._wanted: dict[str, None] = {}
+        self._used_ms: dict[str, int] = {}  # when each topic in use was last looked at
         self._is_refresh_needed = False
         self._is_under_way = False
         self._fetched_ms = 0
         self._not_before_ms = 0
         self._failures = 0
 
-    def want(self, topic: str) -> None:
+    def want(self, topic: str, now_ms: int) -> None:
         """The topic is in use; unknown ones are asked for at the next chance."""
-        if topic not in self._wanted:
-            self._wanted[topic] = None
+        self._used_ms[topic] = now_ms
+        if topic not in self._views:
             self._is_refresh_needed = True
-        elif topic not in self._views:
-            self._is_refresh_needed = True
+
+    def use(self, topic: str, now_ms: int) -> TopicView | None:
+        """The topic as last seen, for who has records for it; None after too long a time in which nobody had."""
+        used_ms = self._used_ms.get(topic)
+        if used_ms is None:
+            return None
+        if self._is_idle(used_ms, now_ms):
+            self._drop(topic)
+            return None
+        self._used_ms[topic] = now_ms
+        return self._views.get(topic)
+
+    def _is_idle(self, used_ms: int, now_ms: int) -> bool:
+        return now_ms - used_ms >= self._config.metadata_max_idle_ms
+
+    def _drop(self, topic: str) -> None:
+        self._used_ms.pop(topic, None)
+        self._views.pop(topic, None)
+        self._errors.pop(topic, None)
 
     def forget(self, topic: str) -> None:
         """Nobody wants the topic any more (it was never found)."""
         if topic not in self._views:
-            self._wanted.pop(topic, None)
-            self._errors.pop(topic, None)
+            self._drop(topic)
 
     def view(self, topic: str) -> TopicView | None:
         """The topic as last seen."""
@@ -67,7 +86,7 @@ class TopicRegistry:
 
     def due_ms(self, now_ms: int, *, is_busy: bool) -> int | None:
         """When to ask next, or None. An idle producer lets its knowledge grow old."""
-        if self._is_under_way or not self._wanted:
+        if self._is_under_way or not self._used_ms:
             return None
         if self._is_refresh_needed:
             return max(now_ms, self._not_before_ms)
@@ -75,11 +94,13 @@ class TopicRegistry:
             return max(self._fetched_ms + self._config.metadata_max_age_ms, self._not_before_ms)
         return None
 
-    def begin(self) -> tuple[str, ...]:
-        """The topics to ask for, now."""
-        self._is_under_way = True
+    def begin(self, now_ms: int) -> tuple[str, ...]:
+        """The topics to ask for, now (maybe none); idle ones are forgotten."""
+        for topic in [topic for topic, used_ms in self._used_ms.items() if self._is_idle(used_ms, now_ms)]:
+            self._drop(topic)
         self._is_refresh_needed = False
-        return tuple(self._wanted)
+        self._is_under_way = bool(self._used_ms)
+        return tuple(self._used_ms)
 
     def on_result(self, answer: Mapping[str, TopicView | WireError], now_ms: int) -> list[str]:
         """Takes an answer in. Returns the topics that have another id than before."""
@@ -88,16 +109,16 @@ class TopicRegistry:
         replaced = []
         is_complete = True
         for topic, view in answer.items():
-            if topic not in self._wanted:
+            if topic not in self._used_ms:
                 continue
             if isinstance(view, WireError):
                 self._errors[topic] = view
                 is_complete = False
                 continue
             self._errors.pop(topic, None)
-            known = self._views.get(topic)
-            if known is not None and known.topic_id != view.topic_id:
+            if self._ids.setdefault(topic, view.topic_id) != view.topic_id:
                 replaced.append(topic)
+            self._ids[topic] = view.topic_id
             self._views[topic] = view
             is_complete = is_complete and NO_LEADER not in view.leaders
         self._wait(now_ms, 0 if is_complete else self._failures + 1)

@@ -61,6 +61,7 @@ class Simulation:
             "max.request.size": 1500,
             "delivery.timeout.ms": 3_000,
             "request.timeout.ms": 400,
+            "metadata.max.idle.ms": 600,
             "retry.backoff.ms": 20,
             "retry.backoff.max.ms": 100,
             "reconnect.backoff.ms": 10,
@@ -88,7 +89,7 @@ class Simulation:
         self.next_id = 0
         self.next_ms = 0
         self.trace: list[str] | None = None  # filled if a test makes it a list
-        self.core.topics.want(TOPIC)
+        self.core.topics.want(TOPIC, self.now_ms)
         if start != "fresh":
             self.begin_late(start)
         self.step()

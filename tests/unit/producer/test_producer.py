@@ -6,7 +6,7 @@ import asyncio
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
@@ -20,7 +20,6 @@ from brokerd.errors import (
     ConfigError,
     DeliveryTimeoutError,
     Fate,
-    ForkedProducerError,
     InvalidProducerEpochError,
     MessageTooLargeError,
     NotReadyError,
@@ -312,21 +311,50 @@ def test_many_threads_share_one_producer(broker: BrokerDouble, producer: Produce
         assert broker.values("t", name) == [b"%d-%06d" % (name, i) for i in range(2000)]
 
 
-def test_after_a_fork_the_child_is_told(producer: Producer) -> None:
-    producer.send("t", b"x").result(10)
+def in_child(ask: Callable[[], object]) -> str:
+    """What `ask` raises, or returns, in a forked process."""
     reader, writer = os.pipe()
     pid = os.fork()
     if pid == 0:
         try:
-            producer.send("t", b"y")
-        except ForkedProducerError as error:
-            os.write(writer, str(error).encode())
+            said = str(ask())
+        except BaseException as error:
+            said = f"{type(error).__name__}: {error}"
+        os.write(writer, said.encode())
         os._exit(0)
-    os.waitpid(pid, 0)
     os.close(writer)
-    assert b"make one per process" in os.read(reader, 1000)
-    os.close(reader)
+    with os.fdopen(reader, "rb") as pipe:
+        said = pipe.read().decode()
+    os.waitpid(pid, 0)
+    return said
+
+
+def test_after_a_fork_the_child_is_told(producer: Producer) -> None:
+    producer.send("t", b"x").result(10)
+    assert "make one per process" in in_child(lambda: producer.send("t", b"y"))
     assert producer.send("t", b"z").result(10).offset >= 0
+
+
+def test_a_future_made_before_a_fork_does_not_wait_in_the_child(broker: BrokerDouble) -> None:
+    with producer_of(broker, linger_ms=60_000, delivery_timeout_ms=100_000) as producer:
+        ended = producer.send("t", b"x", partition=0)
+        producer.flush(10)
+        staged, placed = producer.send("t", b"y", partition=0), producer.send_batch("t", rows(3))
+
+        async def wait(future: Any) -> object:
+            return await future
+
+        def call_back(future: Any) -> None:
+            future.add_done_callback(lambda _: None)
+
+        for future in (staged, placed):
+            for ask in (future.result, future.exception, lambda f=future: asyncio.run(wait(f)), lambda f=future: call_back(f)):
+                said = in_child(ask)
+                assert said.startswith("ForkedProducerError: not known in this process"), said
+            assert in_child(future.done) == "False"
+        assert in_child(lambda: ended.result().offset) == "0"
+        producer.flush(10)
+        assert staged.result(0).offset == 1
 
 
 def test_acks_zero_hears_nothing(broker: BrokerDouble) -> None:
