@@ -102,9 +102,16 @@ async def _serve(config: BrokerConfig) -> None:
     with contextlib.suppress(OSError):  # nobody reads standard output any more: no reason to stop
         print(f"brokerd ready on {config.host}:{daemon.port}", flush=True)
     notify(READY)
-    await stop_requested.wait()
+    ended = asyncio.create_task(daemon.wait_until_ended())
+    stop = asyncio.create_task(stop_requested.wait())
+    await asyncio.wait((stop, ended), return_when=asyncio.FIRST_COMPLETED)
+    has_failed = ended.done()
     notify(STOPPING)
     await daemon.stop()
+    await ended
+    stop.cancel()
+    if has_failed:
+        raise BrokerdError("gRPC ended its server; the log above says why")
 
 
 def _fail(error: BrokerdError, code: int) -> int:

@@ -24,6 +24,8 @@ from brokerd.log.files import Files, RealFiles
 from brokerd.log.log_manager import LogManager, RecoveryReport
 from brokerd.server.background import Background
 from brokerd.server.broker import Broker
+from brokerd.server.failures import internal
+from brokerd.server.method_names import accept_undecodable_names
 from brokerd.server.metrics.collector import snapshot
 from brokerd.server.metrics.endpoint import MetricsEndpoint
 from brokerd.server.security.callers import Callers
@@ -78,6 +80,14 @@ class Daemon:
             await self._release()
             raise
 
+    async def wait_until_ended(self) -> None:
+        """Returns when gRPC serves no more, by stop() or by an error of its own: then the process has no reason to live."""
+        assert self._server is not None
+        try:
+            await self._server.wait_for_termination()
+        except Exception as error:
+            internal("gRPC's server", error)
+
     async def stop(self) -> None:
         """Drains and closes; what was acknowledged is on disk, and the next start needs no recovery."""
         assert self._broker is not None
@@ -97,6 +107,7 @@ class Daemon:
 
     async def _start(self) -> None:
         security = load_security(self.config)
+        accept_undecodable_names()
         self._server = grpc.aio.server(options=server_arguments(self.config), interceptors=security.interceptors)
         self.port = _bind(self._server, self.config.host, self.config.port, security.credentials)
         files = self._files if self._files is not None else RealFiles(self.config.data_dir)

@@ -198,9 +198,9 @@ class Target:
                 return bytes(odd_header(rng, rng.choice(self.good), tp).to_pybytes())
             case 6:
                 numbers: dict[str, Any] = {
-                    "producer_id": rng.randrange(3),
-                    "producer_epoch": rng.choice((0, 0, 0, 1, 2)),
-                    "base_sequence": rng.choice((0, 0, 1, 2, 3, 2**31 - 1)),
+                    "producer_id": rng.randrange(3_000),
+                    "producer_epoch": rng.choice((0, 0, 0, 1)),
+                    "base_sequence": rng.choice((0, 0, 0, 1, 2, 2**31 - 1)),
                 }
                 return bytes(new_batch(key_values([b"honest"]), tp=tp, **numbers).to_pybytes())
             case _:

@@ -82,7 +82,9 @@ class Attack:
             except FuzzError:
                 raise
             except Exception as error:
-                raise FuzzError(f"{kind}:{at}: {error!r}") from error
+                process = self.victim.daemon.process
+                state = "lives" if process.poll() is None else f"has ended with {process.returncode}"
+                raise FuzzError(f"{kind}:{at}: {error!r}; the daemon {state}: {self.victim.log_text()[-2_000:]}") from error
         if self.victim.daemon.process.poll() is not None:
             raise FuzzError(f"the daemon died within {kind}")
 

@@ -1,0 +1,43 @@
+"""Keeps gRPC serving when somebody calls a method whose name is not UTF-8.
+
+grpc.aio decodes the name inside the one task that accepts calls, and strictly; the exception ends that task, and with it the whole
+server: a single packet from a stranger, before any authentication. The name is decoded in C, so nothing can be put in between but
+what Python itself asks about undecodable bytes: the error handler "strict". The one set here answers gRPC's accepting task alone
+(such a name becomes one that does not exist), and raises for everybody else, as before.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import codecs
+import functools
+import sys
+
+_ACCEPTING_TASK = "AioServer._server_main_loop"
+_WHO_DECODES = 2  # frames above _is_accepting: the handler, and what called for it
+_REPLACEMENT = "\N{REPLACEMENT CHARACTER}"
+
+
+@functools.cache
+def accept_undecodable_names() -> None:
+    """From now on, in this process; once is enough."""
+    raise_error = codecs.lookup_error("strict")
+
+    def strict(error: UnicodeError) -> tuple[str | bytes, int]:
+        if isinstance(error, UnicodeDecodeError) and _is_accepting():
+            return _REPLACEMENT, error.end
+        return raise_error(error)
+
+    codecs.register_error("strict", strict)
+
+
+def _is_accepting() -> bool:
+    """True if gRPC's accepting task runs, and in it no Python code but asyncio's own."""
+    try:
+        task = asyncio.current_task()
+    except RuntimeError:  # no event loop runs in this thread
+        return False
+    if task is None or getattr(task.get_coro(), "__qualname__", None) != _ACCEPTING_TASK:
+        return False
+    frame = sys._getframe(_WHO_DECODES)  # noqa: SLF001 - nothing public tells
+    return str(frame.f_globals.get("__name__")).startswith("asyncio.")

@@ -1,0 +1,91 @@
+"""A call to a method whose name is not UTF-8 ends grpc.aio's server if nobody prevents it: here it is one unknown method more."""
+
+from __future__ import annotations
+
+import asyncio
+import codecs
+import socket
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+
+import pytest
+
+from brokerd.server.method_names import accept_undecodable_names
+from brokerd.wire.methods import SERVICE
+from tests.fuzz.inputs import PREFACE, frame, headers_block
+from tests.support.daemon import DaemonProcess
+from tests.support.raw_client import RawClient
+from tests.support.victim import Victim
+
+_UNIMPLEMENTED = b"grpc-status\x0212"
+
+
+def call(port: int, path: bytes) -> bytes:
+    """What the broker answers to a call of this path."""
+    block = headers_block("/" + "x" * (len(path) - 1)).replace(b"/" + b"x" * (len(path) - 1), path)
+    with socket.create_connection(("127.0.0.1", port), timeout=10) as connection:
+        connection.sendall(PREFACE + frame(4, 0, 0, b"") + frame(1, 4, 1, block) + frame(0, 1, 1, bytes(5)))
+        told = b""
+        while _UNIMPLEMENTED not in told:
+            data = connection.recv(65_536)
+            if not data:
+                break
+            told += data
+        return told
+
+
+@pytest.mark.parametrize("path", [b"/\xff", b"/" + SERVICE.encode() + b"/Prod\xbcce", b"\xf0\x28\x8c\x28" * 5, b"/\xed\xa0\x80"])
+def test_a_name_that_is_not_utf8_is_a_method_that_does_not_exist(tmp_path: Path, path: bytes) -> None:
+    with DaemonProcess(tmp_path / "data") as daemon:
+        victim = Victim(daemon)
+        for _ in range(3):
+            assert _UNIMPLEMENTED in call(daemon.port, path)
+        victim.works()
+        with RawClient(daemon.address) as another:
+            assert another.metadata("honest").topics[0].name == "honest"
+        assert "Traceback" not in victim.log_text()
+        victim.channel.close()
+        assert daemon.terminate() == 0
+
+
+def test_everybody_else_decodes_as_strictly_as_before() -> None:
+    accept_undecodable_names()
+    accept_undecodable_names()
+
+    async def main() -> None:
+        with pytest.raises(UnicodeDecodeError):
+            b"\xff".decode()
+
+    with pytest.raises(UnicodeDecodeError):
+        b"\xff".decode()
+    with pytest.raises(UnicodeEncodeError):
+        "\ud800".encode()
+    asyncio.run(main())
+
+    async def _server_main_loop() -> None:
+        with pytest.raises(UnicodeDecodeError):
+            b"\xff".decode()
+
+    _server_main_loop.__qualname__ = "AioServer._server_main_loop"
+    asyncio.run(_server_main_loop())
+    assert codecs.lookup_error("strict") is not codecs.strict_errors
+
+
+def test_the_process_ends_with_an_error_when_grpc_stops_serving(tmp_path: Path) -> None:
+    code = textwrap.dedent("""
+        import sys
+        import brokerd.server.daemon as daemon
+        daemon.accept_undecodable_names = lambda: None
+        from brokerd.cli import main
+        sys.exit(main())
+    """)
+    command = [sys.executable, "-c", code, "start", "--data-dir", str(tmp_path / "data"), "--port", "0"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as child:
+        assert child.stdout is not None
+        port = int(child.stdout.readline().rpartition(":")[2])
+        call(port, b"/\xff")
+        _, told = child.communicate(timeout=30)
+    assert child.returncode == 1
+    assert "brokerd start: gRPC ended its server" in told
