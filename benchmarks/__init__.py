@@ -5,6 +5,7 @@
     environment.py    the broker as a child process, sampled from /proc; rows to send
     floor.py          ceiling of the clients: a bare gRPC server that takes, gives or fdatasyncs bytes, and its client
     clients.py        Producer and PartitionFetcher without Spark
+    peers.py          Producer beside Python's Kafka clients; kafka_clients.py is their process
     spark_ceiling.py  ceiling of Spark: a sink that discards, a source that invents
     spark_io.py       Spark writing and reading, batch and AvailableNow
     memory.py         the daemon's resident set while gigabytes pass

@@ -12,12 +12,13 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from benchmarks import memory
-from benchmarks.clients import ClientWorks
+from benchmarks.clients import RECORDS_SHARE, ClientWorks
 from benchmarks.environment import Broker, Child
 from benchmarks.measure import Figures, Work, measure, table, write_results
+from benchmarks.peers import KafkaClients, PeerWorks
 from benchmarks.spark_io import Kafka, SparkWorks, spark_session
 
-GROUPS = ("clients", "latency", "spark", "rss")
+GROUPS = ("clients", "latency", "peers", "spark", "rss")
 RESULTS = Path(__file__).resolve().parent / "results"
 
 
@@ -35,6 +36,7 @@ def parser() -> argparse.ArgumentParser:
     made.add_argument("--set", action="append", default=[], metavar="NAME=VALUE", help="a setting of the broker")
     made.add_argument("--spark", action="append", default=[], metavar="NAME=VALUE", help="a setting of Spark")
     made.add_argument("--kafka-servers", help="a Kafka to compare with: HOST:PORT")
+    made.add_argument("--kafka-python", help="an interpreter that has confluent-kafka and kafka-python, for the peers group")
     made.add_argument("--kafka-jars", help="the jars of Spark's Kafka connector, comma-separated")
     made.add_argument("--out", type=Path, help="results file (default: a new one in benchmarks/results)")
     return made
@@ -78,6 +80,21 @@ def _clients(given: argparse.Namespace, broker: Broker) -> list[Figures]:
 
 def _latency(given: argparse.Namespace, broker: Broker) -> list[Figures]:
     return _with_floor(given, broker, lambda works: works.latency_works())
+
+
+def _peers(given: argparse.Namespace, broker: Broker) -> list[Figures]:
+    directory = tempfile.mkdtemp(dir=given.data_dir)
+    with contextlib.ExitStack() as stack:
+        stack.callback(shutil.rmtree, directory, ignore_errors=True)
+        floor = Child([sys.executable, "-m", "benchmarks.floor", directory], "floor ready on")
+        stack.callback(floor.stop)
+        kafka = None
+        if given.kafka_servers and given.kafka_python:
+            kafka = stack.enter_context(KafkaClients(given.kafka_python, given.kafka_servers))
+            say(f"  {kafka.versions}")
+        records = given.rows // RECORDS_SHARE
+        works = PeerWorks(broker, floor, kafka, records=records, value_bytes=given.value_bytes, partitions=given.partitions)
+        return measure(_chosen(given, works.works()), given.repeats, say)
 
 
 def _with_floor(given: argparse.Namespace, broker: Broker, choose: Callable[[ClientWorks], list[Work]]) -> list[Figures]:
@@ -124,6 +141,7 @@ def _chosen(given: argparse.Namespace, works: list[Work]) -> list[Work]:
 MEASURED: dict[str, Callable[[argparse.Namespace, Broker], list[Figures]]] = {
     "clients": _clients,
     "latency": _latency,
+    "peers": _peers,
     "spark": _spark,
 }
 

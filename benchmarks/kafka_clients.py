@@ -1,0 +1,153 @@
+"""Python's Kafka producers against a real Kafka, run by peers.py in an interpreter of their own: nothing of brokerd, and nothing
+of this package, is imported here. Reads a request a line as JSON, answers each with a line of JSON.
+
+    PYTHON benchmarks/kafka_clients.py HOST:PORT      needs confluent-kafka and kafka-python
+"""
+
+from __future__ import annotations
+
+import importlib
+import json
+import sys
+import time
+import uuid
+from typing import Any
+
+confluent_kafka: Any = importlib.import_module("confluent_kafka")  # our environment does not have them
+confluent_admin: Any = importlib.import_module("confluent_kafka.admin")
+kafka: Any = importlib.import_module("kafka")
+
+SETTINGS = {"acks": "all", "enable.idempotence": True, "linger.ms": 5}
+
+
+class ConfluentClient:
+    """confluent-kafka: librdkafka in C, one call a record."""
+
+    version = confluent_kafka.__version__
+
+    def __init__(self, servers: str, linger_ms: int) -> None:
+        queue = {"queue.buffering.max.messages": 1_000_000}
+        self._producer = confluent_kafka.Producer({"bootstrap.servers": servers, **SETTINGS, "linger.ms": linger_ms, **queue})
+
+    def send_all(self, topic: str, records: list[tuple[bytes, bytes]], count: int) -> None:
+        """Returns once all are acknowledged."""
+        produce, poll = self._producer.produce, self._producer.poll
+        size = len(records)
+        for number in range(count):
+            key, value = records[number % size]
+            while True:
+                try:
+                    produce(topic, value, key)
+                    break
+                except BufferError:
+                    poll(0.01)
+        self._producer.flush()
+
+    def send_one(self, topic: str, value: bytes) -> None:
+        """Returns once it is acknowledged."""
+        acknowledged: list[Any] = []
+        self._producer.produce(topic, value, on_delivery=lambda error, _message: acknowledged.append(error))
+        while not acknowledged:
+            self._producer.poll(1)
+        if acknowledged[0] is not None:
+            raise RuntimeError(acknowledged[0])
+
+    def close(self) -> None:
+        """Frees it."""
+        self._producer.flush()
+
+
+class KafkaPythonClient:
+    """kafka-python: all in Python."""
+
+    version = kafka.__version__
+
+    def __init__(self, servers: str, linger_ms: int) -> None:
+        self._producer = kafka.KafkaProducer(bootstrap_servers=servers, acks="all", enable_idempotence=True, linger_ms=linger_ms)
+
+    def send_all(self, topic: str, records: list[tuple[bytes, bytes]], count: int) -> None:
+        """Returns once all are acknowledged."""
+        size = len(records)
+        for number in range(count):
+            key, value = records[number % size]
+            self._producer.send(topic, value, key)
+        self._producer.flush()
+
+    def send_one(self, topic: str, value: bytes) -> None:
+        """Returns once it is acknowledged."""
+        self._producer.send(topic, value).get(60)
+
+    def close(self) -> None:
+        """Frees it."""
+        self._producer.close()
+
+
+CLIENTS: dict[str, Any] = {"confluent-kafka": ConfluentClient, "kafka-python": KafkaPythonClient}
+
+
+class Topics:
+    """Topics of Kafka, one at a time."""
+
+    def __init__(self, servers: str) -> None:
+        self._admin = confluent_admin.AdminClient({"bootstrap.servers": servers})
+
+    def create(self, partitions: int) -> str:
+        """A new topic with a leader for each partition."""
+        name = f"bench-{uuid.uuid4().hex[:12]}"
+        self._admin.create_topics([confluent_admin.NewTopic(name, partitions, 1)])[name].result(60)
+        deadline = time.monotonic() + 60
+        while True:
+            found = self._admin.list_topics(name, timeout=10).topics[name]
+            if found.error is None and all(one.leader >= 0 for one in found.partitions.values()) and found.partitions:
+                return name
+            if time.monotonic() > deadline:
+                raise RuntimeError(f"topic {name} has no leaders")
+
+    def delete(self, name: str) -> None:
+        """Gone."""
+        self._admin.delete_topics([name])[name].result(60)
+
+
+def send_seconds(servers: str, topics: Topics, asked: dict[str, Any]) -> float:
+    """Time to send `count` keyed records and have them all acknowledged."""
+    records = [(f"k{row % asked['keys']:07d}".encode(), value.encode()) for row, value in enumerate(asked["values"])]
+    topic = topics.create(asked["partitions"])
+    client = CLIENTS[asked["client"]](servers, SETTINGS["linger.ms"])
+    client.send_one(topic, b"first")  # connections and metadata are not what is measured
+    start = time.perf_counter()
+    client.send_all(topic, records, asked["count"])
+    taken = time.perf_counter() - start
+    client.close()
+    topics.delete(topic)
+    return taken
+
+
+def latencies(servers: str, topics: Topics, asked: dict[str, Any]) -> list[float]:
+    """Seconds of each of `count` records, each waited for."""
+    topic = topics.create(1)
+    client = CLIENTS[asked["client"]](servers, 0)
+    value = asked["values"][0].encode()
+    client.send_one(topic, value)
+    taken = []
+    for _ in range(asked["count"]):
+        start = time.perf_counter()
+        client.send_one(topic, value)
+        taken.append(time.perf_counter() - start)
+    client.close()
+    topics.delete(topic)
+    return taken
+
+
+def main() -> None:
+    """Answers requests until there are no more."""
+    servers = sys.argv[1]
+    topics = Topics(servers)
+    print("kafka clients ready: " + ", ".join(f"{name} {client.version}" for name, client in CLIENTS.items()), flush=True)
+    for line in sys.stdin:
+        asked = json.loads(line)
+        work = {"send": send_seconds, "latencies": latencies}[asked["work"]]
+        print(json.dumps(work(servers, topics, asked)), flush=True)
+
+
+if __name__ == "__main__":
+    main()
