@@ -318,6 +318,11 @@ class LogManager:
         self._add_partitions(grown, range(topic.partition_count, total))
         return grown
 
+    @property
+    def free_producer_id(self) -> int:
+        """The lowest producer id that nobody has been given."""
+        return self._producer_ids.next_id
+
     def alter_topic(self, name: str, set_configs: Mapping[str, str], unset: Iterable[str]) -> Topic:
         """Changes settings of a topic, durably on return. Raises InvalidConfigError, UnknownTopicOrPartitionError, StorageError."""
         topic = self.topics.by_name(name)

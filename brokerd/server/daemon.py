@@ -116,7 +116,7 @@ class Daemon:
         logger.info("data directory %s %s", self.config.data_dir, _summary(report))
         self._broker = Broker(self.config, logs, self._clock)
         self._broker.port = self.port
-        callers = security.callers(self.config, logs.topics, self._clock)
+        callers = security.callers(self.config, logs.topics, self._clock, lambda: logs.free_producer_id)
         self._service = BrokerService(self._broker, callers)
         self._server.add_generic_rpc_handlers((self._service.generic_handler(),))
         health_pb2_grpc.add_HealthServicer_to_server(self._health, self._server)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import enum
 import logging
+from collections.abc import Callable
 from typing import NamedTuple
 
 import pyarrow as pa
@@ -104,8 +105,11 @@ class ReplicaManager:
             _check_leader_epoch(replica.log, current_leader_epoch)
         return replica
 
-    def append(self, replica: Replica, data: pa.Buffer) -> LogAppendInfo:
-        """Checks a client's batch and appends it; the flush is under way on return, not done.
+    def append(
+        self, replica: Replica, data: pa.Buffer, *, check_producer: Callable[[int], None] | None = None
+    ) -> LogAppendInfo:
+        """Checks a client's batch and appends it; the flush is under way on return, not done. `check_producer` is called with its
+        producer id, if it has one, and raises if the client may not use that.
 
         Raises what check_produced and PartitionLog.append do.
         """
@@ -113,6 +117,8 @@ class ReplicaManager:
         batch = check_produced(data, replica.crc_seed, max_message_bytes=log.config.max_message_bytes)
         if batch.header.is_transactional:
             raise InvalidTxnStateError("transactions are not served by this broker: a batch must not be marked as transactional")
+        if check_producer is not None and batch.header.producer_id >= 0:
+            check_producer(batch.header.producer_id)
         try:
             info = log.append(batch, now_wall_ms=self._clock.wall_ms())
         finally:

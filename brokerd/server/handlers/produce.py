@@ -154,7 +154,7 @@ def _append(
     try:
         access.require_id(Right.WRITE, tp.topic_id)
         replica = broker.replicas.replica(tp, current_leader_epoch=leader_epoch)
-        info = broker.replicas.append(replica, data)
+        info = broker.replicas.append(replica, data, check_producer=access.check_producer)
     except WireError as error:
         broker.counters.failed_produce[error.code] += 1
         result.error.CopyFrom(to_proto(not_appended(error)))

@@ -6,12 +6,14 @@ UNKNOWN_TOPIC_ID, each word for word the same. A topic that it sees but may not 
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Protocol
 
 from brokerd.errors import TopicAuthorizationFailedError, UnknownTopicIdError, WireError
 from brokerd.log.topic_store import Topic
 from brokerd.server.security.auth_file import Principal
 from brokerd.server.security.permissions import Right
+from brokerd.server.security.producer_owners import ProducerOwners
 
 _REMEMBERED_MAX = 100_000  # ids of deleted topics stay until then
 _VERBS = {None: "see", Right.READ: "read", Right.WRITE: "write to", Right.ADMIN: "administer"}
@@ -30,10 +32,14 @@ class Topics(Protocol):
 class Access:
     """One principal before one broker's topics; shared by all its calls and streams."""
 
-    __slots__ = ("_granted", "_is_unlimited", "_permissions", "_topics", "principal")
+    __slots__ = ("_granted", "_is_unlimited", "_owners", "_permissions", "_topics", "check_producer", "principal")
 
-    def __init__(self, principal: Principal, topics: Topics) -> None:
+    def __init__(self, principal: Principal, topics: Topics, owners: ProducerOwners | None = None) -> None:
+        """Without `owners` everybody may write with any producer id."""
         self.principal = principal.name
+        self._owners = owners
+        # What is to be called with the producer id of each batch, if anything.
+        self.check_producer: Callable[[int], None] | None = None if owners is None else self._require_producer
         self._permissions = principal.permissions
         self._is_unlimited = principal.permissions.is_unlimited
         self._topics = topics
@@ -80,6 +86,17 @@ class Access:
         error = self.refuse_id(right, topic_id)
         if error is not None:
             raise error
+
+    def owns_producer(self, producer_id: int) -> bool:
+        """True if the principal may use that id; it is the principal's from now on."""
+        return self._owners is None or self._owners.claim(producer_id, self.principal)
+
+    def _require_producer(self, producer_id: int) -> None:
+        if not self.owns_producer(producer_id):
+            raise TopicAuthorizationFailedError(
+                f"principal '{self.principal}' may not write with producer id {producer_id}, which is another principal's: ask for "
+                "an id with InitProducerId"
+            )
 
     def _remember(self, right: Right, topic_id: bytes) -> None:
         granted = self._granted[right]

@@ -13,6 +13,7 @@ from brokerd.server.security.access import Access, Topics
 from brokerd.server.security.auth_file import Principal
 from brokerd.server.security.authenticator import Authenticator, UnauthenticatedError
 from brokerd.server.security.guard import Guard
+from brokerd.server.security.producer_owners import ProducerOwners
 from brokerd.server.security.rules import RULES
 
 logger = logging.getLogger(__name__)
@@ -36,13 +37,16 @@ class CallContext(Protocol):
 class Callers:
     """Everybody who calls one broker."""
 
-    def __init__(self, authenticator: Authenticator, topics: Topics, guard: Guard, clock: Clock) -> None:
+    def __init__(
+        self, authenticator: Authenticator, topics: Topics, guard: Guard, clock: Clock, free_producer_id: Callable[[], int]
+    ) -> None:
         self.refused_count = 0  # calls of strangers
         self._authenticator = authenticator
         self._topics = topics
         self._guard = guard
         self._clock = clock
         self._accesses: dict[str, Access] = {}
+        self._owners = None if authenticator.is_open else ProducerOwners(free_producer_id)
         self._unreported_count = 0
         self._next_report_ms = clock.monotonic_ms()
 
@@ -71,7 +75,7 @@ class Callers:
     def _access_of(self, principal: Principal) -> Access:
         access = self._accesses.get(principal.name)
         if access is None:
-            access = self._accesses[principal.name] = Access(principal, self._topics)
+            access = self._accesses[principal.name] = Access(principal, self._topics, self._owners)
         return access
 
     def _count_refused(self, peer: str) -> None:

@@ -15,9 +15,11 @@ from brokerd.server.failures import malformed
 from brokerd.server.security.access import Access
 from brokerd.server.security.authenticator import ForbiddenError
 from brokerd.server.security.permissions import Right
-from brokerd.server.security.rules import OneTopic, PerTopic, Rule, Somewhere, Stream
+from brokerd.server.security.rules import OneTopic, PerTopic, ProducerId, Rule, Somewhere, Stream
 from brokerd.wire.errors import to_proto
 from brokerd.wire.v1 import topics_pb2
+
+_NO_PRODUCER = -1
 
 Call = Callable[[Any], Awaitable[Message]]
 
@@ -32,10 +34,12 @@ class Guard:
     async def call(self, rule: Rule, access: Access, request: Any, response_type: type[Message], handle: Call) -> Message:
         """The answer to `request`. Raises ForbiddenError, MalformedError, and what `handle` raises."""
         assert not isinstance(rule, Stream), "a stream asks Access itself"
-        if isinstance(rule, Somewhere) and not access.has_somewhere(rule.right):
+        if isinstance(rule, (Somewhere, ProducerId)) and not access.has_somewhere(rule.right):
             raise ForbiddenError(
                 f"principal '{access.principal}' may {rule.right.value} no topic at all: the broker's auth.file says who may"
             )
+        if isinstance(rule, ProducerId):
+            return await self._producer_id(access, request, handle)
         if isinstance(rule, OneTopic):
             error = access.refuse_name(rule.right, request.name)
             if error is not None:
@@ -43,6 +47,16 @@ class Guard:
         if isinstance(rule, PerTopic):
             return await self._per_topic(rule, access, request, response_type, handle)
         return await handle(request)
+
+    async def _producer_id(self, access: Access, request: Any, handle: Call) -> Message:
+        if request.producer_id >= 0 and not access.owns_producer(request.producer_id):
+            others, request = request, type(request)()
+            request.CopyFrom(others)
+            request.producer_id = request.producer_epoch = _NO_PRODUCER
+        response: Any = await handle(request)
+        access.owns_producer(response.producer_id)
+        answer: Message = response
+        return answer
 
     async def _per_topic(self, rule: PerTopic, access: Access, request: Any, response_type: type[Message], handle: Call) -> Message:
         kept, refused, asked = self._split(rule, access, request)

@@ -27,6 +27,14 @@ class Somewhere(NamedTuple):
     right: Right
 
 
+class ProducerId(NamedTuple):
+    """As Somewhere; and the field `producer_id` must be -1 or the principal's own: another's id is taken out of the request, so
+    that a new one is given. The id in the answer is the principal's.
+    """
+
+    right: Right
+
+
 class Entries(NamedTuple):
     """A repeated field whose entries each name one topic, and how the result of a refused one looks."""
 
@@ -64,7 +72,7 @@ class Stream(NamedTuple):
     right: Right
 
 
-Rule = Anyone | Somewhere | PerTopic | OneTopic | Stream
+Rule = Anyone | Somewhere | ProducerId | PerTopic | OneTopic | Stream
 
 
 def _name(entry: Any) -> str:
@@ -122,7 +130,7 @@ RULES: dict[str, Rule] = {
     "FetchGroupOffsets": PerTopic(
         Right.READ, (Entries("partitions", _topic_id, _group_offset),), "results", listed=_topic_id, none_means_all=True
     ),
-    "InitProducerId": Somewhere(Right.WRITE),
+    "InitProducerId": ProducerId(Right.WRITE),
     "EndTransaction": Somewhere(Right.WRITE),
     "Heartbeat": Somewhere(Right.WRITE),
 }

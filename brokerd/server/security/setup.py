@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ssl
+from collections.abc import Callable
 from typing import NamedTuple
 
 import grpc
@@ -27,10 +28,11 @@ class Security(NamedTuple):
     tls: ssl.SSLContext | None  # the same for what is not gRPC
     interceptors: tuple[Gate, ...]  # none where everybody may do everything
 
-    def callers(self, config: BrokerConfig, topics: Topics, clock: Clock) -> Callers:
-        """Who calls this broker; once its topics are known."""
+    def callers(self, config: BrokerConfig, topics: Topics, clock: Clock, free_producer_id: Callable[[], int]) -> Callers:
+        """Who calls this broker; once its topics are known. `free_producer_id`: see ProducerOwners."""
         entries_max = max(config.max_topics, config.max_partitions_per_request)
-        return Callers(self.authenticator, topics, Guard(entries_max=entries_max, auto_creates=config.auto_create_topics), clock)
+        guard = Guard(entries_max=entries_max, auto_creates=config.auto_create_topics)
+        return Callers(self.authenticator, topics, guard, clock, free_producer_id)
 
 
 def load_security(config: BrokerConfig) -> Security:
