@@ -2,13 +2,22 @@
 
 The disk is a loop device (tests/support/loop_disk.py), the load and the judging of the history are those of tests/chaos.
 After each cut the doctor must find nothing durable lost, the log must reach what was acknowledged before the cut, and work
-must go on. Exit code 0 only then, and only if both kinds of cut happened.
+must go on. Exit code 0 only then, and only if each kind of cut happened.
+
+Linux lets an fdatasync that is under way when the file system is shut down return 0 although its data is gone (18 of 240
+files in a trial without a broker). A power cut ends whoever could tell of that, so the broker is stopped first:
+
+- machine  stopped with its flushes under way, and killed after the cut: nothing that it learns then reaches anybody
+- disk     stopped with none under way, and let go on after the cut: on a dead disk, all that it says must still be true
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
+import os
 import random
+import signal
 import sys
 import tempfile
 import threading
@@ -30,11 +39,17 @@ from tests.chaos.history import Outcome, Send
 from tests.chaos.workload import Workload
 from tests.support.daemon import DaemonProcess
 from tests.support.loop_disk import LOG_FLUSH, NO_LOG_FLUSH, LoopDisk, why_not
+from tests.support.wait import wait_until
 
 TOPIC = "cut"
 _PARTITIONS = 4
 _SETTINGS: dict[str, object] = {"log.segment.bytes": 65_536, "log.checkpoint.interval.ms": 100}
-_KINDS = {LOG_FLUSH: "journal written", NO_LOG_FLUSH: "journal lost"}
+_FLAGS = {LOG_FLUSH: "journal written", NO_LOG_FLUSH: "journal lost"}
+_WHOM = ("machine", "disk")
+_KINDS = [(whom, flag) for whom in _WHOM for flag in _FLAGS]
+# States of threads in /proc: stopped; and stopped or about to be, at the end of a call that can not be interrupted.
+_STOPPED = frozenset("T")
+_STOPPING = frozenset("TD")
 _WORK_SECONDS = 0.8
 _DEAD_SECONDS = 0.3
 
@@ -50,6 +65,7 @@ class Outage:
         self.endings: Counter[str] = Counter()
         self.sends: Counter[Outcome] = Counter()
         self.torn_tails = 0
+        self.calls_under_way = 0  # cuts that met the broker inside a call to the disk
         self.problems: list[str] = []
         self.anomalies: list[Anomaly] = []
 
@@ -64,7 +80,7 @@ class Outage:
                 f"seed       {self.seed}",
                 "cuts       " + ", ".join(f"{kind} {count}" for kind, count in sorted(self.cuts.items())),
                 "broker     " + ", ".join(f"{ending} {count}" for ending, count in sorted(self.endings.items())),
-                f"recovery   cut {self.torn_tails} torn tails",
+                f"recovery   cut {self.torn_tails} torn tails; {self.calls_under_way} cuts met a broker that waited for the disk",
                 "sends      " + ", ".join(f"{outcome.value} {count}" for outcome, count in self.sends.items()),
                 *(f"PROBLEM    {problem}" for problem in self.problems),
                 *(f"ANOMALY    {anomaly}" for anomaly in self.anomalies),
@@ -115,18 +131,31 @@ class _Cutter:
             if self._outage.problems:
                 return
             self._pause.wait(self._dice.random() * _WORK_SECONDS)
-            flag = (LOG_FLUSH, NO_LOG_FLUSH)[number % 2]
+            whom, flag = _KINDS[number % len(_KINDS)]
+            self._stop_broker(_STOPPED if whom == "disk" else _STOPPING)
             self._disk.cut_power(flag)
-            self._outage.cuts[_KINDS[flag]] += 1
-            ends = self._acknowledged_ends()
-            # A broker whose disk has gone lives on for a while: what it says then must be true as well.
-            self._pause.wait(self._dice.random() * _DEAD_SECONDS)
-            self._end_broker()
+            self._outage.cuts[f"{whom}, {_FLAGS[flag]}"] += 1
+            self._end_broker(whom)
             self._disk.restore_power()
-            self._look(number, ends)
+            self._look(number, self._acknowledged_ends())
 
-    def _end_broker(self) -> None:
-        if self._dice.random() < 0.25:
+    def _stop_broker(self, states: frozenset[str]) -> None:
+        os.kill(self._daemon.pid, signal.SIGSTOP)
+        seen: set[str] = set()
+
+        def is_stopped() -> bool:
+            nonlocal seen
+            seen = _thread_states(self._daemon.pid)
+            return seen <= states
+
+        wait_until(is_stopped, what="the broker stops")
+        self._outage.calls_under_way += "D" in seen
+
+    def _end_broker(self, whom: str) -> None:
+        if whom == "disk":
+            os.kill(self._daemon.pid, signal.SIGCONT)
+            self._pause.wait(self._dice.random() * _DEAD_SECONDS)
+        if whom == "disk" and self._dice.random() < 0.5:
             self._daemon.terminate()
             self._outage.endings["terminated"] += 1
         else:
@@ -162,6 +191,15 @@ class _Cutter:
                 if latest.offset < ends[tp.partition]:
                     lost = f"partition {tp.partition} ends at {latest.offset}, {ends[tp.partition]} was acknowledged"
                     self._outage.problems.append(f"after cut {number} {lost}")
+
+
+def _thread_states(pid: int) -> set[str]:
+    """One letter for each state that a thread of the process is in."""
+    states = set()
+    for task in Path(f"/proc/{pid}/task").iterdir():
+        with contextlib.suppress(FileNotFoundError, ProcessLookupError):  # a thread that ended meanwhile
+            states.add((task / "stat").read_text().rpartition(")")[2].split()[0])
+    return states
 
 
 def _client_config(daemon: DaemonProcess) -> ClientConfig:
