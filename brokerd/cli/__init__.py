@@ -40,8 +40,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Runs the command line; returns the exit code."""
     from brokerd.cli.parser import UsageError
 
-    # gRPC's C core prints each failed TLS handshake; what matters of it is in the error, and gRPC reads this at its import.
-    os.environ.setdefault("GRPC_VERBOSITY", "NONE")
+    # gRPC's C core prints each failed TLS handshake, and each header that a stranger sends wrong; what matters of it is in the
+    # error, and gRPC reads this at its import. ERROR is what the package itself has set; whoever wants more has said so.
+    if os.environ.get("GRPC_VERBOSITY", "ERROR") == "ERROR":
+        os.environ["GRPC_VERBOSITY"] = "NONE"
     arguments = list(sys.argv[1:] if argv is None else argv)
     try:
         code = _run(arguments)

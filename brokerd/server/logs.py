@@ -13,6 +13,7 @@ import sys
 from datetime import UTC, datetime
 
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029]")
+_GRPC = "grpc._cython.cygrpc"
 _TEXT_TIME = "%Y-%m-%d %H:%M:%S"
 
 
@@ -21,6 +22,12 @@ def set_up_logging(*, level: str, log_format: str) -> None:
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(JsonFormatter() if log_format == "json" else TextFormatter())
     logging.basicConfig(level=level.upper(), handlers=[handler], force=True)
+    logging.getLogger(_GRPC).addFilter(is_no_strangers_fault)
+
+
+def is_no_strangers_fault(record: logging.LogRecord) -> bool:
+    """False for what gRPC says, with a traceback, of each header that is not UTF-8: anybody could fill the disk with it."""
+    return not str(record.msg).startswith("Invalid encoding on")
 
 
 class TextFormatter(logging.Formatter):

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from brokerd.server.method_names import accept_undecodable_names
-from brokerd.wire.methods import SERVICE
+from brokerd.wire.methods import SERVICE, UNARY
 from tests.fuzz.inputs import PREFACE, frame, headers_block
 from tests.support.daemon import DaemonProcess
 from tests.support.raw_client import RawClient
@@ -46,6 +46,24 @@ def test_a_name_that_is_not_utf8_is_a_method_that_does_not_exist(tmp_path: Path,
         with RawClient(daemon.address) as another:
             assert another.metadata("honest").topics[0].name == "honest"
         assert "Traceback" not in victim.log_text()
+        victim.channel.close()
+        assert daemon.terminate() == 0
+
+
+def test_headers_that_are_wrong_leave_nothing_in_the_log(tmp_path: Path) -> None:
+    with DaemonProcess(tmp_path / "data") as daemon:
+        victim = Victim(daemon)
+        victim.works()
+        good = headers_block(UNARY["GetServerInfo"].path)
+        for wrong in (
+            good.replace(b"content-type", b"con\x92ent-type"),
+            good.replace(b"trailers", b"tr\xffilers"),
+            good[:-1] + b"\xff",
+        ):
+            with socket.create_connection(("127.0.0.1", daemon.port), timeout=10) as connection:
+                connection.sendall(PREFACE + frame(4, 0, 0, b"") + frame(1, 4, 1, wrong) + frame(0, 1, 1, bytes(5)))
+                victim.works()
+        assert len(victim.log_text().splitlines()) == 1, victim.log_text()
         victim.channel.close()
         assert daemon.terminate() == 0
 
