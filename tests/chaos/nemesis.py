@@ -25,6 +25,7 @@ _STRACE_RULES = {
     "write-error": ("pwritev,pwritev2", "error=ENOSPC:when=1+3"),
     "read-error": ("pread64,preadv2", "error=EIO:when=1+2"),
 }
+SYSCALL_FAULTS = tuple(_STRACE_RULES)
 # Work must go on during these, not only after them.
 HARMLESS = ("fsync-slow", "write-error", "read-error")
 
@@ -47,7 +48,7 @@ class Nemesis:
         faults: dict[str, Callable[[], None]] = {"kill": self.kill, "restart": self.restart, "pause": self.pause}
         if self._proxy is not None:
             faults |= {"cut": self.cut, "drop-answers": self.drop_answers}
-        if _has_strace():
+        if has_strace():
             for name in _STRACE_RULES:
                 faults[name] = lambda name=name: self.inject(name)  # type: ignore[misc]
         return faults
@@ -113,5 +114,6 @@ class Nemesis:
         self._stopped.wait(seconds)
 
 
-def _has_strace() -> bool:
+def has_strace() -> bool:
+    """True if system calls can be made to fail."""
     return any((Path(directory) / "strace").exists() for directory in os.get_exec_path())

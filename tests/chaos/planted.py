@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
+from tests.chaos.nemesis import SYSCALL_FAULTS, has_strace
 from tests.chaos.run import run
 from tests.crash import powercut
 from tests.support.daemon import DaemonProcess
@@ -75,6 +76,14 @@ def _look(plan: Plan, seed: int, planted: Callable[..., DaemonProcess]) -> str:
     return ", ".join(f"{anomaly.kind} ({anomaly.count})" for anomaly in anomalies)
 
 
+def _why_not(plan: Plan) -> str:
+    if not plan.kinds:
+        return why_not()
+    if not has_strace() and not set(SYSCALL_FAULTS).isdisjoint(plan.kinds):
+        return "it takes strace, and there is none"
+    return ""
+
+
 def main() -> int:
     """Command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -85,7 +94,7 @@ def main() -> int:
     for plan in PLANS:
         if args.only not in (None, plan.bug):
             continue
-        reason = why_not() if not plan.kinds else ""
+        reason = _why_not(plan)
         found = look_for(plan, args.seed) if not reason else ""
         missed += not found
         sys.stdout.write(f"{plan.bug}: {found or reason or f'NOT FOUND in {_ATTEMPTS} runs'}\n")

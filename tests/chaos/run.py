@@ -21,7 +21,7 @@ from brokerd.config.client import ClientConfig
 from brokerd.config.settings import from_mapping
 from tests.chaos.checker import Anomaly, check
 from tests.chaos.history import Outcome, Poll
-from tests.chaos.nemesis import HARMLESS, Nemesis
+from tests.chaos.nemesis import HARMLESS, SYSCALL_FAULTS, Nemesis, has_strace
 from tests.chaos.workload import PAUSE_SECONDS, PROGRESS_SECONDS, Workload
 from tests.support.daemon import DaemonProcess
 from tests.support.proxy import Proxy
@@ -154,6 +154,9 @@ def main() -> int:
     parser.add_argument("--verbose", action="store_true")
     args = parser.parse_args()
     logging.basicConfig(level=logging.INFO if args.verbose else logging.CRITICAL, format="%(asctime)s %(name)s %(message)s")
+    if not has_strace() and not set(args.kinds.split(",") if args.kinds else SYSCALL_FAULTS).isdisjoint(SYSCALL_FAULTS):
+        sys.stderr.write(f"{', '.join(SYSCALL_FAULTS)} need strace, and there is none: install it, or ask for other kinds\n")
+        return 2
     started = time.monotonic()
     verdict = run(seconds=args.seconds, seed=args.seed, kinds=args.kinds.split(",") if args.kinds else None)
     sys.stdout.write(f"{verdict}\n           in {time.monotonic() - started:.0f} s\n")

@@ -29,6 +29,7 @@ from typing import NamedTuple
 
 from tests.crash.sweep_check import check
 from tests.crash.sweep_script import SETTINGS, Died, Expected, Script
+from tests.support import tracer
 from tests.support.raw_client import RawClient
 from tests.support.traced_daemon import Step, TracedDaemon
 
@@ -213,6 +214,10 @@ def main() -> int:
     parser.add_argument("--every", type=int, default=1, help="only every so manieth point")
     parser.add_argument("--minutes", type=float, default=90.0, help="stop, and fail, after so long")
     args = parser.parse_args()
+    reason = tracer.why_not()
+    if reason:
+        sys.stderr.write(f"{reason}\n")
+        return 2
     logging.basicConfig(level=logging.CRITICAL)  # recovery in this process has much to say
     started = time.monotonic()
     count = 0

@@ -16,6 +16,7 @@ import os
 import platform
 import signal
 import struct
+import subprocess
 import sys
 from typing import NamedTuple, TextIO
 
@@ -75,6 +76,15 @@ class Change(NamedTuple):
     arguments: tuple[int, ...]
 
 
+def why_not() -> str:
+    """Why nothing can be traced here; "" if it can."""
+    if sys.platform != "linux" or platform.machine() != "x86_64":
+        return f"the sweep knows the system calls of Linux on x86-64 only, not of {sys.platform} on {platform.machine()}"
+    trial = [sys.executable, __file__, "--directory", os.devnull, "--report", os.devnull, "--", "true"]
+    ended = subprocess.run(trial, capture_output=True, text=True, check=False)
+    return f"the sweep must trace the broker, and may not: {ended.stderr.strip()}" if ended.returncode else ""
+
+
 def main() -> int:
     """Command line; the exit code of the command, 128 and more if a signal ended it."""
     parser = argparse.ArgumentParser(description=__doc__)
@@ -84,8 +94,6 @@ def main() -> int:
     parser.add_argument("--torn-bytes", type=int, default=-1, help="-1 = nothing of the call is executed")
     parser.add_argument("command", nargs="+")
     args = parser.parse_args()
-    if platform.machine() != "x86_64":
-        raise SystemExit(f"tracing knows the system calls of x86-64 only, not of {platform.machine()}")
     _libc.prctl(_PR_SET_PDEATHSIG, ctypes.c_ulong(signal.SIGKILL))  # whoever started it may be killed too
     pid = _start(args.command)
     signal.signal(signal.SIGTERM, lambda number, _: os.kill(pid, number))
