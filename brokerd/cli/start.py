@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import contextlib
+import logging
 import os
 import signal
 import sys
@@ -17,7 +18,11 @@ from brokerd.server.logs import set_up_logging
 from brokerd.server.systemd import READY, STOPPING, notify
 
 if TYPE_CHECKING:
+    from brokerd.server.daemon import Daemon
+
     SubParsers = argparse._SubParsersAction[argparse.ArgumentParser]  # noqa: SLF001 - argparse has no public name for it
+
+logger = logging.getLogger(__name__)
 
 EXIT_OK = 0
 EXIT_FAILED = 1
@@ -25,6 +30,7 @@ EXIT_USAGE = 2
 
 _DESCRIPTION = """\
 Runs a broker in the foreground until SIGTERM or SIGINT (Ctrl-C), then finishes what is under way and exits with 0.
+SIGHUP has it read its certificates and its auth file again.
 Without any option it just works: data in ./brokerd-data, on 127.0.0.1:9192. Once it serves, it prints the line
 "brokerd ready on HOST:PORT" on standard output; messages go to standard error.
 """
@@ -98,7 +104,17 @@ async def _serve(config: BrokerConfig) -> None:
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, request_stop)
     daemon = Daemon(config)
+    reloads: set[asyncio.Task[None]] = set()
+
+    def request_reload() -> None:
+        task = loop.create_task(_reload(daemon))
+        reloads.add(task)
+        task.add_done_callback(reloads.discard)
+
+    # The default would end the process. Until it serves there is nothing to read again.
+    loop.add_signal_handler(signal.SIGHUP, lambda: None)
     await daemon.start()
+    loop.add_signal_handler(signal.SIGHUP, request_reload)
     with contextlib.suppress(OSError):  # nobody reads standard output any more: no reason to stop
         print(f"brokerd ready on {config.host}:{daemon.port}", flush=True)
     notify(READY)
@@ -112,6 +128,13 @@ async def _serve(config: BrokerConfig) -> None:
     stop.cancel()
     if has_failed:
         raise BrokerdError("gRPC ended its server; the log above says why")
+
+
+async def _reload(daemon: Daemon) -> None:
+    try:
+        await daemon.reload()
+    except BrokerdError as error:
+        logger.error("certificates and auth file stay as they were: %s", error.message)
 
 
 def _fail(error: BrokerdError, code: int) -> int:

@@ -60,6 +60,8 @@ class Daemon:
         self._service: BrokerService | None = None
         self._background: Background | None = None
         self._metrics: MetricsEndpoint | None = None
+        self._security: Security | None = None
+        self._callers: Callers | None = None
 
     @property
     def broker(self) -> Broker:
@@ -79,6 +81,25 @@ class Daemon:
         except BaseException:
             await self._release()
             raise
+
+    async def reload(self) -> None:
+        """Reads the certificates and the auth file again. New handshakes and calls go by them, and so do rights on streams that are
+        open; who the caller of such a stream is stays as it was. Raises ConfigError: all stays as it was then,
+        unless it is the port of the metrics that could not be opened again.
+        """
+        assert self._security is not None
+        assert self._callers is not None
+        newer = await asyncio.to_thread(load_security, self.config)
+        self._security.replace(newer)
+        self._callers.refresh()
+        if self._metrics is not None and newer.certificates is not None:
+            await self._metrics.listen_anew(newer.certificates.tls)
+        identities = newer.authenticator.identities
+        logger.info(
+            "read again: %s, %s",
+            "certificates" if newer.certificates is not None else "no certificates",
+            f"auth file with {len(identities.principals)} principals" if identities is not None else "no auth file",
+        )
 
     async def wait_until_ended(self) -> None:
         """Returns when gRPC serves no more, by stop() or by an error of its own: then the process has no reason to live."""
@@ -106,17 +127,18 @@ class Daemon:
         logger.info("stopped")
 
     async def _start(self) -> None:
-        security = load_security(self.config)
+        security = self._security = load_security(self.config)
         accept_undecodable_names()
         self._server = grpc.aio.server(options=server_arguments(self.config), interceptors=security.interceptors)
-        self.port = _bind(self._server, self.config.host, self.config.port, security.credentials)
+        credentials = security.certificates.credentials() if security.certificates is not None else None
+        self.port = _bind(self._server, self.config.host, self.config.port, credentials)
         files = self._files if self._files is not None else RealFiles(self.config.data_dir)
         logs = self._logs = LogManager(self.config, files, self._clock)
         report = await asyncio.to_thread(logs.open)
         logger.info("data directory %s %s", self.config.data_dir, _summary(report))
         self._broker = Broker(self.config, logs, self._clock)
         self._broker.port = self.port
-        callers = security.callers(self.config, logs.topics, self._clock, lambda: logs.free_producer_id)
+        callers = self._callers = security.callers(self.config, logs.topics, self._clock, lambda: logs.free_producer_id)
         self._service = BrokerService(self._broker, callers)
         self._server.add_generic_rpc_handlers((self._service.generic_handler(),))
         health_pb2_grpc.add_HealthServicer_to_server(self._health, self._server)
@@ -135,7 +157,8 @@ class Daemon:
             lambda: snapshot(broker, stream_count=self.open_stream_count, refused_count=callers.refused_count),
             security.authenticator,
         )
-        await endpoint.start(self.config.metrics_host, self.config.metrics_port, security.tls)
+        tls = security.certificates.tls if security.certificates is not None else None
+        await endpoint.start(self.config.metrics_host, self.config.metrics_port, tls)
         self.metrics_port = endpoint.port
 
     async def _release(self) -> None:

@@ -30,6 +30,7 @@ class MetricsEndpoint:
 
     def __init__(self, take: Callable[[], Snapshot], authenticator: Authenticator) -> None:
         self.port = 0  # the one really bound, from start() on
+        self._host = ""
         self._take = take
         self._authenticator = authenticator
         self._server: asyncio.Server | None = None
@@ -43,14 +44,24 @@ class MetricsEndpoint:
             raise ConfigError(
                 "metrics.port is set, but prometheus-client is not installed: pip install prometheus-client"
             ) from None
+        self._host = host
+        await self._listen(port, tls)
+        logger.info("metrics on http%s://%s:%d/metrics", "s" if tls else "", host, self.port)
+
+    async def listen_anew(self, tls: ssl.SSLContext) -> None:
+        """Closes the port and opens it with other certificates. Raises ConfigError."""
+        if self._server is not None:
+            self._server.close()
+        await self._listen(self.port, tls)
+
+    async def _listen(self, port: int, tls: ssl.SSLContext | None) -> None:
         try:
             self._server = await asyncio.start_server(
-                self._serve, host.strip("[]"), port, ssl=tls, limit=_HEAD_MAX_BYTES, start_serving=True
+                self._serve, self._host.strip("[]"), port, ssl=tls, limit=_HEAD_MAX_BYTES, start_serving=True
             )
         except OSError as error:
-            raise ConfigError(f"can not listen on metrics.host = {host}, metrics.port = {port}: {error.strerror}") from None
+            raise ConfigError(f"can not listen on metrics.host = {self._host}, metrics.port = {port}: {error.strerror}") from None
         self.port = self._server.sockets[0].getsockname()[1]
-        logger.info("metrics on http%s://%s:%d/metrics", "s" if tls else "", host, self.port)
 
     async def stop(self) -> None:
         """Ends it, and what is being served."""

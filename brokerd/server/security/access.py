@@ -12,7 +12,7 @@ from typing import Protocol
 from brokerd.errors import TopicAuthorizationFailedError, UnknownTopicIdError, WireError
 from brokerd.log.topic_store import Topic
 from brokerd.server.security.auth_file import Principal
-from brokerd.server.security.permissions import Right
+from brokerd.server.security.permissions import Permissions, Right
 from brokerd.server.security.producer_owners import ProducerOwners
 
 _REMEMBERED_MAX = 100_000  # ids of deleted topics stay until then
@@ -37,12 +37,16 @@ class Access:
     def __init__(self, principal: Principal, topics: Topics, owners: ProducerOwners | None = None) -> None:
         """Without `owners` everybody may write with any producer id."""
         self.principal = principal.name
+        self._topics = topics
         self._owners = owners
         # What is to be called with the producer id of each batch, if anything.
         self.check_producer: Callable[[int], None] | None = None if owners is None else self._require_producer
-        self._permissions = principal.permissions
-        self._is_unlimited = principal.permissions.is_unlimited
-        self._topics = topics
+        self.replace(principal.permissions)
+
+    def replace(self, permissions: Permissions) -> None:
+        """Other permissions than before, for streams that are open too."""
+        self._permissions = permissions
+        self._is_unlimited = permissions.is_unlimited
         self._granted: dict[Right, set[bytes]] = {right: set() for right in Right}
 
     def exists(self, name: str) -> bool:

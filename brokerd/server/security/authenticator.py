@@ -40,6 +40,16 @@ class Authenticator:
         """True if everybody may do everything."""
         return self._identities is None and not self._needs_certificate
 
+    @property
+    def identities(self) -> Identities | None:
+        """Who there is; None = no auth file."""
+        return self._identities
+
+    def replace(self, identities: Identities | None) -> None:
+        """What the auth file says now. There is one still, or still none."""
+        assert (identities is None) == (self._identities is None)
+        self._identities = identities
+
     def principal(
         self, metadata: Iterable[tuple[str, str | bytes]], peer: Mapping[str, Iterable[bytes]] | None = None
     ) -> Principal:

@@ -13,6 +13,7 @@ from brokerd.server.security.access import Access, Topics
 from brokerd.server.security.auth_file import Principal
 from brokerd.server.security.authenticator import Authenticator, UnauthenticatedError
 from brokerd.server.security.guard import Guard
+from brokerd.server.security.permissions import NOTHING
 from brokerd.server.security.producer_owners import ProducerOwners
 from brokerd.server.security.rules import RULES
 
@@ -60,6 +61,15 @@ class Callers:
             self._count_refused(context.peer())
             raise
         return self._access_of(principal)
+
+    def refresh(self) -> None:
+        """The authenticator has other identities: who is gone from them may do nothing any more."""
+        identities = self._authenticator.identities
+        if identities is None:
+            return
+        for name, access in self._accesses.items():
+            principal = identities.principals.get(name)
+            access.replace(NOTHING if principal is None else principal.permissions)
 
     async def call(
         self,

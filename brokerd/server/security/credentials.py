@@ -1,4 +1,4 @@
-"""The broker's certificates: read and checked once, in the forms that gRPC and the metrics endpoint take.
+"""The broker's certificates: read and checked at the start and at each reload, in the forms that gRPC and the metrics take.
 
 gRPC finds a bad file only when the first client knocks, and then says little; here a start fails with a sentence.
 """
@@ -6,6 +6,8 @@ gRPC finds a bad file only when the first client knocks, and then says little; h
 from __future__ import annotations
 
 import ssl
+import threading
+from typing import Any
 
 import grpc
 
@@ -13,14 +15,33 @@ from brokerd.config.listeners import Listener
 from brokerd.errors import ConfigError
 
 
-def server_credentials(listener: Listener) -> grpc.ServerCredentials:
-    """What gRPC needs to speak TLS, version 1.2 or newer. Raises ConfigError naming the setting and the file."""
-    tls_context(listener)
-    pair = (_read("ssl.key.file", listener.key_file), _read("ssl.certificate.file", listener.certificate_file))
-    if listener.client_auth == "required":
-        authorities = _read("ssl.client.ca.file", listener.client_ca_file)
-        return grpc.ssl_server_credentials([pair], root_certificates=authorities, require_client_auth=True)
-    return grpc.ssl_server_credentials([pair])
+class Certificates:
+    """What gRPC needs to speak TLS, version 1.2 or newer. It asks at each handshake, in a thread of its own."""
+
+    def __init__(self, listener: Listener) -> None:
+        """Reads the files. Raises ConfigError naming the setting and the file."""
+        self.tls = tls_context(listener)
+        self._needs_client = listener.client_auth == "required"
+        pair = (_read("ssl.key.file", listener.key_file), _read("ssl.certificate.file", listener.certificate_file))
+        authorities = _read("ssl.client.ca.file", listener.client_ca_file) if self._needs_client else None
+        self._current = grpc.ssl_server_certificate_configuration([pair], root_certificates=authorities)
+        self._lock = threading.Lock()
+        self._next: Any = None
+
+    def credentials(self) -> grpc.ServerCredentials:
+        """For one listening address."""
+        return grpc.dynamic_ssl_server_credentials(self._current, self._take_next, require_client_authentication=self._needs_client)
+
+    def replace(self, newer: Certificates) -> None:
+        """From the next handshake on these are shown and asked for; connections that are open stay."""
+        with self._lock:
+            self._next = newer._current
+
+    def _take_next(self) -> Any:
+        """What is to be used from now on, None = as before: gRPC would build everything anew for each connection."""
+        with self._lock:
+            newer, self._next = self._next, None
+        return newer
 
 
 def tls_context(listener: Listener) -> ssl.SSLContext:

@@ -76,3 +76,4 @@ class Permissions:
 
 
 UNLIMITED = Permissions(dict.fromkeys(Right, ("*",)))
+NOTHING = Permissions({})

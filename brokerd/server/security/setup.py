@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import ssl
 from collections.abc import Callable
 from typing import NamedTuple
-
-import grpc
 
 from brokerd.clock import Clock
 from brokerd.config.broker import BrokerConfig, listener_of
@@ -15,18 +12,23 @@ from brokerd.server.security.access import Topics
 from brokerd.server.security.auth_file import load_auth_file
 from brokerd.server.security.authenticator import Authenticator
 from brokerd.server.security.callers import Callers
-from brokerd.server.security.credentials import server_credentials, tls_context
+from brokerd.server.security.credentials import Certificates
 from brokerd.server.security.gate import Gate
 from brokerd.server.security.guard import Guard
 
 
 class Security(NamedTuple):
-    """`credentials` None: plaintext."""
+    """`certificates` None: plaintext."""
 
     authenticator: Authenticator
-    credentials: grpc.ServerCredentials | None
-    tls: ssl.SSLContext | None  # the same for what is not gRPC
+    certificates: Certificates | None
     interceptors: tuple[Gate, ...]  # none where everybody may do everything
+
+    def replace(self, newer: Security) -> None:
+        """Takes over what `newer` has read; objects that gRPC and others hold stay the same."""
+        self.authenticator.replace(newer.authenticator.identities)
+        if self.certificates is not None and newer.certificates is not None:
+            self.certificates.replace(newer.certificates)
 
     def callers(self, config: BrokerConfig, topics: Topics, clock: Clock, free_producer_id: Callable[[], int]) -> Callers:
         """Who calls this broker; once its topics are known. `free_producer_id`: see ProducerOwners."""
@@ -44,7 +46,6 @@ def load_security(config: BrokerConfig) -> Security:
     authenticator = Authenticator(identities, needs_certificate=needs_certificate)
     return Security(
         authenticator,
-        server_credentials(listener) if listener.is_tls else None,
-        tls_context(listener) if listener.is_tls else None,
+        Certificates(listener) if listener.is_tls else None,
         () if authenticator.is_open else (Gate(authenticator, needs_certificate=needs_certificate),),
     )

@@ -32,6 +32,14 @@ class _Bearer(grpc.UnaryUnaryClientInterceptor, grpc.StreamStreamClientIntercept
         return continuation(details_with(details, self._metadata), request_iterator)
 
 
+def with_token(address: str, token: str | None) -> RawClient:
+    """A client that shows a token; None = none."""
+    client = RawClient(address)
+    if token is not None:
+        client.channel = grpc.intercept_channel(client.channel, _Bearer(token))
+    return client
+
+
 def details_with(details: Any, metadata: tuple[tuple[str, str], ...]) -> Any:
     """The details of a call with other metadata."""
     changed = grpc.ClientCallDetails()
@@ -61,9 +69,7 @@ def client_as(guarded: RunningDaemon) -> Iterator[ClientAs]:
 
     def client(token: str | None) -> RawClient:
         if token not in clients:
-            clients[token] = RawClient(guarded.address)
-            if token is not None:
-                clients[token].channel = grpc.intercept_channel(clients[token].channel, _Bearer(token))
+            clients[token] = with_token(guarded.address, token)
         return clients[token]
 
     yield client

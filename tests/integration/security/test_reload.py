@@ -1,0 +1,194 @@
+"""Certificates and the auth file are read again without a restart: new calls and handshakes go by them, and a broken
+file changes nothing."""
+
+from __future__ import annotations
+
+import shutil
+import signal
+import ssl
+import urllib.request
+from pathlib import Path
+from typing import Any
+
+import grpc
+import pytest
+
+from brokerd.client.blocking import BlockingClient
+from brokerd.config.client import ClientConfig
+from brokerd.config.settings import from_mapping
+from brokerd.config.tokens import hash_token
+from brokerd.errors import AuthenticationError, BrokerdError, ConfigError, ErrorCode
+from brokerd.ids import TopicIdPartition
+from brokerd.wire.v1 import metadata_pb2
+from tests.integration.security.conftest import with_token
+from tests.support.certificates import Authority, Issued
+from tests.support.daemon import DaemonProcess, RunningDaemon, running_daemon
+from tests.support.files import MemoryFiles
+from tests.support.identities import AUTH_FILE, TOKENS
+from tests.support.raw_client import RawClient, values_batch
+from tests.support.wait import wait_until
+
+LATE_TOKEN = "late-Zx8cVb2nMq7wEr4tYu1iOp0aSd6fGh3j"  # nobody's, until it is in the file
+LATE = f'\n[principals.late]\ntokens = ["{hash_token(LATE_TOKEN)}"]\nwrite = ["events-*"]\n'
+DENIED = int(ErrorCode.TOPIC_AUTHORIZATION_FAILED)
+PATIENCE_MS = 1_500
+
+
+def status(client: RawClient) -> grpc.StatusCode:
+    """How a call of this client ends."""
+    try:
+        client.call("GetServerInfo", metadata_pb2.GetServerInfoRequest())
+    except grpc.RpcError as error:
+        code: grpc.StatusCode = error.code()
+        return code
+    return grpc.StatusCode.OK
+
+
+def error_of(client_stream: object, tp: TopicIdPartition) -> int:
+    """What a produce stream answers to one batch."""
+    return int(client_stream.produce(tp, values_batch(tp)).error.code)  # type: ignore[attr-defined]
+
+
+def test_principals_come_go_and_change_without_a_restart(tmp_path: Path) -> None:
+    auth_file = tmp_path / "auth.toml"
+    auth_file.write_text(AUTH_FILE)
+    with (
+        running_daemon(tmp_path / "data", files=MemoryFiles(), auth_file=str(auth_file)) as running,
+        with_token(running.address, TOKENS["boss"]) as boss,
+        with_token(running.address, TOKENS["writer"]) as writer,
+        with_token(running.address, LATE_TOKEN) as late,
+    ):
+        (tp,) = boss.create_topic("events-1")
+        (clicks,) = boss.create_topic("clicks")
+        stream, of_boss = writer.producer(), boss.producer()
+        assert error_of(stream, tp) == 0
+        assert error_of(of_boss, clicks) == 0
+        assert status(late) is grpc.StatusCode.UNAUTHENTICATED
+
+        auth_file.write_text(AUTH_FILE.replace('write = ["events-*"]', 'write = ["clicks"]') + LATE)
+        running.run(running.daemon.reload())
+        assert status(late) is grpc.StatusCode.OK
+        assert error_of(late.producer(), tp) == 0
+        assert error_of(stream, tp) != 0, "a right that is gone is gone for streams that are open"
+        assert error_of(stream, clicks) == 0
+        assert error_of(of_boss, clicks) == 0
+
+        auth_file.write_text(AUTH_FILE.partition("[principals.writer]")[0] + LATE)
+        running.run(running.daemon.reload())
+        assert status(writer) is grpc.StatusCode.UNAUTHENTICATED
+        assert error_of(stream, clicks) != 0, "one that is not in the file any more may do nothing"
+
+        auth_file.write_text("[principals.late]\ntokens = 1")
+        with pytest.raises(ConfigError, match="late"):
+            running.run(running.daemon.reload())
+        assert status(late) is grpc.StatusCode.OK
+
+
+class Installed:
+    """The files that a broker was told to use, and what is put in their place."""
+
+    def __init__(self, directory: Path, issued: Issued) -> None:
+        self.now = Issued(str(directory / "now.pem"), str(directory / "now.key"))
+        self.put(issued)
+
+    def put(self, issued: Issued) -> None:
+        """Installs other certificates."""
+        shutil.copy(issued.certificate_file, self.now.certificate_file)
+        shutil.copy(issued.key_file, self.now.key_file)
+
+
+def trusts(running: RunningDaemon, ca_file: str, client: Issued | None = None) -> bool:
+    """True if a new client that trusts this authority is served."""
+    given = {"bootstrap.servers": running.address, "security.protocol": "SSL", "ssl.ca.file": ca_file}
+    if client is not None:
+        given |= {"ssl.certificate.file": client.certificate_file, "ssl.key.file": client.key_file}
+    settings = from_mapping(ClientConfig, {**given, "default.api.timeout.ms": PATIENCE_MS})
+    with BlockingClient(settings) as blocking:
+        try:
+            blocking.server_info()
+        except AuthenticationError:
+            return False
+        except BrokerdError:
+            assert client is not None, "only a client's certificate may be refused without a word"
+            return False
+    return True
+
+
+def metrics_trust(running: RunningDaemon, ca_file: str) -> bool:
+    """The same for the metrics."""
+    context = ssl.create_default_context(cafile=ca_file)
+    try:
+        with urllib.request.urlopen(f"https://127.0.0.1:{running.daemon.metrics_port}/metrics", context=context) as answer:
+            return bool(answer.status == 200)
+    except OSError:
+        return False
+
+
+def test_a_new_certificate_is_shown_to_new_connections(tmp_path: Path) -> None:
+    old, new = Authority(tmp_path), Authority(tmp_path, "new authority")
+    installed = Installed(tmp_path, old.issue("broker", "127.0.0.1"))
+    files: dict[str, Any] = {"ssl_certificate_file": installed.now.certificate_file, "ssl_key_file": installed.now.key_file}
+    with running_daemon(tmp_path / "data", files=MemoryFiles(), metrics_port=0, **files) as running:
+        credentials = grpc.ssl_channel_credentials(Path(old.ca_file).read_bytes())
+        with RawClient(running.address) as client:
+            client.channel = grpc.secure_channel(running.address, credentials)
+            assert status(client) is grpc.StatusCode.OK
+            assert trusts(running, old.ca_file)
+            assert not trusts(running, new.ca_file)
+
+            Path(installed.now.key_file).write_text("no key")
+            with pytest.raises(ConfigError, match=r"ssl\.key\.file"):
+                running.run(running.daemon.reload())
+            assert trusts(running, old.ca_file)
+
+            installed.put(new.issue("broker2", "127.0.0.1"))
+            assert trusts(running, old.ca_file), "not before it is told"
+            running.run(running.daemon.reload())
+            assert trusts(running, new.ca_file)
+            assert not trusts(running, old.ca_file)
+            assert metrics_trust(running, new.ca_file)
+            assert not metrics_trust(running, old.ca_file)
+            assert status(client) is grpc.StatusCode.OK, "a connection that is open stays"
+
+
+def test_another_authority_for_clients_is_asked_of_new_connections(tmp_path: Path) -> None:
+    authority, new = Authority(tmp_path), Authority(tmp_path, "new authority")
+    broker = authority.issue("broker", "127.0.0.1")
+    before, after = authority.issue("before", "before.example"), new.issue("after", "after.example")
+    ca_file = tmp_path / "clients.pem"
+    shutil.copy(authority.ca_file, ca_file)
+    with running_daemon(
+        tmp_path / "data",
+        files=MemoryFiles(),
+        ssl_certificate_file=broker.certificate_file,
+        ssl_key_file=broker.key_file,
+        ssl_client_auth="required",
+        ssl_client_ca_file=str(ca_file),
+    ) as running:
+        assert trusts(running, authority.ca_file, before)
+        assert not trusts(running, authority.ca_file, after)
+        shutil.copy(new.ca_file, ca_file)
+        running.run(running.daemon.reload())
+        assert trusts(running, authority.ca_file, after)
+        assert not trusts(running, authority.ca_file, before)
+
+
+def test_sighup_has_the_process_read_again(tmp_path: Path) -> None:
+    auth_file = tmp_path / "auth.toml"
+    auth_file.write_text(AUTH_FILE)
+    with (
+        DaemonProcess(tmp_path / "data", settings={"auth.file": auth_file}) as daemon,
+        with_token(daemon.address, LATE_TOKEN) as late,
+    ):
+
+        def tell(text: str) -> None:
+            daemon.process.send_signal(signal.SIGHUP)
+            wait_until(lambda: text in daemon.stderr_path.read_text())
+
+        assert status(late) is grpc.StatusCode.UNAUTHENTICATED
+        auth_file.write_text("[principals")
+        tell("certificates and auth file stay as they were: auth.file")
+        auth_file.write_text(AUTH_FILE + LATE)
+        tell("read again: no certificates, auth file with 5 principals")
+        assert status(late) is grpc.StatusCode.OK
+        assert daemon.terminate() == 0
