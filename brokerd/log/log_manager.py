@@ -318,11 +318,6 @@ class LogManager:
         self._add_partitions(grown, range(topic.partition_count, total))
         return grown
 
-    @property
-    def free_producer_id(self) -> int:
-        """The lowest producer id that nobody has been given."""
-        return self._producer_ids.next_id
-
     def alter_topic(self, name: str, set_configs: Mapping[str, str], unset: Iterable[str]) -> Topic:
         """Changes settings of a topic, durably on return. Raises InvalidConfigError, UnknownTopicOrPartitionError, StorageError."""
         topic = self.topics.by_name(name)
@@ -389,6 +384,11 @@ class LogManager:
     def dirty_bytes(self) -> int:
         """Bytes of all logs that are appended and not yet flushed."""
         return self._resources.dirty_bytes if self._resources is not None else 0
+
+    @property
+    def free_producer_id(self) -> int:
+        """The lowest producer id that nobody has been given."""
+        return self._producer_ids.next_id
 
     def next_producer_id(self) -> int:
         """A producer id that was never given before. Raises StorageError."""

@@ -112,12 +112,12 @@ class ProducerIds:
         self._next = 0
         self._limit = 0
 
-    def open(self) -> None:
     @property
     def next_id(self) -> int:
         """The lowest id that nobody has been given."""
         return self._next
 
+    def open(self) -> None:
         """Begins at the next unused block. Raises DataDirectoryError."""
         try:
             self._next = self._limit = int(read_json(self._files, PRODUCER_IDS, PRODUCER_IDS_KIND, FORMAT_VERSION)["next_block"])
