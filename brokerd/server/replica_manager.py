@@ -105,9 +105,7 @@ class ReplicaManager:
             _check_leader_epoch(replica.log, current_leader_epoch)
         return replica
 
-    def append(
-        self, replica: Replica, data: pa.Buffer, *, check_producer: Callable[[int], None] | None = None
-    ) -> LogAppendInfo:
+    def append(self, replica: Replica, data: pa.Buffer, *, check_producer: Callable[[int], None] | None = None) -> LogAppendInfo:
         """Checks a client's batch and appends it; the flush is under way on return, not done. `check_producer` is called with its
         producer id, if it has one, and raises if the client may not use that.
 
