@@ -9,6 +9,7 @@ import os
 from pathlib import Path
 from typing import Any
 
+import grpc
 import pyarrow as pa
 
 from brokerd.errors import DataDirectoryError
@@ -20,12 +21,14 @@ from tests.crash.sweep_script import SETTINGS, TOPIC, Expected, PartitionHistory
 from tests.support.daemon import running_daemon
 from tests.support.raw_client import RawClient, RawProducer
 
+_CONNECTS = 3
+
 
 def check(data_dir: Path, expected: Expected) -> None:
     """Recovers, and looks at everything."""
     _check_before(data_dir, expected)
     settings: dict[str, Any] = {name.replace(".", "_"): value for name, value in SETTINGS.items()}
-    with running_daemon(data_dir, **settings) as running, RawClient(running.address) as client:
+    with running_daemon(data_dir, **settings) as running, _connected(running.address) as client:
         _check_topics(client, expected)
         producer = client.producer()
         if TOPIC in expected.topics:
@@ -40,6 +43,19 @@ def check(data_dir: Path, expected: Expected) -> None:
         assert given not in expected.given_ids, f"producer id {given} was given twice"
     findings = check_data_dir(str(data_dir))
     assert not findings, f"after a clean stop the doctor says {findings}"
+
+
+def _connected(address: str) -> RawClient:
+    """A client that has been answered once. Where many processes share few cores, a first connection may take too long."""
+    for _ in range(_CONNECTS):
+        client = RawClient(address)
+        try:
+            client.call("GetServerInfo", metadata_pb2.GetServerInfoRequest())
+        except grpc.RpcError:
+            client.channel.close()
+        else:
+            return client
+    raise AssertionError(f"the broker does not answer, {_CONNECTS} times")
 
 
 def _check_before(data_dir: Path, expected: Expected) -> None:
