@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Mapping
 
 from brokerd.config.client import ProducerConfig, check_producer, producer_config
@@ -22,13 +23,22 @@ def config_of(config: Mapping[str, object] | ProducerConfig | None, settings: Ma
     return producer_config({**(config or {}), **given})
 
 
-def to_bytes(data: object, name: str) -> bytes:
+def to_bytes(data: object, name: str) -> bytes | None:
     """Bytes as they are, text as UTF-8. Raises TypeError naming the argument."""
+    if data is None or type(data) is bytes:
+        return data
     if isinstance(data, str):
         return data.encode()
     if isinstance(data, (bytes, bytearray, memoryview)):
         return bytes(data)
     raise TypeError(f"{name} must be bytes, text or None, not {type(data).__name__}: serialize it first")
+
+
+def checked_timestamp(timestamp_ms: int) -> int:
+    """A time in ms that a record can carry. Raises ValueError, TypeError."""
+    if not 0 <= (timestamp_ms := operator.index(timestamp_ms)) <= TIMESTAMP_MS_MAX:
+        raise ValueError(f"timestamp {timestamp_ms} is out of range: milliseconds since 1970-01-01 UTC")
+    return timestamp_ms
 
 
 def checked_headers(headers: Headers | Mapping[str, bytes]) -> tuple[Headers, int]:

@@ -109,6 +109,11 @@ class ProducerCore:
         """Requests without an answer, over all nodes."""
         return sum(len(connection.in_flight) for connection in self.connections.values())
 
+    @property
+    def has_work(self) -> bool:
+        """False if a step would do nothing now, nor earlier than the last one said: no batch is incomplete."""
+        return self.accumulator.has_incomplete or bool(self._closing)
+
     def _step_metadata(self, actions: list[Action], now_ms: int) -> int:
         due_ms = self.topics.due_ms(now_ms, is_busy=self.accumulator.has_incomplete)
         if due_ms is None:

@@ -32,10 +32,10 @@ class EncodedBatch(NamedTuple):
 def encode_pieces(pieces: Sequence[Piece], compression: str) -> EncodedBatch:
     """All records of a batch, in order, as one payload. Records without a timestamp get their piece's."""
     batches = [piece.data for piece in pieces]
-    key, value = (pa.concat_arrays([batch.column(i) for batch in batches]) for i in (0, 1))
-    timestamp = pa.concat_arrays([_timestamps(piece) for piece in pieces])
+    key, value = (_joined([batch.column(i) for batch in batches]) for i in (0, 1))
+    timestamp = _joined([_timestamps(piece) for piece in pieces])
     if any("headers" in batch.schema.names for batch in batches):
-        headers = pa.concat_arrays([_headers(batch) for batch in batches])
+        headers = _joined([_headers(batch) for batch in batches])
     else:
         headers = null_headers(len(value))
     arrow_batch = pa.RecordBatch.from_arrays([key, value, headers, timestamp], schema=KEY_VALUE_SCHEMA)
@@ -59,6 +59,10 @@ def encode_batch_header(batch: ProducerBatch, tp: TopicIdPartition) -> bytes:
         base_sequence=batch.base_sequence,
     )
     return encode_header(header, crc_seed(tp))
+
+
+def _joined(arrays: list[pa.Array]) -> pa.Array:
+    return arrays[0] if len(arrays) == 1 else pa.concat_arrays(arrays)
 
 
 def _timestamps(piece: Piece) -> pa.Array:

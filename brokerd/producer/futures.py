@@ -83,7 +83,7 @@ class ProducerCondition(threading.Condition):
 class Placement:
     """Where the rows of one append are: known at once for send_batch, once the column is made for `send`."""
 
-    __slots__ = ("_inverse", "condition", "is_placed", "listeners", "order", "segments", "timestamps", "topic")
+    __slots__ = ("_inverse", "condition", "is_placed", "listeners", "order", "segments", "sent_ns", "timestamps", "topic")
 
     def __init__(self, topic: str, condition: ProducerCondition) -> None:
         self.topic = topic
@@ -91,7 +91,8 @@ class Placement:
         self.is_placed = False
         self.segments: list[Segment] = []  # by first_row
         self.order: npt.NDArray[np.intp] | None = None
-        self.timestamps: list[int] = []
+        self.sent_ns: list[int] = []  # when each row was sent
+        self.timestamps: dict[int, int] = {}  # ms, of the rows that brought one
         self.listeners: list[Callable[[], None]] = []
         self._inverse: npt.NDArray[np.intp] | None = None
 
@@ -220,7 +221,10 @@ class RecordFuture(ProduceFuture[RecordMetadata]):
     def _value(self) -> RecordMetadata:
         batch, position = self._locate()
         offset = batch.base_offset if batch.base_offset == NO_OFFSET else batch.base_offset + position
-        return RecordMetadata(batch.tp.topic, batch.tp.partition, offset, self._placement.timestamps[self._row])
+        timestamp = self._placement.timestamps.get(self._row)
+        if timestamp is None:
+            timestamp = self._placement.sent_ns[self._row] // 1_000_000
+        return RecordMetadata(batch.tp.topic, batch.tp.partition, offset, timestamp)
 
 
 class BatchFuture(ProduceFuture[ProducedBatch]):

@@ -23,12 +23,13 @@ class BufferPool:
     An empty buffer admits any single batch, so that one larger than the whole buffer is not stuck for ever.
     """
 
-    __slots__ = ("_waiters", "total_bytes", "used_bytes")
+    __slots__ = ("_is_granted", "_waiters", "total_bytes", "used_bytes")
 
     def __init__(self, total_bytes: int) -> None:
         self.total_bytes = total_bytes
         self.used_bytes = 0
         self._waiters: deque[Waiter] = deque()
+        self._is_granted = False
 
     @property
     def available_bytes(self) -> int:
@@ -39,6 +40,12 @@ class BufferPool:
     def is_exhausted(self) -> bool:
         """True while somebody waits for room."""
         return bool(self._waiters)
+
+    def take_is_granted(self) -> bool:
+        """True if some waiter was granted room since this was last asked."""
+        is_granted = self._is_granted
+        self._is_granted = False
+        return is_granted
 
     def try_allocate(self, size_bytes: int) -> bool:
         """Takes the bytes if they fit and nobody has waited longer."""
@@ -78,6 +85,7 @@ class BufferPool:
             waiter = self._waiters.popleft()
             self.used_bytes += waiter.size_bytes
             waiter.is_granted = True
+            self._is_granted = True
 
     def _fits(self, size_bytes: int) -> bool:
         return self.used_bytes == 0 or self.used_bytes + size_bytes <= self.total_bytes

@@ -38,7 +38,7 @@ from brokerd.producer.futures import FORKED, BatchFuture, Placement, ProducerCon
 from brokerd.producer.metrics import ProducerMetrics
 from brokerd.producer.outcomes import DeliveredTotals
 from brokerd.producer.partitioner import Int32s
-from brokerd.producer.producer_batch import ProducerBatch
+from brokerd.producer.producer_batch import Piece, ProducerBatch
 from brokerd.producer.row_partitioner import RowPartitioner
 from brokerd.producer.sender import Sender, TransportFactory
 from brokerd.producer.splitting import split_rows
@@ -66,7 +66,7 @@ class Producer:
     ) -> None:
         self.config = arguments.config_of(config, settings)
         self._clock: Clock = clock if clock is not None else SystemClock()
-        self._wall_ms = self._clock.wall_ms
+        self._wall_ns = self._clock.wall_ns
         self._rng = random.Random(os.urandom(16))  # noqa: S311 (jitter and sticky partitions)
         self._lock = threading.Lock()
         self._changed = ProducerCondition(self._lock)  # something ended, memory was freed, metadata came
@@ -112,18 +112,18 @@ class Producer:
         BrokerUnreachableError, BufferExhaustedError. MessageTooLargeError for a record beyond max.request.size;
         ProducerClosedError after close or a final failure; ValueError and TypeError for what can not be sent.
         """
-        if type(value) is not bytes and value is not None:
+        # What follows is paid for every record, so it is ordered and written for speed: the usual case first, nothing twice.
+        if type(value) is bytes and type(key) is bytes:
+            size = len(value) + len(key) + RECORD_OVERHEAD_BYTES
+        else:
             value = arguments.to_bytes(value, "value")
-        if type(key) is not bytes and key is not None:
             key = arguments.to_bytes(key, "key")
-        size = (len(value) if value else 0) + (len(key) if key else 0) + RECORD_OVERHEAD_BYTES
+            size = len(value or b"") + len(key or b"") + RECORD_OVERHEAD_BYTES
         if headers is not None:
             headers, headers_size = arguments.checked_headers(headers)
             size += headers_size
-        if timestamp is None:
-            timestamp = self._wall_ms()
-        elif not 0 <= (timestamp := operator.index(timestamp)) <= arguments.TIMESTAMP_MS_MAX:
-            raise ValueError(f"timestamp {timestamp} is out of range: milliseconds since 1970-01-01 UTC")
+        if timestamp is not None:
+            timestamp = arguments.checked_timestamp(timestamp)
         if partition is not None:
             partition = operator.index(partition)
         with self._lock:
@@ -139,7 +139,9 @@ class Producer:
                 if len(keys) < row:
                     keys.extend([None] * (row - len(keys)))
                 keys.append(key)
-            chunk.timestamps.append(timestamp)
+            chunk.sent_ns.append(self._wall_ns())
+            if timestamp is not None:
+                chunk.timestamps[row] = timestamp
             if headers:
                 chunk.headers[row] = headers
             if partition is not None:
@@ -179,7 +181,7 @@ class Producer:
             count = len(self._view(topic).leaders)
             keyless = self._partitioning.keyless_rows(topic, rows, wanted, count)
         chosen = self._partitioning.choose(rows, wanted, keyless, count)
-        timestamp_ms = self._wall_ms()
+        timestamp_ms = self._clock.wall_ms()
         batch_size = self._core.accumulator.batch_size_of(topic)
         pieces = columns.split(rows, chosen, count, batch_size=batch_size, timestamp_ms=timestamp_ms).pieces
         size = sum(part.piece.size_bytes for part in pieces)
@@ -255,6 +257,9 @@ class Producer:
         rows = chunk.to_arrow()
         view = self._core.topics.view(topic)
         count = chunk.partition_count if view is None else len(view.leaders)
+        if rows.num_rows == 1:
+            partition = self._partitioning.choose_one(topic, rows, chunk.partitions.get(0), chunk.used_bytes, count)
+            return columns.SplitRows([columns.PartitionPiece(partition, Piece(rows, 1, chunk.used_bytes, 0), 0)], None)
         wanted = None
         if chunk.partitions:
             wanted = np.full(rows.num_rows, -1, np.int32)
@@ -360,7 +365,8 @@ class Producer:
 
     def _release(self, size: int) -> None:
         self._core.pool.release(size)
-        self._changed.notify_all()
+        if self._core.pool.take_is_granted():
+            self._changed.notify_all()
 
     # --- waiting for all
 

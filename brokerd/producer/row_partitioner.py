@@ -27,17 +27,30 @@ class RowPartitioner:
         keyless = len(key) if self._config.partitioner_ignore_keys else key.null_count
         if keyless == 0 or (wanted is not None and not (wanted < 0).any()):
             return None
+        return self._sticky_of(topic).assign(keyless, rows.nbytes // rows.num_rows + columns.ROW_OVERHEAD_BYTES, count)
+
+    def choose_one(self, topic: str, row: pa.RecordBatch, wanted: int | None, size_bytes: int, count: int) -> int:
+        """Both steps, for a single row, without the price of columns. Raises as `choose`."""
+        if wanted is not None:
+            if not 0 <= wanted < count:
+                raise _no_partition(wanted, count)
+            return wanted
+        key = row.column(0)
+        if self._config.partitioner_ignore_keys or key.null_count:
+            return self._sticky_of(topic).assign_one(size_bytes, count)
+        return int(partition_for_keys(key, count)[0]) if count > 1 else 0
+
+    def _sticky_of(self, topic: str) -> StickyPartitioner:
         sticky = self._sticky.get(topic)
         if sticky is None:
             sticky = self._sticky[topic] = StickyPartitioner(self._config.batch_size, self._rng)
-        return sticky.assign(keyless, rows.nbytes // rows.num_rows + columns.ROW_OVERHEAD_BYTES, count)
+        return sticky
 
     def choose(self, rows: pa.RecordBatch, wanted: Int32s | None, keyless: Int32s | None, count: int) -> Int32s:
         """The partition of every row. Raises ValueError for one that the topic does not have."""
         if wanted is not None:
             if wanted.max() >= count or wanted.min() < -1:
-                worst = int(wanted.max() if wanted.max() >= count else wanted.min())
-                raise ValueError(f"partition {worst} does not exist: the topic has partitions 0 to {count - 1}")
+                raise _no_partition(int(wanted.max() if wanted.max() >= count else wanted.min()), count)
             if not (wanted < 0).any():
                 return wanted
         key = rows.column(0)
@@ -48,3 +61,7 @@ class RowPartitioner:
             if keyless is not None:
                 chosen[key.is_null().to_numpy(zero_copy_only=False)] = keyless
         return chosen if wanted is None else np.where(wanted < 0, chosen, wanted).astype(np.int32)
+
+
+def _no_partition(partition: int, count: int) -> ValueError:
+    return ValueError(f"partition {partition} does not exist: the topic has partitions 0 to {count - 1}")

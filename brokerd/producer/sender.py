@@ -69,6 +69,8 @@ class Sender:
         self._tasks: set[asyncio.Task[None]] = set()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._wakeup = asyncio.Event()
+        self._timer: asyncio.TimerHandle | None = None  # ends a sleep
+        self._timer_ms = 0
         self._thread = threading.Thread(target=self._run, name="brokerd-producer", daemon=True)
 
     def start(self) -> None:
@@ -134,28 +136,42 @@ class Sender:
                 step = self._core.step(now_ms)
                 is_stopping = self._is_stopping
                 told = self._take_told()
+                if is_stopping:
+                    self._ended.notify_all()
             self._tell(told)
             if is_stopping:
                 return
             for action in step.actions:
                 self._do(action)
-            await self._sleep(min(next_ms, step.next_ms), now_ms)
-
-    async def _sleep(self, until_ms: int, now_ms: int) -> None:
-        if until_ms >= NEVER_MS:
+            self._wake_by(min(next_ms, step.next_ms), now_ms)
             await self._wakeup.wait()
-            return
-        try:
-            async with asyncio.timeout(max(0, until_ms - now_ms) / 1000):
-                await self._wakeup.wait()
-        except TimeoutError:
-            pass
+
+    def _wake_by(self, until_ms: int, now_ms: int) -> None:
+        """Sees that the loop does not sleep past `until_ms`. A timer that would end the sleep earlier is left alone: to be woken
+        once for nothing costs less than a new timer for every step."""
+        if self._timer is not None:
+            if self._timer_ms <= until_ms:
+                return
+            self._timer.cancel()
+            self._timer = None
+        if until_ms < NEVER_MS:
+            assert self._loop is not None
+            self._timer_ms = until_ms
+            self._timer = self._loop.call_later(max(0, until_ms - now_ms) / 1000, self._on_timer)
+
+    def _on_timer(self) -> None:
+        self._timer = None
+        self._wakeup.set()
 
     def _take_told(self) -> list[ProducerBatch]:
-        """Under the lock: wakes who waits for batches or memory; the batches whose end somebody listens for."""
-        told = [batch for batch in self._core.outcomes.take() if batch.listeners]
+        """Under the lock: wakes who waits for batches or memory, if there is news for them (each waiter that is woken takes
+        the interpreter for a look); the batches whose end somebody listens for.
+        """
+        ended = self._core.outcomes.take()
+        if self._core.pool.take_is_granted() or ended or self._core.fatal_error is not None:
+            self._ended.notify_all()
+        told = [batch for batch in ended if batch.listeners]
         self.untold.extend(told)
-        self._ended.notify_all()
         return told
 
     def _tell(self, told: list[ProducerBatch]) -> None:
@@ -171,13 +187,25 @@ class Sender:
                 self.untold.remove(batch)
             self._ended.notify_all()
 
-    def _report(self, event: Callable[[int], None]) -> None:
-        """Tells the core what happened, wakes who waits for batches or memory, calls back outside the lock, and goes on."""
+    def _report(self, event: Callable[[int], None], *, is_step_due: bool = True) -> None:
+        """Tells the core what happened, wakes who waits for batches or memory, calls back outside the lock, and goes on, if
+        there is anything to go on with. `is_step_due` False: the event changes nothing that a step looks at."""
         with self._ended:
             event(self._clock.monotonic_ms())
-            self._wakeup.set()
+            if is_step_due and self._core.has_work:
+                self._wakeup.set()
             told = self._take_told()
         self._tell(told)
+
+    def _report_to_all(self, event: Callable[[int], None]) -> None:
+        """As `_report`, of what changes more than batches: whoever waits for the producer looks again."""
+
+        def noted(now_ms: int) -> None:
+            event(now_ms)
+            self._wakeup.set()
+            self._ended.notify_all()
+
+        self._report(noted)
 
     # --- actions
 
@@ -200,16 +228,16 @@ class Sender:
             answer = await self._call(self._transport.metadata(action.topics), "metadata")
         except (WireError, BrokerUnreachableError) as error:
             failure = error
-            self._report(lambda now_ms: self._core.on_metadata_failed(failure, now_ms))
+            self._report_to_all(lambda now_ms: self._core.on_metadata_failed(failure, now_ms))
             return
-        self._report(lambda now_ms: self._core.on_metadata(answer, now_ms))
+        self._report_to_all(lambda now_ms: self._core.on_metadata(answer, now_ms))
 
     async def _request_producer_id(self, action: RequestProducerId) -> None:
         try:
             identity = await self._call(self._transport.init_producer_id(action.current), "a producer id")
         except (WireError, BrokerUnreachableError) as error:
             failure = error
-            self._report(lambda now_ms: self._core.on_producer_id_failed(failure, now_ms))
+            self._report_to_all(lambda now_ms: self._core.on_producer_id_failed(failure, now_ms))
             return
         self._report(lambda now_ms: self._core.on_producer_id(identity, now_ms))
 
@@ -293,7 +321,7 @@ class Sender:
         batch.encoded = encoded
         batch.pieces = []
         size, uncompressed = encoded.size_bytes, encoded.payload.uncompressed_bytes
-        self._report(lambda now_ms: self._core.on_encoded(batch, size, uncompressed, now_ms))
+        self._report(lambda now_ms: self._core.on_encoded(batch, size, uncompressed, now_ms), is_step_due=False)
         return True
 
     # --- tasks
@@ -323,7 +351,7 @@ class Sender:
             self._core.fail_for_good(error, now_ms)
             self._give_up()
 
-        self._report(fail)
+        self._report_to_all(fail)
 
     def _cancel(self, stream: _StreamTasks) -> None:
         for task in stream.tasks:

@@ -35,6 +35,7 @@ class StagedChunk:
         "partitions",
         "placement",
         "room_bytes",
+        "sent_ns",
         "timestamps",
         "topic",
         "values",
@@ -48,11 +49,18 @@ class StagedChunk:
         self.room_bytes = paid_bytes
         self.values: list[bytes | None] = []
         self.keys: list[bytes | None] = []  # ends with the last row that has one
-        self.timestamps: list[int] = []
+        self.sent_ns: list[int] = []  # since 1970
+        self.timestamps: dict[int, int] = {}  # ms, of the rows that bring one
         self.headers: dict[int, Headers] = {}  # of the rows that have any
         self.partitions: dict[int, int] = {}  # of the rows that name one
         self.placement = Placement(topic, condition)
+        self.placement.sent_ns = self.sent_ns
         self.placement.timestamps = self.timestamps
+
+    @property
+    def used_bytes(self) -> int:
+        """Bytes that its records hold."""
+        return self.paid_bytes - self.room_bytes
 
     def to_arrow(self) -> pa.RecordBatch:
         """The records as columns of `columns.normalize`."""
@@ -62,7 +70,10 @@ class StagedChunk:
         if self.headers:
             rows = [self.headers.get(row) for row in range(count)]
             columns["headers"] = pa.array([None if row is None else [_entry(*pair) for pair in row] for row in rows], HEADERS_TYPE)
-        columns["timestamp"] = pa.array(np.array(self.timestamps, np.int64) * 1000).view(TIMESTAMP_TYPE)
+        millis = np.array(self.sent_ns, np.int64) // 1_000_000
+        if self.timestamps:
+            millis[list(self.timestamps)] = list(self.timestamps.values())
+        columns["timestamp"] = pa.array(millis * 1_000).view(TIMESTAMP_TYPE)
         return pa.RecordBatch.from_arrays(list(columns.values()), list(columns))
 
 

@@ -20,6 +20,14 @@ class StickyPartitioner:
         self._partition = -1
         self._room_bytes = 0
 
+    def assign_one(self, record_bytes: int, partition_count: int) -> int:
+        """Partition of one record."""
+        if self._room_bytes <= 0 or self._partition >= partition_count:
+            self._partition = self._rng.randrange(partition_count)
+            self._room_bytes = self._batch_size
+        self._room_bytes -= record_bytes
+        return self._partition
+
     def assign(self, record_count: int, record_bytes: int, partition_count: int) -> Int32s:
         """Partitions of `record_count` records of about `record_bytes` each, in runs that fill a batch."""
         out = np.empty(record_count, np.int32)

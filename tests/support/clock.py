@@ -20,6 +20,10 @@ class ManualClock:
         """See Clock."""
         return self._wall_ms
 
+    def wall_ns(self) -> int:
+        """See Clock."""
+        return self._wall_ms * 1_000_000
+
     def advance(self, ms: int) -> None:
         """Time passes."""
         self._monotonic_ms += ms

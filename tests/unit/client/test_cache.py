@@ -23,6 +23,9 @@ class ManualClock:
     def wall_ms(self) -> int:
         return self.now_ms
 
+    def wall_ns(self) -> int:
+        return self.now_ms * 1_000_000
+
 
 @pytest.fixture
 def clock() -> ManualClock:
