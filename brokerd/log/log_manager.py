@@ -16,16 +16,12 @@ from brokerd.config.broker import BrokerConfig
 from brokerd.config.topic import TopicConfig, topic_config
 from brokerd.errors import (
     DataDirectoryError,
-    InvalidPartitionsError,
-    InvalidTopicError,
     LogDamagedError,
-    PolicyViolationError,
     StorageError,
-    TopicAlreadyExistsError,
     UnknownTopicOrPartitionError,
     WireError,
 )
-from brokerd.ids import TopicIdPartition, TopicPartition, new_topic_id, topic_name_problem
+from brokerd.ids import TopicIdPartition, TopicPartition
 from brokerd.log.checkpoint import NEW_PARTITION, CheckpointEntry, CheckpointFile, read_checkpoint
 from brokerd.log.files import Files
 from brokerd.log.log_state import LogResources
@@ -43,13 +39,14 @@ from brokerd.log.node_state import (
     write_epoch,
 )
 from brokerd.log.open_files import OpenFiles
-from brokerd.log.partition_directories import create_directories, discard_directories, remove_directory, remove_leftovers
+from brokerd.log.partition_directories import remove_leftovers
 from brokerd.log.partition_log import PartitionLog
-from brokerd.log.recovery import PartitionRecovery, RecoveryInput
+from brokerd.log.recovery import PartitionRecovery, Recovered, RecoveryInput
 from brokerd.log.retention import delete_records, retire, roll_expired
 from brokerd.log.snapshots import write_snapshot
 from brokerd.log.spare_files import SpareFiles
 from brokerd.log.steps import Job, Steps, run_here
+from brokerd.log.topic_changes import LogsOfTopics, TopicChanges
 from brokerd.log.topic_store import Topic, TopicStore
 
 logger = logging.getLogger(__name__)
@@ -111,6 +108,8 @@ class LogManager:
         self._opened_wall_ms = 0
         self._opened_ms = 0
         self.topics = TopicStore(files, self._spares)
+        logs = LogsOfTopics(self._check_writable, self._make, self._add, self._configure, self._forget)
+        self.changes = TopicChanges(config, files, self._spares, self.topics, logs)
         self.cluster_id = ""
         self.node_id = config.node_id
         self.leader_epoch = 0
@@ -182,11 +181,12 @@ class LogManager:
     ) -> dict[TopicPartition, int]:
         cut = {}
         for topic in self.topics.list():
-            config = self._topic_config(topic.configs)
+            config = topic_config(topic.configs, self._config.topic_defaults())
             for partition in range(topic.partition_count):
                 tp = TopicIdPartition(topic.id, partition)
-                log, cut_bytes = self._recover(topic, config, tp, entries.get(tp, NEW_PARTITION), clean.get(tp), ended_epoch)
-                self._logs[tp] = log
+                found = self._recover(topic, config, tp, entries.get(tp, NEW_PARTITION), clean.get(tp), ended_epoch)
+                self._add(topic, config, {tp: found})
+                log, cut_bytes = self._logs[tp], found.cut_bytes
                 if cut_bytes:
                     cut[TopicPartition(topic.name, partition)] = cut_bytes
                     logger.warning(
@@ -205,8 +205,7 @@ class LogManager:
         entry: CheckpointEntry,
         clean: CleanLog | None,
         ended_epoch: int,
-    ) -> tuple[PartitionLog, int]:
-        assert self._resources is not None
+    ) -> Recovered:
         given = RecoveryInput(
             tp=tp,
             name=str(TopicPartition(topic.name, tp.partition)),
@@ -219,7 +218,7 @@ class LogManager:
         )
         recovered = PartitionRecovery(self._files, self._open_files, given).run()
         recovered.state.producers.expire(self._opened_wall_ms - self._config.producer_id_expiration_ms)
-        return PartitionLog(tp, topic.name, config, self._resources, recovered.state), recovered.cut_bytes
+        return recovered
 
     def close(self) -> None:
         """Flushes all, writes snapshots, the checkpoint and the clean mark, and gives the lock back. Call it once, last.
@@ -255,39 +254,41 @@ class LogManager:
         write_snapshot(self._files, directory, log.snapshot_body(), log.log_end_offset)
         self._files.sync_dir(directory)
 
-    # Topics
+    # Topics: each change at once, waiting for the disk. `changes` has them as steps.
 
     def create_topic(self, name: str, partitions: int, configs: Mapping[str, str]) -> Topic:
-        """Creates a topic, durably on return; 0 partitions = num.partitions.
-
-        Raises InvalidTopicError, TopicAlreadyExistsError, InvalidPartitionsError, InvalidConfigError, PolicyViolationError,
-        StorageError.
-        """
-        count = partitions or self._config.num_partitions
-        self.check_topic(name, count, configs)
-        topic = Topic(name, new_topic_id(), count, dict(configs))
-        self._add_partitions(topic, range(count))
-        return topic
-
-    def check_topic(self, name: str, partitions: int, configs: Mapping[str, str]) -> None:
-        """Raises what create_topic would raise, and creates nothing."""
-        problem = topic_name_problem(name)
-        if problem:
-            raise InvalidTopicError(f"'{name[:300]}' can not be a topic's name: {problem}")
-        if self.topics.has(name):
-            raise TopicAlreadyExistsError(f"topic '{name}' exists already")
-        count = partitions or self._config.num_partitions
-        self._check_count(name, count, count)
-        if len(self.topics) >= self._config.max_topics:
-            raise PolicyViolationError(f"there are {len(self.topics)} topics, as many as max.topics allows")
-        self._topic_config(configs)
-        self._check_writable()
+        """See TopicChanges.create."""
+        return run_here(self.changes.create(name, partitions, configs))
 
     def delete_topic(self, name: str) -> Topic:
-        """Deletes a topic and all that it holds, durably on return. Raises UnknownTopicOrPartitionError, StorageError."""
-        topic = self.topics.by_name(name)
-        self._check_writable()
-        self.topics.remove(topic)
+        """See TopicChanges.delete."""
+        return run_here(self.changes.delete(name))
+
+    def create_partitions(self, name: str, total: int) -> Topic:
+        """See TopicChanges.grow."""
+        return run_here(self.changes.grow(name, total))
+
+    def alter_topic(self, name: str, set_configs: Mapping[str, str], unset: Iterable[str]) -> Topic:
+        """See TopicChanges.alter."""
+        return run_here(self.changes.alter(name, set_configs, unset))
+
+    def _check_writable(self) -> None:
+        if self._read_only_reason:
+            raise StorageError(f"the data directory is read-only: {self._read_only_reason}")
+
+    def _make(self, topic: Topic, config: TopicConfig, tp: TopicIdPartition) -> Recovered:
+        return self._recover(topic, config, tp, NEW_PARTITION, None, self.leader_epoch - 1)
+
+    def _add(self, topic: Topic, config: TopicConfig, recovered: Mapping[TopicIdPartition, Recovered]) -> None:
+        assert self._resources is not None
+        for tp, found in recovered.items():
+            self._logs[tp] = PartitionLog(tp, topic.name, config, self._resources, found.state)
+
+    def _configure(self, topic: Topic, config: TopicConfig) -> None:
+        for partition in range(topic.partition_count):
+            self._logs[TopicIdPartition(topic.id, partition)].config = config
+
+    def _forget(self, topic: Topic) -> None:
         for partition in range(topic.partition_count):
             tp = TopicIdPartition(topic.id, partition)
             log = self._logs.pop(tp, None)
@@ -295,74 +296,6 @@ class LogManager:
             self._entries.pop(tp, None)
             if log is not None:
                 log.mark_deleted()
-        try:
-            for partition in range(topic.partition_count):
-                with contextlib.suppress(FileNotFoundError):
-                    remove_directory(self._files, TopicIdPartition(topic.id, partition).directory_name)
-            self._files.sync_dir()
-            self.topics.forget(topic.id)
-        except OSError as error:
-            logger.warning("topic %s is deleted, its files are removed at the next start: %s", name, error)
-        return topic
-
-    def create_partitions(self, name: str, total: int) -> Topic:
-        """Adds partitions up to `total`, durably on return. Raises InvalidPartitionsError, UnknownTopicOrPartitionError, ..."""
-        topic = self.topics.by_name(name)
-        self._check_writable()
-        if total <= topic.partition_count:
-            raise InvalidPartitionsError(
-                f"topic '{name}' has {topic.partition_count} partitions already; it can only grow, not to {total}"
-            )
-        self._check_count(name, total, total - topic.partition_count)
-        grown = topic._replace(partition_count=total)
-        self._add_partitions(grown, range(topic.partition_count, total))
-        return grown
-
-    def alter_topic(self, name: str, set_configs: Mapping[str, str], unset: Iterable[str]) -> Topic:
-        """Changes settings of a topic, durably on return. Raises InvalidConfigError, UnknownTopicOrPartitionError, StorageError."""
-        topic = self.topics.by_name(name)
-        self._check_writable()
-        removed = set(unset)
-        configs = {key: value for key, value in topic.configs.items() if key not in removed} | dict(set_configs)
-        config = self._topic_config(configs)
-        changed = topic._replace(configs=configs)
-        self.topics.put(changed)
-        for partition in range(topic.partition_count):
-            self._logs[TopicIdPartition(topic.id, partition)].config = config
-        return changed
-
-    def _topic_config(self, configs: Mapping[str, str]) -> TopicConfig:
-        return topic_config(configs, self._config.topic_defaults())
-
-    def _check_count(self, name: str, total: int, added: int) -> None:
-        if not 1 <= total <= self._config.max_partitions_per_topic:
-            raise InvalidPartitionsError(
-                f"topic '{name}' can not have {total} partitions: "
-                f"max.partitions.per.topic is {self._config.max_partitions_per_topic}"
-            )
-        if self.topics.partition_count() + added > self._config.max_partitions:
-            raise PolicyViolationError(
-                f"{added} more partitions would make more than the {self._config.max_partitions} of max.partitions"
-            )
-
-    def _check_writable(self) -> None:
-        if self._read_only_reason:
-            raise StorageError(f"the data directory is read-only: {self._read_only_reason}")
-
-    def _add_partitions(self, topic: Topic, partitions: Iterable[int]) -> None:
-        """Makes logs, and then the topic that has them, durable. Raises StorageError: then nothing is left of them."""
-        tps = [TopicIdPartition(topic.id, partition) for partition in partitions]
-        config = self._topic_config(topic.configs)
-        try:
-            create_directories(self._files, tps)
-            logs = {tp: self._recover(topic, config, tp, NEW_PARTITION, None, self.leader_epoch - 1)[0] for tp in tps}
-            self.topics.put(topic)
-        except (OSError, StorageError) as error:
-            discard_directories(self._files, tps)
-            if isinstance(error, StorageError):
-                raise
-            raise StorageError(f"topic '{topic.name}' could not be created ({error.strerror})") from error
-        self._logs.update(logs)
 
     # Logs
 
@@ -391,10 +324,14 @@ class LogManager:
         return self._producer_ids.next_id
 
     def next_producer_id(self) -> int:
-        """A producer id that was never given before. Raises StorageError."""
+        """As take_producer_id, at once. Raises StorageError."""
+        return run_here(self.take_producer_id())
+
+    def take_producer_id(self) -> Steps[int]:
+        """A producer id that was never given before; one at a time. Raises StorageError."""
         self._check_writable()
         try:
-            return self._producer_ids.take()
+            return (yield from self._producer_ids.take())
         except OSError as error:
             raise StorageError(f"no producer id could be made ({error.strerror})", retry_after_ms=200) from error
 

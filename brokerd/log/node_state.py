@@ -11,6 +11,7 @@ from brokerd.log.documents import DocumentError, read_json, write_json
 from brokerd.log.files import Files
 from brokerd.log.names import CLEAN_SHUTDOWN, LEADER_EPOCH, META, PRODUCER_IDS, parse_partition_directory
 from brokerd.log.spare_files import SpareFiles
+from brokerd.log.steps import Steps
 
 FORMAT_VERSION = 1
 META_KIND = "data-directory"
@@ -130,11 +131,11 @@ class ProducerIds:
         """Makes the file of a new directory. Raises OSError."""
         self._write(0)
 
-    def take(self) -> int:
-        """A new id. Raises OSError if a new block could not be made durable."""
+    def take(self) -> Steps[int]:
+        """A new id; one at a time. Raises OSError if a new block could not be made durable."""
         if self._next == self._limit:
             limit = self._limit + PRODUCER_ID_BLOCK
-            self._write(limit)
+            yield lambda: self._write(limit)
             self._limit = limit
         self._next += 1
         return self._next - 1

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 from collections.abc import Sequence
 
 from brokerd.ids import TopicIdPartition
@@ -27,11 +28,28 @@ def discard_directories(files: Files, tps: Sequence[TopicIdPartition]) -> None:
             remove_directory(files, tp.directory_name)
 
 
+def remove_directories(files: Files, tps: Sequence[TopicIdPartition]) -> None:
+    """Removes what deleted partitions hold, durably on return. Raises OSError."""
+    for tp in tps:
+        with contextlib.suppress(FileNotFoundError):
+            remove_directory(files, tp.directory_name)
+    files.sync_dir()
+
+
 def remove_directory(files: Files, directory: str) -> None:
     """Removes a partition's directory and all files in it; the parent is for the caller to sync. Raises OSError."""
-    for name in files.listdir(directory):
-        files.unlink(f"{directory}/{name}")
-    files.rmdir(directory)
+    for is_last in (False, False, True):
+        for name in files.listdir(directory):
+            with contextlib.suppress(FileNotFoundError):
+                files.unlink(f"{directory}/{name}")
+        try:
+            files.rmdir(directory)
+        except OSError as error:
+            # A flush that was under way may still write an index or a snapshot.
+            if is_last or error.errno != errno.ENOTEMPTY:
+                raise
+        else:
+            return
 
 
 def remove_leftovers(files: Files, topics: TopicStore) -> list[str]:

@@ -251,7 +251,7 @@ class PartitionLog:
 
     def prepare_flush(self) -> FlushTask | None:
         """What a flush has to do now; None if nothing is dirty or one is under way."""
-        if self._flush_under_way is not None or self._failure is not None or not (self.is_dirty or self._sealed):
+        if self._flush_under_way is not None or self._failure is not None or self.is_deleted or not (self.is_dirty or self._sealed):
             return None
         handles: list[Handle] = []
         for segment in (*(sealed.segment for sealed in self._sealed), self.segments[-1]):

@@ -7,6 +7,7 @@ nothing that is not known to be deleted is ever removed.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from collections.abc import Set as AbstractSet
 from typing import NamedTuple
 
 from brokerd.errors import DataDirectoryError, StorageError, UnknownTopicIdError, UnknownTopicOrPartitionError
@@ -15,6 +16,7 @@ from brokerd.log.files import Files
 from brokerd.log.names import TOPICS
 from brokerd.log.node_state import missing
 from brokerd.log.spare_files import SpareFiles
+from brokerd.log.steps import Job, Steps
 
 TOPICS_KIND = "topics"
 TOPICS_VERSION = 1
@@ -56,7 +58,7 @@ class TopicStore:
 
     def create(self) -> None:
         """Makes the file of a new directory. Raises OSError."""
-        self._write()
+        self._job({}, set())()
 
     def list(self) -> list[Topic]:
         """All topics, by name."""
@@ -84,29 +86,27 @@ class TopicStore:
         """Partitions of all topics."""
         return sum(topic.partition_count for topic in self._by_name.values())
 
-    def put(self, topic: Topic) -> None:
-        """Adds or replaces a topic, durably on return. Raises StorageError: then nothing has changed."""
-        before = self._by_name.get(topic.name)
-        self._put(topic)
-        try:
-            self._write()
-        except OSError as error:
-            if before is None:
-                self._drop(topic)
-            else:
-                self._put(before)
-            raise StorageError(f"topic '{topic.name}' could not be written ({error.strerror})") from error
+    def put(self, topic: Topic) -> Steps[None]:
+        """Adds or replaces a topic; nobody sees it before it is durable. Raises StorageError: then nothing has changed.
 
-    def remove(self, topic: Topic) -> None:
-        """Removes a topic durably; its id is in `deleting` until `forget`. Raises StorageError: nothing has changed then."""
-        self._drop(topic)
-        self.deleting.add(topic.id)
+        Only one `put` or `remove` may be under way at a time.
+        """
         try:
-            self._write()
+            yield self._job({**self._by_name, topic.name: topic}, self.deleting)
         except OSError as error:
-            self._put(topic)
-            self.deleting.discard(topic.id)
+            raise StorageError(f"topic '{topic.name}' could not be written ({error.strerror})") from error
+        self._put(topic)
+
+    def remove(self, topic: Topic) -> Steps[None]:
+        """Removes a topic durably; its id is in `deleting` until `forget`. Raises StorageError: nothing has changed then."""
+        rest = {name: other for name, other in self._by_name.items() if name != topic.name}
+        try:
+            yield self._job(rest, self.deleting | {topic.id})
+        except OSError as error:
             raise StorageError(f"topic '{topic.name}' could not be deleted ({error.strerror})") from error
+        del self._by_name[topic.name]
+        del self._by_id[topic.id]
+        self.deleting.add(topic.id)
 
     def forget(self, topic_id: bytes) -> None:
         """The directories of a deleted topic are gone; made durable by the next write."""
@@ -116,14 +116,16 @@ class TopicStore:
         self._by_name[topic.name] = topic
         self._by_id[topic.id] = topic
 
-    def _drop(self, topic: Topic) -> None:
-        del self._by_name[topic.name]
-        del self._by_id[topic.id]
+    def _job(self, by_name: Mapping[str, Topic], deleting: AbstractSet[bytes]) -> Job:
+        """Writes the file as it will be; of what is changed in the meantime it sees nothing."""
+        present, deleting = [by_name[name] for name in sorted(by_name)], frozenset(deleting)
 
-    def _write(self) -> None:
-        topics = [
-            {"name": topic.name, "id": topic.id.hex(), "partitions": topic.partition_count, "configs": dict(topic.configs)}
-            for topic in self.list()
-        ]
-        value = {"topics": topics, "deleting": sorted(topic_id.hex() for topic_id in self.deleting)}
-        write_json(self._files, TOPICS, TOPICS_KIND, TOPICS_VERSION, value, spares=self._spares)
+        def write() -> None:
+            topics = [
+                {"name": topic.name, "id": topic.id.hex(), "partitions": topic.partition_count, "configs": dict(topic.configs)}
+                for topic in present
+            ]
+            value = {"topics": topics, "deleting": sorted(topic_id.hex() for topic_id in deleting)}
+            write_json(self._files, TOPICS, TOPICS_KIND, TOPICS_VERSION, value, spares=self._spares)
+
+        return write

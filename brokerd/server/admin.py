@@ -20,10 +20,6 @@ class Admin:
         """Runs all steps. Whoever gives up waiting does not stop them in the middle. Raises what the steps raise."""
         return await asyncio.shield(asyncio.create_task(self._run(steps)))
 
-    def alone(self) -> asyncio.Lock:
-        """To be held (`async with`) while files are removed at once, so that no thread is at them too."""
-        return self._lock
-
     async def drain(self) -> None:
         """Returns once nothing is under way."""
         async with self._lock:

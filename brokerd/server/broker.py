@@ -35,6 +35,7 @@ class Broker:
         self.logs = logs
         self.replicas = ReplicaManager(logs, config, clock)
         self.admin = Admin()
+        self.producer_ids = Admin()  # apart, so that nobody waits for another's thousand partitions
         self.fence = InstanceFence(max_instances=config.max_producer_instances)
         self.in_flight = ByteBudget(config.max_in_flight_bytes)
         self.answers = AnswerQueue()

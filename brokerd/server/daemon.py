@@ -172,6 +172,7 @@ class Daemon:
         if self._broker is not None:
             self._broker.replicas.produce_purgatory.force_complete_all()
             await self._broker.admin.drain()
+            await self._broker.producer_ids.drain()
             self._broker.close()
         if self._logs is not None:
             await asyncio.to_thread(self._logs.close)

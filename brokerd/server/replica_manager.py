@@ -160,6 +160,8 @@ class ReplicaManager:
         self.fetch_purgatory.check_and_complete(WatchKey(log.tp, LogEnd.LAST_STABLE_OFFSET))
 
     def _flush_failed(self, log: PartitionLog) -> None:
+        if log.is_deleted:
+            return  # its files went while they were flushed
         logger.error("flush of %s partition %d failed: it takes no more appends until the next start", log.topic, log.tp.partition)
         replica = self._replicas.get(log.tp)
         if replica is None:

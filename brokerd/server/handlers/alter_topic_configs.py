@@ -26,7 +26,7 @@ async def handle(broker: Broker, request: topics_pb2.AlterTopicConfigsRequest) -
         raise malformed("unset", f"'{both[0]}' stands in set too")
     response = topics_pb2.AlterTopicConfigsResponse(result=topics_pb2.TopicResult(name=request.name))
     try:
-        response.result.topic_id = _alter(broker, request).id
+        response.result.topic_id = (await _alter(broker, request)).id
     except WireError as error:
         response.result.error.CopyFrom(to_proto(error))
     except Exception as error:
@@ -34,7 +34,7 @@ async def handle(broker: Broker, request: topics_pb2.AlterTopicConfigsRequest) -
     return response
 
 
-def _alter(broker: Broker, request: topics_pb2.AlterTopicConfigsRequest) -> Topic:
+async def _alter(broker: Broker, request: topics_pb2.AlterTopicConfigsRequest) -> Topic:
     topic = broker.logs.topics.by_name(request.name)
     known = settings_of(TopicConfig)
     for name in request.unset:
@@ -43,4 +43,4 @@ def _alter(broker: Broker, request: topics_pb2.AlterTopicConfigsRequest) -> Topi
     if request.validate_only:
         topic_config({**topic.configs, **request.set}, broker.config.topic_defaults())
         return topic
-    return broker.logs.alter_topic(request.name, dict(request.set), list(request.unset))
+    return await broker.admin.run(broker.logs.changes.alter(request.name, dict(request.set), list(request.unset)))

@@ -24,7 +24,7 @@ async def handle(broker: Broker, request: topics_pb2.CreatePartitionsRequest) ->
         if request.validate_only:
             topic = _check(broker, request.name, request.total_count)
         else:
-            topic = broker.logs.create_partitions(request.name, request.total_count)
+            topic = await broker.admin.run(broker.logs.changes.grow(request.name, request.total_count))
         response.result.topic_id = topic.id
     except WireError as error:
         response.result.error.CopyFrom(to_proto(error))

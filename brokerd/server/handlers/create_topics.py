@@ -40,7 +40,8 @@ async def handle(broker: Broker, request: topics_pb2.CreateTopicsRequest) -> top
             if request.validate_only:
                 _check(broker, topic, checked)
             else:
-                result.topic_id = broker.logs.create_topic(topic.name, _partition_count(broker, topic), dict(topic.configs)).id
+                steps = broker.logs.changes.create(topic.name, _partition_count(broker, topic), dict(topic.configs))
+                result.topic_id = (await broker.admin.run(steps)).id
         except WireError as error:
             result.error.CopyFrom(to_proto(error))
         except Exception as error:
@@ -51,7 +52,7 @@ async def handle(broker: Broker, request: topics_pb2.CreateTopicsRequest) -> top
 def _check(broker: Broker, topic: topics_pb2.NewTopic, checked: set[str]) -> None:
     if topic.name in checked:
         raise TopicAlreadyExistsError(f"topic '{topic.name}' stands twice in the request")
-    broker.logs.check_topic(topic.name, _partition_count(broker, topic), dict(topic.configs))
+    broker.logs.changes.check_new(topic.name, _partition_count(broker, topic), dict(topic.configs))
     checked.add(topic.name)
 
 

@@ -26,19 +26,16 @@ async def handle(broker: Broker, request: topics_pb2.DeleteTopicsRequest) -> top
     for topic_id in request.topic_ids:
         check_topic_id("topic_ids", topic_id)
     response = topics_pb2.DeleteTopicsResponse()
-    async with broker.admin.alone():
-        for name in request.names:
-            _delete(broker, response.results.add(name=name), name)
-        for topic_id in request.topic_ids:
-            _delete(broker, response.results.add(topic_id=topic_id), topic_id)
+    for name in request.names:
+        await _delete(broker, response.results.add(name=name), name)
+    for topic_id in request.topic_ids:
+        await _delete(broker, response.results.add(topic_id=topic_id), topic_id)
     return response
 
 
-def _delete(broker: Broker, result: topics_pb2.TopicResult, wanted: str | bytes) -> None:
-    topics = broker.logs.topics
+async def _delete(broker: Broker, result: topics_pb2.TopicResult, wanted: str | bytes) -> None:
     try:
-        found = topics.by_name(wanted) if isinstance(wanted, str) else topics.by_id(wanted)
-        deleted = broker.logs.delete_topic(found.name)
+        deleted = await broker.admin.run(broker.logs.changes.delete(wanted, lambda topic: _wake_all(broker, topic)))
     except WireError as error:
         result.error.CopyFrom(to_proto(error))
     except Exception as error:
@@ -46,7 +43,6 @@ def _delete(broker: Broker, result: topics_pb2.TopicResult, wanted: str | bytes)
     else:
         result.name = deleted.name
         result.topic_id = deleted.id
-        _wake_all(broker, deleted)
 
 
 def _wake_all(broker: Broker, topic: Topic) -> None:

@@ -25,13 +25,13 @@ async def handle(broker: Broker, request: transaction_pb2.InitProducerIdRequest)
     for name in ("txn_version", "execution_id", "run_id", "owner", "member_id"):
         if getattr(request, name):
             raise malformed(name, "must be empty without a transactional_id")
-    granted = _grant(broker, ProducerIdAndEpoch(request.producer_id, request.producer_epoch))
+    granted = await _grant(broker, ProducerIdAndEpoch(request.producer_id, request.producer_epoch))
     return transaction_pb2.InitProducerIdResponse(producer_id=granted.producer_id, producer_epoch=granted.epoch, last_version=-1)
 
 
-def _grant(broker: Broker, current: ProducerIdAndEpoch) -> ProducerIdAndEpoch:
+async def _grant(broker: Broker, current: ProducerIdAndEpoch) -> ProducerIdAndEpoch:
     if current == NO_PRODUCER or current.epoch == EPOCH_MAX:
-        return ProducerIdAndEpoch(broker.logs.next_producer_id(), 0)
+        return ProducerIdAndEpoch(await broker.producer_ids.run(broker.logs.take_producer_id()), 0)
     if current.producer_id < 0:
         raise malformed("producer_id", f"is {current.producer_id}, must be -1 together with producer_epoch, or an id")
     if not 0 <= current.epoch < EPOCH_MAX:

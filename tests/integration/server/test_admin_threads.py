@@ -1,14 +1,19 @@
-"""Deletion of records and retention never hold the event loop: what waits for the disk does so in a thread."""
+"""Administrative work and retention never hold the event loop: what waits for the disk does so in a thread."""
 
 from __future__ import annotations
 
+import asyncio
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from typing import Any
 
+import grpc
 import pytest
 
+from brokerd.errors import ErrorCode
 from brokerd.ids import TopicIdPartition
-from brokerd.wire.v1 import topics_pb2
+from brokerd.wire.methods import UNARY
+from brokerd.wire.v1 import metadata_pb2, offsets_pb2, topics_pb2, transaction_pb2
 from tests.support.daemon import RunningDaemon
 from tests.support.files import MemoryFiles
 from tests.support.raw_client import RawClient, values_batch
@@ -65,7 +70,7 @@ def test_a_checkpoint_that_fails_moves_no_log_start(
 
     def fail(operation: str, path: str) -> None:
         if operation == "create" and path.startswith("checkpoint"):
-            raise OSError(28, "No space left on device")
+            raise OSError(5, "Input/output error")
 
     files.hook = fail
     with pytest.raises(AssertionError):
@@ -87,3 +92,177 @@ def test_retention_rolls_and_removes_without_holding_the_loop(
     wait_until(lambda: client.describe().partitions[0].log_start_offset == 6)
     wait_until(lambda: sum(path.endswith(".log") for path in files.paths()) == 1)
     assert _in_loop(seen) == []
+
+
+def _requests(tp: TopicIdPartition) -> dict[str, Any]:
+    """One request of every unary method that does what the method is for; in an order in which all succeed."""
+    pb = topics_pb2
+    return {
+        "GetServerInfo": metadata_pb2.GetServerInfoRequest(),
+        "Metadata": metadata_pb2.MetadataRequest(),
+        "InitProducerId": transaction_pb2.InitProducerIdRequest(producer_id=-1, producer_epoch=-1),
+        "ListOffsets": offsets_pb2.ListOffsetsRequest(
+            partitions=[offsets_pb2.PartitionListOffsets(topic_id=tp.topic_id, partition=0, spec=offsets_pb2.OFFSET_SPEC_EARLIEST)]
+        ),
+        "DescribeTopics": pb.DescribeTopicsRequest(),
+        "CreateTopics": pb.CreateTopicsRequest(topics=[pb.NewTopic(name="new", partitions=5)]),
+        "CreatePartitions": pb.CreatePartitionsRequest(name="new", total_count=9),
+        "AlterTopicConfigs": pb.AlterTopicConfigsRequest(name="new", set={"retention.ms": "5"}),
+        "DeleteRecords": pb.DeleteRecordsRequest(
+            partitions=[pb.PartitionDeleteRecords(topic_id=tp.topic_id, partition=0, before_offset=-1)]
+        ),
+        "DeleteTopics": pb.DeleteTopicsRequest(names=["new"], topic_ids=[tp.topic_id]),
+    }
+
+
+WRITING = {"InitProducerId", "CreateTopics", "CreatePartitions", "AlterTopicConfigs", "DeleteRecords", "DeleteTopics"}
+
+
+@pytest.mark.parametrize("settings", [{"log_checkpoint_interval_ms": 60_000}], indirect=True)
+def test_no_method_waits_for_the_disk_in_the_loop(
+    running: RunningDaemon, client: RawClient, files: MemoryFiles, seen: list[tuple[str, str, str]]
+) -> None:
+    (tp,) = client.create_topic()
+    client.producer().produce(tp, values_batch(tp))
+    requests = _requests(tp)
+    _watch(files, seen)
+    writing = set()
+    for name, request in requests.items():
+        seen.clear()
+        response = client.call(name, request)
+        assert "error {" not in str(response), name
+        assert _in_loop(seen) == [], name
+        if any(operation in SYNCS for _, operation, _ in seen):
+            writing.add(name)
+    assert writing == WRITING
+    not_served = {name for name in UNARY if name not in requests}
+    for name in not_served:
+        with pytest.raises(grpc.RpcError) as refused:
+            client.call(name, UNARY[name].request())
+        assert refused.value.code() is grpc.StatusCode.UNIMPLEMENTED, f"{name} has no request here"
+
+
+class _Held:
+    """A hook that holds one operation of a thread until it is let go."""
+
+    def __init__(self, matches: Callable[[str, str], bool]) -> None:
+        self._matches = matches
+        self.is_reached = threading.Event()
+        self.go_on = threading.Event()
+
+    def __call__(self, operation: str, path: str) -> None:
+        if self._matches(operation, path) and not self.is_reached.is_set():
+            assert threading.current_thread().name != "brokerd-test", "the loop would be held"
+            self.is_reached.set()
+            assert self.go_on.wait(20)
+
+
+def _held(files: MemoryFiles, operation: str, path: str) -> _Held:
+    held = _Held(lambda called, on: called == operation and path in on)
+    files.hook = held
+    return held
+
+
+def _start(call: Callable[[], Any]) -> tuple[threading.Thread, list[Any]]:
+    answers: list[Any] = []
+    thread = threading.Thread(target=lambda: answers.append(call()))
+    thread.start()
+    return thread, answers
+
+
+def _create(client: RawClient, name: str = "t") -> topics_pb2.TopicResult:
+    request = topics_pb2.CreateTopicsRequest(topics=[topics_pb2.NewTopic(name=name, partitions=3)])
+    result: topics_pb2.TopicResult = client.call("CreateTopics", request).results[0]
+    return result
+
+
+def _names(client: RawClient) -> list[str]:
+    return [topic.name for topic in client.call("Metadata", metadata_pb2.MetadataRequest(all_topics=True)).topics]
+
+
+def test_two_creations_of_one_name_at_once_make_one_topic(running: RunningDaemon, client: RawClient, files: MemoryFiles) -> None:
+    held = _held(files, "create", "topics.tmp")
+    first, first_answers = _start(lambda: _create(client))
+    assert held.is_reached.wait(20)
+    assert not _names(client), "nobody sees a topic that is not durable"
+    second, second_answers = _start(lambda: _create(client))
+    held.go_on.set()
+    first.join(20)
+    second.join(20)
+    codes = sorted(ErrorCode(answer.error.code).name for answer in first_answers + second_answers)
+    assert codes == ["NONE", "TOPIC_ALREADY_EXISTS"]
+    assert sum(path.endswith(".log") for path in files.paths()) == 3
+
+
+def test_a_topic_that_is_deleted_while_it_is_created_is_gone_afterwards(
+    running: RunningDaemon, client: RawClient, files: MemoryFiles
+) -> None:
+    held = _held(files, "mkdir", "-1")
+    creation, created = _start(lambda: _create(client))
+    assert held.is_reached.wait(20)
+    deletion, deleted = _start(lambda: client.call("DeleteTopics", topics_pb2.DeleteTopicsRequest(names=["t"])).results[0])
+    held.go_on.set()
+    creation.join(20)
+    deletion.join(20)
+    assert created[0].topic_id == deleted[0].topic_id != b""
+    assert not _names(client)
+    assert not any(path.endswith(".log") for path in files.paths())
+
+
+def test_while_a_topic_is_deleted_its_clients_are_told_and_others_are_served(
+    running: RunningDaemon, client: RawClient, files: MemoryFiles
+) -> None:
+    (tp,) = client.create_topic()
+    (other,) = client.create_topic("other")
+    producer, fetcher = client.producer(), client.fetcher()
+    producer.produce(tp, values_batch(tp))
+    fetcher.post({tp: 1}, max_wait_ms=15_000)
+    held = _held(files, "unlink", tp.directory_name)
+    deletion, _ = _start(client.delete_topic)
+    assert held.is_reached.wait(20)
+    # Its files are still there, but the topic is gone for everybody.
+    assert ErrorCode(fetcher.answer()[0].results[0].error.code) == ErrorCode.UNKNOWN_TOPIC_ID
+    assert ErrorCode(producer.produce(tp, values_batch(tp)).error.code) == ErrorCode.UNKNOWN_TOPIC_ID
+    assert ErrorCode(fetcher.fetch({tp: 0})[0].results[0].error.code) == ErrorCode.UNKNOWN_TOPIC_ID
+    assert not producer.produce(other, values_batch(other)).HasField("error")
+    held.go_on.set()
+    deletion.join(20)
+    assert not any(path.startswith(tp.directory_name) for path in files.paths())
+
+
+def test_a_flush_under_way_does_not_keep_a_deleted_topics_files(
+    running: RunningDaemon, client: RawClient, files: MemoryFiles
+) -> None:
+    (tp,) = client.create_topic()
+    producer = client.producer()
+    held = _held(files, "fdatasync", f"{tp.directory_name}/leader-epochs.tmp")
+    producer.post([(tp, values_batch(tp))])
+    assert held.is_reached.wait(20)
+    client.delete_topic()
+    assert ErrorCode(producer.answer().results[0].error.code) != ErrorCode.NONE
+    held.go_on.set()
+    client.create_topic("next")
+    assert not any(path.startswith(tp.directory_name) for path in files.paths())
+
+
+def test_a_stop_waits_for_what_is_under_way(running: RunningDaemon, client: RawClient, files: MemoryFiles) -> None:
+    held = _held(files, "create", "topics.tmp")
+    creation, _ = _start(lambda: _outcome(lambda: _create(client)))
+    assert held.is_reached.wait(20)
+    stop = asyncio.run_coroutine_threadsafe(running.daemon.stop(), running.loop)
+    creation.join(20)  # its client is told that the broker goes
+    assert not stop.done()
+    held.go_on.set()
+    stop.result(20)
+    files.hook = None
+    assert "clean-shutdown" in files.paths()
+    running.run(running.daemon.start())
+    with RawClient(running.address) as again:
+        assert _names(again) == ["t"]
+
+
+def _outcome(call: Callable[[], Any]) -> Any:
+    try:
+        return call()
+    except grpc.RpcError as error:
+        return error

@@ -23,6 +23,7 @@ from brokerd.errors import (
 from brokerd.ids import ProducerIdAndEpoch, TopicIdPartition
 from brokerd.log.documents import encode_document
 from brokerd.log.files import RealFiles
+from brokerd.log.steps import run_here
 from tests.support.build import append, first_log, open_manager, payloads
 from tests.support.clock import ManualClock
 from tests.support.files import Killed, MemoryFiles
@@ -105,6 +106,23 @@ def test_partitions_grow_and_settings_change_durably() -> None:
     manager, _ = open_manager(files)
     assert manager.topics.by_name("t").configs == {"retention.bytes": "5", "retention.ms": "7"}
     assert len(manager.partitions()) == 3
+
+
+def test_what_a_change_is_about_is_looked_up_when_its_turn_comes() -> None:
+    manager, _ = open_manager(MemoryFiles())
+    old = manager.create_topic("t", 1, {})
+    by_id, growth = manager.changes.delete(old.id), manager.changes.grow("t", 2)
+    creation = manager.changes.create("u", 1, {})
+    manager.delete_topic("t")
+    manager.create_topic("u", 1, {})
+    new = manager.create_topic("t", 2, {})
+    with pytest.raises(UnknownTopicIdError):
+        run_here(by_id)
+    with pytest.raises(InvalidPartitionsError):
+        run_here(growth)
+    with pytest.raises(TopicAlreadyExistsError):
+        run_here(creation)
+    assert manager.topics.by_name("t") == new
 
 
 def test_the_leader_epoch_rises_at_each_start_and_is_stamped() -> None:

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from brokerd.errors import TopicAuthorizationFailedError, UnknownTopicIdError, WireError
+from brokerd.log.steps import run_here
 from brokerd.log.topic_store import Topic, TopicStore
 from brokerd.server.failures import MalformedError
 from brokerd.server.security.access import Access, unknown_topic_id
@@ -40,7 +41,7 @@ class CountingStore(TopicStore):
 def topics() -> CountingStore:
     store = CountingStore()
     for name, topic_id in (("clicks", READABLE), ("secret", HIDDEN)):
-        store.put(Topic(name, topic_id, 1, {}))
+        run_here(store.put(Topic(name, topic_id, 1, {})))
     return store
 
 
@@ -58,7 +59,7 @@ def test_refusals_are_not_remembered(topics: CountingStore) -> None:
     access = Access(PRINCIPALS["reader"], topics)
     with pytest.raises(UnknownTopicIdError):
         access.require_id(Right.READ, MISSING)
-    topics.put(Topic("events-9", MISSING, 1, {}))
+    run_here(topics.put(Topic("events-9", MISSING, 1, {})))
     access.require_id(Right.READ, MISSING)
 
 

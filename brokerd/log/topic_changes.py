@@ -1,0 +1,160 @@
+"""Changes of topics: create, grow, alter, delete. Each is steps (steps.py): what waits for the disk is a job for a thread.
+
+The order is the rule here. New partitions are durable before the topics file names them, the file before anybody sees the
+change; a deleted topic is gone from the file before its data goes. Only one change may be under way at a time: whoever runs
+the steps sees to it. What is looked up, checked and changed in memory, all stands between two jobs, so it is true together.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import NamedTuple
+
+from brokerd.config.broker import BrokerConfig
+from brokerd.config.topic import TopicConfig, topic_config
+from brokerd.errors import (
+    InvalidPartitionsError,
+    InvalidTopicError,
+    PolicyViolationError,
+    StorageError,
+    TopicAlreadyExistsError,
+)
+from brokerd.ids import TopicIdPartition, new_topic_id, topic_name_problem
+from brokerd.log.files import Files
+from brokerd.log.partition_directories import create_directories, discard_directories, remove_directories
+from brokerd.log.recovery import Recovered
+from brokerd.log.spare_files import SpareFiles
+from brokerd.log.steps import Steps
+from brokerd.log.topic_store import Topic, TopicStore
+
+logger = logging.getLogger(__name__)
+
+
+class LogsOfTopics(NamedTuple):
+    """What changes of topics do to logs; the log manager's."""
+
+    check_writable: Callable[[], None]  # raises StorageError if nothing may be written
+    make: Callable[[Topic, TopicConfig, TopicIdPartition], Recovered]  # of an empty directory; in any thread; raises OSError
+    add: Callable[[Topic, TopicConfig, Mapping[TopicIdPartition, Recovered]], None]  # they are logs of this node from now on
+    configure: Callable[[Topic, TopicConfig], None]  # a topic's logs work by other settings from now on
+    forget: Callable[[Topic], None]  # a topic's logs are deleted
+
+
+class TopicChanges:
+    """See the module."""
+
+    def __init__(self, config: BrokerConfig, files: Files, spares: SpareFiles, topics: TopicStore, logs: LogsOfTopics) -> None:
+        self._config = config
+        self._files = files
+        self._spares = spares
+        self._topics = topics
+        self._logs = logs
+
+    def create(self, name: str, partitions: int, configs: Mapping[str, str]) -> Steps[Topic]:
+        """Creates a topic, durably in the end; 0 partitions = num.partitions.
+
+        Raises InvalidTopicError, TopicAlreadyExistsError, InvalidPartitionsError, InvalidConfigError, PolicyViolationError,
+        StorageError.
+        """
+        self.check_new(name, partitions, configs)
+        count = partitions or self._config.num_partitions
+        topic = Topic(name, new_topic_id(), count, dict(configs))
+        yield from self._add_partitions(topic, range(count))
+        return topic
+
+    def check_new(self, name: str, partitions: int, configs: Mapping[str, str]) -> None:
+        """Raises what `create` would raise, and creates nothing."""
+        problem = topic_name_problem(name)
+        if problem:
+            raise InvalidTopicError(f"'{name[:300]}' can not be a topic's name: {problem}")
+        if self._topics.has(name):
+            raise TopicAlreadyExistsError(f"topic '{name}' exists already")
+        count = partitions or self._config.num_partitions
+        self._check_count(name, count, count)
+        if len(self._topics) >= self._config.max_topics:
+            raise PolicyViolationError(f"there are {len(self._topics)} topics, as many as max.topics allows")
+        self._topic_config(configs)
+        self._logs.check_writable()
+
+    def grow(self, name: str, total: int) -> Steps[Topic]:
+        """Adds partitions up to `total`, durably in the end. Raises InvalidPartitionsError, UnknownTopicOrPartitionError,
+        PolicyViolationError, StorageError.
+        """
+        topic = self._topics.by_name(name)
+        self._logs.check_writable()
+        if total <= topic.partition_count:
+            raise InvalidPartitionsError(
+                f"topic '{name}' has {topic.partition_count} partitions already; it can only grow, not to {total}"
+            )
+        self._check_count(name, total, total - topic.partition_count)
+        grown = topic._replace(partition_count=total)
+        yield from self._add_partitions(grown, range(topic.partition_count, total))
+        return grown
+
+    def alter(self, name: str, set_configs: Mapping[str, str], unset: Iterable[str]) -> Steps[Topic]:
+        """Changes settings, durably in the end. Raises InvalidConfigError, UnknownTopicOrPartitionError, StorageError."""
+        topic = self._topics.by_name(name)
+        self._logs.check_writable()
+        removed = set(unset)
+        configs = {key: value for key, value in topic.configs.items() if key not in removed} | dict(set_configs)
+        config = self._topic_config(configs)
+        changed = topic._replace(configs=configs)
+        yield from self._topics.put(changed)
+        self._logs.configure(changed, config)
+        return changed
+
+    def delete(self, wanted: str | bytes, on_deleted: Callable[[Topic], None] | None = None) -> Steps[Topic]:
+        """Deletes a topic, by name or id, durably in the end; `on_deleted` is called once it is gone for everybody, before its
+        files are removed. Raises UnknownTopicOrPartitionError, UnknownTopicIdError, StorageError.
+        """
+        topic = self._topics.by_name(wanted) if isinstance(wanted, str) else self._topics.by_id(wanted)
+        self._logs.check_writable()
+        yield from self._topics.remove(topic)
+        self._logs.forget(topic)
+        if on_deleted is not None:
+            on_deleted(topic)
+        tps = [TopicIdPartition(topic.id, partition) for partition in range(topic.partition_count)]
+        try:
+            yield lambda: remove_directories(self._files, tps)
+        except OSError as error:
+            logger.warning("topic %s is deleted, its files are removed at the next start: %s", topic.name, error)
+        else:
+            self._topics.forget(topic.id)
+        if not self._spares.is_whole:
+            yield self._spares.restore
+        return topic
+
+    def _add_partitions(self, topic: Topic, partitions: Sequence[int]) -> Steps[None]:
+        """Makes logs, and then the topic that has them, durable. Raises StorageError: then nothing is left of them."""
+        tps = [TopicIdPartition(topic.id, partition) for partition in partitions]
+        config = self._topic_config(topic.configs)
+        made: dict[TopicIdPartition, Recovered] = {}
+
+        def make() -> None:
+            create_directories(self._files, tps)
+            made.update({tp: self._logs.make(topic, config, tp) for tp in tps})
+
+        try:
+            yield make
+            yield from self._topics.put(topic)
+        except (OSError, StorageError) as error:
+            yield lambda: discard_directories(self._files, tps)
+            if isinstance(error, StorageError):
+                raise
+            raise StorageError(f"topic '{topic.name}' could not be created ({error.strerror})") from error
+        self._logs.add(topic, config, made)
+
+    def _topic_config(self, configs: Mapping[str, str]) -> TopicConfig:
+        return topic_config(configs, self._config.topic_defaults())
+
+    def _check_count(self, name: str, total: int, added: int) -> None:
+        if not 1 <= total <= self._config.max_partitions_per_topic:
+            raise InvalidPartitionsError(
+                f"topic '{name}' can not have {total} partitions: "
+                f"max.partitions.per.topic is {self._config.max_partitions_per_topic}"
+            )
+        if self._topics.partition_count() + added > self._config.max_partitions:
+            raise PolicyViolationError(
+                f"{added} more partitions would make more than the {self._config.max_partitions} of max.partitions"
+            )
