@@ -323,15 +323,21 @@ class LogManager:
         """The lowest producer id that nobody has been given."""
         return self._producer_ids.next_id
 
-    def next_producer_id(self) -> int:
-        """As take_producer_id, at once. Raises StorageError."""
-        return run_here(self.take_producer_id())
+    @property
+    def has_producer_id(self) -> bool:
+        """True if next_producer_id has nothing to wait for."""
+        return self._producer_ids.has_next
 
-    def take_producer_id(self) -> Steps[int]:
-        """A producer id that was never given before; one at a time. Raises StorageError."""
+    def next_producer_id(self) -> int:
+        """A producer id that was never given before. Raises StorageError."""
+        run_here(self.reserve_producer_ids())
+        return self._producer_ids.take()
+
+    def reserve_producer_ids(self) -> Steps[None]:
+        """Makes next_producer_id wait for nothing; one at a time. Raises StorageError."""
         self._check_writable()
         try:
-            return (yield from self._producer_ids.take())
+            yield from self._producer_ids.reserve()
         except OSError as error:
             raise StorageError(f"no producer id could be made ({error.strerror})", retry_after_ms=200) from error
 

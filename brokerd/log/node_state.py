@@ -131,12 +131,21 @@ class ProducerIds:
         """Makes the file of a new directory. Raises OSError."""
         self._write(0)
 
-    def take(self) -> Steps[int]:
-        """A new id; one at a time. Raises OSError if a new block could not be made durable."""
-        if self._next == self._limit:
+    @property
+    def has_next(self) -> bool:
+        """True if `take` may be called."""
+        return self._next < self._limit
+
+    def reserve(self) -> Steps[None]:
+        """Takes a block if none is left; one at a time. Raises OSError if it could not be made durable."""
+        if not self.has_next:
             limit = self._limit + PRODUCER_ID_BLOCK
             yield lambda: self._write(limit)
             self._limit = limit
+
+    def take(self) -> int:
+        """A new id, of a block that is reserved."""
+        assert self.has_next
         self._next += 1
         return self._next - 1
 

@@ -31,7 +31,10 @@ async def handle(broker: Broker, request: transaction_pb2.InitProducerIdRequest)
 
 async def _grant(broker: Broker, current: ProducerIdAndEpoch) -> ProducerIdAndEpoch:
     if current == NO_PRODUCER or current.epoch == EPOCH_MAX:
-        return ProducerIdAndEpoch(await broker.producer_ids.run(broker.logs.take_producer_id()), 0)
+        while not broker.logs.has_producer_id:
+            await broker.producer_ids.run(broker.logs.reserve_producer_ids())
+        # No await from here on: the id is known to be its caller's before anybody else can come.
+        return ProducerIdAndEpoch(broker.logs.next_producer_id(), 0)
     if current.producer_id < 0:
         raise malformed("producer_id", f"is {current.producer_id}, must be -1 together with producer_epoch, or an id")
     if not 0 <= current.epoch < EPOCH_MAX:
