@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import Protocol
 
+from brokerd.ids import TopicIdPartition
+from brokerd.log.checkpoint import CheckpointEntry
 from brokerd.log.damage import DamagedRange
 from brokerd.log.files import Files
 from brokerd.log.leader_epochs import LeaderEpochs
@@ -14,8 +16,14 @@ from brokerd.log.producer_state import ProducerStates
 from brokerd.log.segment import Segment
 from brokerd.log.spare_files import SpareFiles
 
-if TYPE_CHECKING:
-    from brokerd.log.partition_log import PartitionLog
+
+class Checkpointed(Protocol):
+    """A log, as far as the checkpoint knows it."""
+
+    tp: TopicIdPartition
+
+    def checkpoint_entry(self) -> CheckpointEntry:
+        """What the checkpoint says of this log from now on."""
 
 
 @dataclass(slots=True)
@@ -30,7 +38,7 @@ class LogResources:
     # Writes the checkpoint durably, with the log starts as they are now. Raises OSError.
     write_checkpoint: Callable[[], None]
     # Logs whose entry in the checkpoint is no longer what it was.
-    moved: set[PartitionLog] = field(default_factory=set)
+    moved: set[Checkpointed] = field(default_factory=set)
     # Bytes of all logs that are appended and not yet flushed.
     dirty_bytes: int = 0
 

@@ -6,11 +6,12 @@ looks into a payload, checked as readers check it.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple, Protocol
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from brokerd.config.topic import TopicConfig
 from brokerd.errors import CorruptMessageError, UnsupportedVersionError
 from brokerd.log.damage import DamagedRange, damage_error
 from brokerd.log.files import File
@@ -22,9 +23,6 @@ from brokerd.record.batch import RecordBatch
 from brokerd.record.header import BatchHeader, StampFlags
 from brokerd.record.payload import payload_crc
 
-if TYPE_CHECKING:
-    from brokerd.log.partition_log import PartitionLog
-
 _MAX_UNCOMPRESSED_BYTES = 268_435_456
 
 
@@ -35,8 +33,21 @@ class OffsetAndTimestamp(NamedTuple):
     timestamp: int
 
 
+class Searched(Protocol):
+    """A partition's log, as far as a look-up by time knows it."""
+
+    name: str
+    config: TopicConfig
+    log_start_offset: int
+    high_watermark: int
+
+    @property
+    def segments(self) -> tuple[Segment, ...]:
+        """Oldest first."""
+
+
 def find_by_timestamp(
-    log: PartitionLog, reader: LogReader, open_files: OpenFiles, seed: int, timestamp_ms: int
+    log: Searched, reader: LogReader, open_files: OpenFiles, seed: int, timestamp_ms: int
 ) -> OffsetAndTimestamp | None:
     """See PartitionLog.offset_for_timestamp. Raises OSError, LogDamagedError."""
     found = _find(log, reader, open_files, seed, timestamp_ms)
@@ -48,7 +59,7 @@ def find_by_timestamp(
     return found
 
 
-def _find(log: PartitionLog, reader: LogReader, open_files: OpenFiles, seed: int, timestamp_ms: int) -> OffsetAndTimestamp | None:
+def _find(log: Searched, reader: LogReader, open_files: OpenFiles, seed: int, timestamp_ms: int) -> OffsetAndTimestamp | None:
     """The first record that is not older among what can be read."""
     for segment in log.segments:
         if segment.max_timestamp >= timestamp_ms and segment.next_offset > log.log_start_offset:
@@ -60,7 +71,7 @@ def _find(log: PartitionLog, reader: LogReader, open_files: OpenFiles, seed: int
 
 
 def _find_in_segment(
-    log: PartitionLog, reader: LogReader, file: File, segment: Segment, seed: int, timestamp_ms: int
+    log: Searched, reader: LogReader, file: File, segment: Segment, seed: int, timestamp_ms: int
 ) -> OffsetAndTimestamp | None:
     first_offset, until = log.log_start_offset, log.high_watermark
     floor = segment.loaded_index(log.config.index_interval_bytes).floor_by_time(timestamp_ms)
