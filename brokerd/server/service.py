@@ -8,6 +8,7 @@ nothing a client sends can end the event loop.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Awaitable, Callable
 from typing import Any, NoReturn
 
@@ -104,12 +105,8 @@ class BrokerService:
         await self._idle.wait()
 
     async def close_streams(self) -> None:
-        """Ends every open stream once its answers are out."""
-        for stream in list(self._streams):
-            try:
-                await stream.close(grpc.StatusCode.UNAVAILABLE, _STOPPING)
-            except grpc.aio.BaseError:
-                continue  # ended by abort, which raises, or the client was gone already
+        """Ends every open stream once its answers are out; one whose client does not read holds up no other."""
+        await asyncio.gather(*[_close(stream) for stream in self._streams])
 
     def _unary(self, method: Unary, handler: Handler) -> Callable[[bytes, Context], Awaitable[bytes]]:
         async def handle(request: Message) -> Message:
@@ -168,6 +165,11 @@ class BrokerService:
     async def _abort(self, name: str, context: Context, code: grpc.StatusCode, details: str) -> NoReturn:
         self._broker.counters.request_errors[name, code.name] += 1
         await context.abort(code, details)
+
+
+async def _close(stream: ProduceStream | FetchStream) -> None:
+    with contextlib.suppress(grpc.aio.BaseError):  # ended by abort, which raises, or the client was gone already
+        await stream.close(grpc.StatusCode.UNAVAILABLE, _STOPPING)
 
 
 def _parse(method: Unary, data: bytes) -> Message:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import grpc
 import pytest
 
 from brokerd.ids import TopicIdPartition
-from tests.support.daemon import RunningDaemon
+from tests.support.daemon import RunningDaemon, running_daemon
+from tests.support.files import MemoryFiles
 from tests.support.raw_client import RawClient, RawFetcher, values_batch
 from tests.support.wait import wait_until
 
@@ -77,6 +80,30 @@ def test_a_few_slow_readers_cost_others_the_size_of_answers_alone(running: Runni
         assert read_all(client, tp) <= BATCHES
         offsets = [batches[0].header.base_offset for fetcher in fetchers for batches in fetcher.answer()[1]]
         assert offsets == [0] * 5, "nobody waited, so nobody was ended"
+
+
+def test_a_stop_tells_everybody_although_some_do_not_read(tmp_path: Path) -> None:
+    with running_daemon(tmp_path / "data", files=MemoryFiles(), shutdown_grace_ms=1_500) as running:
+        client, slow = RawClient(running.address), RawClient(running.address)
+        parked = running.daemon.broker.replicas.fetch_purgatory
+        (tp,) = client.create_topic()
+        for fetcher in [slow.fetcher() for _ in range(30)]:
+            fetcher.post({tp: 0}, max_wait_ms=20_000, min_bytes=2 * BATCH_BYTES)
+        wait_until(lambda: len(parked) == 30)
+        producer = client.producer()
+        for _ in range(4):
+            producer.produce(tp, values_batch(tp, size=BATCH_BYTES))
+        wait_until(lambda: len(parked) == 0 and running.daemon.broker.answer_budget.used_bytes > 30 * BATCH_BYTES)
+        waiting = [client.fetcher() for _ in range(3)]
+        for fetcher in waiting:
+            fetcher.post({tp: 4}, max_wait_ms=20_000)
+        wait_until(lambda: len(parked) == len(waiting))
+    for fetcher in waiting:
+        code, details = fetcher.status()
+        assert code is grpc.StatusCode.UNAVAILABLE
+        assert "the broker is stopping" in details
+    for one in (client, slow):
+        one.channel.close()
 
 
 @pytest.mark.parametrize("settings", [{"fetch_write_timeout_ms": 100}], indirect=True)
