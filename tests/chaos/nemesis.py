@@ -25,6 +25,10 @@ _STRACE_RULES = {
     "write-error": ("pwritev,pwritev2", "error=ENOSPC:when=1+3"),
     "read-error": ("pread64,preadv2", "error=EIO:when=1+2"),
 }
+# Long, for a machine that does much else: a broker or a tracer that is merely slow is no fault.
+_START_TIMEOUT_S = 120.0
+_STOP_TIMEOUT_S = 120.0
+_STRACE_TIMEOUT_S = 60.0
 SYSCALL_FAULTS = tuple(_STRACE_RULES)
 # Work must go on during these, not only after them.
 HARMLESS = ("fsync-slow", "write-error", "read-error")
@@ -64,12 +68,12 @@ class Nemesis:
         """SIGKILL, then a new start on the same directory and port."""
         self._daemon.kill()
         self._wait(self._dice.random() * 0.2)
-        self._daemon.start()
+        self._daemon.start(_START_TIMEOUT_S)
 
     def restart(self) -> None:
         """SIGTERM, a clean stop, a new start."""
-        self._daemon.terminate()
-        self._daemon.start()
+        self._daemon.terminate(_STOP_TIMEOUT_S)
+        self._daemon.start(_START_TIMEOUT_S)
 
     def pause(self) -> None:
         """SIGSTOP for up to two seconds."""
@@ -105,7 +109,7 @@ class Nemesis:
                 self._wait(0.5 + self._dice.random())
             finally:
                 tracer.send_signal(signal.SIGTERM)
-                tracer.wait(10)
+                tracer.wait(_STRACE_TIMEOUT_S)
             self.injected[name] += sum("(INJECTED)" in line or "(DELAYED)" in line for line in seen)
         if name == "fsync-error":
             self.kill()

@@ -114,8 +114,10 @@ def run(
             workload.start()
             try:
                 _torment(workload, nemesis, random.Random(f"{seed}-order"), verdict, seconds, rounds)
-            finally:
-                history = workload.stop()
+            except BaseException:
+                workload.abandon()  # the fault that went wrong is to be seen, not what clients say of it
+                raise
+            history = workload.stop()
             daemon.terminate()
     verdict.faults = nemesis.counts
     verdict.injected = nemesis.injected

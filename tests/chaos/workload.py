@@ -80,11 +80,15 @@ class Workload:
         for thread in self._threads:
             thread.start()
 
-    def halt(self) -> None:
-        """Stops all threads. Raises what a worker failed with."""
+    def abandon(self) -> None:
+        """Stops all threads, whatever they failed with."""
         self._stopped.set()
         for thread in self._threads:
             thread.join()
+
+    def halt(self) -> None:
+        """Stops all threads. Raises what a worker failed with."""
+        self.abandon()
         if self.failures:
             raise self.failures[0]
 

@@ -102,8 +102,10 @@ def run(*, cuts: int, seed: int, daemon_type: DaemonType = DaemonProcess) -> Out
             workload.start()
             try:
                 _Cutter(disk, daemon, workload, outage, random.Random(seed)).run(cuts)
-            finally:
-                workload.halt()
+            except BaseException:
+                workload.abandon()
+                raise
+            workload.halt()
             if not outage.problems:
                 workload.stop()
         outage.torn_tails = daemon.stderr_path.read_text().count("cut a torn tail")

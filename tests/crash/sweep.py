@@ -27,10 +27,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
-from tests.crash.sweep_check import check
+from tests.crash.sweep_check import check, connected
 from tests.crash.sweep_script import SETTINGS, Died, Expected, Script
 from tests.support import tracer
-from tests.support.raw_client import RawClient
 from tests.support.traced_daemon import Step, TracedDaemon
 
 _TORN_BYTES = (1, 96, 512)
@@ -198,12 +197,14 @@ def _started_dead(daemon: TracedDaemon) -> bool:
 
 def _talk(daemon: TracedDaemon, expected: Expected, life: Callable[[Script], None]) -> bool:
     """True if the broker died meanwhile."""
-    with RawClient(daemon.address) as client:
-        try:
+    try:
+        with connected(daemon.address) as client:
             Script(client, expected).run(life)
-        except Died:
-            daemon.process.wait(30)
-            return True
+    except (Died, ConnectionError):
+        if not daemon.was_reached:
+            raise
+        daemon.process.wait(30)
+        return True
     return False
 
 

@@ -28,7 +28,7 @@ def check(data_dir: Path, expected: Expected) -> None:
     """Recovers, and looks at everything."""
     _check_before(data_dir, expected)
     settings: dict[str, Any] = {name.replace(".", "_"): value for name, value in SETTINGS.items()}
-    with running_daemon(data_dir, **settings) as running, _connected(running.address) as client:
+    with running_daemon(data_dir, **settings) as running, connected(running.address) as client:
         _check_topics(client, expected)
         producer = client.producer()
         if TOPIC in expected.topics:
@@ -45,8 +45,11 @@ def check(data_dir: Path, expected: Expected) -> None:
     assert not findings, f"after a clean stop the doctor says {findings}"
 
 
-def _connected(address: str) -> RawClient:
-    """A client that has been answered once. Where many processes share few cores, a first connection may take too long."""
+def connected(address: str) -> RawClient:
+    """A client that has been answered once. Where many processes share few cores, a first connection may take too long.
+
+    Raises ConnectionError.
+    """
     for _ in range(_CONNECTS):
         client = RawClient(address)
         try:
@@ -55,7 +58,7 @@ def _connected(address: str) -> RawClient:
             client.channel.close()
         else:
             return client
-    raise AssertionError(f"the broker does not answer, {_CONNECTS} times")
+    raise ConnectionError(f"the broker does not answer, {_CONNECTS} times")
 
 
 def _check_before(data_dir: Path, expected: Expected) -> None:
