@@ -5,12 +5,14 @@ Precedence: defaults < TOML file < environment (`BROKERD_LOG_SEGMENT_BYTES`) < f
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from brokerd.config.client import DEFAULT_PORT
 from brokerd.config.listeners import Listener, check_listeners
 from brokerd.config.settings import INT32_MAX, INT64_MAX, Value, setting
-from brokerd.errors import ConfigError
+from brokerd.config.topic import TopicConfig, topic_config
+from brokerd.errors import ConfigError, InvalidConfigError
 
 GRPC_MAX_MESSAGE_BYTES = 41_943_040
 REQUEST_OVERHEAD_BYTES = 1_048_576  # of a request beside its one batch: ids of up to max.partitions.per.request, and what grows
@@ -269,6 +271,17 @@ def check_broker(config: BrokerConfig) -> None:
             f"num.partitions ({config.num_partitions}) must not exceed max.partitions.per.topic ({config.max_partitions_per_topic})"
         )
     check_listeners(listener_of(config))
+
+
+def checked_topic_config(config: BrokerConfig, overrides: Mapping[str, str]) -> TopicConfig:
+    """The settings in force of a topic that is made or altered. Raises InvalidConfigError by name."""
+    topic = topic_config(overrides, config.topic_defaults())
+    if topic.max_message_bytes > config.largest_batch_bytes:
+        raise InvalidConfigError(
+            f"max.message.bytes ({topic.max_message_bytes}) must be at least {REQUEST_OVERHEAD_BYTES} below the broker's "
+            f"socket.request.max.bytes ({config.socket_request_max_bytes}), or its batches fit no request"
+        )
+    return topic
 
 
 def listener_of(config: BrokerConfig) -> Listener:

@@ -11,7 +11,7 @@ import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
-from brokerd.config.broker import BrokerConfig
+from brokerd.config.broker import BrokerConfig, checked_topic_config
 from brokerd.config.topic import TopicConfig, topic_config
 from brokerd.errors import (
     InvalidPartitionsError,
@@ -74,7 +74,7 @@ class TopicChanges:
         self._check_count(name, count, count)
         if len(self._topics) >= self._config.max_topics:
             raise PolicyViolationError(f"there are {len(self._topics)} topics, as many as max.topics allows")
-        self._topic_config(configs)
+        checked_topic_config(self._config, configs)
         self._logs.check_writable()
 
     def grow(self, name: str, total: int) -> Steps[Topic]:
@@ -98,7 +98,7 @@ class TopicChanges:
         self._logs.check_writable()
         removed = set(unset)
         configs = {key: value for key, value in topic.configs.items() if key not in removed} | dict(set_configs)
-        config = self._topic_config(configs)
+        config = checked_topic_config(self._config, configs)
         changed = topic._replace(configs=configs)
         yield from self._topics.put(changed)
         self._logs.configure(changed, config)

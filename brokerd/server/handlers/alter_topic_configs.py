@@ -8,8 +8,9 @@ Behaviour
 
 from __future__ import annotations
 
+from brokerd.config.broker import checked_topic_config
 from brokerd.config.settings import settings_of, unknown_setting
-from brokerd.config.topic import TopicConfig, topic_config
+from brokerd.config.topic import TopicConfig
 from brokerd.errors import InvalidConfigError, WireError
 from brokerd.log.topic_store import Topic
 from brokerd.server.broker import Broker
@@ -41,6 +42,7 @@ async def _alter(broker: Broker, request: topics_pb2.AlterTopicConfigsRequest) -
         if name not in known:
             raise InvalidConfigError(unknown_setting(name, known, where="(topic setting)").message)
     if request.validate_only:
-        topic_config({**topic.configs, **request.set}, broker.config.topic_defaults())
+        kept = {name: value for name, value in topic.configs.items() if name not in request.unset}
+        checked_topic_config(broker.config, {**kept, **request.set})
         return topic
     return await broker.admin.run(broker.logs.changes.alter(request.name, dict(request.set), list(request.unset)))

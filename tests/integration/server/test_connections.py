@@ -17,7 +17,7 @@ from brokerd.config.settings import from_mapping
 from brokerd.errors import ConfigError, MessageTooLargeError
 from brokerd.wire.channel import SERVER_ARGUMENTS, server_arguments
 from brokerd.wire.methods import PRODUCE
-from brokerd.wire.v1 import metadata_pb2
+from brokerd.wire.v1 import metadata_pb2, topics_pb2
 from tests.support.daemon import RunningDaemon
 from tests.support.raw_client import RawClient, values_batch
 from tests.support.wait import wait_until
@@ -91,6 +91,23 @@ def test_a_request_beyond_the_limit_says_which_settings_to_change(running: Runni
     for word in (running.address, "max.request.size", "socket.request.max.bytes", str(limit)):
         assert word in caught.value.message
     assert client.latest(tp) == 0
+
+
+def test_a_topic_s_batches_must_fit_too(running: RunningDaemon, client: RawClient) -> None:
+    client.create_topic()
+    wide, fits = str(running.daemon.config.largest_batch_bytes + 1), str(running.daemon.config.largest_batch_bytes)
+
+    def create(size: str) -> str:
+        topic = topics_pb2.NewTopic(name=f"t{size}", partitions=1, configs={"max.message.bytes": size})
+        return str(client.call("CreateTopics", topics_pb2.CreateTopicsRequest(topics=[topic])).results[0].error.message)
+
+    def alter(size: str, *, validate_only: bool) -> str:
+        request = topics_pb2.AlterTopicConfigsRequest(name="t", set={"max.message.bytes": size}, validate_only=validate_only)
+        return str(client.call("AlterTopicConfigs", request).result.error.message)
+
+    for told in (create(wide), alter(wide, validate_only=True), alter(wide, validate_only=False)):
+        assert "socket.request.max.bytes" in told
+    assert create(fits) == alter(fits, validate_only=True) == alter(fits, validate_only=False) == ""
 
 
 def test_a_batch_must_fit_into_a_request() -> None:
