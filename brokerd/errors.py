@@ -42,6 +42,7 @@ class ErrorCode(enum.IntEnum):
     TOPIC_AUTHORIZATION_FAILED = 14
     LOG_DAMAGED = 15
     SCHEMA_INCOMPATIBLE = 16
+    INVALID_TIMESTAMP = 17
     REQUEST_TIMED_OUT = 100
     STORAGE_ERROR = 101
     RESOURCE_EXHAUSTED = 102
@@ -216,6 +217,10 @@ class LogDamagedError(WireError):
 
 class SchemaIncompatibleError(WireError):
     code = ErrorCode.SCHEMA_INCOMPATIBLE
+
+
+class InvalidTimestampError(WireError):
+    code = ErrorCode.INVALID_TIMESTAMP
 
 
 class RequestTimedOutError(WireError):

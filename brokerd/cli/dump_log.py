@@ -105,7 +105,10 @@ def _batch_text(entry: Entry) -> str:
 
 
 def _time_text(timestamp_ms: int) -> str:
-    moment = datetime.datetime.fromtimestamp(timestamp_ms / 1_000, datetime.UTC)
+    try:
+        moment = datetime.datetime.fromtimestamp(timestamp_ms / 1_000, datetime.UTC)
+    except (ValueError, OverflowError):
+        return f"{timestamp_ms} ms"  # beyond the calendar: a file may say anything
     return moment.isoformat(sep=" ", timespec="milliseconds").replace("+00:00", "Z")
 
 

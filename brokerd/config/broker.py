@@ -73,6 +73,13 @@ class BrokerConfig:
     log_message_timestamp_type: str = setting(
         "log.message.timestamp.type", "CreateTime", "Default of message.timestamp.type.", choices=("CreateTime", "LogAppendTime")
     )
+    log_message_timestamp_after_max_ms: int = setting(
+        "log.message.timestamp.after.max.ms",
+        3_600_000,
+        "Default of message.timestamp.after.max.ms: how far ahead of the broker's clock a record's time may lie.",
+        minimum=0,
+        maximum=INT64_MAX,
+    )
     log_flush_threads: int = setting(
         "log.flush.threads", 4, "Threads that fdatasync, each one partition at a time.", minimum=1, maximum=64
     )
@@ -251,6 +258,7 @@ class BrokerConfig:
             "retention.bytes": self.log_retention_bytes,
             "max.message.bytes": self.message_max_bytes,
             "message.timestamp.type": self.log_message_timestamp_type,
+            "message.timestamp.after.max.ms": self.log_message_timestamp_after_max_ms,
         }
 
 

@@ -56,6 +56,13 @@ class TopicConfig:
         "Whether records carry the producer's time or the broker's at the append.",
         choices=("CreateTime", "LogAppendTime"),
     )
+    message_timestamp_after_max_ms: int = setting(
+        "message.timestamp.after.max.ms",
+        3_600_000,
+        "A record whose time lies further ahead of the broker's clock is refused (CreateTime only).",
+        minimum=0,
+        maximum=INT64_MAX,
+    )
     cleanup_policy: str = setting(
         "cleanup.policy", "delete", "What happens to old segments; only delete exists so far.", choices=("delete",)
     )

@@ -33,7 +33,7 @@ from brokerd.log.open_files import Handle
 from brokerd.log.producer_state import BatchMetadata, ProducerStateEntry
 from brokerd.log.segment import Segment
 from brokerd.log.snapshots import Snapshot, encode_snapshot
-from brokerd.log.timestamps import OffsetAndTimestamp, find_by_timestamp
+from brokerd.log.timestamps import OffsetAndTimestamp, check_timestamps, find_by_timestamp
 from brokerd.record.batch import RecordBatch
 from brokerd.record.header import crc_seed, decode_header, stamp
 
@@ -181,6 +181,8 @@ class PartitionLog:
             if isinstance(prepared, BatchMetadata):
                 return LogAppendInfo(prepared.base_offset, prepared.last_offset, prepared.timestamp, True, self.log_start_offset)
             entry = prepared
+        # After the search for a repetition: what was accepted once is answered so, whatever the clock says now.
+        check_timestamps(self.name, header, self.config, now_wall_ms)
         stamped = stamp(
             batch.header_bytes,
             base_offset=base_offset,

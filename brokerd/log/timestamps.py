@@ -1,7 +1,7 @@
-"""Look-up by time: from a timestamp to the first record that is not older.
+"""Time in a log: which of a producer's times are accepted, and from a time to the first record that is not older.
 
 The index narrows it to a batch, and the batch's own timestamp column to the record. This is the one place where the broker
-looks into a payload, checked as readers check it.
+looks into a payload, checked as readers check it. A time far ahead would hide all later ones from it, so none is accepted.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from brokerd.config.topic import TopicConfig
-from brokerd.errors import CorruptMessageError, UnsupportedVersionError
+from brokerd.errors import CorruptMessageError, Fate, InvalidTimestampError, UnsupportedVersionError
 from brokerd.log.damage import DamagedRange, damage_error
 from brokerd.log.files import File
 from brokerd.log.log_reader import LogReader
@@ -24,6 +24,8 @@ from brokerd.record.header import BatchHeader, StampFlags
 from brokerd.record.payload import payload_crc
 
 _MAX_UNCOMPRESSED_BYTES = 268_435_456
+_US_PER_MS = 1_000
+TIMESTAMP_MAX_MS = (2**63 - 1) // _US_PER_MS  # records have microseconds in 64 bits
 
 
 class OffsetAndTimestamp(NamedTuple):
@@ -44,6 +46,22 @@ class Searched(Protocol):
     @property
     def segments(self) -> tuple[Segment, ...]:
         """Oldest first."""
+
+
+def check_timestamps(name: str, header: BatchHeader, config: TopicConfig, now_wall_ms: int) -> None:
+    """Raises InvalidTimestampError if a producer's time lies too far ahead, where it is the producer's time that counts."""
+    if config.message_timestamp_type == "LogAppendTime":
+        return
+    latest = max(header.base_timestamp, header.max_timestamp)
+    if latest > TIMESTAMP_MAX_MS:
+        text = f"{name}: {latest} is no record's time: ms since 1970 end at {TIMESTAMP_MAX_MS}"
+        raise InvalidTimestampError(text, fate=Fate.NOT_APPENDED)
+    if latest - now_wall_ms > config.message_timestamp_after_max_ms:
+        raise InvalidTimestampError(
+            f"{name}: a record's time, {latest} ms, lies {latest - now_wall_ms} ms ahead of the broker's clock, more than "
+            f"message.timestamp.after.max.ms ({config.message_timestamp_after_max_ms}): check its unit and the producer's clock",
+            fate=Fate.NOT_APPENDED,
+        )
 
 
 def find_by_timestamp(
@@ -123,10 +141,10 @@ def _find_in_batch(
         return whole
     times = arrow_batch.column("timestamp").cast(pa.int64())
     # Microseconds to milliseconds, rounded down as Kafka's clients see them.
-    matches = pc.greater_equal(times, timestamp_ms * 1_000)
+    matches = pc.greater_equal(times, min(timestamp_ms, TIMESTAMP_MAX_MS) * _US_PER_MS)
     skipped = max(first_offset - header.base_offset, 0)
     at = pc.index(matches.slice(skipped), True).as_py()
     if at < 0:
         return None if times.null_count == 0 else whole
     at += skipped
-    return OffsetAndTimestamp(header.base_offset + at, times[at].as_py() // 1_000)
+    return OffsetAndTimestamp(header.base_offset + at, times[at].as_py() // _US_PER_MS)

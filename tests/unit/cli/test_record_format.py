@@ -95,3 +95,10 @@ def test_head_of_a_batch() -> None:
     batch = fetched()
     assert printed("%o,", batch.head(2)) == b"100,101,"
     assert batch.head(9) is batch
+
+
+@pytest.mark.parametrize("timestamp_ms", [-1, 253_402_300_800_000, (2**63 - 1) // 1_000])
+def test_times_beyond_the_calendar_are_numbers(timestamp_ms: int) -> None:
+    batch = fetched(key_values([b"v"], timestamp_ms=timestamp_ms))
+    assert printed("%T", batch) == b"%d" % timestamp_ms
+    assert json.loads(bytes(json_printer("t")(batch)))["timestamp"] == timestamp_ms
