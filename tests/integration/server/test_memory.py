@@ -7,13 +7,18 @@ last byte.
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
+import grpc
 import pytest
 
 from brokerd.config.broker import BrokerConfig
+from brokerd.server.disconnect import traffic
+from brokerd.server.memory_guard import Suspect, to_end
 from brokerd.wire.methods import FETCH, PRODUCE, UNARY
-from tests.support.daemon import DaemonProcess
+from tests.support.daemon import DaemonProcess, RunningDaemon
 from tests.support.partial_requests import PartialRequest
+from tests.support.raw_client import RawClient, values_batch
 from tests.support.victim import Victim, peak_bytes
 from tests.support.wait import wait_until
 
@@ -47,6 +52,30 @@ def test_unfinished_requests_take_bounded_memory(tmp_path: Path, path: str, clie
         victim.works()
         victim.channel.close()
         assert daemon.terminate() == 0
+
+
+def test_whoever_sends_whole_requests_is_no_suspect(running: RunningDaemon) -> None:
+    service: Any = running.daemon._service
+
+    def suspects() -> list[Suspect]:
+        return to_end(traffic(), service.request_bytes(), excess_bytes=10**12)
+
+    with RawClient(running.address) as by_stream, RawClient(running.address) as by_calls, RawClient(running.address) as by_fetch:
+        (tp,) = by_stream.create_topic()
+        producer, fetcher = by_stream.producer(), by_fetch.fetcher()
+        method: Any = by_calls.channel.unary_unary(UNARY["Metadata"].path)
+        for _ in range(8):
+            producer.produce(tp, values_batch(tp, size=1_000_000))
+            with pytest.raises(grpc.RpcError):
+                method(bytes(1_500_000), timeout=20)
+        fetcher.send(bytes(1_500_000))
+        assert fetcher.status()[0] is grpc.StatusCode.INVALID_ARGUMENT
+        assert len(traffic()) >= 3
+        assert suspects() == []
+        producer.half_close()
+        assert producer.status()[0] is grpc.StatusCode.OK
+        wait_until(lambda: running.daemon.open_stream_count < 2)
+        assert suspects() == []
 
 
 def test_a_request_that_announces_too_much_is_refused_before_it_comes(tmp_path: Path) -> None:
