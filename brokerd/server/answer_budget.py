@@ -6,16 +6,20 @@ A reader that does not read keeps its answer here for as long as it likes, and t
     the other half          is for first batches alone: what a fetch gets however little is left
     all of it used up       fetches wait their turn, and whoever has not read his answer for a second makes room for them
 
-so that quick readers go on, with smaller answers, beside any number of slow ones.
+so that quick readers go on, with smaller answers, beside any number of slow ones. How large a first batch is shows only when it
+is read: while shares are small, a few fetches read at a time, or together they would pass the limit by a batch each.
 """
 
 from __future__ import annotations
 
+import asyncio
 from typing import Generic, TypeVar
 
 from brokerd.server.limits import ByteBudget
 
 _SHARE = 4
+_SMALL_SHARE_BYTES = 1_048_576  # what a producer makes its batches by default: a first batch may well be larger than such a share
+_TURNS = 4
 # Nobody loses his answer sooner, however many wait: one slice of a busy client's event loop, or a pause of its collector.
 PATIENCE_MS = 1_000
 
@@ -28,12 +32,19 @@ class AnswerBudget(ByteBudget, Generic[W]):
     def __init__(self, limit_bytes: int, *, write_timeout_ms: int) -> None:
         super().__init__(limit_bytes)
         self._write_timeout_ms = write_timeout_ms
+        # For whoever reads while shares are small: look for room and read with one of these held.
+        self.turns = asyncio.Semaphore(_TURNS)
         self._writes: dict[W, tuple[int, int]] = {}  # (start in ms, bytes), oldest first
 
     def share(self, wanted_bytes: int) -> int:
         """How many bytes the next answer may have; a first batch that is larger may come all the same."""
         left_bytes = self.limit_bytes // 2 - self.used_bytes
         return min(wanted_bytes, max(0, left_bytes // _SHARE))
+
+    @property
+    def is_share_small(self) -> bool:
+        """True while what may be read is likely to be one batch, larger than its share."""
+        return self.share(_SMALL_SHARE_BYTES) < _SMALL_SHARE_BYTES
 
     def begin_write(self, writer: W, size_bytes: int, *, now_ms: int) -> None:
         """`writer` hands an answer over. It has one at a time."""

@@ -101,6 +101,12 @@ class FetchStream:
 
     async def _read(self, params: FetchParams) -> list[PartitionRead]:
         """Reads as much as the budget allows; what was read is held then."""
+        if self._broker.answer_budget.is_share_small:
+            async with self._broker.answer_budget.turns:
+                return await self._read_with_room(params)
+        return await self._read_with_room(params)
+
+    async def _read_with_room(self, params: FetchParams) -> list[PartitionRead]:
         budget = self._broker.answer_budget
         if budget.is_used_up:
             await budget.wait_for_room()
