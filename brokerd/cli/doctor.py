@@ -6,7 +6,7 @@ import argparse
 from typing import TYPE_CHECKING
 
 from brokerd.cli.output import counted, print_json
-from brokerd.cli.parser import Subparsers
+from brokerd.cli.parser import Subparsers, usage_error
 
 if TYPE_CHECKING:
     from brokerd.log.partition_check import Finding
@@ -21,6 +21,7 @@ Exit code 0: nothing durable is lost or unreadable (warnings are put right by th
 examples:
   brokerd doctor brokerd-data
   brokerd doctor brokerd-data --give-up-damaged
+  brokerd doctor brokerd-data --rebuild-lost --name 62dc4c435f54b9d800bd78ab25bbc3c1=events
 """
 
 
@@ -44,14 +45,31 @@ def add_parser(subparsers: Subparsers) -> None:
         action="store_true",
         help="give up each damaged batch and all that follows it in its partition: the next start cuts them off, for good",
     )
+    actions.add_argument(
+        "--rebuild-lost",
+        action="store_true",
+        help="make lost or damaged topics, producer-ids, leader-epoch and meta anew from the logs; names of topics with --name",
+    )
+    parser.add_argument(
+        "--name",
+        metavar="ID=NAME",
+        action="append",
+        default=[],
+        help="with --rebuild-lost: the name of the topic with this id (32 hex digits; otherwise recovered-ID); may be repeated",
+    )
     parser.add_argument("--json", action="store_true", help="findings as JSON")
 
 
 def run(args: argparse.Namespace) -> int:
-    """Prints what was found, or done. Raises DataDirectoryError."""
+    """Prints what was found, or done. Raises DataDirectoryError, UsageError."""
     from brokerd.log import doctor
+    from brokerd.log.rebuild import rebuild_lost
 
-    if args.rebuild_checkpoint:
+    if args.name and not args.rebuild_lost:
+        raise usage_error(args, "--name belongs to --rebuild-lost")
+    if args.rebuild_lost:
+        findings = rebuild_lost(args.directory, _names(args))
+    elif args.rebuild_checkpoint:
         findings = doctor.rebuild_checkpoint(args.directory)
     elif args.give_up_damaged:
         findings = doctor.give_up_damaged(args.directory)
@@ -62,6 +80,16 @@ def run(args: argparse.Namespace) -> int:
     else:
         _print_findings(findings, args.directory)
     return EXIT_DAMAGED if _count(findings, "error") else EXIT_HEALTHY
+
+
+def _names(args: argparse.Namespace) -> dict[str, str]:
+    names = {}
+    for given in args.name:
+        topic_id, separator, name = given.partition("=")
+        if not separator or not name:
+            raise usage_error(args, f"--name takes ID=NAME, not '{given}'")
+        names[topic_id.lower()] = name
+    return names
 
 
 def _print_findings(findings: list[Finding], directory: str) -> None:

@@ -1,7 +1,7 @@
 """Checks a data directory offline: every header and payload CRC, every index, snapshot and checkpoint against the log.
 
 `check_data_dir` changes nothing. The two repairs write one file, the checkpoint, and only because an operator asked: the
-next start does the rest.
+next start does the rest. Other files of the directory that are lost are rebuild.py's.
 """
 
 from __future__ import annotations
@@ -12,10 +12,19 @@ from brokerd.errors import BrokerdError, DataDirectoryError
 from brokerd.ids import TopicIdPartition, TopicPartition
 from brokerd.log.checkpoint import NEW_PARTITION, CheckpointEntry, CheckpointFile, read_checkpoint
 from brokerd.log.files import Files, RealFiles
-from brokerd.log.names import CHECKPOINT, CLEAN_SHUTDOWN, META, PRODUCER_IDS, TOPICS, parse_partition_directory
+from brokerd.log.names import CHECKPOINT, CLEAN_SHUTDOWN, LEADER_EPOCH, META, PRODUCER_IDS, TOPICS, parse_partition_directory
 from brokerd.log.node_state import ProducerIds, read_epoch, read_meta
 from brokerd.log.partition_check import Finding, PartitionCheck, Severity
 from brokerd.log.topic_store import TopicStore
+
+_CONSEQUENCES = {
+    META: "With `--rebuild-lost` the cluster gets a new id and this node is 0; nothing else depends on it.",
+    LEADER_EPOCH: "With `--rebuild-lost` it goes on far above all epochs in the logs; nothing is lost by that.",
+    PRODUCER_IDS: "With `--rebuild-lost` ids go on far above all in the logs; nothing is lost by that.",
+    TOPICS: "Records are all there, but names and settings of topics stand in this file alone; a damaged one is text to look into. "
+    "`--rebuild-lost --name ID=NAME ...` gives topics their names back, ID being the first 32 digits of a partition's directory. "
+    "Their settings are to be set again, and topics that were being deleted come back.",
+}
 
 
 class _Directory(NamedTuple):
@@ -33,14 +42,16 @@ def check_data_dir(path: str) -> list[Finding]:
     """
     files = RealFiles(path, must_exist=True)
     try:
-        if META not in files.listdir():
-            raise DataDirectoryError(f"{path} is not a data directory of brokerd: it has no file '{META}'")
+        names = files.listdir()
+        if META not in names and not any(map(parse_partition_directory, names)):
+            raise DataDirectoryError(f"{path} is not a data directory of brokerd: it has no file '{META}' and no partitions")
         files.lock()
         directory = _read_directory(files)
         findings = directory.findings
         for check in _partition_checks(files, directory):
             findings.extend(check.run())
-        findings.extend(_unknown_directories(files, directory.topics))
+        if not any(finding.path == TOPICS for finding in findings):
+            findings.extend(_unknown_directories(files, directory.topics))
         return findings
     finally:
         files.close()
@@ -105,22 +116,28 @@ def _replace_checkpoint(files: Files, entries: dict[TopicIdPartition, Checkpoint
 def _read_directory(files: Files) -> _Directory:
     findings: list[Finding] = []
     topics, epoch = TopicStore(files), 2**31 - 1
+
+    def lost(name: str, reason: str) -> None:
+        text = f"{reason} The broker does not start. {_CONSEQUENCES[name]}"
+        findings.append(Finding(Severity.ERROR, name, text))
+
     try:
-        read_meta(files)
+        if read_meta(files) is None:
+            lost(META, f"the file {META} of the data directory is missing.")
     except BrokerdError as error:
-        findings.append(Finding(Severity.ERROR, META, str(error)))
+        lost(META, f"{error}.")
     try:
         epoch = read_epoch(files)
     except BrokerdError as error:
-        findings.append(Finding(Severity.ERROR, "leader-epoch", str(error)))
+        lost(LEADER_EPOCH, f"{error}.")
     try:
         topics.open()
     except BrokerdError as error:
-        findings.append(Finding(Severity.ERROR, TOPICS, str(error)))
+        lost(TOPICS, f"{error}.")
     try:
         ProducerIds(files).open()
     except BrokerdError as error:
-        findings.append(Finding(Severity.ERROR, PRODUCER_IDS, str(error)))
+        lost(PRODUCER_IDS, f"{error}.")
     entries = read_checkpoint(files)
     if entries is None:
         text = (
@@ -132,6 +149,12 @@ def _read_directory(files: Files) -> _Directory:
 
 def _partition_checks(files: Files, directory: _Directory) -> list[PartitionCheck]:
     checks = []
+    if any(finding.path == TOPICS for finding in directory.findings):
+        for name in files.listdir():
+            tp = parse_partition_directory(name)
+            if tp is not None:
+                entry = (directory.checkpoint or {}).get(tp, NEW_PARTITION)
+                checks.append(PartitionCheck(files, tp, name, entry, max_epoch=directory.epoch))
     for topic in directory.topics.list():
         for partition in range(topic.partition_count):
             tp = TopicIdPartition(topic.id, partition)

@@ -53,7 +53,7 @@ def read_meta(files: Files) -> Meta | None:
     except FileNotFoundError:
         return None
     except DocumentError as error:
-        raise _damaged(META, error) from None
+        raise damaged(META, error) from None
     return Meta(value["cluster_id"], value["node_id"], value["directory_id"])
 
 
@@ -71,7 +71,7 @@ def read_epoch(files: Files) -> int:
     except FileNotFoundError:
         raise missing(LEADER_EPOCH) from None
     except DocumentError as error:
-        raise _damaged(LEADER_EPOCH, error) from None
+        raise damaged(LEADER_EPOCH, error) from None
 
 
 def write_epoch(files: Files, epoch: int, spares: SpareFiles | None = None) -> None:
@@ -125,11 +125,11 @@ class ProducerIds:
         except FileNotFoundError:
             raise missing(PRODUCER_IDS) from None
         except DocumentError as error:
-            raise _damaged(PRODUCER_IDS, error) from None
+            raise damaged(PRODUCER_IDS, error) from None
 
-    def create(self) -> None:
-        """Makes the file of a new directory. Raises OSError."""
-        self._write(0)
+    def create(self, next_block: int = 0) -> None:
+        """Makes the file where there is none. Raises OSError."""
+        self._write(next_block)
 
     @property
     def has_next(self) -> bool:
@@ -155,8 +155,13 @@ class ProducerIds:
 
 def missing(name: str) -> DataDirectoryError:
     """The error for a file that is gone. To begin anew without it would give ids or epochs twice, or forget topics."""
-    return DataDirectoryError(f"the file {name} of the data directory is missing; put it back from a copy before you start again")
+    return DataDirectoryError(
+        f"the file {name} of the data directory is missing; put it back from a copy before you start again, or see `brokerd doctor`"
+    )
 
 
-def _damaged(name: str, error: DocumentError) -> DataDirectoryError:
-    return DataDirectoryError(f"the file {name} of the data directory is damaged ({error.message}); `brokerd doctor` tells more")
+def damaged(name: str, error: DocumentError) -> DataDirectoryError:
+    """The error for a file that does not hold what was written."""
+    return DataDirectoryError(
+        f"the file {name} of the data directory is damaged ({error.message}); `brokerd doctor` tells what to do"
+    )

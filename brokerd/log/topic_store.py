@@ -6,15 +6,15 @@ nothing that is not known to be deleted is ever removed.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from collections.abc import Set as AbstractSet
 from typing import NamedTuple
 
-from brokerd.errors import DataDirectoryError, StorageError, UnknownTopicIdError, UnknownTopicOrPartitionError
+from brokerd.errors import StorageError, UnknownTopicIdError, UnknownTopicOrPartitionError
 from brokerd.log.documents import DocumentError, read_json, write_json
 from brokerd.log.files import Files
 from brokerd.log.names import TOPICS
-from brokerd.log.node_state import missing
+from brokerd.log.node_state import damaged, missing
 from brokerd.log.spare_files import SpareFiles
 from brokerd.log.steps import Job, Steps
 
@@ -51,14 +51,14 @@ class TopicStore:
         except FileNotFoundError:
             raise missing(TOPICS) from None
         except DocumentError as error:
-            raise DataDirectoryError(f"the file {TOPICS} of the data directory is damaged ({error.message})") from None
+            raise damaged(TOPICS, error) from None
         for entry in value["topics"]:
             self._put(Topic(entry["name"], bytes.fromhex(entry["id"]), entry["partitions"], entry["configs"]))
         self.deleting = {bytes.fromhex(topic_id) for topic_id in value["deleting"]}
 
-    def create(self) -> None:
-        """Makes the file of a new directory. Raises OSError."""
-        self._job({}, set())()
+    def create(self, topics: Iterable[Topic] = ()) -> None:
+        """Makes the file where there is none. Raises OSError."""
+        self._job({topic.name: topic for topic in topics}, set())()
 
     def list(self) -> list[Topic]:
         """All topics, by name."""

@@ -220,6 +220,26 @@ def test_dump_log_and_doctor(terminal: Terminal, tmp_path: Path, monkeypatch: py
     assert terminal.run("dump-log", "/no/such/path")[0] == 1
 
 
+def test_doctor_makes_lost_files_anew(terminal: Terminal, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    data_dir = tmp_path / "data"
+    with running_daemon(data_dir) as own:
+        monkeypatch.setenv("BROKERD_BOOTSTRAP_SERVER", own.address)
+        terminal.run("topics", "create", "named", "-p", "1")
+        terminal.run("produce", "named", stdin=b"one\ntwo\n")
+    (data_dir / "topics").unlink()
+    code, out, _ = terminal.run("doctor", str(data_dir))
+    assert code == 1
+    assert "--rebuild-lost --name ID=NAME" in out
+    (topic_id,) = {path.name.partition("-")[0] for path in data_dir.iterdir() if path.is_dir()}
+    assert "takes ID=NAME" in terminal.run("doctor", str(data_dir), "--rebuild-lost", "--name", "events")[2]
+    assert "belongs to --rebuild-lost" in terminal.run("doctor", str(data_dir), "--name", f"{topic_id}=named")[2]
+    code, out, _ = terminal.run("doctor", str(data_dir), "--rebuild-lost", "--name", f"{topic_id}=named")
+    assert (code, f"topic {topic_id} is called 'named' and has 1 partition" in out) == (0, True)
+    with running_daemon(data_dir) as own:
+        monkeypatch.setenv("BROKERD_BOOTSTRAP_SERVER", own.address)
+        assert terminal.run("consume", "named", "--exit")[1] == "one\ntwo\n"
+
+
 def _attend_to_ctrl_c() -> None:
     """In the child: a shell's background jobs, and all that they start, ignore SIGINT."""
     signal.signal(signal.SIGINT, signal.SIG_DFL)

@@ -181,3 +181,25 @@ def test_a_checkpoint_that_can_not_be_written_undoes_what_depends_on_it(files: M
         manager.write_checkpoint_if_due(10_000_000)
     files.hook = None
     assert manager.retention_pass(0) > 0
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_a_roll_is_durable_though_no_derived_file_can_be_written(files: MemoryFiles, seed: int) -> None:
+    """Then nothing but the flush itself syncs the directory that names the new segment."""
+    manager, _ = open_manager(files, log_segment_bytes=4_096)
+    log = first_log(manager)
+
+    def fail(operation: str, path: str) -> None:
+        if operation == "create" and path.endswith(".tmp"):
+            raise OSError(errno.EIO, "EIO")
+
+    files.hook = fail
+    for n in range(40):
+        append(log, b"%04d" % n * 80)
+        log.flush()
+    assert log.segment_count > 2
+    found = payloads(log)
+    files.power_cut(random.Random(seed))
+    reopened, report = open_manager(files, log_segment_bytes=4_096)
+    assert not report.damaged
+    assert payloads(first_log(reopened)) == found

@@ -1,0 +1,199 @@
+"""Makes lost files of a data directory anew from what its logs hold: topics, producer ids, leader epoch, ids of the directory.
+
+Only because an operator asked, and only what is missing or damaged; a damaged file stays beside as `<name>.damaged`. Numbers
+that must never be given twice begin far above all that is found. What no log holds is lost: names and settings of topics.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator, Mapping
+from typing import NamedTuple
+
+from brokerd.errors import DataDirectoryError
+from brokerd.ids import TopicIdPartition, topic_name_problem
+from brokerd.log.checkpoint import read_checkpoint
+from brokerd.log.documents import DocumentError, read_json
+from brokerd.log.files import File, Files, RealFiles
+from brokerd.log.leader_epochs import read_leader_epochs
+from brokerd.log.names import (
+    CLEAN_SHUTDOWN,
+    LEADER_EPOCH,
+    LOG_SUFFIX,
+    META,
+    PRODUCER_IDS,
+    TOPICS,
+    parse_offset_file,
+    parse_partition_directory,
+)
+from brokerd.log.node_state import (
+    CLEAN_KIND,
+    EPOCH_KIND,
+    FORMAT_VERSION,
+    META_KIND,
+    PRODUCER_ID_BLOCK,
+    PRODUCER_IDS_KIND,
+    ProducerIds,
+    create_meta,
+    write_epoch,
+)
+from brokerd.log.partition_check import Finding, Severity
+from brokerd.log.scan import Scan, find_whole_batch
+from brokerd.log.snapshots import read_snapshot, snapshot_offsets
+from brokerd.log.topic_store import TOPICS_KIND, TOPICS_VERSION, Topic, TopicStore
+from brokerd.record.header import BatchHeader, crc_seed
+
+# Starts that wrote nothing, and producers that were given an id and wrote nothing that is still there, leave no trace.
+EPOCH_MARGIN = 1_000_000
+PRODUCER_ID_MARGIN = 1_000_000_000
+_DAMAGED_SUFFIX = ".damaged"
+_FILES = (
+    (META, META_KIND, FORMAT_VERSION),
+    (TOPICS, TOPICS_KIND, TOPICS_VERSION),
+    (LEADER_EPOCH, EPOCH_KIND, FORMAT_VERSION),
+    (PRODUCER_IDS, PRODUCER_IDS_KIND, FORMAT_VERSION),
+)
+
+
+class _Seen(NamedTuple):
+    """The largest of what the partitions hold; -1 = nothing."""
+
+    leader_epoch: int
+    producer_id: int
+
+
+def rebuild_lost(path: str, names: Mapping[str, str]) -> list[Finding]:
+    """Makes what is missing or damaged of these files anew. `names`: names of topics by id (32 hex digits), where the topics are
+    lost; a topic without one is called recovered-<id>. Returns what it wrote, as notes.
+
+    Raises DataDirectoryError if nothing is lost, if a file is of a newer format, or if a name can not be used: nothing is
+    changed then. May be repeated after a crash.
+    """
+    files = RealFiles(path, must_exist=True)
+    try:
+        partitions = [tp for tp in map(parse_partition_directory, files.listdir()) if tp is not None]
+        if not partitions:
+            raise DataDirectoryError(
+                f"{path} holds no partitions: there is nothing to rebuild from; an empty directory starts anew"
+            )
+        files.lock()
+        lost = [name for name, kind, version in _FILES if _is_lost(files, name, kind, version)]
+        if not lost:
+            raise DataDirectoryError("the topics, the producer ids, the leader epoch and the directory's ids are in order")
+        if names and TOPICS not in lost:
+            raise DataDirectoryError(f"the file {TOPICS} is in order: names can be given only while it is lost")
+        topics = _topics(files, partitions, names) if TOPICS in lost else []
+        seen = _largest_seen(files, partitions)
+        for name in set(lost) & set(files.listdir()):
+            files.rename(name, name + _DAMAGED_SUFFIX)
+        if CLEAN_SHUTDOWN in files.listdir():
+            files.unlink(CLEAN_SHUTDOWN)
+        files.sync_dir()
+        return _write(files, lost, topics, seen)
+    finally:
+        files.close()
+
+
+def _is_lost(files: Files, name: str, kind: str, version: int) -> bool:
+    try:
+        read_json(files, name, kind, version)
+    except (FileNotFoundError, DocumentError):
+        return True
+    return False
+
+
+def _topics(files: Files, partitions: list[TopicIdPartition], names: Mapping[str, str]) -> list[Topic]:
+    ids = {tp.topic_id for tp in partitions}
+    unknown = sorted(set(names) - {topic_id.hex() for topic_id in ids})
+    if unknown:
+        raise DataDirectoryError(
+            f"there is no partition of a topic with id {unknown[0]}: ids are the first 32 digits of directories"
+        )
+    counts: dict[bytes, int] = {}
+    for tp in (*partitions, *(read_checkpoint(files) or {})):
+        if tp.topic_id in ids:
+            counts[tp.topic_id] = max(counts.get(tp.topic_id, 0), tp.partition + 1)
+    topics = [Topic(names.get(topic_id.hex(), f"recovered-{topic_id.hex()}"), topic_id, counts[topic_id], {}) for topic_id in ids]
+    for topic in topics:
+        problem = topic_name_problem(topic.name)
+        if problem:
+            raise DataDirectoryError(f"'{topic.name}' can not be a topic's name: {problem}")
+    if len({topic.name for topic in topics}) != len(topics):
+        raise DataDirectoryError("two topics would have the same name: give each its own")
+    return sorted(topics)
+
+
+def _write(files: Files, lost: list[str], topics: list[Topic], seen: _Seen) -> list[Finding]:
+    notes = []
+    if TOPICS in lost:
+        TopicStore(files).create(topics)
+        for topic in topics:
+            text = (
+                f"topic {topic.id.hex()} is called '{topic.name}' and has {topic.partition_count} partition(s); its settings are lost"
+            )
+            notes.append(Finding(Severity.NOTE, TOPICS, text))
+    if PRODUCER_IDS in lost:
+        block = (seen.producer_id // PRODUCER_ID_BLOCK + 1) * PRODUCER_ID_BLOCK + PRODUCER_ID_MARGIN
+        ProducerIds(files).create(block)
+        notes.append(
+            Finding(Severity.NOTE, PRODUCER_IDS, f"producer ids go on at {block}; the largest in the logs is {seen.producer_id}")
+        )
+    if LEADER_EPOCH in lost:
+        epoch = min(max(seen.leader_epoch, 0) + EPOCH_MARGIN, 2**31 - 2)
+        write_epoch(files, epoch)
+        notes.append(
+            Finding(
+                Severity.NOTE, LEADER_EPOCH, f"the leader epoch goes on at {epoch}; the largest in the logs is {seen.leader_epoch}"
+            )
+        )
+    if META in lost:
+        meta = create_meta(files, 0)
+        notes.append(Finding(Severity.NOTE, META, f"the cluster has the new id {meta.cluster_id}, and this is node {meta.node_id}"))
+    return notes
+
+
+def _largest_seen(files: Files, partitions: list[TopicIdPartition]) -> _Seen:
+    epochs, producer_ids = [-1], [-1]
+    with contextlib.suppress(FileNotFoundError, DocumentError):  # it was not closed cleanly
+        epochs.append(int(read_json(files, CLEAN_SHUTDOWN, CLEAN_KIND, FORMAT_VERSION)["leader_epoch"]))
+    for tp in partitions:
+        seed = crc_seed(tp)
+        epochs.extend(entry.epoch for entry in read_leader_epochs(files, tp.directory_name, seed) or ())
+        names = files.listdir(tp.directory_name)
+        for offset in snapshot_offsets(names):
+            snapshot = read_snapshot(files, tp.directory_name, offset, seed)
+            if snapshot is not None:
+                epochs.extend(entry.epoch for entry in snapshot.epochs)
+                producer_ids.extend(snapshot.producers)
+        for name in names:
+            parsed = parse_offset_file(name)
+            if parsed is not None and parsed[1] == LOG_SUFFIX:
+                for header in _headers(files, f"{tp.directory_name}/{name}", parsed[0], seed):
+                    epochs.append(header.leader_epoch)
+                    producer_ids.append(header.producer_id)
+                epochs, producer_ids = [max(epochs)], [max(producer_ids)]
+    return _Seen(max(epochs), max(producer_ids))
+
+
+def _headers(files: Files, path: str, base_offset: int, seed: int) -> Iterator[BatchHeader]:
+    """Headers of all whole batches, also behind damage."""
+    file = files.open(path)
+    try:
+        yield from _headers_of(file, base_offset, seed)
+    finally:
+        file.close()
+
+
+def _headers_of(file: File, base_offset: int, seed: int) -> Iterator[BatchHeader]:
+    position, offset, end = 0, base_offset, file.size()
+    while position < end:
+        scan = Scan(
+            file, seed, position=position, end=end, next_offset=offset, epoch=0, max_epoch=2**31 - 1, payload_from=2**63 - 1
+        )
+        yield from scan
+        if scan.problem is None:
+            return
+        found = find_whole_batch(file, seed, position=scan.position + 8, end=end, min_offset=scan.next_offset + 1)
+        if found is None:
+            return
+        position, offset = found[0], found[1].base_offset
