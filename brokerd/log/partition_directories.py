@@ -13,11 +13,12 @@ from brokerd.log.topic_store import TopicStore
 
 
 def create_directories(files: Files, tps: Sequence[TopicIdPartition]) -> None:
-    """Makes each partition's directory and its empty first segment, durably on return. Raises OSError, leaving some."""
+    """Makes each partition's directory, durably on return, with an empty first segment, which is so once the partition is opened
+    (recovery.py syncs what it finds). Raises OSError, leaving some.
+    """
     for tp in tps:
         files.mkdir(tp.directory_name)
         files.create(f"{tp.directory_name}/{offset_file(0, LOG_SUFFIX)}").close()
-        files.sync_dir(tp.directory_name)
     files.sync_dir()
 
 

@@ -129,7 +129,7 @@ def _write(files: Files, lost: list[str], topics: list[Topic], seen: _Seen) -> l
         TopicStore(files).create(topics)
         for topic in topics:
             text = (
-                f"topic {topic.id.hex()} is called '{topic.name}' and has {topic.partition_count} partition(s); its settings are lost"
+                f"topic {topic.id.hex()} is called '{topic.name}' and has {topic.partition_count} partition(s); settings are lost"
             )
             notes.append(Finding(Severity.NOTE, TOPICS, text))
     if PRODUCER_IDS in lost:

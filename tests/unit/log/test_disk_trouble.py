@@ -203,3 +203,22 @@ def test_a_roll_is_durable_though_no_derived_file_can_be_written(files: MemoryFi
     reopened, report = open_manager(files, log_segment_bytes=4_096)
     assert not report.damaged
     assert payloads(first_log(reopened)) == found
+
+
+def test_what_a_failed_write_left_does_not_stay_in_a_closed_segment(files: MemoryFiles, log: PartitionLog) -> None:
+    append(log, b"x" * 3_500)
+    files.space_left = 50
+    files.hook = _failing("truncate", ".log", errno.EIO)
+    with pytest.raises(StorageError) as refused:
+        append(log, b"y" * 200)
+    assert refused.value.fate is Fate.UNKNOWN
+    files.space_left = files.hook = None
+    assert append(log, b"needs a new segment" * 40) == 2
+    closed = log.segments[0]
+    assert (log.segment_count, len(files.read_file(closed.path))) == (2, closed.size_bytes)
+    log.flush()
+    found = payloads(log)
+    files.power_cut(random.Random(2))
+    reopened, report = open_manager(files, log_segment_bytes=4_096)
+    assert not report.damaged
+    assert payloads(first_log(reopened)) == found

@@ -108,6 +108,23 @@ def test_partitions_grow_and_settings_change_durably() -> None:
     assert len(manager.partitions()) == 3
 
 
+@pytest.mark.parametrize("seed", range(5))
+def test_partitions_are_durable_before_the_topics_file_names_them(seed: int) -> None:
+    files = MemoryFiles()
+    manager, _ = open_manager(files)
+
+    def cut_power(operation: str, path: str) -> None:
+        if (operation, path) == ("create", "topics.tmp"):
+            raise Killed
+
+    files.hook = cut_power
+    with pytest.raises(Killed):
+        manager.create_topic("t", 3, {})
+    files.power_cut(random.Random(seed))
+    directories = {path.partition("/")[0] for path in files.paths() if path.endswith("/00000000000000000000.log")}
+    assert len(directories) == 3
+
+
 def test_what_a_change_is_about_is_looked_up_when_its_turn_comes() -> None:
     manager, _ = open_manager(MemoryFiles())
     old = manager.create_topic("t", 1, {})
