@@ -5,50 +5,54 @@ from __future__ import annotations
 import random
 from typing import Any
 
+import pyarrow as pa
 import pytest
 
-from brokerd.ids import ProducerIdAndEpoch
 from brokerd.log import partition_log
 from brokerd.log.partition_log import PartitionLog
-from tests.support.build import append, first_log, open_manager, payloads
-from tests.support.clock import ManualClock
+from brokerd.record.batch import RecordBatch
+from brokerd.record.header import encode_header
+from tests.support.build import append, arrow_batch, first_log, open_manager, payloads
+from tests.support.clock import START_WALL_MS, ManualClock
 from tests.support.files import MemoryFiles
+from tests.support.scale import TEST_SCALE
 
 DERIVED = (".snapshot", ".index", ".timeindex", "leader-epochs")
 SETTINGS: dict[str, Any] = {"log_segment_bytes": 4_096, "log_index_interval_bytes": 300}
 
 
 def _fill(log: PartitionLog, rng: random.Random, sequences: dict[int, int], count: int) -> None:
+    """Batches of a few producers, whose times rise on the whole."""
     for _ in range(count):
         producer_id = rng.randrange(4)
         records = rng.randint(1, 3)
-        append(
-            log,
-            rng.randbytes(8 * rng.randint(1, 60)),
-            count=records,
-            producer=ProducerIdAndEpoch(producer_id, 0),
-            sequence=sequences.get(producer_id, 0),
-        )
+        values = [rng.randbytes(rng.randint(1, 100)) for _ in range(records)]
+        times_ms = [START_WALL_MS + 100 * log.log_end_offset + rng.randrange(500) for _ in range(records)]
+        unsent = arrow_batch(values, times_ms)
+        header = unsent.header._replace(producer_id=producer_id, producer_epoch=0, base_sequence=sequences.get(producer_id, 0))
+        data = pa.py_buffer(encode_header(header, 0) + unsent.payload.to_pybytes())
+        log.append(RecordBatch(header, data), now_wall_ms=START_WALL_MS)
         sequences[producer_id] = sequences.get(producer_id, 0) + records
         if rng.random() < 0.2:
             log.flush()
 
 
-def _history(rng: random.Random) -> tuple[MemoryFiles, list[MemoryFiles]]:
-    """A directory after several lives, and copies of it from before (whose derived files are stale)."""
+def _history(rng: random.Random, ending: str) -> tuple[MemoryFiles, list[MemoryFiles]]:
+    """A directory after several lives, the last of which ended so, and copies of it from before (whose derived files are stale).
+
+    The last lives are short: a segment that grows through them has its index written by each that is closed.
+    """
     files, clock, stale = MemoryFiles(), ManualClock(), []
     sequences: dict[int, int] = {}
-    for life in range(3):
+    for count, end in ((25, "closed"), (25, "killed"), (25, "killed"), *[(2, "closed")] * 5, (2, ending)):
+        stale.append(files.copy())
         manager, _ = open_manager(files, clock, **SETTINGS)
         log = first_log(manager)
-        _fill(log, rng, sequences, 25)
+        _fill(log, rng, sequences, count)
         log.flush()
         manager.write_checkpoint()
-        if life == 0:
+        if end == "closed":
             manager.close()
-        stale.append(files.copy())
-        if life == 1:
-            _fill(log, rng, {100: 0}, 0)
         files.kill()
     return files, stale
 
@@ -60,8 +64,10 @@ def _view(files: MemoryFiles) -> tuple[Any, ...]:
     assert not report.cut_bytes
     found = payloads(log)
     by_offset = [payloads(log, offset)[0] for offset in range(0, log.high_watermark, 7)]
+    times_ms = range(START_WALL_MS, START_WALL_MS + 100 * log.high_watermark + 1_000, 2_000)
+    by_time = [log.max_timestamp_offset(), *(log.offset_for_timestamp(time_ms) for time_ms in times_ms)]
     append(log, b"x")
-    return log.log_end_offset, found, by_offset, dict(log.producers), list(log.epochs.entries)[:-1]
+    return log.log_end_offset, found, by_offset, by_time, dict(log.producers), list(log.epochs.entries)[:-1]
 
 
 def _without_derived(files: MemoryFiles) -> MemoryFiles:
@@ -72,7 +78,8 @@ def _without_derived(files: MemoryFiles) -> MemoryFiles:
     return bare
 
 
-def _harm(rng: random.Random, files: MemoryFiles, stale: list[MemoryFiles], path: str, kind: str) -> None:
+def _harm(rng: random.Random, files: MemoryFiles, stale: list[MemoryFiles], path: str, kind: str) -> bool:
+    """True if the file is another one now; a closed segment's index, say, is never stale."""
     data = files.read_file(path)
     if kind == "deleted":
         files.remove_file(path)
@@ -82,35 +89,41 @@ def _harm(rng: random.Random, files: MemoryFiles, stale: list[MemoryFiles], path
         files.flip_bit(path, rng.randrange(len(data) * 8))
     elif kind == "extended":
         files.write_file(path, data + rng.randbytes(8))
+    elif kind == "stale":
+        older = [copy.read_file(path) for copy in stale if path in copy.paths()]
+        files.write_file(path, rng.choice([one for one in older if one != data] or [data]))
     else:
-        older = [copy for copy in stale if path in copy.paths()]
-        if older:
-            files.write_file(path, rng.choice(older).read_file(path))
+        suffix = next(suffix for suffix in DERIVED if path.endswith(suffix))
+        others = [other for other in files.paths() if other.endswith(suffix) and other != path]
+        files.write_file(path, files.read_file(rng.choice(others or [path])))
+    return kind == "deleted" or files.read_file(path) != data
 
 
-@pytest.mark.parametrize("kind", ["deleted", "truncated", "flipped", "extended", "stale"])
+@pytest.mark.parametrize("kind", ["deleted", "truncated", "flipped", "extended", "stale", "another's"])
 @pytest.mark.parametrize("ending", ["killed", "closed"])
 def test_recovery_equals_a_full_scan_whatever_happened_to_derived_files(
     kind: str, ending: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(partition_log, "RECOVERY_WINDOW_BYTES", 3_000)
     rng = random.Random(f"{kind} {ending}")
-    for _ in range(3):
-        files, stale = _history(rng)
-        if ending == "closed":
-            manager, _ = open_manager(files, **SETTINGS)
-            manager.close()
+    harmed_suffixes: set[str] = set()
+    for _ in range(TEST_SCALE):
+        files, stale = _history(rng, ending)
         wanted = _view(_without_derived(files))
-        assert _view(files.copy())[:4] == wanted[:4]
+        assert _view(files.copy())[:5] == wanted[:5]
         derived = [path for path in files.paths() if path.endswith(DERIVED)]
         assert len(derived) > 8
         for paths in [[path] for path in derived] + [rng.sample(derived, len(derived) // 2) for _ in range(5)]:
             harmed = files.copy()
             for path in paths:
-                _harm(rng, harmed, stale, path, kind)
+                if _harm(rng, harmed, stale, path, kind):
+                    harmed_suffixes.update(suffix for suffix in DERIVED if path.endswith(suffix))
             found = _view(harmed)
-            assert found[:4] == wanted[:4], paths
-            assert [entry.start_offset for entry in found[4]] == [entry.start_offset for entry in wanted[4]], paths
+            assert found[:5] == wanted[:5], paths
+            assert [entry.start_offset for entry in found[5]] == [entry.start_offset for entry in wanted[5]], paths
+    # At one offset there is one producer state, so an old snapshot is another's; and a directory has one file of epochs.
+    spared = {"stale": ".snapshot", "another's": "leader-epochs"}.get(kind)
+    assert harmed_suffixes == set(DERIVED) - {spared}
 
 
 def test_snapshots_newer_than_a_torn_log_are_removed() -> None:
