@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Callable
 
 import pytest
@@ -71,3 +72,38 @@ def test_a_snapshot_must_tell_the_history_of_this_log(
         assert append(log, b"x", producer=OTHER, sequence=100) == COUNT + 1
     else:
         assert append(log, b"x", producer=OTHER, sequence=0) == COUNT + 1
+
+
+def test_a_snapshot_that_is_not_believed_does_not_stay_though_no_new_one_can_be_written(files: MemoryFiles) -> None:
+    manager, _ = open_manager(files)
+    log = first_log(manager)
+    manager.close()
+    found = read_snapshot(files, log.tp.directory_name, COUNT, crc_seed(log.tp))
+    assert found is not None
+    _write(files, log, _with_other_epochs(found))
+
+    def fail(operation: str, path: str) -> None:
+        if operation == "create" and path.endswith(".snapshot.tmp"):
+            raise OSError(errno.EIO, "EIO")
+
+    files.hook = fail
+    log = first_log(open_manager(files)[0])
+    assert snapshot_path(log.tp.directory_name, COUNT) not in files.paths()
+    assert append(log, b"x", producer=PRODUCER, sequence=COUNT) == COUNT
+
+
+@pytest.mark.parametrize("is_torn", [False, True], ids=["kept above the end", "cut with the tail"])
+def test_no_snapshot_above_the_end_is_left(files: MemoryFiles, is_torn: bool) -> None:
+    manager, _ = open_manager(files)
+    log = first_log(manager)
+    path = log.segments[0].path
+    size = len(files.read_file(path))
+    found = encode_snapshot(Snapshot(crc_seed(log.tp), COUNT + 5, tuple(log.epochs.entries), log.producers))
+    files.kill()
+    files.write_file(snapshot_path(log.tp.directory_name, COUNT + 5), encode_document(SNAPSHOT_KIND, SNAPSHOT_VERSION, found))
+    if is_torn:
+        files.write_file(path, files.read_file(path) + b"torn")
+    manager, report = open_manager(files)
+    assert bool(report.cut_bytes) == is_torn
+    assert len(files.read_file(path)) == size
+    assert snapshot_path(log.tp.directory_name, COUNT + 5) not in files.paths()
