@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import hashlib
+import os
 import shutil
 import signal
 import subprocess
 import sys
 import tempfile
 import uuid
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -23,6 +24,7 @@ from brokerd.record.payload import KEY_VALUE_SCHEMA
 KEYS = 10_000
 KEY_BYTES = 8
 ROWS_PER_BATCH = 10_000  # what Spark hands over at once
+_PROGRAM = "import sys; from brokerd.cli import main; sys.exit(main())"
 
 
 class Child:
@@ -53,15 +55,27 @@ class Child:
                 return int(line.split()[1]) * 1_024
         raise RuntimeError(f"no {field} of process {self.pid}")
 
+    def cpu_seconds(self) -> float:
+        """Processor time that it has used so far, of all its threads."""
+        after_name = Path(f"/proc/{self.pid}/stat").read_text().rpartition(")")[2].split()
+        return (int(after_name[11]) + int(after_name[12])) / os.sysconf("SC_CLK_TCK")
+
+    def disk_read_bytes(self) -> int:
+        """Bytes that it has had read from a disk so far."""
+        for line in Path(f"/proc/{self.pid}/io").read_text().splitlines():
+            if line.startswith("read_bytes:"):
+                return int(line.split()[1])
+        raise RuntimeError(f"no read_bytes of process {self.pid}")
+
 
 class Broker:
     """`brokerd start` on a temporary directory below `parent`, which goes when the broker does."""
 
-    def __init__(self, parent: str | None, settings: Mapping[str, str]) -> None:
-        self._directory = tempfile.mkdtemp(prefix="brokerd-bench-", dir=parent)
+    def __init__(self, parent: str | None, settings: Mapping[str, str], program: Sequence[str] = ("-c", _PROGRAM)) -> None:
+        """`program` are the arguments of the interpreter that stand for `brokerd`."""
+        self.directory = tempfile.mkdtemp(prefix="brokerd-bench-", dir=parent)
         flags = [flag for name, value in settings.items() for flag in ("--set", f"{name}={value}")]
-        program = "import sys; from brokerd.cli import main; sys.exit(main())"
-        command = [sys.executable, "-c", program, "start", "--data-dir", self._directory, "--port", "0", *flags]
+        command = [sys.executable, *program, "start", "--data-dir", self.directory, "--port", "0", *flags]
         self.child = Child(command, "brokerd ready on")
         self.address = self.child.address
 
@@ -70,7 +84,7 @@ class Broker:
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         self.child.stop()
-        shutil.rmtree(self._directory, ignore_errors=True)
+        shutil.rmtree(self.directory, ignore_errors=True)
 
     def client(self) -> BlockingClient:
         """A client of it."""

@@ -1,4 +1,8 @@
-"""`python -m benchmarks.run`: measures what is asked for, prints tables, writes JSON to benchmarks/results/."""
+"""`python -m benchmarks.run`: measures what is asked for, prints tables, writes JSON to benchmarks/results/.
+
+Works side by side, each with its ceiling: clients, latency, peers, spark. The broker as such: parked (10,000 fetches that wait),
+group-commit (against one fsync per batch), cold-scan (what a consumer of a large cold log costs the others), timers, rss.
+"""
 
 from __future__ import annotations
 
@@ -11,20 +15,23 @@ import tempfile
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from benchmarks import memory
+from benchmarks import cold_scan, group_commit, memory, parked, timers
 from benchmarks.clients import RECORDS_SHARE, ClientWorks
 from benchmarks.environment import Broker, Child
 from benchmarks.measure import Figures, Work, measure, table, write_results
 from benchmarks.peers import KafkaClients, PeerWorks
 from benchmarks.spark_io import Kafka, SparkWorks, spark_session
+from benchmarks.told import text_table
 
-GROUPS = ("clients", "latency", "peers", "spark", "rss")
+GROUPS = ("clients", "latency", "peers", "spark", "rss", "parked", "group-commit", "cold-scan", "timers")
 RESULTS = Path(__file__).resolve().parent / "results"
 
 
 def parser() -> argparse.ArgumentParser:
     """The command line."""
-    made = argparse.ArgumentParser(prog="python -m benchmarks.run", description=__doc__)
+    made = argparse.ArgumentParser(
+        prog="python -m benchmarks.run", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     made.add_argument("--rows", type=int, default=4_000_000, help="rows of a work (default: %(default)s)")
     made.add_argument("--value-bytes", type=int, default=100, help="bytes of a value; keys have 8 (default: %(default)s)")
     made.add_argument("--partitions", type=int, default=8, help="partitions of a topic (default: %(default)s)")
@@ -32,6 +39,12 @@ def parser() -> argparse.ArgumentParser:
     made.add_argument("--only", default="clients,latency,spark", help=f"groups, of {', '.join(GROUPS)} (default: %(default)s)")
     made.add_argument("--work", default="", help="only works whose name begins so, such as 'Spark write'")
     made.add_argument("--gigabytes", type=float, default=5.0, help="what the rss group passes through (default: %(default)s)")
+    made.add_argument("--waiters", type=int, default=10_000, help="fetches of the parked group (default: %(default)s)")
+    made.add_argument("--appends", type=int, default=2_000, help="what wakes them, one by one (default: %(default)s)")
+    made.add_argument("--requests", type=int, default=2_000, help="of each client of group-commit (default: %(default)s)")
+    made.add_argument("--scan-gigabytes", type=float, default=10.0, help="the log of cold-scan (default: %(default)s)")
+    made.add_argument("--quiet-seconds", type=float, default=8.0, help="idle time of parked and cold-scan (default: %(default)s)")
+    made.add_argument("--timers", type=int, default=1_000_000, help="most timers of the timers group (default: %(default)s)")
     made.add_argument("--data-dir", help="where the broker's and Spark's files go (default: the system's temporary directory)")
     made.add_argument("--set", action="append", default=[], metavar="NAME=VALUE", help="a setting of the broker")
     made.add_argument("--spark", action="append", default=[], metavar="NAME=VALUE", help="a setting of Spark")
@@ -57,6 +70,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
             say(f"{group}:")
             if group == "rss":
                 extra["rss"] = memory.run(broker, gigabytes=given.gigabytes, partitions=given.partitions, say=say)
+            elif group in TOLD:
+                extra[group] = TOLD[group](given)
             else:
                 figures += MEASURED[group](given, broker)
     if figures:
@@ -143,6 +158,33 @@ MEASURED: dict[str, Callable[[argparse.Namespace, Broker], list[Figures]]] = {
     "latency": _latency,
     "peers": _peers,
     "spark": _spark,
+}
+
+
+def _parked(given: argparse.Namespace) -> object:
+    return parked.run(given.data_dir, waiters=given.waiters, rounds=given.appends, idle_s=given.quiet_seconds, say=say)
+
+
+def _group_commit(given: argparse.Namespace) -> object:
+    return group_commit.run(given.data_dir, requests=given.requests, value_bytes=given.value_bytes, repeats=given.repeats, say=say)
+
+
+def _cold_scan(given: argparse.Namespace) -> object:
+    return cold_scan.run(given.data_dir, gigabytes=given.scan_gigabytes, rounds=given.repeats, quiet_s=given.quiet_seconds, say=say)
+
+
+def _timers(given: argparse.Namespace) -> object:
+    rows = timers.run(largest=given.timers, repeats=given.repeats, say=say)
+    print(text_table(rows), flush=True)
+    return rows
+
+
+# These have brokers of their own.
+TOLD: dict[str, Callable[[argparse.Namespace], object]] = {
+    "parked": _parked,
+    "group-commit": _group_commit,
+    "cold-scan": _cold_scan,
+    "timers": _timers,
 }
 
 if __name__ == "__main__":

@@ -25,6 +25,24 @@ def test_clients_and_memory_are_measured_beside_their_ceilings(tmp_path: Path, c
     assert "of ceiling" in capsys.readouterr().out
 
 
+def test_the_groups_about_the_broker_tell_what_they_are_asked_for(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    out = tmp_path / "results.json"
+    parked = ["--waiters", "150", "--appends", "20", "--quiet-seconds", "0.1"]
+    others = ["--requests", "20", "--scan-gigabytes", "0.02", "--timers", "1000"]
+    options = [*parked, *others, "--repeats", "1", "--data-dir", str(tmp_path)]
+    assert main([*options, "--only", "parked,group-commit,cold-scan,timers", "--out", str(out)]) == 0
+    told = json.loads(out.read_text())
+    assert told["parked"]["accepted"] == 150
+    assert told["parked"]["answers"] == told["parked"]["answers_expected"] == 20
+    assert told["parked"]["of_them_empty"] == 0
+    assert {(row["flush"], row["partitions"]) for row in told["group-commit"]} == {
+        (flush, partitions) for flush in ("group commit", "fsync each") for partitions in (1, 2)
+    }
+    assert len(told["cold-scan"]["latencies"]) == 16
+    assert [row["timers"] for row in told["timers"]] == [100, 1_000]
+    assert "p99_to_quiet" in capsys.readouterr().out
+
+
 def test_an_unknown_group_is_refused_by_name(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["--only", "clients,nothing"]) == 2
     assert "nothing" in capsys.readouterr().err

@@ -1,0 +1,282 @@
+"""Ten thousand fetches that wait, on one daemon: what they cost while nothing comes, and how fast one is woken.
+
+All are sent in one burst. The bare server of floor.py holds as many streams, so that the memory of a waiting fetch stands
+beside that of a stream that does nothing, and a wake-up beside a round trip, with and without an fdatasync, of one run.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import shutil
+import socket
+import sys
+import tempfile
+import time
+import urllib.request
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import grpc
+
+from benchmarks.environment import Broker, Child
+from benchmarks.raw import RawProducer, RawTail, raw_client, run_in_loop, small_payload
+from benchmarks.told import quantiles, text_table
+from brokerd.client.broker_client import BrokerClient
+from brokerd.ids import TopicIdPartition
+from brokerd.wire.channel import CHANNEL_ARGUMENTS
+
+CONNECTIONS = 10
+LONE = 100  # partitions with one waiting fetch each; the other fetches share as many partitions
+CROWD_EVERY = 20  # rounds; in one of so many a whole crowd is woken
+MAX_WAIT_MS = 600_000
+IDLE_GOAL_PERCENT = 2.0
+VALUE_BYTES = 100
+_DEADLINE_S = 120.0
+_POLL_S = 0.05
+
+
+class Latencies(NamedTuple):
+    """Seconds, by what was timed."""
+
+    bare: list[float]
+    bare_synced: list[float]
+    acknowledged: list[float]
+    woken: list[float]
+    crowd_first: list[float]
+    crowd_last: list[float]
+
+
+class Waiters:
+    """Fetches that wait, each on a stream of its own, and ask again once they are answered."""
+
+    def __init__(self, tps: list[TopicIdPartition]) -> None:
+        self._tps = tps
+        self._by_tp: dict[TopicIdPartition, int] = {}
+        self._answers: asyncio.Queue[tuple[TopicIdPartition, float]] = asyncio.Queue()
+        self._tails: list[RawTail] = []
+        self._tasks: list[asyncio.Task[None]] = []
+        self.answer_count = 0
+        self.empty_count = 0
+
+    async def open(self, clients: list[BrokerClient], count: int) -> None:
+        """Sends all first fetches at once."""
+        crowds = self._tps[LONE:] or self._tps
+        for number in range(count):
+            tp = self._tps[number] if number < LONE else crowds[number % len(crowds)]
+            self._by_tp[tp] = self._by_tp.get(tp, 0) + 1
+            self._tails.append(RawTail(await clients[number % len(clients)].open_fetch_stream(), tp))
+        await asyncio.gather(*(tail.send(MAX_WAIT_MS) for tail in self._tails))
+        self._tasks = [asyncio.create_task(self._wait(tail)) for tail in self._tails]
+
+    async def _wait(self, tail: RawTail) -> None:
+        while True:
+            count = await tail.receive(2 * MAX_WAIT_MS)
+            now_s = time.perf_counter()
+            self.answer_count += 1
+            self.empty_count += count == 0
+            self._answers.put_nowait((tail.tp, now_s))
+            await tail.send(MAX_WAIT_MS)
+
+    def of(self, tp: TopicIdPartition) -> int:
+        """How many wait for a partition."""
+        return self._by_tp.get(tp, 0)
+
+    async def woken(self, tp: TopicIdPartition) -> list[float]:
+        """When each fetch of a partition was answered. Raises RuntimeError if another's is."""
+        times = []
+        for _ in range(self.of(tp)):
+            async with asyncio.timeout(_DEADLINE_S):
+                answered, at_s = await self._answers.get()
+            if answered != tp:
+                raise RuntimeError(f"a fetch of {answered} was woken by an append to {tp}")
+            times.append(at_s)
+        return times
+
+    def check(self) -> None:
+        """Raises what ended one of them."""
+        for task in self._tasks:
+            if task.done():
+                task.result()
+
+    async def close(self) -> None:
+        """Ends all."""
+        for tail in self._tails:
+            tail.close()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+
+class BareStreams:
+    """As many streams to a bare server, each of which has had one message."""
+
+    def __init__(self, address: str) -> None:
+        self._channels = [
+            grpc.aio.insecure_channel(address, options=(*CHANNEL_ARGUMENTS, ("bench.connection", number)))
+            for number in range(CONNECTIONS)
+        ]
+        self._streams: list[Any] = []
+        self._synced: Any = None
+
+    async def open(self, count: int) -> None:
+        """Opens all at once, on connections that are there."""
+        for channel in self._channels:
+            await channel.channel_ready()
+        self._streams = [self._channels[number % CONNECTIONS].stream_stream("/bench/Take")() for number in range(count)]
+        await asyncio.gather(*(_round_trip(stream) for stream in self._streams))
+        self._synced = self._channels[0].stream_stream("/bench/Sync")()
+        await _round_trip(self._synced)
+
+    async def round_trip(self) -> float:
+        """Seconds of one small message and its answer."""
+        return await _round_trip(self._streams[0])
+
+    async def synced_round_trip(self) -> float:
+        """The same with a write and an fdatasync."""
+        return await _round_trip(self._synced)
+
+    async def close(self) -> None:
+        """Ends all."""
+        for stream in [*self._streams, self._synced]:
+            stream.cancel()
+        for channel in self._channels:
+            await channel.close()
+
+
+async def _round_trip(stream: Any) -> float:
+    start = time.perf_counter()
+    await stream.write(b"x" * VALUE_BYTES)
+    await stream.read()
+    return time.perf_counter() - start
+
+
+def run(data_dir: str | None, *, waiters: int, rounds: int, idle_s: float, say: Callable[[str], None]) -> dict[str, object]:
+    """All figures, by name."""
+    metrics_port = _free_port()
+    settings = {"fetch.max.wait.ms": str(MAX_WAIT_MS), "metrics.port": str(metrics_port)}
+    directory = tempfile.mkdtemp(dir=data_dir)
+    floor = Child([sys.executable, "-m", "benchmarks.floor", directory], "floor ready on")
+    try:
+        with Broker(data_dir, settings) as broker:
+            name = broker.new_topic(2 * LONE)
+            told = run_in_loop(_measure(broker, floor, name, metrics_port, waiters=waiters, rounds=rounds, idle_s=idle_s))
+    finally:
+        floor.stop()
+        shutil.rmtree(directory, ignore_errors=True)
+    print(
+        text_table([{"parked fetches": name, "value": value} for name, value in told.items() if not isinstance(value, list)]),
+        flush=True,
+    )
+    rows = told["latencies"]
+    assert isinstance(rows, list)
+    print(text_table(rows), flush=True)
+    return told
+
+
+async def _measure(
+    broker: Broker, floor: Child, name: str, metrics_port: int, *, waiters: int, rounds: int, idle_s: float
+) -> dict[str, object]:
+    clients = [raw_client(broker.address) for _ in range(CONNECTIONS)]
+    topic = (await clients[0].metadata([name])).topics[name]
+    for client in clients:
+        await client.metadata([name])
+        await client.server_info()
+    tps = [TopicIdPartition(topic.topic_id, number) for number in range(topic.partition_count)]
+    producer = await RawProducer.open(clients[0], small_payload(VALUE_BYTES))
+    waiting, bare = Waiters(tps), BareStreams(floor.address)
+    before_bytes, bare_before_bytes = broker.child.resident_bytes(), floor.resident_bytes()
+    start = time.perf_counter()
+    await waiting.open(clients, waiters)
+    await _until_parked(metrics_port, waiters)
+    burst_s = time.perf_counter() - start
+    waiting.check()
+    parked_bytes = broker.child.resident_bytes() - before_bytes
+    cpu_s = broker.child.cpu_seconds()
+    await asyncio.sleep(idle_s)
+    idle_percent = (broker.child.cpu_seconds() - cpu_s) / idle_s * 100
+    await bare.open(waiters)
+    bare_bytes = floor.resident_bytes() - bare_before_bytes
+    gc.collect()
+    gc.freeze()  # this process has twice as many streams as the broker: its collector's passes are not to be measured
+    latencies, expected = await _wake(producer, waiting, bare, tps, rounds)
+    gc.unfreeze()
+    await _until_parked(metrics_port, waiters)
+    waiting.check()
+    told = {
+        "waiting": waiters,
+        "accepted": await _parked_count(metrics_port),
+        "burst_s": round(burst_s, 2),
+        "idle_cpu_percent_of_a_core": round(idle_percent, 2),
+        "idle_goal_percent": IDLE_GOAL_PERCENT,
+        "kib_per_parked_fetch": round(parked_bytes / waiters / 1_024, 1),
+        "kib_per_bare_stream": round(bare_bytes / waiters / 1_024, 1),
+        "appends": rounds,
+        "answers_expected": expected,
+        "answers": waiting.answer_count,
+        "of_them_empty": waiting.empty_count,
+        "latencies": [{"what": what, **quantiles(seconds)} for what, seconds in latencies._asdict().items() if seconds],
+    }
+    await waiting.close()
+    await producer.close()
+    await bare.close()
+    for client in clients:
+        await client.close()
+    return told
+
+
+async def _wake(
+    producer: RawProducer, waiting: Waiters, bare: BareStreams, tps: list[TopicIdPartition], rounds: int
+) -> tuple[Latencies, int]:
+    """Appends one batch a round, and round trips between them: the seconds of each, and how many answers there must be."""
+    taken = Latencies([], [], [], [], [], [])
+    expected = 0
+    for number in range(rounds):
+        taken.bare.append(await bare.round_trip())
+        taken.bare_synced.append(await bare.synced_round_trip())
+        is_crowd = number % CROWD_EVERY == CROWD_EVERY - 1
+        tp = tps[(LONE if is_crowd else 0) + number % LONE]
+        if not waiting.of(tp):
+            continue
+        start = time.perf_counter()
+        await producer.send(tp)
+        acknowledged = asyncio.create_task(_acknowledged(producer))
+        answered = [at_s - start for at_s in await waiting.woken(tp)]
+        taken.acknowledged.append(await acknowledged - start)
+        expected += len(answered)
+        if is_crowd:
+            taken.crowd_first.append(min(answered))
+            taken.crowd_last.append(max(answered))
+        else:
+            taken.woken.append(answered[0])
+    return taken, expected
+
+
+async def _acknowledged(producer: RawProducer) -> float:
+    await producer.receive()
+    return time.perf_counter()
+
+
+async def _until_parked(metrics_port: int, count: int) -> None:
+    for _ in range(int(_DEADLINE_S / _POLL_S)):
+        if await _parked_count(metrics_port) == count:
+            return
+        await asyncio.sleep(_POLL_S)
+    raise TimeoutError(f"{await _parked_count(metrics_port)} fetches wait, not {count}")
+
+
+async def _parked_count(metrics_port: int) -> int:
+    """How many fetches wait, as the broker's own metrics say."""
+
+    def read() -> int:
+        with urllib.request.urlopen(f"http://127.0.0.1:{metrics_port}/metrics", timeout=_DEADLINE_S) as answer:
+            for line in answer.read().decode().splitlines():
+                if "purgatory_size" in line and '"Fetch"' in line:
+                    return int(float(line.split()[-1]))
+        raise RuntimeError("the broker's metrics do not say how many fetches wait")
+
+    return await asyncio.to_thread(read)
+
+
+def _free_port() -> int:
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        return int(listener.getsockname()[1])

@@ -1,0 +1,154 @@
+"""Single requests on bare streams of the wire, for groups that count and time each of them. No retries, no batching: what
+Producer and PartitionFetcher decide is not measured here.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import secrets
+from collections.abc import Coroutine
+from typing import Any, TypeVar
+
+import pyarrow as pa
+
+from benchmarks.environment import KEYS, value_at
+from brokerd.client.broker_client import BrokerClient
+from brokerd.client.fetch_stream import FetchRequest, FetchStream, PartitionFetch
+from brokerd.client.produce_transport import GrpcProduceStream
+from brokerd.clock import SystemClock
+from brokerd.config.client import ClientConfig
+from brokerd.ids import NO_PRODUCER, ProducerIdAndEpoch, TopicIdPartition
+from brokerd.producer.transport import BatchToProduce, Hello, ProduceRequest
+from brokerd.record.header import crc_seed, encode_header, new_header
+from brokerd.record.payload import KEY_VALUE_SCHEMA, Payload, encode_payload
+from brokerd.wire.event_loop import ignore_poller_noise, settle
+from brokerd.wire.v1 import fetch_pb2
+
+T = TypeVar("T")
+PARTITIONS_PER_REQUEST = 2_000
+_ACKS_ALL = -1
+_TIMEOUT_MS = 30_000
+_FETCH_BYTES = 1_048_576
+
+
+def run_in_loop(work: Coroutine[Any, Any, T]) -> T:
+    """asyncio.run, without the noise of gRPC's poller and with its last words waited for."""
+
+    async def run() -> T:
+        ignore_poller_noise(asyncio.get_running_loop())
+        try:
+            return await work
+        finally:
+            gc.collect()  # a connection is open until the last of its streams is gone, and what they ended with holds them
+            await settle()
+
+    return asyncio.run(run())
+
+
+def raw_client(address: str) -> BrokerClient:
+    """A client, which has a connection of its own, for the running loop."""
+    return BrokerClient(ClientConfig(bootstrap_servers=address), SystemClock())
+
+
+def small_payload(value_bytes: int, rows: int = 1) -> Payload:
+    """The payload of a batch of a few records."""
+    now_us = SystemClock().wall_ms() * 1_000
+    return encode_payload(
+        pa.record_batch(
+            [
+                pa.array([b"k%07d" % (row % KEYS) for row in range(rows)], pa.binary()),
+                pa.array([value_at(row, value_bytes) for row in range(rows)], pa.binary()),
+                pa.nulls(rows, KEY_VALUE_SCHEMA.field("headers").type),
+                pa.array([now_us] * rows, KEY_VALUE_SCHEMA.field("timestamp").type),
+            ],
+            schema=KEY_VALUE_SCHEMA,
+        )
+    )
+
+
+class RawProducer:
+    """One produce stream that sends one payload again and again: acks=all, idempotent, so that order and sequences hold while
+    several requests are under way.
+    """
+
+    def __init__(self, stream: GrpcProduceStream, identity: ProducerIdAndEpoch, payload: Payload) -> None:
+        self._stream = stream
+        self._identity = identity
+        self._payload = payload
+        self._sequences: dict[TopicIdPartition, int] = {}
+        self._correlation_id = 0
+
+    @classmethod
+    async def open(cls, client: BrokerClient, payload: Payload) -> RawProducer:
+        """A stream to whatever node the client knows, with a producer id of its own."""
+        identity = await client.init_producer_id(NO_PRODUCER)
+        raw = await client.open_produce_stream()
+        stream = GrpcProduceStream(raw, Hello(secrets.token_bytes(16), 1, "bench"), PARTITIONS_PER_REQUEST)
+        return cls(stream, identity, payload)
+
+    async def send(self, tp: TopicIdPartition) -> None:
+        """Hands over the next batch of a partition."""
+        payload = self._payload
+        sequence = self._sequences.get(tp, 0)
+        self._sequences[tp] = sequence + payload.record_count
+        now_ms = SystemClock().wall_ms()
+        header = new_header(
+            batch_length=payload.data.size,
+            payload_crc=payload.crc,
+            record_count=payload.record_count,
+            base_timestamp=now_ms,
+            max_timestamp=now_ms,
+            uncompressed_bytes=payload.uncompressed_bytes,
+            producer_id=self._identity.producer_id,
+            producer_epoch=self._identity.epoch,
+            base_sequence=sequence,
+        )
+        batch = BatchToProduce(tp, encode_header(header, crc_seed(tp)), payload.data)
+        self._correlation_id += 1
+        await self._stream.send(ProduceRequest(self._correlation_id, _ACKS_ALL, _TIMEOUT_MS, [batch]))
+
+    async def receive(self) -> int:
+        """The base offset of the oldest batch that is not answered yet. Raises its error."""
+        answer = await self._stream.receive()
+        error = answer.error or answer.results[0].error
+        if error is not None:
+            raise error
+        return answer.results[0].base_offset
+
+    async def close(self) -> None:
+        """Ends the stream."""
+        await self._stream.close()
+
+
+class RawTail:
+    """One fetch stream that waits at the end of one partition."""
+
+    def __init__(self, stream: FetchStream, tp: TopicIdPartition, offset: int = 0) -> None:
+        self.tp = tp
+        self.offset = offset
+        self._stream = stream
+        self._correlation_id = 0
+
+    async def send(self, max_wait_ms: int) -> None:
+        """Asks for what comes next."""
+        self._correlation_id += 1
+        asked = [PartitionFetch(self.tp, self.offset, _FETCH_BYTES)]
+        level = fetch_pb2.ISOLATION_LEVEL_READ_COMMITTED
+        await self._stream.send(FetchRequest(self._correlation_id, max_wait_ms, 1, _FETCH_BYTES, level, asked))
+
+    async def receive(self, timeout_ms: int) -> int:
+        """How many records have come (0: the wait was over). Raises what the broker answered instead."""
+        answer = await self._stream.receive(timeout_ms=timeout_ms)
+        error = answer.error or answer.results[0].error
+        if error is not None:
+            raise error
+        if not any(chunk.size for chunk in answer.results[0].chunks):
+            return 0
+        # What is asked for is the end of the log, so all of it has come.
+        count, self.offset = answer.results[0].high_watermark - self.offset, answer.results[0].high_watermark
+        return count
+
+    def close(self) -> None:
+        """Ends the stream."""
+        self._stream.close()
