@@ -25,7 +25,7 @@ from brokerd.ids import TopicIdPartition, TopicPartition
 from brokerd.log.checkpoint import NEW_PARTITION, CheckpointEntry, CheckpointFile, read_checkpoint
 from brokerd.log.files import Files
 from brokerd.log.log_state import LogResources
-from brokerd.log.names import parse_partition_directory
+from brokerd.log.names import LOG_SUFFIX, offset_file, parse_partition_directory
 from brokerd.log.node_state import (
     CleanLog,
     CleanLogs,
@@ -108,7 +108,7 @@ class LogManager:
         self._opened_wall_ms = 0
         self._opened_ms = 0
         self.topics = TopicStore(files, self._spares)
-        logs = LogsOfTopics(self._check_writable, self._make, self._add, self._configure, self._forget)
+        logs = LogsOfTopics(self._check_writable, self._make, self._unmake, self._add, self._configure, self._forget)
         self.changes = TopicChanges(config, files, self._spares, self.topics, logs)
         self.cluster_id = ""
         self.node_id = config.node_id
@@ -278,6 +278,9 @@ class LogManager:
 
     def _make(self, topic: Topic, config: TopicConfig, tp: TopicIdPartition) -> Recovered:
         return self._recover(topic, config, tp, NEW_PARTITION, None, self.leader_epoch - 1)
+
+    def _unmake(self, tp: TopicIdPartition) -> None:
+        self._open_files.drop(f"{tp.directory_name}/{offset_file(0, LOG_SUFFIX)}")
 
     def _add(self, topic: Topic, config: TopicConfig, recovered: Mapping[TopicIdPartition, Recovered]) -> None:
         assert self._resources is not None

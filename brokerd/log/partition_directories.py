@@ -23,10 +23,13 @@ def create_directories(files: Files, tps: Sequence[TopicIdPartition]) -> None:
 
 
 def discard_directories(files: Files, tps: Sequence[TopicIdPartition]) -> None:
-    """Removes what an unfinished creation made, as far as the disk allows; the next start does the rest."""
+    """Removes what an unfinished creation made, as far as the disk allows; the next start does the rest. A directory that holds
+    records was there before it, and stays.
+    """
     for tp in tps:
         with contextlib.suppress(OSError):
-            remove_directory(files, tp.directory_name)
+            if _is_empty(files, tp.directory_name):
+                remove_directory(files, tp.directory_name)
 
 
 def remove_directories(files: Files, tps: Sequence[TopicIdPartition]) -> None:

@@ -36,6 +36,7 @@ class LogsOfTopics(NamedTuple):
 
     check_writable: Callable[[], None]  # raises StorageError if nothing may be written
     make: Callable[[Topic, TopicConfig, TopicIdPartition], Recovered]  # of an empty directory; in any thread; raises OSError
+    unmake: Callable[[TopicIdPartition], None]  # what `make` made, or began, and was not added is given back; in any thread
     add: Callable[[Topic, TopicConfig, Mapping[TopicIdPartition, Recovered]], None]  # they are logs of this node from now on
     configure: Callable[[Topic, TopicConfig], None]  # a topic's logs work by other settings from now on
     forget: Callable[[Topic], None]  # a topic's logs are deleted
@@ -135,11 +136,17 @@ class TopicChanges:
             create_directories(self._files, tps)
             made.update({tp: self._logs.make(topic, config, tp) for tp in tps})
 
+        def unmake() -> None:
+            # The same names may be made anew: a descriptor that was kept would then lead to the files that are removed here.
+            for tp in tps:
+                self._logs.unmake(tp)
+            discard_directories(self._files, tps)
+
         try:
             yield make
             yield from self._topics.put(topic)
         except (OSError, StorageError) as error:
-            yield lambda: discard_directories(self._files, tps)
+            yield unmake
             if isinstance(error, StorageError):
                 raise
             raise StorageError(f"topic '{topic.name}' could not be created ({error.strerror})") from error
