@@ -3,14 +3,15 @@
 Behaviour
 - Topics are answered in the order asked, names first, then ids; a missing one has `error` and its name or id.
 - all_topics answers every topic, sorted by name.
-- An unknown name is created with num.partitions if auto.create.topics.enable says so (by default it does not).
+- An unknown name is created with num.partitions if auto.create.topics.enable says so (by default it does not): in its turn among
+  all changes of topics, and durable when it is answered, as by CreateTopics.
 """
 
 from __future__ import annotations
 
 import socket
 
-from brokerd.errors import UnknownTopicOrPartitionError, WireError
+from brokerd.errors import TopicAlreadyExistsError, UnknownTopicOrPartitionError, WireError
 from brokerd.log.topic_store import Topic
 from brokerd.server.broker import Broker
 from brokerd.server.failures import malformed
@@ -35,7 +36,8 @@ async def handle(broker: Broker, request: metadata_pb2.MetadataRequest) -> metad
     )
     if request.all_topics:
         response.topics.extend(_described(broker, topic) for topic in broker.logs.topics.list())
-    response.topics.extend(_by_name(broker, name) for name in request.topics)
+    for name in request.topics:
+        response.topics.append(await _by_name(broker, name))
     response.topics.extend(_by_id(broker, topic_id) for topic_id in request.topic_ids)
     return response
 
@@ -49,20 +51,23 @@ def this_node(broker: Broker) -> metadata_pb2.Node:
     return metadata_pb2.Node(node_id=broker.logs.node_id, host=host, port=port, epoch=broker.logs.leader_epoch)
 
 
-def _by_name(broker: Broker, name: str) -> metadata_pb2.TopicMetadata:
+async def _by_name(broker: Broker, name: str) -> metadata_pb2.TopicMetadata:
     try:
-        return _described(broker, _find_or_create(broker, name))
+        return _described(broker, await _find_or_create(broker, name))
     except WireError as error:
         return metadata_pb2.TopicMetadata(name=name, error=to_proto(error))
 
 
-def _find_or_create(broker: Broker, name: str) -> Topic:
+async def _find_or_create(broker: Broker, name: str) -> Topic:
     try:
         return broker.logs.topics.by_name(name)
     except UnknownTopicOrPartitionError:
         if not broker.config.auto_create_topics:
             raise
-        return broker.logs.create_topic(name, broker.config.num_partitions, {})
+    try:
+        return await broker.admin.run(broker.logs.changes.create(name, broker.config.num_partitions, {}))
+    except TopicAlreadyExistsError:  # somebody else created it while this waited for its turn
+        return broker.logs.topics.by_name(name)
 
 
 def _by_id(broker: Broker, topic_id: bytes) -> metadata_pb2.TopicMetadata:

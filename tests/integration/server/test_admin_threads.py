@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 
 import grpc
@@ -12,6 +13,7 @@ import pytest
 
 from brokerd.errors import ErrorCode
 from brokerd.ids import TopicIdPartition
+from brokerd.log.topic_store import TopicStore
 from brokerd.wire.methods import UNARY
 from brokerd.wire.v1 import metadata_pb2, offsets_pb2, topics_pb2, transaction_pb2
 from tests.support.daemon import RunningDaemon
@@ -192,6 +194,37 @@ def test_two_creations_of_one_name_at_once_make_one_topic(running: RunningDaemon
     codes = sorted(ErrorCode(answer.error.code).name for answer in first_answers + second_answers)
     assert codes == ["NONE", "TOPIC_ALREADY_EXISTS"]
     assert sum(path.endswith(".log") for path in files.paths()) == 3
+
+
+@pytest.mark.parametrize("settings", [{"auto_create_topics_enable": True}], indirect=True)
+def test_topics_that_come_by_being_asked_for_wait_for_their_turn(
+    running: RunningDaemon, client: RawClient, files: MemoryFiles
+) -> None:
+    held = _held(files, "create", "topics.tmp")  # which the loop must not touch
+    creation, created = _start(lambda: _create(client, "first"))
+    assert held.is_reached.wait(20)
+    askings = [_start(partial(client.metadata, name)) for name in ("second", "second", "first")]
+    held.go_on.set()
+    for thread, _ in [(creation, created), *askings]:
+        thread.join(20)
+    asked = [answers[0].topics[0] for _, answers in askings]
+    seconds, firsts = asked[:2], [created[0], asked[2]]
+    assert len({topic.topic_id for topic in seconds}) == len({topic.topic_id for topic in firsts}) == 1
+    assert not any(topic.HasField("error") for topic in seconds + firsts)
+    files.hook = None
+    store = TopicStore(files)
+    store.open()
+    assert [topic.name for topic in store.list()] == _names(client) == ["first", "second"]
+
+
+@pytest.mark.parametrize("settings", [{"auto_create_topics_enable": True}], indirect=True)
+def test_a_topic_that_comes_by_being_asked_for_does_not_hold_the_loop(
+    running: RunningDaemon, client: RawClient, files: MemoryFiles, seen: list[tuple[str, str, str]]
+) -> None:
+    _watch(files, seen)
+    assert not client.metadata("fresh").topics[0].HasField("error")
+    assert any(operation in SYNCS for _, operation, _ in seen)
+    assert _in_loop(seen) == []
 
 
 def test_a_topic_that_is_deleted_while_it_is_created_is_gone_afterwards(
