@@ -9,31 +9,35 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 
 from brokerd.allocator import freed_bytes, give_back_memory
 from brokerd.server.answer_budget import PATIENCE_MS
 from brokerd.server.broker import Broker
-from brokerd.server.disconnect import Address, disconnect, disconnect_all, traffic
+from brokerd.server.disconnect import disconnect, disconnect_all, traffic
 from brokerd.server.failures import internal
-from brokerd.server.memory_guard import Suspect, machine_bytes, resident_bytes, to_end
+from brokerd.server.memory_guard import Suspect, UnreadBytes, machine_bytes, memory_limit_bytes, resident_bytes, to_end
 
 logger = logging.getLogger(__name__)
 
 _PRODUCER_EXPIRY_INTERVAL_MS = 60_000
 _MEMORY_INTERVAL_MS = 250
+_LOOK_INTERVAL_MS = 10_000  # at the connections while memory is not short: about 10 us each
 _COMPLAINT_INTERVAL_MS = 60_000
 
 
 class Background:
     """The periodic jobs of one broker."""
 
-    def __init__(self, broker: Broker, request_bytes: Callable[[], dict[Address, int]]) -> None:
-        """`request_bytes` tells how many came over each connection."""
+    def __init__(self, broker: Broker, take_request_bytes: Callable[[], Mapping[str, int]]) -> None:
+        """`take_request_bytes` tells how many came over each connection since it was last asked."""
         self._broker = broker
-        self._request_bytes = request_bytes
-        self._memory_limit_bytes = broker.config.max_memory_bytes or machine_bytes() // 2
-        self._next_complaint_ms = broker.clock.monotonic_ms()
+        self._take_request_bytes = take_request_bytes
+        self._memory_limit_bytes = memory_limit_bytes(broker.config, machine_bytes())
+        now_ms = broker.clock.monotonic_ms()
+        self._unread_bytes = UnreadBytes(now_ms=now_ms)
+        self._next_look_ms = now_ms
+        self._next_complaint_ms = now_ms
         self._tasks: list[asyncio.Task[None]] = []
 
     def start(self) -> None:
@@ -76,11 +80,26 @@ class Background:
         if job is not None:
             await asyncio.to_thread(job.run)
 
+    async def suspects(self) -> list[Suspect]:
+        """Connections, and what they have sent that is no request yet."""
+        now_ms = self._broker.clock.monotonic_ms()
+        self._next_look_ms = now_ms + _LOOK_INTERVAL_MS
+        requests = self._take_request_bytes()
+        return await asyncio.to_thread(lambda: self._unread_bytes.look(traffic(), requests, now_ms=now_ms))
+
     async def _memory(self) -> None:
         resident = resident_bytes()
-        if resident is None or resident <= self._memory_limit_bytes:
+        if resident is None:
             return
-        ended, used_bytes = await asyncio.to_thread(self._relieve, resident, self._request_bytes())
+        is_short = resident > self._memory_limit_bytes
+        if not is_short and self._broker.clock.monotonic_ms() < self._next_look_ms:
+            return
+        suspects = await self.suspects()
+        if is_short:
+            await self._end_suspects(resident, suspects)
+
+    async def _end_suspects(self, resident: int, suspects: list[Suspect]) -> None:
+        ended, used_bytes = await asyncio.to_thread(self._relieve, resident, suspects)
         if ended:
             logger.warning(
                 "memory is short (%d bytes in use, max.memory.bytes is %d): %d connections that sent unfinished requests are "
@@ -100,13 +119,13 @@ class Background:
                 self._memory_limit_bytes,
             )
 
-    def _relieve(self, resident: int, requests: dict[Address, int]) -> tuple[list[Suspect], int]:
+    def _relieve(self, resident: int, suspects: list[Suspect]) -> tuple[list[Suspect], int]:
         """Ends connections, if memory is really in use and not only kept for the next request; and how much is in use."""
         used_bytes = resident - freed_bytes()
         if used_bytes <= self._memory_limit_bytes:
             give_back_memory()
             return [], used_bytes
-        ended = to_end(traffic(), requests, excess_bytes=used_bytes - self._memory_limit_bytes * 3 // 4)
+        ended = to_end(suspects, excess_bytes=used_bytes - self._memory_limit_bytes * 3 // 4)
         disconnect_all({suspect.address for suspect in ended})
         return ended, used_bytes
 

@@ -143,7 +143,7 @@ class Daemon:
         self._server.add_generic_rpc_handlers((self._service.generic_handler(),))
         health_pb2_grpc.add_HealthServicer_to_server(self._health, self._server)
         reflection.enable_server_reflection((SERVICE, health.SERVICE_NAME, reflection.SERVICE_NAME), self._server)
-        self._background = Background(self._broker, self._service.request_bytes)
+        self._background = Background(self._broker, self._service.take_request_bytes)
         self._background.start()
         if self.config.metrics_port >= 0:
             await self._start_metrics(security, callers)

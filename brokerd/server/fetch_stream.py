@@ -21,6 +21,7 @@ from brokerd.server.delayed_fetch import DelayedFetch
 from brokerd.server.failures import internal
 from brokerd.server.handlers import fetch
 from brokerd.server.handlers.fetch import FetchParams, PartitionRead
+from brokerd.server.memory_guard import MESSAGE_BYTES
 from brokerd.server.metrics.counters import Phase
 from brokerd.server.security.access import Access
 from brokerd.server.streams import Context, read_message
@@ -34,7 +35,7 @@ class FetchStream:
     def __init__(self, broker: Broker, context: Context, access: Access) -> None:
         self._broker = broker
         self._context = context
-        self.read_bytes = 0  # of all requests so far
+        self.read_bytes = 0  # of requests, and MESSAGE_BYTES for each; the service takes them off
         self._access = access
         self._parked: DelayedFetch | None = None
         self._answered: asyncio.Future[None] | None = None  # done when the fetch that was parked is answered
@@ -50,7 +51,7 @@ class FetchStream:
         """Returns when the client has ended its side and everything is answered. Raises BrokerdError to end the stream."""
         try:
             while (data := await read_message(self._context)) is not None:
-                self.read_bytes += len(data)
+                self.read_bytes += len(data) + MESSAGE_BYTES
                 await self._finish_parked()
                 params = fetch.decode(self._broker, data)
                 del data

@@ -2,6 +2,9 @@
 stream that is sending one, and no budget of ours counts those bytes. So when the process holds more than max.memory.bytes, the
 connections end that have sent most without its having become a request.
 
+What a connection has sent and what of it is explained is compared again and again, and not over its whole life: small errors would
+add up to the size of a request, and what was explained too generously would hide one.
+
 Pure, but for the few functions at the end that ask the system. Ending a connection is in disconnect.py.
 """
 
@@ -12,40 +15,47 @@ from collections import OrderedDict
 from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
+from brokerd.config.broker import BrokerConfig
 from brokerd.server.disconnect import Address, Traffic, address_of
 
-# What a connection may receive beyond its requests: frames, headers, TLS; flow control for what it was sent; its beginning.
-_FRAMING_SHARE = 0.02
+# What a connection may receive beyond its requests: frames, TLS; flow control for what it was sent; its beginning.
+_FRAMING_SHARE = 0.005
 _FLOW_CONTROL_SHARE = 0.02
-_CALL_BYTES = 512
 _BEGINNING_BYTES = 65_536
+# Around each message of a stream: about 40 bytes of frames and window updates, and TLS's records; around a call its headers too.
+MESSAGE_BYTES = 96
+_CALL_BYTES = 512
+# What nobody counts is forgiven in time: health checks, pings, messages that were on their way when their stream was ended.
+_FORGIVEN_BYTES_PER_SECOND = 512
 # Less than this is no reason to end a connection: an honest request is on its way.
 _WORTH_BYTES = 1_048_576
 _PEERS_MAX = 100_000
+_PROCESS_BYTES = 134_217_728  # a broker that does nothing, and some thousand partitions
+_FETCH_ANSWER_COPIES = 2  # see max.fetch.bytes.in.flight
 _STATM = "/proc/self/statm"
 _CGROUP_LIMITS = ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes")
 
 
 class RequestBytes:
-    """Bytes of the requests that came over each connection, by its peer as gRPC names it. The longest silent are forgotten."""
+    """Bytes of the requests that came over each connection, by its peer as gRPC names it, since they were last taken."""
 
     def __init__(self) -> None:
         self._bytes: OrderedDict[str, int] = OrderedDict()
 
     def add(self, peer: str, size_bytes: int) -> None:
-        """A call or a stream has brought so many bytes."""
-        self._bytes[peer] = self._bytes.pop(peer, 0) + size_bytes + _CALL_BYTES
-        if len(self._bytes) > _PEERS_MAX:
+        """A call has brought so many bytes."""
+        self.add_messages(peer, size_bytes + _CALL_BYTES)
+
+    def add_messages(self, peer: str, size_bytes: int) -> None:
+        """An open stream has brought so many bytes, MESSAGE_BYTES for each message among them."""
+        self._bytes[peer] = self._bytes.pop(peer, 0) + size_bytes
+        if len(self._bytes) > _PEERS_MAX:  # nobody takes them; the longest silent are forgotten
             self._bytes.popitem(last=False)
 
-    def by_address(self, more: Iterable[tuple[str, int]]) -> dict[Address, int]:
-        """All of them, with what the streams that are open have brought so far."""
-        totals: dict[Address, int] = {}
-        for peer, size_bytes in [*self._bytes.items(), *more]:
-            address = address_of(peer)
-            if address is not None:
-                totals[address] = totals.get(address, 0) + size_bytes
-        return totals
+    def take(self) -> Mapping[str, int]:
+        """All of them; counting begins anew."""
+        taken, self._bytes = self._bytes, OrderedDict()
+        return taken
 
 
 class Suspect(NamedTuple):
@@ -55,12 +65,60 @@ class Suspect(NamedTuple):
     unread_bytes: int
 
 
-def to_end(connections: Iterable[Traffic], requests: Mapping[Address, int], *, excess_bytes: int) -> list[Suspect]:
+class _Account(NamedTuple):
+    """A connection as it was last seen."""
+
+    received_bytes: int
+    sent_bytes: int
+    unread_bytes: float
+
+
+class UnreadBytes:
+    """About how many bytes of each connection are no request yet, looked at from time to time.
+
+    From look to look what came is added, and what is explained taken off, never below zero (a cumulative sum, Page 1954): what
+    is explained too generously is gone at the next look and can not hide a request that begins later.
+    """
+
+    def __init__(self, *, now_ms: int) -> None:
+        self._accounts: dict[Address, _Account] = {}
+        self._looked_ms = now_ms
+
+    def look(self, connections: Iterable[Traffic], requests: Mapping[str, int], *, now_ms: int) -> list[Suspect]:
+        """All connections. `requests` is what RequestBytes has counted since the last look, taken before `connections` were asked
+        for: what comes in between is on its way until the next look.
+        """
+        explained: dict[Address, int] = {}
+        for peer, size_bytes in requests.items():
+            address = address_of(peer)
+            if address is not None:
+                explained[address] = explained.get(address, 0) + size_bytes
+        forgiven_bytes = _FORGIVEN_BYTES_PER_SECOND * (now_ms - self._looked_ms) / 1000
+        self._looked_ms = now_ms
+        self._accounts = {
+            traffic.address: _settled(
+                self._accounts.get(traffic.address),
+                traffic,
+                explained.get(traffic.address, 0) * (1 + _FRAMING_SHARE) + forgiven_bytes,
+            )
+            for traffic in connections
+        }
+        return [Suspect(address, round(account.unread_bytes)) for address, account in self._accounts.items()]
+
+
+def _settled(last: _Account | None, traffic: Traffic, explained_bytes: float) -> _Account:
+    if last is None or traffic.received_bytes < last.received_bytes:  # a new connection, perhaps from where another was
+        last = _Account(0, 0, -_BEGINNING_BYTES)
+    came_bytes = traffic.received_bytes - last.received_bytes
+    flow_control_bytes = (traffic.sent_bytes - last.sent_bytes) * _FLOW_CONTROL_SHARE
+    unread_bytes = max(0.0, last.unread_bytes + came_bytes - explained_bytes - flow_control_bytes)
+    return _Account(traffic.received_bytes, traffic.sent_bytes, unread_bytes)
+
+
+def to_end(suspects: Iterable[Suspect], *, excess_bytes: int) -> list[Suspect]:
     """The connections to end so that `excess_bytes` come free, those first that hold most."""
-    suspects = [Suspect(traffic.address, _unread_bytes(traffic, requests.get(traffic.address, 0))) for traffic in connections]
-    suspects.sort(key=lambda suspect: suspect.unread_bytes, reverse=True)
     chosen: list[Suspect] = []
-    for suspect in suspects:
+    for suspect in sorted(suspects, key=lambda suspect: suspect.unread_bytes, reverse=True):
         if excess_bytes <= 0 or suspect.unread_bytes < _WORTH_BYTES:
             break
         chosen.append(suspect)
@@ -68,9 +126,12 @@ def to_end(connections: Iterable[Traffic], requests: Mapping[Address, int], *, e
     return chosen
 
 
-def _unread_bytes(traffic: Traffic, request_bytes: int) -> int:
-    explained = request_bytes * (1 + _FRAMING_SHARE) + traffic.sent_bytes * _FLOW_CONTROL_SHARE + _BEGINNING_BYTES
-    return max(0, round(traffic.received_bytes - explained))
+def memory_limit_bytes(config: BrokerConfig, available_bytes: int) -> int:
+    """max.memory.bytes, or its default: half of what there is, but room for what the other limits allow, so that requests within
+    them are not to blame. Never more than seven eighths: the system would end the process.
+    """
+    budgets_bytes = _PROCESS_BYTES + config.max_in_flight_bytes + config.max_fetch_bytes_in_flight * _FETCH_ANSWER_COPIES
+    return config.max_memory_bytes or min(max(available_bytes // 2, budgets_bytes), available_bytes * 7 // 8)
 
 
 def resident_bytes() -> int | None:

@@ -25,6 +25,7 @@ from brokerd.server.broker import Broker
 from brokerd.server.failures import StreamFencedError, malformed
 from brokerd.server.fields import TOPIC_ID_BYTES
 from brokerd.server.handlers.produce import PendingAnswer, Produce, decode, handle, refuse
+from brokerd.server.memory_guard import MESSAGE_BYTES
 from brokerd.server.metrics.counters import Phase
 from brokerd.server.security.access import Access
 from brokerd.server.streams import Context, read_message
@@ -41,7 +42,7 @@ class ProduceStream:
     def __init__(self, broker: Broker, context: Context, access: Access) -> None:
         self._broker = broker
         self._context = context
-        self.read_bytes = 0  # of all requests so far
+        self.read_bytes = 0  # of requests, and MESSAGE_BYTES for each; the service takes them off
         self._access = access
         self._instance_id = b""
         self._incarnation = 0
@@ -80,7 +81,7 @@ class ProduceStream:
                 data = await read_message(self._context)
                 if data is None:
                     return None
-                self.read_bytes += len(data)
+                self.read_bytes += len(data) + MESSAGE_BYTES
                 self._broker.in_flight.add(len(data))
                 try:
                     await self._process(data)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, NoReturn
 
 import grpc
@@ -18,7 +18,6 @@ from google.protobuf.message import DecodeError, Message
 from brokerd.clock import stopwatch_ns
 from brokerd.errors import BrokerdError, ResourceExhaustedError
 from brokerd.server.broker import Broker
-from brokerd.server.disconnect import Address
 from brokerd.server.failures import NotServedError, internal, malformed, status_of
 from brokerd.server.fetch_stream import FetchStream
 from brokerd.server.handlers import (
@@ -87,9 +86,13 @@ class BrokerService:
         """Produce and fetch streams open now."""
         return len(self._streams)
 
-    def request_bytes(self) -> dict[Address, int]:
-        """Bytes of the requests that came over each connection."""
-        return self._request_bytes.by_address((stream.peer, stream.read_bytes) for stream in self._streams)
+    def take_request_bytes(self) -> Mapping[str, int]:
+        """Bytes of the requests that came over each connection since this was last asked."""
+        for stream in self._streams:
+            if stream.read_bytes:
+                self._request_bytes.add_messages(stream.peer, stream.read_bytes)
+                stream.read_bytes = 0
+        return self._request_bytes.take()
 
     def generic_handler(self) -> grpc.GenericRpcHandler:
         """What a gRPC server is given. Messages stay bytes up to here: no (de)serializer of gRPC's is used."""

@@ -55,10 +55,10 @@ def test_unfinished_requests_take_bounded_memory(tmp_path: Path, path: str, clie
 
 
 def test_whoever_sends_whole_requests_is_no_suspect(running: RunningDaemon) -> None:
-    service: Any = running.daemon._service
+    background: Any = running.daemon._background
 
     def suspects() -> list[Suspect]:
-        return to_end(traffic(), service.request_bytes(), excess_bytes=10**12)
+        return to_end(running.run(background.suspects()), excess_bytes=10**12)
 
     with RawClient(running.address) as by_stream, RawClient(running.address) as by_calls, RawClient(running.address) as by_fetch:
         (tp,) = by_stream.create_topic()

@@ -8,46 +8,159 @@ from pathlib import Path
 import pytest
 
 from brokerd.allocator import freed_bytes, give_back_memory, keep_freed_memory
+from brokerd.config.broker import BrokerConfig
+from brokerd.config.settings import from_mapping
 from brokerd.server import disconnect, memory_guard
-from brokerd.server.disconnect import Traffic, address_of
-from brokerd.server.memory_guard import RequestBytes, machine_bytes, resident_bytes, to_end
+from brokerd.server.disconnect import Address, Traffic, address_of
+from brokerd.server.memory_guard import (
+    MESSAGE_BYTES,
+    RequestBytes,
+    Suspect,
+    UnreadBytes,
+    machine_bytes,
+    memory_limit_bytes,
+    resident_bytes,
+    to_end,
+)
 
 MIB = 1_048_576
+LOOK_MS = 10_000
 HONEST, IDLE, GREEDY, GREEDIER = (("10.0.0.1", port) for port in range(1, 5))
 
 
+def peer(address: Address) -> str:
+    """As gRPC names it."""
+    return f"ipv4:{address[0]}:{address[1]}"
+
+
+class Connection:
+    """One client, seen by the kernel and by the broker."""
+
+    def __init__(self, address: Address) -> None:
+        self.address = address
+        self.received_bytes = 20_000
+        self.sent_bytes = 0
+        self.requests = RequestBytes()
+
+    def message(self, size_bytes: int, *, count: int = 1, overhead_bytes: int = 40) -> None:
+        """Messages of one stream come, whole."""
+        self.received_bytes += count * (size_bytes + overhead_bytes)
+        self.requests.add_messages(peer(self.address), count * (size_bytes + MESSAGE_BYTES))
+
+
+class Guard:
+    """Looks at connections as the broker does."""
+
+    def __init__(self, *connections: Connection) -> None:
+        self._connections = connections
+        self._unread_bytes = UnreadBytes(now_ms=0)
+        self._now_ms = 0
+
+    def suspects(self, *, after_ms: int = LOOK_MS) -> dict[Address, int]:
+        """Who would be ended now, and for how many bytes."""
+        self._now_ms += after_ms
+        requests = {name: size for connection in self._connections for name, size in connection.requests.take().items()}
+        traffic = [Traffic(one.address, one.received_bytes, one.sent_bytes) for one in self._connections]
+        looked = self._unread_bytes.look(traffic, requests, now_ms=self._now_ms)
+        return dict(to_end(looked, excess_bytes=10**12))
+
+
 def test_those_who_sent_most_go_first_and_no_more_than_needed() -> None:
-    connections = [
-        Traffic(IDLE, 50_000, 50_000),
-        Traffic(GREEDY, 20 * MIB, 0),
-        Traffic(HONEST, 5_010 * MIB, 1_000),
-        Traffic(GREEDIER, 30 * MIB, 0),
-    ]
-    requests = {HONEST: 5_000 * MIB, GREEDY: 1 * MIB}
-    assert [suspect.address for suspect in to_end(connections, requests, excess_bytes=1)] == [GREEDIER]
-    assert [suspect.address for suspect in to_end(connections, requests, excess_bytes=35 * MIB)] == [GREEDIER, GREEDY]
-    assert [suspect.address for suspect in to_end(connections, requests, excess_bytes=999 * MIB)] == [GREEDIER, GREEDY]
-    assert to_end(connections, requests, excess_bytes=0) == []
+    suspects = [Suspect(IDLE, 0), Suspect(GREEDY, 20 * MIB), Suspect(HONEST, 1 * MIB - 1), Suspect(GREEDIER, 30 * MIB)]
+    assert [suspect.address for suspect in to_end(suspects, excess_bytes=1)] == [GREEDIER]
+    assert [suspect.address for suspect in to_end(suspects, excess_bytes=35 * MIB)] == [GREEDIER, GREEDY]
+    assert [suspect.address for suspect in to_end(suspects, excess_bytes=999 * MIB)] == [GREEDIER, GREEDY]
+    assert to_end(suspects, excess_bytes=0) == []
+
+
+def test_many_small_messages_of_one_stream_are_no_unfinished_request() -> None:
+    plain, encrypted = Connection(HONEST), Connection(IDLE)
+    guard = Guard(plain, encrypted)
+    for _ in range(1_000):
+        plain.message(20, count=10_000)
+        encrypted.message(300, count=10_000, overhead_bytes=90)
+        assert guard.suspects() == {}
 
 
 def test_flow_control_and_small_calls_are_no_unfinished_request() -> None:
-    told = RequestBytes()
+    caller, reader = Connection(HONEST), Connection(IDLE)
+    guard = Guard(caller, reader)
     for _ in range(100_000):
-        told.add("ipv4:10.0.0.1:1", 20)
-    # A header of a hundred bytes for each call; a window update of 13 bytes for every 4 KiB that were read.
-    connections = [Traffic(HONEST, 100_000 * 120, 0), Traffic(IDLE, 13 * 2**18, 2**30)]
-    assert to_end(connections, told.by_address([]), excess_bytes=10**12) == []
+        caller.received_bytes += 120  # a header of a hundred bytes for each call
+        caller.requests.add(peer(HONEST), 20)
+    reader.received_bytes += 13 * 2**18  # a window update for every 4 KiB that were read
+    reader.sent_bytes += 2**30
+    assert guard.suspects() == {}
+
+
+def test_a_health_check_every_second_is_no_unfinished_request() -> None:
+    prober = Connection(HONEST)
+    guard = Guard(prober)
+    for _ in range(7 * 24 * 360):
+        prober.received_bytes += 10 * 200
+        assert guard.suspects() == {}
+    prober.received_bytes += 17 * MIB
+    assert guard.suspects()[HONEST] > 16 * MIB, "forgiven, but not in advance"
+
+
+def test_one_large_request_is_suspect_until_it_is_whole() -> None:
+    sender = Connection(GREEDY)
+    guard = Guard(sender)
+    for second in range(1, 18):
+        sender.received_bytes += MIB
+        assert sum(guard.suspects(after_ms=1_000).values()) >= (second - 1) * MIB
+    assert guard.suspects(after_ms=3_600_000)[GREEDY] > 14 * MIB, "that nothing comes any more is no excuse"
+    sender.requests.add_messages(peer(GREEDY), 17 * MIB)
+    assert guard.suspects() == {}
+
+
+def test_a_request_that_does_not_end_is_found_beside_streams_that_work() -> None:
+    sender, other = Connection(GREEDY), Connection(HONEST)
+    guard = Guard(sender, other)
+    for second in range(60):
+        for one in (sender, other):
+            one.message(MIB)
+            one.message(20, count=1_000)
+        sender.received_bytes += MIB if second < 17 else 0
+        assert set(guard.suspects(after_ms=1_000)) <= {GREEDY}
+    assert guard.suspects()[GREEDY] > 10 * MIB
+
+
+def test_what_was_explained_too_well_before_hides_nothing() -> None:
+    sender = Connection(GREEDY)
+    guard = Guard(sender)
+    for _ in range(100):
+        sender.message(0, count=10_000)
+        sender.message(100 * MIB)
+        assert guard.suspects() == {}
+    sender.received_bytes += 17 * MIB
+    assert guard.suspects()[GREEDY] > 16 * MIB
+
+
+def test_a_connection_from_where_another_was_starts_anew() -> None:
+    first = Connection(GREEDY)
+    guard = Guard(first)
+    first.message(100 * MIB)
+    assert guard.suspects() == {}
+    first.received_bytes = 17 * MIB
+    assert guard.suspects()[GREEDY] > 16 * MIB
+    first.received_bytes = 20_000
+    assert guard.suspects() == {}
 
 
 def test_requests_are_counted_by_connection_in_either_spelling() -> None:
+    spellings = ("ipv4:10.0.0.1:1", "ipv6:%5B::ffff:10.0.0.1%5D:1", "unix:/tmp/socket")
+    looked = UnreadBytes(now_ms=0).look([Traffic(HONEST, 30 * MIB, 0)], dict.fromkeys(spellings, 10 * MIB), now_ms=0)
+    assert 9 * MIB < looked[0].unread_bytes < 10 * MIB
+
+
+def test_what_is_taken_is_counted_once() -> None:
     told = RequestBytes()
-    told.add("ipv4:10.0.0.1:1", 1_000)
-    told.add("ipv6:%5B::ffff:10.0.0.1%5D:1", 1_000)
-    told.add("unix:/tmp/socket", 1_000)
-    counted = told.by_address([("ipv4:10.0.0.1:1", 500), ("ipv4:10.0.0.1:2", 7)])
-    assert 2_500 <= counted[HONEST] < 5_000
-    assert counted[IDLE] == 7
-    assert len(counted) == 2
+    told.add(peer(HONEST), 1_000)
+    told.add_messages(peer(HONEST), 500)
+    taken = told.take()
+    assert 1_500 <= taken[peer(HONEST)] < 3_000
+    assert told.take() == {}
 
 
 def test_silent_connections_are_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -55,7 +168,7 @@ def test_silent_connections_are_forgotten(monkeypatch: pytest.MonkeyPatch) -> No
     told = RequestBytes()
     for port in (1, 2, 1, 3):
         told.add(f"ipv4:10.0.0.1:{port}", 1)
-    assert set(told.by_address([])) == {("10.0.0.1", 1), ("10.0.0.1", 3)}
+    assert set(told.take()) == {"ipv4:10.0.0.1:1", "ipv4:10.0.0.1:3"}
 
 
 def test_the_system_counts_what_a_connection_sent() -> None:
@@ -105,6 +218,16 @@ def test_a_container_s_limit_counts(monkeypatch: pytest.MonkeyPatch, tmp_path: P
     assert machine_bytes() > 100_000_000
 
 
+def test_the_default_limit_has_room_for_what_the_others_allow() -> None:
+    config = BrokerConfig()
+    budgets_bytes = config.max_in_flight_bytes + 2 * config.max_fetch_bytes_in_flight
+    assert memory_limit_bytes(config, 64 * 1024 * MIB) == 32 * 1024 * MIB
+    assert budgets_bytes + 100 * MIB < memory_limit_bytes(config, 768 * MIB) < 768 * MIB
+    assert memory_limit_bytes(config, 256 * MIB) == 224 * MIB, "the system would end the process"
+    given = from_mapping(BrokerConfig, {"max.memory.bytes": 5 * MIB})
+    assert memory_limit_bytes(given, 64 * 1024 * MIB) == 5 * MIB
+
+
 def test_freed_memory_is_not_in_use() -> None:
     keep_freed_memory()
     resident = resident_bytes()
@@ -113,6 +236,6 @@ def test_freed_memory_is_not_in_use() -> None:
     give_back_memory()
 
 
-@pytest.mark.parametrize("peer", ["unix:/x", "", "ipv4:", "ipv6:[::1]:"])
-def test_what_is_no_tcp_connection_has_no_address(peer: str) -> None:
-    assert address_of(peer) is None
+@pytest.mark.parametrize("name", ["unix:/x", "", "ipv4:", "ipv6:[::1]:"])
+def test_what_is_no_tcp_connection_has_no_address(name: str) -> None:
+    assert address_of(name) is None
