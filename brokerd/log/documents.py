@@ -28,6 +28,10 @@ class DocumentError(BrokerdError):
     """A document is damaged; the text says how. One that is missing is FileNotFoundError instead."""
 
 
+class NotSyncedError(OSError):
+    """A document is replaced, but its directory could not be synced: after a power cut the old one may stand there again."""
+
+
 def encode_document(kind: str, version: int, body: bytes) -> bytes:
     """The bytes of a document."""
     return f"{_NAME} {kind} {version} {len(body)} {_crc(kind, version, body):08x}\n".encode() + body
@@ -60,7 +64,8 @@ def decode_document(data: bytes, kind: str, version: int) -> bytes:
 def write_document(
     files: Files, path: str, kind: str, version: int, body: bytes, *, sync_dir: bool = True, spares: SpareFiles | None = None
 ) -> None:
-    """Replaces the document at `path`, durably on return. Raises OSError: then the old one is still there.
+    """Replaces the document at `path`, durably on return. Raises NotSyncedError: then the new one is there, and which of the two
+    a power cut leaves is unknown; any other OSError: then the old one is still there.
 
     With `sync_dir=False` the caller syncs the directory itself; it holds for what is derived from the log. With `spares` a full
     disk takes it all the same.
@@ -73,7 +78,10 @@ def write_document(
             raise
         spares.write_over(path, data, is_derived=not sync_dir)
     if sync_dir:
-        files.sync_dir(path.rpartition("/")[0])
+        try:
+            files.sync_dir(path.rpartition("/")[0])
+        except OSError as error:
+            raise NotSyncedError(error.errno, error.strerror, path) from error
         if spares is not None:
             spares.note_document(len(data))
 

@@ -78,7 +78,7 @@ class CheckpointJob:
         self._entries = entries
 
     def run(self) -> None:
-        """Writes it. Raises OSError: then the old one still stands, and the next job will try again."""
+        """Writes it. Raises OSError: then the old one still stands, or perhaps does, and the next job will try again."""
         self._file.write(self._entries, self._number)
         self._spares.restore()
 

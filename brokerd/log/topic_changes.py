@@ -1,8 +1,9 @@
 """Changes of topics: create, grow, alter, delete. Each is steps (steps.py): what waits for the disk is a job for a thread.
 
 The order is the rule here. New partitions are durable before the topics file names them, the file before anybody sees the
-change; a deleted topic is gone from the file before its data goes. Only one change may be under way at a time: whoever runs
-the steps sees to it. What is looked up, checked and changed in memory, all stands between two jobs, so it is true together.
+change; a deleted topic is gone from the file before its data goes (what if that is not certain: topic_store.py). Only one
+change may be under way at a time: whoever runs the steps sees to it. What is looked up, checked and changed in memory, all
+stands between two jobs, so it is true together.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from typing import NamedTuple
 from brokerd.config.broker import BrokerConfig, checked_topic_config
 from brokerd.config.topic import TopicConfig, topic_config
 from brokerd.errors import (
+    Fate,
     InvalidPartitionsError,
     InvalidTopicError,
     PolicyViolationError,
@@ -107,14 +109,23 @@ class TopicChanges:
 
     def delete(self, wanted: str | bytes, on_deleted: Callable[[Topic], None] | None = None) -> Steps[Topic]:
         """Deletes a topic, by name or id, durably in the end; `on_deleted` is called once it is gone for everybody, before its
-        files are removed. Raises UnknownTopicOrPartitionError, UnknownTopicIdError, StorageError.
+        files are removed. Raises UnknownTopicOrPartitionError, UnknownTopicIdError, StorageError: with an unknown fate the topic is
+        gone, and its files stay until the next start, which finds it deleted, or still there with all that it held.
         """
         topic = self._topics.by_name(wanted) if isinstance(wanted, str) else self._topics.by_id(wanted)
         self._logs.check_writable()
-        yield from self._topics.remove(topic)
+        failed: StorageError | None = None
+        try:
+            yield from self._topics.remove(topic)
+        except StorageError as error:
+            if error.fate is not Fate.UNKNOWN:
+                raise
+            failed = error
         self._logs.forget(topic)
         if on_deleted is not None:
             on_deleted(topic)
+        if failed is not None:
+            raise failed
         tps = [TopicIdPartition(topic.id, partition) for partition in range(topic.partition_count)]
         try:
             yield lambda: remove_directories(self._files, tps)

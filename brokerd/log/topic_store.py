@@ -2,6 +2,10 @@
 
 A deleted topic's id stays listed until its directories are gone, so that a crash in between leaves nothing behind and
 nothing that is not known to be deleted is ever removed.
+
+A write whose last step fails, the sync of the directory, has an unknown fate: a start may find the file as it was before or
+after. In memory stands what neither can make a loss: an addition has not happened, so that nothing is acknowledged for what
+may be forgotten; a removal has happened, so that nothing is acknowledged for what may be removed. The next write settles it.
 """
 
 from __future__ import annotations
@@ -10,8 +14,8 @@ from collections.abc import Iterable, Mapping
 from collections.abc import Set as AbstractSet
 from typing import NamedTuple
 
-from brokerd.errors import StorageError, UnknownTopicIdError, UnknownTopicOrPartitionError
-from brokerd.log.documents import DocumentError, read_json, write_json
+from brokerd.errors import Fate, StorageError, UnknownTopicIdError, UnknownTopicOrPartitionError
+from brokerd.log.documents import DocumentError, NotSyncedError, read_json, write_json
 from brokerd.log.files import Files
 from brokerd.log.names import TOPICS
 from brokerd.log.node_state import damaged, missing
@@ -87,26 +91,40 @@ class TopicStore:
         return sum(topic.partition_count for topic in self._by_name.values())
 
     def put(self, topic: Topic) -> Steps[None]:
-        """Adds or replaces a topic; nobody sees it before it is durable. Raises StorageError: then nothing has changed.
+        """Adds or replaces a topic; nobody sees it before it is durable. Raises StorageError: then nothing has changed, but with an
+        unknown fate the change may show at the next start.
 
         Only one `put` or `remove` may be under way at a time.
         """
         try:
             yield self._job({**self._by_name, topic.name: topic}, self.deleting)
+        except NotSyncedError as error:
+            raise StorageError(
+                f"topic '{topic.name}' could not be made durable ({error.strerror}): it is as it was, "
+                f"but unless topics are changed again the change may show after a restart",
+                fate=Fate.UNKNOWN,
+            ) from error
         except OSError as error:
             raise StorageError(f"topic '{topic.name}' could not be written ({error.strerror})") from error
         self._put(topic)
 
     def remove(self, topic: Topic) -> Steps[None]:
-        """Removes a topic durably; its id is in `deleting` until `forget`. Raises StorageError: nothing has changed then."""
+        """Removes a topic durably; its id is in `deleting` until `forget`. Raises StorageError: then nothing has changed, but with
+        an unknown fate the topic is removed, and may be back at the next start.
+        """
         rest = {name: other for name, other in self._by_name.items() if name != topic.name}
         try:
             yield self._job(rest, self.deleting | {topic.id})
+        except NotSyncedError as error:
+            self._remove(topic)
+            raise StorageError(
+                f"the end of topic '{topic.name}' could not be made durable ({error.strerror}): it is gone, "
+                f"but a power cut may bring it back",
+                fate=Fate.UNKNOWN,
+            ) from error
         except OSError as error:
             raise StorageError(f"topic '{topic.name}' could not be deleted ({error.strerror})") from error
-        del self._by_name[topic.name]
-        del self._by_id[topic.id]
-        self.deleting.add(topic.id)
+        self._remove(topic)
 
     def forget(self, topic_id: bytes) -> None:
         """The directories of a deleted topic are gone; made durable by the next write."""
@@ -115,6 +133,11 @@ class TopicStore:
     def _put(self, topic: Topic) -> None:
         self._by_name[topic.name] = topic
         self._by_id[topic.id] = topic
+
+    def _remove(self, topic: Topic) -> None:
+        del self._by_name[topic.name]
+        del self._by_id[topic.id]
+        self.deleting.add(topic.id)
 
     def _job(self, by_name: Mapping[str, Topic], deleting: AbstractSet[bytes]) -> Job:
         """Writes the file as it will be; of what is changed in the meantime it sees nothing."""

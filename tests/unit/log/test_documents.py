@@ -7,6 +7,7 @@ import pytest
 from brokerd.errors import DataDirectoryError
 from brokerd.log.documents import (
     DocumentError,
+    NotSyncedError,
     decode_document,
     encode_document,
     read_document,
@@ -59,3 +60,17 @@ def test_a_failed_replacement_leaves_the_old_one(operation: str) -> None:
     write_json(files, "f", "kind", 1, {"a": [1]})
     assert read_json(files, "f", "kind", 1) == {"a": [1]}
     assert files.listdir() == ["f"]
+
+
+def test_a_replacement_that_a_power_cut_may_undo_is_told_apart() -> None:
+    files = MemoryFiles()
+    write_document(files, "f", "kind", 1, b"old")
+
+    def hook(called: str, path: str) -> None:
+        if called == "sync_dir":
+            raise OSError(5, "Input/output error")
+
+    files.hook = hook
+    with pytest.raises(NotSyncedError, match="Input/output error"):
+        write_document(files, "f", "kind", 1, b"new")
+    assert read_document(files, "f", "kind", 1) == b"new"

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import errno
+import random
 from collections.abc import Callable
 
 import pytest
 
-from brokerd.errors import StorageError
+from brokerd.errors import Fate, StorageError, UnknownTopicIdError
 from brokerd.ids import TopicIdPartition
 from brokerd.log.log_manager import LogManager
+from brokerd.log.steps import run_here
+from brokerd.log.topic_store import Topic
 from tests.support.build import append, first_log, open_manager, payloads
 from tests.support.files import MemoryFiles
 
@@ -84,3 +87,91 @@ def test_growing_into_records_that_nobody_knows_leaves_them_alone(files: MemoryF
     files.kill()
     files.write_file("topics", grown)
     assert payloads(first_log(open_manager(files)[0], "t", 1)) == [b"acknowledged all"]
+
+
+def _fail_to_sync_topics(files: MemoryFiles) -> None:
+    """The next file of topics is renamed, and then its directory can not be synced."""
+    names: list[str] = []
+
+    def hook(called: str, on: str) -> None:
+        if called == "rename":
+            names.append(on)
+        elif called == "sync_dir" and "topics" in names:
+            files.hook = None
+            raise OSError(errno.EIO, "Input/output error")
+
+    files.hook = hook
+
+
+def _crash(files: MemoryFiles, seed: int) -> LogManager:
+    """What the next start finds, after a kill (seed 0) or a power cut."""
+    if seed:
+        files.power_cut(random.Random(seed))
+    else:
+        files.kill()
+    manager, report = open_manager(files)
+    assert not report.damaged
+    assert not report.unknown_directories
+    return manager
+
+
+def test_a_deletion_of_unknown_fate_takes_no_more_records_and_loses_none_of_what_is_back() -> None:
+    outcomes = set()
+    for seed in range(30):
+        files = MemoryFiles()
+        manager, _ = open_manager(files)
+        log = first_log(manager)
+        append(log, b"kept all along..")
+        log.flush()
+        manager.write_checkpoint()
+        _fail_to_sync_topics(files)
+        deleted: list[Topic] = []
+        with pytest.raises(StorageError, match="may bring it back") as failed:
+            run_here(manager.changes.delete("t", deleted.append))
+        assert failed.value.fate is Fate.UNKNOWN
+        assert [topic.id for topic in deleted] == [log.tp.topic_id], "whoever waits for it is told"
+        with pytest.raises(UnknownTopicIdError):
+            append(log, b"it may be removed")
+        if seed % 3 == 0:
+            manager.write_checkpoint()
+        manager = _crash(files, seed)
+        outcomes.add(manager.topics.has("t"))
+        if manager.topics.has("t"):
+            assert payloads(first_log(manager)) == [b"kept all along.."]
+        else:
+            assert not any(log.tp.directory_name in path for path in files.paths())
+    assert outcomes == {True, False}
+
+
+def test_after_a_deletion_of_unknown_fate_the_name_is_free(files: MemoryFiles, manager: LogManager) -> None:
+    old = manager.topics.by_name("t")
+    _fail_to_sync_topics(files)
+    with pytest.raises(StorageError):
+        manager.delete_topic("t")
+    append(first_log(manager), b"another")
+    first_log(manager).flush()
+    manager = _crash(files, 7)
+    assert payloads(first_log(manager)) == [b"another\0"]
+    assert not any(old.id.hex() in path for path in files.paths())
+
+
+def test_an_addition_of_unknown_fate_takes_no_records() -> None:
+    outcomes = set()
+    for seed in range(30):
+        files = MemoryFiles()
+        manager, _ = open_manager(files)
+        append(first_log(manager), b"kept")
+        first_log(manager).flush()
+        change = manager.changes.grow("t", 2) if seed % 2 else manager.changes.create("u", 2, {})
+        _fail_to_sync_topics(files)
+        with pytest.raises(StorageError, match="may show after a restart") as failed:
+            run_here(change)
+        assert failed.value.fate is Fate.UNKNOWN
+        assert [(topic.name, topic.partition_count) for topic in manager.topics.list()] == [("t", 1)]
+        after = _crash(files, seed)
+        outcomes.add((seed % 2, len(after.partitions())))
+        assert payloads(first_log(after)) == [b"kept\0\0\0\0"]
+        for log in after.partitions()[1:]:
+            append(log, b"works")
+            log.flush()
+    assert outcomes == {(0, 1), (0, 3), (1, 1), (1, 2)}
