@@ -62,6 +62,7 @@ class Daemon:
         self._metrics: MetricsEndpoint | None = None
         self._security: Security | None = None
         self._callers: Callers | None = None
+        self._reloading = asyncio.Lock()
 
     @property
     def broker(self) -> Broker:
@@ -89,11 +90,12 @@ class Daemon:
         """
         assert self._security is not None
         assert self._callers is not None
-        newer = await asyncio.to_thread(load_security, self.config)
-        self._security.replace(newer)
-        self._callers.refresh()
-        if self._metrics is not None and newer.certificates is not None:
-            await self._metrics.listen_anew(newer.certificates.tls)
+        async with self._reloading:  # what was read last is what counts
+            newer = await asyncio.to_thread(load_security, self.config)
+            self._security.replace(newer)
+            self._callers.refresh()
+            if self._metrics is not None and newer.certificates is not None:
+                await self._metrics.listen_anew(newer.certificates.tls)
         identities = newer.authenticator.identities
         logger.info(
             "read again: %s, %s",

@@ -3,9 +3,12 @@ file changes nothing."""
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import shutil
 import signal
 import ssl
+import threading
 import urllib.request
 from pathlib import Path
 from typing import Any
@@ -14,11 +17,14 @@ import grpc
 import pytest
 
 from brokerd.client.blocking import BlockingClient
+from brokerd.config.broker import BrokerConfig
 from brokerd.config.client import ClientConfig
 from brokerd.config.settings import from_mapping
 from brokerd.config.tokens import hash_token
 from brokerd.errors import AuthenticationError, BrokerdError, ConfigError, ErrorCode
 from brokerd.ids import TopicIdPartition
+from brokerd.server import daemon
+from brokerd.server.security.setup import Security, load_security
 from brokerd.wire.v1 import metadata_pb2
 from tests.integration.security.conftest import with_token
 from tests.support.certificates import Authority, Issued
@@ -171,6 +177,36 @@ def test_another_authority_for_clients_is_asked_of_new_connections(tmp_path: Pat
         running.run(running.daemon.reload())
         assert trusts(running, authority.ca_file, after)
         assert not trusts(running, authority.ca_file, before)
+
+
+def test_of_two_at_once_the_later_one_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    auth_file = tmp_path / "auth.toml"
+    auth_file.write_text(AUTH_FILE)
+    has_read, may_go_on = threading.Event(), threading.Event()
+
+    def load_slowly(config: BrokerConfig) -> Security:
+        """The first one to read is slow to come back."""
+        is_first = not has_read.is_set()
+        security = load_security(config)
+        has_read.set()
+        assert not is_first or may_go_on.wait(30)
+        return security
+
+    with (
+        running_daemon(tmp_path / "data", files=MemoryFiles(), auth_file=str(auth_file)) as running,
+        with_token(running.address, LATE_TOKEN) as late,
+    ):
+        monkeypatch.setattr(daemon, "load_security", load_slowly)
+        first = asyncio.run_coroutine_threadsafe(running.daemon.reload(), running.loop)
+        assert has_read.wait(30)
+        auth_file.write_text(AUTH_FILE + LATE)
+        second = asyncio.run_coroutine_threadsafe(running.daemon.reload(), running.loop)
+        with contextlib.suppress(TimeoutError):
+            second.result(0.5)  # time to overtake, if it may
+        may_go_on.set()
+        first.result(30)
+        second.result(30)
+        assert status(late) is grpc.StatusCode.OK
 
 
 def test_sighup_has_the_process_read_again(tmp_path: Path) -> None:
