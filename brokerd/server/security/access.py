@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Protocol
 
-from brokerd.errors import TopicAuthorizationFailedError, UnknownTopicIdError, WireError
+from brokerd.errors import Fate, TopicAuthorizationFailedError, UnknownProducerIdError, UnknownTopicIdError, WireError
 from brokerd.log.topic_store import Topic
 from brokerd.server.security.auth_file import Principal
 from brokerd.server.security.permissions import Permissions, Right
@@ -96,11 +96,17 @@ class Access:
         return self._owners is None or self._owners.claim(producer_id, self.principal)
 
     def _require_producer(self, producer_id: int) -> None:
-        if not self.owns_producer(producer_id):
-            raise TopicAuthorizationFailedError(
-                f"principal '{self.principal}' may not write with producer id {producer_id}, which is another principal's: ask for "
-                "an id with InitProducerId"
+        if self._owners is None or self._owners.claim(producer_id, self.principal):
+            return
+        if not self._owners.was_given(producer_id):
+            raise UnknownProducerIdError(
+                f"producer id {producer_id} was never given to anybody, or that is forgotten: ask for another with InitProducerId",
+                fate=Fate.NOT_APPENDED,
             )
+        raise TopicAuthorizationFailedError(
+            f"principal '{self.principal}' may not write with producer id {producer_id}, which is another principal's: ask for "
+            "an id with InitProducerId"
+        )
 
     def _remember(self, right: Right, topic_id: bytes) -> None:
         granted = self._granted[right]

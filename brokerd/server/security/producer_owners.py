@@ -26,11 +26,15 @@ class ProducerOwners:
         """How many ids have an owner."""
         return len(self._owners)
 
+    def was_given(self, producer_id: int) -> bool:
+        """False for an id that nobody has yet, or again: the broker lost count of them, and a producer outlived that."""
+        return producer_id < self._free_producer_id()
+
     def claim(self, producer_id: int, principal: str) -> bool:
         """True if the id is the principal's, or its owner is not known: it is the principal's then."""
         owner = self._owners.get(producer_id)
         if owner is None:
-            if producer_id >= self._free_producer_id():
+            if not self.was_given(producer_id):
                 return False
             self._give(producer_id, principal)
         elif owner != principal:

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from brokerd.errors import TopicAuthorizationFailedError, UnknownTopicIdError, WireError
+from brokerd.errors import Fate, TopicAuthorizationFailedError, UnknownProducerIdError, UnknownTopicIdError, WireError
 from brokerd.log.steps import run_here
 from brokerd.log.topic_store import Topic, TopicStore
 from brokerd.server.failures import MalformedError
@@ -16,6 +16,7 @@ from brokerd.server.security.access import Access, unknown_topic_id
 from brokerd.server.security.auth_file import parse_identities
 from brokerd.server.security.guard import Guard
 from brokerd.server.security.permissions import Permissions, Right
+from brokerd.server.security.producer_owners import ProducerOwners
 from brokerd.server.security.rules import RULES
 from brokerd.wire.v1 import metadata_pb2
 from tests.support.files import MemoryFiles
@@ -128,6 +129,19 @@ def test_only_an_admin_creates_a_topic_by_naming_it(topics: CountingStore) -> No
     assert metadata_through(creating, boss, "clicks", "events-new") == (["clicks", "events-new"], [0, 0])
     plain = Guard(entries_max=10, auto_creates=False)
     assert metadata_through(plain, reader, "clicks", "events-new") == (["clicks", "events-new"], [0, 0])
+
+
+def test_a_producer_id_that_was_never_given_is_unknown_and_another_s_is_refused(topics: CountingStore) -> None:
+    owners = ProducerOwners(lambda: 10)
+    boss, writer = (Access(PRINCIPALS[name], topics, owners) for name in ("boss", "writer"))
+    assert boss.check_producer is not None
+    assert writer.check_producer is not None
+    writer.check_producer(9)
+    with pytest.raises(TopicAuthorizationFailedError, match="another principal's"):
+        boss.check_producer(9)
+    with pytest.raises(UnknownProducerIdError, match="never given") as caught:
+        writer.check_producer(10)
+    assert caught.value.fate is Fate.NOT_APPENDED
 
 
 def test_a_list_of_refusals_has_a_limit(topics: CountingStore) -> None:

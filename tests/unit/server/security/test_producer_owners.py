@@ -22,7 +22,9 @@ def test_an_id_that_was_never_given_is_nobody_s() -> None:
     owners = ProducerOwners(lambda: free)
     assert owners.claim(9, "etl")
     assert not owners.claim(10, "other"), "or it would be another's before its producer gets it"
+    assert not owners.was_given(10)
     free = 11
+    assert owners.was_given(10)
     assert owners.claim(10, "etl")
 
 
