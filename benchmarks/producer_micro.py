@@ -19,7 +19,7 @@ from brokerd.producer import columns
 from brokerd.producer.encoding import encode_pieces
 from brokerd.producer.partitioner import partition_for_keys
 from brokerd.producer.producer import Producer
-from brokerd.producer.transport import Hello, PartitionResult, ProduceRequest, ProduceResponse, TopicView
+from brokerd.producer.transport import Hello, PartitionResult, ProduceRequest, ProduceResponse, RequestLimits, TopicView
 
 ROWS = 10_000
 VALUE_BYTES = 100
@@ -32,7 +32,7 @@ REPEATS = 5
 class NullStream:
     """Acknowledges what it is sent."""
 
-    partitions_max = 1_000
+    limits = RequestLimits(1_000, 16 * 1024 * 1024)
 
     def __init__(self) -> None:
         self._answers: asyncio.Queue[ProduceResponse] = asyncio.Queue()

@@ -30,6 +30,7 @@ from brokerd.client.retry import Retries, is_repeatable
 from brokerd.client.security import ClientSecurity
 from brokerd.client.topics import NewTopic, TopicDescription, read_descriptions, read_results
 from brokerd.clock import Clock
+from brokerd.config.broker import GRPC_MAX_MESSAGE_BYTES
 from brokerd.config.client import ClientConfig
 from brokerd.errors import BrokerdError, BrokerUnreachableError, TopicAlreadyExistsError, UnsupportedVersionError, WireError
 from brokerd.ids import NO_PRODUCER, ProducerIdAndEpoch, TopicIdPartition, TopicPartition
@@ -105,6 +106,12 @@ class BrokerClient:
         connection = await self._connected(node_id, self.config.request_timeout_ms)
         limits = self._server_infos[connection.address].limits
         return max(1, limits.get("max.partitions.per.request", PARTITIONS_PER_REQUEST))
+
+    async def request_bytes_max(self, node_id: int = ANY_NODE) -> int:
+        """Bytes of the largest request that a node takes, as far as it says so. Raises BrokerUnreachableError if it can not be
+        reached now."""
+        connection = await self._connected(node_id, self.config.request_timeout_ms)
+        return self._server_infos[connection.address].limits.get("socket.request.max.bytes", GRPC_MAX_MESSAGE_BYTES)
 
     async def chunks(self, node_id: int, items: Sequence[T]) -> list[Sequence[T]]:
         """`items`, one for each partition, in groups that are small enough for one request to a node. Raises

@@ -14,9 +14,10 @@ from brokerd.client.broker_client import BrokerClient
 from brokerd.client.connection import RawStream
 from brokerd.clock import Clock
 from brokerd.config.client import ClientConfig
+from brokerd.config.settings import INT32_MAX, INT64_MAX
 from brokerd.errors import UnknownServerError, WireError
 from brokerd.ids import ProducerIdAndEpoch, TopicIdPartition
-from brokerd.producer.transport import Hello, PartitionResult, ProduceRequest, ProduceResponse, TopicView
+from brokerd.producer.transport import Hello, PartitionResult, ProduceRequest, ProduceResponse, RequestLimits, TopicView
 from brokerd.wire.errors import from_proto
 from brokerd.wire.event_loop import settle
 from brokerd.wire.records import join_records
@@ -48,7 +49,9 @@ class GrpcProduceTransport:
         """A stream that begins with `hello`. Raises BrokerUnreachableError if the node is not there. Only the instance's first
         stream makes do with what is known of the node: to open another means that something was lost, maybe the node."""
         partitions_max = await self._client.partitions_per_request(node_id, refresh=hello.incarnation > 1)
-        return GrpcProduceStream(await self._client.open_produce_stream(node_id), hello, partitions_max)
+        bytes_max = await self._client.request_bytes_max(node_id) - _head_bytes_max(hello)
+        stream = await self._client.open_produce_stream(node_id)
+        return GrpcProduceStream(stream, hello, RequestLimits(partitions_max, bytes_max))
 
     async def close(self) -> None:
         """Frees connections; then the loop, which is the producer's own, may be closed too. May be called twice."""
@@ -59,8 +62,8 @@ class GrpcProduceTransport:
 class GrpcProduceStream:
     """ProduceStream over one gRPC stream."""
 
-    def __init__(self, stream: RawStream, hello: Hello, partitions_max: int) -> None:
-        self.partitions_max = partitions_max  # in one request
+    def __init__(self, stream: RawStream, hello: Hello, limits: RequestLimits) -> None:
+        self.limits = limits
         self._stream = stream
         self._hello: Hello | None = hello  # None once it is sent
 
@@ -88,6 +91,11 @@ def encode_request(request: ProduceRequest, hello: Hello | None) -> bytes:
     for batch in request.batches:
         head.partitions.add(topic_id=batch.tp.topic_id, partition=batch.tp.partition, current_leader_epoch=_NO_EPOCH)
     return join_records(head, ((batch.header, batch.payload) for batch in request.batches))
+
+
+def _head_bytes_max(hello: Hello) -> int:
+    """Bytes of a request without batches."""
+    return len(encode_request(ProduceRequest(INT64_MAX, _NO_EPOCH, INT32_MAX, []), hello))
 
 
 def decode_response(data: bytes) -> ProduceResponse:

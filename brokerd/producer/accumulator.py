@@ -21,10 +21,9 @@ from brokerd.ids import TopicPartition
 from brokerd.producer.idempotence import IdempotenceState
 from brokerd.producer.memory import BufferPool
 from brokerd.producer.producer_batch import Piece, ProducerBatch
-from brokerd.producer.transport import NO_LEADER
+from brokerd.producer.transport import BATCH_OVERHEAD_BYTES, NO_LEADER, RequestLimits
 
 NEVER_MS = 2**63 - 1
-REQUEST_OVERHEAD_BYTES = 128
 # A request is answered when the last of its batches is durable. Were all partitions in one large request, none could send
 # before the slowest is done, and encoding, sending, writing and syncing would take turns instead of overlapping.
 REQUEST_FILL_BYTES = 2_097_152
@@ -154,24 +153,25 @@ class RecordAccumulator:
     def _is_muted(self, queue: PartitionQueue) -> bool:
         return queue.in_flight_count >= self._config.max_in_flight_batches
 
-    def drain(self, node_id: int, leader_of: LeaderOf, partitions_max: int, now_ms: int) -> list[ProducerBatch]:
-        """Batches for one request to a node: one per partition, of so many partitions as the node takes in one request, at
-        most max.request.size (the first goes even if larger). It is full at REQUEST_FILL_BYTES: what is left goes into the
-        next of the requests that may be under way.
+    def drain(self, node_id: int, leader_of: LeaderOf, limits: RequestLimits, now_ms: int) -> list[ProducerBatch]:
+        """Batches for one request to a node: one per partition, of so many partitions and bytes as the node takes in one
+        request, at most max.request.size (the first goes even if larger). It is full at REQUEST_FILL_BYTES: what is left goes
+        into the next of the requests that may be under way. Sizes are estimates until batches are encoded.
 
         Partitions that were served go to the end of the round, so none starves. Each batch taken is closed, gets its
         sequence if it has none, and mutes its partition.
         """
         drained: list[ProducerBatch] = []
-        size_bytes = REQUEST_OVERHEAD_BYTES
+        size_bytes = BATCH_OVERHEAD_BYTES  # of the request itself
+        size_max = min(self._config.max_request_size, limits.bytes_max)
         for tp, queue in self._queues.items():
-            if len(drained) == partitions_max:
+            if len(drained) == limits.partitions_max:
                 break
             if self._sendable_ms(queue, now_ms) > now_ms or leader_of(tp) != node_id:
                 continue
             batch = queue.batches[0]
-            size_bytes += batch.size_bytes + REQUEST_OVERHEAD_BYTES
-            if drained and size_bytes > self._config.max_request_size:
+            size_bytes += batch.size_bytes + BATCH_OVERHEAD_BYTES
+            if drained and size_bytes > size_max:
                 break
             drained.append(batch)
             if size_bytes >= REQUEST_FILL_BYTES:

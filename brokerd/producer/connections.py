@@ -14,6 +14,7 @@ from brokerd.config.client import ProducerConfig
 from brokerd.ids import TopicIdPartition
 from brokerd.producer.backoff import backoff_ms
 from brokerd.producer.producer_batch import ProducerBatch
+from brokerd.producer.transport import RequestLimits
 
 
 class InFlightRequest(NamedTuple):
@@ -39,10 +40,10 @@ class NodeConnection:
         "_failures",
         "in_flight",
         "incarnation",
+        "limits",
         "node_id",
         "not_before_ms",
         "opened_ms",
-        "partitions_max",
         "state",
         "throttled_until_ms",
     )
@@ -52,7 +53,7 @@ class NodeConnection:
         self.state = ConnectionState.CLOSED
         self.incarnation = 0
         self.opened_ms = 0  # when opening began
-        self.partitions_max = 1  # in one request, as the node says when the stream opens
+        self.limits = RequestLimits(1, 0)  # as the node says when the stream opens
         self.in_flight: dict[int, InFlightRequest] = {}  # in order of sending
         self.throttled_until_ms = 0
         self.not_before_ms = 0  # no new stream before
@@ -64,9 +65,9 @@ class NodeConnection:
         self.incarnation = incarnation
         self.opened_ms = now_ms
 
-    def on_open(self, partitions_max: int) -> None:
+    def on_open(self, limits: RequestLimits) -> None:
         """The stream takes requests."""
-        self.partitions_max = partitions_max
+        self.limits = limits
         self.state = ConnectionState.OPEN
 
     def on_answer(self) -> None:
@@ -81,6 +82,14 @@ class NodeConnection:
         lost = list(self.in_flight.values())
         self.in_flight.clear()
         return lost
+
+    def withdraw(self, batch: ProducerBatch) -> None:
+        """A batch that was to go with a request does not."""
+        for request in list(self.in_flight.values()):
+            for tp in [tp for tp, candidate in request.batches.items() if candidate is batch]:
+                del request.batches[tp]
+            if not request.batches:
+                del self.in_flight[request.correlation_id]
 
     def may_open(self, now_ms: int) -> bool:
         """True if a stream should be asked for now."""

@@ -32,7 +32,7 @@ from brokerd.errors import (
     UnknownTopicIdError,
     WireError,
 )
-from brokerd.ids import ProducerIdAndEpoch, TopicPartition
+from brokerd.ids import ProducerIdAndEpoch, TopicIdPartition, TopicPartition
 from brokerd.producer import failures
 from brokerd.producer.accumulator import NEVER_MS, RecordAccumulator
 from brokerd.producer.actions import Action, CloseStream, FetchMetadata, OpenStream, RequestProducerId, SendRequest, Step
@@ -45,7 +45,7 @@ from brokerd.producer.metrics import ProducerMetrics
 from brokerd.producer.outcomes import Outcomes
 from brokerd.producer.producer_batch import NO_OFFSET, NO_TIMESTAMP, Piece, ProducerBatch
 from brokerd.producer.topics import TopicRegistry
-from brokerd.producer.transport import NO_LEADER, Hello, PartitionResult, ProduceResponse, TopicView
+from brokerd.producer.transport import NO_LEADER, Hello, PartitionResult, ProduceResponse, RequestLimits, TopicView
 
 # The records of a sent batch of two or more, in order, in at least two pieces of at most so many bytes (or one record).
 Splitter = Callable[[ProducerBatch, int], list[Piece]]
@@ -158,7 +158,7 @@ class ProducerCore:
             elif connection.throttled_until_ms > now_ms:
                 next_ms = min(next_ms, connection.throttled_until_ms)
             while connection.may_send(self._config, now_ms):
-                batches = self.accumulator.drain(node_id, self._leader_of, connection.partitions_max, now_ms)
+                batches = self.accumulator.drain(node_id, self._leader_of, connection.limits, now_ms)
                 if not batches:
                     break
                 actions.append(self._request(connection, batches, now_ms))
@@ -240,11 +240,11 @@ class ProducerCore:
 
     # --- streams
 
-    def on_stream_open(self, node_id: int, incarnation: int, partitions_max: int, _now_ms: int) -> None:
-        """A stream takes requests, each of at most `partitions_max` partitions."""
+    def on_stream_open(self, node_id: int, incarnation: int, limits: RequestLimits, _now_ms: int) -> None:
+        """A stream takes requests, each within `limits`."""
         connection = self.connections[node_id]
         if connection.incarnation == incarnation and connection.state is ConnectionState.OPENING:
-            connection.on_open(partitions_max)
+            connection.on_open(limits)
 
     def on_stream_lost(self, node_id: int, incarnation: int, error: BrokerdError, now_ms: int) -> None:
         """A stream failed, or could not be opened: the fate of what was under way on it is unknown."""
@@ -466,11 +466,7 @@ class ProducerCore:
     def on_encode_failed(self, batch: ProducerBatch, error: BrokerdError, now_ms: int) -> None:
         """The batch could not be made into bytes, so it was not sent."""
         for connection in self.connections.values():
-            for request in list(connection.in_flight.values()):
-                for tp in [tp for tp, candidate in request.batches.items() if candidate is batch]:
-                    del request.batches[tp]
-                if not request.batches:
-                    del connection.in_flight[request.correlation_id]
+            connection.withdraw(batch)
         self._land(batch, 0)
         if batch.is_done:
             if self.sequences is not None:
@@ -478,6 +474,22 @@ class ProducerCore:
             self._leave(batch, now_ms)
         else:
             self._fail(batch, error, now_ms)
+
+    def on_too_large(self, batch: ProducerBatch, limits: RequestLimits, now_ms: int) -> None:
+        """The encoded batch fits into no request to its node, so it was not sent."""
+        for connection in self.connections.values():
+            connection.withdraw(batch)
+        self._settle(batch, failures.beyond_request(batch, limits, self._config), 0, now_ms)
+
+    def on_overfull(self, request: SendRequest, rest: dict[TopicIdPartition, ProducerBatch], now_ms: int) -> SendRequest:
+        """The encoded batches do not all fit into the request: the `rest` goes in one more, right behind it."""
+        self._correlation_id += 1
+        connection = self.connections[request.node_id]
+        if connection.incarnation == request.incarnation and request.correlation_id in connection.in_flight:
+            for batch in rest.values():
+                connection.withdraw(batch)
+            connection.in_flight[self._correlation_id] = InFlightRequest(self._correlation_id, rest, now_ms)
+        return SendRequest(request.node_id, request.incarnation, self._correlation_id, rest)
 
     def _backoff_ms(self, failures: int) -> int:
         return backoff_ms(self._config.retry_backoff_ms, self._config.retry_backoff_max_ms, max(1, failures), self._rng)

@@ -3,8 +3,10 @@ decided in core.py."""
 
 from __future__ import annotations
 
+from brokerd.config.client import ProducerConfig
 from brokerd.errors import AbortedBatchError, BrokerdError, DeliveryTimeoutError, Fate, MessageTooLargeError, WireError
 from brokerd.producer.producer_batch import ProducerBatch
+from brokerd.producer.transport import RequestLimits
 
 
 def expired(batch: ProducerBatch, delivery_timeout_ms: int, last_trouble: BrokerdError | None) -> DeliveryTimeoutError:
@@ -14,6 +16,15 @@ def expired(batch: ProducerBatch, delivery_timeout_ms: int, last_trouble: Broker
     return DeliveryTimeoutError(
         f"{batch.record_count} records for {batch.tp} were not acknowledged in delivery.timeout.ms "
         f"({delivery_timeout_ms} ms), {batch.attempts} attempts: {_where(batch)}{tail}"
+    )
+
+
+def beyond_request(batch: ProducerBatch, limits: RequestLimits, config: ProducerConfig) -> MessageTooLargeError:
+    """No request to this broker can carry the batch."""
+    return MessageTooLargeError(
+        f"a record batch of {batch.size_bytes} bytes fits into no request, the broker's socket.request.max.bytes leaves "
+        f"{limits.bytes_max} for batches: raise it, or make records smaller (max.request.size is {config.max_request_size} here)",
+        fate=Fate.NOT_APPENDED,
     )
 
 

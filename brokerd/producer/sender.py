@@ -15,12 +15,20 @@ from typing import Any, TypeAlias
 from brokerd.clock import Clock
 from brokerd.config.client import ProducerConfig
 from brokerd.errors import BrokerdError, BrokerUnreachableError, ProducerClosedError, UnknownServerError, WireError
+from brokerd.ids import TopicIdPartition
 from brokerd.producer.accumulator import NEVER_MS
 from brokerd.producer.actions import Action, CloseStream, FetchMetadata, OpenStream, RequestProducerId, SendRequest
 from brokerd.producer.core import ACKS, ProducerCore
 from brokerd.producer.encoding import encode_batch_header, encode_pieces
 from brokerd.producer.producer_batch import ProducerBatch
-from brokerd.producer.transport import BatchToProduce, ProduceRequest, ProduceStream, ProduceTransport
+from brokerd.producer.transport import (
+    BATCH_OVERHEAD_BYTES,
+    BatchToProduce,
+    ProduceRequest,
+    ProduceStream,
+    ProduceTransport,
+    RequestLimits,
+)
 
 logger = logging.getLogger(__name__)
 
@@ -268,8 +276,8 @@ class Sender:
         stream: ProduceStream | None = None
         try:
             stream = await self._transport.open_stream(node_id, action.hello)
-            partitions_max = stream.partitions_max
-            self._report(lambda now_ms: self._core.on_stream_open(node_id, incarnation, partitions_max, now_ms))
+            limits = stream.limits
+            self._report(lambda now_ms: self._core.on_stream_open(node_id, incarnation, limits, now_ms))
             writer = self._spawn(self._write(stream, tasks.outbox))
             tasks.tasks.append(writer)
             reader = self._spawn(self._read(stream, node_id, incarnation))
@@ -289,26 +297,44 @@ class Sender:
 
     async def _write(self, stream: ProduceStream, outbox: asyncio.Queue[SendRequest]) -> None:
         while True:
-            action = await outbox.get()
-            request = self._encode(action)
-            if request.batches:
-                await stream.send(request)
-            if request.acks == 0:
-                self._report(lambda now_ms, action=action: self._core.on_sent(action.node_id, action.correlation_id, now_ms))  # type: ignore[misc]
+            rest: SendRequest | None = await outbox.get()
+            while rest is not None:
+                action = rest
+                request, rest = self._encode(action, stream.limits)
+                if request.batches:
+                    await stream.send(request)
+                if request.acks == 0:
+                    self._report(lambda now_ms, action=action: self._core.on_sent(action.node_id, action.correlation_id, now_ms))  # type: ignore[misc]
 
     async def _read(self, stream: ProduceStream, node_id: int, incarnation: int) -> None:
         while True:
             response = await stream.receive()
             self._report(lambda now_ms, response=response: self._core.on_response(node_id, incarnation, response, now_ms))  # type: ignore[misc]
 
-    def _encode(self, action: SendRequest) -> ProduceRequest:
-        """The request's bytes. A batch is encoded once; a retry only gets a new header."""
+    def _encode(self, action: SendRequest, limits: RequestLimits) -> tuple[ProduceRequest, SendRequest | None]:
+        """The request's bytes, and what does not fit into it. A batch is encoded once; a retry only gets a new header."""
         batches = []
+        rest: dict[TopicIdPartition, ProducerBatch] = {}
+        room_bytes = limits.bytes_max
         for tp, batch in list(action.batches.items()):
             if batch.encoded is None and not self._encode_batch(batch):
                 continue
-            batches.append(BatchToProduce(tp, encode_batch_header(batch, tp), batch.encoded.payload.data))
-        return ProduceRequest(action.correlation_id, ACKS[self._config.acks], self._config.request_timeout_ms, batches)
+            size_bytes = batch.encoded.size_bytes + BATCH_OVERHEAD_BYTES
+            if size_bytes > limits.bytes_max:
+                self._refuse_too_large(batch, limits)
+            elif rest or size_bytes > room_bytes:
+                rest[tp] = batch
+            else:
+                room_bytes -= size_bytes
+                batches.append(BatchToProduce(tp, encode_batch_header(batch, tp), batch.encoded.payload.data))
+        request = ProduceRequest(action.correlation_id, ACKS[self._config.acks], self._config.request_timeout_ms, batches)
+        if not rest:
+            return request, None
+        with self._ended:
+            return request, self._core.on_overfull(action, rest, self._clock.monotonic_ms())
+
+    def _refuse_too_large(self, batch: ProducerBatch, limits: RequestLimits) -> None:
+        self._report(lambda now_ms: self._core.on_too_large(batch, limits, now_ms))
 
     def _encode_batch(self, batch: ProducerBatch) -> bool:
         """False if it failed; then the core has failed the batch. Until it lands, nobody else touches a drained batch."""

@@ -16,6 +16,8 @@ from brokerd.errors import WireError
 from brokerd.ids import ProducerIdAndEpoch, TopicIdPartition
 
 NO_LEADER = -1
+# What a batch needs in a request beside its own bytes, at most: the partition's id and the lengths of both.
+BATCH_OVERHEAD_BYTES = 128
 
 
 class TopicView(NamedTuple):
@@ -23,6 +25,13 @@ class TopicView(NamedTuple):
 
     topic_id: bytes  # 16 bytes
     leaders: tuple[int, ...]  # node id per partition, -1 = none at present
+
+
+class RequestLimits(NamedTuple):
+    """What a node takes in one request."""
+
+    partitions_max: int  # its max.partitions.per.request
+    bytes_max: int  # of batches, BATCH_OVERHEAD_BYTES added to each: its socket.request.max.bytes, less what else is in a request
 
 
 class Hello(NamedTuple):
@@ -75,8 +84,8 @@ class ProduceStream(Protocol):
     """One ordered stream to one node. `send` and `receive` may be awaited at the same time, each by one task."""
 
     @property
-    def partitions_max(self) -> int:
-        """How many partitions the node takes in one request (its max.partitions.per.request)."""
+    def limits(self) -> RequestLimits:
+        """What the node takes in one request."""
 
     async def send(self, request: ProduceRequest) -> None:
         """Hands a request over; flow control is the waiting. Raises BrokerUnreachableError on a lost connection."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from collections import defaultdict
 from pathlib import Path
 
@@ -70,3 +71,33 @@ def test_a_request_names_no_more_partitions_than_the_broker_takes(tmp_path: Path
             producer.flush(60)
             assert producer.first_error is None
         assert read_all(daemon.address, topic_id, dict.fromkeys(range(partitions), rounds)) == sent
+
+
+def test_a_request_is_no_larger_than_the_broker_takes(tmp_path: Path) -> None:
+    """Requests of a producer's own size end the stream of such a broker; so does a batch of more than its limit, or a record."""
+    mib, partitions = 1_048_576, 4
+    rng = random.Random(1)
+    sent = {partition: [rng.randbytes(mib // 4) for _ in range(16)] for partition in range(partitions)}
+    with running_daemon(tmp_path / "data", message_max_bytes=mib, socket_request_max_bytes=2 * mib) as running:
+        with BlockingClient(ConsumerConfig(bootstrap_servers=running.address)) as client:
+            topic_id = client.create_topic("t", partitions)
+        for batch_size in (mib, 4 * mib):
+            with Producer(
+                {
+                    "bootstrap.servers": running.address,
+                    "batch.size": batch_size,
+                    "delivery.timeout.ms": 20_000,
+                    "request.timeout.ms": 10_000,
+                }
+            ) as producer:
+                for values in zip(*sent.values(), strict=True):
+                    for partition, value in enumerate(values):
+                        producer.send("t", value, partition=partition)
+                refused = producer.send("t", rng.randbytes(3 * mib))
+                producer.flush(60)
+                with pytest.raises(MessageTooLargeError, match=r"one record of t.*socket\.request\.max\.bytes.*max\.request\.size"):
+                    refused.result(0)
+                assert producer.first_error is refused.exception(0)
+                assert sum(total.record_count for total in producer.delivered().values()) == partitions * 16
+        ends = dict.fromkeys(range(partitions), 2 * 16)
+        assert read_all(running.address, topic_id, ends) == {partition: 2 * values for partition, values in sent.items()}

@@ -27,7 +27,15 @@ from brokerd.errors import (
     WireError,
 )
 from brokerd.ids import ProducerIdAndEpoch, TopicIdPartition, new_topic_id
-from brokerd.producer.transport import Hello, PartitionResult, ProduceRequest, ProduceResponse, TopicView
+from brokerd.producer.transport import (
+    BATCH_OVERHEAD_BYTES,
+    Hello,
+    PartitionResult,
+    ProduceRequest,
+    ProduceResponse,
+    RequestLimits,
+    TopicView,
+)
 from brokerd.record.batch import check_produced
 from brokerd.record.header import crc_seed
 from tests.support.broker_model import IdentityModel, PartitionModel
@@ -50,6 +58,7 @@ class Fault:
 
 
 NO_FAULT = Fault()
+NO_LIMITS = RequestLimits(1_000, 16 * 1024 * 1024)
 
 
 @dataclass
@@ -69,11 +78,12 @@ class BrokerDouble:
     faults: deque[Fault] = field(default_factory=deque)
     identities: IdentityModel = field(default_factory=IdentityModel)
     metadata_errors: deque[Exception] = field(default_factory=deque)
+    topic_errors: dict[str, WireError] = field(default_factory=dict)  # what is said of a topic, whether it exists or not
     identity_errors: deque[Exception] = field(default_factory=deque)
     open_errors: deque[Exception] = field(default_factory=deque)
     requests: list[ProduceRequest] = field(default_factory=list)
     hellos: list[Hello] = field(default_factory=list)
-    partitions_max: int = 1_000
+    limits: RequestLimits = NO_LIMITS
     max_message_bytes: int = 16 * 1024 * 1024
 
     def create_topic(self, name: str, partitions: int) -> TopicDouble:
@@ -98,7 +108,9 @@ class BrokerDouble:
 
     def produce(self, request: ProduceRequest) -> list[PartitionResult]:
         """Answers each batch."""
-        assert len(request.batches) <= self.partitions_max
+        assert len(request.batches) <= self.limits.partitions_max
+        sizes = [len(batch.header) + batch.payload.size + BATCH_OVERHEAD_BYTES for batch in request.batches]
+        assert sum(sizes) <= self.limits.bytes_max
         self.requests.append(request)
         return [self._produce(batch.tp, batch.header, batch.payload) for batch in request.batches]
 
@@ -124,7 +136,7 @@ class StreamDouble:
     """One stream: requests are processed when sent, answers wait in order."""
 
     def __init__(self, broker: BrokerDouble, hello: Hello) -> None:
-        self.partitions_max = broker.partitions_max
+        self.limits = broker.limits
         self._broker = broker
         self._hello = hello
         self._answers: asyncio.Queue[ProduceResponse | None] = asyncio.Queue()
@@ -191,7 +203,9 @@ class TransportDouble:
         answer: dict[str, TopicView | WireError] = {}
         for name in topics:
             topic = self._broker.topics.get(name)
-            if topic is None:
+            if name in self._broker.topic_errors:
+                answer[name] = self._broker.topic_errors[name]
+            elif topic is None:
                 answer[name] = UnknownTopicOrPartitionError(f"no topic '{name}'")
             else:
                 answer[name] = TopicView(topic.topic_id, tuple(topic.leaders))

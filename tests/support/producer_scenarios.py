@@ -11,6 +11,7 @@ from brokerd.producer.accumulator import RecordAccumulator
 from brokerd.producer.idempotence import IdempotenceState
 from brokerd.producer.memory import BufferPool
 from brokerd.producer.producer_batch import Piece
+from brokerd.producer.transport import RequestLimits
 
 PARTITIONS = 64
 HOT = 0
@@ -29,9 +30,10 @@ def assert_nobody_starves() -> None:
     for partition in partitions:
         for _ in range(20 if partition == HOT else 3):
             accumulator.append(TopicPartition("t", partition), Piece([0], 1, 1_000, 0), 0)
+    limits = RequestLimits(PARTITIONS, config.max_request_size)
     left: set[int] = set()
     for now_ms in range(2):
         accumulator.append(TopicPartition("t", HOT), Piece([0], 1, 1_000, 0), now_ms)
-        for batch in accumulator.drain(0, lambda _tp: 0, PARTITIONS, now_ms):
+        for batch in accumulator.drain(0, lambda _tp: 0, limits, now_ms):
             left.add(batch.tp.partition)
     assert left == set(range(PARTITIONS)), f"{sorted(set(range(PARTITIONS)) - left)} starve"

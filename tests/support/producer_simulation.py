@@ -8,6 +8,7 @@ checked; a few things are checked all along. No mutation, no pytest here.
 
 from __future__ import annotations
 
+import dataclasses
 import random
 from collections import deque
 from typing import Any
@@ -31,7 +32,7 @@ from brokerd.producer.idempotence import EPOCH_MAX
 from brokerd.producer.memory import Waiter
 from brokerd.producer.metrics import ProducerMetrics
 from brokerd.producer.producer_batch import Piece, ProducerBatch
-from brokerd.producer.transport import PartitionResult, ProduceResponse, TopicView
+from brokerd.producer.transport import PartitionResult, ProduceResponse, RequestLimits, TopicView
 from brokerd.record.header import SEQUENCE_MAX
 from tests.support.broker_model import IdentityModel, PartitionModel, ProducerEntry
 from tests.support.simulated_network import ERRORS, Record, Sent, SentBatch, Stream
@@ -61,13 +62,13 @@ class Simulation:
             "max.request.size": 1500,
             "delivery.timeout.ms": 3_000,
             "request.timeout.ms": 400,
-            "metadata.max.idle.ms": 600,
             "retry.backoff.ms": 20,
             "retry.backoff.max.ms": 100,
             "reconnect.backoff.ms": 10,
             "reconnect.backoff.max.ms": 50,
         } | settings
-        self.config = from_mapping(ProducerConfig, given)
+        # Shorter than a user may set it, so that topics are forgotten within a schedule.
+        self.config = dataclasses.replace(from_mapping(ProducerConfig, given), metadata_max_idle_ms=600)
         self.partition_count = 3
         self.now_ms = 1_000
         metrics = ProducerMetrics(self.now_ms)
@@ -266,7 +267,8 @@ class Simulation:
         stream = self.stream(k)
         if stream is not None and not stream.is_open and not stream.is_broken:
             stream.is_open = True
-            self.core.on_stream_open(stream.node_id, stream.hello.incarnation, self.partitions_max, self.now_ms)
+            limits = RequestLimits(self.partitions_max, self.config.max_request_size)
+            self.core.on_stream_open(stream.node_id, stream.hello.incarnation, limits, self.now_ms)
 
     def do_request(self, k: int, error: int = -1, is_appended: bool = True, is_whole: bool = False) -> None:
         """The broker reads a request; with `error`, batches (or the first only) are refused."""

@@ -13,10 +13,12 @@ import pytest
 from brokerd.client.loop_thread import LoopThread
 from brokerd.client.produce_transport import GrpcProduceTransport, encode_request
 from brokerd.clock import SystemClock
+from brokerd.config.broker import GRPC_MAX_MESSAGE_BYTES
 from brokerd.config.client import ClientConfig
+from brokerd.config.settings import INT32_MAX, INT64_MAX
 from brokerd.errors import BrokerUnreachableError, NotReadyError, UnknownTopicIdError, UnknownTopicOrPartitionError
 from brokerd.ids import NO_PRODUCER, ProducerIdAndEpoch, TopicIdPartition
-from brokerd.producer.transport import BatchToProduce, Hello, ProduceRequest, ProduceTransport, TopicView
+from brokerd.producer.transport import BATCH_OVERHEAD_BYTES, BatchToProduce, Hello, ProduceRequest, ProduceTransport, TopicView
 from brokerd.wire.v1 import produce_pb2
 from tests.support.fake_broker import FakeBroker, Partition, fake_broker
 from tests.support.records import key_values, new_batch
@@ -101,6 +103,20 @@ def test_stream_says_hello_once_and_answers_come_in_order(broker: FakeBroker, lo
     with_transport(loop_thread, broker.port, work)
     assert [(hello.instance_id, hello.incarnation, hello.client_id) for hello in broker.hellos] == [HELLO]
     assert [data.slice(96) for _, _, data in partitions[0].batches] == [batch_for(partitions[0]).payload] * 3
+
+
+def test_batches_within_a_stream_s_limits_make_a_request_within_the_broker_s(broker: FakeBroker, loop_thread: LoopThread) -> None:
+    (partition,) = broker.create("t")
+
+    async def work(transport: ProduceTransport) -> None:
+        limits = (await transport.open_stream(0, HELLO)).limits
+        batch = batch_for(partition)._replace(tp=TopicIdPartition(b"t" * 16, INT32_MAX))
+        for count in (0, 100):
+            size = count * (len(batch.header) + batch.payload.size + BATCH_OVERHEAD_BYTES)
+            request = encode_request(ProduceRequest(INT64_MAX, -1, INT32_MAX, count * [batch]), HELLO)
+            assert len(request) <= size + GRPC_MAX_MESSAGE_BYTES - limits.bytes_max
+
+    with_transport(loop_thread, broker.port, work)
 
 
 def test_closed_stream_ends_a_waiting_receive(broker: FakeBroker, loop_thread: LoopThread) -> None:

@@ -15,9 +15,11 @@ from brokerd.producer.backoff import backoff_ms
 from brokerd.producer.memory import BufferPool
 from brokerd.producer.metrics import WINDOW_MS, WindowedStat
 from brokerd.producer.producer_batch import Piece, ProducerBatch
+from brokerd.producer.transport import BATCH_OVERHEAD_BYTES, RequestLimits
 
 TP = TopicPartition("t", 0)
 OTHER = TopicPartition("t", 1)
+LIMITS = RequestLimits(1_000, 100_000_000)
 
 
 def accumulator(**settings: Any) -> RecordAccumulator:
@@ -62,7 +64,7 @@ def test_ready_for_each_reason_and_for_no_other() -> None:
     queue.begin_flush()
     assert queue.ready(leader, 0).nodes == {0}  # flushed
     append(queue, OTHER)
-    assert queue.drain(0, leader, 1_000, 0)[0].tp == TP  # what came after the flush began still lingers
+    assert queue.drain(0, leader, LIMITS, 0)[0].tp == TP  # what came after the flush began still lingers
     assert queue.ready(leader, 0) == (set(), 5, set())
     queue.close()
     assert queue.ready(leader, 0).nodes == {0}  # closing
@@ -71,7 +73,7 @@ def test_ready_for_each_reason_and_for_no_other() -> None:
 def test_muted_throttled_and_backing_off_are_not_ready() -> None:
     queue = accumulator(**{"linger.ms": 0})
     append(queue)
-    (batch,) = queue.drain(0, leader, 1_000, 0)
+    (batch,) = queue.drain(0, leader, LIMITS, 0)
     append(queue)
     assert queue.ready(leader, 9) == (set(), NEVER_MS, set())  # muted
     batch.is_in_flight = False
@@ -79,20 +81,20 @@ def test_muted_throttled_and_backing_off_are_not_ready() -> None:
     assert queue.ready(leader, 9) == (set(), 20, set())  # throttled
     queue.reenqueue(batch, 50)
     assert queue.ready(leader, 20) == (set(), 50, set())  # backing off, and what is behind it waits
-    assert queue.drain(0, leader, 1_000, 50) == [batch]
+    assert queue.drain(0, leader, LIMITS, 50) == [batch]
 
 
 def test_a_request_holds_one_batch_a_partition_and_a_large_one_goes_alone() -> None:
     queue = accumulator(**{"linger.ms": 0, "max.request.size": 500})
     for tp in (TP, TP, OTHER):
         append(queue, tp, size=100)
-    assert [batch.tp for batch in queue.drain(0, leader, 1_000, 0)] == [TP]
-    assert [batch.tp for batch in queue.drain(0, leader, 1_000, 0)] == [OTHER]
-    assert queue.drain(0, leader, 1_000, 0) == []
+    assert [batch.tp for batch in queue.drain(0, leader, LIMITS, 0)] == [TP]
+    assert [batch.tp for batch in queue.drain(0, leader, LIMITS, 0)] == [OTHER]
+    assert queue.drain(0, leader, LIMITS, 0) == []
     queue = accumulator(**{"linger.ms": 0, "max.request.size": 500})
     append(queue, TP, size=900)
     append(queue, OTHER, size=10)
-    assert [batch.size_bytes for batch in queue.drain(0, leader, 1_000, 0)] == [900]
+    assert [batch.size_bytes for batch in queue.drain(0, leader, LIMITS, 0)] == [900]
 
 
 def test_a_full_request_leaves_the_other_partitions_to_the_next_ones() -> None:
@@ -102,14 +104,24 @@ def test_a_full_request_leaves_the_other_partitions_to_the_next_ones() -> None:
     tps = [TopicPartition("t", number) for number in range(5)]
     for tp in tps:
         append(queue, tp, size=REQUEST_FILL_BYTES // 2)
-    drained = [[batch.tp for batch in queue.drain(0, leader, 1_000, 0)] for _ in range(3)]
+    drained = [[batch.tp for batch in queue.drain(0, leader, LIMITS, 0)] for _ in range(3)]
+    assert drained == [tps[:2], tps[2:4], tps[4:]]
+
+
+def test_a_request_is_no_larger_than_the_node_takes() -> None:
+    queue = accumulator(**{"linger.ms": 0})
+    tps = [TopicPartition("t", number) for number in range(5)]
+    for tp in tps:
+        append(queue, tp, size=50)
+    limits = RequestLimits(1_000, BATCH_OVERHEAD_BYTES + 2 * (50 + BATCH_OVERHEAD_BYTES))
+    drained = [[batch.tp for batch in queue.drain(0, leader, limits, 0)] for _ in range(3)]
     assert drained == [tps[:2], tps[2:4], tps[4:]]
 
 
 def test_a_retry_goes_back_to_the_head() -> None:
     queue = accumulator(**{"linger.ms": 0})
     first = append(queue)
-    queue.drain(0, leader, 1_000, 0)
+    queue.drain(0, leader, LIMITS, 0)
     second = append(queue)
     first.is_in_flight = False
     queue.unmute(TP, 0)

@@ -14,7 +14,8 @@ from brokerd.producer.encoding import encode_pieces
 from brokerd.producer.producer import Producer
 from brokerd.producer.producer_batch import Piece, ProducerBatch
 from brokerd.producer.splitting import split_rows
-from tests.support.broker_double import BrokerDouble, Fault
+from brokerd.producer.transport import RequestLimits
+from tests.support.broker_double import NO_LIMITS, BrokerDouble, Fault
 
 LIMIT = 3_000
 SMALL = {"linger.ms": 1_000, "retry.backoff.ms": 1, "retry.backoff.max.ms": 2, "reconnect.backoff.ms": 1}
@@ -168,3 +169,49 @@ def test_split_rows_keep_everything_and_share_no_memory(compression: str, has_he
         held = sum(buffer.size for column in piece.data.columns for buffer in column.buffers() if buffer is not None)
         assert held <= 2 * piece.size_bytes
     assert [piece.record_count for piece in split_rows(batch, 10**9)] == [500, 500]
+
+
+@pytest.mark.parametrize("in_flight", [1, 5])
+def test_a_batch_that_fits_into_no_request_is_split_in_order(in_flight: int) -> None:
+    broker = BrokerDouble(limits=RequestLimits(1_000, LIMIT))
+    broker.create_topic("t", 1)
+    settings = {"max.in.flight.batches.per.partition": in_flight, "compression.type": "none"}
+    with producer_of(broker, **settings) as producer:
+        for at in range(0, 1_000, 50):
+            producer.send_batch("t", rows(at, at + 50))
+        producer.flush(30)
+        assert numbers(broker) == list(range(1_000))
+        assert producer.first_error is None
+        assert producer.metrics()["batch-split-total"] > 0
+
+
+def test_one_record_that_fits_into_no_request_fails_alone() -> None:
+    broker = BrokerDouble(limits=RequestLimits(1_000, LIMIT))
+    broker.create_topic("t", 1)
+    with producer_of(broker, compression_type="none") as producer:
+        futures = [producer.send("t", value) for value in (b"000000", b"x" * LIMIT, b"000001")]
+        producer.flush(30)
+        with pytest.raises(
+            MessageTooLargeError, match=r"one record of t-0 .*socket\.request\.max\.bytes .*max\.request\.size"
+        ) as raised:
+            futures[1].result(0)
+        assert raised.value.fate is Fate.NOT_APPENDED
+        assert numbers(broker) == [0, 1]
+        assert producer.metrics()["buffer-available-bytes"] == producer.metrics()["buffer-total-bytes"]
+
+
+@pytest.mark.parametrize("acks", ["all", "0"])
+def test_batches_that_grow_when_encoded_are_divided_among_requests(acks: str) -> None:
+    partitions, rounds = 20, 5
+    broker = BrokerDouble(limits=NO_LIMITS._replace(bytes_max=LIMIT))
+    broker.create_topic("t", partitions)
+    with producer_of(broker, acks=acks, enable_idempotence=acks == "all") as producer:
+        for number in range(rounds):
+            for partition in range(partitions):
+                producer.send("t", b"%d" % number, partition=partition)
+            producer.flush(30)
+        assert producer.first_error is None
+        assert producer.metrics()["record-retry-total"] == producer.metrics()["batch-split-total"] == 0
+        assert producer.metrics()["requests-in-flight"] == 0
+    assert all(broker.values("t", partition) == [b"0", b"1", b"2", b"3", b"4"] for partition in range(partitions))
+    assert max(len(request.batches) for request in broker.requests) > 1
