@@ -130,7 +130,7 @@ class ProducerConfig(ClientConfig):
         "metadata.max.idle.ms",
         300_000,
         "A topic that nothing was sent to for this long is forgotten, and asked for again when it is needed.",
-        minimum=1,
+        minimum=5_000,
         maximum=INT64_MAX,
     )
     max_request_size: int = setting(

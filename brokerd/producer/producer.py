@@ -316,21 +316,22 @@ class Producer:
         view = topics.use(topic, now_ms)
         if view is not None:
             return view
-        topics.want(topic, now_ms)
+        waiter = topics.wait_for(topic, now_ms)
         self._sender.wake()
 
         def is_settled() -> bool:
-            error = topics.error(topic)
-            is_final = error is not None and not error.retriable
+            is_final = waiter.error is not None and not waiter.error.retriable
             return topics.view(topic) is not None or is_final or self._is_unusable
 
-        self._changed.wait_for(is_settled, self.config.max_block_ms / 1000)
+        try:
+            self._changed.wait_for(is_settled, self.config.max_block_ms / 1000)
+        finally:
+            topics.leave(waiter, self._clock.monotonic_ms())
         self._check_usable()
         view = topics.view(topic)
         if view is not None:
             return view
-        error = topics.error(topic)
-        topics.forget(topic)
+        error = waiter.error
         waited = f"after max.block.ms ({self.config.max_block_ms} ms)"
         if error is not None and not error.retriable:
             raise error

@@ -15,8 +15,18 @@ from brokerd.producer.backoff import backoff_ms
 from brokerd.producer.transport import NO_LEADER, TopicView
 
 
+class TopicWaiter:
+    """Somebody who can not go on without the topic; `error` is the last answer since the waiting began, if it was none."""
+
+    __slots__ = ("error", "topic")
+
+    def __init__(self, topic: str) -> None:
+        self.topic = topic
+        self.error: WireError | None = None
+
+
 class TopicRegistry:
-    """Views of the topics in use. A topic is in use from its first `want` until nobody looked at it for
+    """Views of the topics in use. A topic is in use from its first `want` until nobody waits for it, nor looked at it for
     metadata.max.idle.ms. Its id is kept for good: if it comes back with another, it is another topic.
     """
 
@@ -25,7 +35,7 @@ class TopicRegistry:
         self._rng = rng
         self._views: dict[str, TopicView] = {}
         self._ids: dict[str, bytes] = {}
-        self._errors: dict[str, WireError] = {}
+        self._waiters: dict[str, list[TopicWaiter]] = {}
         self._used_ms: dict[str, int] = {}  # when each topic in use was last looked at
         self._is_refresh_needed = False
         self._is_under_way = False
@@ -39,37 +49,44 @@ class TopicRegistry:
         if topic not in self._views:
             self._is_refresh_needed = True
 
+    def wait_for(self, topic: str, now_ms: int) -> TopicWaiter:
+        """As `want`, and the topic is asked for again and again until it is found; `leave` ends it."""
+        self.want(topic, now_ms)
+        waiter = TopicWaiter(topic)
+        self._waiters.setdefault(topic, []).append(waiter)
+        return waiter
+
+    def leave(self, waiter: TopicWaiter, now_ms: int) -> None:
+        """One waits no longer. A topic that was not found is forgotten with the last who waited for it."""
+        topic = waiter.topic
+        self._waiters[topic].remove(waiter)
+        if not self._waiters[topic]:
+            del self._waiters[topic]
+        if topic in self._views:
+            self._used_ms[topic] = now_ms
+        elif topic not in self._waiters:
+            self._drop(topic)
+
     def use(self, topic: str, now_ms: int) -> TopicView | None:
         """The topic as last seen, for who has records for it; None after too long a time in which nobody had."""
-        used_ms = self._used_ms.get(topic)
-        if used_ms is None:
+        if topic not in self._used_ms:
             return None
-        if self._is_idle(used_ms, now_ms):
+        if self._is_idle(topic, now_ms):
             self._drop(topic)
             return None
         self._used_ms[topic] = now_ms
         return self._views.get(topic)
 
-    def _is_idle(self, used_ms: int, now_ms: int) -> bool:
-        return now_ms - used_ms >= self._config.metadata_max_idle_ms
+    def _is_idle(self, topic: str, now_ms: int) -> bool:
+        return topic not in self._waiters and now_ms - self._used_ms[topic] >= self._config.metadata_max_idle_ms
 
     def _drop(self, topic: str) -> None:
         self._used_ms.pop(topic, None)
         self._views.pop(topic, None)
-        self._errors.pop(topic, None)
-
-    def forget(self, topic: str) -> None:
-        """Nobody wants the topic any more (it was never found)."""
-        if topic not in self._views:
-            self._drop(topic)
 
     def view(self, topic: str) -> TopicView | None:
         """The topic as last seen."""
         return self._views.get(topic)
-
-    def error(self, topic: str) -> WireError | None:
-        """Why there is no view."""
-        return self._errors.get(topic)
 
     def leader_of(self, tp: TopicPartition) -> int:
         """Node that leads the partition, or NO_LEADER."""
@@ -96,7 +113,7 @@ class TopicRegistry:
 
     def begin(self, now_ms: int) -> tuple[str, ...]:
         """The topics to ask for, now (maybe none); idle ones are forgotten."""
-        for topic in [topic for topic, used_ms in self._used_ms.items() if self._is_idle(used_ms, now_ms)]:
+        for topic in [topic for topic in self._used_ms if self._is_idle(topic, now_ms)]:
             self._drop(topic)
         self._is_refresh_needed = False
         self._is_under_way = bool(self._used_ms)
@@ -112,10 +129,11 @@ class TopicRegistry:
             if topic not in self._used_ms:
                 continue
             if isinstance(view, WireError):
-                self._errors[topic] = view
                 is_complete = False
+                for waiter in self._waiters.get(topic, ()):
+                    waiter.error = view
+                    self._is_refresh_needed = self._is_refresh_needed or view.retriable
                 continue
-            self._errors.pop(topic, None)
             if self._ids.setdefault(topic, view.topic_id) != view.topic_id:
                 replaced.append(topic)
             self._ids[topic] = view.topic_id

@@ -3,20 +3,32 @@
 from __future__ import annotations
 
 import random
+from collections import deque
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
 from brokerd.config.client import ProducerConfig
 from brokerd.config.settings import from_mapping
+from brokerd.errors import (
+    BrokerUnreachableError,
+    ConfigError,
+    Fate,
+    TopicAuthorizationFailedError,
+    UnknownTopicOrPartitionError,
+)
 from brokerd.ids import TopicPartition
 from brokerd.producer.producer import Producer
 from brokerd.producer.topics import TopicRegistry
 from brokerd.producer.transport import NO_LEADER, TopicView
 from tests.support.broker_double import BrokerDouble
 from tests.support.clock import ManualClock
+from tests.support.wait import wait_until
 
 IDLE_MS = 10_000
 VIEW = TopicView(b"1" * 16, (0, 0))
+ABSENT = UnknownTopicOrPartitionError("no such topic")
+REFUSED = TopicAuthorizationFailedError("not yours", fate=Fate.NOT_APPENDED)
 
 
 @pytest.fixture
@@ -77,3 +89,71 @@ def test_a_producer_goes_on_with_a_topic_it_had_forgotten() -> None:
         broker.create_topic("t", 1)
         assert producer.send("t", b"2").result(10).offset == 0
     assert broker.values("t", 0) == [b"2"]
+
+
+def test_a_topic_that_somebody_waits_for_is_never_idle(topics: TopicRegistry) -> None:
+    waiter = topics.wait_for("new", 0)
+    assert topics.begin(2 * IDLE_MS) == ("new",)
+    topics.on_result({"new": ABSENT}, 2 * IDLE_MS)
+    assert waiter.error is ABSENT
+    assert topics.use("new", 2 * IDLE_MS) is None
+    assert topics.due_ms(2 * IDLE_MS, is_busy=False) is not None
+    assert topics.begin(4 * IDLE_MS) == ("new",)
+    topics.on_result({"new": VIEW}, 4 * IDLE_MS)
+    topics.leave(waiter, 4 * IDLE_MS)
+    assert topics.use("new", 5 * IDLE_MS - 1) == VIEW
+    assert topics.use("new", 6 * IDLE_MS - 1) is None
+
+
+def test_who_gives_a_topic_up_does_not_give_it_up_for_others(topics: TopicRegistry) -> None:
+    first = topics.wait_for("new", 0)
+    topics.begin(0)
+    topics.on_failure(0)
+    second = topics.wait_for("new", 10)
+    topics.leave(first, 20)
+    assert "new" in topics.begin(20)
+    topics.on_result({"new": ABSENT}, 20)
+    assert (first.error, second.error) == (None, ABSENT)
+    topics.leave(second, 30)
+    assert "new" not in topics.begin(30)
+
+
+def test_who_comes_after_an_answer_waits_for_the_next(topics: TopicRegistry) -> None:
+    first = topics.wait_for("new", 0)
+    topics.begin(0)
+    topics.on_result({"new": REFUSED}, 0)
+    second = topics.wait_for("new", 10)
+    topics.leave(first, 10)
+    assert (first.error, second.error) == (REFUSED, None)
+    assert topics.due_ms(10, is_busy=False) is not None
+    topics.begin(10)
+    topics.on_result({"new": VIEW}, 10)
+    topics.leave(second, 10)
+    assert topics.view("new") == VIEW
+
+
+def test_all_who_wait_for_a_topic_hear_why_it_is_refused() -> None:
+    broker = BrokerDouble(metadata_errors=deque([BrokerUnreachableError("nobody there")] * 100_000))
+    broker.topic_errors["t"] = REFUSED
+    settings = {"retry.backoff.ms": 1, "retry.backoff.max.ms": 2, "max.block.ms": 10_000}
+    with Producer(settings, transport_factory=broker.transport) as producer, ThreadPoolExecutor(3) as pool:
+        calls = [pool.submit(producer.send, "t", b"v") for _ in range(3)]
+        wait_until(lambda: len(producer._core.topics._waiters.get("t", ())) == len(calls))
+        broker.metadata_errors = deque()
+        for call in calls:
+            assert isinstance(call.exception(5), TopicAuthorizationFailedError)
+
+
+def test_a_topic_that_is_created_while_it_is_waited_for_is_found() -> None:
+    broker = BrokerDouble()
+    settings = {"linger.ms": 0, "retry.backoff.ms": 1, "retry.backoff.max.ms": 2, "max.block.ms": 10_000}
+    with Producer(settings, transport_factory=broker.transport) as producer, ThreadPoolExecutor(1) as pool:
+        call = pool.submit(producer.send, "later", b"v")
+        wait_until(lambda: isinstance(producer._core.last_trouble, UnknownTopicOrPartitionError))
+        broker.create_topic("later", 1)
+        assert call.result(5).result(5).offset == 0
+
+
+def test_topics_are_not_forgotten_sooner_than_in_kafka() -> None:
+    with pytest.raises(ConfigError, match=r"metadata\.max\.idle\.ms.*5000"):
+        from_mapping(ProducerConfig, {"metadata.max.idle.ms": 4_999})
