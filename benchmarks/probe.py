@@ -1,6 +1,6 @@
 """A steady client: one small batch at a fixed rate to one partition, followed by a reader at its end, beside bare round trips
-at the same rate. Times of batches count from when they were due, so that a stall counts for all that it delays; the bare ones
-are sent one at a time.
+at the same rate. Times count from when a request was due, so that a stall counts for all that it delays; of the bare ones, which go
+one at a time, those that a stall keeps from being sent are counted as if they had ended with it.
 """
 
 from __future__ import annotations
@@ -104,7 +104,10 @@ class Probe:
             start_s = time.perf_counter()
             await stream.write(self._message)
             await stream.read()
-            self.taken[kind].append(time.perf_counter() - start_s)
+            taken_s = time.perf_counter() - start_s
+            while taken_s > 0:
+                self.taken[kind].append(taken_s)
+                taken_s -= self._interval_s
 
 
 def new_taken() -> dict[str, list[float]]:
