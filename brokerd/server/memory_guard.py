@@ -20,9 +20,9 @@ from brokerd.server.disconnect import Address, Traffic, address_of
 
 # What a connection may receive beyond its requests: frames, TLS; flow control for what it was sent; its beginning.
 _FRAMING_SHARE = 0.005
-_FLOW_CONTROL_SHARE = 0.02
+_FLOW_CONTROL_SHARE = 0.005
 _BEGINNING_BYTES = 65_536
-# Around each message of a stream: about 40 bytes of frames and window updates, and TLS's records; around a call its headers too.
+# Around each message of a stream: 40 bytes of frames and window updates, 62 under TLS; around a call its headers too.
 MESSAGE_BYTES = 96
 _CALL_BYTES = 512
 # What nobody counts is forgiven in time: health checks, pings, messages that were on their way when their stream was ended.
