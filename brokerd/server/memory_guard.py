@@ -96,14 +96,23 @@ class UnreadBytes:
         forgiven_bytes = _FORGIVEN_BYTES_PER_SECOND * (now_ms - self._looked_ms) / 1000
         self._looked_ms = now_ms
         self._accounts = {
-            traffic.address: _settled(
-                self._accounts.get(traffic.address),
-                traffic,
-                explained.get(traffic.address, 0) * (1 + _FRAMING_SHARE) + forgiven_bytes,
+            address: _settled(
+                self._accounts.get(address), traffic, explained.get(address, 0) * (1 + _FRAMING_SHARE) + forgiven_bytes
             )
-            for traffic in connections
+            for address, traffic in _by_address(connections).items()
         }
         return [Suspect(address, round(account.unread_bytes)) for address, account in self._accounts.items()]
+
+
+def _by_address(connections: Iterable[Traffic]) -> dict[Address, Traffic]:
+    """A client may have connections to several ports of ours from one port of its own: together they are one."""
+    found: dict[Address, Traffic] = {}
+    for traffic in connections:
+        other = found.get(traffic.address, Traffic(traffic.address, 0, 0))
+        found[traffic.address] = Traffic(
+            traffic.address, traffic.received_bytes + other.received_bytes, traffic.sent_bytes + other.sent_bytes
+        )
+    return found
 
 
 def _settled(last: _Account | None, traffic: Traffic, explained_bytes: float) -> _Account:

@@ -148,6 +148,17 @@ def test_a_connection_from_where_another_was_starts_anew() -> None:
     assert guard.suspects() == {}
 
 
+@pytest.mark.parametrize("order", [1, -1])
+def test_another_connection_from_the_same_port_hides_nothing(order: int) -> None:
+    of_metrics, of_records = Connection(GREEDY), Connection(GREEDY)
+    guard = Guard(*[of_metrics, of_records][::order])
+    assert guard.suspects() == {}
+    for _ in range(17):
+        of_records.received_bytes += MIB
+        guard.suspects()
+    assert guard.suspects()[GREEDY] > 16 * MIB
+
+
 def test_requests_are_counted_by_connection_in_either_spelling() -> None:
     spellings = ("ipv4:10.0.0.1:1", "ipv6:%5B::ffff:10.0.0.1%5D:1", "unix:/tmp/socket")
     looked = UnreadBytes(now_ms=0).look([Traffic(HONEST, 30 * MIB, 0)], dict.fromkeys(spellings, 10 * MIB), now_ms=0)
