@@ -19,14 +19,14 @@ from brokerd.client.produce_transport import GrpcProduceStream
 from brokerd.clock import SystemClock
 from brokerd.config.client import ClientConfig
 from brokerd.ids import NO_PRODUCER, ProducerIdAndEpoch, TopicIdPartition
-from brokerd.producer.transport import BatchToProduce, Hello, ProduceRequest
+from brokerd.producer.transport import BatchToProduce, Hello, ProduceRequest, RequestLimits
 from brokerd.record.header import crc_seed, encode_header, new_header
 from brokerd.record.payload import KEY_VALUE_SCHEMA, Payload, encode_payload
 from brokerd.wire.event_loop import ignore_poller_noise, settle
 from brokerd.wire.v1 import fetch_pb2
 
 T = TypeVar("T")
-PARTITIONS_PER_REQUEST = 2_000
+_ONE_BATCH = RequestLimits(1, 2**31 - 1)
 _ACKS_ALL = -1
 _TIMEOUT_MS = 30_000
 _FETCH_BYTES = 1_048_576
@@ -84,7 +84,7 @@ class RawProducer:
         """A stream to whatever node the client knows, with a producer id of its own."""
         identity = await client.init_producer_id(NO_PRODUCER)
         raw = await client.open_produce_stream()
-        stream = GrpcProduceStream(raw, Hello(secrets.token_bytes(16), 1, "bench"), PARTITIONS_PER_REQUEST)
+        stream = GrpcProduceStream(raw, Hello(secrets.token_bytes(16), 1, "bench"), _ONE_BATCH)
         return cls(stream, identity, payload)
 
     async def send(self, tp: TopicIdPartition) -> None:
