@@ -22,7 +22,7 @@ logger = logging.getLogger(__name__)
 
 _PRODUCER_EXPIRY_INTERVAL_MS = 60_000
 _MEMORY_INTERVAL_MS = 250
-_LOOK_INTERVAL_MS = 10_000  # at the connections while memory is not short: about 10 us each
+_LOOK_INTERVAL_MS = 30_000  # at the connections while memory is not short: about 40 us each, in a thread
 _COMPLAINT_INTERVAL_MS = 60_000
 
 
