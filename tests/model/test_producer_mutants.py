@@ -275,7 +275,9 @@ def flush_misses_the_parts(patch: pytest.MonkeyPatch) -> None:
 def requests_name_all_partitions(patch: pytest.MonkeyPatch) -> None:
     drain = RecordAccumulator.drain
     patch.setattr(
-        RecordAccumulator, "drain", lambda self, node, leader_of, _most, now_ms: drain(self, node, leader_of, 1_000, now_ms)
+        RecordAccumulator,
+        "drain",
+        lambda self, node, leader_of, limits, now_ms: drain(self, node, leader_of, limits._replace(partitions_max=1_000), now_ms),
     )
 
 
