@@ -21,8 +21,8 @@ from brokerd.record.header import HEADER_SIZE
 
 _HINTS_MAX = 256
 _PROBE_BYTES = 4_096
-# RWF_NOWAIT does not wait for the disk, but it starts the read-ahead (8 MiB on some machines: 10 ms of the kernel's work), and
-# to copy megabytes takes time too. So the event loop reads what readers at a log's end want; all else is for a thread.
+# RWF_NOWAIT does not wait for the disk, but it has the kernel begin to read (10 ms of its work for some megabytes), and to copy
+# them takes time too. So the event loop reads what readers at a log's end want; all else is for a thread.
 _INLINE_BYTES = 131_072
 
 

@@ -116,6 +116,24 @@ def test_a_read_that_must_not_wait_gives_cached_bytes_or_says_so(tmp_path: Path)
     file.close()
 
 
+def test_much_is_read_whole_and_past_the_end_is_short(tmp_path: Path) -> None:
+    files = RealFiles(str(tmp_path))
+    data = random.Random(2).randbytes(2_621_441)
+    write_all(files.create("f"), [data], 0, len(data))
+    file = files.open("f")
+    for size, position in (
+        (len(data), 0),
+        (1_048_576, 1),
+        (1_048_577, 1),
+        (2_500_000, 7),
+        (4_000_000, 0),
+        (10, len(data)),
+        (9, len(data) - 4),
+    ):
+        assert bytes(file.pread(size, position)) == data[position : position + size], (size, position)
+    file.close()
+
+
 def test_the_twin_loses_what_was_not_synced() -> None:
     files = MemoryFiles()
     file = files.create("f")
