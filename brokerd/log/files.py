@@ -144,13 +144,13 @@ class RealFile:
         return data if count == size else memoryview(data)[:count]
 
     def _pread_whole(self, size: int, position: int) -> Buffer:
-        first = os.pread(self._fd, min(size, _PIECE_BYTES), position)
-        if len(first) == size or not first:
-            return first
+        if size <= _PIECE_BYTES:
+            whole = os.pread(self._fd, size, position)
+            if len(whole) == size or not whole:
+                return whole
         data = bytearray(size)
         view = memoryview(data)
-        count = len(first)
-        view[:count] = first
+        count = 0
         while count < size and (read := os.preadv(self._fd, [view[count : count + _PIECE_BYTES]], position + count)):
             count += read
         return data if count == size else view[:count]

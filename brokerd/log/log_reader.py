@@ -21,9 +21,10 @@ from brokerd.record.header import HEADER_SIZE
 
 _HINTS_MAX = 256
 _PROBE_BYTES = 4_096
-# RWF_NOWAIT does not wait for the disk, but it has the kernel begin to read (10 ms of its work for some megabytes), and to copy
-# them takes time too. So the event loop reads what readers at a log's end want; all else is for a thread.
+# RWF_NOWAIT does not wait for the disk, but it has the kernel begin to read what is missing: 10 ms of work for some megabytes, in
+# the event loop. So where much is wanted, single bytes are asked first; a thread reads what is not there.
 _INLINE_BYTES = 131_072
+_PROBE_EVERY_BYTES = 262_144
 
 
 class FetchDataInfo(NamedTuple):
@@ -140,7 +141,7 @@ class LogReader:
         while start.position < end:
             wanted = min(size if start.offset == offset else size + self._index_interval_bytes, end - start.position)
             if cached_only and wanted > _INLINE_BYTES:
-                raise WouldBlock
+                _probe(file, start.position, wanted)
             data = file.pread(wanted, start.position, nowait=cached_only)
             walk = walk_chunk(data, self._seed, expected=start.offset, offset=offset, until_offset=until_offset)
             taken = walk.end - walk.start
@@ -228,3 +229,10 @@ class LogReader:
     def _storage_error(self, offset: int, error: OSError) -> StorageError:
         wait = " (too many open files)" if error.errno in (errno.EMFILE, errno.ENFILE) else ""
         return StorageError(f"{self._name}: reading at offset {offset} failed: {error.strerror}{wait}", retry_after_ms=100)
+
+
+def _probe(file: File, position: int, size: int) -> None:
+    """Raises WouldBlock if some of these bytes are not cached, as far as samples tell."""
+    last = position + size - 1
+    for at in (*range(position, last, _PROBE_EVERY_BYTES), last):
+        file.pread(1, at, nowait=True)

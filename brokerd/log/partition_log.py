@@ -331,7 +331,7 @@ class PartitionLog:
         """Whole batches from the one that holds `offset` on, below `until_offset`, about `max_bytes`; the first one even if larger.
 
         Empty if there is nothing to read yet. Raises OffsetOutOfRangeError, LogDamagedError, StorageError, and WouldBlock with
-        `cached_only` if it may take long (the disk, or many bytes): ask again in a thread, with cached_only=False.
+        `cached_only` if the disk would have to be waited for: ask again in a thread, with cached_only=False.
         """
         if not self.log_start_offset <= offset <= self.log_end_offset:
             raise self._out_of_range(offset)

@@ -110,7 +110,9 @@ class MemoryFile:
 
     def pread(self, size: int, position: int, *, nowait: bool = False) -> Buffer:
         """See File."""
-        if nowait and self._files.is_cold:
+        cold = self._files.cold_positions
+        if nowait and (self._files.is_cold or (position < cold.stop and position + size > cold.start)):
+            self._files.cold_read_bytes = max(self._files.cold_read_bytes, size)
             raise WouldBlock
         if self._files.hook is not None:
             self._files.call("pread", self._path)
@@ -155,6 +157,8 @@ class MemoryFiles:
         self.hook: Hook | None = None
         self.space_left: int | None = None
         self.is_cold = False
+        self.cold_positions = range(0)  # of every file: bytes that are not cached
+        self.cold_read_bytes = 0  # the most that was asked for, without waiting, where something was not cached
         self.open_count = 0
         self.sync_count = 0
 

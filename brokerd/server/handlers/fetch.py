@@ -11,7 +11,7 @@ Behaviour
 - It is answered at once if max_wait_ms is 0, no partition is asked, min_bytes are there, or a partition has an error;
   otherwise it waits.
 - While answers fill max.fetch.bytes.in.flight, max_bytes is lower than asked, and min_bytes count as there if there is more.
-- A little that is in the page cache is read in the event loop; what is much or not there, by a thread.
+- What is in the page cache is read in the event loop; what is not, by a thread.
 """
 
 from __future__ import annotations
