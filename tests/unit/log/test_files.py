@@ -134,6 +134,16 @@ def test_much_is_read_whole_and_past_the_end_is_short(tmp_path: Path) -> None:
     file.close()
 
 
+def test_the_kernel_reads_nothing_ahead_of_what_is_asked_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    advised: list[tuple[int, int, int]] = []
+    monkeypatch.setattr(os, "posix_fadvise", lambda _fd, position, size, advice: advised.append((position, size, advice)))
+    files = RealFiles(str(tmp_path))
+    files.create("f").close()
+    files.open("f").close()
+    files.open("f", writable=True).close()
+    assert advised == [(0, 0, os.POSIX_FADV_RANDOM)] * 3
+
+
 def test_the_twin_loses_what_was_not_synced() -> None:
     files = MemoryFiles()
     file = files.create("f")
