@@ -6,6 +6,7 @@ last byte.
 
 from __future__ import annotations
 
+from contextlib import ExitStack, closing
 from pathlib import Path
 from typing import Any
 
@@ -23,18 +24,22 @@ from tests.support.victim import Victim, peak_bytes
 from tests.support.wait import wait_until
 
 LIMIT_BYTES = 250_000_000
-OVERSHOOT_BYTES = 150_000_000  # what may come between two looks
+# What may come between two looks depends on the machine: the bound is far above that, and far below what nobody bounds.
+BOUND_BYTES = 800_000_000
 REQUEST_BYTES = BrokerConfig().socket_request_max_bytes
 
 
 @pytest.mark.parametrize(
-    ("path", "clients", "streams"), [(PRODUCE, 30, 1), (FETCH, 30, 1), (UNARY["Metadata"].path, 30, 1), (PRODUCE, 1, 30)]
+    ("path", "clients", "streams"), [(PRODUCE, 80, 1), (FETCH, 80, 1), (UNARY["Metadata"].path, 80, 1), (PRODUCE, 1, 80)]
 )
 def test_unfinished_requests_take_bounded_memory(tmp_path: Path, path: str, clients: int, streams: int) -> None:
-    with DaemonProcess(tmp_path / "data", settings={"max.memory.bytes": LIMIT_BYTES}) as daemon:
+    with DaemonProcess(tmp_path / "data", settings={"max.memory.bytes": LIMIT_BYTES}) as daemon, ExitStack() as stack:
         victim = Victim(daemon)
         victim.works()
-        hostile = [PartialRequest(daemon.port, path, REQUEST_BYTES - 100, streams=streams) for _ in range(clients)]
+        hostile = [
+            stack.enter_context(closing(PartialRequest(daemon.port, path, REQUEST_BYTES - 100, streams=streams)))
+            for _ in range(clients)
+        ]
 
         def is_done() -> bool:
             for one in hostile:
@@ -45,10 +50,9 @@ def test_unfinished_requests_take_bounded_memory(tmp_path: Path, path: str, clie
         wait_until(is_done, deadline_s=60, what="all have sent what they may")
         victim.works()
         assert any(one.is_closed for one in hostile)
-        assert peak_bytes(victim) < LIMIT_BYTES + OVERSHOOT_BYTES < clients * streams * REQUEST_BYTES
+        assert peak_bytes(victim) < BOUND_BYTES < clients * streams * REQUEST_BYTES * 2 // 3
         wait_until(lambda: "memory is short" in victim.log_text())
-        for one in hostile:
-            one.close()
+        stack.close()
         victim.works()
         victim.channel.close()
         assert daemon.terminate() == 0
@@ -79,15 +83,15 @@ def test_whoever_sends_whole_requests_is_no_suspect(running: RunningDaemon) -> N
 
 
 def test_a_request_that_announces_too_much_is_refused_before_it_comes(tmp_path: Path) -> None:
-    with DaemonProcess(tmp_path / "data") as daemon:
+    with DaemonProcess(tmp_path / "data") as daemon, ExitStack() as stack:
         victim = Victim(daemon)
         victim.works()
         before_bytes = peak_bytes(victim)
-        hostile = [PartialRequest(daemon.port, PRODUCE, REQUEST_BYTES + 1) for _ in range(20)]
+        hostile = [stack.enter_context(closing(PartialRequest(daemon.port, PRODUCE, REQUEST_BYTES + 1))) for _ in range(20)]
         for one in hostile:
             for _ in range(10):
                 one.step()
-            one.close()
+        stack.close()
         assert max(one.sent_bytes for one in hostile) < 2_000_000
         victim.works()
         assert peak_bytes(victim) - before_bytes < 30_000_000
