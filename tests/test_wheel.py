@@ -84,5 +84,6 @@ def test_every_module_of_the_wheel_can_be_imported_and_the_broker_needs_no_spark
         f"for name in {modules!r}:\n"
         f"    assert importlib.import_module(name).__file__.startswith({str(wheel)!r}), name\n"
     )
-    done = subprocess.run([sys.executable, "-I", "-c", program], cwd=wheel, capture_output=True, text=True, check=False)
+    # -B: what is compiled here would be taken for what the wheel holds.
+    done = subprocess.run([sys.executable, "-I", "-B", "-c", program], cwd=wheel, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr[-2000:]

@@ -20,10 +20,11 @@ from brokerd.config.settings import from_mapping
 from brokerd.log.files import Files
 from brokerd.server.daemon import Daemon
 from brokerd.wire.event_loop import ignore_poller_noise
+from tests.support.wait import DEADLINE_S
 
 T = TypeVar("T")
-START_TIMEOUT_S = 30.0
-STOP_TIMEOUT_S = 30.0
+START_TIMEOUT_S = DEADLINE_S
+STOP_TIMEOUT_S = DEADLINE_S
 
 
 class RunningDaemon:

@@ -8,8 +8,7 @@ from types import TracebackType
 from typing import Self
 
 from tests.support.files import MemoryFiles
-
-DEADLINE_S = 20.0
+from tests.support.wait import DEADLINE_S
 
 
 class Gate:

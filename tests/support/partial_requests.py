@@ -9,6 +9,7 @@ import socket
 import struct
 
 from tests.fuzz.inputs import PREFACE, frame, headers_block
+from tests.support.wait import DEADLINE_S
 
 _DATA, _SETTINGS, _PING, _GOAWAY, _WINDOW_UPDATE = 0, 4, 6, 7, 8
 _ACK = 1
@@ -22,7 +23,7 @@ class PartialRequest:
     """One connection with streams 1, 3, 5..., each of which has sent `sent_bytes` of a message of `message_bytes`."""
 
     def __init__(self, port: int, path: str, message_bytes: int, *, streams: int = 1) -> None:
-        self._socket = socket.create_connection(("127.0.0.1", port), timeout=5)
+        self._socket = socket.create_connection(("127.0.0.1", port), timeout=DEADLINE_S)
         self._received = b""
         self._window = _DEFAULT_WINDOW
         self._initial_window = _DEFAULT_WINDOW
@@ -67,7 +68,7 @@ class PartialRequest:
             self._socket.close()
 
     def _send(self, number: int) -> None:
-        self._socket.settimeout(5)
+        self._socket.settimeout(DEADLINE_S)
         while True:
             room = min(self._window, self._initial_window + self._windows[number] - self._sent[number])
             size = min(room, _PIECE, self._length - self._sent[number])

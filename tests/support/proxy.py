@@ -13,6 +13,8 @@ from collections.abc import Callable, Coroutine
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
+from tests.support.wait import DEADLINE_S
+
 _CHUNK_BYTES = 65_536
 T = TypeVar("T")
 
@@ -70,7 +72,7 @@ class Proxy:
         self._cut_at_answer_byte = self.answer_bytes + count
 
     def _call(self, work: Coroutine[Any, Any, T]) -> T:
-        return asyncio.run_coroutine_threadsafe(work, self._loop).result(30)
+        return asyncio.run_coroutine_threadsafe(work, self._loop).result(DEADLINE_S)
 
     async def _run(self, work: Callable[[], object]) -> None:
         work()

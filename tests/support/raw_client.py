@@ -23,8 +23,9 @@ from brokerd.wire.methods import FETCH, PRODUCE, UNARY
 from brokerd.wire.records import join_records, split_records
 from brokerd.wire.v1 import fetch_pb2, metadata_pb2, offsets_pb2, produce_pb2, topics_pb2, transaction_pb2
 from tests.support.records import key_values, new_batch
+from tests.support.wait import DEADLINE_S
 
-DEADLINE_S = 20.0
+LONG_MS = 3_600_000  # beyond every deadline: what waits so long although it should not is seen to hang
 _END = object()
 
 

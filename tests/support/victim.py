@@ -18,9 +18,10 @@ from brokerd.wire.records import join_records, split_records
 from brokerd.wire.v1 import fetch_pb2, produce_pb2, topics_pb2
 from tests.support.daemon import DaemonProcess
 from tests.support.records import key_values, new_batch
+from tests.support.wait import DEADLINE_S
 
 SETTINGS = {"max.partitions": 200, "max.topics": 60, "max.partitions.per.topic": 20, "fetch.max.wait.ms": 50}
-CALL_TIMEOUT_S = 20.0
+CALL_TIMEOUT_S = DEADLINE_S
 # What a client may be told of its own fault, of a limit, or of what is not served. INTERNAL and UNKNOWN are the broker's faults.
 FAULTS_OF_THE_CLIENT = {
     grpc.StatusCode.INVALID_ARGUMENT,

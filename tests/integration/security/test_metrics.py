@@ -20,6 +20,7 @@ from tests.support.daemon import RunningDaemon, running_daemon
 from tests.support.files import MemoryFiles
 from tests.support.identities import AUTH_FILE, TOKENS, UNKNOWN_TOKEN
 from tests.support.raw_client import RawClient, idempotent_batch, values_batch
+from tests.support.wait import DEADLINE_S, wait_until
 
 Samples = dict[tuple[object, ...], float]
 
@@ -35,9 +36,9 @@ def scrape(
     """Status and body."""
     port = running.daemon.metrics_port
     connection = (
-        http.client.HTTPSConnection("127.0.0.1", port, timeout=20, context=tls)
+        http.client.HTTPSConnection("127.0.0.1", port, timeout=DEADLINE_S, context=tls)
         if tls is not None
-        else http.client.HTTPConnection("127.0.0.1", port, timeout=20)
+        else http.client.HTTPConnection("127.0.0.1", port, timeout=DEADLINE_S)
     )
     with contextlib.closing(connection):
         connection.request(method, path, headers={"Authorization": f"Bearer {token}"} if token is not None else {})
@@ -51,6 +52,12 @@ def samples(text: str) -> Samples:
         for family in text_string_to_metric_families(text)
         for sample in family.samples
     }
+
+
+def all_are_counted(found: Samples) -> bool:
+    """True once the answers of six produce requests and two fetches are written."""
+    counts = [found["brokerd_request_time_seconds_count", ("phase", "total"), ("request", name)] for name in ("Produce", "Fetch")]
+    return counts == [6, 2]
 
 
 def test_numbers_are_those_of_the_requests(tmp_path: Path) -> None:
@@ -68,6 +75,8 @@ def test_numbers_are_those_of_the_requests(tmp_path: Path) -> None:
         fetcher.fetch({tp: 0})
         fetcher.fetch({tp: 99})
         client.call("Metadata", metadata_pb2.MetadataRequest(all_topics=True))
+        # An answer is counted once it is written, which the client may notice sooner.
+        wait_until(lambda: all_are_counted(samples(scrape(running)[1])))
         status, text = scrape(running)
         found = samples(text)
         assert scrape(running, "/metrics?x=1", method="HEAD") == (200, "")
@@ -119,7 +128,7 @@ def test_where_tokens_are_wanted_the_metrics_want_one_that_sees_every_topic(tmp_
 def test_what_is_no_request_gets_nothing_and_logs_nothing(tmp_path: Path, sent: bytes, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.WARNING)
     with running_daemon(tmp_path / "data", files=MemoryFiles(), metrics_port=0) as running:
-        connection = socket.create_connection(("127.0.0.1", running.daemon.metrics_port), timeout=20)
+        connection = socket.create_connection(("127.0.0.1", running.daemon.metrics_port), timeout=DEADLINE_S)
         with connection, contextlib.suppress(ConnectionError):
             connection.sendall(sent)
             connection.shutdown(socket.SHUT_WR)

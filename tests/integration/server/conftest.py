@@ -10,7 +10,7 @@ import pytest
 
 from tests.support.daemon import RunningDaemon, running_daemon
 from tests.support.files import MemoryFiles
-from tests.support.raw_client import RawClient
+from tests.support.raw_client import LONG_MS, RawClient
 
 
 @pytest.fixture
@@ -29,7 +29,7 @@ def settings(request: pytest.FixtureRequest) -> dict[str, Any]:
 @pytest.fixture
 def running(tmp_path: Path, files: MemoryFiles, settings: dict[str, Any]) -> Iterator[RunningDaemon]:
     """The broker."""
-    with running_daemon(tmp_path / "data", files=files, **settings) as daemon:
+    with running_daemon(tmp_path / "data", files=files, **{"fetch_max_wait_ms": LONG_MS, **settings}) as daemon:
         yield daemon
 
 

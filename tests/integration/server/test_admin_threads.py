@@ -18,8 +18,8 @@ from brokerd.wire.methods import UNARY
 from brokerd.wire.v1 import metadata_pb2, offsets_pb2, topics_pb2, transaction_pb2
 from tests.support.daemon import RunningDaemon
 from tests.support.files import MemoryFiles
-from tests.support.raw_client import RawClient, values_batch
-from tests.support.wait import wait_until
+from tests.support.raw_client import LONG_MS, RawClient, values_batch
+from tests.support.wait import DEADLINE_S, wait_until
 
 PARTITIONS = 20
 SYNCS = ("fdatasync", "sync_dir")
@@ -156,7 +156,7 @@ class _Held:
         if self._matches(operation, path) and not self.is_reached.is_set():
             assert threading.current_thread().name != "brokerd-test", "the loop would be held"
             self.is_reached.set()
-            assert self.go_on.wait(20)
+            assert self.go_on.wait(DEADLINE_S)
 
 
 def _held(files: MemoryFiles, operation: str, path: str) -> _Held:
@@ -185,12 +185,12 @@ def _names(client: RawClient) -> list[str]:
 def test_two_creations_of_one_name_at_once_make_one_topic(running: RunningDaemon, client: RawClient, files: MemoryFiles) -> None:
     held = _held(files, "create", "topics.tmp")
     first, first_answers = _start(lambda: _create(client))
-    assert held.is_reached.wait(20)
+    assert held.is_reached.wait(DEADLINE_S)
     assert not _names(client), "nobody sees a topic that is not durable"
     second, second_answers = _start(lambda: _create(client))
     held.go_on.set()
-    first.join(20)
-    second.join(20)
+    first.join(DEADLINE_S)
+    second.join(DEADLINE_S)
     codes = sorted(ErrorCode(answer.error.code).name for answer in first_answers + second_answers)
     assert codes == ["NONE", "TOPIC_ALREADY_EXISTS"]
     assert sum(path.endswith(".log") for path in files.paths()) == 3
@@ -202,11 +202,11 @@ def test_topics_that_come_by_being_asked_for_wait_for_their_turn(
 ) -> None:
     held = _held(files, "create", "topics.tmp")  # which the loop must not touch
     creation, created = _start(lambda: _create(client, "first"))
-    assert held.is_reached.wait(20)
+    assert held.is_reached.wait(DEADLINE_S)
     askings = [_start(partial(client.metadata, name)) for name in ("second", "second", "first")]
     held.go_on.set()
     for thread, _ in [(creation, created), *askings]:
-        thread.join(20)
+        thread.join(DEADLINE_S)
     asked = [answers[0].topics[0] for _, answers in askings]
     seconds, firsts = asked[:2], [created[0], asked[2]]
     assert len({topic.topic_id for topic in seconds}) == len({topic.topic_id for topic in firsts}) == 1
@@ -232,11 +232,11 @@ def test_a_topic_that_is_deleted_while_it_is_created_is_gone_afterwards(
 ) -> None:
     held = _held(files, "mkdir", "-1")
     creation, created = _start(lambda: _create(client))
-    assert held.is_reached.wait(20)
+    assert held.is_reached.wait(DEADLINE_S)
     deletion, deleted = _start(lambda: client.call("DeleteTopics", topics_pb2.DeleteTopicsRequest(names=["t"])).results[0])
     held.go_on.set()
-    creation.join(20)
-    deletion.join(20)
+    creation.join(DEADLINE_S)
+    deletion.join(DEADLINE_S)
     assert created[0].topic_id == deleted[0].topic_id != b""
     assert not _names(client)
     assert not any(path.endswith(".log") for path in files.paths())
@@ -249,17 +249,17 @@ def test_while_a_topic_is_deleted_its_clients_are_told_and_others_are_served(
     (other,) = client.create_topic("other")
     producer, fetcher = client.producer(), client.fetcher()
     producer.produce(tp, values_batch(tp))
-    fetcher.post({tp: 1}, max_wait_ms=15_000)
+    fetcher.post({tp: 1}, max_wait_ms=LONG_MS)
     held = _held(files, "unlink", tp.directory_name)
     deletion, _ = _start(client.delete_topic)
-    assert held.is_reached.wait(20)
+    assert held.is_reached.wait(DEADLINE_S)
     # Its files are still there, but the topic is gone for everybody.
     assert ErrorCode(fetcher.answer()[0].results[0].error.code) == ErrorCode.UNKNOWN_TOPIC_ID
     assert ErrorCode(producer.produce(tp, values_batch(tp)).error.code) == ErrorCode.UNKNOWN_TOPIC_ID
     assert ErrorCode(fetcher.fetch({tp: 0})[0].results[0].error.code) == ErrorCode.UNKNOWN_TOPIC_ID
     assert not producer.produce(other, values_batch(other)).HasField("error")
     held.go_on.set()
-    deletion.join(20)
+    deletion.join(DEADLINE_S)
     assert not any(path.startswith(tp.directory_name) for path in files.paths())
 
 
@@ -270,7 +270,7 @@ def test_a_flush_under_way_does_not_keep_a_deleted_topics_files(
     producer = client.producer()
     held = _held(files, "fdatasync", f"{tp.directory_name}/leader-epochs.tmp")
     producer.post([(tp, values_batch(tp))])
-    assert held.is_reached.wait(20)
+    assert held.is_reached.wait(DEADLINE_S)
     client.delete_topic()
     assert ErrorCode(producer.answer().results[0].error.code) != ErrorCode.NONE
     held.go_on.set()
@@ -281,12 +281,12 @@ def test_a_flush_under_way_does_not_keep_a_deleted_topics_files(
 def test_a_stop_waits_for_what_is_under_way(running: RunningDaemon, client: RawClient, files: MemoryFiles) -> None:
     held = _held(files, "create", "topics.tmp")
     creation, _ = _start(lambda: _outcome(lambda: _create(client)))
-    assert held.is_reached.wait(20)
+    assert held.is_reached.wait(DEADLINE_S)
     stop = asyncio.run_coroutine_threadsafe(running.daemon.stop(), running.loop)
-    creation.join(20)  # its client is told that the broker goes
+    creation.join(DEADLINE_S)  # its client is told that the broker goes
     assert not stop.done()
     held.go_on.set()
-    stop.result(20)
+    stop.result(DEADLINE_S)
     files.hook = None
     assert "clean-shutdown" in files.paths()
     running.run(running.daemon.start())

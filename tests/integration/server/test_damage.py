@@ -15,12 +15,11 @@ from brokerd.errors import ErrorCode, LogDamagedError
 from brokerd.ids import TopicIdPartition
 from tests.support.daemon import running_daemon
 from tests.support.files import MemoryFiles
-from tests.support.raw_client import RawClient, values_batch
+from tests.support.raw_client import LONG_MS, RawClient, values_batch
 
 BATCHES = 10
 DAMAGED = 4
 ISOLATION = {"read_uncommitted": 0, "read_committed": 1}
-LONG_MS = 60_000
 
 
 def _write(data_dir: Path, files: MemoryFiles) -> TopicIdPartition:
@@ -48,7 +47,7 @@ def test_damage_is_told_and_all_around_it_is_read(
 ) -> None:
     tp = _write(tmp_path, files)
     _rot(files, is_found_at_start=is_found_at_start)
-    with running_daemon(tmp_path, files=files) as running, RawClient(running.address) as client:
+    with running_daemon(tmp_path, files=files, fetch_max_wait_ms=LONG_MS) as running, RawClient(running.address) as client:
         fetcher = client.fetcher()
         for offset in range(BATCHES):
             head, (batches,) = fetcher.fetch({tp: offset}, max_wait_ms=LONG_MS, isolation_level=ISOLATION[isolation])

@@ -11,10 +11,9 @@ from brokerd.wire.v1 import fetch_pb2, topics_pb2
 from tests.support.daemon import RunningDaemon
 from tests.support.files import MemoryFiles
 from tests.support.gate import Gate
-from tests.support.raw_client import RawClient, values_batch
+from tests.support.raw_client import LONG_MS, RawClient, values_batch
 from tests.support.wait import wait_until
 
-LONG_MS = 60_000
 COMMITTED = fetch_pb2.ISOLATION_LEVEL_READ_COMMITTED
 
 

@@ -22,25 +22,24 @@ from brokerd.wire.methods import SERVICE
 from tests.support.daemon import DaemonProcess, RunningDaemon, running_daemon
 from tests.support.files import MemoryFiles
 from tests.support.gate import Gate
-from tests.support.raw_client import RawClient, idempotent_batch, values_batch
-from tests.support.wait import wait_until
-
-LONG_MS = 60_000
+from tests.support.raw_client import LONG_MS, RawClient, idempotent_batch, values_batch
+from tests.support.wait import DEADLINE_S, wait_until
 
 
 def test_health_and_reflection_are_on(running: RunningDaemon, client: RawClient) -> None:
     health: Any = health_pb2_grpc.HealthStub(client.channel)
     for service in ("", SERVICE):
-        answer = health.Check(health_pb2.HealthCheckRequest(service=service), timeout=20)
+        answer = health.Check(health_pb2.HealthCheckRequest(service=service), timeout=DEADLINE_S)
         assert answer.status == health_pb2.HealthCheckResponse.SERVING
     reflection: Any = reflection_pb2_grpc.ServerReflectionStub(client.channel)
     asked = reflection_pb2.ServerReflectionRequest(list_services="")
-    answer = next(reflection.ServerReflectionInfo(iter([asked]), timeout=20))
+    answer = next(reflection.ServerReflectionInfo(iter([asked]), timeout=DEADLINE_S))
     assert SERVICE in [service.name for service in answer.list_services_response.service]
 
 
 def test_a_stop_answers_parked_fetches_waits_for_flushes_and_closes_cleanly(tmp_path: Path, files: MemoryFiles) -> None:
-    running = RunningDaemon(BrokerConfig(data_dir=str(tmp_path), port=0), files=files)
+    config = BrokerConfig(data_dir=str(tmp_path), port=0, fetch_max_wait_ms=LONG_MS, shutdown_grace_ms=600_000)
+    running = RunningDaemon(config, files=files)
     running.start()
     with RawClient(running.address) as client:
         tp, quiet = client.create_topic(partitions=2)
@@ -61,7 +60,7 @@ def test_a_stop_answers_parked_fetches_waits_for_flushes_and_closes_cleanly(tmp_
             refused: Any = caught.value
             assert refused.code() is grpc.StatusCode.UNAVAILABLE
         assert stream.answer().results[0].base_offset == 0, "acknowledged on the way out"
-        stopping.result(20)
+        stopping.result(DEADLINE_S)
         assert stream.status()[0] is idle.status()[0] is grpc.StatusCode.UNAVAILABLE
     running._end_loop()
     assert "clean-shutdown" in files.paths()
@@ -127,7 +126,7 @@ def process(tmp_path: Path) -> Iterator[DaemonProcess]:
 
 def start_and_fail(daemon: DaemonProcess) -> tuple[int, str]:
     """Exit code and standard error of a start that must fail."""
-    done = subprocess.run(daemon.command(), capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run(daemon.command(), capture_output=True, text=True, timeout=DEADLINE_S, check=False)
     assert done.stdout == ""
     return done.returncode, done.stderr
 
@@ -222,7 +221,7 @@ def test_settings_come_from_file_environment_and_flags(tmp_path: Path) -> None:
 def test_the_readiness_line_comes_only_once_it_serves(tmp_path: Path) -> None:
     with (
         DaemonProcess(tmp_path / "data") as daemon,
-        socket.create_connection(("127.0.0.1", daemon.port), timeout=20),
+        socket.create_connection(("127.0.0.1", daemon.port), timeout=DEADLINE_S),
         RawClient(daemon.address) as client,
     ):
         assert client.metadata().nodes[0].port == daemon.port

@@ -23,6 +23,7 @@ from brokerd.wire.v1 import fetch_pb2, metadata_pb2, offsets_pb2, produce_pb2, t
 from tests.support.daemon import RunningDaemon, running_daemon
 from tests.support.raw_client import RawClient, values_batch
 from tests.support.scale import TEST_SCALE
+from tests.support.wait import DEADLINE_S
 
 ID = b"t" * 16
 REFUSALS = {
@@ -180,7 +181,7 @@ def test_transactions_are_not_served(target: Target) -> None:
 def test_bytes_that_are_no_message_are_refused(target: Target, name: str) -> None:
     call: Any = target[1].channel.unary_unary(UNARY[name].path)
     with pytest.raises(grpc.RpcError) as caught:
-        call(b"\xff\xff\xff\xff", timeout=20)
+        call(b"\xff\xff\xff\xff", timeout=DEADLINE_S)
     status: Any = caught.value
     assert status.code() is grpc.StatusCode.INVALID_ARGUMENT
 
@@ -258,7 +259,7 @@ def test_random_fields_of_every_unary_call(target: Target, name: str) -> None:
         if name == "DescribeTopics" or (name == "DeleteTopics" and "untouched" in getattr(request, "names", ())):
             request.Clear()
         try:
-            response = call(_mutated(rng, request.SerializeToString()), timeout=20)
+            response = call(_mutated(rng, request.SerializeToString()), timeout=DEADLINE_S)
         except grpc.RpcError as error:
             status: Any = error
             assert status.code() in REFUSALS, (status.details(), request)
@@ -333,6 +334,6 @@ def test_random_bytes_on_the_port(target: Target) -> None:
         b"",
     ]
     for _ in range(100 * TEST_SCALE):
-        with socket.create_connection(("127.0.0.1", running.daemon.port), timeout=20) as connection:
+        with socket.create_connection(("127.0.0.1", running.daemon.port), timeout=DEADLINE_S) as connection:
             connection.sendall(rng.choice(openings) + rng.randbytes(rng.randrange(200)))
     assert client.metadata("untouched").topics[0].name == "untouched"

@@ -21,7 +21,7 @@ from tests.support.daemon import DaemonProcess, RunningDaemon
 from tests.support.partial_requests import PartialRequest
 from tests.support.raw_client import RawClient, values_batch
 from tests.support.victim import Victim, peak_bytes
-from tests.support.wait import wait_until
+from tests.support.wait import DEADLINE_S, wait_until
 
 LIMIT_BYTES = 250_000_000
 # What may come between two looks depends on the machine: the bound is far above that, and far below what nobody bounds.
@@ -47,7 +47,7 @@ def test_unfinished_requests_take_bounded_memory(tmp_path: Path, path: str, clie
                     one.step()
             return all(one.is_done for one in hostile)
 
-        wait_until(is_done, deadline_s=60, what="all have sent what they may")
+        wait_until(is_done, what="all have sent what they may")
         victim.works()
         assert any(one.is_closed for one in hostile)
         assert peak_bytes(victim) < BOUND_BYTES < clients * streams * REQUEST_BYTES * 2 // 3
@@ -71,7 +71,7 @@ def test_whoever_sends_whole_requests_is_no_suspect(running: RunningDaemon) -> N
         for _ in range(8):
             producer.produce(tp, values_batch(tp, size=1_000_000))
             with pytest.raises(grpc.RpcError):
-                method(bytes(1_500_000), timeout=20)
+                method(bytes(1_500_000), timeout=DEADLINE_S)
         fetcher.send(bytes(1_500_000))
         assert fetcher.status()[0] is grpc.StatusCode.INVALID_ARGUMENT
         assert len(traffic()) >= 3
@@ -94,5 +94,5 @@ def test_a_request_that_announces_too_much_is_refused_before_it_comes(tmp_path: 
         stack.close()
         assert max(one.sent_bytes for one in hostile) < 2_000_000
         victim.works()
-        assert peak_bytes(victim) - before_bytes < 30_000_000
+        assert peak_bytes(victim) - before_bytes < 100_000_000 < 20 * REQUEST_BYTES // 2
         victim.channel.close()

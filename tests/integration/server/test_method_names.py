@@ -18,6 +18,7 @@ from tests.fuzz.inputs import PREFACE, frame, headers_block
 from tests.support.daemon import DaemonProcess
 from tests.support.raw_client import RawClient
 from tests.support.victim import Victim
+from tests.support.wait import DEADLINE_S
 
 _UNIMPLEMENTED = b"grpc-status\x0212"
 
@@ -25,7 +26,7 @@ _UNIMPLEMENTED = b"grpc-status\x0212"
 def call(port: int, path: bytes) -> bytes:
     """What the broker answers to a call of this path."""
     block = headers_block("/" + "x" * (len(path) - 1)).replace(b"/" + b"x" * (len(path) - 1), path)
-    with socket.create_connection(("127.0.0.1", port), timeout=10) as connection:
+    with socket.create_connection(("127.0.0.1", port), timeout=DEADLINE_S) as connection:
         connection.sendall(PREFACE + frame(4, 0, 0, b"") + frame(1, 4, 1, block) + frame(0, 1, 1, bytes(5)))
         told = b""
         while _UNIMPLEMENTED not in told:
@@ -60,7 +61,7 @@ def test_headers_that_are_wrong_leave_nothing_in_the_log(tmp_path: Path) -> None
             good.replace(b"trailers", b"tr\xffilers"),
             good[:-1] + b"\xff",
         ):
-            with socket.create_connection(("127.0.0.1", daemon.port), timeout=10) as connection:
+            with socket.create_connection(("127.0.0.1", daemon.port), timeout=DEADLINE_S) as connection:
                 connection.sendall(PREFACE + frame(4, 0, 0, b"") + frame(1, 4, 1, wrong) + frame(0, 1, 1, bytes(5)))
                 victim.works()
         assert len(victim.log_text().splitlines()) == 1, victim.log_text()
@@ -104,6 +105,6 @@ def test_the_process_ends_with_an_error_when_grpc_stops_serving(tmp_path: Path) 
         assert child.stdout is not None
         port = int(child.stdout.readline().rpartition(":")[2])
         call(port, b"/\xff")
-        _, told = child.communicate(timeout=30)
+        _, told = child.communicate(timeout=DEADLINE_S)
     assert child.returncode == 1
     assert "brokerd start: gRPC ended its server" in told

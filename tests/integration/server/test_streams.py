@@ -237,7 +237,7 @@ def test_a_client_that_goes_while_it_waits_leaves_nothing_behind(
         stream.cancel()
         wait_until(lambda: len(broker.replicas.produce_purgatory) == 0)
     wait_until(lambda: client.latest(tp) == 1)
-    assert broker.in_flight.used_bytes == 0
+    wait_until(lambda: broker.in_flight.used_bytes == 0)
     assert broker.replicas.produce_purgatory.watched_key_count == 0
 
 

@@ -12,8 +12,7 @@ from brokerd.log.flusher import Flusher
 from brokerd.log.partition_log import PartitionLog
 from tests.support.build import append, first_log, open_manager
 from tests.support.files import MemoryFiles
-
-DEADLINE_S = 20
+from tests.support.wait import DEADLINE_S
 
 
 class SlowDisk:

@@ -9,8 +9,7 @@ from brokerd.purgatory.delayed import Completion, DelayedOperation
 from brokerd.purgatory.driver import PurgatoryDriver
 from brokerd.purgatory.purgatory import Purgatory
 from brokerd.purgatory.timing_wheel import TimingWheel
-
-DEADLINE_S = 10.0
+from tests.support.wait import DEADLINE_S
 
 
 class Alarm(DelayedOperation):
