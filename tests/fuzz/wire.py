@@ -13,7 +13,7 @@ from tests.fuzz.report import FuzzError, Report, file_count, resident_bytes, thr
 from tests.fuzz.requests import Requests, unary_bytes
 from tests.support.daemon import DaemonProcess
 from tests.support.victim import SETTINGS, Victim, files_outside, outcome, status_of
-from tests.support.wait import wait_until
+from tests.support.wait import DEADLINE_S, wait_until
 
 GROWTH_MAX_BYTES = 150 << 20
 LOG_BYTES_MAX = 5_000_000
@@ -118,7 +118,9 @@ class Attack:
                 rng = rng_of(self._seed, kind, number)
                 name, message = unary_bytes(self._requests, "unary.fields", rng, number)
                 what, data = port_bytes(rng, UNARY[name].path, message, self._hello)
-                connection = stack.enter_context(socket.create_connection(("127.0.0.1", self.victim.daemon.port), timeout=5))
+                connection = stack.enter_context(
+                    socket.create_connection(("127.0.0.1", self.victim.daemon.port), timeout=DEADLINE_S)
+                )
                 with contextlib.suppress(OSError):
                     connection.sendall(data)
                 connections.append(connection)

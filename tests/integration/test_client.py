@@ -22,6 +22,7 @@ from brokerd.errors import OffsetOutOfRangeError, UnknownTopicIdError, UnknownTo
 from brokerd.ids import NO_PRODUCER, TopicIdPartition, TopicPartition
 from tests.support.daemon import DaemonProcess, RunningDaemon, running_daemon
 from tests.support.records import key_values
+from tests.support.wait import DEADLINE_S
 
 FIRST_MS = 1_700_000_000_000
 
@@ -47,7 +48,7 @@ def write(address: str, topic: str, first: int, count: int, compression: str = "
     """Records whose value is their number as text, one ms apart."""
     values = [b"%d" % number for number in range(first, first + count)]
     with Producer(bootstrap_servers=address, batch_size=10_000, compression_type=compression) as producer:
-        producer.send_batch(topic, key_values(values, timestamp_ms=FIRST_MS + first)).result(60)
+        producer.send_batch(topic, key_values(values, timestamp_ms=FIRST_MS + first)).result(DEADLINE_S)
 
 
 def read(client: BlockingClient, config: ConsumerConfig, ranges: list[FetchRange]) -> list[int]:

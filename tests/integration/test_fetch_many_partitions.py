@@ -21,7 +21,9 @@ from brokerd.datasource.offset_reader import OffsetReader
 from brokerd.datasource.options import parse_source_options
 from brokerd.ids import TopicIdPartition
 from tests.support.daemon import running_daemon
+from tests.support.raw_client import LONG_MS
 from tests.support.records import key_values
+from tests.support.wait import DEADLINE_S
 
 PARTITIONS = 8
 ROWS = 400
@@ -63,7 +65,7 @@ def test_more_partitions_than_a_request_may_name(tmp_path: Path) -> None:
             tps = [TopicIdPartition(topic_id, number) for number in range(partitions)]
             with Producer({"bootstrap.servers": running.address}) as producer:
                 for tp in tps:
-                    producer.send("t", value=b"%d" % tp.partition, partition=tp.partition).result(20)
+                    producer.send("t", value=b"%d" % tp.partition, partition=tp.partition).result(DEADLINE_S)
             ends = client.list_offsets(dict.fromkeys(tps, OffsetSpec.LATEST))
             assert [ends[tp].offset for tp in tps] == [1] * partitions  # type: ignore[union-attr]
             with PartitionFetcher(client, [FetchRange(tp, 0, 1) for tp in tps], config) as fetcher:
@@ -75,7 +77,7 @@ def test_more_partitions_than_a_request_may_name(tmp_path: Path) -> None:
             ):
                 producer.send("t", value=b"late", partition=partitions - 1)
                 producer.flush()
-                fetched = follower.next_batch(timeout_ms=20_000)
+                fetched = follower.next_batch(timeout_ms=LONG_MS)
                 assert fetched is not None
                 assert fetched.tp == tps[-1]
 
@@ -92,7 +94,7 @@ def test_source_waits_for_records_of_more_partitions_than_a_request_may_name(tmp
             reader.wait_for_records(snapshot, timeout_ms=200)
             assert clock.monotonic_ms() - started_ms >= 200
             with ThreadPoolExecutor(1) as waiter:
-                waiting = waiter.submit(reader.wait_for_records, snapshot, timeout_ms=60_000)
+                waiting = waiter.submit(reader.wait_for_records, snapshot, timeout_ms=LONG_MS)
                 producer.send("t", value=b"late", partition=24)
                 producer.flush()
-                waiting.result(20)
+                waiting.result(DEADLINE_S)

@@ -75,7 +75,7 @@ def victim(daemon: Victim, home: Path) -> Iterator[Victim]:
 
 
 def open_socket(victim: Victim) -> socket.socket:
-    return socket.create_connection(("127.0.0.1", victim.daemon.port), timeout=5)
+    return socket.create_connection(("127.0.0.1", victim.daemon.port), timeout=CALL_TIMEOUT_S)
 
 
 def drain(connection: socket.socket) -> None:

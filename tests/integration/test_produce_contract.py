@@ -32,6 +32,7 @@ from brokerd.producer.transport import (
 )
 from tests.support.broker_double import BrokerDouble
 from tests.support.daemon import running_daemon
+from tests.support.wait import DEADLINE_S
 
 TransportFactory: TypeAlias = Callable[[], ProduceTransport]
 
@@ -96,7 +97,7 @@ def in_session(factory: TransportFactory, work: Callable[[Session, ProducerIdAnd
         finally:
             await transport.close()
 
-    asyncio.run(asyncio.wait_for(run(), 60))
+    asyncio.run(asyncio.wait_for(run(), DEADLINE_S))
 
 
 def outcome(result: PartitionResult) -> tuple[object, ...]:

@@ -21,10 +21,11 @@ from tests.support.daemon import DaemonProcess
 from tests.support.proxy import Proxy
 from tests.support.records import key_values
 from tests.support.scale import TEST_SCALE
+from tests.support.wait import DEADLINE_S
 
 CUTS = 100 * min(10, TEST_SCALE)
 PARTITIONS = 3
-FAST = {"linger.ms": 0, "batch.size": 2_000, "reconnect.backoff.ms": 1, "retry.backoff.ms": 1, "request.timeout.ms": 5_000}
+FAST = {"linger.ms": 0, "batch.size": 2_000, "reconnect.backoff.ms": 1, "retry.backoff.ms": 1, "request.timeout.ms": 30_000}
 
 
 @pytest.fixture
@@ -80,8 +81,8 @@ def test_connections_cut_at_any_byte_lose_and_repeat_nothing(daemon: DaemonProce
                     future = producer.send_batch("t", key_values(values), partitions=np.full(count, partition, np.int32))
                     futures.append((partition, len(sent[partition]) - count, count, future))
                 if rng.random() < 0.5:
-                    producer.flush(60)
-        producer.flush(60)
+                    producer.flush(DEADLINE_S)
+        producer.flush(DEADLINE_S)
         assert producer.first_error is None
         delivered = {tp.partition: total.record_count for tp, total in producer.delivered().items()}
     assert delivered == {partition: len(values) for partition, values in sent.items() if values}
@@ -107,6 +108,6 @@ def test_a_broker_killed_under_load_is_ridden_over(daemon: DaemonProcess, proxy:
             if number in (700, 1_900):
                 daemon.kill()
                 daemon.restart()
-        producer.flush(60)
+        producer.flush(DEADLINE_S)
         assert producer.first_error is None
     assert read_all(daemon.address, topic_id, dict.fromkeys(range(PARTITIONS), 1000)) == sent

@@ -17,6 +17,7 @@ from brokerd.errors import MessageTooLargeError
 from brokerd.ids import TopicIdPartition
 from tests.support.daemon import DaemonProcess, running_daemon
 from tests.support.records import key_values
+from tests.support.wait import DEADLINE_S
 
 
 def read_all(address: str, topic_id: bytes, ends: dict[int, int]) -> dict[int, list[bytes]]:
@@ -42,7 +43,7 @@ def test_batches_larger_than_the_topic_takes_are_split(tmp_path: Path, in_flight
                 producer.send_batch("t", key_values(values[at : at + 2_000]))
             refused = producer.send("t", b"x" * 60_000)
             last = producer.send("t", b"last")
-            producer.flush(60)
+            producer.flush(DEADLINE_S)
             with pytest.raises(MessageTooLargeError, match=r"one record of t-0 .*a record batch of 60\d+ bytes .*\(50000\)"):
                 refused.result(0)
             assert last.result(0).offset == len(values)
@@ -60,7 +61,7 @@ def test_a_request_names_no_more_partitions_than_the_broker_takes(tmp_path: Path
             for number in range(rounds):
                 if number == rounds // 2:
                     # The same address, another process, that takes less.
-                    producer.flush(60)
+                    producer.flush(DEADLINE_S)
                     daemon.kill()
                     daemon.settings["max.partitions.per.request"] = 3
                     daemon.restart()
@@ -68,7 +69,7 @@ def test_a_request_names_no_more_partitions_than_the_broker_takes(tmp_path: Path
                     value = b"%d-%d" % (partition, number)
                     producer.send("t", value, partition=partition)
                     sent[partition].append(value)
-            producer.flush(60)
+            producer.flush(DEADLINE_S)
             assert producer.first_error is None
         assert read_all(daemon.address, topic_id, dict.fromkeys(range(partitions), rounds)) == sent
 
@@ -86,15 +87,13 @@ def test_a_request_is_no_larger_than_the_broker_takes(tmp_path: Path) -> None:
                 {
                     "bootstrap.servers": running.address,
                     "batch.size": batch_size,
-                    "delivery.timeout.ms": 20_000,
-                    "request.timeout.ms": 10_000,
                 }
             ) as producer:
                 for values in zip(*sent.values(), strict=True):
                     for partition, value in enumerate(values):
                         producer.send("t", value, partition=partition)
                 refused = producer.send("t", rng.randbytes(3 * mib))
-                producer.flush(60)
+                producer.flush(DEADLINE_S)
                 with pytest.raises(MessageTooLargeError, match=r"one record of t.*socket\.request\.max\.bytes.*max\.request\.size"):
                     refused.result(0)
                 assert producer.first_error is refused.exception(0)

@@ -28,16 +28,16 @@ from brokerd.server.security.setup import Security, load_security
 from brokerd.wire.v1 import metadata_pb2
 from tests.integration.security.conftest import with_token
 from tests.support.certificates import Authority, Issued
+from tests.support.clock import HastyClock
 from tests.support.daemon import DaemonProcess, RunningDaemon, running_daemon
 from tests.support.files import MemoryFiles
 from tests.support.identities import AUTH_FILE, TOKENS
 from tests.support.raw_client import RawClient, values_batch
-from tests.support.wait import wait_until
+from tests.support.wait import DEADLINE_S, wait_until
 
 LATE_TOKEN = "late-Zx8cVb2nMq7wEr4tYu1iOp0aSd6fGh3j"  # nobody's, until it is in the file
 LATE = f'\n[principals.late]\ntokens = ["{hash_token(LATE_TOKEN)}"]\nwrite = ["events-*"]\n'
 DENIED = int(ErrorCode.TOPIC_AUTHORIZATION_FAILED)
-PATIENCE_MS = 1_500
 
 
 def status(client: RawClient) -> grpc.StatusCode:
@@ -108,8 +108,9 @@ def trusts(running: RunningDaemon, ca_file: str, client: Issued | None = None) -
     given = {"bootstrap.servers": running.address, "security.protocol": "SSL", "ssl.ca.file": ca_file}
     if client is not None:
         given |= {"ssl.certificate.file": client.certificate_file, "ssl.key.file": client.key_file}
-    settings = from_mapping(ClientConfig, {**given, "default.api.timeout.ms": PATIENCE_MS})
-    with BlockingClient(settings) as blocking:
+    # A client's certificate is refused without a word: that is tried until the time is over.
+    settings = from_mapping(ClientConfig, {**given, "retry.backoff.ms": 1, "retry.backoff.max.ms": 2})
+    with BlockingClient(settings, HastyClock()) as blocking:
         try:
             blocking.server_info()
         except AuthenticationError:
@@ -189,7 +190,7 @@ def test_of_two_at_once_the_later_one_counts(tmp_path: Path, monkeypatch: pytest
         is_first = not has_read.is_set()
         security = load_security(config)
         has_read.set()
-        assert not is_first or may_go_on.wait(30)
+        assert not is_first or may_go_on.wait(DEADLINE_S)
         return security
 
     with (
@@ -198,14 +199,14 @@ def test_of_two_at_once_the_later_one_counts(tmp_path: Path, monkeypatch: pytest
     ):
         monkeypatch.setattr(daemon, "load_security", load_slowly)
         first = asyncio.run_coroutine_threadsafe(running.daemon.reload(), running.loop)
-        assert has_read.wait(30)
+        assert has_read.wait(DEADLINE_S)
         auth_file.write_text(AUTH_FILE + LATE)
         second = asyncio.run_coroutine_threadsafe(running.daemon.reload(), running.loop)
         with contextlib.suppress(TimeoutError):
             second.result(0.5)  # time to overtake, if it may
         may_go_on.set()
-        first.result(30)
-        second.result(30)
+        first.result(DEADLINE_S)
+        second.result(DEADLINE_S)
         assert status(late) is grpc.StatusCode.OK
 
 

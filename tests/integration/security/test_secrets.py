@@ -22,6 +22,7 @@ from tests.support.certificates import Authority
 from tests.support.daemon import DaemonProcess, running_daemon
 from tests.support.files import MemoryFiles
 from tests.support.identities import AUTH_FILE, TOKENS, UNKNOWN_TOKEN
+from tests.support.wait import DEADLINE_S
 
 CANARIES = (*TOKENS.values(), UNKNOWN_TOKEN)
 
@@ -59,7 +60,7 @@ def test_what_a_process_says_holds_no_secret(tmp_path: Path, auth_file: str, cap
     for log_format in ("text", "json"):
         settings = {"auth.file": auth_file, "log.level": "debug", "log.format": log_format, "metrics.port": 0}
         with DaemonProcess(tmp_path / log_format, settings=settings) as daemon:
-            given = {"bootstrap.servers": daemon.address, "default.api.timeout.ms": 2_000}
+            given = {"bootstrap.servers": daemon.address, "default.api.timeout.ms": 60_000}
             for token in CANARIES:
                 client = BlockingClient(from_mapping(ClientConfig, {**given, "auth.token": token}))
                 try:
@@ -85,9 +86,9 @@ def test_a_producer_that_is_refused_says_why_without_its_token(
 ) -> None:
     caplog.set_level(logging.DEBUG)
     with running_daemon(tmp_path / "data", files=MemoryFiles(), auth_file=auth_file) as running:
-        producer = Producer({"bootstrap.servers": running.address, "auth.token": UNKNOWN_TOKEN, "max.block.ms": 5_000})
+        producer = Producer({"bootstrap.servers": running.address, "auth.token": UNKNOWN_TOKEN, "max.block.ms": 60_000})
         with pytest.raises(BrokerdError, match="the token is not known") as caught:
-            producer.send("events-1", value=b"v").result(20)
+            producer.send("events-1", value=b"v").result(DEADLINE_S)
         check_silent(*traceback.format_exception(caught.value), repr(producer), caplog.text)
         producer.close()
 

@@ -13,16 +13,16 @@ import pytest
 from brokerd import Producer
 from brokerd.client.blocking import BlockingClient
 from brokerd.client.topics import NewTopic
+from brokerd.clock import Clock
 from brokerd.config.client import ClientConfig
 from brokerd.config.settings import from_mapping
 from brokerd.errors import AuthenticationError, BrokerdError, BrokerUnreachableError, ConfigError
 from tests.support.certificates import Authority, Issued, self_signed
+from tests.support.clock import HastyClock
 from tests.support.daemon import RunningDaemon, running_daemon
 from tests.support.files import MemoryFiles
 from tests.support.identities import AUTH_FILE, TOKENS, UNKNOWN_TOKEN
-
-# Long enough for a loaded machine to shake hands, short enough to wait for a refusal that may be a passing failure.
-PATIENCE_MS = 1_500
+from tests.support.wait import DEADLINE_S
 
 
 class Papers:
@@ -78,27 +78,31 @@ def mutual(tmp_path_factory: pytest.TempPathFactory, papers: Papers) -> Iterator
 def client_settings(address: str, papers: Papers, **settings: Any) -> dict[str, object]:
     given: dict[str, object] = {
         "bootstrap.servers": address,
-        "default.api.timeout.ms": PATIENCE_MS,
         "security.protocol": "SSL",
         "ssl.ca.file": papers.authority.ca_file,
     }
     return given | {name.replace("_", "."): value for name, value in settings.items()}
 
 
-def topics_seen(given: dict[str, object]) -> set[str]:
+def topics_seen(given: dict[str, object], clock: Clock | None = None) -> set[str]:
     """Topics that a client with these settings sees."""
-    client = BlockingClient(from_mapping(ClientConfig, {name: value for name, value in given.items() if value is not None}))
+    client = BlockingClient(from_mapping(ClientConfig, given), clock)
     try:
         return set(client.metadata(None).topics)
     finally:
         client.close()
 
 
-def refusal(given: dict[str, object]) -> BrokerdError:
+def refusal(given: dict[str, object], clock: Clock | None = None) -> BrokerdError:
     """What a client with these settings is told."""
     with pytest.raises(BrokerdError) as caught:
-        topics_seen(given)
+        topics_seen(given, clock)
     return caught.value
+
+
+def refusal_in_the_end(given: dict[str, object]) -> BrokerdError:
+    """The same, where it could be a passing failure: then it is tried until the time is over."""
+    return refusal({**given, "retry.backoff.ms": 1, "retry.backoff.max.ms": 2}, HastyClock())
 
 
 def test_a_record_goes_in_over_tls_and_a_token(tls: RunningDaemon, papers: Papers) -> None:
@@ -108,7 +112,7 @@ def test_a_record_goes_in_over_tls_and_a_token(tls: RunningDaemon, papers: Paper
     client.close()
     producer_settings = {**client_settings(tls.address, papers), "auth.token": TOKENS["writer"]}
     with Producer(producer_settings) as producer:
-        assert producer.send("events-1", value=b"v").result(20).offset == 0
+        assert producer.send("events-1", value=b"v").result(DEADLINE_S).offset == 0
     assert topics_seen({**boss, "auth.token": TOKENS["reader"]}) == {"events-1"}
     assert topics_seen({**boss, "auth.token": TOKENS["outsider"]}) == set()
 
@@ -162,7 +166,7 @@ def test_a_broker_that_can_not_be_trusted_is_refused_at_once(tmp_path: Path, pap
 
 def test_a_plaintext_client_gets_nothing_from_a_tls_port_and_no_token_is_sent(tls: RunningDaemon, papers: Papers) -> None:
     given = client_settings(tls.address, papers, auth_token=TOKENS["boss"])
-    error = refusal({**given, "security.protocol": "PLAINTEXT", "ssl.ca.file": ""})
+    error = refusal_in_the_end({**given, "security.protocol": "PLAINTEXT", "ssl.ca.file": ""})
     assert isinstance(error, BrokerUnreachableError)
     assert "if the broker speaks TLS, set security.protocol=SSL" in error.message
 
@@ -188,7 +192,7 @@ def test_a_client_without_a_good_certificate_is_refused(mutual: RunningDaemon, p
             else papers.authority.issue("expired-client", "reader.example", is_expired=True)
         )
         given |= {"ssl.certificate.file": issued.certificate_file, "ssl.key.file": issued.key_file}
-    error = refusal(given)
+    error = refusal_in_the_end(given)
     assert isinstance(error, BrokerUnreachableError)
     expected = (
         "if the broker asks for a client certificate" if kind == "missing" else "the broker's ssl.client.ca.file must have signed"
@@ -206,7 +210,7 @@ def hello(address: str, version: ssl.TLSVersion) -> str | None:
     context.minimum_version = ssl.TLSVersion.MINIMUM_SUPPORTED
     context.maximum_version = version
     host, _, port = address.rpartition(":")
-    with socket.create_connection((host, int(port)), timeout=20) as connection, context.wrap_socket(connection) as wrapped:
+    with socket.create_connection((host, int(port)), timeout=DEADLINE_S) as connection, context.wrap_socket(connection) as wrapped:
         return wrapped.version()
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -10,6 +11,7 @@ import pytest
 
 from brokerd.cli import COMMANDS, main
 from brokerd.cli.parser import did_you_mean
+from tests.support.wait import DEADLINE_S
 
 CREATE = "brokerd topics create"
 LIST = "brokerd topics list"
@@ -79,7 +81,7 @@ def test_help_imports_neither_grpc_nor_arrow() -> None:
         "    except SystemExit: pass\n"
         "print([name for name in ('grpc', 'pyarrow', 'numpy', 'google.protobuf') if name in sys.modules])"
     )
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=True)
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=DEADLINE_S, check=True)
     assert done.stdout.splitlines()[-1] == "[]"
 
 
@@ -108,11 +110,11 @@ def test_settings_of_reader_and_writer_come_from_a_file_too(
     file = tmp_path / "client.properties"
     file.write_text(f"default.api.timeout.ms=100\nretry.backoff.ms=10\nrequest.timeout.ms=1000\n{own}\n")
     assert main([command, "t", "-b", "127.0.0.1:1", "--command-config", str(file)]) == 1
-    assert capsys.readouterr().err.startswith("brokerd: no broker answered at 127.0.0.1:1 in 0.")
+    assert re.match(r"brokerd: no broker answered at 127\.0\.0\.1:1 in \d+\.\d s", capsys.readouterr().err)
 
 
 def test_unreachable_broker_is_one_sentence_with_address_and_time(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["topics", "list", "-b", "127.0.0.1:1", "-X", "default.api.timeout.ms=100", "-X", "retry.backoff.ms=10"]) == 1
     error = capsys.readouterr().err
-    assert error.startswith("brokerd: no broker answered at 127.0.0.1:1 in 0.")
+    assert re.match(r"brokerd: no broker answered at 127\.0\.0\.1:1 in \d+\.\d s", error)
     assert error.count("\n") == 1

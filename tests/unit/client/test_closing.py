@@ -16,6 +16,7 @@ from brokerd.client.positions import FetchRange
 from brokerd.client.producer import Producer
 from brokerd.config.client import ConsumerConfig
 from tests.support.fake_broker import FakeBroker, fake_broker
+from tests.support.wait import DEADLINE_S
 
 ROUNDS = 25
 
@@ -54,7 +55,7 @@ def test_producers_that_close_disturb_no_other_loop(broker: FakeBroker, caplog: 
     with BlockingClient(ConsumerConfig(bootstrap_servers=servers)) as living:
         for _ in range(ROUNDS):
             with Producer({"bootstrap.servers": servers}) as producer:
-                producer.send("t", value=b"x").result(20)
+                producer.send("t", value=b"x").result(DEADLINE_S)
             assert living.metadata().cluster_id == "fake"
     assert noise(caplog) == []
 
@@ -80,6 +81,6 @@ def test_close_cleans_up_after_what_runs_was_cancelled() -> None:
     loop_thread.at_close(fail)
     loop_thread.at_close(clean_up)
     loop_thread.submit(run())
-    assert started.wait(10)
+    assert started.wait(DEADLINE_S)
     loop_thread.close()
     assert order == ["cancelled", "cleaned up"]

@@ -12,6 +12,7 @@ import pytest
 
 from brokerd.client.loop_thread import LoopThread
 from brokerd.errors import ClientError
+from tests.support.wait import DEADLINE_S
 
 
 async def answer() -> int:
@@ -44,7 +45,7 @@ def test_close_cancels_what_runs_and_may_be_repeated() -> None:
             raise
 
     loop_thread.submit(forever())
-    assert started.wait(10)
+    assert started.wait(DEADLINE_S)
     loop_thread.close()
     loop_thread.close()
     assert ended == ["cancelled"]
@@ -73,5 +74,7 @@ def test_forgotten_clients_do_not_keep_the_interpreter_alive() -> None:
         "    try: client.metadata()\n"
         "    except BrokerUnreachableError: print('unreachable')\n"
     )
-    done = subprocess.run([sys.executable, "-W", "error", "-c", program], capture_output=True, text=True, timeout=30, check=False)
+    done = subprocess.run(
+        [sys.executable, "-W", "error", "-c", program], capture_output=True, text=True, timeout=DEADLINE_S, check=False
+    )
     assert (done.returncode, done.stdout, done.stderr) == (0, "unreachable\n", "")

@@ -22,6 +22,7 @@ from brokerd.producer.transport import BATCH_OVERHEAD_BYTES, BatchToProduce, Hel
 from brokerd.wire.v1 import produce_pb2
 from tests.support.fake_broker import FakeBroker, Partition, fake_broker
 from tests.support.records import key_values, new_batch
+from tests.support.wait import DEADLINE_S
 
 HELLO = Hello(b"i" * 16, 3, "test")
 
@@ -171,8 +172,8 @@ def test_broker_that_is_gone_ends_send_and_receive(loop_thread: LoopThread) -> N
             await transport.close()
 
         running = loop_thread.submit(main())
-        stop.result(10)
-    running.result(10)
+        stop.result(DEADLINE_S)
+    running.result(DEADLINE_S)
 
 
 def test_request_bytes_are_those_of_generated_code(broker: FakeBroker) -> None:

@@ -34,7 +34,7 @@ def fill(partition: Partition, counts: Sequence[int], *, value_bytes: int = 0, i
 
 def options_for(broker: FakeBroker, *, is_streaming: bool, **options: Any) -> SourceOptions:
     """Source options; retries and waits are short."""
-    short = {"retry.backoff.ms": "1", "retry.backoff.max.ms": "2", "fetch.max.wait.ms": "10", "default.api.timeout.ms": "5000"}
+    short = {"retry.backoff.ms": "1", "retry.backoff.max.ms": "2", "fetch.max.wait.ms": "10", "default.api.timeout.ms": "60000"}
     given = {name: str(value) for name, value in options.items()}
     if not {"subscribe", "subscribePattern", "assign"} & set(given):
         given["subscribe"] = "events"

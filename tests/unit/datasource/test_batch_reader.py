@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+import socket
 from collections.abc import Iterator
 from typing import Any
 
@@ -109,6 +110,8 @@ def test_topic_deleted_between_two_calls_is_asked_again(broker: FakeBroker) -> N
 
 
 def test_unreachable_broker_says_address_and_time(broker: FakeBroker) -> None:
-    port = broker.port + 1 if broker.port < 65_535 else broker.port - 1
-    with pytest.raises(BrokerUnreachableError, match=rf"127\.0\.0\.1:{port}"):
-        planned(broker, **{"bootstrap.servers": f"127.0.0.1:{port}", "default.api.timeout.ms": 50})
+    with socket.socket() as silent:
+        silent.bind(("127.0.0.1", 0))  # nobody else's, and nobody listens
+        port = silent.getsockname()[1]
+        with pytest.raises(BrokerUnreachableError, match=rf"127\.0\.0\.1:{port}"):
+            planned(broker, **{"bootstrap.servers": f"127.0.0.1:{port}", "default.api.timeout.ms": 50})

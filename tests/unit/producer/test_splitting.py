@@ -16,6 +16,7 @@ from brokerd.producer.producer_batch import Piece, ProducerBatch
 from brokerd.producer.splitting import split_rows
 from brokerd.producer.transport import RequestLimits
 from tests.support.broker_double import NO_LIMITS, BrokerDouble, Fault
+from tests.support.wait import DEADLINE_S
 
 LIMIT = 3_000
 SMALL = {"linger.ms": 1_000, "retry.backoff.ms": 1, "retry.backoff.max.ms": 2, "reconnect.backoff.ms": 1}
@@ -47,7 +48,7 @@ def test_a_batch_larger_than_the_broker_takes_is_split_in_order(broker: BrokerDo
     with producer_of(broker, **settings) as producer:
         futures = [producer.send_batch("t", rows(at, at + 50)) for at in range(0, 1_000, 50)]
         single = producer.send("t", b"001000")
-        producer.flush(30)
+        producer.flush(DEADLINE_S)
         assert numbers(broker) == list(range(1_001))
         for first, future in zip(range(0, 1_000, 50), futures, strict=True):
             at = first
@@ -63,7 +64,7 @@ def test_a_batch_larger_than_the_broker_takes_is_split_in_order(broker: BrokerDo
         # What was learned: later batches are made to fit.
         asked = len(broker.requests)
         producer.send_batch("t", rows(1_001, 1_021))
-        producer.flush(30)
+        producer.flush(DEADLINE_S)
         assert producer.metrics()["batch-split-total"] == metrics["batch-split-total"]
         assert len(broker.requests) > asked
 
@@ -72,7 +73,7 @@ def test_a_single_record_too_large_fails_alone_and_its_error_says_how_large(brok
     values = [b"%06d" % i + b"." * (4_000 if i == 7 else 60) for i in range(60)]
     with producer_of(broker) as producer:
         futures = [producer.send("t", value) for value in values]
-        producer.flush(30)
+        producer.flush(DEADLINE_S)
         errors = [future.exception(0) for future in futures]
         assert [i for i, error in enumerate(errors) if error is not None] == [7]
         (error,) = (error for error in errors if error is not None)
@@ -86,7 +87,7 @@ def test_a_single_record_too_large_fails_alone_and_its_error_says_how_large(brok
         for i, future in enumerate(futures):
             if i != 7:
                 assert future.result(0).offset == i - (i > 7)
-        assert producer.send("t", b"000061").result(10).offset == 59
+        assert producer.send("t", b"000061").result(DEADLINE_S).offset == 59
 
 
 def test_each_callback_is_called_once_when_its_own_part_has_ended(broker: BrokerDouble) -> None:
@@ -98,7 +99,7 @@ def test_each_callback_is_called_once_when_its_own_part_has_ended(broker: Broker
             future.add_done_callback(lambda done, i=i: seen.append((i, done.exception(0))))  # type: ignore[misc]
         whole = producer.send_batch("t", rows(60, 160))
         whole.add_done_callback(lambda done: seen.append((60, done.exception(0))))
-        producer.flush(30)
+        producer.flush(DEADLINE_S)
         assert sorted(i for i, _ in seen) == list(range(61))
         assert [i for i, error in seen if error is not None] == [30]
         assert whole.result(0).record_counts == {0: 100}
@@ -112,7 +113,7 @@ def test_what_awaits_a_split_batch_wakes(broker: BrokerDouble) -> None:
             await whole
             return (await single).offset
 
-        assert asyncio.run(asyncio.wait_for(send(), 30)) == 100
+        assert asyncio.run(asyncio.wait_for(send(), DEADLINE_S)) == 100
 
 
 def test_a_batch_whose_earlier_attempt_was_written_is_split_and_not_written_twice(broker: BrokerDouble) -> None:
@@ -130,7 +131,7 @@ def test_a_batch_whose_earlier_attempt_was_written_is_split_and_not_written_twic
     with producer_of(broker) as producer:
         producer.send_batch("t", rows(0, 100))
         producer.send_batch("t", rows(100, 200))
-        producer.flush(30)
+        producer.flush(DEADLINE_S)
         assert producer.first_error is None
         assert numbers(broker) == list(range(200))
         assert producer.metrics()["batch-split-total"] > 0
@@ -139,7 +140,7 @@ def test_a_batch_whose_earlier_attempt_was_written_is_split_and_not_written_twic
 def test_without_idempotence_a_batch_is_split_in_order_too(broker: BrokerDouble) -> None:
     with producer_of(broker, enable_idempotence=False) as producer:
         producer.send_batch("t", rows(0, 300))
-        producer.flush(30)
+        producer.flush(DEADLINE_S)
     assert numbers(broker) == list(range(300))
 
 
@@ -179,7 +180,7 @@ def test_a_batch_that_fits_into_no_request_is_split_in_order(in_flight: int) -> 
     with producer_of(broker, **settings) as producer:
         for at in range(0, 1_000, 50):
             producer.send_batch("t", rows(at, at + 50))
-        producer.flush(30)
+        producer.flush(DEADLINE_S)
         assert numbers(broker) == list(range(1_000))
         assert producer.first_error is None
         assert producer.metrics()["batch-split-total"] > 0
@@ -190,7 +191,7 @@ def test_one_record_that_fits_into_no_request_fails_alone() -> None:
     broker.create_topic("t", 1)
     with producer_of(broker, compression_type="none") as producer:
         futures = [producer.send("t", value) for value in (b"000000", b"x" * LIMIT, b"000001")]
-        producer.flush(30)
+        producer.flush(DEADLINE_S)
         with pytest.raises(
             MessageTooLargeError, match=r"one record of t-0 .*socket\.request\.max\.bytes .*max\.request\.size"
         ) as raised:
@@ -209,7 +210,7 @@ def test_batches_that_grow_when_encoded_are_divided_among_requests(acks: str) ->
         for number in range(rounds):
             for partition in range(partitions):
                 producer.send("t", b"%d" % number, partition=partition)
-            producer.flush(30)
+            producer.flush(DEADLINE_S)
         assert producer.first_error is None
         assert producer.metrics()["record-retry-total"] == producer.metrics()["batch-split-total"] == 0
         assert producer.metrics()["requests-in-flight"] == 0

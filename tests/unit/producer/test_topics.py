@@ -23,7 +23,7 @@ from brokerd.producer.topics import TopicRegistry
 from brokerd.producer.transport import NO_LEADER, TopicView
 from tests.support.broker_double import BrokerDouble
 from tests.support.clock import ManualClock
-from tests.support.wait import wait_until
+from tests.support.wait import DEADLINE_S, wait_until
 
 IDLE_MS = 10_000
 VIEW = TopicView(b"1" * 16, (0, 0))
@@ -82,12 +82,12 @@ def test_a_producer_goes_on_with_a_topic_it_had_forgotten() -> None:
     clock = ManualClock()
     settings = {"linger.ms": 0, "metadata.max.idle.ms": IDLE_MS}
     with Producer(settings, transport_factory=broker.transport, clock=clock) as producer:
-        assert producer.send("t", b"0").result(10).offset == 0
+        assert producer.send("t", b"0").result(DEADLINE_S).offset == 0
         clock.advance(IDLE_MS)
-        assert producer.send("t", b"1").result(10).offset == 1
+        assert producer.send("t", b"1").result(DEADLINE_S).offset == 1
         clock.advance(IDLE_MS)
         broker.create_topic("t", 1)
-        assert producer.send("t", b"2").result(10).offset == 0
+        assert producer.send("t", b"2").result(DEADLINE_S).offset == 0
     assert broker.values("t", 0) == [b"2"]
 
 
@@ -135,23 +135,23 @@ def test_who_comes_after_an_answer_waits_for_the_next(topics: TopicRegistry) -> 
 def test_all_who_wait_for_a_topic_hear_why_it_is_refused() -> None:
     broker = BrokerDouble(metadata_errors=deque([BrokerUnreachableError("nobody there")] * 100_000))
     broker.topic_errors["t"] = REFUSED
-    settings = {"retry.backoff.ms": 1, "retry.backoff.max.ms": 2, "max.block.ms": 10_000}
+    settings = {"retry.backoff.ms": 1, "retry.backoff.max.ms": 2, "max.block.ms": 60_000}
     with Producer(settings, transport_factory=broker.transport) as producer, ThreadPoolExecutor(3) as pool:
         calls = [pool.submit(producer.send, "t", b"v") for _ in range(3)]
         wait_until(lambda: len(producer._core.topics._waiters.get("t", ())) == len(calls))
         broker.metadata_errors = deque()
         for call in calls:
-            assert isinstance(call.exception(5), TopicAuthorizationFailedError)
+            assert isinstance(call.exception(DEADLINE_S), TopicAuthorizationFailedError)
 
 
 def test_a_topic_that_is_created_while_it_is_waited_for_is_found() -> None:
     broker = BrokerDouble()
-    settings = {"linger.ms": 0, "retry.backoff.ms": 1, "retry.backoff.max.ms": 2, "max.block.ms": 10_000}
+    settings = {"linger.ms": 0, "retry.backoff.ms": 1, "retry.backoff.max.ms": 2, "max.block.ms": 60_000}
     with Producer(settings, transport_factory=broker.transport) as producer, ThreadPoolExecutor(1) as pool:
         call = pool.submit(producer.send, "later", b"v")
         wait_until(lambda: isinstance(producer._core.last_trouble, UnknownTopicOrPartitionError))
         broker.create_topic("later", 1)
-        assert call.result(5).result(5).offset == 0
+        assert call.result(DEADLINE_S).result(DEADLINE_S).offset == 0
 
 
 def test_topics_are_not_forgotten_sooner_than_in_kafka() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 
 from brokerd.server.answer_budget import PATIENCE_MS, AnswerBudget
+from tests.support.wait import DEADLINE_S
 from tests.unit.server.test_limits import turns
 
 TIMEOUT_MS = 60_000
@@ -70,7 +71,7 @@ def test_while_others_wait_the_oldest_give_way_as_many_as_needed() -> None:
         assert budget.overdue(now_ms=PATIENCE_MS + 1) == ["0", "1"]
         assert budget.overdue(now_ms=PATIENCE_MS + 10) == ["0", "1", "2", "3", "4"], "one half is free then"
         budget.add(-500)
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(DEADLINE_S):
             await waiter
 
     asyncio.run(scenario())

@@ -6,6 +6,7 @@ import asyncio
 
 from brokerd.server.answers import AnswerQueue
 from brokerd.server.limits import ByteBudget
+from tests.support.wait import DEADLINE_S
 
 
 async def turns(count: int = 5) -> None:
@@ -65,7 +66,7 @@ def test_a_waiter_that_is_cancelled_is_gone_and_one_whose_turn_had_come_passes_i
         assert budget.waiter_count == 2
         budget.add(-50)  # wakes the first ...
         first.cancel()  # ... which is cancelled before it runs
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(DEADLINE_S):
             await third
         assert budget.waiter_count == 0
 
@@ -92,14 +93,14 @@ def test_answers_are_started_in_order_and_the_next_few_when_those_are_out() -> N
 
         for number in range(100):
             queue.put(lambda number=number: asyncio.create_task(answer(number)))  # type: ignore[misc]
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(DEADLINE_S):
             await done.wait()
         assert started == list(range(100))
         assert most <= 16
         assert len(queue) == 0
         done.clear()
         queue.put(lambda: asyncio.create_task(answer(99)))
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(DEADLINE_S):
             await done.wait()
 
     asyncio.run(scenario())
@@ -120,7 +121,7 @@ def test_an_answer_that_is_stuck_holds_nobody_else_up() -> None:
         for _ in range(50):
             queue.put(lambda: asyncio.create_task(stuck()))
         queue.put(lambda: asyncio.create_task(last()))
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(DEADLINE_S):
             await done.wait()
         never.set()
 
