@@ -6,6 +6,7 @@ Closed when they were idle for a while (noticed at the next lease), and at exit.
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import os
 import threading
@@ -15,7 +16,6 @@ from dataclasses import dataclass, fields
 from brokerd.client.blocking import BlockingClient
 from brokerd.clock import Clock, SystemClock
 from brokerd.config.client import ClientConfig
-from brokerd.exiting import at_exit
 
 IDLE_MAX_MS = 60_000  # Spark itself ends an idle worker after a minute
 
@@ -79,7 +79,7 @@ class ClientCache:
 _cache = ClientCache(SystemClock())
 # A lock that another thread held during the fork would stay held in the child.
 os.register_at_fork(after_in_child=lambda: _cache.__init__(SystemClock()))  # type: ignore[misc]
-at_exit(lambda: _cache.close())
+atexit.register(lambda: _cache.close())
 
 
 def lease_client(config: ClientConfig) -> contextlib.AbstractContextManager[BlockingClient]:

@@ -99,7 +99,6 @@ class PartitionFetcher:
             return True
         if isinstance(answer, BaseException):
             self._is_over = True
-            end_daemon_thread()
             raise answer
         self._loop.call_soon_threadsafe(self._slots.release)
         self._pieces = answer[::-1]
