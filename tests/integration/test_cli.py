@@ -11,12 +11,14 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import pytest
 
 from brokerd.cli import main
 from tests.support.daemon import DaemonProcess, RunningDaemon, running_daemon
+from tests.support.wait import DEADLINE_S
 
 BROKERD = [sys.executable, "-m", "brokerd"]
 
@@ -245,19 +247,25 @@ def _attend_to_ctrl_c() -> None:
     signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
+@contextmanager
+def child(command: list[str], env: dict[str, str] | None = None) -> Iterator[subprocess.Popen[str]]:
+    """A process whose output is read; it is gone at the end of the block, and its pipes are closed, whatever fails there."""
+    pipe = subprocess.PIPE
+    with subprocess.Popen(command, stdout=pipe, stderr=pipe, text=True, env=env, preexec_fn=_attend_to_ctrl_c) as process:
+        try:
+            yield process
+        finally:
+            process.kill()
+
+
 def test_follower_prints_what_comes_rides_over_a_restart_and_ends_by_ctrl_c(
     terminal: Terminal, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with DaemonProcess(tmp_path / "data") as daemon:
+    with DaemonProcess(tmp_path / "data") as daemon, ExitStack() as stack:
         monkeypatch.setenv("BROKERD_BOOTSTRAP_SERVER", daemon.address)
         terminal.run("topics", "create", "t", "-p", "1")
-        follower = subprocess.Popen(
-            [*BROKERD, "consume", "t", "--from-beginning"],
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-            env={**os.environ, "PYTHONFAULTHANDLER": "1"},
-            preexec_fn=_attend_to_ctrl_c,
+        follower = stack.enter_context(
+            child([*BROKERD, "consume", "t", "--from-beginning"], env={**os.environ, "PYTHONFAULTHANDLER": "1"})
         )
         assert follower.stdout is not None
         for value in ("before", "after"):
@@ -268,7 +276,7 @@ def test_follower_prints_what_comes_rides_over_a_restart_and_ends_by_ctrl_c(
                 daemon.restart()
         follower.send_signal(signal.SIGINT)
         try:
-            out, err = follower.communicate(timeout=60)
+            out, err = follower.communicate(timeout=DEADLINE_S)
         except subprocess.TimeoutExpired:
             follower.send_signal(signal.SIGABRT)  # all its threads say where they stand
             pytest.fail(f"Ctrl-C did not end it:\n{follower.communicate()[1]}")
@@ -278,11 +286,10 @@ def test_follower_prints_what_comes_rides_over_a_restart_and_ends_by_ctrl_c(
 def test_reader_that_goes_away_is_no_trouble(daemon: RunningDaemon, terminal: Terminal) -> None:
     terminal.run("topics", "create", "pipe", "-p", "1")
     terminal.run("produce", "pipe", stdin=b"line\n" * 200_000)
-    consumer = subprocess.Popen([*BROKERD, "consume", "pipe", "-e"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-    assert consumer.stdout is not None
-    assert consumer.stderr is not None
-    assert consumer.stdout.readline() == "line\n"
-    consumer.stdout.close()
-    assert consumer.stderr.read() == ""
-    consumer.stderr.close()
-    assert consumer.wait(60) == 141
+    with child([*BROKERD, "consume", "pipe", "-e"]) as consumer:
+        assert consumer.stdout is not None
+        assert consumer.stderr is not None
+        assert consumer.stdout.readline() == "line\n"
+        consumer.stdout.close()
+        assert consumer.stderr.read() == ""
+        assert consumer.wait(DEADLINE_S) == 141

@@ -20,7 +20,7 @@ from brokerd.config.settings import from_mapping
 from brokerd.log.files import Files
 from brokerd.server.daemon import Daemon
 from brokerd.wire.event_loop import ignore_poller_noise
-from tests.support.wait import DEADLINE_S
+from tests.support.wait import DEADLINE_S, wait_until
 
 T = TypeVar("T")
 START_TIMEOUT_S = DEADLINE_S
@@ -140,10 +140,11 @@ class DaemonProcess:
             self._process = subprocess.Popen(
                 self.command(), stdout=subprocess.PIPE, stderr=stderr, text=True, env={**os.environ, **self.env}
             )
+        before = self.stderr_path.stat().st_size
         line = self._read_line(timeout_s)
         if not line.startswith("brokerd ready on "):
             self.kill()
-            raise RuntimeError(f"brokerd did not start: {line!r}\n{self.stderr_path.read_text()}")
+            raise RuntimeError(f"brokerd did not start: {line!r}\n{self.stderr_path.read_bytes()[before:].decode()}")
         self.port = int(line.rpartition(":")[2])
 
     def _read_line(self, timeout_s: float) -> str:
@@ -163,8 +164,19 @@ class DaemonProcess:
         return self._wait(timeout_s)
 
     def restart(self) -> None:
-        """Starts again on the same port, after kill() or terminate()."""
-        self.start()
+        """Starts again on the same port, after kill() or terminate(). While nobody listens there, somebody's outgoing connection
+        may have been given the port for its own end, a client's that tries to come back even: then it is tried again.
+        """
+        wait_until(self._has_started, what=f"port {self.port} is free again")
+
+    def _has_started(self) -> bool:
+        try:
+            self.start()
+        except RuntimeError as error:
+            if "address already in use" not in str(error):
+                raise
+            return False
+        return True
 
     def _wait(self, timeout_s: float = STOP_TIMEOUT_S) -> int:
         code = self.process.wait(timeout_s)
