@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TypeAlias
 
+from brokerd.config.settings import INT64_MAX
 from brokerd.errors import ConfigError
 from brokerd.ids import TopicPartition
 
@@ -75,7 +76,7 @@ def _words(may_be_earliest: bool, may_be_latest: bool) -> str:
 
 
 def _timestamp(option: str, text: str) -> int:
-    if not text.isdecimal():
+    if not text.isdecimal() or int(text) > INT64_MAX:
         raise ConfigError(f"{option} must be milliseconds since 1970, such as 1767225600000, not '{text}'")
     return int(text)
 
@@ -95,7 +96,7 @@ def _by_partition(option: str, text: str, *, minimum: int, words: str = "") -> d
         if not isinstance(partitions, dict):
             raise ConfigError(f"{form}: '{topic}' is {json.dumps(partitions)}")
         for partition, number in partitions.items():
-            if not partition.isdecimal() or type(number) is not int or number < minimum:
+            if not partition.isdecimal() or type(number) is not int or not minimum <= number <= INT64_MAX:
                 raise ConfigError(f"{form}: '{topic}' partition '{partition}' is {json.dumps(number)}")
             numbers[TopicPartition(topic, int(partition))] = number
     return numbers

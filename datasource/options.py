@@ -44,10 +44,10 @@ REFUSED = {
     "auto.offset.reset": "a query starts at startingOffsets, and later at its own checkpoint",
     "enable.auto.commit": "offsets are kept in Spark's checkpoint",
     "group.id": f"{_NOT_YET}; offsets are kept in Spark's checkpoint",
-    "groupidprefix": f"{_NOT_YET}; offsets are kept in Spark's checkpoint",
-    "minoffsetspertrigger": f"{_NOT_YET}; a trigger interval collects rows too",
-    "maxtriggerdelay": f"{_NOT_YET}; a trigger interval collects rows too",
-    "maxbytespertrigger": f"{_NOT_YET}; maxOffsetsPerTrigger limits a batch",
+    "groupIdPrefix": f"{_NOT_YET}; offsets are kept in Spark's checkpoint",
+    "minOffsetsPerTrigger": f"{_NOT_YET}; a trigger interval collects rows too",
+    "maxTriggerDelay": f"{_NOT_YET}; a trigger interval collects rows too",
+    "maxBytesPerTrigger": f"{_NOT_YET}; maxOffsetsPerTrigger limits a batch",
 }
 
 
@@ -168,6 +168,9 @@ def _assignment(text: str) -> tuple[TopicPartition, ...]:
         raise ConfigError(f"{form}, not '{text}'")
     partitions = []
     for topic, numbers in parsed.items():
+        problem = topic_name_problem(topic)
+        if problem:
+            raise ConfigError(f"assign names '{topic}', which is not a topic's name: {problem}")
         if not isinstance(numbers, list) or not numbers or not all(type(number) is int and number >= 0 for number in numbers):
             raise ConfigError(f"{form}: the partitions of '{topic}' are {json.dumps(numbers)}")
         partitions += [TopicPartition(topic, number) for number in numbers]

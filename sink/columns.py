@@ -16,6 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from brokerd.errors import ConfigError, InvalidRecordError
+from brokerd.ids import topic_name_problem
 
 _TEXT = ("string", "binary")
 _HEADERS = "array<struct<key:string,value:binary>>"
@@ -100,6 +101,10 @@ def _by_topic(topics: pa.Array, records: pa.RecordBatch, partitions: npt.NDArray
         )
     encoded = topics.dictionary_encode()
     names = encoded.dictionary.to_pylist()  # one entry per topic, not per row
+    for name in names:
+        problem = topic_name_problem(name)
+        if problem:  # the producer would wait max.block.ms for such a topic to appear
+            raise InvalidRecordError(f"column 'topic' holds '{name}', which is not a topic's name: {problem}")
     if len(names) == 1:
         yield TopicRows(names[0], records, partitions)
         return

@@ -50,6 +50,7 @@ def split_options(
     """
     own_by_key = {name.lower(): name for name in own}
     settings_by_key = {name.lower(): name for name in settings}
+    refused_by_key = {name.lower(): name for name in refused}
     found_own: dict[str, str] = {}
     found_settings: dict[str, str] = {}
     for raw_name, value in options.items():
@@ -58,8 +59,9 @@ def split_options(
             found_own[own_by_key[key]] = value
             continue
         bare = key.removeprefix(KAFKA_PREFIX)
-        if bare in refused:
-            raise ConfigError(f"option '{raw_name}' is not accepted {where}: {refused[bare]}")
+        if bare in refused_by_key:
+            name = refused_by_key[bare]
+            raise ConfigError(f"option '{_prefix_of(raw_name)}{name}' is not accepted {where}: {refused[name]}")
         if bare in settings_by_key:
             name = settings_by_key[bare]
             if found_settings.get(name, value) != value:
@@ -101,5 +103,9 @@ def parse_count(name: str, text: str | None) -> int | None:
 
 def _as_written(raw_name: str, own: Iterable[str], settings: Iterable[str]) -> list[str]:
     """All names that exist, in the form (with Kafka's prefix or without) in which the unknown one was written."""
-    prefix = KAFKA_PREFIX if raw_name.lower().startswith(KAFKA_PREFIX) else ""
+    prefix = _prefix_of(raw_name)
     return [*own, *(prefix + name for name in settings)]
+
+
+def _prefix_of(raw_name: str) -> str:
+    return KAFKA_PREFIX if raw_name.lower().startswith(KAFKA_PREFIX) else ""

@@ -80,12 +80,14 @@ def test_retry_knobs_of_a_ported_pipeline_are_accepted() -> None:
         ("kafka.auto.offset.reset", "latest", r"is not accepted.*a query starts at startingOffsets"),
         ("enable.auto.commit", "true", r"offsets are kept in Spark's checkpoint"),
         ("kafka.group.id", "g", r"not yet supported"),
-        ("minoffsetspertrigger", "5", r"option 'minoffsetspertrigger' is not accepted.*not yet supported"),
+        ("minoffsetspertrigger", "5", r"option 'minOffsetsPerTrigger' is not accepted.*not yet supported"),
         ("startingoffsets", "first", r"startingOffsets must be earliest, latest or JSON such as .*, not 'first'"),
         ("startingoffsets", '{"events": {"0": -3}}', r"'events' partition '0' is -3"),
         ("startingoffsets", '{"events": {"x": 1}}', r"'events' partition 'x' is 1"),
         ("startingoffsets", '{"events": [0]}', r"'events' is \[0\]"),
         ("startingtimestamp", "yesterday", r"startingTimestamp must be milliseconds since 1970"),
+        ("startingtimestamp", "9" * 19, r"startingTimestamp must be milliseconds since 1970, .*not '9999999999999999999'"),
+        ("startingoffsetsbytimestamp", f'{{"events": {{"0": {2**63}}}}}', r"partition '0' is 9223372036854775808"),
         ("endingoffsets", "latest", r"endingOffsets is for batch reads"),
         ("maxoffsetspertrigger", "0", r"maxOffsetsPerTrigger must be a whole number of at least 1, not '0'"),
         ("minpartitions", "many", r"minPartitions must be a whole number of at least 1, not 'many'"),
@@ -125,6 +127,11 @@ def test_batch_bounds_that_leave_nothing_to_read_are_refused(option: str, value:
 def test_malformed_assignment_is_refused(text: str) -> None:
     with pytest.raises(ConfigError, match="assign must be JSON such as"):
         parse_source_options({**SERVERS, "assign": text}, is_streaming=True)
+
+
+def test_assignment_of_what_can_be_no_topic_is_refused() -> None:
+    with pytest.raises(ConfigError, match="assign names 'a b', which is not a topic's name: only letters"):
+        parse_source_options({**SERVERS, "assign": '{"a b": [0]}'}, is_streaming=True)
 
 
 def test_something_must_be_read() -> None:

@@ -74,6 +74,13 @@ def test_null_topic_is_an_error_that_counts_the_rows() -> None:
         records(batch, topic=None)
 
 
+@pytest.mark.parametrize("name", ["", "a b"])
+def test_what_can_be_no_topics_name_is_refused_at_once(name: str) -> None:
+    batch = pa.record_batch({"value": pa.array(["a", "b"]), "topic": pa.array(["x", name])})
+    with pytest.raises(InvalidRecordError, match=f"column 'topic' holds '{name}', which is not a topic's name"):
+        records(batch, topic=None)
+
+
 @pytest.mark.parametrize("number", [-1, 2**31])
 def test_impossible_partition_is_refused(number: int) -> None:
     batch = pa.record_batch({"value": pa.array(["a"]), "partition": pa.array([number], pa.int64())})
