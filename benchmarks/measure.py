@@ -7,12 +7,15 @@ import json
 import os
 import platform
 import statistics
+import tempfile
+import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
 OURS = "brokerd"
 CEILING = "ceiling"
+_PROBE_BYTES = 1_073_741_824
 
 
 @dataclass(frozen=True)
@@ -114,8 +117,23 @@ def _share(ours: Figures, ceiling: Figures) -> float:
     return (ours.work.size_bytes / ours.median_s) / (ceiling.work.size_bytes / ceiling.median_s)
 
 
-def write_results(path: Path, settings: dict[str, object], figures: Iterable[Figures], extra: dict[str, object]) -> None:
-    """The results file: settings, machine, figures."""
+def page_cache_ms_per_mb(directory: str | None) -> float:
+    """What a write costs before any disk has it: milliseconds a MB into pages that no file has had. Some 0.3 where the kernel has
+    them in hand; ten times that on a virtual machine that must first get them back from its host, and then every figure of a
+    broker that writes is as much worse.
+    """
+    piece = bytes(_PROBE_BYTES // 256)
+    with tempfile.TemporaryFile(dir=directory) as file:
+        start_s = time.perf_counter()
+        for _ in range(256):
+            os.write(file.fileno(), piece)
+        return (time.perf_counter() - start_s) * 1e3 / (_PROBE_BYTES / 1e6)
+
+
+def write_results(
+    path: Path, settings: dict[str, object], figures: Iterable[Figures], extra: dict[str, object], *, page_cache: float
+) -> None:
+    """The results file: settings, machine, figures. `page_cache` is what page_cache_ms_per_mb said at the beginning."""
     path.parent.mkdir(parents=True, exist_ok=True)
     machine = {
         "python": platform.python_version(),
@@ -123,6 +141,7 @@ def write_results(path: Path, settings: dict[str, object], figures: Iterable[Fig
         "cores": os.cpu_count(),
         # A figure of a machine that does other work is worth little: this says so.
         "load_average": os.getloadavg(),
+        "page_cache_ms_per_mb": page_cache,
     }
     told = {"settings": settings, "machine": machine, "figures": [one.as_json() for one in figures], **extra}
     path.write_text(json.dumps(told, indent=1) + "\n")

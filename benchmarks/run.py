@@ -18,7 +18,7 @@ from pathlib import Path
 from benchmarks import cold_scan, group_commit, memory, parked, timers
 from benchmarks.clients import RECORDS_SHARE, ClientWorks
 from benchmarks.environment import Broker, Child
-from benchmarks.measure import Figures, Work, measure, table, write_results
+from benchmarks.measure import Figures, Work, measure, page_cache_ms_per_mb, table, write_results
 from benchmarks.peers import KafkaClients, PeerWorks
 from benchmarks.spark_io import Kafka, SparkWorks, spark_session
 from benchmarks.told import text_table
@@ -63,6 +63,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if unknown:
         print(f"no group {', '.join(sorted(unknown))}; there are {', '.join(GROUPS)}", file=sys.stderr)
         return 2
+    page_cache = page_cache_ms_per_mb(given.data_dir)
+    say(f"this machine's page cache takes {page_cache:.2f} ms a MB")
     figures: list[Figures] = []
     extra: dict[str, object] = {}
     with Broker(given.data_dir, dict(pair.split("=", 1) for pair in given.set)) as broker:
@@ -79,7 +81,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     stamp = datetime.datetime.now(datetime.UTC).strftime("%Y%m%dT%H%M%SZ")
     out = given.out or RESULTS / f"{stamp}-{given.only.replace(',', '-')}.json"
     settings: dict[str, object] = {name: str(value) for name, value in vars(given).items() if name != "out"}
-    write_results(out, settings, figures, extra)
+    write_results(out, settings, figures, extra, page_cache=page_cache)
     say(f"written to {out}")
     return 0
 

@@ -22,6 +22,7 @@ def test_clients_and_memory_are_measured_beside_their_ceilings(tmp_path: Path, c
     }
     assert all(one["median_s"] > 0 for one in told["figures"])
     assert 0 < told["rss"]["median_bytes"] <= told["rss"]["max_bytes"]
+    assert told["machine"]["page_cache_ms_per_mb"] > 0
     assert "of ceiling" in capsys.readouterr().out
 
 
