@@ -81,7 +81,8 @@ def running_daemon(
     data_dir: Path, *, files: Files | None = None, clock: Clock | None = None, **settings: object
 ) -> Iterator[RunningDaemon]:
     """A broker in this process. `settings` by name with underscores for dots: `log_segment_bytes=4096`."""
-    given: dict[str, object] = {"data.dir": str(data_dir), "port": 0}
+    # The memory in use is the whole test run's here, which the size of the machine must not make too much.
+    given: dict[str, object] = {"data.dir": str(data_dir), "port": 0, "max.memory.bytes": 2**40}
     given |= {name.replace("_", "."): value for name, value in settings.items()}
     running = RunningDaemon(from_mapping(BrokerConfig, given), files=files, clock=clock)
     running.start()
