@@ -11,6 +11,7 @@ from brokerd.wire.v1 import topics_pb2
 from tests.fuzz.inputs import client_hello, port_bytes, rng_of
 from tests.fuzz.report import FuzzError, Report, file_count, resident_bytes, thread_count
 from tests.fuzz.requests import Requests, unary_bytes
+from tests.fuzz.service import THREADS_MORE
 from tests.support.daemon import DaemonProcess
 from tests.support.victim import SETTINGS, Victim, files_outside, outcome, status_of
 from tests.support.wait import DEADLINE_S, wait_until
@@ -44,7 +45,7 @@ def run(counts: dict[str, int], seed: int, report: Report, home: Path, *, first:
             "wire: threads": thread_count(process.pid),
         }
         attack.victim.channel.close()
-        if growth > GROWTH_MAX_BYTES or thread_count(process.pid) > warm[1] + 20:
+        if growth > GROWTH_MAX_BYTES or thread_count(process.pid) > warm[1] + THREADS_MORE:
             raise FuzzError(f"the daemon grew by {growth} bytes, from {warm[1]} to {thread_count(process.pid)} threads")
         if files_outside(home) != outside:
             raise FuzzError(f"files outside the data directory: {files_outside(home)}")

@@ -274,10 +274,8 @@ def test_a_client_that_goes_leaves_nothing_behind(running: RunningDaemon, client
     wait_until(lambda: parked(running) == 20)
     for fetcher in fetchers:
         fetcher.cancel()
-    wait_until(lambda: parked(running) == 0)
     purgatory = running.daemon.broker.replicas.fetch_purgatory
-    assert purgatory.watched_key_count == 0
-    assert purgatory.next_due_ms() is None
+    wait_until(lambda: (len(purgatory), purgatory.watched_key_count, purgatory.next_due_ms()) == (0, 0, None))
 
 
 def test_a_half_closed_stream_still_gets_its_answer(running: RunningDaemon, client: RawClient) -> None:
