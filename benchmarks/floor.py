@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import atexit
+import contextlib
 import functools
 import os
 import sys
@@ -19,6 +20,7 @@ from typing import Any, TypeVar
 import grpc
 
 from brokerd.wire.channel import CHANNEL_ARGUMENTS, SERVER_ARGUMENTS
+from brokerd.wire.event_loop import settle
 
 MESSAGE_BYTES = 1_048_576
 IN_FLIGHT = 8
@@ -47,7 +49,7 @@ async def _sync(messages: AsyncIterator[bytes], context: Any) -> AsyncIterator[b
 
 
 async def serve() -> None:
-    """Serves until the process is ended."""
+    """Serves until the process is ended, or interrupted."""
     handlers = {"Take": _take, "Give": _give, "Sync": _sync}
     server = grpc.aio.server(options=SERVER_ARGUMENTS)
     methods: dict[str, Any] = {name: grpc.stream_stream_rpc_method_handler(handler) for name, handler in handlers.items()}
@@ -55,7 +57,10 @@ async def serve() -> None:
     port = server.add_insecure_port("127.0.0.1:0")
     await server.start()
     print(f"floor ready on 127.0.0.1:{port}", flush=True)
-    await server.wait_for_termination()
+    try:
+        await server.wait_for_termination()
+    finally:
+        await server.stop(0)
 
 
 def take_seconds(address: str, messages: Sequence[bytes]) -> float:
@@ -124,8 +129,10 @@ async def _on_stream(address: str, method: str, run: Callable[[Any], Awaitable[T
         await stream.wait_for_connection()
         result = await run(stream)
         await stream.done_writing()
-        return result
+    await settle()  # the stream's own task is still to hear of its end, and the loop only turns while somebody measures
+    return result
 
 
 if __name__ == "__main__":
-    asyncio.run(serve())
+    with contextlib.suppress(KeyboardInterrupt):
+        asyncio.run(serve())

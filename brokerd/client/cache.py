@@ -6,7 +6,6 @@ Closed when they were idle for a while (noticed at the next lease), and at exit.
 
 from __future__ import annotations
 
-import atexit
 import contextlib
 import os
 import threading
@@ -16,6 +15,7 @@ from dataclasses import dataclass, fields
 from brokerd.client.blocking import BlockingClient
 from brokerd.clock import Clock, SystemClock
 from brokerd.config.client import ClientConfig
+from brokerd.exiting import at_exit
 
 IDLE_MAX_MS = 60_000  # Spark itself ends an idle worker after a minute
 
@@ -79,7 +79,7 @@ class ClientCache:
 _cache = ClientCache(SystemClock())
 # A lock that another thread held during the fork would stay held in the child.
 os.register_at_fork(after_in_child=lambda: _cache.__init__(SystemClock()))  # type: ignore[misc]
-atexit.register(lambda: _cache.close())
+at_exit(lambda: _cache.close())
 
 
 def lease_client(config: ClientConfig) -> contextlib.AbstractContextManager[BlockingClient]:

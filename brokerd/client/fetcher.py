@@ -25,6 +25,7 @@ from brokerd.client.positions import FetchRange, Piece, RangePosition
 from brokerd.client.retry import is_repeatable
 from brokerd.config.client import ConsumerConfig
 from brokerd.errors import BrokerdError, ClientError, InvalidRequestError, OffsetOutOfRangeError
+from brokerd.exiting import end_daemon_thread
 
 ANSWERS_AHEAD = 3  # asked for or waiting to be decoded: one in flight, two in the queue
 
@@ -99,6 +100,7 @@ class PartitionFetcher:
             return True
         if isinstance(answer, BaseException):
             self._is_over = True
+            end_daemon_thread()
             raise answer
         self._loop.call_soon_threadsafe(self._slots.release)
         self._pieces = answer[::-1]

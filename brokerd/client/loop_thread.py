@@ -6,7 +6,6 @@ One owner makes it lazily, in the process that uses it: neither loops nor gRPC s
 from __future__ import annotations
 
 import asyncio
-import atexit
 import concurrent.futures
 import logging
 import os
@@ -16,12 +15,15 @@ from collections.abc import Awaitable, Callable, Coroutine, Iterable
 from typing import Any, TypeVar
 
 from brokerd.errors import ClientError
+from brokerd.exiting import OWN_THREADS, at_exit, end_daemon_thread
 from brokerd.wire.event_loop import is_grpc_task, settle
 
 logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
-CLOSE_TIMEOUT_S = 5.0
+CLOSE_TIMEOUT_S = 5.0  # of each cleanup
+# Longer than all that closing waits for: a thread that is left behind at exit prints what it had not ended.
+_JOIN_TIMEOUT_S = 30.0
 _open: weakref.WeakSet[LoopThread] = weakref.WeakSet()
 
 
@@ -30,7 +32,7 @@ class LoopThread:
     what is still open at exit is closed first.
     """
 
-    def __init__(self, name: str = "brokerd-loop") -> None:
+    def __init__(self, name: str = f"{OWN_THREADS}loop") -> None:
         self._pid = os.getpid()
         self.loop = asyncio.new_event_loop()
         self.is_closed = False
@@ -43,6 +45,7 @@ class LoopThread:
         """Starts `coro` on the loop. Raises ClientError if the loop is closed or belongs to the process before a fork."""
         if self.is_closed or os.getpid() != self._pid:
             coro.close()
+            end_daemon_thread()
             why = "is closed" if self.is_closed else "was made before this process was forked: make it in the process that uses it"
             raise ClientError(f"this client {why}")
         return asyncio.run_coroutine_threadsafe(coro, self.loop)
@@ -55,6 +58,7 @@ class LoopThread:
             return future.result()
         except BaseException:
             future.cancel()
+            end_daemon_thread()
             raise
 
     def at_close(self, cleanup: Callable[[], Awaitable[None]]) -> None:
@@ -68,7 +72,7 @@ class LoopThread:
         self.is_closed = True
         self.loop.call_soon_threadsafe(self.loop.stop)
         if threading.current_thread() is not self._thread:
-            self._thread.join(CLOSE_TIMEOUT_S)
+            self._thread.join(_JOIN_TIMEOUT_S)
 
     def _main(self) -> None:
         asyncio.set_event_loop(self.loop)
@@ -99,7 +103,17 @@ async def _cancelled(tasks: Iterable[asyncio.Task[Any]]) -> None:
     await asyncio.gather(*others, return_exceptions=True)
 
 
-@atexit.register
 def _close_all() -> None:
     for loop_thread in list(_open):
         loop_thread.close()
+
+
+def _keep_all() -> None:
+    """In a forked child: what belongs to the parent's loops is never freed, since gRPC's destructors would crash it."""
+    _kept.extend(_open)
+    _open.clear()
+
+
+_kept: list[LoopThread] = []
+os.register_at_fork(after_in_child=_keep_all)
+at_exit(_close_all)

@@ -5,13 +5,12 @@ Thread-safe. Delivery rules are in core.py; this module holds the lock, the wait
 
 from __future__ import annotations
 
-import atexit
 import operator
 import os
 import random
 import threading
 import weakref
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from types import TracebackType
 from typing import Self
 
@@ -30,6 +29,7 @@ from brokerd.errors import (
     ProducerClosedError,
     UnknownTopicOrPartitionError,
 )
+from brokerd.exiting import at_exit, end_daemon_thread
 from brokerd.ids import TopicPartition
 from brokerd.producer import arguments, columns
 from brokerd.producer.accumulator import NEVER_MS
@@ -307,6 +307,7 @@ class Producer:
             self._refusal = ProducerClosedError(f"the producer failed for good: {self._core.fatal_error}")
             self._refusal.__cause__ = self._core.fatal_error
         if self._refusal is not None:
+            end_daemon_thread()
             raise self._refusal
 
     def _view(self, topic: str) -> TopicView:
@@ -464,18 +465,27 @@ def _as_brokerd_error(topic: str, error: Exception) -> BrokerdError:
     return refusal
 
 
+_EXIT_TIMEOUT_S = 10.0
 _LIVING: weakref.WeakSet[Producer] = weakref.WeakSet()
-
-
-def _each_living(action: Callable[[Producer], object]) -> None:
-    for producer in list(_LIVING):
-        action(producer)
+_KEPT: list[Producer] = []  # of processes before a fork
 
 
 def _after_fork() -> None:
-    _each_living(Producer._after_fork)  # noqa: SLF001
+    _KEPT.extend(_LIVING)  # in a child nothing of the parent's is freed: gRPC's destructors would crash it
     _LIVING.clear()
+    for producer in _KEPT:
+        producer._after_fork()  # noqa: SLF001
+
+
+def _close_living() -> None:
+    timeout_s = _EXIT_TIMEOUT_S
+    for producer in list(_LIVING):
+        try:
+            producer.close(timeout_s)
+        except KeyboardInterrupt:  # whoever asks again does not want to wait
+            timeout_s = 0
+            producer.close(timeout_s)
 
 
 os.register_at_fork(after_in_child=_after_fork)
-atexit.register(_each_living, lambda producer: producer.close(10))
+at_exit(_close_living)

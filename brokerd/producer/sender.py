@@ -15,6 +15,7 @@ from typing import Any, TypeAlias
 from brokerd.clock import Clock
 from brokerd.config.client import ProducerConfig
 from brokerd.errors import BrokerdError, BrokerUnreachableError, ProducerClosedError, UnknownServerError, WireError
+from brokerd.exiting import OWN_THREADS
 from brokerd.ids import TopicIdPartition
 from brokerd.producer.accumulator import NEVER_MS
 from brokerd.producer.actions import Action, CloseStream, FetchMetadata, OpenStream, RequestProducerId, SendRequest
@@ -79,7 +80,7 @@ class Sender:
         self._wakeup = asyncio.Event()
         self._timer: asyncio.TimerHandle | None = None  # ends a sleep
         self._timer_ms = 0
-        self._thread = threading.Thread(target=self._run, name="brokerd-producer", daemon=True)
+        self._thread = threading.Thread(target=self._run, name=f"{OWN_THREADS}producer", daemon=True)
 
     def start(self) -> None:
         """Starts the thread."""
@@ -356,6 +357,7 @@ class Sender:
         task = asyncio.get_running_loop().create_task(self._guarded(work))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
+        task.add_done_callback(lambda _: work.close())  # of a task that was cancelled before it began nobody else would
         return task
 
     async def _guarded(self, work: Coroutine[Any, Any, None]) -> None:

@@ -1,0 +1,206 @@
+"""Goal: a process that forgot to close its clients ends at once, with nothing on standard error and nothing lost: real children."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from brokerd.client.blocking import BlockingClient
+from brokerd.client.offsets import OffsetSpec
+from brokerd.config.client import ClientConfig
+from brokerd.ids import TopicPartition
+from tests.support.daemon import DaemonProcess
+from tests.support.wait import DEADLINE_S
+
+_HEAD = """
+import os, queue, signal, sys, threading
+from brokerd import Producer
+from brokerd.client.blocking import BlockingClient
+from brokerd.client.cache import lease_client
+from brokerd.client.fetcher import PartitionFetcher
+from brokerd.client.positions import FetchRange
+from brokerd.config.client import ConsumerConfig, ProducerConfig
+from brokerd.ids import TopicIdPartition
+from brokerd.sink.producers import lease_producer
+
+TOPIC, SERVERS = sys.argv[1:]
+CONFIG = ConsumerConfig(bootstrap_servers=SERVERS)
+
+def reader(client):
+    topic = client.metadata([TOPIC]).topics[TOPIC]
+    return PartitionFetcher(client, [FetchRange(TopicIdPartition(topic.topic_id, 0), 0)], CONFIG)
+
+def task():
+    with lease_client(CONFIG) as client:
+        client.metadata([TOPIC])
+    with lease_producer(ProducerConfig(bootstrap_servers=SERVERS)) as producer:
+        producer.send(TOPIC, value=b"x")
+        producer.flush()
+"""
+_FORGETFUL = {  # what the child does: how many records must be there in the end
+    "a producer with records that are not sent yet": (
+        "producer = Producer(bootstrap_servers=SERVERS, linger_ms=60_000)\nfor _ in range(100): producer.send(TOPIC, value=b'x')",
+        100,
+    ),
+    "producers that nobody refers to": (
+        "for _ in range(3): Producer(bootstrap_servers=SERVERS).send(TOPIC, value=b'x').result()",
+        3,
+    ),
+    "a producer left by sys.exit": (
+        "with Producer(bootstrap_servers=SERVERS) as producer:\n    producer.send(TOPIC, value=b'x').result()\n    sys.exit(0)",
+        1,
+    ),
+    "a consumer with a poll under way": ("reader(BlockingClient(CONFIG)).next_batch(timeout_ms=1)", 0),
+    "a consumer and a producer in daemon threads": (
+        """
+ready = queue.SimpleQueue()
+def read():
+    for _ in reader(BlockingClient(CONFIG)): ready.put("read")
+def ask():
+    with lease_client(CONFIG) as client:
+        while True: ready.put(client.metadata([TOPIC]) and "asked")
+def write():
+    producer = Producer(bootstrap_servers=SERVERS)
+    while True: producer.send(TOPIC, value=b"x").result() and ready.put("written")
+for work in (read, write, ask): threading.Thread(target=work, daemon=True).start()
+seen = set()
+while len(seen) < 3: seen.add(ready.get())
+""",
+        None,
+    ),
+    "what a Spark worker keeps between tasks": ("task()\ntask()", 2),
+    "a worker that was forked, and one that is ended": (
+        """
+for end in (lambda: os._exit(0), lambda: os.kill(os.getpid(), signal.SIGTERM)):
+    child = os.fork()
+    if child == 0:
+        task()
+        end()
+    os.waitpid(child, 0)
+""",
+        2,
+    ),
+}
+
+
+@pytest.fixture(scope="module")
+def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[DaemonProcess]:
+    with DaemonProcess(tmp_path_factory.mktemp("exit") / "data") as broker:
+        yield broker
+
+
+def start(code: str, topic: str, broker: DaemonProcess) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [sys.executable, "-W", "always", "-c", _HEAD + code, topic, broker.address],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        cwd=Path(__file__).parents[2],
+    )
+
+
+def count(broker: DaemonProcess, topic: str) -> int:
+    tp = TopicPartition(topic, 0)
+    with BlockingClient(ClientConfig(bootstrap_servers=broker.address)) as client:
+        found = client.list_offsets_by_name({tp: OffsetSpec.LATEST})[tp]
+    return int(found.offset)  # type: ignore[union-attr]
+
+
+def new_topic(broker: DaemonProcess) -> str:
+    topic = f"t{os.urandom(4).hex()}"
+    with BlockingClient(ClientConfig(bootstrap_servers=broker.address)) as client:
+        client.create_topic(topic, 1)
+    return topic
+
+
+@pytest.mark.parametrize("what", _FORGETFUL)
+def test_what_was_forgotten_is_closed_in_silence(what: str, broker: DaemonProcess) -> None:
+    code, record_count = _FORGETFUL[what]
+    topic = new_topic(broker)
+    child = start(code, topic, broker)
+    told = child.communicate(timeout=DEADLINE_S)
+    assert (child.returncode, *told) == (0, "", "")
+    if record_count is not None:
+        assert count(broker, topic) == record_count
+
+
+@pytest.mark.parametrize("work", ["producer.send(TOPIC, value=b'x')", "producer.send(TOPIC, value=b'x').result()", "poll()"])
+def test_an_interrupted_process_says_nothing_of_ours(work: str, broker: DaemonProcess) -> None:
+    code = f"""
+producer = Producer(bootstrap_servers=SERVERS, linger_ms=1)
+poll = reader(BlockingClient(CONFIG)).next_batch
+producer.send(TOPIC, value=b"x").result()
+print("ready", flush=True)
+try:
+    while True: {work}
+except KeyboardInterrupt:
+    print("interrupted")
+"""
+    child = start(code, new_topic(broker), broker)
+    assert child.stdout is not None
+    assert child.stdout.readline() == "ready\n"
+    child.send_signal(signal.SIGINT)
+    told = child.communicate(timeout=DEADLINE_S)
+    assert (child.returncode, *told) == (0, "interrupted\n", "")
+
+
+def test_whoever_interrupts_the_last_sending_does_not_wait_for_it(tmp_path: Path) -> None:
+    """The broker is stopped, so that nothing of what is sent at exit gets an answer."""
+    code = """
+producers = [Producer(bootstrap_servers=SERVERS, linger_ms=60_000) for _ in range(3)]
+for producer in producers: producer.partitions_for(TOPIC)
+print("ready", flush=True)
+sys.stdin.readline()
+for producer in producers: producer.send(TOPIC, value=b"x")
+def interrupt():
+    while all(producer._refusal is None for producer in producers): threading.Event().wait(0.01)
+    os.kill(os.getpid(), signal.SIGINT)
+threading.Thread(target=interrupt, daemon=True).start()
+"""
+    with DaemonProcess(tmp_path / "data") as broker:
+        topic = new_topic(broker)
+        child = subprocess.Popen(
+            [sys.executable, "-c", _HEAD + code, topic, broker.address],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            cwd=Path(__file__).parents[2],
+        )
+        assert child.stdout is not None
+        assert child.stdout.readline() == "ready\n"
+        broker.process.send_signal(signal.SIGSTOP)
+        told = child.communicate("go\n", timeout=DEADLINE_S)
+        broker.process.send_signal(signal.SIGCONT)
+    assert (child.returncode, *told) == (0, "", "")
+
+
+def test_the_ceiling_of_the_benchmarks_leaves_nothing_behind() -> None:
+    code = """
+import sys
+from benchmarks.floor import give_seconds, sync_latencies, take_seconds
+for _ in range(5):
+    take_seconds(sys.argv[1], [b"x"])
+    give_seconds(sys.argv[1], 1)
+    sync_latencies(sys.argv[1], b"x", 1)
+"""
+    root = Path(__file__).parents[2]
+    command = [sys.executable, "-m", "benchmarks.floor"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=root) as server:
+        assert server.stdout is not None
+        address = server.stdout.readline().split()[-1]
+        try:
+            done = subprocess.run(
+                [sys.executable, "-c", code, address], capture_output=True, text=True, cwd=root, timeout=DEADLINE_S, check=False
+            )
+        finally:
+            server.send_signal(signal.SIGINT)
+            told = server.communicate(timeout=DEADLINE_S)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+    assert (server.returncode, *told) == (0, "", "")

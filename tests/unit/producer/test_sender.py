@@ -1,0 +1,52 @@
+"""Goal: the sender ends all that it began, whenever the end comes."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import threading
+import warnings
+
+from brokerd.config.client import ProducerConfig
+from brokerd.producer.producer import Producer
+from brokerd.producer.transport import Hello
+from tests.support.broker_double import BrokerDouble, StreamDouble, TransportDouble
+from tests.support.wait import DEADLINE_S
+
+
+class EndingTransport(TransportDouble):
+    """All tasks are cancelled as a sender that stops does it, just when a stream has begun to be written and read."""
+
+    def __init__(self, broker: BrokerDouble, ended: threading.Event) -> None:
+        super().__init__(broker)
+        self._ended = ended
+
+    async def open_stream(self, node_id: int, hello: Hello) -> StreamDouble:
+        stream = await super().open_stream(node_id, hello)
+        if not self._ended.is_set():
+            (main,) = (task for task in asyncio.all_tasks() if "_main" in repr(task.get_coro()))
+            asyncio.get_running_loop().call_soon(self._cancel_all_but, main)
+        return stream
+
+    def _cancel_all_but(self, main: asyncio.Task[None]) -> None:
+        for task in asyncio.all_tasks() - {main}:
+            task.cancel()
+        self._ended.set()
+
+
+def test_an_end_that_comes_before_a_stream_is_read_leaves_nothing_behind() -> None:
+    broker = BrokerDouble()
+    broker.create_topic("t", 1)
+    ended = threading.Event()
+
+    def transport(_config: ProducerConfig) -> EndingTransport:
+        return EndingTransport(broker, ended)
+
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always")
+        producer = Producer({"linger.ms": 0}, transport_factory=transport)
+        producer.send("t", value=b"x")
+        assert ended.wait(DEADLINE_S)
+        producer.close(0)
+        gc.collect()
+    assert [str(warning.message) for warning in told] == []
