@@ -10,8 +10,9 @@ import logging
 from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple
 
-from brokerd.errors import StorageError, WireError
+from brokerd.errors import Fate, StorageError, WireError
 from brokerd.log.checkpoint import NEW_PARTITION, CheckpointFile
+from brokerd.log.documents import NotSyncedError
 from brokerd.log.files import Files
 from brokerd.log.partition_log import PartitionLog
 from brokerd.log.segment import Segment
@@ -99,7 +100,8 @@ def _move_log_starts(logs: Sequence[PartitionLog], checkpoint_job: Callable[[], 
 
 def delete_records(asked: Sequence[tuple[PartitionLog, int]], checkpoint_job: Callable[[], Job]) -> Steps[list[WireError | None]]:
     """Moves log starts up to the offsets asked for (-1: the high watermark), durably in the end, with one write for all.
-    Returns what went wrong with each: OffsetOutOfRangeError, LogDamagedError or StorageError; then its log start is as it was.
+    Returns what went wrong with each: OffsetOutOfRangeError, LogDamagedError or StorageError; then its log start is as it was, but
+    with an unknown fate the new one may show at the next start.
     """
     results: list[WireError | None] = []
     before: dict[PartitionLog, int] = {}
@@ -121,9 +123,18 @@ def delete_records(asked: Sequence[tuple[PartitionLog, int]], checkpoint_job: Ca
             log.set_log_start(start)
         if not isinstance(error, OSError):
             raise
-        failed = StorageError(f"the log start could not be written ({error.strerror})")
+        failed = _log_start_error(error)
         results = [result or (failed if log in before else None) for result, (log, _) in zip(results, asked, strict=True)]
     return results
+
+
+def _log_start_error(error: OSError) -> StorageError:
+    if isinstance(error, NotSyncedError):
+        return StorageError(
+            f"the log start could not be made durable ({error.strerror}): it is as it was, but a restart may find it moved",
+            fate=Fate.UNKNOWN,
+        )
+    return StorageError(f"the log start could not be written ({error.strerror})")
 
 
 def _take_old_snapshots(log: PartitionLog, recovery_point: int) -> list[int]:

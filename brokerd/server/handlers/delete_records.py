@@ -3,6 +3,7 @@
 Behaviour
 - Each partition on its own; the new log starts are durable, by one write for all, when it is answered. -1 means the high
   watermark.
+- A write that failed moves nothing; if it failed in its last step its fate is unknown: the next start may find the log start moved.
 - Never beyond the high watermark: OFFSET_OUT_OF_RANGE. Below the present log start nothing changes.
 - A parked fetch whose offset is now below the log start is answered at once.
 """

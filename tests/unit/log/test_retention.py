@@ -10,10 +10,11 @@ from typing import Any
 
 import pytest
 
-from brokerd.errors import LogDamagedError
+from brokerd.errors import Fate, LogDamagedError, StorageError
 from brokerd.ids import ProducerIdAndEpoch
 from brokerd.log.partition_log import PartitionLog
-from tests.support.build import append, first_log, open_manager
+from brokerd.log.steps import run_here
+from tests.support.build import append, first_log, open_manager, read_batches
 from tests.support.clock import START_WALL_MS
 from tests.support.files import MemoryFiles
 
@@ -149,3 +150,45 @@ def test_one_logs_files_that_can_not_be_removed_do_not_hold_up_the_others(files:
     manager, report = open_manager(files, **SETTINGS)
     assert not report.damaged
     assert sum(path.startswith(first.tp.directory_name) and path.endswith(".log") for path in files.paths()) < 3
+
+
+def test_a_log_start_whose_directory_was_not_synced_has_an_unknown_fate() -> None:
+    outcomes = set()
+    for seed in range(30):
+        files = MemoryFiles()
+        manager, _ = open_manager(files, **SETTINGS)
+        log = first_log(manager)
+        _fill(log)
+        files.hook = _failing("sync_dir", "")
+        (error,) = run_here(manager.delete_records([(log, 40)]))
+        files.hook = None
+        assert isinstance(error, StorageError)
+        assert error.fate is Fate.UNKNOWN
+        assert "a restart may find it moved" in error.message
+        assert log.log_start_offset == 0, "it is as it was: what is read on is there"
+        assert len(list(read_batches(log, 0))) == 60
+        if seed % 3 == 0:
+            manager.write_checkpoint()  # settles it
+            assert manager.retention_pass(START_WALL_MS) == 0
+        if seed % 2:
+            files.power_cut(random.Random(seed))
+        else:
+            files.kill()
+        log = first_log(open_manager(files, **SETTINGS)[0])
+        outcomes.add((seed % 3 == 0, log.log_start_offset))
+        assert log.high_watermark == 60
+        assert len(list(read_batches(log, log.log_start_offset))) == 60 - log.log_start_offset
+    assert outcomes == {(True, 0), (False, 0), (False, 40)}
+
+
+def test_a_log_start_that_could_not_be_written_has_not_moved(files: MemoryFiles) -> None:
+    manager, _ = open_manager(files, **SETTINGS)
+    log = first_log(manager)
+    _fill(log)
+    files.hook = _failing("create", "checkpoint")
+    (error,) = run_here(manager.delete_records([(log, 40)]))
+    files.hook = None
+    assert isinstance(error, StorageError)
+    assert error.fate is not Fate.UNKNOWN
+    files.kill()
+    assert first_log(open_manager(files, **SETTINGS)[0]).log_start_offset == 0

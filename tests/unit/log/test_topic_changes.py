@@ -175,3 +175,32 @@ def test_an_addition_of_unknown_fate_takes_no_records() -> None:
             append(log, b"works")
             log.flush()
     assert outcomes == {(0, 1), (0, 3), (1, 1), (1, 2)}
+
+
+def test_settings_of_unknown_fate_are_as_before_and_harm_nothing_if_they_show() -> None:
+    outcomes = set()
+    for seed in range(30):
+        files = MemoryFiles()
+        manager, _ = open_manager(files)
+        log = first_log(manager)
+        before = log.config
+        append(log, b"larger than what is to be allowed" * 40)
+        log.flush()
+        _fail_to_sync_topics(files)
+        with pytest.raises(StorageError, match="may show after a restart") as failed:
+            manager.alter_topic("t", {"max.message.bytes": "1100", "retention.bytes": "1"}, ())
+        assert failed.value.fate is Fate.UNKNOWN
+        assert log.config == before, "nobody is held to what was not acknowledged"
+        assert manager.topics.by_name("t").configs == {}
+        append(log, b"acknowledged....")
+        log.flush()
+        if seed % 3 == 0:
+            manager.alter_topic("t", {"segment.bytes": "5000"}, ())  # the next change settles it
+        after = _crash(files, seed)
+        log = first_log(after)
+        outcomes.add((seed % 3 == 0, tuple(sorted(after.topics.by_name("t").configs))))
+        assert payloads(log)[1:] == [b"acknowledged...."]
+        append(log, b"works...")
+        log.flush()
+        assert log.high_watermark == 3
+    assert outcomes == {(True, ("segment.bytes",)), (False, ()), (False, ("max.message.bytes", "retention.bytes"))}
