@@ -137,7 +137,8 @@ class BrokerConfig:
     max_connections: int = setting(
         "max.connections",
         10_000,
-        "Connections open at the same time (Kafka: 2147483647); one more is closed at once, and its client tries again.",
+        "Connections open at the same time (Kafka: 2147483647); one more is closed at once, and its client tries again. Health "
+        "checks over gRPC count too: probes ask /health at metrics.port, so that a full broker is not taken for a dead one.",
         minimum=1,
         maximum=1_000_000,
     )
@@ -236,7 +237,11 @@ class BrokerConfig:
         "allow.plaintext.tokens", False, "Take tokens beyond loopback without TLS (behind a proxy or a mesh that encrypts)."
     )
     metrics_port: int = setting(
-        "metrics.port", -1, "Port of Prometheus metrics (/metrics); -1 = off, 0 picks a free one.", minimum=-1, maximum=65_535
+        "metrics.port",
+        -1,
+        "Port of Prometheus metrics (/metrics) and of health over HTTP (/health); -1 = off, 0 picks a free one.",
+        minimum=-1,
+        maximum=65_535,
     )
     metrics_host: str = setting(
         "metrics.host", "127.0.0.1", "Address of the metrics; they have the TLS and want the tokens of the broker itself."

@@ -63,6 +63,7 @@ class Daemon:
         self._security: Security | None = None
         self._callers: Callers | None = None
         self._reloading = asyncio.Lock()
+        self._has_started = False
 
     @property
     def broker(self) -> Broker:
@@ -150,6 +151,7 @@ class Daemon:
         if self.config.metrics_port >= 0:
             await self._start_metrics(security, callers)
         await self._server.start()
+        self._has_started = True
         for name in (health.OVERALL_HEALTH, SERVICE):
             await self._health.set(name, _SERVING)
 
@@ -157,6 +159,7 @@ class Daemon:
         broker = self.broker
         endpoint = self._metrics = MetricsEndpoint(
             lambda: snapshot(broker, stream_count=self.open_stream_count, refused_count=callers.refused_count),
+            lambda: self._has_started and not broker.is_stopping,
             security.authenticator,
         )
         tls = security.certificates.tls if security.certificates is not None else None

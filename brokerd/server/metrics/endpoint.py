@@ -1,7 +1,8 @@
-"""GET /metrics over HTTP/1.1, with the TLS and the tokens of the broker itself. One answer a connection; nothing else is served.
+"""GET /metrics and /health over HTTP/1.1, with the TLS of the broker itself. One answer a connection; nothing else is served.
 
-Who may read: everybody where everybody may call; else a principal with some right on every topic ("*"), since the numbers
-name all topics.
+Who may read metrics: everybody where everybody may call; else a principal with some right on every topic ("*"), since the
+numbers name all topics. Health is everybody's: 200 while the broker serves, else 503. Its probes must come through when the
+broker is full, or it would be restarted for that, so they need no connection of max.connections; nor of the scrapes here.
 """
 
 from __future__ import annotations
@@ -23,15 +24,17 @@ CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 _HEAD_MAX_BYTES = 8_192
 _PATIENCE_S = 10.0
 _CONNECTIONS_MAX = 16
+_PROBES_MAX = 48  # more connections, on which only health is answered
 
 
 class MetricsEndpoint:
-    """A small HTTP server. `take` is called in the event loop and reads the broker."""
+    """A small HTTP server. `take` is called in the event loop and reads the broker; `is_serving` is its health."""
 
-    def __init__(self, take: Callable[[], Snapshot], authenticator: Authenticator) -> None:
+    def __init__(self, take: Callable[[], Snapshot], is_serving: Callable[[], bool], authenticator: Authenticator) -> None:
         self.port = 0  # the one really bound, from start() on
         self._host = ""
         self._take = take
+        self._is_serving = is_serving
         self._authenticator = authenticator
         self._server: asyncio.Server | None = None
         self._connections: set[asyncio.Task[None]] = set()
@@ -76,9 +79,10 @@ class MetricsEndpoint:
         assert task is not None
         self._connections.add(task)
         try:
-            if len(self._connections) <= _CONNECTIONS_MAX:
+            if len(self._connections) <= _CONNECTIONS_MAX + _PROBES_MAX:
+                is_crowded = len(self._connections) > _CONNECTIONS_MAX
                 async with asyncio.timeout(_PATIENCE_S):
-                    writer.write(await self._answer(reader, writer))
+                    writer.write(await self._answer(reader, writer, is_crowded=is_crowded))
                     await writer.drain()
         except (OSError, TimeoutError, asyncio.IncompleteReadError, asyncio.LimitOverrunError):
             pass  # a client that is gone, silent or sends no HTTP
@@ -88,8 +92,12 @@ class MetricsEndpoint:
             with contextlib.suppress(OSError):
                 await writer.wait_closed()
 
-    async def _answer(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> bytes:
+    async def _answer(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, *, is_crowded: bool) -> bytes:
         method, path, headers = _parse(await reader.readuntil(b"\r\n\r\n"))
+        if path == "/health":
+            return _response("200 OK", "serving") if self._is_serving() else _response("503 Service Unavailable", "not serving")
+        if is_crowded:
+            return _response("503 Service Unavailable", "too many connections: try again later")
         try:
             principal = self._authenticator.principal(
                 [(AUTHORIZATION, value) for name, value in headers if name == AUTHORIZATION], _peer(writer)
@@ -99,7 +107,7 @@ class MetricsEndpoint:
         if not principal.permissions.sees_everything:
             return _response("403 Forbidden", f"principal '{principal.name}' has no right on all topics ('*')")
         if path != "/metrics":
-            return _response("404 Not Found", "there is /metrics, and nothing else")
+            return _response("404 Not Found", "there are /metrics and /health, and nothing else")
         if method not in ("GET", "HEAD"):
             return _response("405 Method Not Allowed", "GET it", "Allow: GET, HEAD")
         try:
