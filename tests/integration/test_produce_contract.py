@@ -7,6 +7,7 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import Awaitable, Callable, Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import TypeAlias
 
@@ -14,6 +15,7 @@ import pyarrow as pa
 import pytest
 
 from brokerd.client.blocking import BlockingClient
+from brokerd.client.loop_thread import LoopThread
 from brokerd.client.produce_transport import GrpcProduceTransport
 from brokerd.clock import SystemClock
 from brokerd.config.client import ClientConfig, ProducerConfig
@@ -97,7 +99,8 @@ def in_session(factory: TransportFactory, work: Callable[[Session, ProducerIdAnd
         finally:
             await transport.close()
 
-    asyncio.run(asyncio.wait_for(run(), DEADLINE_S))
+    with closing(LoopThread()) as loop_thread:
+        loop_thread.run(asyncio.wait_for(run(), DEADLINE_S))
 
 
 def outcome(result: PartitionResult) -> tuple[object, ...]:

@@ -19,7 +19,7 @@ from brokerd.config.broker import BrokerConfig
 from brokerd.config.settings import from_mapping
 from brokerd.log.files import Files
 from brokerd.server.daemon import Daemon
-from brokerd.wire.event_loop import ignore_poller_noise
+from brokerd.wire.event_loop import ignore_poller_noise, settle
 from tests.support.wait import DEADLINE_S, wait_until
 
 T = TypeVar("T")
@@ -69,7 +69,8 @@ class RunningDaemon:
 
 
 async def _end_other_tasks() -> None:
-    """As asyncio.run does at its end: what gRPC still has under way must not be torn down with the loop."""
+    """As asyncio.run does at its end, once gRPC is done: what it still has under way must not be torn down with the loop."""
+    await settle()
     others = asyncio.all_tasks() - {asyncio.current_task()}
     for task in others:
         task.cancel()

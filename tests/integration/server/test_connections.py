@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import asyncio
+from contextlib import closing
 from typing import Any
 
 import grpc
@@ -10,6 +10,7 @@ import pyarrow as pa
 import pytest
 
 from brokerd.client.connection import Connection
+from brokerd.client.loop_thread import LoopThread
 from brokerd.client.security import ClientSecurity
 from brokerd.config.broker import BrokerConfig, check_broker
 from brokerd.config.client import ClientConfig
@@ -87,8 +88,8 @@ def test_a_request_beyond_the_limit_says_which_settings_to_change(running: Runni
         finally:
             await connection.close()
 
-    with pytest.raises(MessageTooLargeError) as caught:
-        asyncio.run(send())
+    with closing(LoopThread()) as loop_thread, pytest.raises(MessageTooLargeError) as caught:
+        loop_thread.run(send())
     for word in (running.address, "max.request.size", "socket.request.max.bytes", str(limit)):
         assert word in caught.value.message
     assert client.latest(tp) == 0
