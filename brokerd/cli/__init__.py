@@ -12,6 +12,7 @@ Errors become one sentence on standard error and an exit code here, and nowhere 
 
 from __future__ import annotations
 
+import errno
 import importlib
 import os
 import sys
@@ -24,6 +25,9 @@ EXIT_FAILED = 1
 EXIT_USAGE = 2
 EXIT_INTERRUPTED = 130
 EXIT_BROKEN_PIPE = 141
+
+# What a write to standard output may meet; other files are named by the error of the command that uses them.
+_CAN_NOT_WRITE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
 
 COMMANDS = {  # name: (module, one line of help)
     "start": ("brokerd.cli.start", "run a broker"),
@@ -44,6 +48,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     # error, and gRPC reads this at its import. ERROR is what the package itself has set; whoever wants more has said so.
     if os.environ.get("GRPC_VERBOSITY", "ERROR") == "ERROR":
         os.environ["GRPC_VERBOSITY"] = "NONE"
+    _open_closed_streams()
     arguments = list(sys.argv[1:] if argv is None else argv)
     try:
         code = _run(arguments)
@@ -57,10 +62,28 @@ def main(argv: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         return EXIT_INTERRUPTED
     except BrokenPipeError:
-        # What is still buffered can not be written either: without this the interpreter complains about it at its end.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        _drop_output()
         return EXIT_BROKEN_PIPE
+    except OSError as error:
+        if error.errno not in _CAN_NOT_WRITE or error.filename is not None:
+            raise
+        print(f"brokerd: can not write to standard output: {error.strerror}", file=sys.stderr)
+        _drop_output()
+        return EXIT_FAILED
     return code
+
+
+def _open_closed_streams() -> None:
+    """Standard streams that a shell closed (<&- or >&-) become /dev/null: else Python has none of them, and the next file or
+    socket gets their number."""
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+        if getattr(sys, name) is None:
+            setattr(sys, name, open(os.devnull, mode, encoding="utf-8"))  # noqa: SIM115 (for the life of the process)
+
+
+def _drop_output() -> None:
+    """What is still buffered can not be written either: without this the interpreter complains about it at its end."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _run(arguments: list[str]) -> int:

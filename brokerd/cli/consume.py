@@ -7,8 +7,9 @@ import sys
 from typing import TYPE_CHECKING
 
 from brokerd.cli.output import counted, note
-from brokerd.cli.parser import Subparsers, add_client_options, checked, client_config, hasty, usage_error
+from brokerd.cli.parser import Subparsers, add_client_options, check_range, checked, client_config, hasty, usage_error
 from brokerd.config.client import ConsumerConfig
+from brokerd.config.settings import INT32_MAX, INT64_MAX
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -70,9 +71,8 @@ def run(args: argparse.Namespace) -> int:
     from brokerd.cli.topic_lookup import find_topic
     from brokerd.client.blocking import BlockingClient
 
-    for option, value in (("--max-messages", args.max_messages), ("--timeout-ms", args.timeout_ms)):
-        if value is not None and value < 1:
-            raise usage_error(args, f"{option} must be at least 1, not {value}")
+    check_range(args, "--max-messages", args.max_messages, maximum=INT64_MAX)
+    check_range(args, "--timeout-ms", args.timeout_ms, maximum=INT32_MAX)
     if args.offset and args.from_beginning:
         raise usage_error(args, "--offset and --from-beginning contradict each other: give one")
     where = args.offset or ("beginning" if args.from_beginning or args.exit else "end")

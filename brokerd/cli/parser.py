@@ -142,13 +142,26 @@ def checked(args: argparse.Namespace, make: Callable[[], T]) -> T:
 
 def pairs(args: argparse.Namespace, option: str, given: Sequence[str], *, what: str = "NAME=VALUE") -> dict[str, str]:
     """`given` entries such as "a=b" as a mapping; the last of a name counts. Raises UsageError."""
-    found = {}
+    return dict(pair_list(args, option, given, what=what))
+
+
+def pair_list(args: argparse.Namespace, option: str, given: Sequence[str], *, what: str = "NAME=VALUE") -> list[tuple[str, str]]:
+    """As `pairs`, with every entry of a name that is given again. Raises UsageError."""
+    found = []
     for entry in given:
         name, equals, value = entry.partition("=")
         if not equals or not name:
             raise usage_error(args, f"{option} takes {what}, not '{entry}'")
-        found[name] = value
+        found.append((name, value))
     return found
+
+
+def check_range(args: argparse.Namespace, option: str, value: int | None, *, maximum: int) -> None:
+    """Raises UsageError for a number below 1 or above `maximum`; None is none."""
+    if value is not None and value < 1:
+        raise usage_error(args, f"{option} must be at least 1, not {value}")
+    if value is not None and value > maximum:
+        raise usage_error(args, f"{option} must be at most {maximum}, not {value}")
 
 
 def usage_error(args: argparse.Namespace, message: str) -> UsageError:

@@ -15,7 +15,7 @@ from brokerd.cli.parser import (
     checked,
     client_settings,
     hasty,
-    pairs,
+    pair_list,
     usage_error,
     where,
 )
@@ -90,7 +90,7 @@ def _line_format(args: argparse.Namespace) -> Callable[[Sequence[bytes]], pa.Rec
     clock = SystemClock()
     key_separator = unescaped(args.key_separator).encode() if args.key_separator is not None else None
     null_marker = args.null.encode() if args.null is not None else None
-    headers = list(pairs(args, "--header", args.header).items())
+    headers = pair_list(args, "--header", args.header)
     return lambda lines: records_from_lines(
         lines, key_separator=key_separator, headers=headers, null_marker=null_marker, timestamp_ms=clock.wall_ms()
     )

@@ -10,6 +10,7 @@ from brokerd.client.blocking import BlockingClient
 from brokerd.client.metadata import TopicInfo
 from brokerd.client.offsets import OffsetSpec, Wanted
 from brokerd.client.positions import FetchRange
+from brokerd.config.settings import INT64_MAX
 from brokerd.errors import ConfigError, WireError
 from brokerd.ids import TopicIdPartition
 
@@ -32,9 +33,14 @@ def parse_offset(text: str) -> StartOffset:
     if text in ("end", "latest"):
         return StartOffset(OffsetSpec.LATEST)
     if text.startswith("@"):
-        return StartOffset(_timestamp_ms(text[1:]))
+        timestamp_ms = _timestamp_ms(text[1:])
+        if timestamp_ms > INT64_MAX:
+            raise ConfigError(f"--offset @TIME must be at most {INT64_MAX} ms since 1970, not {text}")
+        return StartOffset(max(0, timestamp_ms))  # no record is older
     if text.removeprefix("-").isdecimal():
         number = int(text)
+        if abs(number) > INT64_MAX:
+            raise ConfigError(f"--offset must be between -{INT64_MAX} and {INT64_MAX}, not {text}")
         return (
             StartOffset(OffsetSpec.LATEST, shift=number) if text.startswith("-") else StartOffset(OffsetSpec.EARLIEST, exact=number)
         )

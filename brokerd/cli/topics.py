@@ -6,14 +6,15 @@ import argparse
 from typing import TYPE_CHECKING
 
 from brokerd.cli.output import counted
-from brokerd.cli.parser import API_TIMEOUT_MS, Subparsers, add_client_options, client_config, pairs, usage_error
+from brokerd.cli.parser import Subparsers, add_client_options, check_range, client_config, hasty, pairs, usage_error
 from brokerd.config.client import ClientConfig
+from brokerd.config.settings import INT32_MAX
 from brokerd.errors import TopicAlreadyExistsError, UnknownTopicOrPartitionError, WireError
 
 if TYPE_CHECKING:
     from brokerd.client.blocking import BlockingClient
 
-_DEFAULTS = {"default.api.timeout.ms": API_TIMEOUT_MS}
+_CHANGES = ("create", "alter", "delete")
 
 
 def add_parser(subparsers: Subparsers) -> None:
@@ -39,8 +40,9 @@ def run(args: argparse.Namespace) -> int:
     """Runs the verb that was asked for. Raises BrokerdError, UsageError."""
     from brokerd.client.blocking import BlockingClient
 
-    config = client_config(args, ClientConfig, _DEFAULTS)
-    with BlockingClient(config) as client:
+    config = client_config(args, ClientConfig)
+    check_range(args, "--partitions", getattr(args, "partitions", None), maximum=INT32_MAX)
+    with BlockingClient(config if args.verb in _CHANGES else hasty(config)) as client:
         verb = {"create": _create, "list": _list, "describe": _describe, "alter": _alter, "delete": _delete}[args.verb]
         return verb(client, args)
 
@@ -59,7 +61,6 @@ def _add_create(verbs: Subparsers) -> None:
         "-p",
         "--partitions",
         type=int,
-        default=0,
         metavar="N",
         help="number of partitions, the unit of order and of parallelism (default: the broker's num.partitions)",
     )
@@ -72,9 +73,8 @@ def _add_create(verbs: Subparsers) -> None:
 def _create(client: BlockingClient, args: argparse.Namespace) -> int:
     from brokerd.client.topics import NewTopic
 
-    if args.partitions < 0:
-        raise usage_error(args, f"--partitions must be at least 1, not {args.partitions}")
-    new = NewTopic(args.name, args.partitions, pairs(args, "--config", args.config))
+    new = NewTopic(args.name, args.partitions or 0, pairs(args, "--config", args.config))
+    _look_first(args)
     result = client.create_topics([new], validate_only=args.dry_run)[args.name]
     if isinstance(result, TopicAlreadyExistsError) and args.if_not_exists:
         count = client.metadata([args.name]).topic(args.name).partition_count
@@ -161,6 +161,7 @@ def _alter(client: BlockingClient, args: argparse.Namespace) -> int:
     to_set = pairs(args, "--config", args.config)
     if args.partitions is None and not to_set and not args.delete_config:
         raise usage_error(args, "nothing to change: give --partitions, --config or --delete-config")
+    _look_first(args)
     before = find_topic(client, args.name).partition_count
     done = []
     # Both are checked before either is done: a topic is not to be left half changed.
@@ -189,6 +190,7 @@ def _add_delete(verbs: Subparsers) -> None:
 def _delete(client: BlockingClient, args: argparse.Namespace) -> int:
     from brokerd.cli.topic_lookup import with_nearest_name
 
+    _look_first(args)
     failed: WireError | None = None
     for name, result in client.delete_topics(args.names).items():
         if not isinstance(result, WireError):
@@ -200,6 +202,14 @@ def _delete(client: BlockingClient, args: argparse.Namespace) -> int:
     if failed is not None:
         raise failed
     return 0
+
+
+def _look_first(args: argparse.Namespace) -> None:
+    """A mistyped address shows soon, while a change of thousands of partitions may take its time."""
+    from brokerd.client.blocking import BlockingClient
+
+    with BlockingClient(hasty(client_config(args, ClientConfig))) as client:
+        client.server_info()
 
 
 def _add_config(parser: argparse.ArgumentParser, text: str) -> None:

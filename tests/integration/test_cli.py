@@ -247,6 +247,13 @@ def _attend_to_ctrl_c() -> None:
     signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
+def test_every_header_of_a_name_is_written(terminal: Terminal) -> None:
+    terminal.run("topics", "create", "repeated-headers")
+    terminal.run("produce", "repeated-headers", "-q", "-H", "a=1", "-H", "b=", "-H", "a=2", stdin=b"x\n")
+    code, out, _ = terminal.run("consume", "repeated-headers", "--exit", "-q", "-f", "%h\\n")
+    assert (code, out) == (0, "a=1,b=,a=2\n")
+
+
 @contextmanager
 def child(command: list[str], env: dict[str, str] | None = None) -> Iterator[subprocess.Popen[str]]:
     """A process whose output is read; it is gone at the end of the block, and its pipes are closed, whatever fails there."""
