@@ -72,6 +72,7 @@ class RecordAccumulator:
         self._batch_count = 0
         self._flushing: set[ProducerBatch] = set()
         self._batch_sizes: dict[str, int] = {}  # of topics for which the broker takes less than batch.size
+        self._learned_ms: dict[str, int] = {}  # when that was last seen
         self.is_closed = False
 
     # --- appending
@@ -101,14 +102,21 @@ class RecordAccumulator:
         """At how many bytes a batch of the topic closes: batch.size, or less if the broker was found to take less."""
         return self._batch_sizes.get(topic, self._config.batch_size)
 
-    def learn_batch_size(self, topic: str, size_bytes: int) -> int:
+    def learn_batch_size(self, topic: str, size_bytes: int, now_ms: int) -> int:
         """From now on batches of the topic close at `size_bytes`, if that is less than before; what it is then."""
+        self._learned_ms[topic] = now_ms
         self._batch_sizes[topic] = size_bytes = max(1, min(size_bytes, self.batch_size_of(topic)))
         return size_bytes
 
     def forget_batch_size(self, topic: str) -> None:
         """What was learned of the topic is out of date."""
         self._batch_sizes.pop(topic, None)
+        self._learned_ms.pop(topic, None)
+
+    def forget_batch_sizes(self, until_ms: int) -> None:
+        """What was last seen until then is out of date: the broker's limit may have been raised."""
+        for topic in [topic for topic, learned_ms in self._learned_ms.items() if learned_ms <= until_ms]:
+            self.forget_batch_size(topic)
 
     # --- what can be sent
 

@@ -189,6 +189,7 @@ class ProducerCore:
 
     def on_metadata(self, answer: Mapping[str, TopicView | WireError], now_ms: int) -> None:
         """The broker's view of the topics asked for."""
+        self.accumulator.forget_batch_sizes(now_ms - self._config.metadata_max_age_ms)
         for topic in self.topics.on_result(answer, now_ms):
             self.accumulator.forget_batch_size(topic)
             numbered = [] if self.sequences is None else self.sequences.partitions()
@@ -385,7 +386,7 @@ class ProducerCore:
 
         How small is not known but by trying: half of the smallest refused, so at most twice as many as needed.
         """
-        size_max = self.accumulator.learn_batch_size(batch.tp.topic, batch.uncompressed_bytes // 2)
+        size_max = self.accumulator.learn_batch_size(batch.tp.topic, batch.uncompressed_bytes // 2, now_ms)
         self.accumulator.split(batch, self._splitter(batch, size_max))
         self.metrics.on_split(now_ms)
         self.outcomes.note_split(batch)

@@ -16,7 +16,8 @@ from brokerd.producer.producer_batch import Piece, ProducerBatch
 from brokerd.producer.splitting import split_rows
 from brokerd.producer.transport import RequestLimits
 from tests.support.broker_double import NO_LIMITS, BrokerDouble, Fault
-from tests.support.wait import DEADLINE_S
+from tests.support.clock import ManualClock
+from tests.support.wait import DEADLINE_S, wait_until
 
 LIMIT = 3_000
 SMALL = {"linger.ms": 1_000, "retry.backoff.ms": 1, "retry.backoff.max.ms": 2, "reconnect.backoff.ms": 1}
@@ -29,8 +30,9 @@ def broker() -> BrokerDouble:
     return double
 
 
-def producer_of(broker: BrokerDouble, **settings: object) -> Producer:
-    return Producer(SMALL | {name.replace("_", "."): value for name, value in settings.items()}, transport_factory=broker.transport)
+def producer_of(broker: BrokerDouble, clock: ManualClock | None = None, **settings: object) -> Producer:
+    given = SMALL | {name.replace("_", "."): value for name, value in settings.items()}
+    return Producer(given, transport_factory=broker.transport, clock=clock)
 
 
 def rows(start: int, end: int, size: int = 100) -> pa.RecordBatch:
@@ -67,6 +69,39 @@ def test_a_batch_larger_than_the_broker_takes_is_split_in_order(broker: BrokerDo
         producer.flush(DEADLINE_S)
         assert producer.metrics()["batch-split-total"] == metrics["batch-split-total"]
         assert len(broker.requests) > asked
+
+
+@pytest.mark.parametrize("limit", [10_000, LIMIT])
+def test_what_was_learned_is_asked_again_when_it_is_old(broker: BrokerDouble, limit: int) -> None:
+    """With the limit raised meanwhile, and with the same limit as before."""
+    clock = ManualClock()
+    with producer_of(broker, clock, metadata_max_age_ms=60_000) as producer:
+        sent = 0
+
+        def requests_for_more() -> int:
+            nonlocal sent
+            asked = len(broker.requests)
+            producer.send_batch("t", rows(sent, sent + 50))
+            sent += 50
+            producer.flush(DEADLINE_S)
+            return len(broker.requests) - asked
+
+        assert requests_for_more() > 2, "of which one was refused"
+        splits = producer.metrics()["batch-split-total"]
+        broker.max_message_bytes = limit
+        clock.advance(59_999)
+        assert [requests_for_more() for _ in range(5)] == [requests_for_more()] * 5
+        assert producer.metrics()["batch-split-total"] == splits, "it is remembered"
+        clock.advance(1)
+        if limit > LIMIT:
+            wait_until(lambda: requests_for_more() == 1, what="batches as large as before")
+        else:
+            wait_until(lambda: requests_for_more() > 0 and producer.metrics()["batch-split-total"] > splits, what="another try")
+            splits = producer.metrics()["batch-split-total"]
+            assert [requests_for_more() for _ in range(5)] == [requests_for_more()] * 5
+            assert producer.metrics()["batch-split-total"] == splits, "and learned again"
+        assert producer.first_error is None
+        assert numbers(broker) == list(range(sent))
 
 
 def test_a_single_record_too_large_fails_alone_and_its_error_says_how_large(broker: BrokerDouble) -> None:
