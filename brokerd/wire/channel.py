@@ -22,8 +22,10 @@ CHANNEL_ARGUMENTS: tuple[tuple[str, int], ...] = (
     ("grpc.http2.max_pings_without_data", 0),
     # Reconnecting is paced by reconnect.backoff.ms; gRPC's own pace must not be slower.
     ("grpc.initial_reconnect_backoff_ms", 50),
-    ("grpc.min_reconnect_backoff_ms", 50),
     ("grpc.max_reconnect_backoff_ms", 1_000),
+    # In spite of its name no pace: how long one attempt may take, with its handshakes, as Kafka's
+    # socket.connection.setup.timeout.ms. A far broker with TLS, or a busy one, needs more than a moment.
+    ("grpc.min_reconnect_backoff_ms", 10_000),
     # Each client object owns its connection: channels with equal arguments would else share one.
     ("grpc.use_local_subchannel_pool", 1),
     # gRPC would send even this through a web proxy of the environment (http_proxy), which answers with its own errors.
