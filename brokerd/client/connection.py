@@ -32,7 +32,16 @@ R = TypeVar("R", bound=Message)
 _LOST = (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.CANCELLED, grpc.StatusCode.DEADLINE_EXCEEDED, grpc.StatusCode.ABORTED)
 # A reset stream; and a write that failed because the stream had ended, whose own status gRPC then forgets (grpc/grpc#36066).
 _LOST_IN_CORE = ("RST_STREAM", "Internal error from Core")
-_CONNECT_FAILURE = re.compile(r"(?:Failed to connect to remote host: |DNS resolution failed for )(.*)", re.DOTALL)
+_CONNECT_FAILURE = re.compile(
+    r"(?:Failed to connect to remote host: |DNS resolution failed for |address lookup failed for )([^\]]*)", re.DOTALL
+)
+# What gRPC says of a port at which something else than a gRPC server listens, and what that means.
+_NOT_GRPC = {
+    "Failed parsing HTTP/2": "what listens there speaks another protocol: is it a brokerd's port?",
+    "before receiving SETTINGS frame": (
+        "it took the connection, but did not answer: is it a brokerd's port, or is the broker overloaded?"
+    ),
+}
 _RESOLVER_CHATTER = re.compile(r"C-ares status is not ARES_SUCCESS [^:]*: ")
 _DETAILS_MAX_CHARACTERS = 300
 _TOO_LARGE_FOR_BROKER = "lower max.request.size, or raise the broker's socket.request.max.bytes"
@@ -94,7 +103,7 @@ class Connection:
             handshake_error = self._security.handshake_error(self.address, full)
             if handshake_error is not None:
                 return handshake_error
-            hint = self._security.hint(full)
+            hint = self._security.hint(full) or next((text for mark, text in _NOT_GRPC.items() if mark in full), "")
             details = f"{self.address}: {hint}" if hint else details
         if code in _LOST or (code is grpc.StatusCode.INTERNAL and any(text in details for text in _LOST_IN_CORE)):
             return BrokerUnreachableError(details or f"{self.address} ended the call")

@@ -101,7 +101,21 @@ def _malformed(path: str, text: str, problem: str) -> str:
     if place is None:
         return f"{path}: {problem}"
     line = place.group(2) or str(text.rstrip("\n").count("\n") + 1)
+    if place.group(1) == "Cannot overwrite a value":
+        shorter = _unquoted_setting(text.splitlines()[: int(line)])
+        if shorter is not None:
+            return (
+                f'{path}, line {line}: in TOML the name {shorter} needs quotes, since longer names begin with it: "{shorter}" = ...'
+            )
     return f"{path}, line {line}: {place.group(1)[:1].lower()}{place.group(1)[1:]}"
+
+
+def _unquoted_setting(lines: list[str]) -> str | None:
+    """The setting whose bare dotted name is a value and also the beginning of another key; one of both is in the last line."""
+    known = settings_of(BrokerConfig)
+    names = [name for name in (_dotted(key.group(1)) for key in map(_KEY.match, lines) if key) if name in known]
+    pairs = ((one, other) for one in names for other in names)
+    return next((one for one, other in pairs if other.startswith(f"{one}.")), None)
 
 
 def _flatten(table: Mapping[str, object], prefix: str = "") -> Iterator[tuple[str, object]]:

@@ -103,6 +103,13 @@ def test_dry_run_creates_nothing(terminal: Terminal) -> None:
         (["topics", "delete", "zzz"], "there is no topic 'zzz'\n"),
         (["consume", "known-topci"], "there is no topic 'known-topci': did you mean 'known-topic'?"),
         (["consume", "zzz"], "there is no topic 'zzz': create it with 'brokerd topics create zzz --partitions N'"),
+        (
+            ["topics", "alter", "known-topic", "-p", "1"],
+            (
+                "topic 'known-topic' can not have 1 partitions: the number only grows, from today's 1 to at most 10000 "
+                "(max.partitions.per.topic)"
+            ),
+        ),
         (["consume", "known-topic", "-p", "7"], "topic 'known-topic' has partitions 0 to 0, no 7"),
         (["consume", "known-topic", "-o", "99"], "fetch_offset is 99, but known-topic partition 0 holds offsets 0 to 0"),
         (["produce", "zzz"], "there is no topic 'zzz': create it with"),

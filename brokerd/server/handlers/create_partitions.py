@@ -38,9 +38,12 @@ def _check(broker: Broker, name: str, total_count: int) -> Topic:
     config = broker.config
     if not topic.partition_count < total_count <= config.max_partitions_per_topic:
         raise InvalidPartitionsError(
-            f"total_count is {total_count}, must be more than today's {topic.partition_count} "
-            f"and at most {config.max_partitions_per_topic} (max.partitions.per.topic)"
+            f"topic '{name}' can not have {total_count} partitions: the number only grows, from today's {topic.partition_count} "
+            f"to at most {config.max_partitions_per_topic} (max.partitions.per.topic)"
         )
     if broker.logs.topics.partition_count() + total_count - topic.partition_count > config.max_partitions:
-        raise PolicyViolationError(f"total_count {total_count} would make more than the {config.max_partitions} of max.partitions")
+        raise PolicyViolationError(
+            f"topic '{name}' can not have {total_count} partitions: all topics together may have "
+            f"{config.max_partitions} (max.partitions)"
+        )
     return topic

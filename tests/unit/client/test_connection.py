@@ -29,6 +29,19 @@ UNRESOLVED = (
     "DNS resolution failed for nohost:1: C-ares status is not ARES_SUCCESS qtype=AAAA name=nohost is_balancer=0: "
     "Domain name not found"
 )
+UNRESOLVED_TOO = (
+    "errors resolving nohost:1: [field:hostname lookup error:address lookup failed for nohost:1: Domain name not found]"
+)
+HTTP_1 = (
+    "failed to connect to all addresses; last error: UNAVAILABLE: ipv4:127.0.0.1:1: Failed parsing HTTP/2 (Expected SETTINGS "
+    "frame as the first frame, got frame type 79)"
+)
+SILENT = (
+    "failed to connect to all addresses; last error: UNKNOWN: ipv4:127.0.0.1:1: connection attempt timed out before receiving "
+    "SETTINGS frame"
+)
+OTHER_PROTOCOL = "host:1: what listens there speaks another protocol: is it a brokerd's port?"
+NOBODY = "host:1: it took the connection, but did not answer: is it a brokerd's port, or is the broker overloaded?"
 TOO_LARGE = "CLIENT: Sent message larger than max (5 vs. 4)"
 RESET = "Received RST_STREAM with error code 2"
 UNKNOWN_METHOD = "host:1 does not know Metadata: is it a brokerd, and recent enough? (Method not found!)"
@@ -51,6 +64,9 @@ def translated(code: grpc.StatusCode, details: str) -> BrokerdError:
     [
         (grpc.StatusCode.UNAVAILABLE, REFUSED, BrokerUnreachableError, "Connection refused (111)"),
         (grpc.StatusCode.UNAVAILABLE, UNRESOLVED, BrokerUnreachableError, "nohost:1: Domain name not found"),
+        (grpc.StatusCode.UNAVAILABLE, UNRESOLVED_TOO, BrokerUnreachableError, "nohost:1: Domain name not found"),
+        (grpc.StatusCode.UNAVAILABLE, HTTP_1, BrokerUnreachableError, OTHER_PROTOCOL),
+        (grpc.StatusCode.UNAVAILABLE, SILENT, BrokerUnreachableError, NOBODY),
         (grpc.StatusCode.CANCELLED, "", BrokerUnreachableError, "host:1 ended the call"),
         (grpc.StatusCode.DEADLINE_EXCEEDED, "x", BrokerUnreachableError, "host:1 did not answer Metadata in time"),
         (grpc.StatusCode.INTERNAL, "Internal error from Core", BrokerUnreachableError, "Internal error from Core"),

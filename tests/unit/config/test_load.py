@@ -75,6 +75,10 @@ def test_types_are_read_from_text_and_from_toml(tmp_path: Path) -> None:
         ("port = [1, 2]", "port must be a single value, not a list (FILE, line 1)"),
         ("[port]", "port must be a single value, not a table (FILE, line 1)"),
         ('log.level = "loud"', "log.level must be one of debug, info, warning, error, not 'loud' (FILE, line 1)"),
+        (
+            "max.partitions = 5\nmax.partitions.per.topic = 5",
+            'FILE, line 2: in TOML the name max.partitions needs quotes, since longer names begin with it: "max.partitions" = ...',
+        ),
         ("port = 1\nport = 2", "FILE, line 2: cannot overwrite a value"),
         ("port = 1\nhost =\n", "FILE, line 2: invalid value"),
         ("port = 1\nhost = 'x", 'FILE, line 2: expected "\'"'),
