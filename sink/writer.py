@@ -20,8 +20,8 @@ from pyspark.sql.datasource import (
 from brokerd.allocator import keep_freed_memory
 from brokerd.client.cache import lease_client
 from brokerd.client.producer import Producer
-from brokerd.errors import ConfigError, UnknownTopicOrPartitionError
-from brokerd.sink.columns import check_columns, to_records
+from brokerd.errors import ConfigError, InvalidRecordError, UnknownTopicOrPartitionError
+from brokerd.sink.columns import TopicRows, check_columns, to_records
 from brokerd.sink.options import SinkOptions, parse_sink_options
 from brokerd.sink.producers import delivered_counts, lease_producer
 
@@ -100,7 +100,7 @@ def write_rows(options: SinkOptions, arrow_batches: Iterator[pa.RecordBatch]) ->
         before = delivered_counts(producer)
         for arrow_batch in arrow_batches:
             for rows in to_records(arrow_batch, topic=options.topic):
-                producer.send_batch(rows.topic, rows.records, rows.partitions)
+                _send(producer, rows)
             _raise_first(producer)
         producer.flush()
         _raise_first(producer)
@@ -110,6 +110,14 @@ def write_rows(options: SinkOptions, arrow_batches: Iterator[pa.RecordBatch]) ->
         if counts[tp] > before.get(tp, 0):
             written.setdefault(tp.topic, {})[tp.partition] = counts[tp] - before.get(tp, 0)
     return SinkCommitMessage(written)
+
+
+def _send(producer: Producer, rows: TopicRows) -> None:
+    """Hands rows over; what the producer says of a row that it can not take is told with the topic."""
+    try:
+        producer.send_batch(rows.topic, rows.records, rows.partitions)
+    except ValueError as error:
+        raise InvalidRecordError(f"rows for topic '{rows.topic}' can not be written: {error}") from None
 
 
 def _raise_first(producer: Producer) -> None:

@@ -104,6 +104,21 @@ def test_unknown_topic_in_the_column_ends_the_task(broker: FakeBroker) -> None:
         write_rows(options_for(broker, **{"max.block.ms": 200}), iter([pa.record_batch({"value": ["1"], "topic": ["nope"]})]))
 
 
+@pytest.mark.parametrize(
+    ("columns", "sentence"),
+    [
+        ({"partition": pa.array([2] * 3, pa.int32())}, "partition 2 does not exist: the topic has partitions 0 to 1"),
+        ({"timestamp": pa.array([-1] * 3, pa.timestamp("us", "UTC"))}, "column 'timestamp' has a time before 1970"),
+    ],
+)
+def test_rows_that_the_producer_can_not_take_are_told_with_their_topic(
+    broker: FakeBroker, columns: dict[str, pa.Array], sentence: str
+) -> None:
+    broker.create("events", 2)
+    with pytest.raises(InvalidRecordError, match=f"rows for topic 'events' can not be written: {sentence}"):
+        write_rows(options_for(broker, topic="events"), iter([numbered(0, 3, **columns)]))
+
+
 def test_error_of_spark_itself_passes_through(broker: FakeBroker) -> None:
     broker.create("events")
 
