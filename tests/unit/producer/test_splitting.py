@@ -30,7 +30,7 @@ def broker() -> BrokerDouble:
     return double
 
 
-def producer_of(broker: BrokerDouble, clock: ManualClock | None = None, **settings: object) -> Producer:
+def producer_of(broker: BrokerDouble, clock: Any = None, **settings: object) -> Producer:
     given = SMALL | {name.replace("_", "."): value for name, value in settings.items()}
     return Producer(given, transport_factory=broker.transport, clock=clock)
 
@@ -90,6 +90,8 @@ def test_what_was_learned_is_asked_again_when_it_is_old(broker: BrokerDouble, li
         splits = producer.metrics()["batch-split-total"]
         broker.max_message_bytes = limit
         clock.advance(59_999)
+        broker.create_topic("u", 1)
+        assert producer.partitions_for("u") == 1, "metadata came meanwhile"
         assert [requests_for_more() for _ in range(5)] == [requests_for_more()] * 5
         assert producer.metrics()["batch-split-total"] == splits, "it is remembered"
         clock.advance(1)
