@@ -115,8 +115,8 @@ def decode_payload(
         raise UnsupportedVersionError(f"schema_id {schema_id} is not known; this version reads {KEY_VALUE_SCHEMA_ID}")
     if uncompressed_bytes > max_uncompressed_bytes:
         raise CorruptMessageError(
-            f"the batch takes {uncompressed_bytes} bytes uncompressed, more than max.decompressed.bytes ({max_uncompressed_bytes}): "
-            "raise it to read the batch"
+            f"the batch takes {uncompressed_bytes} bytes uncompressed, more than max.decompressed.bytes "
+            f"({max_uncompressed_bytes}): raise it to read the batch"
         )
     check_layout(memoryview(data), record_count=record_count, uncompressed_bytes=uncompressed_bytes, is_sparse=is_sparse)
     try:
