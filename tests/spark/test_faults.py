@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import os
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -9,6 +11,7 @@ from typing import Self
 
 import pytest
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.functions import udf
 
 from brokerd.client.blocking import BlockingClient
 from brokerd.client.offsets import OffsetSpec
@@ -42,12 +45,15 @@ def own_daemon(tmp_path: Path) -> Iterator[DaemonProcess]:
 
 
 class Killer:
-    """Kills the broker once a topic holds `rows` records, and starts it again at once, in a thread of its own."""
+    """Kills the broker once a topic holds `rows` records, and starts it again at once, in a thread of its own. From then on there
+    is a file `mark`.
+    """
 
-    def __init__(self, daemon: DaemonProcess, topic: str, rows: int) -> None:
+    def __init__(self, daemon: DaemonProcess, topic: str, rows: int, mark: Path) -> None:
         self._daemon = daemon
         self._topic = topic
         self._rows = rows
+        self._mark = mark
         self._is_over = threading.Event()
         self.rows_at_kill = -1
         self._thread = threading.Thread(target=self._run, name="killer")
@@ -67,6 +73,7 @@ class Killer:
                     return
         self._daemon.kill()
         self.rows_at_kill = rows
+        self._mark.touch()
         self._daemon.restart()
 
 
@@ -85,6 +92,25 @@ def slowly(frame: DataFrame) -> DataFrame:
     """The same rows, a little time between some of them, so that a kill falls into the middle of a task."""
     pause = "if(n % 250 = 0, java_method('java.lang.Thread', 'sleep', 25L), '') IS NOT NULL"
     return frame.where(pause).select("key", "value")
+
+
+def held_back(frame: DataFrame, mark: Path) -> DataFrame:
+    """The same rows, the last quarter of them only once there is a file `mark`: so a kill falls into the middle of the work,
+    however fast that is.
+    """
+    path, first_held, looks = str(mark), ROWS * 3 // 4, 60_000
+
+    def may_come(value: bytes) -> bool:  # in a worker, which can not import the tests
+        if json.loads(bytes(value))["number"] >= first_held:
+            pause = threading.Event()
+            for look in range(looks):
+                if os.path.exists(path):
+                    break
+                assert look + 1 < looks, "the broker was not killed"
+                pause.wait(0.002)
+        return True
+
+    return frame.where(udf(may_come, "boolean", useArrow=False)("value")).select("key", "value")
 
 
 def numbered(spark: SparkSession, pairs: Pairs) -> DataFrame:
@@ -108,10 +134,10 @@ def exactly_the_input(spark: SparkSession, daemon: DaemonProcess, topic: str, gi
 
 
 @pytest.mark.usefixtures("small_arrow_batches")
-def test_kill_in_the_middle_of_a_batch_write(spark: SparkSession, own_daemon: DaemonProcess) -> None:
+def test_kill_in_the_middle_of_a_batch_write(spark: SparkSession, own_daemon: DaemonProcess, tmp_path: Path) -> None:
     given = flights(ROWS)
     created(own_daemon, "events")
-    with Killer(own_daemon, "events", ROWS // 4) as killer:
+    with Killer(own_daemon, "events", ROWS // 4, tmp_path / "killed") as killer:
         write(slowly(numbered(spark, given)), own_daemon.address, "events")
     assert 0 < killer.rows_at_kill < ROWS
     exactly_the_input(spark, own_daemon, "events", given)
@@ -121,8 +147,8 @@ def test_kill_in_the_middle_of_a_streaming_copy(spark: SparkSession, own_daemon:
     given = flights(ROWS)
     created(own_daemon, "from", "to")
     write(frame_of(spark, given), own_daemon.address, "from")
-    copied = read_stream(spark, own_daemon.address, "from", maxOffsetsPerTrigger=ROWS // 8).select("key", "value")
-    with Killer(own_daemon, "to", ROWS // 3) as killer:
+    copied = held_back(read_stream(spark, own_daemon.address, "from", maxOffsetsPerTrigger=ROWS // 8), tmp_path / "killed")
+    with Killer(own_daemon, "to", ROWS // 3, tmp_path / "killed") as killer:
         run(start_to_topic(copied, own_daemon.address, "to", tmp_path / "copy"))
     assert 0 < killer.rows_at_kill < ROWS
     exactly_the_input(spark, own_daemon, "to", given)
@@ -134,10 +160,11 @@ def test_broker_that_stays_away_fails_the_batch_and_a_restart_completes_it(
     given = flights(1_000)
     created(own_daemon, "events")
     write(frame_of(spark, given), own_daemon.address, "events")
-    frame = read_stream(spark, own_daemon.address, "events", **{"default.api.timeout.ms": 500})
     own_daemon.kill()
+    impatient = read_stream(spark, own_daemon.address, "events", **{"default.api.timeout.ms": 500})
     with pytest.raises(Exception, match=rf"127\.0\.0\.1:{own_daemon.port}"):
-        run(start_to_files(frame, tmp_path / "out", tmp_path / "checkpoint"))
+        run(start_to_files(impatient, tmp_path / "out", tmp_path / "checkpoint"))
     own_daemon.restart()
+    frame = read_stream(spark, own_daemon.address, "events")
     run(start_to_files(frame, tmp_path / "out", tmp_path / "checkpoint"))
     assert by_key(pairs_of(rows_in_files(tmp_path / "out"))) == by_key(given)
