@@ -9,7 +9,6 @@ import operator
 import os
 import random
 import threading
-import weakref
 from collections.abc import Mapping
 from types import TracebackType
 from typing import Self
@@ -29,9 +28,9 @@ from brokerd.errors import (
     ProducerClosedError,
     UnknownTopicOrPartitionError,
 )
-from brokerd.exiting import at_exit, end_daemon_thread
+from brokerd.exiting import end_daemon_thread
 from brokerd.ids import TopicPartition
-from brokerd.producer import arguments, columns
+from brokerd.producer import arguments, columns, living
 from brokerd.producer.accumulator import NEVER_MS
 from brokerd.producer.core import ProducerCore
 from brokerd.producer.futures import FORKED, BatchFuture, Placement, ProducerCondition, RecordFuture, Segment
@@ -82,6 +81,7 @@ class Producer:
         self._chunks: dict[str, StagedChunk] = {}
         self._partitioning = RowPartitioner(self.config, self._rng)
         self._refusal: BrokerdError | None = None
+        self.abandoned_count = 0  # records that close() gave up, because its time was over
         self._sender = Sender(
             config=self.config,
             core=self._core,
@@ -92,7 +92,7 @@ class Producer:
             give_up=self._place_all,
         )
         self._sender.start()
-        _LIVING.add(self)
+        living.add(self)
 
     # --- sending
 
@@ -401,10 +401,11 @@ class Producer:
             self._changed.notify_all()
             self._sender.wake()
             if not self._changed.wait_for(lambda: not self._core.accumulator.has_incomplete, timeout):
+                self.abandoned_count = sum(batch.record_count for batch in self._core.accumulator.incomplete())
                 self._core.abort("as close() had no more time", self._clock.monotonic_ms())
             self._sender.stop()
         self._sender.join(None)
-        _LIVING.discard(self)
+        living.discard(self)
 
     def __enter__(self) -> Self:
         return self
@@ -449,7 +450,7 @@ class Producer:
         if isinstance(self._refusal, ForkedProducerError):
             raise self._refusal
 
-    def _after_fork(self) -> None:
+    def after_fork(self) -> None:
         """In the child: the sender's thread does not exist here, and the lock may be held by a thread that does not."""
         self._lock = threading.Lock()
         self._changed = ProducerCondition(self._lock)
@@ -463,29 +464,3 @@ def _as_brokerd_error(topic: str, error: Exception) -> BrokerdError:
     refusal = InvalidRequestError(f"records for topic '{topic}' were not sent: {error}", fate=Fate.NOT_APPENDED)
     refusal.__cause__ = error
     return refusal
-
-
-_EXIT_TIMEOUT_S = 10.0
-_LIVING: weakref.WeakSet[Producer] = weakref.WeakSet()
-_KEPT: list[Producer] = []  # of processes before a fork
-
-
-def _after_fork() -> None:
-    _KEPT.extend(_LIVING)  # in a child nothing of the parent's is freed: gRPC's destructors would crash it
-    _LIVING.clear()
-    for producer in _KEPT:
-        producer._after_fork()  # noqa: SLF001
-
-
-def _close_living() -> None:
-    timeout_s = _EXIT_TIMEOUT_S
-    for producer in list(_LIVING):
-        try:
-            producer.close(timeout_s)
-        except KeyboardInterrupt:  # whoever asks again does not want to wait
-            timeout_s = 0
-            producer.close(timeout_s)
-
-
-os.register_at_fork(after_in_child=_after_fork)
-at_exit(_close_living)

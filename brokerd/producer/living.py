@@ -1,0 +1,67 @@
+"""All producers of this process: what a fork and the end of the process do to them. How one closes is its own business."""
+
+from __future__ import annotations
+
+import logging
+import os
+import weakref
+from typing import Protocol
+
+from brokerd.exiting import at_exit
+
+logger = logging.getLogger(__name__)
+
+_EXIT_TIMEOUT_S = 10.0
+
+
+class Living(Protocol):
+    """A producer, as far as this module knows it."""
+
+    abandoned_count: int  # records that close() gave up, because its time was over
+
+    def close(self, timeout: float | None = None) -> None:
+        """Sends and awaits everything, at most `timeout` seconds."""
+
+    def after_fork(self) -> None:
+        """Told in the child."""
+
+
+_living: weakref.WeakSet[Living] = weakref.WeakSet()
+_kept: list[Living] = []  # of processes before a fork
+
+
+def add(producer: Living) -> None:
+    """From now on it hears of forks, and is closed at exit."""
+    _living.add(producer)
+
+
+def discard(producer: Living) -> None:
+    """It is closed."""
+    _living.discard(producer)
+
+
+def _after_fork() -> None:
+    _kept.extend(_living)  # in a child nothing of the parent's is freed: gRPC's destructors would crash it
+    _living.clear()
+    for producer in _kept:
+        producer.after_fork()
+
+
+def _close_all() -> None:
+    timeout_s = _EXIT_TIMEOUT_S
+    for producer in list(_living):
+        try:
+            producer.close(timeout_s)
+        except KeyboardInterrupt:  # whoever asks again does not want to wait
+            timeout_s = 0
+            producer.close(timeout_s)
+        if producer.abandoned_count:  # nobody is left who could look at their futures
+            logger.warning(
+                "%d record(s) were given up because the process ended: no broker has acknowledged them. Call flush() or close() "
+                "before the end, and look at the futures that send() returns",
+                producer.abandoned_count,
+            )
+
+
+os.register_at_fork(after_in_child=_after_fork)
+at_exit(_close_all)
