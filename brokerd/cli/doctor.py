@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from brokerd.cli.output import counted, print_json
 from brokerd.cli.parser import Subparsers, usage_error
+from brokerd.errors import DataDirectoryError
 
 if TYPE_CHECKING:
     from brokerd.log.partition_check import Finding
@@ -62,24 +63,32 @@ def add_parser(subparsers: Subparsers) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Prints what was found, or done. Raises DataDirectoryError, UsageError."""
-    from brokerd.log import doctor
-    from brokerd.log.rebuild import rebuild_lost
-
     if args.name and not args.rebuild_lost:
         raise usage_error(args, "--name belongs to --rebuild-lost")
-    if args.rebuild_lost:
-        findings = rebuild_lost(args.directory, _names(args))
-    elif args.rebuild_checkpoint:
-        findings = doctor.rebuild_checkpoint(args.directory)
-    elif args.give_up_damaged:
-        findings = doctor.give_up_damaged(args.directory)
-    else:
-        findings = doctor.check_data_dir(args.directory)
+    try:
+        findings = _findings(args)
+    except OSError as error:
+        place = error.filename or args.directory
+        raise DataDirectoryError(f"{place}: a file can not be read or written: {error.strerror}") from None
     if args.json:
         print_json([{**finding._asdict(), "severity": finding.severity.value} for finding in findings])
     else:
         _print_findings(findings, args.directory)
     return EXIT_DAMAGED if _count(findings, "error") else EXIT_HEALTHY
+
+
+def _findings(args: argparse.Namespace) -> list[Finding]:
+    """Does what was asked. Raises DataDirectoryError, UsageError, OSError."""
+    from brokerd.log import doctor
+    from brokerd.log.rebuild import rebuild_lost
+
+    if args.rebuild_lost:
+        return rebuild_lost(args.directory, _names(args))
+    if args.rebuild_checkpoint:
+        return doctor.rebuild_checkpoint(args.directory)
+    if args.give_up_damaged:
+        return doctor.give_up_damaged(args.directory)
+    return doctor.check_data_dir(args.directory)
 
 
 def _names(args: argparse.Namespace) -> dict[str, str]:

@@ -249,6 +249,19 @@ def test_doctor_makes_lost_files_anew(terminal: Terminal, tmp_path: Path, monkey
         assert terminal.run("consume", "named", "--exit")[1] == "one\ntwo\n"
 
 
+def test_doctor_that_can_not_write_names_the_data_directory(tmp_path: Path) -> None:
+    """As on a full disk; what it prints is not what can not be written."""
+    data_dir = tmp_path / "data"
+    with running_daemon(data_dir):
+        pass
+    (data_dir / "checkpoint").unlink(missing_ok=True)
+    code = "import resource, sys; resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0)); from brokerd.cli import main; sys.exit(main())"
+    command = [sys.executable, "-B", "-c", code, "doctor", str(data_dir), "--rebuild-checkpoint"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=DEADLINE_S, check=False)
+    expected = f"brokerd: {data_dir}: a file can not be read or written: File too large\n"
+    assert (done.returncode, done.stdout, done.stderr) == (1, "", expected)
+
+
 def _attend_to_ctrl_c() -> None:
     """In the child: a shell's background jobs, and all that they start, ignore SIGINT."""
     signal.signal(signal.SIGINT, signal.SIG_DFL)
