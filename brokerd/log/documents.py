@@ -16,11 +16,11 @@ import google_crc32c
 
 from brokerd.errors import BrokerdError, DataDirectoryError
 from brokerd.log.files import Files, is_no_space, read_whole, write_all
+from brokerd.log.names import TEMPORARY_SUFFIX
 
 if TYPE_CHECKING:
     from brokerd.log.spare_files import SpareFiles
 
-TEMPORARY_SUFFIX = ".tmp"
 _NAME = "brokerd"
 
 

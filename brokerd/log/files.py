@@ -16,6 +16,7 @@ from collections.abc import Iterator, Sequence
 from typing import Protocol, TypeAlias
 
 from brokerd.errors import DataDirectoryError
+from brokerd.log.names import LOCK
 
 Buffer: TypeAlias = bytes | bytearray | memoryview
 
@@ -246,7 +247,7 @@ class RealFiles:
 
     def lock(self) -> None:
         """See Files."""
-        fd = self._open("lock", os.O_RDWR | os.O_CREAT)
+        fd = self._open(LOCK, os.O_RDWR | os.O_CREAT)
         try:
             fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:

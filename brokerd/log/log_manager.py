@@ -31,6 +31,7 @@ from brokerd.log.node_state import (
     CleanLogs,
     CleanSegment,
     ProducerIds,
+    check_not_foreign,
     create_meta,
     read_epoch,
     read_meta,
@@ -127,6 +128,7 @@ class LogManager:
 
     def _open(self) -> RecoveryReport:
         # 1: lock, version, epoch
+        check_not_foreign(self._files)
         self._files.lock()
         self._spares.find()
         meta = read_meta(self._files)

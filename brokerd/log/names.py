@@ -18,6 +18,7 @@ INDEX_SUFFIX = ".index"
 TIME_INDEX_SUFFIX = ".timeindex"
 SNAPSHOT_SUFFIX = ".snapshot"
 LEADER_EPOCHS = "leader-epochs"
+LOCK = "lock"
 META = "meta"
 LEADER_EPOCH = "leader-epoch"
 CLEAN_SHUTDOWN = "clean-shutdown"
@@ -25,8 +26,23 @@ CHECKPOINT = "checkpoint"
 TOPICS = "topics"
 PRODUCER_IDS = "producer-ids"
 
+TEMPORARY_SUFFIX = ".tmp"
+_OWN = {LOCK, META, LEADER_EPOCH, CLEAN_SHUTDOWN, CHECKPOINT, TOPICS, PRODUCER_IDS}
+
 _OFFSET_FILE = re.compile(r"([0-9]{20})(\.[a-z]+)")
+_SPARE = re.compile(r"spare-[0-9]")
 _PARTITION = re.compile(r"([0-9a-f]{32})-(0|[1-9][0-9]{0,9})")
+
+
+def is_foreign(name: str) -> bool:
+    """True for what nobody but a user would have put into a data directory: hidden names and a file system's own are none."""
+    return not (
+        name.removesuffix(TEMPORARY_SUFFIX) in _OWN
+        or _SPARE.fullmatch(name)
+        or _PARTITION.fullmatch(name)
+        or name.startswith(".")
+        or name == "lost+found"
+    )
 
 
 def spare_file(number: int) -> str:

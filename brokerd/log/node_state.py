@@ -9,7 +9,7 @@ from brokerd.errors import DataDirectoryError
 from brokerd.ids import TopicIdPartition
 from brokerd.log.documents import DocumentError, read_json, write_json
 from brokerd.log.files import Files
-from brokerd.log.names import CLEAN_SHUTDOWN, LEADER_EPOCH, META, PRODUCER_IDS, parse_partition_directory
+from brokerd.log.names import CLEAN_SHUTDOWN, LEADER_EPOCH, META, PRODUCER_IDS, is_foreign, parse_partition_directory
 from brokerd.log.spare_files import SpareFiles
 from brokerd.log.steps import Steps
 
@@ -55,6 +55,21 @@ def read_meta(files: Files) -> Meta | None:
     except DocumentError as error:
         raise damaged(META, error) from None
     return Meta(value["cluster_id"], value["node_id"], value["directory_id"])
+
+
+def check_not_foreign(files: Files) -> None:
+    """A directory that is none of ours yet must hold nothing of others: a mistyped name is no place for logs, and its owner's
+    files no neighbours. Writes nothing. Raises DataDirectoryError, OSError.
+    """
+    names = files.listdir()
+    is_ours = META in names or any(parse_partition_directory(name) for name in names)
+    foreign = [] if is_ours else [name for name in names if is_foreign(name)]
+    if foreign:
+        more = f" and {len(foreign) - 1} more" if len(foreign) > 1 else ""
+        raise DataDirectoryError(
+            f"the data directory is not brokerd's: it holds {foreign[0]!r}{more}, and no file 'meta'; "
+            "name an empty or a new directory"
+        )
 
 
 def create_meta(files: Files, node_id: int) -> Meta:

@@ -8,7 +8,6 @@ from typing import NamedTuple
 from brokerd.errors import BrokerdError
 from brokerd.ids import TopicIdPartition
 from brokerd.log.checkpoint import CheckpointEntry
-from brokerd.log.documents import TEMPORARY_SUFFIX
 from brokerd.log.files import Files
 from brokerd.log.leader_epochs import EpochEntry, LeaderEpochs, read_leader_epochs
 from brokerd.log.names import (
@@ -16,6 +15,7 @@ from brokerd.log.names import (
     LEADER_EPOCHS,
     LOG_SUFFIX,
     SNAPSHOT_SUFFIX,
+    TEMPORARY_SUFFIX,
     TIME_INDEX_SUFFIX,
     offset_file,
     parse_offset_file,

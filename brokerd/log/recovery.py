@@ -17,12 +17,11 @@ from typing import NamedTuple
 from brokerd.ids import TopicIdPartition
 from brokerd.log.checkpoint import CheckpointEntry
 from brokerd.log.damage import DamagedRange
-from brokerd.log.documents import TEMPORARY_SUFFIX
 from brokerd.log.files import Files, write_all
 from brokerd.log.index import SparseIndex
 from brokerd.log.leader_epochs import EpochEntry, LeaderEpochs, read_leader_epochs, write_leader_epochs
 from brokerd.log.log_state import LogState
-from brokerd.log.names import LOG_SUFFIX, parse_offset_file
+from brokerd.log.names import LOG_SUFFIX, TEMPORARY_SUFFIX, parse_offset_file
 from brokerd.log.node_state import CleanLog
 from brokerd.log.open_files import OpenFiles
 from brokerd.log.producer_state import ProducerStates

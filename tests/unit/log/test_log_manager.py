@@ -43,6 +43,23 @@ def test_topics_are_durable_on_return() -> None:
     assert first_log(manager, "a.b_c-1", 1).config.retention_ms == 1_000
 
 
+@pytest.mark.parametrize("name", ["notes.txt", "spare-x", "meta.bak", "00000000000000000000.log", "a" * 32 + "-01"])
+def test_a_directory_of_others_is_refused_untouched(tmp_path: Path, name: str) -> None:
+    (tmp_path / name).write_text("mine")
+    (tmp_path / "z").mkdir()
+    with pytest.raises(DataDirectoryError, match=rf"is not brokerd's: it holds '{name}' and 1 more, and no file 'meta'"):
+        open_manager(RealFiles(str(tmp_path)))
+    assert sorted(path.name for path in tmp_path.iterdir()) == sorted([name, "z"])
+
+
+def test_what_a_file_system_or_a_first_start_cut_short_left_is_no_hindrance(tmp_path: Path) -> None:
+    for name in ("lost+found", ".keep", "lock", "spare-3", "checkpoint", "topics.tmp"):
+        (tmp_path / name).touch()
+    open_manager(RealFiles(str(tmp_path)))[0].close()
+    (tmp_path / "notes.txt").touch()
+    open_manager(RealFiles(str(tmp_path)))[0].close()
+
+
 def test_bad_topics_are_refused_by_name() -> None:
     manager, _ = open_manager(MemoryFiles(), max_topics=2, max_partitions=6, max_partitions_per_topic=4)
     manager.create_topic("t", 1, {})
