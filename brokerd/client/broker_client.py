@@ -240,7 +240,7 @@ class BrokerClient:
         now_ms = self.clock.monotonic_ms()
         wait_ms = retries.failed(error, now_ms=now_ms, random=self._random.random())
         if isinstance(error, BrokerUnreachableError):
-            self._address_index = (self._address_index + 1) % len(self._addresses)
+            self._next_address()
         if not self._is_retrying and isinstance(error, WireError):
             raise error
         if wait_ms is None or not self._is_retrying:
@@ -339,9 +339,21 @@ class BrokerClient:
             connection = self._connections[address] = Connection(address, self._security)
         if address not in self._server_infos:
             request = metadata_pb2.GetServerInfoRequest(client_software=f"brokerd-python {__version__}")
-            response = await connection.call("GetServerInfo", request, metadata_pb2.GetServerInfoResponse, timeout_ms=timeout_ms)
+            # An address may be dead in silence: it gets its share of the time, so that each of the others has one too.
+            timeout_ms = min(timeout_ms, max(1, self.config.api_timeout_ms // len(self._addresses)))
+            try:
+                response = await connection.call(
+                    "GetServerInfo", request, metadata_pb2.GetServerInfoResponse, timeout_ms=timeout_ms
+                )
+            except asyncio.CancelledError:  # whoever waited had no more time: the next call asks somebody else
+                if address == self._addresses[self._address_index]:
+                    self._next_address()
+                raise
             self._server_infos[address] = _checked(read_server_info(response), address)
         return connection
+
+    def _next_address(self) -> None:
+        self._address_index = (self._address_index + 1) % len(self._addresses)
 
     def _address(self, node_id: int) -> str:
         node = self._nodes.get(node_id)

@@ -119,12 +119,15 @@ class LogManager:
 
     def open(self) -> RecoveryReport:
         """Opens the data directory and every log in it, for appends where nothing is wrong. Raises DataDirectoryError."""
+        path = self._config.data_dir
         try:
             return self._open()
         except OSError as error:
-            raise DataDirectoryError(
-                f"the data directory can not be opened: {error.strerror} {error.filename or ''}".rstrip()
-            ) from error
+            raise DataDirectoryError(f"{path} can not be opened: {error.strerror} {error.filename or ''}".rstrip()) from error
+        except DataDirectoryError as error:
+            if path in error.message:
+                raise
+            raise DataDirectoryError(f"{path}: {error.message}") from error
 
     def _open(self) -> RecoveryReport:
         # 1: lock, version, epoch

@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
+import socket
 from collections.abc import Iterator
 
 import grpc
 import pytest
 
 from brokerd.client.blocking import BlockingClient
+from brokerd.client.broker_client import BrokerClient
+from brokerd.client.loop_thread import LoopThread
 from brokerd.client.offsets import OffsetAndTimestamp, OffsetSpec
 from brokerd.client.topics import NewTopic
+from brokerd.clock import SystemClock
 from brokerd.config.client import ClientConfig
 from brokerd.errors import (
     AuthenticationError,
@@ -37,6 +43,13 @@ def broker() -> Iterator[FakeBroker]:
 def client(broker: FakeBroker) -> Iterator[BlockingClient]:
     with BlockingClient(config(f"127.0.0.1:{broker.port}")) as client:
         yield client
+
+
+@pytest.fixture
+def silent_address() -> Iterator[str]:
+    """Takes connections and never says a word."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        yield f"127.0.0.1:{listener.getsockname()[1]}"
 
 
 def config(servers: str) -> ClientConfig:
@@ -87,6 +100,30 @@ def test_second_bootstrap_server_is_tried_when_the_first_is_gone(broker: FakeBro
         dead = gone.port
     with BlockingClient(config(f"127.0.0.1:{dead},127.0.0.1:{broker.port}")) as client:
         assert client.server_info().software_version == "9.9"
+
+
+def test_second_bootstrap_server_has_its_time_when_the_first_is_silent(broker: FakeBroker, silent_address: str) -> None:
+    servers = f"{silent_address},127.0.0.1:{broker.port}"
+    with BlockingClient(ClientConfig(bootstrap_servers=servers, api_timeout_ms=4_000)) as client:
+        assert client.server_info().software_version == "9.9"
+
+
+def test_bootstrap_server_that_was_waited_for_in_vain_is_not_the_next_one_asked(broker: FakeBroker, silent_address: str) -> None:
+    """By somebody with less patience than a connection attempt has, such as a producer with a short request.timeout.ms."""
+    servers = f"{silent_address},127.0.0.1:{broker.port}"
+
+    async def impatient() -> str:
+        client = BrokerClient(config(servers), SystemClock(), is_retrying=False)
+        try:
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(0.1):
+                    await client.server_info()
+            return (await client.server_info()).software_version
+        finally:
+            await client.close()
+
+    with contextlib.closing(LoopThread()) as loop:
+        assert loop.run(impatient()) == "9.9"
 
 
 def test_broker_that_comes_back_is_found_again(client: BlockingClient, broker: FakeBroker) -> None:
