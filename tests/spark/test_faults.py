@@ -89,8 +89,8 @@ def created(daemon: DaemonProcess, *topics: str) -> None:
 
 
 def slowly(frame: DataFrame) -> DataFrame:
-    """The same rows, a little time between some of them, so that a kill falls into the middle of a task."""
-    pause = "if(n % 250 = 0, java_method('java.lang.Thread', 'sleep', 25L), '') IS NOT NULL"
+    """The same rows, some time between some of them, more towards the end, so that a kill falls into the middle of a task."""
+    pause = f"if(n % 250 = 0, java_method('java.lang.Thread', 'sleep', if(n < {ROWS // 2}, 10L, 100L)), '') IS NOT NULL"
     return frame.where(pause).select("key", "value")
 
 
