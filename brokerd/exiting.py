@@ -7,23 +7,58 @@ that the client is closed: no error of its own, printed at the end of a program 
 from __future__ import annotations
 
 import atexit
+import os
+import sys
 import threading
 from collections.abc import Callable
 
 OWN_THREADS = "brokerd-"  # how the names of the clients' own threads begin
 _is_exiting = threading.Event()
+_closes: list[Callable[[], object]] = []
+_watched_pid = 0  # the child of multiprocessing whose end is seen to
 
 
 def at_exit(close: Callable[[], object]) -> None:
     """Calls `close` when the interpreter ends; what is asked for last is called first."""
+    _closes.append(close)
     atexit.register(_run, close)
+
+
+def watch_child() -> None:
+    """To be called when there is something to close: a child of multiprocessing ends without what atexit was asked for (up to
+    Python 3.13 without all of it, later without what was asked for before its fork), so it is asked to call it."""
+    global _watched_pid
+    process = sys.modules.get("multiprocessing.process")
+    if process is None or process.parent_process() is None or _watched_pid == os.getpid():
+        return
+    from multiprocessing.util import Finalize
+
+    _watched_pid = os.getpid()
+    Finalize(None, _close_after_threads, exitpriority=0)
+
+
+def _close_after_threads() -> None:
+    """At the end of a child of multiprocessing, which is about to join its threads: closes once the others have ended."""
+
+    def wait_and_close() -> None:
+        not_awaited = (threading.current_thread(), threading.main_thread())
+        while others := [thread for thread in threading.enumerate() if not thread.daemon and thread not in not_awaited]:
+            for thread in others:
+                thread.join()
+        for close in reversed(_closes):
+            _run(close)
+
+    threading.Thread(target=wait_and_close, name=f"{OWN_THREADS}exit", daemon=False).start()
 
 
 def end_daemon_thread() -> None:
     """At exit, ends the calling thread if the application made it and does not wait for it: raises SystemExit, of which
     threads say nothing, and which lets go of locks on its way. Before, and for all others, it does nothing."""
     thread = threading.current_thread()
-    if _is_exiting.is_set() and thread.daemon and not thread.name.startswith(OWN_THREADS):
+    # A thread of multiprocessing's ThreadPool prints nothing, but hands each error to whoever waits for its result: for ever,
+    # if the thread were gone.
+    is_of_pool = type(thread).__module__ == "multiprocessing.dummy"
+    if _is_exiting.is_set() and thread.daemon and not is_of_pool and not thread.name.startswith(OWN_THREADS):
         raise SystemExit
 
 

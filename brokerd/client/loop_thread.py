@@ -15,7 +15,7 @@ from collections.abc import Awaitable, Callable, Coroutine, Iterable
 from typing import Any, TypeVar
 
 from brokerd.errors import ClientError
-from brokerd.exiting import OWN_THREADS, at_exit, end_daemon_thread
+from brokerd.exiting import OWN_THREADS, at_exit, end_daemon_thread, watch_child
 from brokerd.wire.event_loop import is_grpc_task, settle
 
 logger = logging.getLogger(__name__)
@@ -40,6 +40,7 @@ class LoopThread:
         self._thread = threading.Thread(target=self._main, name=name, daemon=True)
         self._thread.start()
         _open.add(self)
+        watch_child()
 
     def submit(self, coro: Coroutine[Any, Any, T]) -> concurrent.futures.Future[T]:
         """Starts `coro` on the loop. Raises ClientError if the loop is closed or belongs to the process before a fork."""

@@ -7,7 +7,7 @@ import os
 import weakref
 from typing import Protocol
 
-from brokerd.exiting import at_exit
+from brokerd.exiting import at_exit, watch_child
 
 logger = logging.getLogger(__name__)
 
@@ -33,6 +33,7 @@ _kept: list[Living] = []  # of processes before a fork
 def add(producer: Living) -> None:
     """From now on it hears of forks, and is closed at exit."""
     _living.add(producer)
+    watch_child()
 
 
 def discard(producer: Living) -> None:

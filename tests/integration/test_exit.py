@@ -74,6 +74,26 @@ while len(seen) < 3: seen.add(ready.get())
 """,
         None,
     ),
+    "children of multiprocessing": (
+        """
+import multiprocessing
+def write(started):
+    with Producer(bootstrap_servers=SERVERS) as producer:
+        started.set()
+        threading.Event().wait(0.1)
+        producer.send(TOPIC, value=b"x")
+def work():
+    producer = Producer(bootstrap_servers=SERVERS, linger_ms=60_000)
+    for _ in range(100): producer.send(TOPIC, value=b"x")
+    started = threading.Event()
+    threading.Thread(target=write, args=(started,)).start()
+    started.wait()
+children = [multiprocessing.get_context("fork").Process(target=work) for _ in range(2)]
+for child in children: child.start()
+for child in children: child.join()
+""",
+        202,
+    ),
     "what a Spark worker keeps between tasks": ("task()\ntask()", 2),
     "a worker that was forked, and one that is ended": (
         """
@@ -95,9 +115,9 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[DaemonProcess]:
         yield broker
 
 
-def start(code: str, topic: str, broker: DaemonProcess) -> subprocess.Popen[str]:
+def start(code: str, topic: str, broker: DaemonProcess, *, before: str = "") -> subprocess.Popen[str]:
     return subprocess.Popen(
-        [sys.executable, "-W", "always", "-c", _HEAD + code, topic, broker.address],
+        [sys.executable, "-W", "always", "-c", before + _HEAD + code, topic, broker.address],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
@@ -128,6 +148,27 @@ def test_what_was_forgotten_is_closed_in_silence(what: str, broker: DaemonProces
     assert (child.returncode, *told) == (0, "", "")
     if record_count is not None:
         assert count(broker, topic) == record_count
+
+
+def test_a_pool_that_is_waited_for_at_exit_hears_that_its_client_is_closed(broker: DaemonProcess) -> None:
+    """What is registered before the clients' own closing runs after it."""
+    before = """
+import atexit
+from multiprocessing.pool import ThreadPool
+pool = ThreadPool(1)
+atexit.register(lambda: (pool.close(), pool.join(), print("joined")))
+"""
+    code = """
+client = BlockingClient(CONFIG)
+ready = threading.Event()
+def ask():
+    while True: client.metadata([TOPIC]) and ready.set()
+pool.apply_async(ask)
+ready.wait()
+"""
+    child = start(code, new_topic(broker), broker, before=before)
+    told = child.communicate(timeout=DEADLINE_S)
+    assert (child.returncode, *told) == (0, "joined\n", "")
 
 
 @pytest.mark.parametrize("work", ["producer.send(TOPIC, value=b'x')", "producer.send(TOPIC, value=b'x').result()", "poll()"])
