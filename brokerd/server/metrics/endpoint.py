@@ -24,7 +24,7 @@ CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 _HEAD_MAX_BYTES = 8_192
 _PATIENCE_S = 10.0
 _CONNECTIONS_MAX = 16
-_PROBES_MAX = 48  # more connections, on which only health is answered
+_PROBES_MAX = 48  # more connections, on which only health is answered; for one more yet the oldest of all is ended
 
 
 class MetricsEndpoint:
@@ -37,7 +37,7 @@ class MetricsEndpoint:
         self._is_serving = is_serving
         self._authenticator = authenticator
         self._server: asyncio.Server | None = None
-        self._connections: set[asyncio.Task[None]] = set()
+        self._connections: dict[asyncio.Task[None], None] = {}  # the oldest first
 
     async def start(self, host: str, port: int, tls: ssl.SSLContext | None) -> None:
         """Listens. Raises ConfigError if it can not."""
@@ -77,17 +77,21 @@ class MetricsEndpoint:
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         task = asyncio.current_task()
         assert task is not None
-        self._connections.add(task)
+        self._connections[task] = None
+        if len(self._connections) > _CONNECTIONS_MAX + _PROBES_MAX:
+            # Most likely it is silent. To refuse the new one would let whoever keeps all of them make the broker seem dead.
+            oldest = next(iter(self._connections))
+            del self._connections[oldest]
+            oldest.cancel()
         try:
-            if len(self._connections) <= _CONNECTIONS_MAX + _PROBES_MAX:
-                is_crowded = len(self._connections) > _CONNECTIONS_MAX
-                async with asyncio.timeout(_PATIENCE_S):
-                    writer.write(await self._answer(reader, writer, is_crowded=is_crowded))
-                    await writer.drain()
+            is_crowded = len(self._connections) > _CONNECTIONS_MAX
+            async with asyncio.timeout(_PATIENCE_S):
+                writer.write(await self._answer(reader, writer, is_crowded=is_crowded))
+                await writer.drain()
         except (OSError, TimeoutError, asyncio.IncompleteReadError, asyncio.LimitOverrunError):
             pass  # a client that is gone, silent or sends no HTTP
         finally:
-            self._connections.discard(task)
+            self._connections.pop(task, None)
             writer.close()
             with contextlib.suppress(OSError):
                 await writer.wait_closed()

@@ -20,6 +20,7 @@ from tests.support.raw_client import RawClient
 from tests.support.wait import DEADLINE_S, wait_until
 
 _SCRAPES = 16
+_ALL = 64  # connections
 
 
 def get(port: int, path: str, method: str = "GET") -> tuple[int, str]:
@@ -67,6 +68,17 @@ def test_connections_that_say_nothing_keep_no_probe_out(running: RunningDaemon) 
         wait_until(lambda: get(port, "/metrics")[0] == 503, what="more connections than scrapes may have")
         assert get(port, "/health") == (200, "serving\n")
     wait_until(lambda: get(port, "/metrics")[0] == 200, what="room for a scrape")
+
+
+@pytest.mark.parametrize("settings", [{"metrics_port": 0}], indirect=True)
+def test_however_many_say_nothing_a_probe_is_answered(running: RunningDaemon) -> None:
+    port = running.daemon.metrics_port
+    with contextlib.ExitStack() as silent:
+        for _ in range(_ALL + 1):
+            last = silent.enter_context(socket.create_connection(("127.0.0.1", port)))
+        assert get(port, "/health") == (200, "serving\n")
+        last.sendall(b"GET /health HTTP/1.1\r\n\r\n")
+        assert last.recv(12) == b"HTTP/1.1 200", "the oldest are ended, and nobody else"
 
 
 def test_a_stranger_may_ask_for_health_and_for_nothing_else(tmp_path: Path) -> None:
