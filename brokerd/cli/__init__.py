@@ -67,9 +67,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     except OSError as error:
         if error.errno not in _CAN_NOT_WRITE or error.filename is not None:
             raise
-        # Reading meets EIO too: standard input of a terminal that is gone, for one.
-        what = "read or write a standard stream" if error.errno == errno.EIO else "write to standard output"
-        print(f"brokerd: can not {what}: {error.strerror}", file=sys.stderr)
+        print(f"brokerd: can not write to standard output: {error.strerror}", file=sys.stderr)
         _drop_output()
         return EXIT_FAILED
     return code

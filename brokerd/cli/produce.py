@@ -125,13 +125,21 @@ def _batches(
     from brokerd.cli.lines import LineSplitter, unescaped
 
     splitter = LineSplitter(unescaped(args.delimiter).encode())
-    while chunk := source.read1(_CHUNK_BYTES):  # type: ignore[attr-defined]
+    while chunk := _read(source, args.file):
         lines = splitter.split(chunk)
         if lines:
             yield to_records(lines)
     last = splitter.last()
     if last:
         yield to_records(last)
+
+
+def _read(source: BinaryIO, path: str) -> bytes:
+    """The next bytes, empty at the end. Raises ConfigError."""
+    try:
+        return source.read1(_CHUNK_BYTES)  # type: ignore[attr-defined, no-any-return]
+    except OSError as error:
+        raise ConfigError(f"can not read {'standard input' if path == '-' else path}: {error.strerror}") from None
 
 
 @contextlib.contextmanager

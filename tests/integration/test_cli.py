@@ -115,6 +115,7 @@ def test_dry_run_creates_nothing(terminal: Terminal) -> None:
         (["produce", "zzz"], "there is no topic 'zzz': create it with"),
         (["produce", "known-topic", "-p", "7"], "topic 'known-topic' has partitions 0 to 0, no 7"),
         (["produce", "known-topic", "--file", "/no/such"], "can not read /no/such: No such file or directory"),
+        (["produce", "known-topic", "--file", "/proc/self/mem"], "can not read /proc/self/mem: Input/output error"),
     ],
 )
 def test_failure_is_one_sentence(terminal: Terminal, arguments: list[str], sentence: str) -> None:
