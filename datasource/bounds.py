@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from brokerd.config.settings import INT64_MAX
+from brokerd.config.settings import INT32_MAX, INT64_MAX
 from brokerd.errors import ConfigError
 from brokerd.ids import TopicPartition
 
@@ -76,17 +76,22 @@ def _words(may_be_earliest: bool, may_be_latest: bool) -> str:
 
 
 def _timestamp(option: str, text: str) -> int:
-    if not text.isdecimal() or int(text) > INT64_MAX:
-        raise ConfigError(f"{option} must be milliseconds since 1970, such as 1767225600000, not '{text}'")
+    if not _is_number(text, INT64_MAX):
+        raise ConfigError(f"{option} must be milliseconds since 1970, such as 1767225600000, not '{text:.200}'")
     return int(text)
+
+
+def _is_number(text: str, maximum: int) -> bool:
+    """Python itself refuses to read a number of thousands of digits."""
+    return text.isdecimal() and len(text) <= len(str(maximum)) and int(text) <= maximum
 
 
 def _by_partition(option: str, text: str, *, minimum: int, words: str = "") -> dict[TopicPartition, int]:
     form = f'{option} must be {words}JSON such as {{"topic": {{"0": 23}}}}'
     try:
         parsed = json.loads(text)
-    except json.JSONDecodeError:
-        raise ConfigError(f"{form}, not '{text}'") from None
+    except (ValueError, RecursionError):  # no JSON; numbers of thousands of digits; brackets in thousands of brackets
+        raise ConfigError(f"{form}, not '{text:.200}'") from None
     if not isinstance(parsed, dict):
         raise ConfigError(f"{form}, not '{text}'")
     numbers: dict[TopicPartition, int] = {}
@@ -96,7 +101,7 @@ def _by_partition(option: str, text: str, *, minimum: int, words: str = "") -> d
         if not isinstance(partitions, dict):
             raise ConfigError(f"{form}: '{topic}' is {json.dumps(partitions)}")
         for partition, number in partitions.items():
-            if not partition.isdecimal() or type(number) is not int or not minimum <= number <= INT64_MAX:
+            if not _is_number(partition, INT32_MAX) or type(number) is not int or not minimum <= number <= INT64_MAX:
                 raise ConfigError(f"{form}: '{topic}' partition '{partition}' is {json.dumps(number)}")
             numbers[TopicPartition(topic, int(partition))] = number
     return numbers

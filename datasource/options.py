@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 from brokerd.config.client import ConsumerConfig
-from brokerd.config.settings import from_mapping, settings_of
+from brokerd.config.settings import INT32_MAX, from_mapping, settings_of
 from brokerd.config.spark_options import REFUSED_EVERYWHERE, parse_count, parse_flag, require_servers, split_options
 from brokerd.datasource.bounds import Bound, parse_bound
 from brokerd.errors import ConfigError
@@ -162,8 +162,8 @@ def _assignment(text: str) -> tuple[TopicPartition, ...]:
     form = 'assign must be JSON such as {"topic": [0, 1]}'
     try:
         parsed = json.loads(text)
-    except json.JSONDecodeError as error:
-        raise ConfigError(f"{form}, not '{text}': {error}") from None
+    except (ValueError, RecursionError) as error:  # as in bounds.py
+        raise ConfigError(f"{form}, not '{text:.200}': {error}") from None
     if not isinstance(parsed, dict) or not parsed:
         raise ConfigError(f"{form}, not '{text}'")
     partitions = []
@@ -171,7 +171,11 @@ def _assignment(text: str) -> tuple[TopicPartition, ...]:
         problem = topic_name_problem(topic)
         if problem:
             raise ConfigError(f"assign names '{topic}', which is not a topic's name: {problem}")
-        if not isinstance(numbers, list) or not numbers or not all(type(number) is int and number >= 0 for number in numbers):
+        if (
+            not isinstance(numbers, list)
+            or not numbers
+            or not all(type(number) is int and 0 <= number <= INT32_MAX for number in numbers)
+        ):
             raise ConfigError(f"{form}: the partitions of '{topic}' are {json.dumps(numbers)}")
         partitions += [TopicPartition(topic, number) for number in numbers]
     return tuple(sorted(set(partitions)))

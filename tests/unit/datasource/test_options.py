@@ -88,6 +88,10 @@ def test_retry_knobs_of_a_ported_pipeline_are_accepted() -> None:
         ("startingtimestamp", "yesterday", r"startingTimestamp must be milliseconds since 1970"),
         ("startingtimestamp", "9" * 19, r"startingTimestamp must be milliseconds since 1970, .*not '9999999999999999999'"),
         ("startingoffsetsbytimestamp", f'{{"events": {{"0": {2**63}}}}}', r"partition '0' is 9223372036854775808"),
+        ("startingtimestamp", "9" * 5_000, r"startingTimestamp must be milliseconds since 1970"),
+        ("startingoffsets", f'{{"events": {{"0": {"9" * 5_000}}}}}', r"startingOffsets must be earliest, latest or JSON"),
+        ("startingoffsets", "[" * 100_000, r"startingOffsets must be earliest, latest or JSON"),
+        ("startingoffsets", f'{{"events": {{"{2**31}": 1}}}}', r"partition '2147483648' is 1"),
         ("endingoffsets", "latest", r"endingOffsets is for batch reads"),
         ("maxoffsetspertrigger", "0", r"maxOffsetsPerTrigger must be a whole number of at least 1, not '0'"),
         ("minpartitions", "many", r"minPartitions must be a whole number of at least 1, not 'many'"),
@@ -123,7 +127,9 @@ def test_batch_bounds_that_leave_nothing_to_read_are_refused(option: str, value:
         parse_source_options({**BASE, option: value}, is_streaming=False)
 
 
-@pytest.mark.parametrize("text", ["[0]", '{"a": []}', '{"a": [-1]}', '{"a": ["0"]}', "a", "{}"])
+@pytest.mark.parametrize(
+    "text", ["[0]", '{"a": []}', '{"a": [-1]}', '{"a": ["0"]}', "a", "{}", '{"a": [2147483648]}', "9" * 5_000, "[" * 100_000]
+)
 def test_malformed_assignment_is_refused(text: str) -> None:
     with pytest.raises(ConfigError, match="assign must be JSON such as"):
         parse_source_options({**SERVERS, "assign": text}, is_streaming=True)
