@@ -17,8 +17,8 @@ logger = logging.getLogger(__name__)
 _EXIT_TIMEOUT_MS = 10_000
 
 
-class Living(Protocol):
-    """A producer, as far as this module knows it."""
+class Closing(Protocol):
+    """A producer, as far as its end is concerned."""
 
     abandoned_count: int  # records that close() gave up, because its time was over
 
@@ -27,6 +27,10 @@ class Living(Protocol):
 
     def close(self, timeout: float | None = None) -> None:
         """Sends and awaits everything, at most `timeout` seconds."""
+
+
+class Living(Closing, Protocol):
+    """A producer, as far as this module knows it."""
 
     def after_fork(self) -> None:
         """Told in the child."""
@@ -58,7 +62,7 @@ def _close_all() -> None:
     close_each(list(_living), SystemClock())
 
 
-def close_each(producers: Sequence[Living], clock: Clock) -> None:
+def close_each(producers: Sequence[Closing], clock: Clock) -> None:
     """Closes all within the time of one: they send side by side, and are waited for in turn."""
     for producer in producers:
         with contextlib.suppress(TimeoutError):

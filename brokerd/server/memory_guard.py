@@ -30,6 +30,8 @@ _FORGIVEN_BYTES_PER_SECOND = 512
 # Less than this is no reason to end a connection: an honest request is on its way.
 _WORTH_BYTES = 1_048_576
 _PEERS_MAX = 100_000
+_LOOK_INTERVAL_MS = 30_000  # about 40 us a connection, in a thread
+_FRUITLESS_INTERVAL_MS = 250
 _PROCESS_BYTES = 134_217_728  # a broker that does nothing, and some thousand partitions
 _FETCH_ANSWER_COPIES = 2  # see max.fetch.bytes.in.flight
 _STATM = "/proc/self/statm"
@@ -133,6 +135,28 @@ def to_end(suspects: Iterable[Suspect], *, excess_bytes: int) -> list[Suspect]:
         chosen.append(suspect)
         excess_bytes -= suspect.unread_bytes
     return chosen
+
+
+class LookTimes:
+    """When the connections are looked at: at once while memory is short, but not soon again if there was nobody to end, since a
+    look costs milliseconds; now and then while it is not, so that what is explained is not explained too late.
+    """
+
+    def __init__(self, *, now_ms: int) -> None:
+        self._next_ms = now_ms
+        self._next_short_ms = now_ms
+
+    def is_due(self, *, is_short: bool, now_ms: int) -> bool:
+        """True if they are to be looked at now."""
+        return now_ms >= (self._next_short_ms if is_short else self._next_ms)
+
+    def looked(self, *, now_ms: int) -> None:
+        """They were looked at."""
+        self._next_ms = now_ms + _LOOK_INTERVAL_MS
+
+    def in_vain(self, *, now_ms: int) -> None:
+        """Memory was short, and nobody was to be ended."""
+        self._next_short_ms = now_ms + _FRUITLESS_INTERVAL_MS
 
 
 def memory_limit_bytes(config: BrokerConfig, available_bytes: int) -> int:

@@ -23,9 +23,6 @@ class Slow:
         self._calls.append(f"close {timeout}")
         self._clock.advance(int(timeout * 1000))
 
-    def after_fork(self) -> None:
-        raise NotImplementedError
-
 
 def test_all_begin_to_send_before_one_is_waited_for_and_share_its_time() -> None:
     clock, calls = ManualClock(), list[str]()

@@ -14,6 +14,7 @@ from brokerd.server import disconnect, memory_guard
 from brokerd.server.disconnect import Address, Traffic, address_of
 from brokerd.server.memory_guard import (
     MESSAGE_BYTES,
+    LookTimes,
     RequestBytes,
     Suspect,
     UnreadBytes,
@@ -227,6 +228,18 @@ def test_a_container_s_limit_counts(monkeypatch: pytest.MonkeyPatch, tmp_path: P
     assert machine_bytes() == 1_000_000
     monkeypatch.setattr(memory_guard, "_CGROUP_LIMITS", ())
     assert machine_bytes() > 100_000_000
+
+
+def test_short_memory_is_looked_into_at_once_but_not_again_and_again_in_vain() -> None:
+    looks = LookTimes(now_ms=1_000)
+    assert looks.is_due(is_short=False, now_ms=1_000)
+    looks.looked(now_ms=1_000)
+    assert not looks.is_due(is_short=False, now_ms=30_999)
+    assert looks.is_due(is_short=False, now_ms=31_000)
+    assert looks.is_due(is_short=True, now_ms=1_001), "a look in peace is no reason to wait, nor is one that ended somebody"
+    looks.in_vain(now_ms=1_001)
+    assert not looks.is_due(is_short=True, now_ms=1_250)
+    assert looks.is_due(is_short=True, now_ms=1_251)
 
 
 def test_the_default_limit_has_room_for_what_the_others_allow() -> None:
