@@ -108,8 +108,13 @@ class BrokerService:
         await self._idle.wait()
 
     async def close_streams(self) -> None:
-        """Ends every open stream once its answers are out; one whose client does not read holds up no other."""
-        await asyncio.gather(*[_close(stream) for stream in self._streams])
+        """Ends every open stream once its answers are out; one whose client does not read holds up no other. Where the client
+        goes meanwhile, gRPC cancels what was awaited: that stream is over, and the stop goes on.
+        """
+        ends = await asyncio.gather(*[_close(stream) for stream in self._streams], return_exceptions=True)
+        for end in ends:
+            if isinstance(end, Exception):  # a cancellation is none
+                raise end
 
     def _unary(self, method: Unary, handler: Handler) -> Callable[[bytes, Context], Awaitable[bytes]]:
         async def handle(request: Message) -> Message:

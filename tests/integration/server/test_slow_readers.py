@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from pathlib import Path
+from typing import Any
 
 import grpc
 import pytest
@@ -111,6 +112,23 @@ def test_a_stop_tells_everybody_although_some_do_not_read(tmp_path: Path) -> Non
             assert "the broker is stopping" in details
         assert not stopping.done(), "the others have not read yet"
     stopping.result(DEADLINE_S)
+    running._end_loop()
+
+
+class Leaving:
+    """A stream whose client goes while it is ended: what is awaited for it is cancelled."""
+
+    async def close(self, _code: grpc.StatusCode, _details: str) -> None:
+        raise asyncio.CancelledError
+
+
+def test_a_stop_goes_on_when_a_client_leaves_meanwhile(tmp_path: Path) -> None:
+    running = RunningDaemon(BrokerConfig(data_dir=str(tmp_path), port=0), files=MemoryFiles())
+    running.start()
+    service: Any = running.daemon._service
+    service._streams.add(Leaving())
+    asyncio.run_coroutine_threadsafe(running.daemon.stop(), running.loop).result(DEADLINE_S)
+    assert running.daemon._logs is None, "closed cleanly"
     running._end_loop()
 
 
