@@ -3,7 +3,8 @@
 The order is the rule here. New partitions are durable before the topics file names them, the file before anybody sees the
 change; a deleted topic is gone from the file before its data goes (what if that is not certain: topic_store.py). Only one
 change may be under way at a time: whoever runs the steps sees to it. What is looked up, checked and changed in memory, all
-stands between two jobs, so it is true together.
+stands between two jobs, so it is true together. What is only to be validated is asked of the same check_* that the change
+itself begins with.
 """
 
 from __future__ import annotations
@@ -13,9 +14,11 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from brokerd.config.broker import BrokerConfig, checked_topic_config
+from brokerd.config.settings import settings_of, unknown_setting
 from brokerd.config.topic import TopicConfig, topic_config
 from brokerd.errors import (
     Fate,
+    InvalidConfigError,
     InvalidPartitionsError,
     InvalidTopicError,
     PolicyViolationError,
@@ -55,57 +58,70 @@ class TopicChanges:
         self._logs = logs
 
     def create(self, name: str, partitions: int, configs: Mapping[str, str]) -> Steps[Topic]:
-        """Creates a topic, durably in the end; 0 partitions = num.partitions.
+        """Creates a topic, durably in the end; 0 partitions = num.partitions. Raises what `check_create` does, StorageError."""
+        topic = self.check_create(name, partitions, configs)
+        yield from self._add_partitions(topic, range(topic.partition_count))
+        return topic
+
+    def check_create(self, name: str, partitions: int, configs: Mapping[str, str], before: Sequence[Topic] = ()) -> Topic:
+        """The topic that `create` would make, once it had made those of `before`; nothing is made.
 
         Raises InvalidTopicError, TopicAlreadyExistsError, InvalidPartitionsError, InvalidConfigError, PolicyViolationError,
         StorageError.
         """
-        self.check_new(name, partitions, configs)
-        count = partitions or self._config.num_partitions
-        topic = Topic(name, new_topic_id(), count, dict(configs))
-        yield from self._add_partitions(topic, range(count))
-        return topic
-
-    def check_new(self, name: str, partitions: int, configs: Mapping[str, str]) -> None:
-        """Raises what `create` would raise, and creates nothing."""
         problem = topic_name_problem(name)
         if problem:
             raise InvalidTopicError(f"'{name[:300]}' can not be a topic's name: {problem}")
-        if self._topics.has(name):
+        if self._topics.has(name) or any(topic.name == name for topic in before):
             raise TopicAlreadyExistsError(f"topic '{name}' exists already")
         count = partitions or self._config.num_partitions
-        self._check_count(name, count, count)
-        if len(self._topics) >= self._config.max_topics:
+        self._check_count(name, count, count, sum(topic.partition_count for topic in before))
+        if len(self._topics) + len(before) >= self._config.max_topics:
             raise PolicyViolationError(f"there are {len(self._topics)} topics, as many as max.topics allows")
         checked_topic_config(self._config, configs)
         self._logs.check_writable()
+        return Topic(name, new_topic_id(), count, dict(configs))
 
     def grow(self, name: str, total: int) -> Steps[Topic]:
-        """Adds partitions up to `total`, durably in the end. Raises InvalidPartitionsError, UnknownTopicOrPartitionError,
+        """Adds partitions up to `total`, durably in the end. Raises what `check_grow` does, StorageError."""
+        grown = self.check_grow(name, total)
+        yield from self._add_partitions(grown, range(self._topics.by_name(name).partition_count, total))
+        return grown
+
+    def check_grow(self, name: str, total: int) -> Topic:
+        """The topic as `grow` would make it; nothing is changed. Raises InvalidPartitionsError, UnknownTopicOrPartitionError,
         PolicyViolationError, StorageError.
         """
         topic = self._topics.by_name(name)
-        self._logs.check_writable()
         if total <= topic.partition_count:
             raise InvalidPartitionsError(
-                f"topic '{name}' has {topic.partition_count} partitions already; it can only grow, not to {total}"
+                f"topic '{name}' can not have {total} partitions: the number only grows, from today's {topic.partition_count} "
+                f"to at most {self._config.max_partitions_per_topic} (max.partitions.per.topic)"
             )
         self._check_count(name, total, total - topic.partition_count)
-        grown = topic._replace(partition_count=total)
-        yield from self._add_partitions(grown, range(topic.partition_count, total))
-        return grown
+        self._logs.check_writable()
+        return topic._replace(partition_count=total)
 
     def alter(self, name: str, set_configs: Mapping[str, str], unset: Iterable[str]) -> Steps[Topic]:
-        """Changes settings, durably in the end. Raises InvalidConfigError, UnknownTopicOrPartitionError, StorageError."""
-        topic = self._topics.by_name(name)
-        self._logs.check_writable()
-        removed = set(unset)
-        configs = {key: value for key, value in topic.configs.items() if key not in removed} | dict(set_configs)
-        config = checked_topic_config(self._config, configs)
-        changed = topic._replace(configs=configs)
+        """Changes settings, durably in the end. Raises what `check_alter` does, StorageError."""
+        changed = self.check_alter(name, set_configs, unset)
         yield from self._topics.put(changed)
-        self._logs.configure(changed, config)
+        self._logs.configure(changed, self._topic_config(changed.configs))
         return changed
+
+    def check_alter(self, name: str, set_configs: Mapping[str, str], unset: Iterable[str]) -> Topic:
+        """The topic as `alter` would make it; nothing is changed. Raises InvalidConfigError, UnknownTopicOrPartitionError,
+        StorageError.
+        """
+        topic = self._topics.by_name(name)
+        removed = set(unset)
+        known = settings_of(TopicConfig)
+        for setting in sorted(removed - set(known)):
+            raise InvalidConfigError(unknown_setting(setting, known, where="(topic setting)").message)
+        configs = {key: value for key, value in topic.configs.items() if key not in removed} | dict(set_configs)
+        checked_topic_config(self._config, configs)
+        self._logs.check_writable()
+        return topic._replace(configs=configs)
 
     def delete(self, wanted: str | bytes, on_deleted: Callable[[Topic], None] | None = None) -> Steps[Topic]:
         """Deletes a topic, by name or id, durably in the end; `on_deleted` is called once it is gone for everybody, before its
@@ -166,13 +182,14 @@ class TopicChanges:
     def _topic_config(self, configs: Mapping[str, str]) -> TopicConfig:
         return topic_config(configs, self._config.topic_defaults())
 
-    def _check_count(self, name: str, total: int, added: int) -> None:
+    def _check_count(self, name: str, total: int, added: int, added_before: int = 0) -> None:
         if not 1 <= total <= self._config.max_partitions_per_topic:
             raise InvalidPartitionsError(
                 f"topic '{name}' can not have {total} partitions: "
                 f"max.partitions.per.topic is {self._config.max_partitions_per_topic}"
             )
-        if self._topics.partition_count() + added > self._config.max_partitions:
+        if self._topics.partition_count() + added_before + added > self._config.max_partitions:
             raise PolicyViolationError(
-                f"{added} more partitions would make more than the {self._config.max_partitions} of max.partitions"
+                f"topic '{name}' can not have {total} partitions: {added} more would make more than the "
+                f"{self._config.max_partitions} that all topics together may have (max.partitions)"
             )

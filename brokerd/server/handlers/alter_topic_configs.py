@@ -8,10 +8,7 @@ Behaviour
 
 from __future__ import annotations
 
-from brokerd.config.broker import checked_topic_config
-from brokerd.config.settings import settings_of, unknown_setting
-from brokerd.config.topic import TopicConfig
-from brokerd.errors import InvalidConfigError, WireError
+from brokerd.errors import WireError
 from brokerd.log.topic_store import Topic
 from brokerd.server.broker import Broker
 from brokerd.server.failures import internal, malformed
@@ -36,13 +33,7 @@ async def handle(broker: Broker, request: topics_pb2.AlterTopicConfigsRequest) -
 
 
 async def _alter(broker: Broker, request: topics_pb2.AlterTopicConfigsRequest) -> Topic:
-    topic = broker.logs.topics.by_name(request.name)
-    known = settings_of(TopicConfig)
-    for name in request.unset:
-        if name not in known:
-            raise InvalidConfigError(unknown_setting(name, known, where="(topic setting)").message)
+    change = (request.name, dict(request.set), list(request.unset))
     if request.validate_only:
-        kept = {name: value for name, value in topic.configs.items() if name not in request.unset}
-        checked_topic_config(broker.config, {**kept, **request.set})
-        return topic
-    return await broker.admin.run(broker.logs.changes.alter(request.name, dict(request.set), list(request.unset)))
+        return broker.logs.changes.check_alter(*change)
+    return await broker.admin.run(broker.logs.changes.alter(*change))

@@ -8,8 +8,7 @@ Behaviour
 
 from __future__ import annotations
 
-from brokerd.errors import InvalidPartitionsError, PolicyViolationError, WireError
-from brokerd.log.topic_store import Topic
+from brokerd.errors import WireError
 from brokerd.server.broker import Broker
 from brokerd.server.failures import internal
 from brokerd.wire.errors import to_proto
@@ -22,7 +21,7 @@ async def handle(broker: Broker, request: topics_pb2.CreatePartitionsRequest) ->
     response = topics_pb2.CreatePartitionsResponse(result=topics_pb2.TopicResult(name=request.name))
     try:
         if request.validate_only:
-            topic = _check(broker, request.name, request.total_count)
+            topic = broker.logs.changes.check_grow(request.name, request.total_count)
         else:
             topic = await broker.admin.run(broker.logs.changes.grow(request.name, request.total_count))
         response.result.topic_id = topic.id
@@ -31,19 +30,3 @@ async def handle(broker: Broker, request: topics_pb2.CreatePartitionsRequest) ->
     except Exception as error:
         response.result.error.CopyFrom(to_proto(internal("create of partitions", error)))
     return response
-
-
-def _check(broker: Broker, name: str, total_count: int) -> Topic:
-    topic = broker.logs.topics.by_name(name)
-    config = broker.config
-    if not topic.partition_count < total_count <= config.max_partitions_per_topic:
-        raise InvalidPartitionsError(
-            f"topic '{name}' can not have {total_count} partitions: the number only grows, from today's {topic.partition_count} "
-            f"to at most {config.max_partitions_per_topic} (max.partitions.per.topic)"
-        )
-    if broker.logs.topics.partition_count() + total_count - topic.partition_count > config.max_partitions:
-        raise PolicyViolationError(
-            f"topic '{name}' can not have {total_count} partitions: all topics together may have "
-            f"{config.max_partitions} (max.partitions)"
-        )
-    return topic

@@ -12,9 +12,9 @@ from brokerd.errors import (
     InvalidPartitionsError,
     InvalidReplicationFactorError,
     InvalidRequestError,
-    TopicAlreadyExistsError,
     WireError,
 )
+from brokerd.log.topic_store import Topic
 from brokerd.server.broker import Broker
 from brokerd.server.failures import internal, malformed
 from brokerd.server.fields import check_count
@@ -33,27 +33,20 @@ async def handle(broker: Broker, request: topics_pb2.CreateTopicsRequest) -> top
         if topic.replication_factor < 0:
             raise malformed("topics.replication_factor", f"is {topic.replication_factor}, must not be negative")
     response = topics_pb2.CreateTopicsResponse()
-    checked: set[str] = set()
+    checked: list[Topic] = []  # those of a request that only validates: what comes later would find them made
     for topic in request.topics:
         result = response.results.add(name=topic.name)
         try:
+            wanted = (topic.name, _partition_count(broker, topic), dict(topic.configs))
             if request.validate_only:
-                _check(broker, topic, checked)
+                checked.append(broker.logs.changes.check_create(*wanted, checked))
             else:
-                steps = broker.logs.changes.create(topic.name, _partition_count(broker, topic), dict(topic.configs))
-                result.topic_id = (await broker.admin.run(steps)).id
+                result.topic_id = (await broker.admin.run(broker.logs.changes.create(*wanted))).id
         except WireError as error:
             result.error.CopyFrom(to_proto(error))
         except Exception as error:
             result.error.CopyFrom(to_proto(internal("create of a topic", error)))
     return response
-
-
-def _check(broker: Broker, topic: topics_pb2.NewTopic, checked: set[str]) -> None:
-    if topic.name in checked:
-        raise TopicAlreadyExistsError(f"topic '{topic.name}' stands twice in the request")
-    broker.logs.changes.check_new(topic.name, _partition_count(broker, topic), dict(topic.configs))
-    checked.add(topic.name)
 
 
 def _partition_count(broker: Broker, topic: topics_pb2.NewTopic) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,7 +12,7 @@ from brokerd.errors import ErrorCode
 from brokerd.ids import TopicIdPartition
 from brokerd.wire.methods import STREAMS, UNARY
 from brokerd.wire.v1 import broker_pb2, metadata_pb2, offsets_pb2, topics_pb2
-from tests.support.daemon import RunningDaemon
+from tests.support.daemon import RunningDaemon, running_daemon
 from tests.support.files import MemoryFiles
 from tests.support.raw_client import RawClient, values_batch
 from tests.support.records import TIMESTAMP_MS, key_values, new_batch
@@ -125,8 +126,31 @@ def test_limits_of_topics_and_partitions(client: RawClient) -> None:
     new = topics_pb2.NewTopic
     assert create(client, new(name="a", partitions=3), new(name="b", partitions=3)) == [ErrorCode.NONE, ErrorCode.POLICY_VIOLATION]
     assert create(client, new(name="b", partitions=2), new(name="c")) == [ErrorCode.NONE, ErrorCode.POLICY_VIOLATION]
-    grow = client.call("CreatePartitions", topics_pb2.CreatePartitionsRequest(name="b", total_count=3))
-    assert code(grow.result) is ErrorCode.POLICY_VIOLATION
+    for validate_only in (True, False):
+        request = topics_pb2.CreatePartitionsRequest(name="b", total_count=3, validate_only=validate_only)
+        assert code(client.call("CreatePartitions", request).result) is ErrorCode.POLICY_VIOLATION
+
+
+@pytest.mark.parametrize("settings", [{"max_topics": 2, "max_partitions": 5}], indirect=True)
+@pytest.mark.parametrize("partitions", [(3, 3, 2), (1, 1, 1)], ids=["partitions", "topics"])
+def test_topics_that_would_be_too_many_together_are_not_valid_either(client: RawClient, partitions: tuple[int, ...]) -> None:
+    topics = [topics_pb2.NewTopic(name=f"t{number}", partitions=count) for number, count in enumerate(partitions)]
+    codes = [create(client, *topics, validate_only=validate_only) for validate_only in (True, False)]
+    assert codes[0] == codes[1]
+    assert codes[0].count(ErrorCode.POLICY_VIOLATION) == 1
+
+
+def test_where_nothing_may_be_written_nothing_is_valid(tmp_path: Path, files: MemoryFiles) -> None:
+    with running_daemon(tmp_path / "data", files=files) as first, RawClient(first.address) as client:
+        client.create_topic("t")
+    files.unlink("checkpoint")  # what is durable is unknown from now on: such a broker only reads
+    with running_daemon(tmp_path / "data", files=files) as second, RawClient(second.address) as client:
+        for validate_only in (False, True):
+            grow = topics_pb2.CreatePartitionsRequest(name="t", total_count=2, validate_only=validate_only)
+            alter = topics_pb2.AlterTopicConfigsRequest(name="t", set={"retention.ms": "1"}, validate_only=validate_only)
+            assert code(client.call("CreatePartitions", grow).result) is ErrorCode.STORAGE_ERROR
+            assert code(client.call("AlterTopicConfigs", alter).result) is ErrorCode.STORAGE_ERROR
+            assert create(client, topics_pb2.NewTopic(name="u"), validate_only=validate_only) == [ErrorCode.STORAGE_ERROR]
 
 
 def test_a_deleted_topic_is_gone_and_created_anew_is_another_one(client: RawClient) -> None:
