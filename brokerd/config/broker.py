@@ -29,7 +29,13 @@ class BrokerConfig:
         "advertised.port", 0, "Port that clients are told to connect to; 0 = port.", minimum=0, maximum=65_535
     )
     data_dir: str = setting("data.dir", "./brokerd-data", "Directory of all data; created if missing, locked while in use.")
-    node_id: int = setting("node.id", 0, "This node's id.", minimum=0, maximum=INT32_MAX)
+    node_id: int = setting(
+        "node.id",
+        -1,
+        "This node's id, kept in the data directory from its first start on; -1 = the directory's, 0 in a new one.",
+        minimum=-1,
+        maximum=INT32_MAX,
+    )
 
     num_partitions: int = setting("num.partitions", 1, "Partitions of a topic created without a number.", minimum=1, maximum=10_000)
     auto_create_topics: bool = setting(

@@ -112,7 +112,7 @@ class LogManager:
         logs = LogsOfTopics(self._check_writable, self._make, self._unmake, self._add, self._configure, self._forget)
         self.changes = TopicChanges(config, files, self._spares, self.topics, logs)
         self.cluster_id = ""
-        self.node_id = config.node_id
+        self.node_id = -1  # known once it is open
         self.leader_epoch = 0
 
     # Opening and closing
@@ -144,7 +144,12 @@ class LogManager:
             write_epoch(self._files, 0)
             self.topics.create()
             self._producer_ids.create()
-            meta = create_meta(self._files, self._config.node_id)
+            meta = create_meta(self._files, max(0, self._config.node_id))
+        elif self._config.node_id not in (-1, meta.node_id):
+            raise DataDirectoryError(
+                f"node.id is {self._config.node_id}, but the data directory belongs to node {meta.node_id}: set node.id = "
+                f"{meta.node_id}, or leave it out; or data.dir is another node's"
+            )
         self.cluster_id = meta.cluster_id
         self.node_id = meta.node_id
         self.topics.open()

@@ -112,7 +112,7 @@ def test_partitions_grow_and_settings_change_durably() -> None:
     manager, _ = open_manager(files)
     log = first_log(manager)
     manager.create_partitions("t", 3)
-    with pytest.raises(InvalidPartitionsError, match="can only grow"):
+    with pytest.raises(InvalidPartitionsError, match="the number only grows"):
         manager.create_partitions("t", 3)
     manager.alter_topic("t", {"retention.bytes": "5", "segment.ms": "9"}, [])
     manager.alter_topic("t", {"retention.ms": "7"}, ["segment.ms"])
@@ -123,6 +123,28 @@ def test_partitions_grow_and_settings_change_durably() -> None:
     manager, _ = open_manager(files)
     assert manager.topics.by_name("t").configs == {"retention.bytes": "5", "retention.ms": "7"}
     assert len(manager.partitions()) == 3
+
+
+def test_node_id_that_is_not_the_directorys_is_refused_and_changes_nothing() -> None:
+    files = MemoryFiles()
+    manager, _ = open_manager(files, node_id=5)
+    assert manager.node_id == 5
+    append(first_log(manager), b"one")
+    manager.close()
+    before = {path: files.read_file(path) for path in files.paths()}
+    for wrong in (0, 6):
+        with pytest.raises(DataDirectoryError, match=f"node.id is {wrong}, but the data directory belongs to node 5: set"):
+            open_manager(files, node_id=wrong)
+        assert {path: files.read_file(path) for path in files.paths()} == before
+        files.kill()
+    for right in (5, -1):
+        manager, report = open_manager(files, node_id=right)
+        assert (manager.node_id, report.was_clean) == (5, True)
+        manager.close()
+
+
+def test_new_directory_without_a_node_id_is_node_0() -> None:
+    assert open_manager(MemoryFiles())[0].node_id == 0
 
 
 @pytest.mark.parametrize("seed", range(5))
