@@ -12,6 +12,7 @@ import sys
 from typing import TYPE_CHECKING
 
 from brokerd.config.broker import BrokerConfig
+from brokerd.config.environment import ignored_variables
 from brokerd.config.load import load_broker_config
 from brokerd.errors import BrokerdError, ConfigError
 from brokerd.server.logs import set_up_logging
@@ -69,6 +70,8 @@ def run(args: argparse.Namespace) -> int:
     except ConfigError as error:
         return _fail(error, EXIT_USAGE)
     set_up_logging(level=config.log_level, log_format=config.log_format)
+    for note in ignored_variables(os.environ):
+        logger.warning("%s", note)
     try:
         asyncio.run(_serve(config))
     except BrokerdError as error:

@@ -6,18 +6,16 @@ be right. No file but the one named is read, and the environment is handed in.
 
 from __future__ import annotations
 
-import difflib
 import re
 import tomllib
 from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
 from brokerd.config.broker import BrokerConfig, check_broker
+from brokerd.config.environment import settings_in
 from brokerd.config.settings import from_mapping, settings_of, unknown_setting
 from brokerd.errors import ConfigError
 
-ENVIRONMENT_PREFIX = "BROKERD_"
-_NEAR_MISS = 0.85  # of names of variables: BROKERD_ variables of others (Kubernetes sets some) must not stop a start
 _TABLE = re.compile(r"\s*\[\s*([^\[\]]+?)\s*\]\s*(?:#.*)?$")
 _KEY = re.compile(r"""\s*((?:[A-Za-z0-9_-]+|"[^"]*"|'[^']*')(?:\s*\.\s*(?:[A-Za-z0-9_-]+|"[^"]*"|'[^']*'))*)\s*=""")
 _KEY_PART = re.compile(r"""[A-Za-z0-9_-]+|"[^"]*"|'[^']*'""")
@@ -42,27 +40,14 @@ def load_broker_config(*, path: str | None, environ: Mapping[str, str], flags: M
     return config
 
 
-def environment_name(setting_name: str) -> str:
-    """The variable of a setting: `log.segment.bytes` is BROKERD_LOG_SEGMENT_BYTES."""
-    return ENVIRONMENT_PREFIX + setting_name.replace(".", "_").upper()
-
-
 def _from_flags(flags: Mapping[str, str]) -> Iterator[Given]:
     for name, value in flags.items():
         yield Given(name, value, "(given on the command line)")
 
 
 def _from_environment(environ: Mapping[str, str]) -> Iterator[Given]:
-    names = {environment_name(name): name for name in settings_of(BrokerConfig)}
-    for variable, value in sorted(environ.items()):
-        if variable in names:
-            yield Given(names[variable], value, f"(environment variable {variable})")
-        elif variable.startswith(ENVIRONMENT_PREFIX):
-            # Without the prefix, which makes all of them alike.
-            suffixes = [name.removeprefix(ENVIRONMENT_PREFIX) for name in names]
-            near = difflib.get_close_matches(variable.removeprefix(ENVIRONMENT_PREFIX), suffixes, n=1, cutoff=_NEAR_MISS)
-            if near:
-                raise ConfigError(f"unknown environment variable {variable}: did you mean {ENVIRONMENT_PREFIX}{near[0]}?")
+    for name, value, variable in settings_in(environ):
+        yield Given(name, value, f"(environment variable {variable})")
 
 
 def _from_file(path: str) -> Iterator[Given]:

@@ -12,7 +12,7 @@ import sys
 import textwrap
 
 from brokerd.config.broker import BrokerConfig
-from brokerd.config.load import environment_name
+from brokerd.config.environment import variable_of
 from brokerd.config.settings import INT64_MAX, Setting, Value, range_text, settings_of
 
 _HEAD = """\
@@ -29,7 +29,7 @@ def sample_toml() -> str:
     """The text of the annotated sample file."""
     known = settings_of(BrokerConfig)
     name = "log.segment.bytes"
-    parts = [_HEAD.format(variable=environment_name(name), name=name)]
+    parts = [_HEAD.format(variable=variable_of(name), name=name)]
     parts.extend(_entry(spec, known) for spec in known.values())
     return "\n".join(parts)
 

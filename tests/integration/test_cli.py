@@ -321,3 +321,10 @@ def test_reader_that_goes_away_is_no_trouble(daemon: RunningDaemon, terminal: Te
         consumer.stdout.close()
         assert consumer.stderr.read() == ""
         assert consumer.wait(DEADLINE_S) == 141
+
+
+def test_broker_in_a_pod_starts_and_says_which_variable_it_ignores(tmp_path: Path) -> None:
+    given = {"BROKERD_PORT": "tcp://10.0.0.7:9192", "BROKERD_SERVICE_HOST": "10.0.0.7"}
+    with DaemonProcess(tmp_path / "data", env=given) as daemon:
+        assert daemon.terminate() == 0
+    assert "environment variable BROKERD_PORT is ignored" in daemon.stderr_path.read_text()

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from brokerd.config.broker import BrokerConfig
-from brokerd.config.load import environment_name, load_broker_config
+from brokerd.config.load import load_broker_config
 from brokerd.errors import ConfigError
 
 
@@ -107,19 +107,6 @@ def test_an_error_in_the_environment_names_the_variable(tmp_path: Path) -> None:
     assert error_of(tmp_path, environ={"BROKERD_PORT": "99999"}) == expected
 
 
-def test_a_mistyped_variable_is_refused_and_those_of_others_are_left_alone(tmp_path: Path) -> None:
-    assert error_of(tmp_path, environ={"BROKERD_LOG_SEGMENT_BYTE": "1"}) == (
-        "unknown environment variable BROKERD_LOG_SEGMENT_BYTE: did you mean BROKERD_LOG_SEGMENT_BYTES?"
-    )
-    others = {
-        "BROKERD_SERVICE_HOST": "10.0.0.1",
-        "BROKERD_SERVICE_PORT": "1",
-        "BROKERD_PORT_9192_TCP": "tcp://10.0.0.1:9192",
-        "BROKERD_BOOTSTRAP_SERVER": "x:1",
-    }
-    assert load(tmp_path, environ=others) == BrokerConfig()
-
-
 def test_an_error_in_a_flag_says_so(tmp_path: Path) -> None:
     assert error_of(tmp_path, port="x") == "port must be a whole number, not 'x' (given on the command line)"
 
@@ -132,7 +119,3 @@ def test_settings_that_contradict_each_other_are_both_named(tmp_path: Path) -> N
     text = error_of(tmp_path, "fetch.max.bytes = 33_554_432\nmessage.max.bytes = 33_554_432")
     assert "fetch.max.bytes (33554432)" in text
     assert "message.max.bytes (33554432)" in text
-
-
-def test_the_variable_of_a_setting() -> None:
-    assert environment_name("log.segment.bytes") == "BROKERD_LOG_SEGMENT_BYTES"
