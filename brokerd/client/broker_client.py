@@ -32,7 +32,14 @@ from brokerd.client.topics import NewTopic, TopicDescription, read_descriptions,
 from brokerd.clock import Clock
 from brokerd.config.broker import GRPC_MAX_MESSAGE_BYTES
 from brokerd.config.client import ClientConfig
-from brokerd.errors import BrokerdError, BrokerUnreachableError, TopicAlreadyExistsError, UnsupportedVersionError, WireError
+from brokerd.errors import (
+    BrokerdError,
+    BrokerUnreachableError,
+    NotReadyError,
+    TopicAlreadyExistsError,
+    UnsupportedVersionError,
+    WireError,
+)
 from brokerd.ids import NO_PRODUCER, ProducerIdAndEpoch, TopicIdPartition, TopicPartition
 from brokerd.wire.errors import from_proto
 from brokerd.wire.methods import FETCH, PRODUCE
@@ -239,7 +246,7 @@ class BrokerClient:
         """After a failed try: waits for the next, or raises the final error."""
         now_ms = self.clock.monotonic_ms()
         wait_ms = retries.failed(error, now_ms=now_ms, random=self._random.random())
-        if isinstance(error, BrokerUnreachableError):
+        if isinstance(error, (BrokerUnreachableError, NotReadyError)):
             self._next_address()
         if not self._is_retrying and isinstance(error, WireError):
             raise error

@@ -25,8 +25,10 @@ from brokerd.errors import (
     UnknownServerError,
     UnsupportedVersionError,
 )
+from brokerd.wire.errors import from_trailer
 from brokerd.wire.event_loop import ignore_poller_noise
 from brokerd.wire.methods import UNARY
+from brokerd.wire.texts import plain_text
 
 R = TypeVar("R", bound=Message)
 _LOST = (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.CANCELLED, grpc.StatusCode.DEADLINE_EXCEEDED, grpc.StatusCode.ABORTED)
@@ -94,6 +96,9 @@ class Connection:
 
     def error_from(self, error: grpc.aio.AioRpcError, what: str) -> BrokerdError:
         """What a failed call means here."""
+        answered = from_trailer(error.trailing_metadata())
+        if answered is not None:
+            return answered
         code = error.code()
         full = error.details() or ""
         details = _shortened(full)
@@ -185,7 +190,8 @@ class RawStream:
         if code is grpc.StatusCode.OK:
             return BrokerUnreachableError(f"{self._connection.address} ended the {self._what} stream")
         details = await self._call.details() or ""
-        rpc_error = grpc.aio.AioRpcError(code, grpc.aio.Metadata(), grpc.aio.Metadata(), details)
+        trailer = await self._call.trailing_metadata() or grpc.aio.Metadata()
+        rpc_error = grpc.aio.AioRpcError(code, grpc.aio.Metadata(), trailer, details)
         return self._connection.error_from(rpc_error, self._what)
 
 
@@ -193,4 +199,4 @@ def _shortened(details: str) -> str:
     """gRPC's text without its own wrapping: "failed to connect to all addresses; last error: ... Connection refused (111)"."""
     found = _CONNECT_FAILURE.search(details)
     text = found.group(1) if found else details
-    return _RESOLVER_CHATTER.sub("", text).removeprefix("connect: ")[:_DETAILS_MAX_CHARACTERS].strip()
+    return plain_text(_RESOLVER_CHATTER.sub("", text).removeprefix("connect: ").strip(), _DETAILS_MAX_CHARACTERS)

@@ -9,19 +9,14 @@ from __future__ import annotations
 import itertools
 import logging
 import secrets
+from typing import TypeAlias
 
 import grpc
 
-from brokerd.errors import (
-    BrokerdError,
-    Fate,
-    InvalidRequestError,
-    NotReadyError,
-    ResourceExhaustedError,
-    UnknownServerError,
-    WireError,
-)
+from brokerd.errors import BrokerdError, ErrorCode, Fate, UnknownServerError, WireError
 from brokerd.server.security.authenticator import ForbiddenError, UnauthenticatedError
+from brokerd.wire.errors import to_trailer
+from brokerd.wire.texts import plain_text
 
 logger = logging.getLogger(__name__)
 
@@ -41,28 +36,45 @@ class StreamFencedError(BrokerdError):
     """A newer stream of the same producer instance has taken over."""
 
 
+_OWN_STATUS_CODES = (
+    (MalformedError, grpc.StatusCode.INVALID_ARGUMENT),
+    (NotServedError, grpc.StatusCode.UNIMPLEMENTED),
+    (StreamFencedError, grpc.StatusCode.ABORTED),
+    (UnauthenticatedError, grpc.StatusCode.UNAUTHENTICATED),
+    (ForbiddenError, grpc.StatusCode.PERMISSION_DENIED),
+)
+_STATUS_CODES = {
+    ErrorCode.UNKNOWN_SERVER_ERROR: grpc.StatusCode.INTERNAL,
+    ErrorCode.INVALID_REQUEST: grpc.StatusCode.INVALID_ARGUMENT,
+    ErrorCode.RESOURCE_EXHAUSTED: grpc.StatusCode.RESOURCE_EXHAUSTED,
+}
+
+
 def malformed(field: str, problem: str) -> MalformedError:
     """The error for a field that is out of its contract."""
     return MalformedError(f"{field}: {problem}")
 
 
-def status_of(error: BrokerdError) -> tuple[grpc.StatusCode, str]:
-    """The status that a call ends with for an error raised on purpose."""
-    if isinstance(error, (MalformedError, InvalidRequestError)):
-        return grpc.StatusCode.INVALID_ARGUMENT, error.message
-    if isinstance(error, NotServedError):
-        return grpc.StatusCode.UNIMPLEMENTED, error.message
-    if isinstance(error, StreamFencedError):
-        return grpc.StatusCode.ABORTED, error.message
-    if isinstance(error, UnauthenticatedError):
-        return grpc.StatusCode.UNAUTHENTICATED, error.message
-    if isinstance(error, ForbiddenError):
-        return grpc.StatusCode.PERMISSION_DENIED, error.message
-    if isinstance(error, ResourceExhaustedError):
-        return grpc.StatusCode.RESOURCE_EXHAUSTED, error.message
-    if isinstance(error, NotReadyError):
-        return grpc.StatusCode.UNAVAILABLE, error.message
-    return grpc.StatusCode.FAILED_PRECONDITION, error.message
+Trailer: TypeAlias = tuple[tuple[str, bytes], ...]
+
+
+def status_of(error: BrokerdError) -> tuple[grpc.StatusCode, str, Trailer]:
+    """What a call ends with for an error raised on purpose: status and text for any client, and behind them, where it is one of
+    the table, the error itself, so that what may be repeated is repeated."""
+    if isinstance(error, WireError):
+        error.message = plain_text(error.message)
+        return _status_code(error), error.message, to_trailer(error)
+    for kind, code in _OWN_STATUS_CODES:
+        if isinstance(error, kind):
+            return code, plain_text(error.message), ()
+    return status_of(internal("a call", error))
+
+
+def _status_code(error: WireError) -> grpc.StatusCode:
+    code = _STATUS_CODES.get(error.code)
+    if code is not None:
+        return code
+    return grpc.StatusCode.UNAVAILABLE if error.retriable else grpc.StatusCode.FAILED_PRECONDITION
 
 
 def internal(where: str, error: Exception) -> UnknownServerError:

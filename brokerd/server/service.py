@@ -18,7 +18,7 @@ from google.protobuf.message import DecodeError, Message
 from brokerd.clock import stopwatch_ns
 from brokerd.errors import BrokerdError, ResourceExhaustedError
 from brokerd.server.broker import Broker
-from brokerd.server.failures import NotServedError, internal, malformed, status_of
+from brokerd.server.failures import NotServedError, Trailer, internal, malformed, status_of
 from brokerd.server.fetch_stream import FetchStream
 from brokerd.server.handlers import (
     alter_topic_configs,
@@ -132,7 +132,7 @@ class BrokerService:
             except BrokerdError as error:
                 await self._abort(method.name, context, *status_of(error))
             except Exception as error:
-                await self._abort(method.name, context, grpc.StatusCode.INTERNAL, internal(method.name, error).message)
+                await self._abort(method.name, context, *status_of(internal(method.name, error)))
             finally:
                 self._broker.counters.called(method.name, stopwatch_ns() - started_ns)
                 self._calls -= 1
@@ -164,15 +164,15 @@ class BrokerService:
         except grpc.aio.BaseError:
             raise  # the stream was ended by abort, or the client is gone
         except Exception as error:
-            await self._abort(name, context, grpc.StatusCode.INTERNAL, internal(name, error).message)
+            await self._abort(name, context, *status_of(internal(name, error)))
         finally:
             if stream is not None:
                 self._streams.discard(stream)
                 self._request_bytes.add(stream.peer, stream.read_bytes)
 
-    async def _abort(self, name: str, context: Context, code: grpc.StatusCode, details: str) -> NoReturn:
+    async def _abort(self, name: str, context: Context, code: grpc.StatusCode, details: str, trailer: Trailer) -> NoReturn:
         self._broker.counters.request_errors[name, code.name] += 1
-        await context.abort(code, details)
+        await context.abort(code, details, trailer)
 
 
 async def _close(stream: ProduceStream | FetchStream) -> None:

@@ -2,10 +2,18 @@
 
 from __future__ import annotations
 
-from typing import cast
+from collections.abc import Iterable
+from typing import Any, cast
 
-from brokerd.errors import Fate, WireError, error_from_code
+from google.protobuf.message import DecodeError
+
+from brokerd.errors import ERROR_CLASSES, ErrorCode, Fate, WireError, error_from_code
+from brokerd.wire.texts import plain_text
 from brokerd.wire.v1 import error_pb2
+
+# A call that fails as a whole has a status code, which says less than an error: the error goes with it, under this key of
+# the trailing metadata.
+TRAILER_KEY = "brokerd-error-bin"
 
 
 def to_proto(error: WireError) -> error_pb2.Error:
@@ -25,11 +33,15 @@ def to_proto(error: WireError) -> error_pb2.Error:
 
 
 def from_proto(error: error_pb2.Error) -> WireError:
-    """An error as it came; a code unknown here becomes the general error of its range."""
+    """An error as it came, its text made fit for people; a code unknown here becomes the general error of its range, or one
+    that may be repeated if the broker says so."""
     fate = Fate(error.fate) if error.fate in Fate._value2member_map_ else Fate.UNKNOWN
+    code: int = error.code
+    if code not in ERROR_CLASSES and error.retriable and not error_from_code(code, "").retriable:
+        code = ErrorCode.NOT_READY
     return error_from_code(
-        error.code,
-        error.message,
+        code,
+        plain_text(error.message),
         fate=fate,
         retry_after_ms=error.retry_after_ms,
         current_leader=error.current_leader,
@@ -38,3 +50,19 @@ def from_proto(error: error_pb2.Error) -> WireError:
         expected_sequence=error.expected_sequence,
         current_epoch=error.current_epoch,
     )
+
+
+def to_trailer(error: WireError) -> tuple[tuple[str, bytes], ...]:
+    """An error as trailing metadata of the call that it ends."""
+    return ((TRAILER_KEY, to_proto(error).SerializeToString()),)
+
+
+def from_trailer(metadata: Iterable[Any] | None) -> WireError | None:
+    """The error in the trailing metadata of a call that failed; None if there is none that can be read."""
+    for key, value in metadata or ():
+        if key == TRAILER_KEY and isinstance(value, bytes):
+            try:
+                return from_proto(error_pb2.Error.FromString(value))
+            except DecodeError:
+                return None
+    return None

@@ -11,7 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from brokerd.errors import ERROR_CLASSES, Action, ErrorCode, ErrorFields, Fate, WireError, action_of, error_from_code
-from brokerd.wire.errors import from_proto, to_proto
+from brokerd.wire.errors import TRAILER_KEY, from_proto, from_trailer, to_proto
+from brokerd.wire.texts import plain_text
 from brokerd.wire.v1 import error_pb2
 from tests.support.contract import enum_comments
 
@@ -79,8 +80,8 @@ def test_an_error_crosses_the_wire_unchanged(code: ErrorCode, text: str, numbers
     data = to_proto(error).SerializeToString()
     back = from_proto(error_pb2.Error.FromString(data))
     assert type(back) is type(error) is ERROR_CLASSES[code]
-    assert vars(back) == vars(error)
-    assert (back.code, str(back), back.retriable) == (error.code, text, error.retriable)
+    assert vars(back) == vars(error) | {"message": plain_text(text)}
+    assert (back.code, str(back), back.retriable) == (error.code, plain_text(text), error.retriable)
 
 
 @given(st.sampled_from(CODES), fields)
@@ -123,3 +124,15 @@ def test_the_tree_in_the_docstring_names_every_client_error() -> None:
     for name, value in vars(module).items():
         if isinstance(value, type) and issubclass(value, module.ClientError):
             assert name in tree
+
+
+@pytest.mark.parametrize("code", [0, 99, 142, 250, 399, 499, 500, 12345, -1])
+def test_a_code_of_a_later_version_is_repeated_if_the_broker_says_so(code: int) -> None:
+    assert from_proto(error_pb2.Error(code=code, retriable=True)).retriable  # type: ignore[arg-type]
+
+
+def test_a_trailer_that_can_not_be_read_is_none() -> None:
+    assert from_trailer(None) is None
+    assert from_trailer([("other-bin", b"")]) is None
+    assert from_trailer([(TRAILER_KEY, b"\xff\xff")]) is None
+    assert from_trailer([(TRAILER_KEY, "text")]) is None

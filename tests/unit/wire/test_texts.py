@@ -1,0 +1,38 @@
+"""Goal: whatever a broker writes, a text of it is one line that does nothing to a terminal, and is not long."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from brokerd.wire.texts import TEXT_MAX_CHARACTERS, plain_text
+
+
+@pytest.mark.parametrize(
+    ("text", "plain"),
+    [
+        ("topic 'größe' → 3", "topic 'größe' → 3"),
+        ("\x1b]0;owned\x07", "\\x1b]0;owned\\x07"),
+        ("one\ntwo\r\tthree", "one\\ntwo\\r\\tthree"),
+        ("\x9b31m", "\\x9b31m"),
+        ("abc\u202edcb", "abc\\u202edcb"),
+        ("half \ud800", "half \\ud800"),
+        ("", ""),
+    ],
+)
+def test_what_is_not_for_reading_is_escaped(text: str, plain: str) -> None:
+    assert plain_text(text) == plain
+
+
+@given(st.text(), st.integers(10, 40))
+def test_any_text_is_printable_and_bounded(text: str, limit: int) -> None:
+    plain = plain_text(text, limit)
+    assert len(plain) <= limit
+    assert not any(ord(letter) < 32 or 127 <= ord(letter) < 160 for letter in plain)
+    plain.encode()
+
+
+def test_a_long_text_is_cut_and_says_so() -> None:
+    assert plain_text("x" * TEXT_MAX_CHARACTERS) == "x" * TEXT_MAX_CHARACTERS
+    assert plain_text("x" * 10_000_000) == "x" * (TEXT_MAX_CHARACTERS - 3) + "..."
