@@ -10,6 +10,9 @@ TOPIC_NAME_MAX_LENGTH = 249
 _TOPIC_NAME = re.compile(r"[a-zA-Z0-9._-]{1,249}")
 
 NO_PRODUCER_ID = -1
+# A producer id is a number that is never given twice, below the tag of its owner (server/security/producer_owners.py).
+PRODUCER_NUMBER_BITS = 40
+PRODUCER_NUMBERS = 1 << PRODUCER_NUMBER_BITS
 NO_PRODUCER_EPOCH = -1
 NO_SEQUENCE = -1
 
@@ -44,6 +47,11 @@ class ProducerIdAndEpoch(NamedTuple):
 
     producer_id: int  # int64, from the broker; -1 = none
     epoch: int  # int16; -1 = none
+
+
+def producer_number(producer_id: int) -> int:
+    """The part of a producer id that counts up, whoever it was given to."""
+    return producer_id & (PRODUCER_NUMBERS - 1)
 
 
 NO_PRODUCER = ProducerIdAndEpoch(NO_PRODUCER_ID, NO_PRODUCER_EPOCH)

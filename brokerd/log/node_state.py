@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import errno
 import uuid
 from typing import NamedTuple
 
 from brokerd.errors import DataDirectoryError
-from brokerd.ids import TopicIdPartition
+from brokerd.ids import PRODUCER_NUMBERS, TopicIdPartition
 from brokerd.log.documents import DocumentError, read_json, write_json
 from brokerd.log.files import Files
 from brokerd.log.names import CLEAN_SHUTDOWN, LEADER_EPOCH, META, PRODUCER_IDS, is_foreign, parse_partition_directory
@@ -19,6 +20,7 @@ EPOCH_KIND = "leader-epoch"
 CLEAN_KIND = "clean-shutdown"
 PRODUCER_IDS_KIND = "producer-ids"
 PRODUCER_ID_BLOCK = 1_000
+PRODUCER_IDS_MAX = PRODUCER_NUMBERS  # a thousand a second for 34 years
 
 
 class Meta(NamedTuple):
@@ -152,9 +154,11 @@ class ProducerIds:
         return self._next < self._limit
 
     def reserve(self) -> Steps[None]:
-        """Takes a block if none is left; one at a time. Raises OSError if it could not be made durable."""
+        """Takes a block if none is left; one at a time. Raises OSError if it could not be made durable, or all ids are used up."""
         if not self.has_next:
             limit = self._limit + PRODUCER_ID_BLOCK
+            if limit > PRODUCER_IDS_MAX:
+                raise OSError(errno.EOVERFLOW, f"all {PRODUCER_IDS_MAX} ids have been given")
             yield lambda: self._write(limit)
             self._limit = limit
 

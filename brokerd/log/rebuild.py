@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
 from brokerd.errors import DataDirectoryError
-from brokerd.ids import TopicIdPartition, topic_name_problem
+from brokerd.ids import TopicIdPartition, producer_number, topic_name_problem
 from brokerd.log.checkpoint import read_checkpoint
 from brokerd.log.documents import DocumentError, read_json
 from brokerd.log.files import File, Files, RealFiles
@@ -33,6 +33,7 @@ from brokerd.log.node_state import (
     META_KIND,
     PRODUCER_ID_BLOCK,
     PRODUCER_IDS_KIND,
+    PRODUCER_IDS_MAX,
     ProducerIds,
     create_meta,
     write_epoch,
@@ -134,6 +135,7 @@ def _write(files: Files, lost: list[str], topics: list[Topic], seen: _Seen) -> l
             notes.append(Finding(Severity.NOTE, TOPICS, text))
     if PRODUCER_IDS in lost:
         block = (seen.producer_id // PRODUCER_ID_BLOCK + 1) * PRODUCER_ID_BLOCK + PRODUCER_ID_MARGIN
+        block = min(block, PRODUCER_IDS_MAX - PRODUCER_ID_MARGIN)  # clients of a broker that is open to all make up any id
         ProducerIds(files).create(block)
         notes.append(
             Finding(Severity.NOTE, PRODUCER_IDS, f"producer ids go on at {block}; the largest in the logs is {seen.producer_id}")
@@ -164,13 +166,14 @@ def _largest_seen(files: Files, partitions: list[TopicIdPartition]) -> _Seen:
             snapshot = read_snapshot(files, tp.directory_name, offset, seed)
             if snapshot is not None:
                 epochs.extend(entry.epoch for entry in snapshot.epochs)
-                producer_ids.extend(snapshot.producers)
+                producer_ids.extend(map(producer_number, snapshot.producers))
         for name in names:
             parsed = parse_offset_file(name)
             if parsed is not None and parsed[1] == LOG_SUFFIX:
                 for header in _headers(files, f"{tp.directory_name}/{name}", parsed[0], seed):
                     epochs.append(header.leader_epoch)
-                    producer_ids.append(header.producer_id)
+                    if header.producer_id >= 0:
+                        producer_ids.append(producer_number(header.producer_id))
                 epochs, producer_ids = [max(epochs)], [max(producer_ids)]
     return _Seen(max(epochs), max(producer_ids))
 

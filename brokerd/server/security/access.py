@@ -13,7 +13,7 @@ from brokerd.errors import Fate, TopicAuthorizationFailedError, UnknownProducerI
 from brokerd.log.topic_store import Topic
 from brokerd.server.security.auth_file import Principal
 from brokerd.server.security.permissions import Permissions, Right
-from brokerd.server.security.producer_owners import ProducerOwners
+from brokerd.server.security.producer_owners import ProducerOwners, given_to, owner_tag
 
 _REMEMBERED_MAX = 100_000  # ids of deleted topics stay until then
 _VERBS = {None: "see", Right.READ: "read", Right.WRITE: "write to", Right.ADMIN: "administer"}
@@ -32,13 +32,14 @@ class Topics(Protocol):
 class Access:
     """One principal before one broker's topics; shared by all its calls and streams."""
 
-    __slots__ = ("_granted", "_is_unlimited", "_owners", "_permissions", "_topics", "check_producer", "principal")
+    __slots__ = ("_granted", "_is_unlimited", "_owners", "_permissions", "_tag", "_topics", "check_producer", "principal")
 
     def __init__(self, principal: Principal, topics: Topics, owners: ProducerOwners | None = None) -> None:
         """Without `owners` everybody may write with any producer id."""
         self.principal = principal.name
         self._topics = topics
         self._owners = owners
+        self._tag = owner_tag(principal.name)
         # What is to be called with the producer id of each batch, if anything.
         self.check_producer: Callable[[int], None] | None = None if owners is None else self._require_producer
         self.replace(principal.permissions)
@@ -92,21 +93,20 @@ class Access:
             raise error
 
     def owns_producer(self, producer_id: int) -> bool:
-        """True if the principal may use that id; it is the principal's from now on."""
-        return self._owners is None or self._owners.claim(producer_id, self.principal)
+        """True if the principal may use that id."""
+        return self._owners is None or self._owners.owns(self._tag, producer_id)
+
+    def own_producer_id(self, producer_id: int) -> int:
+        """What the principal is told of an id that it is given."""
+        return producer_id if self._owners is None else given_to(self._tag, producer_id)
 
     def _require_producer(self, producer_id: int) -> None:
-        if self._owners is None or self._owners.claim(producer_id, self.principal):
-            return
-        if not self._owners.was_given(producer_id):
+        if not self.owns_producer(producer_id):
             raise UnknownProducerIdError(
-                f"producer id {producer_id} was never given to anybody, or that is forgotten: ask for another with InitProducerId",
+                f"producer id {producer_id} was not given to principal '{self.principal}', or that is forgotten: ask for another "
+                "with InitProducerId",
                 fate=Fate.NOT_APPENDED,
             )
-        raise TopicAuthorizationFailedError(
-            f"principal '{self.principal}' may not write with producer id {producer_id}, which is another principal's: ask for "
-            "an id with InitProducerId"
-        )
 
     def _remember(self, right: Right, topic_id: bytes) -> None:
         granted = self._granted[right]

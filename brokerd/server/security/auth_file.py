@@ -21,6 +21,7 @@ from typing import Any, NamedTuple
 from brokerd.config.tokens import is_token_hash
 from brokerd.errors import ConfigError
 from brokerd.server.security.permissions import Permissions, Right
+from brokerd.server.security.producer_owners import owner_tag
 
 PRINCIPALS_MAX = 1_000
 CREDENTIALS_MAX = 1_000  # tokens of all principals: each is compared for each call
@@ -73,10 +74,14 @@ def parse_identities(document: Mapping[str, Any]) -> Identities:
     principals: dict[str, Principal] = {}
     hashes: dict[str, str] = {}
     certificates: dict[str, str] = {}
+    tags: dict[int, str] = {}
     for name, entry in entries.items():
         principals[name] = _principal(name, entry)
         _add_all(hashes, _tokens(name, entry), name, "a token")
         _add_all(certificates, _strings(name, entry, "certificates"), name, "a certificate name")
+        other = tags.setdefault(owner_tag(name), name)
+        if other != name:
+            raise ConfigError(f"principals '{other}' and '{name}' would have their producer ids in common: rename one of them")
         if not (entry.get("tokens") or entry.get("certificates")):
             raise ConfigError(f"principal '{name}' can not show who it is: give it tokens or certificates")
     if len(hashes) > CREDENTIALS_MAX:

@@ -54,7 +54,7 @@ class Guard:
             request.CopyFrom(others)
             request.producer_id = request.producer_epoch = _NO_PRODUCER
         response: Any = await handle(request)
-        access.owns_producer(response.producer_id)
+        response.producer_id = access.own_producer_id(response.producer_id)
         answer: Message = response
         return answer
 

@@ -1,51 +1,45 @@
 """Which principal a producer id belongs to, so that nobody writes in another's name: whoever raises the epoch of an id fences its
 producer, and whoever writes ahead of it has its batches taken for repetitions. (Kafka checks neither for idempotent producers.)
 
-An id belongs to the principal that was given it. Owners are in memory alone: after a restart an id belongs to the first that
-writes with it, and one that was never given to nobody. Of each principal the ids that it used last are remembered.
+The id itself says whose it is, so nothing has to be remembered, and a restart forgets nothing:
+
+    bit 63: 0 | bits 40 to 62: tag of its owner | bits 0 to 39: a number that is never given twice
+
+A tag is a hash of the principal's name; the auth file is refused if two names have the same. The tag 0 is nobody's: ids of a
+broker without authentication have it. So a producer that outlives a change of its name, or the day on which authentication is
+switched on, holds an id that is not its own any more: UNKNOWN_PRODUCER_ID, and it asks for another.
 """
 
 from __future__ import annotations
 
-from collections import OrderedDict
+import hashlib
 from collections.abc import Callable
 
-IDS_PER_PRINCIPAL_MAX = 100_000
+from brokerd.ids import PRODUCER_NUMBER_BITS, producer_number
+
+_TAGS = 1 << 63 - PRODUCER_NUMBER_BITS
+NOBODY = 0
+
+
+def owner_tag(principal: str) -> int:
+    """The tag of all ids that a principal is given; the same for ever."""
+    digest = hashlib.sha256(principal.encode()).digest()
+    return 1 + int.from_bytes(digest[:8], "big") % (_TAGS - 1)
 
 
 class ProducerOwners:
-    """Owners of the producer ids in use."""
+    """The ids of all principals. `free_number` tells the lowest number that nobody has been given."""
 
-    def __init__(self, free_producer_id: Callable[[], int]) -> None:
-        """`free_producer_id` tells the lowest id that nobody has been given."""
-        self._free_producer_id = free_producer_id
-        self._owners: dict[int, str] = {}
-        self._ids: dict[str, OrderedDict[int, None]] = {}  # of each principal, the one used last at the end
+    def __init__(self, free_number: Callable[[], int]) -> None:
+        self._free_number = free_number
 
-    def __len__(self) -> int:
-        """How many ids have an owner."""
-        return len(self._owners)
+    def owns(self, tag: int, producer_id: int) -> bool:
+        """True if the id was given to who has this tag. False too for a number that nobody has yet, or again: the broker lost count
+        of them, and a producer outlived that.
+        """
+        return producer_id >> PRODUCER_NUMBER_BITS == tag and producer_number(producer_id) < self._free_number()
 
-    def was_given(self, producer_id: int) -> bool:
-        """False for an id that nobody has yet, or again: the broker lost count of them, and a producer outlived that."""
-        return producer_id < self._free_producer_id()
 
-    def claim(self, producer_id: int, principal: str) -> bool:
-        """True if the id is the principal's, or its owner is not known: it is the principal's then."""
-        owner = self._owners.get(producer_id)
-        if owner is None:
-            if not self.was_given(producer_id):
-                return False
-            self._give(producer_id, principal)
-        elif owner != principal:
-            return False
-        else:
-            self._ids[principal].move_to_end(producer_id)
-        return True
-
-    def _give(self, producer_id: int, principal: str) -> None:
-        ids = self._ids.setdefault(principal, OrderedDict())
-        if len(ids) >= IDS_PER_PRINCIPAL_MAX:
-            del self._owners[ids.popitem(last=False)[0]]
-        ids[producer_id] = None
-        self._owners[producer_id] = principal
+def given_to(tag: int, producer_id: int) -> int:
+    """The id with its owner in it."""
+    return tag << PRODUCER_NUMBER_BITS | producer_number(producer_id)

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 from brokerd.errors import ErrorCode
-from brokerd.ids import TopicIdPartition
+from brokerd.ids import TopicIdPartition, producer_number
 from brokerd.wire.v1 import transaction_pb2
-from tests.integration.security.conftest import ClientAs
-from tests.support.identities import TOKENS
+from tests.integration.security.conftest import ClientAs, with_token
+from tests.support.daemon import running_daemon
+from tests.support.identities import AUTH_FILE, TOKENS
 from tests.support.raw_client import RawClient, idempotent_batch
+
+UNKNOWN = int(ErrorCode.UNKNOWN_PRODUCER_ID)
 
 
 def init(client: RawClient, producer_id: int = -1, epoch: int = -1) -> tuple[int, int]:
@@ -26,9 +31,9 @@ def test_nobody_else_can_fence_a_producer_or_write_ahead_of_it(client_as: Client
     (tp,) = boss.create_topic("events-ids")
     producer_id, epoch = init(writer)
     assert write(writer, tp, producer_id, 0) == 0
-    refused = int(ErrorCode.TOPIC_AUTHORIZATION_FAILED)
-    assert write(boss, tp, producer_id, 0, epoch=7) == refused, "would fence the writer"
-    assert write(boss, tp, producer_id, 1) == refused, "would have the writer's next batch taken for a repetition"
+    assert write(boss, tp, producer_id, 0, epoch=7) == UNKNOWN, "would fence the writer"
+    assert write(boss, tp, producer_id, 1) == UNKNOWN, "would have the writer's next batch taken for a repetition"
+    assert write(boss, tp, producer_id, 0) == UNKNOWN, "would be acknowledged as a repetition of the writer's"
     other_id, other_epoch = init(boss, producer_id, epoch)
     assert other_id != producer_id
     assert other_epoch == 0
@@ -42,9 +47,43 @@ def test_nobody_can_take_an_id_before_it_is_given(client_as: ClientAs) -> None:
     boss, writer = client_as(TOKENS["boss"]), client_as(TOKENS["writer"])
     (tp,) = boss.create_topic("events-early")
     next_id = init(boss)[0] + 1
-    unknown = int(ErrorCode.UNKNOWN_PRODUCER_ID)
-    assert write(boss, tp, next_id, 0, epoch=9) == unknown, "its producer outlived the broker's count of ids, and asks for another"
+    assert write(boss, tp, next_id, 0, epoch=9) == UNKNOWN, "its producer outlived the broker's count of ids, and asks for another"
     assert init(boss, next_id, 0)[0] >= next_id
     producer_id, _ = init(writer)
-    assert producer_id > next_id
+    assert producer_number(producer_id) > producer_number(next_id)
     assert write(writer, tp, producer_id, 0) == 0
+
+
+def test_a_restart_gives_nobody_s_id_to_another(tmp_path: Path) -> None:
+    auth_file = tmp_path / "auth.toml"
+    auth_file.write_text(AUTH_FILE)
+    with running_daemon(tmp_path / "data", auth_file=str(auth_file)) as daemon:
+        boss, writer = with_token(daemon.address, TOKENS["boss"]), with_token(daemon.address, TOKENS["writer"])
+        (tp,) = boss.create_topic("events-ids")
+        producer_id, _ = init(writer)
+        assert write(writer, tp, producer_id, 0) == 0
+    with running_daemon(tmp_path / "data", auth_file=str(auth_file)) as daemon:
+        boss, writer = with_token(daemon.address, TOKENS["boss"]), with_token(daemon.address, TOKENS["writer"])
+        assert write(boss, tp, producer_id, 0) == UNKNOWN
+        assert write(boss, tp, producer_id, 0, epoch=1) == UNKNOWN
+        assert init(boss, producer_id, 0)[0] != producer_id
+        assert write(writer, tp, producer_id, 1) == 0
+        assert init(writer, producer_id, 0) == (producer_id, 1)
+
+
+def test_a_producer_from_before_authentication_asks_for_another_id(tmp_path: Path) -> None:
+    auth_file = tmp_path / "auth.toml"
+    auth_file.write_text(AUTH_FILE)
+    with running_daemon(tmp_path / "data") as daemon:
+        anybody = with_token(daemon.address, None)
+        (tp,) = anybody.create_topic("events-ids")
+        producer_id, _ = init(anybody)
+        assert write(anybody, tp, producer_id, 0) == 0
+    with running_daemon(tmp_path / "data", auth_file=str(auth_file)) as daemon:
+        writer = with_token(daemon.address, TOKENS["writer"])
+        assert write(writer, tp, producer_id, 1) == UNKNOWN
+        other_id, epoch = init(writer, producer_id, 0)
+        assert epoch == 0
+        assert write(writer, tp, other_id, 0) == 0
+    with running_daemon(tmp_path / "data") as daemon:
+        assert write(with_token(daemon.address, None), tp, other_id, 1) == 0, "switched off again, everybody may do everything"

@@ -1,40 +1,47 @@
-"""Whose a producer id is: the principal's that was given it, the first one's after a restart, nobody's if it was never given."""
+"""Whose a producer id is: its tag says so, for ever; a number that was never given is nobody's."""
 
 from __future__ import annotations
 
 import pytest
 
-from brokerd.server.security import producer_owners
-from brokerd.server.security.producer_owners import ProducerOwners
+from brokerd.config.tokens import hash_token
+from brokerd.errors import ConfigError
+from brokerd.server.security import auth_file
+from brokerd.server.security.auth_file import parse_identities
+from brokerd.server.security.producer_owners import NOBODY, ProducerOwners, given_to, owner_tag
 
 
-def test_an_id_belongs_to_the_first_and_stays_with_it() -> None:
+def test_tags_are_written_to_disk_and_never_change() -> None:
+    assert owner_tag("etl") == 6284387
+    assert owner_tag("writer") == 5089292
+    assert all(0 < owner_tag(f"principal-{n}") < 2**23 for n in range(10_000))
+
+
+def test_an_id_is_its_owner_s_alone() -> None:
     owners = ProducerOwners(lambda: 10)
-    assert owners.claim(3, "etl")
-    assert not owners.claim(3, "other")
-    assert owners.claim(3, "etl")
-    assert owners.claim(4, "other")
-    assert len(owners) == 2
+    etl, other = owner_tag("etl"), owner_tag("other")
+    given = given_to(etl, 3)
+    assert 0 < given < 2**63
+    assert given_to(etl, given) == given
+    assert owners.owns(etl, given)
+    assert not owners.owns(other, given)
+    assert not owners.owns(etl, 3), "of the time before authentication"
+    assert not owners.owns(NOBODY, given)
+    assert owners.owns(NOBODY, 3)
 
 
 def test_an_id_that_was_never_given_is_nobody_s() -> None:
     free = 10
     owners = ProducerOwners(lambda: free)
-    assert owners.claim(9, "etl")
-    assert not owners.claim(10, "other"), "or it would be another's before its producer gets it"
-    assert not owners.was_given(10)
+    etl = owner_tag("etl")
+    assert owners.owns(etl, given_to(etl, 9))
+    assert not owners.owns(etl, given_to(etl, 10)), "or it would be taken before its producer gets it"
     free = 11
-    assert owners.was_given(10)
-    assert owners.claim(10, "etl")
+    assert owners.owns(etl, given_to(etl, 10))
 
 
-def test_a_principal_that_takes_many_ids_loses_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(producer_owners, "IDS_PER_PRINCIPAL_MAX", 3)
-    owners = ProducerOwners(lambda: 1_000)
-    assert owners.claim(0, "etl")
-    for producer_id in (1, 2, 3, 1, 4, 5):
-        assert owners.claim(producer_id, "greedy")
-    assert not owners.claim(0, "greedy")
-    assert not owners.claim(1, "etl"), "used again, and so remembered"
-    assert owners.claim(2, "etl"), "the one that was silent longest"
-    assert len(owners) == 5
+def test_two_principals_with_one_tag_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(auth_file, "owner_tag", lambda _name: 5)
+    principals = {name: {"tokens": [hash_token(name * 20)]} for name in ("a", "b")}
+    with pytest.raises(ConfigError, match="principals 'a' and 'b' would have their producer ids in common: rename one of them"):
+        parse_identities({"principals": principals})
