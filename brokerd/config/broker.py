@@ -192,7 +192,8 @@ class BrokerConfig:
     max_producer_instances: int = setting(
         "max.producer.instances",
         300_000,
-        "Producer instances remembered for ten minutes past their last stream, to fence what older streams still hold.",
+        "Producer instances remembered for ten minutes past their last stream, to fence what older streams still hold; a principal "
+        "may have four fifths of what the others leave.",
         minimum=1,
         maximum=10_000_000,
     )

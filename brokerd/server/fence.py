@@ -2,17 +2,23 @@
 
 Without it a retry on a new stream overtakes what the old one still holds: the retry is appended, then the old copy comes,
 and a client that has re-sequenced in between has its records twice. Pure; `now_ms` is monotonic.
+
+Instances are remembered by principal: nobody fences another's, and nobody fills the table. Each may have at most four times as
+many as there is room for besides, so one alone gets four fifths of the table, a second four fifths of the rest, and so on.
 """
 
 from __future__ import annotations
 
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 
 from brokerd.errors import InvalidRequestError, ResourceExhaustedError
 
 REMEMBERED_MS = 600_000
 _SWEEP_AT_MOST = 100
 _RETRY_AFTER_MS = 1_000
+_SHARE = 4  # times the free room
+
+Key = tuple[str, bytes]  # principal, instance id
 
 
 class _Instance:
@@ -29,26 +35,24 @@ class InstanceFence:
 
     def __init__(self, *, max_instances: int) -> None:
         self._max_instances = max_instances
-        self._open: dict[bytes, _Instance] = {}
-        self._silent: OrderedDict[bytes, _Instance] = OrderedDict()  # in order of their last stream's end
+        self._open: dict[Key, _Instance] = {}
+        self._silent: OrderedDict[Key, _Instance] = OrderedDict()  # in order of their last stream's end
+        self._counts: Counter[str] = Counter()  # instances of each principal
 
     def __len__(self) -> int:
         """How many instances are remembered."""
         return len(self._open) + len(self._silent)
 
-    def hello(self, instance_id: bytes, incarnation: int, *, now_ms: int) -> None:
+    def hello(self, principal: str, instance_id: bytes, incarnation: int, *, now_ms: int) -> None:
         """A stream begins. Raises InvalidRequestError if its incarnation is not above all earlier ones of the instance,
         ResourceExhaustedError if too many instances are remembered.
         """
         self._forget_silent(now_ms)
-        instance = self._open.get(instance_id) or self._silent.get(instance_id)
+        key = (principal, instance_id)
+        instance = self._open.get(key) or self._silent.get(key)
+        is_new = instance is None
         if instance is None:
-            if len(self) >= self._max_instances:
-                raise ResourceExhaustedError(
-                    f"{len(self)} producer instances are remembered, as many as max.producer.instances allows: "
-                    "use fewer producers, or raise it",
-                    retry_after_ms=_RETRY_AFTER_MS,
-                )
+            self._check_room(principal)
             instance = _Instance()
         if incarnation <= instance.incarnation:
             raise InvalidRequestError(
@@ -56,26 +60,40 @@ class InstanceFence:
             )
         instance.incarnation = incarnation
         instance.open_streams += 1
-        self._silent.pop(instance_id, None)
-        self._open[instance_id] = instance
+        self._silent.pop(key, None)
+        self._open[key] = instance
+        self._counts[principal] += is_new
 
-    def is_current(self, instance_id: bytes, incarnation: int) -> bool:
+    def is_current(self, principal: str, instance_id: bytes, incarnation: int) -> bool:
         """Whether no newer stream of the instance has said hello."""
-        instance = self._open.get(instance_id)
+        instance = self._open.get((principal, instance_id))
         return instance is not None and instance.incarnation == incarnation
 
-    def goodbye(self, instance_id: bytes, *, now_ms: int) -> None:
+    def goodbye(self, principal: str, instance_id: bytes, *, now_ms: int) -> None:
         """A stream that said hello has ended."""
-        instance = self._open[instance_id]
+        key = (principal, instance_id)
+        instance = self._open[key]
         instance.open_streams -= 1
         if instance.open_streams == 0:
-            del self._open[instance_id]
+            del self._open[key]
             instance.silent_since_ms = now_ms
-            self._silent[instance_id] = instance
+            self._silent[key] = instance
+
+    def _check_room(self, principal: str) -> None:
+        count = self._counts[principal]
+        if count >= _SHARE * (self._max_instances - len(self)):
+            raise ResourceExhaustedError(
+                f"{len(self)} producer instances are remembered, {count} of them of principal '{principal}', and "
+                f"max.producer.instances is {self._max_instances}: use fewer producers, or raise it",
+                retry_after_ms=_RETRY_AFTER_MS,
+            )
 
     def _forget_silent(self, now_ms: int) -> None:
         for _ in range(_SWEEP_AT_MOST):  # a few at each hello: never one long sweep
-            first = next(iter(self._silent.items()), None)
-            if first is None or first[1].silent_since_ms + REMEMBERED_MS > now_ms:
+            key, instance = next(iter(self._silent.items()), (None, None))
+            if key is None or instance is None or instance.silent_since_ms + REMEMBERED_MS > now_ms:
                 return
-            del self._silent[first[0]]
+            del self._silent[key]
+            self._counts[key[0]] -= 1
+            if not self._counts[key[0]]:
+                del self._counts[key[0]]

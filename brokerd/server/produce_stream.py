@@ -28,6 +28,8 @@ from brokerd.server.handlers.produce import PendingAnswer, Produce, decode, hand
 from brokerd.server.memory_guard import MESSAGE_BYTES
 from brokerd.server.metrics.counters import Phase
 from brokerd.server.security.access import Access
+from brokerd.server.security.authenticator import ForbiddenError
+from brokerd.server.security.permissions import Right
 from brokerd.server.streams import Context, read_message
 from brokerd.wire.v1 import produce_pb2
 
@@ -117,7 +119,7 @@ class ProduceStream:
             if dirty.is_used_up:
                 await dirty.wait_for_room()
             # Looked at after the last await before the append: a newer stream may have said hello while this one waited.
-            if not self._broker.fence.is_current(self._instance_id, self._incarnation):
+            if not self._broker.fence.is_current(self._access.principal, self._instance_id, self._incarnation):
                 raise StreamFencedError(
                     "a newer stream of this producer instance has taken over: nothing more is taken from this one"
                 )
@@ -142,7 +144,12 @@ class ProduceStream:
             raise malformed(
                 "hello.client_id", f"has {len(hello.client_id)} characters, at most {_CLIENT_ID_MAX_CHARACTERS} are allowed"
             )
-        self._broker.fence.hello(hello.instance_id, hello.incarnation, now_ms=self._broker.clock.monotonic_ms())
+        if not self._access.has_somewhere(Right.WRITE):
+            raise ForbiddenError(
+                f"principal '{self._access.principal}' may write no topic at all: the broker's auth.file says who may"
+            )
+        now_ms = self._broker.clock.monotonic_ms()
+        self._broker.fence.hello(self._access.principal, hello.instance_id, hello.incarnation, now_ms=now_ms)
         self._instance_id = hello.instance_id
         self._incarnation = hello.incarnation
 
@@ -203,7 +210,8 @@ class ProduceStream:
 
     def _end(self) -> None:
         if self._incarnation:
-            self._broker.fence.goodbye(self._instance_id, now_ms=self._broker.clock.monotonic_ms())
+            now_ms = self._broker.clock.monotonic_ms()
+            self._broker.fence.goodbye(self._access.principal, self._instance_id, now_ms=now_ms)
         if self._writer is not None:
             self._writer.cancel()
         self._drop_answers()

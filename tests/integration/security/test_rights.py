@@ -110,7 +110,7 @@ EXPECTED: dict[str, dict[str, Outcome]] = {
     "GetServerInfo": {"reader": OK, "writer": OK, "outsider": OK},
     "Metadata": {"reader": OK, "writer": OK, "outsider": DENIED},
     "FindCoordinator": {"reader": NOT_SERVED, "writer": NOT_SERVED, "outsider": NOT_SERVED},
-    "Produce": {"reader": DENIED, "writer": OK, "outsider": NO_SUCH_ID},
+    "Produce": {"reader": FORBIDDEN, "writer": OK, "outsider": NO_SUCH_ID},
     "Fetch": {"reader": OK, "writer": DENIED, "outsider": NO_SUCH_ID},
     "CreateTopics": {"reader": DENIED, "writer": DENIED, "outsider": DENIED},
     "DeleteTopics": {"reader": DENIED, "writer": DENIED, "outsider": DENIED},
@@ -199,7 +199,7 @@ def answer_about(client: RawClient, method: str, name: str, topic_id: bytes) -> 
 
 @pytest.mark.parametrize("method", sorted(set(METHODS) - TOPICLESS))
 def test_a_hidden_topic_is_answered_like_a_missing_one(client_as: ClientAs, topic_ids: dict[str, bytes], method: str) -> None:
-    reader = client_as(TOKENS["reader"])
+    reader = client_as(TOKENS["writer" if method == "Produce" else "reader"])
     hidden = answer_about(reader, method, HIDDEN, topic_ids[HIDDEN])
     assert hidden == answer_about(reader, method, MISSING, topic_ids[MISSING])
     assert "error" in hidden
