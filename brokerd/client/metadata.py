@@ -36,6 +36,7 @@ class TopicInfo:
     topic_id: bytes  # 16 bytes
     leaders: tuple[int, ...]  # node id per partition; -1 = none now
     is_internal: bool = False
+    unwritable: frozenset[int] = frozenset()  # partitions that take no appends, though they may be readable
 
     @property
     def partition_count(self) -> int:
@@ -91,7 +92,8 @@ def read_metadata(response: metadata_pb2.MetadataResponse) -> Metadata:
             errors[topic.name or topic.topic_id.hex()] = from_proto(topic.error)
             continue
         leaders = tuple(partition.leader for partition in topic.partitions)
-        topics[topic.name] = TopicInfo(topic.name, topic.topic_id, leaders, topic.is_internal)
+        unwritable = frozenset(partition.partition for partition in topic.partitions if partition.HasField("error"))
+        topics[topic.name] = TopicInfo(topic.name, topic.topic_id, leaders, topic.is_internal, unwritable)
     nodes = {node.node_id: Node(node.node_id, node.host, node.port, node.rack) for node in response.nodes}
     return Metadata(response.cluster_id, response.controller_id, nodes, topics, errors)
 

@@ -17,6 +17,7 @@ from brokerd.config.client import ClientConfig
 from brokerd.config.settings import INT32_MAX, INT64_MAX
 from brokerd.errors import UnknownServerError, WireError
 from brokerd.ids import ProducerIdAndEpoch, TopicIdPartition
+from brokerd.producer.producer_batch import NO_TIMESTAMP
 from brokerd.producer.transport import Hello, PartitionResult, ProduceRequest, ProduceResponse, RequestLimits, TopicView
 from brokerd.wire.errors import from_proto
 from brokerd.wire.event_loop import settle
@@ -38,7 +39,7 @@ class GrpcProduceTransport:
         metadata = await self._client.metadata(topics)
         views: dict[str, TopicView | WireError] = dict(metadata.errors)
         for name, topic in metadata.topics.items():
-            views[name] = TopicView(topic.topic_id, topic.leaders)
+            views[name] = TopicView(topic.topic_id, topic.leaders, topic.unwritable)
         return views
 
     async def init_producer_id(self, current: ProducerIdAndEpoch) -> ProducerIdAndEpoch:
@@ -108,7 +109,7 @@ def decode_response(data: bytes) -> ProduceResponse:
         PartitionResult(
             tp=TopicIdPartition(result.topic_id, result.partition),
             base_offset=result.base_offset,
-            append_timestamp=result.append_timestamp,
+            append_timestamp=result.append_timestamp if result.is_log_append_time else NO_TIMESTAMP,
             log_start_offset=result.log_start_offset,
             error=from_proto(result.error) if result.HasField("error") else None,
         )

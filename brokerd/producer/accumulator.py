@@ -21,7 +21,8 @@ from brokerd.ids import TopicPartition
 from brokerd.producer.idempotence import IdempotenceState
 from brokerd.producer.memory import BufferPool
 from brokerd.producer.producer_batch import Piece, ProducerBatch
-from brokerd.producer.transport import BATCH_OVERHEAD_BYTES, NO_LEADER, RequestLimits
+from brokerd.producer.sticky import PartitionLoad
+from brokerd.producer.transport import BATCH_OVERHEAD_BYTES, NO_LEADER, RequestLimits, TopicView
 
 NEVER_MS = 2**63 - 1
 # A request is answered when the last of its batches is durable. Were all partitions in one large request, none could send
@@ -305,6 +306,17 @@ class RecordAccumulator:
         """Batches of a partition that are not under way."""
         queue = self._queues.get(tp)
         return tuple(queue.batches) if queue is not None else ()
+
+    def load_of(self, topic: str, view: TopicView) -> PartitionLoad:
+        """What speaks against each of the topic's partitions now, for records that may go to any."""
+        return PartitionLoad(view, lambda: self._queue_sizes(topic), lambda number: self._is_backing_off(topic, number))
+
+    def _queue_sizes(self, topic: str) -> dict[int, int]:
+        return {tp.partition: len(queue.batches) for tp, queue in self._queues.items() if tp.topic == topic and queue.batches}
+
+    def _is_backing_off(self, topic: str, partition: int) -> bool:
+        queue = self._queues.get(TopicPartition(topic, partition))
+        return queue is not None and bool(queue.batches) and queue.batches[0].attempts > 0
 
     def in_flight_count(self, tp: TopicPartition) -> int:
         """Batches of a partition that are under way."""

@@ -25,6 +25,7 @@ from brokerd.errors import (
     DuplicateSequenceError,
     Fate,
     InvalidProducerEpochError,
+    LogDamagedError,
     MessageTooLargeError,
     OutOfOrderSequenceError,
     ProducerFencedError,
@@ -326,6 +327,8 @@ class ProducerCore:
             return
         if error.fate is not Fate.NOT_APPENDED:
             batch.is_fate_unknown = True
+        if isinstance(error, LogDamagedError):
+            self.topics.note_unwritable(batch.tp)
         if error.refresh_metadata:
             self.topics.request_refresh()
         self._settle(batch, error, throttled_until_ms, now_ms)

@@ -19,14 +19,15 @@ import numpy as np
 import numpy.typing as npt
 
 from brokerd.errors import BrokerdError, ForkedProducerError
-from brokerd.producer.producer_batch import NO_OFFSET, ProducerBatch
+from brokerd.producer.producer_batch import NO_OFFSET, NO_TIMESTAMP, ProducerBatch
 
 FORKED = "this producer was made before the process was forked and works in the parent only: make one per process"
 logger = logging.getLogger(__name__)
 
 
 class RecordMetadata(NamedTuple):
-    """Where a record is. offset is -1 if the broker did not say (acks=0, or a late duplicate); timestamp in ms."""
+    """Where a record is. offset is -1 if the broker did not say (acks=0, or a late duplicate); timestamp in ms: the
+    record's own, or the broker's at the append where the topic's message.timestamp.type is LogAppendTime."""
 
     topic: str
     partition: int
@@ -221,7 +222,9 @@ class RecordFuture(ProduceFuture[RecordMetadata]):
     def _value(self) -> RecordMetadata:
         batch, position = self._locate()
         offset = batch.base_offset if batch.base_offset == NO_OFFSET else batch.base_offset + position
-        timestamp = self._placement.timestamps.get(self._row)
+        timestamp: int | None = batch.append_timestamp  # of LogAppendTime, whatever the record brought
+        if timestamp == NO_TIMESTAMP:
+            timestamp = self._placement.timestamps.get(self._row)
         if timestamp is None:
             timestamp = self._placement.sent_ns[self._row] // 1_000_000
         return RecordMetadata(batch.tp.topic, batch.tp.partition, offset, timestamp)

@@ -180,8 +180,9 @@ class Producer:
     def _send_rows(self, topic: str, rows: pa.RecordBatch, wanted: Int32s | None, placement: Placement, first_row: int) -> None:
         with self._lock:
             self._check_usable()
-            count = len(self._view(topic).leaders)
-            keyless = self._partitioning.keyless_rows(topic, rows, wanted, count)
+            view = self._view(topic)
+            count = len(view.leaders)
+            keyless = self._partitioning.keyless_rows(topic, rows, wanted, self._core.accumulator.load_of(topic, view))
         chosen = self._partitioning.choose(rows, wanted, keyless, count)
         timestamp_ms = self._clock.wall_ms()
         batch_size = self._core.accumulator.batch_size_of(topic)
@@ -257,16 +258,17 @@ class Producer:
     def _split_chunk(self, topic: str, chunk: StagedChunk) -> columns.SplitRows:
         """A chunk's rows by partition. Changes nothing but the sticky partition."""
         rows = chunk.to_arrow()
-        view = self._core.topics.view(topic)
-        count = chunk.partition_count if view is None else len(view.leaders)
+        view = self._core.topics.view(topic) or TopicView(b"", (0,) * chunk.partition_count)
+        count = len(view.leaders)
+        load = self._core.accumulator.load_of(topic, view)
         if rows.num_rows == 1:
-            partition = self._partitioning.choose_one(topic, rows, chunk.partitions.get(0), chunk.used_bytes, count)
+            partition = self._partitioning.choose_one(topic, rows, chunk.partitions.get(0), chunk.used_bytes, load)
             return columns.SplitRows([columns.PartitionPiece(partition, Piece(rows, 1, chunk.used_bytes, 0), 0)], None)
         wanted = None
         if chunk.partitions:
             wanted = np.full(rows.num_rows, -1, np.int32)
             wanted[list(chunk.partitions)] = list(chunk.partitions.values())
-        keyless = self._partitioning.keyless_rows(topic, rows, wanted, count)
+        keyless = self._partitioning.keyless_rows(topic, rows, wanted, load)
         chosen = self._partitioning.choose(rows, wanted, keyless, count)
         return columns.split(rows, chosen, count, batch_size=self._core.accumulator.batch_size_of(topic), timestamp_ms=0)
 

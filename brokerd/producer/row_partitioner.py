@@ -10,7 +10,7 @@ import pyarrow as pa
 from brokerd.config.client import ProducerConfig
 from brokerd.producer import columns
 from brokerd.producer.partitioner import Int32s, partition_for_keys
-from brokerd.producer.sticky import StickyPartitioner
+from brokerd.producer.sticky import PartitionLoad, StickyPartitioner
 
 
 class RowPartitioner:
@@ -21,23 +21,24 @@ class RowPartitioner:
         self._rng = rng
         self._sticky: dict[str, StickyPartitioner] = {}
 
-    def keyless_rows(self, topic: str, rows: pa.RecordBatch, wanted: Int32s | None, count: int) -> Int32s | None:
+    def keyless_rows(self, topic: str, rows: pa.RecordBatch, wanted: Int32s | None, load: PartitionLoad) -> Int32s | None:
         """Under the lock: partitions for the rows without a key, in their order; None if all have one."""
         key = rows.column(0)
         keyless = len(key) if self._config.partitioner_ignore_keys else key.null_count
         if keyless == 0 or (wanted is not None and not (wanted < 0).any()):
             return None
-        return self._sticky_of(topic).assign(keyless, rows.nbytes // rows.num_rows + columns.ROW_OVERHEAD_BYTES, count)
+        return self._sticky_of(topic).assign(keyless, rows.nbytes // rows.num_rows + columns.ROW_OVERHEAD_BYTES, load)
 
-    def choose_one(self, topic: str, row: pa.RecordBatch, wanted: int | None, size_bytes: int, count: int) -> int:
+    def choose_one(self, topic: str, row: pa.RecordBatch, wanted: int | None, size_bytes: int, load: PartitionLoad) -> int:
         """Both steps, for a single row, without the price of columns. Raises as `choose`."""
+        count = load.partition_count
         if wanted is not None:
             if not 0 <= wanted < count:
                 raise _no_partition(wanted, count)
             return wanted
         key = row.column(0)
         if self._config.partitioner_ignore_keys or key.null_count:
-            return self._sticky_of(topic).assign_one(size_bytes, count)
+            return self._sticky_of(topic).assign_one(size_bytes, load)
         return int(partition_for_keys(key, count)[0]) if count > 1 else 0
 
     def _sticky_of(self, topic: str) -> StickyPartitioner:

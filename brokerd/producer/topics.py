@@ -97,6 +97,13 @@ class TopicRegistry:
         """The partition by its topic's id."""
         return TopicIdPartition(self._views[tp.topic].topic_id, tp.partition)
 
+    def note_unwritable(self, tp: TopicPartition) -> None:
+        """A partition refuses records for good: until the next answer says otherwise, none go there that may go elsewhere."""
+        view = self._views.get(tp.topic)
+        if view is not None:
+            self._views[tp.topic] = view._replace(unwritable=view.unwritable | {tp.partition})
+        self.request_refresh()
+
     def request_refresh(self) -> None:
         """What is known is out of date."""
         self._is_refresh_needed = True

@@ -25,6 +25,7 @@ class TopicView(NamedTuple):
 
     topic_id: bytes  # 16 bytes
     leaders: tuple[int, ...]  # node id per partition, -1 = none at present
+    unwritable: frozenset[int] = frozenset()  # partitions that are led and take no records all the same: damaged, or stopped
 
 
 class RequestLimits(NamedTuple):
@@ -65,7 +66,7 @@ class PartitionResult(NamedTuple):
 
     tp: TopicIdPartition
     base_offset: int
-    append_timestamp: int  # ms since 1970, -1 = unknown
+    append_timestamp: int  # ms since 1970, where it is the records' time (LogAppendTime); -1 = they keep their own
     log_start_offset: int
     error: WireError | None = None
 

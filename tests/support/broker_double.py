@@ -84,6 +84,7 @@ class BrokerDouble:
     requests: list[ProduceRequest] = field(default_factory=list)
     hellos: list[Hello] = field(default_factory=list)
     limits: RequestLimits = NO_LIMITS
+    append_timestamp: int = -1  # of topics with LogAppendTime
     max_message_bytes: int = 16 * 1024 * 1024
 
     def create_topic(self, name: str, partitions: int) -> TopicDouble:
@@ -126,7 +127,7 @@ class BrokerDouble:
             identity = ProducerIdAndEpoch(batch.header.producer_id, batch.header.producer_epoch)
             rows = batch.to_arrow(max_uncompressed_bytes=2**30).to_pylist()
             offset = topic.partitions[tp.partition].append(identity, batch.header.base_sequence, rows)
-            return PartitionResult(tp, offset, 1, 0)
+            return PartitionResult(tp, offset, self.append_timestamp, 0)
         except WireError as error:
             error.fate = Fate.NOT_APPENDED  # as the broker says of all that it refuses before the append
             return PartitionResult(tp, -1, -1, 0, error)

@@ -63,9 +63,14 @@ def _partition(log: PartitionLog) -> topics_pb2.PartitionDescription:
         segment_count=log.segment_count,
         producer_count=log.producer_count,
     )
-    problem: WireError | None = log.damage
-    if log.failure is not None:
-        problem = StorageError(f"a flush failed ({log.failure.strerror}): no appends until the broker's next start")
+    problem = problem_of(log)
     if problem is not None:
         description.error.CopyFrom(to_proto(problem))
     return description
+
+
+def problem_of(log: PartitionLog) -> WireError | None:
+    """Why the partition takes no appends; None if it does."""
+    if log.failure is not None:
+        return StorageError(f"a flush failed ({log.failure.strerror}): no appends until the broker's next start")
+    return log.damage

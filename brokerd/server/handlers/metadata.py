@@ -3,6 +3,7 @@
 Behaviour
 - Topics are answered in the order asked, names first, then ids; a missing one has `error` and its name or id.
 - all_topics answers every topic, sorted by name.
+- A partition that takes no appends (damaged, or its log stopped) says so in its `error`; it is led, and may be readable.
 - An unknown name is created with num.partitions if auto.create.topics.enable says so (by default it does not): in its turn among
   all changes of topics, and durable when it is answered, as by CreateTopics.
 """
@@ -12,10 +13,12 @@ from __future__ import annotations
 import socket
 
 from brokerd.errors import TopicAlreadyExistsError, UnknownTopicOrPartitionError, WireError
+from brokerd.ids import TopicIdPartition
 from brokerd.log.topic_store import Topic
 from brokerd.server.broker import Broker
 from brokerd.server.failures import malformed
 from brokerd.server.fields import check_count, check_topic_id
+from brokerd.server.handlers.describe_topics import problem_of
 from brokerd.wire.errors import to_proto
 from brokerd.wire.v1 import metadata_pb2
 
@@ -84,9 +87,19 @@ def _described(broker: Broker, topic: Topic) -> metadata_pb2.TopicMetadata:
         name=topic.name,
         topic_id=topic.id,
         partitions=[
-            metadata_pb2.PartitionMetadata(
-                partition=partition, leader=node_id, leader_epoch=epoch, replicas=[node_id], isr=[node_id]
-            )
-            for partition in range(topic.partition_count)
+            _partition(broker, TopicIdPartition(topic.id, number), node_id, epoch) for number in range(topic.partition_count)
         ],
     )
+
+
+def _partition(broker: Broker, tp: TopicIdPartition, node_id: int, epoch: int) -> metadata_pb2.PartitionMetadata:
+    described = metadata_pb2.PartitionMetadata(
+        partition=tp.partition, leader=node_id, leader_epoch=epoch, replicas=[node_id], isr=[node_id]
+    )
+    try:
+        problem = problem_of(broker.logs.partition(tp))
+    except WireError as error:  # on its way out, with its topic
+        problem = error
+    if problem is not None:
+        described.error.CopyFrom(to_proto(problem))
+    return described

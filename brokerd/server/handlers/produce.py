@@ -166,6 +166,7 @@ def _append(
         broker.counters.appended(messages=info.last_offset - info.base_offset + 1, size_bytes=data.size)
     result.base_offset = info.base_offset
     result.append_timestamp = info.append_timestamp
+    result.is_log_append_time = replica.log.config.message_timestamp_type == "LogAppendTime"
     result.log_start_offset = info.log_start_offset
     return Awaited(index, replica, info.last_offset)
 

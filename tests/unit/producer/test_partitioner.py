@@ -9,7 +9,6 @@ import pyarrow as pa
 import pytest
 
 from brokerd.producer.partitioner import murmur2, partition_for_keys, sort_by_partition
-from brokerd.producer.sticky import StickyPartitioner
 
 # org.apache.kafka.common.utils.UtilsTest.testMurmur2
 PUBLISHED = {
@@ -90,13 +89,3 @@ def test_sort_is_stable_and_complete(partition_count: int) -> None:
         rows = order[bounds[partition] : bounds[partition + 1]].tolist()
         assert rows == np.flatnonzero(partitions == partition).tolist()
     assert bounds[-1] == 5_000
-
-
-def test_rows_without_a_key_stick_for_a_batch() -> None:
-    sticky = StickyPartitioner(1_000, random.Random(3))
-    partitions = sticky.assign(95, 100, 8).tolist()
-    runs = [partitions[0:10], partitions[10:20], partitions[20:30]]
-    assert all(len(set(run)) == 1 for run in runs)
-    assert len(set(partitions)) > 2
-    assert sticky.assign(5, 100, 8).tolist() == [partitions[-1]] * 5
-    assert set(sticky.assign(1_000, 100, 1).tolist()) == {0}

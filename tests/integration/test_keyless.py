@@ -1,0 +1,105 @@
+"""Goal: against a real broker, records without a key spread over the partitions that take them, whatever is wrong with others;
+and the time that a future tells is the time that a reader will see.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from brokerd import Producer
+from brokerd.client.blocking import BlockingClient
+from brokerd.client.fetcher import PartitionFetcher
+from brokerd.client.positions import FetchRange
+from brokerd.config.client import ConsumerConfig
+from brokerd.errors import LogDamagedError
+from brokerd.ids import TopicIdPartition, TopicPartition
+from tests.support.daemon import RunningDaemon, running_daemon
+from tests.support.files import MemoryFiles
+from tests.support.records import key_values
+from tests.support.wait import DEADLINE_S
+
+PARTITIONS = 8
+ROWS = 5_000
+
+
+def create(running: RunningDaemon, partitions: int = PARTITIONS, **configs: str) -> bytes:
+    with BlockingClient(ConsumerConfig(bootstrap_servers=running.address)) as client:
+        return client.create_topic("t", partitions, configs)
+
+
+def damage_partition(data_dir: Path, files: MemoryFiles, partition: int) -> None:
+    """A topic of which one partition has lost something that was durable."""
+    with running_daemon(data_dir, files=files) as running:
+        create(running)
+        with Producer(bootstrap_servers=running.address) as producer:
+            producer.send("t", b"x" * 100, partition=partition)
+    path = next(path for path in files.paths() if path.endswith(".log") and f"-{partition}/" in path)
+    files.flip_bit(path, 8 * 20)
+    files.remove_file("clean-shutdown")
+
+
+@pytest.mark.parametrize("how", ["send", "send_batch"])
+def test_small_rows_spread_over_all_partitions(tmp_path: Path, how: str) -> None:
+    with running_daemon(tmp_path / "data", files=MemoryFiles()) as running:
+        create(running)
+        with Producer(bootstrap_servers=running.address) as producer:
+            if how == "send":
+                for _ in range(ROWS):
+                    producer.send("t", b"v" * 100)
+            else:
+                producer.send_batch("t", key_values([b"v" * 100] * ROWS))
+            producer.flush(DEADLINE_S)
+            counts = {tp.partition: total.record_count for tp, total in producer.delivered().items()}
+    assert sum(counts.values()) == ROWS
+    assert len(counts) > PARTITIONS // 2  # of some forty runs at random, all but never fewer
+
+
+def test_one_damaged_partition_gets_no_row_that_may_go_elsewhere(tmp_path: Path) -> None:
+    files = MemoryFiles()
+    damage_partition(tmp_path / "data", files, partition=3)
+    with running_daemon(tmp_path / "data", files=files) as running, Producer(bootstrap_servers=running.address) as producer:
+        futures = [producer.send("t", b"v" * 100) for _ in range(ROWS)]
+        batch = producer.send_batch("t", key_values([b"v" * 100] * ROWS))
+        there = producer.send("t", b"v", partition=3)
+        producer.flush(DEADLINE_S)
+        used = {future.result(0).partition for future in futures}
+        assert len(used) > PARTITIONS // 2
+        assert 3 not in used
+        assert 3 not in batch.result(0).record_counts
+        assert isinstance(there.exception(0), LogDamagedError)
+
+
+def test_a_partition_that_is_found_damaged_later_is_avoided_from_then_on(tmp_path: Path) -> None:
+    with running_daemon(tmp_path / "data", files=MemoryFiles()) as running:
+        create(running)
+        with Producer(bootstrap_servers=running.address) as producer:
+            assert producer.partitions_for("t") == PARTITIONS
+            with producer._lock:
+                producer._core.topics.note_unwritable(TopicPartition("t", 2))
+                refreshes = producer._core.topics
+                producer._sender.wake()
+            futures = [producer.send("t", b"v" * 100) for _ in range(100)]
+            producer.flush(DEADLINE_S)
+            assert 2 not in {future.result(0).partition for future in futures}
+            with producer._lock:  # the broker says that it is well
+                assert producer._changed.wait_for(lambda: not getattr(refreshes.view("t"), "unwritable", {2}), DEADLINE_S)
+
+
+@pytest.mark.parametrize("kind", ["CreateTime", "LogAppendTime"])
+def test_the_time_of_a_future_is_that_of_the_record(tmp_path: Path, kind: str) -> None:
+    with running_daemon(tmp_path / "data", files=MemoryFiles()) as running:
+        topic_id = create(running, 1, **{"message.timestamp.type": kind})
+        with Producer(bootstrap_servers=running.address) as producer:
+            futures = [producer.send("t", b"v", timestamp=1_000), producer.send("t", b"v")]
+            producer.flush(DEADLINE_S)
+        told = [future.result(0).timestamp for future in futures]
+        config = ConsumerConfig(bootstrap_servers=running.address)
+        ranges = [FetchRange(TopicIdPartition(topic_id, 0), 0, 2)]
+        seen: list[int] = []
+        with BlockingClient(config) as client, PartitionFetcher(client, ranges, config) as fetcher:
+            for batch in fetcher:
+                seen += [int(time.timestamp() * 1000) for time in batch.arrow_batch.column("timestamp").to_pylist()]
+    assert told == seen
+    assert (told[0] == 1_000) == (kind == "CreateTime")
