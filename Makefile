@@ -31,7 +31,7 @@ gen: setup  ## regenerate brokerd/wire/v1 from proto/
 	$(BIN)/python proto/generate.py
 
 demo: setup java  ## run the main job: a broker, a Spark write, a Spark read; INPUT=file KEY=column for your own rows
-	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python examples/demo.py $(if $(INPUT),--input '$(INPUT)') $(if $(KEY),--key '$(KEY)') $(if $(ROWS),--rows '$(ROWS)')
+	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python examples/demo.py $(if $(INPUT),--input "$$INPUT") $(if $(KEY),--key "$$KEY") $(if $(ROWS),--rows "$$ROWS")
 
 test: setup java  ## run the tests
 	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python -m pytest -q $(PYTEST_ARGS)

@@ -19,10 +19,10 @@ def main(servers: str = "127.0.0.1:9192", topic: str = "events") -> None:
     )
     orders.write.format("brokerd").option("bootstrap.servers", servers).option("topic", topic).mode("append").save()
     read = spark.read.format("brokerd").option("bootstrap.servers", servers).option("subscribe", topic).load()
-    read.selectExpr("CAST(key AS STRING) AS key", "CAST(value AS STRING) AS value", "partition", "offset", "timestamp").show(
-        10, truncate=False
-    )
+    texts = read.selectExpr("CAST(key AS STRING) AS key", "CAST(value AS STRING) AS value", "partition", "offset", "timestamp")
+    texts.orderBy("timestamp", "partition", "offset", ascending=False).show(10, truncate=False)  # the newest
     print(f"{read.count():,} records in {topic}")
+    spark.stop()
 
 
 if __name__ == "__main__":

@@ -18,8 +18,10 @@ from pathlib import Path
 import pyarrow as pa
 from demo_parts.broker import create_topic, log_ends, running_broker
 from demo_parts.checks import Verdict, compare
+from demo_parts.ending import QuickEnd, drop_output, quick_end
+from demo_parts.files import records_of
 from demo_parts.progress import ProgressBar
-from demo_parts.rows import BATCHES, LANES, generated_events, rows_of_file, stage
+from demo_parts.rows import BATCHES, LANES, generated_events, stage
 from demo_parts.session import java_problem, last_words, quiet_session
 from demo_parts.timing import Timing, timing_of
 from pyspark.errors import PySparkException
@@ -43,24 +45,24 @@ def main() -> int:
         print(problem, file=sys.stderr)
         return 1
     try:
-        with tempfile.TemporaryDirectory(prefix="brokerd-demo-", ignore_cleanup_errors=True) as name:
-            return _run_or_tell(Path(name), arguments)
+        with tempfile.TemporaryDirectory(prefix="brokerd-demo-", ignore_cleanup_errors=True) as name, quick_end(Path(name)) as end:
+            return _run_or_tell(Path(name), arguments, end)
+    except BrokenPipeError:
+        drop_output()
+        return 141
     except (ValueError, RuntimeError, BrokerdError, PySparkException) as error:
         print(f"demo: {error}", file=sys.stderr)
         return 1
-    except KeyboardInterrupt:
-        print("\ninterrupted; everything is cleaned up", file=sys.stderr)
-        return 130
 
 
-def _run_or_tell(directory: Path, arguments: argparse.Namespace) -> int:
+def _run_or_tell(directory: Path, arguments: argparse.Namespace, end: QuickEnd) -> int:
     """As `run`; if it fails, what Spark had to say goes to standard error, since the file that it is in will be gone."""
     is_right = False
     try:
-        code = run(directory, arguments)
+        code = run(directory, arguments, end)
         is_right = code == 0
         return code
-    except (ValueError, BrokerdError, KeyboardInterrupt):
+    except (ValueError, BrokerdError, BrokenPipeError):
         is_right = True  # one sentence says it; Spark has nothing to add
         raise
     finally:
@@ -68,13 +70,14 @@ def _run_or_tell(directory: Path, arguments: argparse.Namespace) -> int:
             print(last_words(directory), end="", file=sys.stderr)
 
 
-def run(directory: Path, arguments: argparse.Namespace) -> int:
+def run(directory: Path, arguments: argparse.Namespace, end: QuickEnd) -> int:
     """Daemon, write, read, check, report."""
+    given = records_of(arguments.input, arguments.key) if arguments.input else generated_events(arguments.rows)
     with running_broker(directory) as servers:
         print(f"brokerd serves on {servers}; Spark starts ...", flush=True)
         spark = quiet_session(directory, "brokerd-demo")
+        end.take_over()  # Spark has handlers of its own
         try:
-            given = rows_of_file(spark, arguments.input, arguments.key) if arguments.input else generated_events(arguments.rows)
             stage(given, directory / "input")
             create_topic(servers, TOPIC, PARTITIONS)
             written = _watched(_write(spark, servers, directory), "write", given.num_rows)
@@ -187,7 +190,7 @@ def _report(verdict: Verdict, written: Timing, read: Timing, windows: pa.Table, 
 def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0], epilog="Exit code 1 if any check fails.")
     parser.add_argument("--rows", type=int, default=DEFAULT_ROWS, help=f"events to generate (default {DEFAULT_ROWS:,})")
-    parser.add_argument("--input", type=Path, help="a .json, .csv or .parquet file to use instead")
+    parser.add_argument("--input", type=Path, help="a .json, .jsonl, .csv or .parquet file to use instead")
     parser.add_argument("--key", help="the column of --input that is the key")
     arguments = parser.parse_args()
     if (arguments.input is None) != (arguments.key is None):

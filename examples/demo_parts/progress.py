@@ -1,12 +1,14 @@
-"""A progress bar: redrawn in place on a terminal, a line at each quarter elsewhere."""
+"""A progress bar: redrawn in place on a terminal, as wide as that is; a line at each quarter elsewhere."""
 
 from __future__ import annotations
 
+import os
 import sys
 from typing import TextIO
 
-_WIDTH = 32
-_FULL, _EMPTY = "█", "░"
+_BAR_MAX, _BAR_MIN = 32, 4
+_BLOCKS, _PLAIN = ("█", "░"), ("#", ".")
+_COLUMNS = 80  # of a terminal that does not say
 
 
 class ProgressBar:
@@ -16,20 +18,19 @@ class ProgressBar:
         self._label = label
         self._total_rows = max(1, total_rows)
         self._out = out
-        self._is_terminal = out.isatty()
+        self._is_terminal = out.isatty() and os.environ.get("TERM") != "dumb"
         self._quarters = 0
 
     def update(self, rows: int, seconds: float) -> None:
         """Shows `rows` done after `seconds`."""
-        rate = f"{rows / seconds:>11,.0f} rows/s" if seconds > 0 and rows else ""
-        text = f"{rows:>11,} of {self._total_rows:,} rows {rate}"
+        rate = f" {rows / seconds:>11,.0f} rows/s" if seconds > 0 and rows else ""
         share = min(1.0, rows / self._total_rows)
         if self._is_terminal:
-            full = round(share * _WIDTH)
-            self._out.write(f"\r\x1b[2K  {self._label}  {_FULL * full}{_EMPTY * (_WIDTH - full)} {text}")
+            text = drawn(self._label, rows, self._total_rows, rate, columns=_columns(self._out), marks=_marks(self._out))
+            self._out.write(f"\r\x1b[2K{text}")
         elif int(share * 4) > self._quarters:
             self._quarters = int(share * 4)
-            self._out.write(f"  {self._label}  {share:>4.0%}  {text}\n")
+            self._out.write(f"  {self._label}  {share:>4.0%}  {rows:>11,} of {self._total_rows:,} rows{rate}\n")
         self._out.flush()
 
     def finish(self) -> None:
@@ -37,3 +38,31 @@ class ProgressBar:
         if self._is_terminal:
             self._out.write("\n")
             self._out.flush()
+
+
+def drawn(label: str, rows: int, total_rows: int, rate: str, *, columns: int, marks: tuple[str, str] = _BLOCKS) -> str:
+    """A line that leaves the last of `columns` free, where a terminal would wrap: the bar gives way first, then the rate, then
+    the end of the text."""
+    share = min(1.0, rows / total_rows)
+    for text in (f" {rows:>11,} of {total_rows:,} rows{rate}", f" {rows:,} of {total_rows:,} rows"):
+        width = min(_BAR_MAX, columns - 1 - len(f"  {label}  ") - len(text))
+        if width >= _BAR_MIN:
+            full = round(share * width)
+            return f"  {label}  {marks[0] * full}{marks[1] * (width - full)}{text}"
+    return f"  {label} {share:>4.0%} {rows:,} rows"[: max(0, columns - 1)]
+
+
+def _columns(out: TextIO) -> int:
+    """Asked each time: a window changes its size."""
+    try:
+        return os.get_terminal_size(out.fileno()).columns or _COLUMNS
+    except (OSError, ValueError):
+        return _COLUMNS
+
+
+def _marks(out: TextIO) -> tuple[str, str]:
+    try:
+        "".join(_BLOCKS).encode(out.encoding or "ascii")
+    except UnicodeEncodeError:
+        return _PLAIN
+    return _BLOCKS

@@ -1,4 +1,4 @@
-"""The demo's input, in order: a table of key, value (JSON text) and, for generated events, timestamp.
+"""The demo's generated events, and how its input is staged for Spark: a table of key, value and, for events, timestamp.
 
 The table is staged as files for Spark's file stream: one micro-batch takes LANES files, and a key is always in the same
 lane. So each key's rows are in one task of a micro-batch, which is what order per key needs from a pipeline: Spark promises
@@ -7,14 +7,12 @@ no order between tasks, whatever the sink.
 
 from __future__ import annotations
 
-import json
 import os
 from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
-from pyspark.sql import DataFrame, SparkSession
 
 LANES = 2
 BATCHES = 12
@@ -37,14 +35,6 @@ def generated_events(rows: int) -> pa.Table:
     return pa.table({"key": keys, "value": values, "timestamp": pa.array(times_us, pa.timestamp("us", tz="UTC"))})
 
 
-def rows_of_file(spark: SparkSession, path: Path, key: str) -> pa.Table:
-    """The rows of a JSON, CSV or Parquet file, each as JSON text, keyed by a column. Raises ValueError naming what is wrong."""
-    frame = _read(spark, path)
-    if key not in frame.columns:
-        raise ValueError(f"{path} has no column '{key}'; there are: {', '.join(frame.columns)}")
-    return frame.selectExpr(f"cast(`{key}` as string) as key", "to_json(struct(*)) as value").toArrow()
-
-
 def stage(table: pa.Table, directory: Path) -> None:
     """Writes the table as files for a file stream, LANES of them a micro-batch; modification times put them in order."""
     directory.mkdir()
@@ -57,29 +47,3 @@ def stage(table: pa.Table, directory: Path) -> None:
             path = directory / f"part-{number:03d}-{lane}.parquet"
             pq.write_table(part.filter(pa.array(lane_of == lane)), path)
             os.utime(path, (_START_US // 1_000_000 + number, _START_US // 1_000_000 + number))
-
-
-def _read(spark: SparkSession, path: Path) -> DataFrame:
-    kind = path.suffix.lower().lstrip(".")
-    if not path.exists():
-        raise ValueError(f"{path} does not exist")
-    if kind in ("json", "jsonl", "ndjson"):
-        return spark.read.option("multiLine", _is_one_document(path)).json(str(path))
-    if kind == "csv":
-        return spark.read.option("header", True).option("inferSchema", True).csv(str(path))
-    if kind == "parquet":
-        return spark.read.parquet(str(path))
-    raise ValueError(f"{path} is not a .json, .csv or .parquet file")
-
-
-def _is_one_document(path: Path) -> bool:
-    """True if the file is one JSON document (an array, or an object over many lines), not one object per line."""
-    with path.open("rb") as file:
-        line = next((text.strip() for text in file if text.strip()), b"")
-    if line.startswith(b"["):
-        return True
-    try:
-        json.loads(line)
-    except ValueError:
-        return True
-    return False

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 import shutil
-import signal
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -64,7 +63,7 @@ def quiet_session(directory: Path, name: str, master: str = "local[2]") -> Spark
     }
     for key, value in settings.items():
         builder = builder.config(key, value)
-    with interrupts_deferred(), _standard_error_to(directory / _LOG):
+    with _standard_error_to(directory / _LOG):
         return builder.getOrCreate()
 
 
@@ -75,22 +74,6 @@ def last_words(directory: Path) -> str:
     if not lines:
         return ""
     return "\n".join(["", "What Spark had to say last:", *lines[-_LINES_SHOWN:]]) + "\n"
-
-
-@contextmanager
-def interrupts_deferred() -> Iterator[None]:
-    """Raises KeyboardInterrupt for a Ctrl-C in the block only at its end: a JVM that PySpark stops waiting for while it
-    starts never ends. Once it is up, it ends with this process."""
-    came: list[int] = []
-    kept = signal.signal(signal.SIGINT, lambda number, _: came.append(number))
-    ours = signal.getsignal(signal.SIGINT)
-    try:
-        yield
-    finally:
-        if signal.getsignal(signal.SIGINT) is ours:  # a session that is up has its own, which cancels jobs first
-            signal.signal(signal.SIGINT, kept)
-    if came:
-        raise KeyboardInterrupt
 
 
 @contextmanager

@@ -1,15 +1,23 @@
-"""Goal: the demo's figures say what they measure, and what Spark said is shown when it is wanted."""
+"""Goal: the demo's figures say what they measure, what Spark said is shown when it is wanted, progress fits its place, and a
+signal ends it all at once."""
 
 from __future__ import annotations
 
+import fcntl
+import io
 import os
 import signal
+import struct
+import subprocess
 import sys
+import termios
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
+
+from tests.support.wait import DEADLINE_S
 
 EXAMPLES = Path(__file__).resolve().parents[3] / "examples"
 
@@ -24,6 +32,7 @@ class Batch(NamedTuple):
 @pytest.fixture
 def parts(monkeypatch: pytest.MonkeyPatch) -> Any:
     monkeypatch.syspath_prepend(str(EXAMPLES))
+    import demo_parts.progress
     import demo_parts.session
     import demo_parts.timing
 
@@ -55,16 +64,82 @@ def test_last_words_are_the_end_of_the_log(parts: Any, tmp_path: Path) -> None:
     assert len(words) < 50
 
 
-def test_ctrl_c_while_spark_starts_waits_until_it_is_up(parts: Any) -> None:
-    before = signal.getsignal(signal.SIGINT)
-    done: list[str] = []
+@pytest.mark.parametrize("columns", [20, 40, 60, 79, 80, 81, 200])
+@pytest.mark.parametrize("rows", [0, 1, 300_000, 123_456_789])
+def test_progress_never_reaches_the_terminals_last_column(parts: Any, columns: int, rows: int) -> None:
+    rate = f" {rows * 10:>11,} rows/s" if rows else ""
+    line = parts.progress.drawn("write", rows, 123_456_789, rate, columns=columns)
+    assert len(line) < columns
+    assert "write" in line
 
-    def start() -> None:
-        with parts.session.interrupts_deferred():
-            os.kill(os.getpid(), signal.SIGINT)
-            done.append("started")
 
-    with pytest.raises(KeyboardInterrupt):
-        start()
-    assert done == ["started"]
-    assert signal.getsignal(signal.SIGINT) is before
+def test_progress_of_the_demo_has_a_bar_at_80_columns(parts: Any) -> None:
+    line = parts.progress.drawn("write", 150_000, 300_000, "     612,345 rows/s", columns=80)
+    assert abs(line.count("█") - line.count("░")) <= 1 < line.count("█")
+    assert line.endswith(" 150,000 of 300,000 rows     612,345 rows/s")
+
+
+def test_progress_elsewhere_is_a_line_at_each_quarter(parts: Any) -> None:
+    out = io.StringIO()
+    bar = parts.progress.ProgressBar("read ", 100, out)
+    for rows in (0, 10, 30, 31, 60, 100):
+        bar.update(rows, 1.0)
+    bar.finish()
+    assert "\x1b" not in out.getvalue()
+    assert [line.split()[1] for line in out.getvalue().splitlines()] == ["30%", "60%", "100%"]
+
+
+def test_progress_is_measured_on_the_terminal_and_drawn_in_what_it_can_show(parts: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TERM", "xterm")
+    controller, terminal = os.openpty()
+    fcntl.ioctl(terminal, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 60, 0, 0))
+    with open(controller, "rb", buffering=0) as shown, open(terminal, "w", encoding="ascii") as out:
+        parts.progress.ProgressBar("read ", 100, out).update(50, 1.0)
+        line = shown.read(1_000).decode().removeprefix("\r\x1b[2K")
+    assert len(line) < 60
+    assert abs(line.count("#") - line.count(".")) <= 1 < line.count("#")
+
+
+_INTERRUPTED = """
+import os, subprocess, sys, time
+from pathlib import Path
+from demo_parts.ending import quick_end
+directory = Path(sys.argv[1])
+(directory / "data").mkdir(parents=True)
+child = subprocess.Popen([sys.executable, "-c", "import signal, time; signal.pause()"], start_new_session=True)
+with quick_end(directory):
+    os.dup2(os.open(os.devnull, os.O_WRONLY), 2)  # as while Spark starts
+    print(child.pid, flush=True)
+    try:
+        child.wait()
+    finally:
+        print("the rest was waited for", flush=True)
+"""
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_a_signal_ends_the_demo_at_once_with_all_that_it_started(tmp_path: Path, number: signal.Signals) -> None:
+    directory = tmp_path / "demo"
+    pipe = subprocess.PIPE
+    with subprocess.Popen(
+        [sys.executable, "-c", _INTERRUPTED, str(directory)],
+        stdout=pipe,
+        stderr=pipe,
+        text=True,
+        env={**os.environ, "PYTHONPATH": str(EXAMPLES)},
+        preexec_fn=_attend_to_signals,
+    ) as demo:
+        assert demo.stdout is not None
+        child = int(demo.stdout.readline())
+        demo.send_signal(number)
+        out, error = demo.communicate(timeout=DEADLINE_S)
+    assert (demo.returncode, out, error) == (128 + number, "", "\ninterrupted; everything is cleaned up\n")
+    assert not directory.exists()
+    with pytest.raises(ProcessLookupError):
+        os.kill(child, 0)
+
+
+def _attend_to_signals() -> None:
+    """In the child: a shell's background jobs, and all that they start, ignore SIGINT."""
+    for number in (signal.SIGINT, signal.SIGHUP):
+        signal.signal(number, signal.SIG_DFL)
