@@ -1,12 +1,15 @@
-"""`brokerd produce`: writes lines to a topic, as kcat -P does. Lines become columns in lines.py; sending is the producer's."""
+"""`brokerd produce`: writes lines to a topic, as kcat -P does. Lines become columns in lines.py and json_records.py; sending is
+the producer's.
+"""
 
 from __future__ import annotations
 
 import argparse
 import contextlib
 import sys
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from typing import TYPE_CHECKING, BinaryIO
+from typing import TYPE_CHECKING, BinaryIO, NamedTuple
 
 from brokerd.cli.output import counted, note
 from brokerd.cli.parser import (
@@ -20,17 +23,24 @@ from brokerd.cli.parser import (
     where,
 )
 from brokerd.config.client import ProducerConfig, producer_config
-from brokerd.errors import ConfigError
+from brokerd.errors import BrokerdError, ConfigError
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-_CHUNK_BYTES = 1_048_576
+    from brokerd.client.metadata import TopicInfo
+    from brokerd.client.producer import Producer
+    from brokerd.producer.futures import BatchFuture
+
+_READ_BYTES = 1_048_576
+_CHUNK_LINES = 1_000  # what a failure names
 _EPILOG = """\
-Lines are sent as they come. The command ends when all of them are acknowledged, or fails with the first that is not.
+Lines are sent as they come. The command ends when all of them are acknowledged, or fails with the first that is not: it says
+which lines of the input that is about, and how many records are written.
 
 examples:
   echo 'hello' | brokerd produce events
+  brokerd consume events --exit --json | brokerd produce copy --json --keep-partitions
   brokerd produce events -K '\\t' --file keyed.tsv -X compression.type=zstd
   brokerd produce events --header source=test --partition 0 < lines.txt
 """
@@ -55,9 +65,38 @@ def add_parser(subparsers: Subparsers) -> None:
     parser.add_argument("-p", "--partition", type=int, metavar="N", help="write to this partition (default: by the key's hash)")
     parser.add_argument("-D", "--delimiter", metavar="TEXT", default="\\n", help="what ends a record (default: \\n)")
     parser.add_argument("-Z", "--null", metavar="TEXT", help="a key or value of exactly TEXT is null; a null value is a tombstone")
+    parser.add_argument(
+        "-J",
+        "--json",
+        action="store_true",
+        help="each line is a JSON object as 'consume --json' prints it: key, value, headers, timestamp",
+    )
+    parser.add_argument("--keep-partitions", action="store_true", help="with --json: write each record to the partition it names")
     parser.add_argument("--acks", choices=("all", "1", "0"), help="when a record counts as written (default: all, flushed to disk)")
     parser.add_argument("-q", "--quiet", action="store_true", help="no summary on standard error")
     add_client_options(parser, "producer settings")
+
+
+class _Chunk(NamedTuple):
+    """Records of some lines of the input; `error` is about the line behind them."""
+
+    first_line: int
+    last_line: int
+    arrow_batch: pa.RecordBatch
+    partitions: Sequence[int] | None
+    error: str | None = None
+
+
+class _FailedError(Exception):
+    """What went wrong, and with which lines."""
+
+    def __init__(self, first_line: int, last_line: int, problem: str) -> None:
+        super().__init__(problem)
+        self.lines = f"line {first_line}" if first_line == last_line else f"lines {first_line} to {last_line}"
+        self.problem = problem
+
+
+_ToChunk = Callable[[int, Sequence[bytes]], _Chunk]
 
 
 def run(args: argparse.Namespace) -> int:
@@ -67,79 +106,151 @@ def run(args: argparse.Namespace) -> int:
 
     settings = client_settings(args, {"acks": args.acks} if args.acks else {})
     config = checked(args, lambda: producer_config(settings, where=where(args)))
-    to_records = _line_format(args)
+    _check_options(args)
     with BlockingClient(hasty(config)) as client:
         topic = find_topic(client, args.topic)
     if args.partition is not None:
         check_partition(topic, args.partition)
+    to_chunk = _json_format(args, topic) if args.json else _line_format(args)
     with _input(args.file) as source:
-        record_count = _send(args, config, _batches(args, source, to_records))
+        record_count = _send(args, config, _chunks(args, source, to_chunk))
     if not args.quiet:
         note(f"{counted(record_count, 'record')} written to topic '{args.topic}'")
     return 0
 
 
-def _line_format(args: argparse.Namespace) -> Callable[[Sequence[bytes]], pa.RecordBatch]:
-    """How lines become records, by the options. Raises UsageError."""
-    from brokerd.cli.lines import records_from_lines, unescaped
-    from brokerd.clock import SystemClock
-
+def _check_options(args: argparse.Namespace) -> None:
     for option, text in (("--key-separator", args.key_separator), ("--delimiter", args.delimiter)):
         if text == "":
             raise usage_error(args, f"{option} must not be empty")
+    for option, given in (("--key-separator", args.key_separator), ("--null", args.null)):
+        if args.json and given is not None:
+            raise usage_error(args, f"{option} is for lines of text, not for --json")
+    pair_list(args, "--header", args.header)
+    if args.keep_partitions and (not args.json or args.partition is not None):
+        raise usage_error(args, "--keep-partitions needs --json" + ("" if not args.json else " and excludes --partition"))
+
+
+def _line_format(args: argparse.Namespace) -> _ToChunk:
+    """How lines become records, by the options."""
+    from brokerd.cli.lines import records_from_lines, unescaped
+    from brokerd.clock import SystemClock
+
     clock = SystemClock()
     key_separator = unescaped(args.key_separator).encode() if args.key_separator is not None else None
     null_marker = args.null.encode() if args.null is not None else None
     headers = pair_list(args, "--header", args.header)
-    return lambda lines: records_from_lines(
-        lines, key_separator=key_separator, headers=headers, null_marker=null_marker, timestamp_ms=clock.wall_ms()
-    )
+
+    def to_chunk(first_line: int, lines: Sequence[bytes]) -> _Chunk:
+        arrow_batch = records_from_lines(
+            lines, key_separator=key_separator, headers=headers, null_marker=null_marker, timestamp_ms=clock.wall_ms()
+        )
+        partitions = None if args.partition is None else [args.partition] * len(lines)
+        return _Chunk(first_line, first_line + len(lines) - 1, arrow_batch, partitions)
+
+    return to_chunk
 
 
-def _send(args: argparse.Namespace, config: ProducerConfig, arrow_batches: Iterator[pa.RecordBatch]) -> int:
-    """Sends it all and waits for the answers; the number of records. Raises the first failure."""
-    import numpy as np
+def _json_format(args: argparse.Namespace, topic: TopicInfo) -> _ToChunk:
+    """How lines of JSON become records, by the options."""
+    from brokerd.cli.json_records import records_from_json
+    from brokerd.clock import SystemClock
 
+    clock = SystemClock()
+    headers = pair_list(args, "--header", args.header)
+    partition_count = topic.partition_count if args.keep_partitions else None
+
+    def to_chunk(first_line: int, lines: Sequence[bytes]) -> _Chunk:
+        found = records_from_json(lines, headers=headers, timestamp_ms=clock.wall_ms(), partition_count=partition_count)
+        partitions = found.partitions if args.partition is None else [args.partition] * len(found.partitions)
+        row_count, error = found.bad or (len(lines), None)
+        return _Chunk(first_line, first_line + row_count - 1, found.arrow_batch, partitions, error)
+
+    return to_chunk
+
+
+def _send(args: argparse.Namespace, config: ProducerConfig, chunks: Iterator[_Chunk]) -> int:
+    """Sends it all and waits for the answers; the number of records. Raises BrokerdError for the first failure."""
     from brokerd.allocator import keep_freed_memory
     from brokerd.client.producer import Producer
 
     keep_freed_memory()
-    record_count = 0
     with Producer(config) as producer:
-        for arrow_batch in arrow_batches:
-            partitions = None if args.partition is None else np.full(arrow_batch.num_rows, args.partition, np.int32)
-            producer.send_batch(args.topic, arrow_batch, partitions)
-            record_count += arrow_batch.num_rows
-            if producer.first_error is not None:
-                break
+        failure: BrokerdError | None = None
+        try:
+            _send_chunks(args.topic, producer, chunks)
+        except _FailedError as error:
+            failure = BrokerdError(f"{_name_of(args.file)}, {error.lines}: {error.problem}")
+        except BrokerdError as error:
+            failure = error
         producer.flush()
+        written = sum(totals.record_count for totals in producer.delivered().values())
+    if failure is not None:
+        raise BrokerdError(f"{failure.message}; {counted(written, 'record')} written")
+    return written
+
+
+def _send_chunks(topic: str, producer: Producer, chunks: Iterator[_Chunk]) -> None:
+    """Raises _FailedError for the first chunk that fails, in the order of the input, and what reading raises."""
+    import numpy as np
+
+    sent: deque[tuple[_Chunk, BatchFuture]] = deque()
+    for chunk in chunks:
+        if chunk.arrow_batch.num_rows:
+            partitions = None if chunk.partitions is None else np.array(chunk.partitions, np.int32)
+            try:
+                sent.append((chunk, producer.send_batch(topic, chunk.arrow_batch, partitions)))
+            except BrokerdError as error:
+                raise _FailedError(chunk.first_line, chunk.last_line, error.message) from None
+        if chunk.error is not None:
+            _await(producer, sent)
+            raise _FailedError(chunk.last_line + 1, chunk.last_line + 1, chunk.error)
+        while sent and sent[0][1].done():
+            _check(*sent.popleft())
         if producer.first_error is not None:
-            raise producer.first_error
-    return record_count
+            break
+    _await(producer, sent)
 
 
-def _batches(
-    args: argparse.Namespace, source: BinaryIO, to_records: Callable[[Sequence[bytes]], pa.RecordBatch]
-) -> Iterator[pa.RecordBatch]:
-    """The input as columns, a chunk at a time: a terminal or a pipe gives what it has, so nothing waits."""
+def _await(producer: Producer, sent: deque[tuple[_Chunk, BatchFuture]]) -> None:
+    producer.flush()
+    for chunk, future in sent:
+        _check(chunk, future)
+
+
+def _check(chunk: _Chunk, future: BatchFuture) -> None:
+    error = future.exception()
+    if error is not None:
+        raise _FailedError(chunk.first_line, chunk.last_line, error.message)
+
+
+def _chunks(args: argparse.Namespace, source: BinaryIO, to_chunk: _ToChunk) -> Iterator[_Chunk]:
+    """The input as columns, some lines at a time: a terminal or a pipe gives what it has, so nothing waits."""
     from brokerd.cli.lines import LineSplitter, unescaped
 
     splitter = LineSplitter(unescaped(args.delimiter).encode())
-    while chunk := _read(source, args.file):
-        lines = splitter.split(chunk)
-        if lines:
-            yield to_records(lines)
-    last = splitter.last()
-    if last:
-        yield to_records(last)
+    line = 1
+    while True:
+        data = _read(source, args.file)
+        lines = splitter.split(data) if data else splitter.last()
+        for at in range(0, len(lines), _CHUNK_LINES):
+            some = lines[at : at + _CHUNK_LINES]
+            yield to_chunk(line, some)
+            line += len(some)
+        if not data:
+            return
 
 
 def _read(source: BinaryIO, path: str) -> bytes:
     """The next bytes, empty at the end. Raises ConfigError."""
     try:
-        return source.read1(_CHUNK_BYTES)  # type: ignore[attr-defined, no-any-return]
+        return source.read1(_READ_BYTES)  # type: ignore[attr-defined, no-any-return]
     except OSError as error:
-        raise ConfigError(f"can not read {'standard input' if path == '-' else path}: {error.strerror}") from None
+        raise ConfigError(f"can not read {_name_of(path)}: {error.strerror}") from None
+
+
+def _name_of(path: str) -> str:
+    return "standard input" if path == "-" else path
 
 
 @contextlib.contextmanager

@@ -44,7 +44,8 @@ def format_printer(template: str, topic: str) -> Printer:
 
 
 def json_printer(topic: str) -> Printer:
-    """Prints one JSON object per line. Bytes that are no UTF-8 text stand in `key_base64` and `value_base64`."""
+    """Prints one JSON object per line, which json_records.py reads again. Bytes that are no UTF-8 text stand in `key_base64` and
+    `value_base64`; a timestamp is in ms, with a fraction if it has one."""
 
     def lines(batch: FetchedBatch) -> bytes:
         kind = _TIMESTAMP_TYPES[batch.timestamp_type == LOG_APPEND_TIME]
@@ -122,17 +123,22 @@ def _timestamp_ms(record: dict[str, Any]) -> int:
     return -1 if timestamp_us is None else timestamp_us // 1_000
 
 
+def _exact_ms(record: dict[str, Any]) -> int | float:
+    ms = _timestamp_ms(record)
+    return ms if record["timestamp"] in (None, ms * 1_000) else record["timestamp"] / 1_000
+
+
 def _document(topic: str, partition: int, timestamp_type: str, record: dict[str, Any]) -> dict[str, Any]:
     document = {
         "topic": topic,
         "partition": partition,
         "offset": record["offset"],
-        "timestamp": _timestamp_ms(record),
+        "timestamp": _exact_ms(record),
         "timestamp_type": timestamp_type,
         **_text_or_base64("key", record["key"]),
         **_text_or_base64("value", record["value"]),
     }
-    if record["headers"]:
+    if record["headers"] is not None:
         document["headers"] = [{"key": header["key"], **_text_or_base64("value", header["value"])} for header in record["headers"]]
     return document
 

@@ -14,9 +14,12 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 
+from brokerd import Producer
 from brokerd.cli import main
+from brokerd.record.payload import KEY_VALUE_SCHEMA
 from tests.support.daemon import DaemonProcess, RunningDaemon, running_daemon
 from tests.support.wait import DEADLINE_S
 
@@ -328,3 +331,69 @@ def test_broker_in_a_pod_starts_and_says_which_variable_it_ignores(tmp_path: Pat
     with DaemonProcess(tmp_path / "data", env=given) as daemon:
         assert daemon.terminate() == 0
     assert "environment variable BROKERD_PORT is ignored" in daemon.stderr_path.read_text()
+
+
+def test_topic_is_copied_with_all_that_its_records_hold(terminal: Terminal, daemon: RunningDaemon, tmp_path: Path) -> None:
+    for name in ("original", "copy", "spread"):
+        terminal.run("topics", "create", name, "-p", "3")
+    rows = [
+        {
+            "key": None if number % 7 == 0 else b"\xffkey-%d" % (number % 5),
+            "value": None if number % 11 == 0 else b"\x00\xfe%d" % number,
+            "headers": [{"key": "h", "value": b"\xff"}, {"key": "h", "value": None}] if number % 3 else [],
+            "timestamp": 1_700_000_000_000_000 + number,
+        }
+        for number in range(5_000)
+    ]
+    with Producer(bootstrap_servers=daemon.address) as producer:
+        producer.send_batch("original", pa.RecordBatch.from_pylist(rows, schema=KEY_VALUE_SCHEMA)).result(DEADLINE_S)
+    _, printed, _ = terminal.run("consume", "original", "--exit", "--json", "-q")
+    file = tmp_path / "records.jsonl"
+    file.write_text(printed)
+    written = terminal.run("produce", "copy", "--json", "--keep-partitions", "--file", str(file))
+    assert written == (0, "", "5000 records written to topic 'copy'\n")
+    _, again, _ = terminal.run("consume", "copy", "--exit", "--json", "-q")
+    assert sorted(again.replace('"copy"', '"original"').splitlines()) == sorted(printed.splitlines())
+    assert terminal.run("produce", "spread", "--json", "-q", stdin=printed.encode())[0] == 0
+    _, spread, _ = terminal.run("consume", "spread", "--exit", "--json", "-q")
+    keyed = [
+        sorted(
+            (row["key_base64"], row["partition"], row["value_base64"])
+            for row in map(json.loads, text.splitlines())
+            if "key_base64" in row and "value_base64" in row
+        )
+        for text in (printed, spread)
+    ]
+    assert keyed[0] == keyed[1], "equal keys share their partition"
+
+
+def test_failed_produce_names_the_line_and_how_many_are_written(terminal: Terminal, tmp_path: Path) -> None:
+    terminal.run("topics", "create", "failing", "-p", "1", "-c", "max.message.bytes=2000")
+    code, _, error = terminal.run("produce", "failing", "--json", stdin=b'{"value": "a"}\n\n{"value": "b"}\n{"valeu": "c"}\n')
+    assert (code, error) == (
+        1,
+        "brokerd: standard input, line 4: unknown field 'valeu': did you mean 'value'?; 2 records written\n",
+    )
+    file = tmp_path / "lines"
+    file.write_bytes(b"short\n" * 1_000 + b"x" * 5_000 + b"\n" + b"short\n" * 1_500)
+    code, _, error = terminal.run("produce", "failing", "--file", str(file))
+    assert code == 1
+    assert error.startswith(f"brokerd: {file}, lines 1001 to 2000: ")
+    count = int(error.split("; ")[-1].split()[0])
+    assert error.endswith(f"; {count} records written\n")
+    assert len(terminal.run("consume", "failing", "--exit", "-q")[1].splitlines()) == 2 + count
+    assert terminal.run("produce", "failing", "--file", "/proc/self/mem")[2].endswith("Input/output error; 0 records written\n")
+
+
+@pytest.mark.parametrize(
+    ("options", "problem"),
+    [
+        (["--json", "-K", ":"], "--key-separator is for lines of text, not for --json"),
+        (["--json", "-Z", "NULL"], "--null is for lines of text, not for --json"),
+        (["--keep-partitions"], "--keep-partitions needs --json"),
+        (["--json", "--keep-partitions", "-p", "0"], "--keep-partitions needs --json and excludes --partition"),
+    ],
+)
+def test_options_of_json_and_of_text_exclude_each_other(terminal: Terminal, options: list[str], problem: str) -> None:
+    code, _, error = terminal.run("produce", "t", *options)
+    assert (code, error) == (2, f"brokerd produce: {problem} (see 'brokerd produce --help')\n")

@@ -78,7 +78,7 @@ def test_json_lines() -> None:
         "headers": [{"key": "h", "value": "x"}, {"key": "other", "value": None}],
     }
     assert lines[2]["value"] is None
-    assert "headers" not in lines[2]
+    assert lines[2]["headers"] == []
 
 
 def test_json_of_bytes_that_are_no_text_and_of_append_time() -> None:
