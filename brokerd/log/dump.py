@@ -145,6 +145,7 @@ def _describe_snapshot(files: RealFiles, name: str, tp: TopicIdPartition | None,
         "offset": snapshot.offset,
         "epochs": [entry._asdict() for entry in snapshot.epochs],
         "producers": producers,
+        "forgotten_number": snapshot.forgotten_number,
         "belongs_here": tp is None or snapshot.seed == crc_seed(tp),
     }
 

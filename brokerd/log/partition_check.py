@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import enum
+from collections.abc import Mapping
 from typing import NamedTuple
 
 from brokerd.errors import BrokerdError
@@ -235,7 +236,7 @@ class PartitionCheck:
                 self._add(Severity.NOTE, name, "not a file of brokerd: it is left alone")
 
 
-def _may_follow(snapshot: dict[int, ProducerStateEntry], replayed: dict[int, ProducerStateEntry]) -> bool:
+def _may_follow(snapshot: Mapping[int, ProducerStateEntry], replayed: dict[int, ProducerStateEntry]) -> bool:
     """True if the snapshot is the replayed state, less what has expired."""
     return all(replayed.get(producer_id) == entry for producer_id, entry in snapshot.items())
 

@@ -479,9 +479,11 @@ class PartitionLog:
 
     def snapshot_body(self) -> bytes:
         """Producer state and epochs at the log end, as a snapshot file has them."""
-        return encode_snapshot(
-            Snapshot(self._seed, self.log_end_offset, self._epochs.below(self.log_end_offset), self._producers.entries)
-        )
+        return encode_snapshot(self._snapshot())
+
+    def _snapshot(self) -> Snapshot:
+        epochs = self._epochs.below(self.log_end_offset)
+        return Snapshot(self._seed, self.log_end_offset, epochs, self._producers.entries, self._producers.forgotten_number)
 
     def mark_deleted(self) -> None:
         """The topic is gone: appends are refused from now on, descriptors are given back when nobody uses them."""

@@ -2,10 +2,21 @@
 
 Pure: `prepare` decides on immutable entries and changes nothing; `commit` puts the new entry in once the batch is
 written. `replay` takes what the log already holds, without judging it. Snapshots of the state are in snapshots.py.
+
+The state is the fold of all batches, in their order, less those producers that were silent for producer.id.expiration.ms, and less
+all but the max.producer.ids.per.partition that wrote last: a newcomer has the one forgotten that was silent longest. Since order is
+all that this goes by, every replay forgets the same ones.
+
+A forgotten producer must not write anything twice. At a later sequence it is unknown; but sequence 0 is how all begin, so its retry
+of a first batch would be taken. Therefore the largest number among the ids that had to go is kept (`forgotten_number`), and whoever
+is not known here and has no larger one is refused at sequence 0 too. Numbers only rise: newcomers are above it, and so is a
+producer that asks for another id. What was silent for producer.id.expiration.ms does not count there: no retry is that old.
 """
 
 from __future__ import annotations
 
+from collections import OrderedDict
+from collections.abc import Mapping
 from typing import NamedTuple
 
 from brokerd.errors import (
@@ -13,13 +24,14 @@ from brokerd.errors import (
     Fate,
     InvalidProducerEpochError,
     OutOfOrderSequenceError,
-    ResourceExhaustedError,
     UnknownProducerIdError,
 )
+from brokerd.ids import producer_number
 from brokerd.record.header import SEQUENCE_MAX, BatchHeader, add_sequence
 
 WINDOW_BATCHES = 5  # as many as Kafka remembers, and as many as a producer has in flight
 NO_OFFSET = -1
+NO_NUMBER = -1
 _HALF_RING = (SEQUENCE_MAX + 1) // 2
 
 
@@ -58,7 +70,8 @@ class ProducerStates:
     def __init__(self, name: str, *, limit: int) -> None:
         self._name = name
         self._limit = limit
-        self.entries: dict[int, ProducerStateEntry] = {}
+        self.entries: OrderedDict[int, ProducerStateEntry] = OrderedDict()  # whoever wrote last at the end
+        self.forgotten_number = NO_NUMBER
 
     def __len__(self) -> int:
         return len(self.entries)
@@ -91,6 +104,14 @@ class ProducerStates:
     def commit(self, producer_id: int, entry: ProducerStateEntry) -> None:
         """Puts in what `prepare` returned."""
         self.entries[producer_id] = entry
+        self.entries.move_to_end(producer_id)
+        while len(self.entries) > self._limit and self._forget_oldest():
+            pass
+
+    def restore(self, entries: Mapping[int, ProducerStateEntry], forgotten_number: int) -> None:
+        """Begins with the state of a snapshot."""
+        self.entries.update(entries)
+        self.forgotten_number = forgotten_number
 
     def replay(self, header: BatchHeader) -> None:
         """Takes a batch of the log as it stands."""
@@ -102,7 +123,7 @@ class ProducerStates:
         ):
             # Only a forgotten producer begins again within an epoch.
             entry = None
-        self.entries[header.producer_id] = _extended(entry, header, header.base_offset, header.append_timestamp)
+        self.commit(header.producer_id, _extended(entry, header, header.base_offset, header.append_timestamp))
 
     def end_transaction(self, producer_ids: list[int]) -> None:
         """Forgets members whose marker is in the log: their ids are never used again."""
@@ -127,12 +148,21 @@ class ProducerStates:
                 "it was silent for longer than producer.id.expiration.ms, or its records are gone",
                 fate=Fate.NOT_APPENDED,
             )
-        if len(self.entries) >= self._limit:
-            raise ResourceExhaustedError(
-                f"{self._name} remembers {len(self.entries)} producers, as many as max.producer.ids.per.partition allows",
+        if producer_number(header.producer_id) <= self.forgotten_number:
+            raise UnknownProducerIdError(
+                f"{self._subject(header)} is not known here, and may be one that was forgotten for newer ones "
+                "(max.producer.ids.per.partition), so its records may be here already: ask for another id with InitProducerId",
                 fate=Fate.NOT_APPENDED,
-                retry_after_ms=1_000,
             )
+
+    def _forget_oldest(self) -> bool:
+        """Forgets the producer that was silent longest and has no open transaction; False if there is none."""
+        oldest = next((producer_id for producer_id, entry in self.entries.items() if entry.txn_first_offset < 0), None)
+        if oldest is None:
+            return False
+        del self.entries[oldest]
+        self.forgotten_number = max(self.forgotten_number, producer_number(oldest))
+        return True
 
     def _check_sequence(self, header: BatchHeader, entry: ProducerStateEntry) -> BatchMetadata | None:
         first, last = header.base_sequence, header.last_sequence

@@ -81,7 +81,7 @@ class PartitionRecovery:
         snapshot = self._choose_snapshot(snapshot_offsets(names), is_clean)
         producers = ProducerStates(self._given.name, limit=self._given.max_producer_ids)
         if snapshot is not None:
-            producers.entries.update(snapshot.producers)
+            producers.restore(snapshot.producers, snapshot.forgotten_number)
         epochs = LeaderEpochs(snapshot.epochs if snapshot else ())
         is_clean = is_clean and snapshot is not None
         end = self._walk(snapshot.offset if snapshot else self._first_offset(), producers, epochs, is_clean)
@@ -347,7 +347,7 @@ class PartitionRecovery:
             # One that could not be believed must not stay, even if the new one can not be written.
             remove_snapshot(self._files, self._directory, end)
             self._names_changed = True
-            body = encode_snapshot(Snapshot(self._seed, end, epochs.below(end), producers.entries))
+            body = encode_snapshot(Snapshot(self._seed, end, epochs.below(end), producers.entries, producers.forgotten_number))
             write_snapshot(self._files, self._directory, body, end)
         if read_leader_epochs(self._files, self._directory, self._seed) != tuple(epochs.entries):
             write_leader_epochs(self._files, self._directory, epochs.entries, self._seed)

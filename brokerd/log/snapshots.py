@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import contextlib
 import struct
+from collections.abc import Mapping
 from typing import NamedTuple
 
 from brokerd.log.documents import DocumentError, read_document, write_document
 from brokerd.log.files import Files
 from brokerd.log.leader_epochs import EpochEntry, decode_epochs, encode_epochs
 from brokerd.log.names import SNAPSHOT_SUFFIX, offset_file, parse_offset_file
-from brokerd.log.producer_state import BatchMetadata, ProducerStateEntry
+from brokerd.log.producer_state import NO_NUMBER, BatchMetadata, ProducerStateEntry
 from brokerd.log.spare_files import SpareFiles
 
 SNAPSHOT_KIND = "producer-snapshot"
@@ -22,6 +23,7 @@ SNAPSHOT_VERSION = 1
 _HEAD = struct.Struct("<IqII")
 _PRODUCER = struct.Struct("<qhBBq")
 _BATCH = struct.Struct("<iiqqq")
+_FORGOTTEN = struct.Struct("<q")  # at the end, if anything was forgotten
 
 
 class Snapshot(NamedTuple):
@@ -30,7 +32,8 @@ class Snapshot(NamedTuple):
     seed: int  # CRC seed of the partition
     offset: int
     epochs: tuple[EpochEntry, ...]
-    producers: dict[int, ProducerStateEntry]
+    producers: Mapping[int, ProducerStateEntry]  # whoever wrote last at the end
+    forgotten_number: int = NO_NUMBER  # see producer_state.py
 
 
 def encode_snapshot(snapshot: Snapshot) -> bytes:
@@ -42,6 +45,8 @@ def encode_snapshot(snapshot: Snapshot) -> bytes:
     for producer_id, entry in snapshot.producers.items():
         parts.append(_PRODUCER.pack(producer_id, entry.epoch, entry.has_wrapped, len(entry.batches), entry.txn_first_offset))
         parts.extend([_BATCH.pack(*batch) for batch in entry.batches])
+    if snapshot.forgotten_number != NO_NUMBER:
+        parts.append(_FORGOTTEN.pack(snapshot.forgotten_number))
     return b"".join(parts)
 
 
@@ -58,11 +63,15 @@ def decode_snapshot(body: bytes) -> Snapshot:
             batches = tuple(BatchMetadata(*_BATCH.unpack_from(body, at + n * _BATCH.size)) for n in range(batch_count))
             at += batch_count * _BATCH.size
             producers[producer_id] = ProducerStateEntry(epoch, batches, bool(has_wrapped), txn_first_offset)
+        forgotten_number = NO_NUMBER
+        if at != len(body):
+            (forgotten_number,) = _FORGOTTEN.unpack_from(body, at)
+            at += _FORGOTTEN.size
     except struct.error:
         raise DocumentError("the snapshot is shorter than it says") from None
     if at != len(body):
         raise DocumentError("the snapshot is longer than it says")
-    return Snapshot(seed, offset, epochs, producers)
+    return Snapshot(seed, offset, epochs, producers, forgotten_number)
 
 
 def write_snapshot(files: Files, directory: str, body: bytes, offset: int, spares: SpareFiles | None = None) -> None:

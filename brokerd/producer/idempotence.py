@@ -52,22 +52,23 @@ class IdempotenceState:
         self.identity = NO_PRODUCER
         self._partitions: dict[TopicPartition, PartitionSequences] = {}
         self._is_bump_wanted = False
+        self._is_id_spent = False  # a broker that has forgotten an id may take it for good from nobody
 
     # --- identity
 
     def identity_wanted(self) -> ProducerIdAndEpoch | None:
-        """What to ask InitProducerId with: NO_PRODUCER for a new id (at first, and when the epoch is used up), the present
-        identity to have its epoch raised, None if nothing is wanted."""
+        """What to ask InitProducerId with: NO_PRODUCER for a new id (at first, when a broker has forgotten this one, and when the
+        epoch is used up), the present identity to have its epoch raised, None if nothing is wanted."""
         if self.identity == NO_PRODUCER:
             return NO_PRODUCER
         if not self._is_bump_wanted:
             return None
-        return NO_PRODUCER if self.identity.epoch >= EPOCH_MAX else self.identity
+        return NO_PRODUCER if self._is_id_spent or self.identity.epoch >= EPOCH_MAX else self.identity
 
     def set_identity(self, identity: ProducerIdAndEpoch) -> None:
         """The broker's answer. Partitions that wait for it move as soon as they are settled."""
         self.identity = identity
-        self._is_bump_wanted = False
+        self._is_bump_wanted = self._is_id_spent = False
         for tp in list(self._partitions):
             self.settle(tp)
 
@@ -153,6 +154,7 @@ class IdempotenceState:
             return
         if self.identity == state.identity:
             self._is_bump_wanted = True
+            self._is_id_spent = self._is_id_spent or state.is_forgotten
             return
         state.identity = self.identity
         state.next_sequence = 0

@@ -3,9 +3,12 @@ the order of sending; each future ends once and says the truth; memory is accoun
 
 from __future__ import annotations
 
+import random
+
 import pytest
 
 from tests.model.test_producer_mutants import MUTANTS
+from tests.support.broker_model import PartitionModel
 from tests.support.producer_schedules import failure_of, report, run_seed, schedule, shrink
 from tests.support.producer_simulation import Simulation
 from tests.support.scale import TEST_SCALE
@@ -34,6 +37,24 @@ def test_a_seed_replays_exactly() -> None:
             simulation.run(ops)
             traces.append(simulation.trace)
         assert traces[0] == traces[1]
+
+
+def with_producers_pushed_out(seed: int) -> None:
+    """The schedule of a seed, with a broker that forgets producers for newer ones now and then, whatever is under way."""
+    settings, ops = schedule(seed)
+    rng = random.Random(seed)
+    for _ in range(rng.randint(1, 3)):
+        ops.insert(rng.randrange(6, len(ops)), ("push_out", rng.randrange(3)))
+    Simulation(seed, **settings).run(ops)
+
+
+def test_a_producer_pushed_out_by_newer_ones_writes_nothing_twice(monkeypatch: pytest.MonkeyPatch) -> None:
+    seeds = 600 * TEST_SCALE
+    for seed in range(seeds):
+        with_producers_pushed_out(seed)
+    monkeypatch.setattr(PartitionModel, "push_out", lambda self: self.producers.clear())  # without a trace
+    with pytest.raises(AssertionError):
+        any(map(with_producers_pushed_out, range(seeds)))
 
 
 def test_a_failing_schedule_is_shrunk(monkeypatch: pytest.MonkeyPatch) -> None:

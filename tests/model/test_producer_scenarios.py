@@ -108,13 +108,14 @@ def test_first_of_five_expires_and_the_rest_move_to_the_next_epoch() -> None:
     assert simulation.log[0].records == [0, *range(3, 11)]
 
 
-def test_state_forgotten_by_the_broker_begins_a_new_epoch() -> None:
+@pytest.mark.parametrize("kind", ["forget", "push_out"])
+def test_a_producer_that_the_broker_has_forgotten_asks_for_another_id(kind: str) -> None:
     simulation = five_in_flight()
-    do(simulation, [*OPENED, ("forget", 0), ("append", 0, 1)])
+    do(simulation, [*OPENED, (kind, 0), ("append", 0, 1)])
     finish(simulation)
     assert errors(simulation) == [None, None]
     assert simulation.core.sequences is not None
-    assert simulation.core.sequences.identity.epoch == 1
+    assert simulation.core.sequences.identity == (1_002, 0)
 
 
 def test_acknowledged_records_that_vanish_are_reported_never_papered_over() -> None:

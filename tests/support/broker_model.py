@@ -43,6 +43,12 @@ class PartitionModel:
 
     records: list[Any] = field(default_factory=list)
     producers: dict[int, ProducerEntry] = field(default_factory=dict)
+    forgotten_number: int = -1  # producers up to here may have been forgotten
+
+    def push_out(self) -> None:
+        """Forgets all producers, to make room."""
+        self.forgotten_number = max([self.forgotten_number, *self.producers])
+        self.producers.clear()
 
     def append(self, identity: ProducerIdAndEpoch, base_sequence: int, records: Sequence[Any]) -> int:
         """The base offset; raises what the table says."""
@@ -51,7 +57,7 @@ class PartitionModel:
         first, last = base_sequence, (base_sequence + len(records) - 1) % SEQUENCES
         entry = self.producers.get(identity.producer_id)
         if entry is None:
-            if first != 0:
+            if first != 0 or identity.producer_id <= self.forgotten_number:
                 raise UnknownProducerIdError("no state of this producer id", fate=Fate.NOT_APPENDED)
             entry = self.producers[identity.producer_id] = ProducerEntry(identity.epoch)
         elif identity.epoch < entry.epoch:

@@ -374,6 +374,10 @@ class Simulation:
         ):
             self.log[partition].producers.clear()
 
+    def do_push_out(self, partition: int) -> None:
+        """The broker forgets a partition's producers to make room for others, at any moment."""
+        self.log[partition].push_out()
+
     def do_call(self, k: int, is_answered: bool = True) -> None:
         """A unary call ends, with its answer or without."""
         if not self.calls:

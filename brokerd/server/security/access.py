@@ -13,7 +13,7 @@ from brokerd.errors import Fate, TopicAuthorizationFailedError, UnknownProducerI
 from brokerd.log.topic_store import Topic
 from brokerd.server.security.auth_file import Principal
 from brokerd.server.security.permissions import Permissions, Right
-from brokerd.server.security.producer_owners import ProducerOwners, given_to, owner_tag
+from brokerd.server.security.producer_owners import ProducerOwners, owner_tag
 
 _REMEMBERED_MAX = 100_000  # ids of deleted topics stay until then
 _VERBS = {None: "see", Right.READ: "read", Right.WRITE: "write to", Right.ADMIN: "administer"}
@@ -98,7 +98,7 @@ class Access:
 
     def own_producer_id(self, producer_id: int) -> int:
         """What the principal is told of an id that it is given."""
-        return producer_id if self._owners is None else given_to(self._tag, producer_id)
+        return producer_id if self._owners is None else self._owners.given_to(self._tag, producer_id)
 
     def _require_producer(self, producer_id: int) -> None:
         if not self.owns_producer(producer_id):

@@ -47,7 +47,7 @@ class Callers:
         self._guard = guard
         self._clock = clock
         self._accesses: dict[str, Access] = {}
-        self._owners = None if authenticator.is_open else ProducerOwners(free_producer_id)
+        self._owners = ProducerOwners(free_producer_id, is_open=authenticator.is_open)
         self._unreported_count = 0
         self._next_report_ms = clock.monotonic_ms()
 

@@ -20,6 +20,7 @@ from brokerd.wire.errors import to_proto
 from brokerd.wire.v1 import topics_pb2
 
 _NO_PRODUCER = -1
+_EPOCH_MAX = 2**15 - 1
 
 Call = Callable[[Any], Awaitable[Message]]
 
@@ -49,7 +50,9 @@ class Guard:
         return await handle(request)
 
     async def _producer_id(self, access: Access, request: Any, handle: Call) -> Message:
-        if request.producer_id >= 0 and not access.owns_producer(request.producer_id):
+        # A malformed one is for the handler to refuse.
+        is_well_formed = request.producer_id >= 0 and 0 <= request.producer_epoch <= _EPOCH_MAX
+        if is_well_formed and not access.owns_producer(request.producer_id):
             others, request = request, type(request)()
             request.CopyFrom(others)
             request.producer_id = request.producer_epoch = _NO_PRODUCER

@@ -28,18 +28,21 @@ def owner_tag(principal: str) -> int:
 
 
 class ProducerOwners:
-    """The ids of all principals. `free_number` tells the lowest number that nobody has been given."""
+    """The ids of all principals. `free_number` tells the lowest number that nobody has been given; `is_open`: everybody may use all
+    ids there are, as where nobody has to show who it is.
+    """
 
-    def __init__(self, free_number: Callable[[], int]) -> None:
+    def __init__(self, free_number: Callable[[], int], *, is_open: bool = False) -> None:
         self._free_number = free_number
+        self._is_open = is_open
 
     def owns(self, tag: int, producer_id: int) -> bool:
         """True if the id was given to who has this tag. False too for a number that nobody has yet, or again: the broker lost count
         of them, and a producer outlived that.
         """
-        return producer_id >> PRODUCER_NUMBER_BITS == tag and producer_number(producer_id) < self._free_number()
+        is_own = self._is_open or producer_id >> PRODUCER_NUMBER_BITS == tag
+        return is_own and producer_number(producer_id) < self._free_number()
 
-
-def given_to(tag: int, producer_id: int) -> int:
-    """The id with its owner in it."""
-    return tag << PRODUCER_NUMBER_BITS | producer_number(producer_id)
+    def given_to(self, tag: int, producer_id: int) -> int:
+        """The id with its owner in it."""
+        return producer_id if self._is_open else tag << PRODUCER_NUMBER_BITS | producer_number(producer_id)

@@ -9,11 +9,10 @@ from brokerd.errors import (
     Fate,
     InvalidProducerEpochError,
     OutOfOrderSequenceError,
-    ResourceExhaustedError,
     UnknownProducerIdError,
     WireError,
 )
-from brokerd.ids import ProducerIdAndEpoch
+from brokerd.ids import PRODUCER_NUMBER_BITS, ProducerIdAndEpoch
 from brokerd.log.producer_state import BatchMetadata, ProducerStates
 from tests.support.build import raw_batch
 
@@ -125,15 +124,52 @@ def test_before_the_wrap_large_numbers_are_a_gap_and_after_it_the_past() -> None
     _refusal(partition, OutOfOrderSequenceError, 5, 6)
 
 
-def test_producers_are_bounded_and_expire() -> None:
+def test_producers_expire() -> None:
     partition = Partition(limit=2)
     partition.send(0, producer_id=1, timestamp=100)
     partition.send(0, producer_id=2, timestamp=200)
-    error = _refusal(partition, ResourceExhaustedError, 0, producer_id=3)
-    assert error.fate is Fate.NOT_APPENDED
-    assert error.retry_after_ms > 0
-    assert "max.producer.ids.per.partition" in str(error)
     assert partition.states.expire(150) == 1
     _refusal(partition, UnknownProducerIdError, 1, producer_id=1)
-    assert partition.send(0, producer_id=3) == 2
+    assert partition.send(0, producer_id=1, timestamp=200) == 2
     assert partition.send(1, producer_id=2) == 3
+
+
+def test_a_newcomer_has_the_one_forgotten_that_was_silent_longest() -> None:
+    partition = Partition(limit=3)
+    for producer_id in (1, 2, 3):
+        partition.send(0, producer_id=producer_id)
+    partition.send(1, producer_id=1)
+    partition.send(0, producer_id=4)
+    assert list(partition.states.entries) == [3, 1, 4]
+    error = _refusal(partition, UnknownProducerIdError, 1, producer_id=2)
+    assert error.fate is Fate.NOT_APPENDED
+    error = _refusal(partition, UnknownProducerIdError, 0, producer_id=2)
+    assert "may be one that was forgotten for newer ones (max.producer.ids.per.partition)" in str(error)
+    _refusal(partition, UnknownProducerIdError, 0, producer_id=2, epoch=1)
+    assert partition.send(2, producer_id=1) == 5
+    assert partition.send(0, producer_id=5) == 6
+    assert partition.states.forgotten_number == 3
+
+
+def test_the_number_alone_says_how_new_an_id_is_whoever_owns_it() -> None:
+    partition = Partition(limit=1)
+    tag = 5 << PRODUCER_NUMBER_BITS
+    partition.send(0, producer_id=tag | 8)
+    partition.send(0, producer_id=9)
+    _refusal(partition, UnknownProducerIdError, 0, producer_id=7)
+    _refusal(partition, UnknownProducerIdError, 0, producer_id=tag | 8)
+    partition.send(0, producer_id=tag | 10)
+
+
+def test_a_producer_with_an_open_transaction_is_not_forgotten() -> None:
+    partition = Partition(limit=2)
+    for producer_id in (1, 2):
+        header = raw_batch(b"x", producer=ProducerIdAndEpoch(producer_id, 0), sequence=0, attributes=1).header
+        prepared = partition.states.prepare(header, partition.end, 0)
+        assert not isinstance(prepared, BatchMetadata)
+        partition.states.commit(producer_id, prepared)
+    partition.send(0, producer_id=3)
+    assert list(partition.states.entries) == [1, 2], "all others wait for their end, so the newcomer itself is forgotten at once"
+    partition.states.end_transaction([1])
+    partition.send(0, producer_id=4)
+    assert list(partition.states.entries) == [2, 4]

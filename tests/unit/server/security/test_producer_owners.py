@@ -8,7 +8,7 @@ from brokerd.config.tokens import hash_token
 from brokerd.errors import ConfigError
 from brokerd.server.security import auth_file
 from brokerd.server.security.auth_file import parse_identities
-from brokerd.server.security.producer_owners import NOBODY, ProducerOwners, given_to, owner_tag
+from brokerd.server.security.producer_owners import NOBODY, ProducerOwners, owner_tag
 
 
 def test_tags_are_written_to_disk_and_never_change() -> None:
@@ -19,6 +19,7 @@ def test_tags_are_written_to_disk_and_never_change() -> None:
 
 def test_an_id_is_its_owner_s_alone() -> None:
     owners = ProducerOwners(lambda: 10)
+    given_to = owners.given_to
     etl, other = owner_tag("etl"), owner_tag("other")
     given = given_to(etl, 3)
     assert 0 < given < 2**63
@@ -33,6 +34,7 @@ def test_an_id_is_its_owner_s_alone() -> None:
 def test_an_id_that_was_never_given_is_nobody_s() -> None:
     free = 10
     owners = ProducerOwners(lambda: free)
+    given_to = owners.given_to
     etl = owner_tag("etl")
     assert owners.owns(etl, given_to(etl, 9))
     assert not owners.owns(etl, given_to(etl, 10)), "or it would be taken before its producer gets it"
@@ -45,3 +47,11 @@ def test_two_principals_with_one_tag_are_refused(monkeypatch: pytest.MonkeyPatch
     principals = {name: {"tokens": [hash_token(name * 20)]} for name in ("a", "b")}
     with pytest.raises(ConfigError, match="principals 'a' and 'b' would have their producer ids in common: rename one of them"):
         parse_identities({"principals": principals})
+
+
+def test_an_open_broker_lets_everybody_use_the_ids_there_are_but_none_that_is_made_up() -> None:
+    owners = ProducerOwners(lambda: 10, is_open=True)
+    assert owners.given_to(owner_tag("anybody"), 3) == 3
+    assert owners.owns(owner_tag("anybody"), 3)
+    assert owners.owns(owner_tag("anybody"), 7 << 40 | 3), "given to somebody before authentication was switched off"
+    assert not owners.owns(owner_tag("anybody"), 10), "a number far ahead would have all newcomers taken for forgotten producers"
