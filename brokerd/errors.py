@@ -18,8 +18,9 @@ limit and what to do. Translation to and from protobuf is in brokerd/wire/errors
 
 from __future__ import annotations
 
+import copy
 import enum
-from typing import ClassVar, TypedDict, Unpack
+from typing import ClassVar, TypedDict, TypeVar, Unpack
 
 
 class ErrorCode(enum.IntEnum):
@@ -115,6 +116,17 @@ class BrokerdError(Exception):
 
     def __str__(self) -> str:
         return self.message
+
+
+E = TypeVar("E", bound=BrokerdError)
+
+
+def fresh(error: E) -> E:
+    """An error like the one that is kept, to be raised: each raise adds to the traceback of what it raises, and a traceback
+    holds the frames of whoever was told, with all that they hold."""
+    copied = copy.copy(error)
+    copied.__cause__ = error.__cause__
+    return copied
 
 
 class DataDirectoryError(BrokerdError):

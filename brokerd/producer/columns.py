@@ -1,6 +1,6 @@
 """Arrow batches on their way in: which columns may come, in which types, and how rows are split over partitions.
 
-Everything here is by column, never by record, and runs in the application's thread, without the producer's lock.
+Everything here is by column, never by record, and changes no state of the producer.
 """
 
 from __future__ import annotations

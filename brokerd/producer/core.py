@@ -1,8 +1,8 @@
 """ProducerCore: every decision of delivery, as a machine that is told what happened and says what to do next.
 
 `step(now_ms)` returns actions; the shell (sender.py, or a simulation in tests) does them and reports through the `on_...`
-methods. Rules of sequences are in idempotence.py, of queues in accumulator.py. Pure: reads no clock, never waits; the
-caller has the producer's lock.
+methods. Rules of sequences are in idempotence.py, of queues in accumulator.py. Pure: reads no clock, never waits; one
+thread calls it.
 
 States of a batch, and what moves it:
 

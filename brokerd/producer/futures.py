@@ -1,7 +1,7 @@
 """What callers hold while their records are on the way: a future per record, or one per Arrow batch.
 
 A future is a name for rows of ProducerBatches; it is made lazily and costs two fields. Ends are decided in core.py; the
-sender calls listeners outside the lock.
+sender calls listeners in its own thread.
 """
 
 from __future__ import annotations
@@ -9,19 +9,17 @@ from __future__ import annotations
 import asyncio
 import bisect
 import logging
-import os
-import threading
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Generator, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from typing import Any, Generic, NamedTuple, Self, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
-from brokerd.errors import BrokerdError, ForkedProducerError
+from brokerd.errors import BrokerdError, fresh
+from brokerd.producer.mailbox import Mailbox, Work, once
 from brokerd.producer.producer_batch import NO_OFFSET, NO_TIMESTAMP, ProducerBatch
 
-FORKED = "this producer was made before the process was forked and works in the parent only: make one per process"
 logger = logging.getLogger(__name__)
 
 
@@ -68,34 +66,35 @@ class Segment(NamedTuple):
     record_count: int
 
 
-class ProducerCondition(threading.Condition):
-    """What waiters for a producer sleep on. In a process forked since, nobody would ever wake them."""
-
-    def __init__(self, lock: threading.Lock) -> None:
-        super().__init__(lock)
-        self._pid = os.getpid()
-
-    def refuse_fork(self) -> None:
-        """Raises ForkedProducerError in another process than the producer's."""
-        if os.getpid() != self._pid:
-            raise ForkedProducerError(f"not known in this process: {FORKED}")
-
-
 class Placement:
     """Where the rows of one append are: known at once for send_batch, once the column is made for `send`."""
 
-    __slots__ = ("_inverse", "condition", "is_placed", "listeners", "order", "segments", "sent_ns", "timestamps", "topic")
+    __slots__ = ("_inverse", "is_placed", "listeners", "mailbox", "order", "places", "segments", "sent_ns", "timestamps", "topic")
 
-    def __init__(self, topic: str, condition: ProducerCondition) -> None:
+    def __init__(self, topic: str, mailbox: Mailbox) -> None:
         self.topic = topic
-        self.condition = condition  # the producer's: notified when batches end
+        self.mailbox = mailbox  # of the thread that changes what futures look at
         self.is_placed = False
         self.segments: list[Segment] = []  # by first_row
         self.order: npt.NDArray[np.intp] | None = None
-        self.sent_ns: list[int] = []  # when each row was sent
-        self.timestamps: dict[int, int] = {}  # ms, of the rows that brought one
+        self.places: dict[int, int] | None = None  # where in the column each number is; None: it is its own place
+        self.sent_ns: Sequence[int] = ()  # when each row was sent, by place
+        self.timestamps: dict[int, int] = {}  # ms, by number, of the rows that brought one
         self.listeners: list[Callable[[], None]] = []
         self._inverse: npt.NDArray[np.intp] | None = None
+
+    def holds(self, number: int) -> bool:
+        """True if the record of that number is among its rows."""
+        return number < len(self.sent_ns) if self.places is None else number in self.places
+
+    def place_of(self, number: int) -> int:
+        """The row of a record of `send`."""
+        return number if self.places is None else self.places[number]
+
+    def timestamp_of(self, number: int) -> int:
+        """When a record of `send` was, or what it brought; ms."""
+        timestamp = self.timestamps.get(number)
+        return self.sent_ns[self.place_of(number)] // 1_000_000 if timestamp is None else timestamp
 
     def segment_of(self, row: int) -> tuple[Segment, int]:
         """The segment that row `row` of the input is in, and its place there."""
@@ -138,53 +137,59 @@ class ProduceFuture(ABC, Generic[T]):
 
     def exception(self, timeout: float | None = None) -> BrokerdError | None:
         """Waits up to `timeout` seconds; the error, or None. Raises TimeoutError if it is not done by then,
-        ForkedProducerError if it was not when this process was forked off the producer's."""
+        ForkedProducerError if it was not when this process was forked off the producer's, RuntimeError in a callback, which
+        would wait for itself."""
         if not self.done():
-            condition = self._placement.condition
-            condition.refuse_fork()
-            with condition:
-                if not condition.wait_for(self.done, timeout):
-                    raise TimeoutError(f"not acknowledged in {timeout} s; it may be later")
-        return next((batch.error for batch in self._batches() if batch.error is not None), None)
+            self._placement.mailbox.refuse_fork("not known in this process: ")
+            is_in_time = timeout is None or timeout > 0
+            try:
+                if not is_in_time:
+                    raise TimeoutError
+                self._placement.mailbox.ask(self._until_done(), timeout_s=timeout)
+            except TimeoutError:
+                raise TimeoutError(f"not acknowledged in {timeout} s; it may be later") from None
+        error = next((batch.error for batch in self._batches() if batch.error is not None), None)
+        return None if error is None else fresh(error)
+
+    def _until_done(self) -> Work[None]:
+        while not self.done():
+            yield
 
     def result(self, timeout: float | None = None) -> T:
         """Waits up to `timeout` seconds; where the records are. Raises what became of them, or as `exception`."""
         error = self.exception(timeout)
         if error is not None:
-            raise error
+            try:
+                raise error
+            finally:
+                del error  # it knows this frame by now
         return self._value()
 
     def add_done_callback(self, callback: Callable[[Self], object]) -> None:
         """Calls `callback(future)` once it is done, in the sender's thread (at once if it is done already). The callback
-        must not block: nothing is sent meanwhile."""
+        must not block: nothing is sent meanwhile. What it raises is logged, and nothing else."""
         if self.done():
             callback(self)
             return
-        self._placement.condition.refuse_fork()
-        with self._placement.condition:
-            if not self.done():
-                if self._placement.is_placed:
-                    self._listen(callback)
-                else:
-                    self._placement.listeners.append(lambda: self._listen(callback))
-                return
-        callback(self)
+        self._placement.mailbox.refuse_fork("not known in this process: ")
+        self._placement.mailbox.post(once(lambda: self._listen(callback)))
 
     def _listen(self, callback: Callable[[Self], object]) -> None:
-        """Under the lock, placed and not done: tells `callback` when the last batch ends."""
+        """In the sender's thread: tells `callback` when the last batch ends."""
+        if not self._placement.is_placed:
+            self._placement.listeners.append(lambda: self._listen(callback))
+            return
         open_batches = [batch for batch in self._batches() if not batch.is_done]
         remaining = len(open_batches)
+        if not remaining:
+            _call(callback, self)
+            return
 
         def on_end(_batch: ProducerBatch) -> None:
             nonlocal remaining
             remaining -= 1
-            if remaining:
-                return
-            with self._placement.condition:
-                if not self.done():  # some were split: what they became is waited for
-                    self._listen(callback)
-                    return
-            _call(callback, self)
+            if not remaining:
+                self._listen(callback)  # to what they became, if some were split
 
         for batch in open_batches:
             batch.listeners.append(on_end)
@@ -216,17 +221,15 @@ class RecordFuture(ProduceFuture[RecordMetadata]):
         return (self._locate()[0],)
 
     def _locate(self) -> tuple[ProducerBatch, int]:
-        segment, place = self._placement.segment_of(self._row)
+        segment, place = self._placement.segment_of(self._placement.place_of(self._row))
         return segment.batch.locate(segment.at + place)
 
     def _value(self) -> RecordMetadata:
         batch, position = self._locate()
         offset = batch.base_offset if batch.base_offset == NO_OFFSET else batch.base_offset + position
-        timestamp: int | None = batch.append_timestamp  # of LogAppendTime, whatever the record brought
+        timestamp = batch.append_timestamp  # of LogAppendTime, whatever the record brought
         if timestamp == NO_TIMESTAMP:
-            timestamp = self._placement.timestamps.get(self._row)
-        if timestamp is None:
-            timestamp = self._placement.sent_ns[self._row] // 1_000_000
+            timestamp = self._placement.timestamp_of(self._row)
         return RecordMetadata(batch.tp.topic, batch.tp.partition, offset, timestamp)
 
 
@@ -265,6 +268,7 @@ def _spans(segment: Segment) -> Iterator[tuple[ProducerBatch, int, int]]:
 def _call(callback: Callable[[Any], object], future: object) -> None:
     try:
         callback(future)
-    except Exception:
-        # As concurrent.futures does: a caller's mistake must not stop delivery for everyone else.
+    except BaseException:
+        # As concurrent.futures does: a caller's mistake must not stop delivery for everyone else. Nor a SystemExit: it would
+        # end this thread alone, on which everybody waits.
         logger.exception("a callback of a produce future raised")

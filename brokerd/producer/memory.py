@@ -1,6 +1,6 @@
 """Accounting for buffer.memory: how many bytes unsent records hold, and who waits for room. Holds no bytes itself.
 
-Not thread-safe and never waits: the caller has the producer's lock, and sleeps while its Waiter is not granted.
+Not thread-safe and never waits: one thread calls it, and whoever wants room comes back until his Waiter is granted.
 """
 
 from __future__ import annotations

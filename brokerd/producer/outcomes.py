@@ -44,8 +44,12 @@ class Outcomes:
         if batch.listeners:
             self.untaken.append(batch)
 
+    def delivered_now(self) -> dict[TopicPartition, DeliveredTotals]:
+        """A copy of `delivered`."""
+        return {tp: DeliveredTotals(total.record_count, total.batch_count) for tp, total in self.delivered.items()}
+
     def take(self) -> list[ProducerBatch]:
-        """Batches whose listeners are to be told, outside the lock."""
+        """Batches whose listeners are to be told."""
         taken = self.untaken
         self.untaken = []
         return taken

@@ -14,19 +14,24 @@ from brokerd.producer.sticky import PartitionLoad, StickyPartitioner
 
 
 class RowPartitioner:
-    """Of one producer. Two steps, since only the first needs the producer's lock, and only the second takes time."""
+    """Of one producer. Two steps: the first has a state, which the sender's thread owns, and only the second takes time."""
 
     def __init__(self, config: ProducerConfig, rng: random.Random) -> None:
         self._config = config
         self._rng = rng
         self._sticky: dict[str, StickyPartitioner] = {}
 
+    def has_keyless_rows(self, rows: pa.RecordBatch, wanted: Int32s | None) -> bool:
+        """True if `keyless_rows` has something to say."""
+        is_keyless = self._config.partitioner_ignore_keys or rows.column(0).null_count > 0
+        return is_keyless and (wanted is None or bool((wanted < 0).any()))
+
     def keyless_rows(self, topic: str, rows: pa.RecordBatch, wanted: Int32s | None, load: PartitionLoad) -> Int32s | None:
-        """Under the lock: partitions for the rows without a key, in their order; None if all have one."""
+        """In the sender's thread: partitions for the rows without a key, in their order; None if all have one."""
+        if not self.has_keyless_rows(rows, wanted):
+            return None
         key = rows.column(0)
         keyless = len(key) if self._config.partitioner_ignore_keys else key.null_count
-        if keyless == 0 or (wanted is not None and not (wanted < 0).any()):
-            return None
         return self._sticky_of(topic).assign(keyless, rows.nbytes // rows.num_rows + columns.ROW_OVERHEAD_BYTES, load)
 
     def choose_one(self, topic: str, row: pa.RecordBatch, wanted: int | None, size_bytes: int, load: PartitionLoad) -> int:

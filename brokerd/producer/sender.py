@@ -1,12 +1,14 @@
 """Sender: the one loop, on a thread of its own. It holds no rule: it asks ProducerCore what to do, does it, and reports.
 
-Encoding happens here, so that the application's thread splits while this one concatenates, compresses and sums (Arrow
-releases the interpreter meanwhile). The lock is held while decisions are made and never while anything is awaited.
+All that changes a producer's state runs in this thread: no lock, and no exception that is meant for an application's thread.
+What applications want done comes through the mailbox. Encoding happens here too, so that the application's thread splits while
+this one concatenates, compresses and sums (Arrow releases the interpreter meanwhile).
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import threading
 from collections.abc import Callable, Coroutine
@@ -21,6 +23,7 @@ from brokerd.producer.accumulator import NEVER_MS
 from brokerd.producer.actions import Action, CloseStream, FetchMetadata, OpenStream, RequestProducerId, SendRequest
 from brokerd.producer.core import ACKS, ProducerCore
 from brokerd.producer.encoding import encode_batch_header, encode_pieces
+from brokerd.producer.mailbox import Mailbox
 from brokerd.producer.producer_batch import ProducerBatch
 from brokerd.producer.transport import (
     BATCH_OVERHEAD_BYTES,
@@ -48,31 +51,18 @@ class _StreamTasks:
 
 
 class Sender:
-    """Drives `core`. `prepare(now_ms)` is called under the lock before each step and returns when it wants to be called
-    again, `give_up()` under it once the producer has failed for good: nothing may stay behind. `ended` is the condition that
-    waiters for batches sleep on, its lock is the producer's.
-    """
+    """Drives `core`. `prepare(now_ms)` is called before each step and returns when it wants to be called again, `give_up()` once
+    the producer has failed for good: nothing may stay behind. `mailbox` brings what applications want done."""
 
-    def __init__(
-        self,
-        *,
-        config: ProducerConfig,
-        core: ProducerCore,
-        clock: Clock,
-        ended: threading.Condition,
-        transport_factory: TransportFactory,
-        prepare: Callable[[int], int],
-        give_up: Callable[[], None],
-    ) -> None:
+    def __init__(self, *, config: ProducerConfig, core: ProducerCore, clock: Clock, transport_factory: TransportFactory) -> None:
         self._config = config
         self._core = core
         self._clock = clock
-        self._ended = ended
         self._transport_factory = transport_factory
-        self._prepare = prepare
-        self._give_up = give_up
-        self.untold: list[ProducerBatch] = []  # ended, and those who listen are being told
-        self._is_woken = False
+        self._prepare: Callable[[int], int]
+        self._give_up: Callable[[], None]
+        self._owner: object
+        self.mailbox = Mailbox(self.wake)
         self._is_stopping = False
         self._streams: dict[int, _StreamTasks] = {}
         self._tasks: set[asyncio.Task[None]] = set()
@@ -82,18 +72,26 @@ class Sender:
         self._timer_ms = 0
         self._thread = threading.Thread(target=self._run, name=f"{OWN_THREADS}producer", daemon=True)
 
-    def start(self) -> None:
-        """Starts the thread."""
+    def start(self, prepare: Callable[[int], int], give_up: Callable[[], None], *, owner: object) -> None:
+        """Starts the thread. It keeps `owner` alive: a producer that its application has dropped still sends, and is closed at
+        exit."""
+        self._owner = owner
+        self._prepare = prepare
+        self._give_up = give_up
         self._thread.start()
 
     def wake(self) -> None:
-        """Under the lock: makes the loop take its next step soon."""
-        if not self._is_woken and self._loop is not None:
-            self._is_woken = True
-            self._loop.call_soon_threadsafe(self._wakeup.set)
+        """Makes the loop take its next step soon. From any thread; whoever is interrupted in here leaves a step that comes later,
+        and nothing that would hold others up."""
+        loop = self._loop
+        if self.mailbox.is_own_thread:
+            self._wakeup.set()
+        elif loop is not None:
+            with contextlib.suppress(RuntimeError):  # it has closed meanwhile: whoever posts sees that nobody serves
+                loop.call_soon_threadsafe(self._wakeup.set)
 
     def stop(self) -> None:
-        """Under the lock: ends the loop after closing its streams. `join` waits for it."""
+        """Ends the loop after closing its streams. `join` waits for it."""
         self._is_stopping = True
         self.wake()
 
@@ -110,22 +108,23 @@ class Sender:
     # --- the thread
 
     def _run(self) -> None:
+        self.mailbox.own()
         try:
             asyncio.run(self._main())
         except BaseException as error:
             self._fail_for_good(error)
             if not isinstance(error, Exception):
                 raise
+        finally:
+            self.mailbox.end()
 
     async def _main(self) -> None:
         self._transport = self._transport_factory(self._config)
         try:
-            with self._ended:
-                self._loop = asyncio.get_running_loop()
+            self._loop = asyncio.get_running_loop()
             await self._loop_until_stopped()
         finally:
-            with self._ended:
-                self._loop = None
+            self._loop = None
             for stream in list(self._streams.values()):
                 self._cancel(stream)
             for task in self._tasks:
@@ -135,19 +134,15 @@ class Sender:
 
     async def _loop_until_stopped(self) -> None:
         while True:
-            with self._ended:
-                now_ms = self._clock.monotonic_ms()
-                self._is_woken = False
-                self._wakeup.clear()
-                if self._is_stopping:
-                    self._core.disconnect(now_ms)
-                next_ms = self._prepare(now_ms)
-                step = self._core.step(now_ms)
-                is_stopping = self._is_stopping
-                told = self._take_told()
-                if is_stopping:
-                    self._ended.notify_all()
-            self._tell(told)
+            now_ms = self._clock.monotonic_ms()
+            self._wakeup.clear()
+            asked_ms = self.mailbox.serve()
+            is_stopping = self._is_stopping
+            if is_stopping:
+                self._core.disconnect(now_ms)
+            next_ms = min(asked_ms, self._prepare(now_ms))
+            step = self._core.step(now_ms)
+            self._tell()
             if is_stopping:
                 return
             for action in step.actions:
@@ -172,49 +167,30 @@ class Sender:
         self._timer = None
         self._wakeup.set()
 
-    def _take_told(self) -> list[ProducerBatch]:
-        """Under the lock: wakes who waits for batches or memory, if there is news for them (each waiter that is woken takes
-        the interpreter for a look); the batches whose end somebody listens for.
-        """
+    def _tell(self) -> None:
+        """Calls back who listens for what has ended; then whoever waits for batches or memory looks again, if there is news."""
         ended = self._core.outcomes.take()
-        if self._core.pool.take_is_granted() or ended or self._core.fatal_error is not None:
-            self._ended.notify_all()
-        told = [batch for batch in ended if batch.listeners]
-        self.untold.extend(told)
-        return told
-
-    def _tell(self, told: list[ProducerBatch]) -> None:
-        """Calls back, not under the lock; then wakes who waits for that."""
-        if not told:
-            return
-        for batch in told:
-            for listener in batch.listeners:
+        is_news = bool(ended) or self._core.pool.take_is_granted() or self._core.fatal_error is not None
+        for batch in ended:
+            listeners, batch.listeners = batch.listeners, []
+            for listener in listeners:
                 listener(batch)
-        with self._ended:
-            for batch in told:
-                batch.listeners.clear()
-                self.untold.remove(batch)
-            self._ended.notify_all()
+        if is_news:
+            self.mailbox.retry()
 
     def _report(self, event: Callable[[int], None], *, is_step_due: bool = True) -> None:
-        """Tells the core what happened, wakes who waits for batches or memory, calls back outside the lock, and goes on, if
-        there is anything to go on with. `is_step_due` False: the event changes nothing that a step looks at."""
-        with self._ended:
-            event(self._clock.monotonic_ms())
-            if is_step_due and self._core.has_work:
-                self._wakeup.set()
-            told = self._take_told()
-        self._tell(told)
+        """Tells the core what happened, and who waits for it, and goes on, if there is anything to go on with. `is_step_due`
+        False: the event changes nothing that a step looks at."""
+        event(self._clock.monotonic_ms())
+        if is_step_due and self._core.has_work:
+            self._wakeup.set()
+        self._tell()
 
     def _report_to_all(self, event: Callable[[int], None]) -> None:
         """As `_report`, of what changes more than batches: whoever waits for the producer looks again."""
-
-        def noted(now_ms: int) -> None:
-            event(now_ms)
-            self._wakeup.set()
-            self._ended.notify_all()
-
-        self._report(noted)
+        self._report(event)
+        self._wakeup.set()
+        self.mailbox.retry()
 
     # --- actions
 
@@ -331,8 +307,7 @@ class Sender:
         request = ProduceRequest(action.correlation_id, ACKS[self._config.acks], self._config.request_timeout_ms, batches)
         if not rest:
             return request, None
-        with self._ended:
-            return request, self._core.on_overfull(action, rest, self._clock.monotonic_ms())
+        return request, self._core.on_overfull(action, rest, self._clock.monotonic_ms())
 
     def _refuse_too_large(self, batch: ProducerBatch, limits: RequestLimits) -> None:
         self._report(lambda now_ms: self._core.on_too_large(batch, limits, now_ms))

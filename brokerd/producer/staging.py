@@ -1,78 +1,135 @@
 """Records sent one by one, collected until they are worth a column.
 
-`send` only appends to lists. A chunk is turned into an Arrow batch, hashed and split over partitions at once, when it is
-full, or when its linger passes, or before anything else of its topic goes on (so the order of sends holds whatever they
-carry). Needs the producer's lock; decides nothing about delivery.
+`send` appends one tuple, in the application's thread and without a lock: a record is in with that append, or it is not. The
+sender's thread takes what is there when the chunk is full, or when its linger passes, or before anything else of its topic
+goes on (so the order of sends holds whatever they carry), and turns it into an Arrow batch, hashed and split at once.
+
+Threads may still append to a chunk that was sealed: each looks at `is_sealed` *after* its append. What was appended before the
+chunk was taken is in; who came later sees the seal and asks for the rest to be taken. Who is interrupted between the two has
+no future, and the record is in the log or nowhere.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import itertools
+from collections.abc import Callable, Sequence
+from typing import TypeAlias
 
 import numpy as np
 import pyarrow as pa
 
-from brokerd.producer.futures import Placement, ProducerCondition
+from brokerd.producer.futures import Placement
+from brokerd.producer.mailbox import Mailbox
 from brokerd.record.payload import HEADERS_TYPE, TIMESTAMP_TYPE
 
-CHUNK_RECORDS_MAX = 4_096
 CHUNK_BYTES_MAX = 524_288
 # List entries, a future, and what the row adds beside its bytes when it is a column.
 RECORD_OVERHEAD_BYTES = 40
 
 Headers = Sequence[tuple[str, bytes | None]]
+# Number in the chunk, value, key, ns since 1970 when it was sent.
+Row: TypeAlias = tuple[int, bytes | None, bytes | None, int]
 
 
 class StagedChunk:
-    """Records of one topic; the lists are parallel. `room_bytes` of buffer.memory are paid in advance."""
+    """Records of one topic. `paid_bytes` of buffer.memory are taken in advance; what its rows really hold is counted when they
+    are taken. `room_bytes` is the threads' estimate of what is left of that."""
 
     __slots__ = (
+        "_taken_count",
+        "append",
         "created_ms",
         "headers",
-        "keys",
+        "is_sealed",
+        "mailbox",
+        "next_number",
         "paid_bytes",
         "partition_count",
         "partitions",
         "placement",
+        "placements",
         "room_bytes",
-        "sent_ns",
+        "rows",
         "timestamps",
         "topic",
-        "values",
     )
 
-    def __init__(self, topic: str, partition_count: int, created_ms: int, paid_bytes: int, condition: ProducerCondition) -> None:
+    def __init__(self, topic: str, partition_count: int, created_ms: int, paid_bytes: int, mailbox: Mailbox) -> None:
         self.topic = topic
         self.partition_count = partition_count  # when it was opened
         self.created_ms = created_ms  # monotonic
         self.paid_bytes = paid_bytes
         self.room_bytes = paid_bytes
-        self.values: list[bytes | None] = []
-        self.keys: list[bytes | None] = []  # ends with the last row that has one
-        self.sent_ns: list[int] = []  # since 1970
+        self.rows: list[Row] = []
+        self.append: Callable[[Row], None] = self.rows.append
+        self.next_number: Callable[[], int] = itertools.count().__next__
+        # By number, put in before the row. Of a record that never came in nobody asks.
         self.timestamps: dict[int, int] = {}  # ms, of the rows that bring one
         self.headers: dict[int, Headers] = {}  # of the rows that have any
         self.partitions: dict[int, int] = {}  # of the rows that name one
-        self.placement = Placement(topic, condition)
-        self.placement.sent_ns = self.sent_ns
-        self.placement.timestamps = self.timestamps
+        self.is_sealed = False
+        self.mailbox = mailbox
+        self.placement = Placement(topic, mailbox)  # of the rows that are taken first
+        self.placements: list[Placement] = []  # one for each time that rows were taken
+        self._taken_count = 0
+
+    def take(self) -> TakenRows | None:
+        """Seals the chunk; the rows that came in since this was last called, if any."""
+        self.is_sealed = True  # before the look at the rows: see the module
+        rows = self.rows[self._taken_count :]
+        if not rows:
+            return None
+        self._taken_count += len(rows)
+        placement = Placement(self.topic, self.mailbox) if self.placements else self.placement
+        self.placements.append(placement)
+        return TakenRows(self, rows, placement)
+
+
+class TakenRows:
+    """Some rows of a chunk on their way into batches, with the place where their futures look."""
+
+    __slots__ = ("_keys", "_numbers", "_sent_ns", "_values", "chunk", "count", "partitions", "placement")
+
+    def __init__(self, chunk: StagedChunk, rows: list[Row], placement: Placement) -> None:
+        self.chunk = chunk
+        self.placement = placement
+        self.count = len(rows)
+        self._numbers, self._values, self._keys, self._sent_ns = zip(*rows, strict=True)
+        placement.sent_ns = self._sent_ns
+        placement.timestamps = chunk.timestamps
+        # Threads that sent at once may have come in in another order than that of their numbers; who was interrupted has a
+        # number and no row.
+        if self._numbers[0] != 0 or self._numbers != tuple(range(self.count)):
+            placement.places = {number: place for place, number in enumerate(self._numbers)}
+        self.partitions = {
+            place: chunk.partitions[number]
+            for place, number in (enumerate(self._numbers) if chunk.partitions else ())
+            if number in chunk.partitions
+        }
 
     @property
     def used_bytes(self) -> int:
-        """Bytes that its records hold."""
-        return self.paid_bytes - self.room_bytes
+        """Bytes that the rows hold."""
+        headers = self.chunk.headers
+        size = RECORD_OVERHEAD_BYTES * self.count
+        size += sum(len(data) for column in (self._values, self._keys) for data in column if data is not None)
+        for number in self._numbers if headers else ():
+            size += sum(len(key) + len(value or b"") + 24 for key, value in headers.get(number, ()))
+        return size
 
     def to_arrow(self) -> pa.RecordBatch:
         """The records as columns of `columns.normalize`."""
-        count = len(self.values)
-        key = pa.array(self.keys + [None] * (count - len(self.keys)), pa.binary()) if self.keys else pa.nulls(count, pa.binary())
-        columns = {"key": key, "value": pa.array(self.values, pa.binary())}
-        if self.headers:
-            rows = [self.headers.get(row) for row in range(count)]
+        has_keys = self._keys.count(None) < self.count
+        key = pa.array(self._keys, pa.binary()) if has_keys else pa.nulls(self.count, pa.binary())
+        columns = {"key": key, "value": pa.array(self._values, pa.binary())}
+        if self.chunk.headers:
+            rows = [self.chunk.headers.get(number) for number in self._numbers]
             columns["headers"] = pa.array([None if row is None else [_entry(*pair) for pair in row] for row in rows], HEADERS_TYPE)
-        millis = np.array(self.sent_ns, np.int64) // 1_000_000
-        if self.timestamps:
-            millis[list(self.timestamps)] = list(self.timestamps.values())
+        millis = np.array(self._sent_ns, np.int64) // 1_000_000
+        if self.chunk.timestamps:
+            own = [(place, self.chunk.timestamps.get(number)) for place, number in enumerate(self._numbers)]
+            places = [place for place, timestamp in own if timestamp is not None]
+            millis[places] = [timestamp for _, timestamp in own if timestamp is not None]
         columns["timestamp"] = pa.array(millis * 1_000).view(TIMESTAMP_TYPE)
         return pa.RecordBatch.from_arrays(list(columns.values()), list(columns))
 

@@ -77,8 +77,12 @@ class TopicRegistry:
         self._used_ms[topic] = now_ms
         return self._views.get(topic)
 
+    def peek(self, topic: str, now_ms: int) -> TopicView | None:
+        """As `use`, and changes nothing: for other threads."""
+        return self._views.get(topic) if topic in self._used_ms and not self._is_idle(topic, now_ms) else None
+
     def _is_idle(self, topic: str, now_ms: int) -> bool:
-        return topic not in self._waiters and now_ms - self._used_ms[topic] >= self._config.metadata_max_idle_ms
+        return topic not in self._waiters and now_ms - self._used_ms.get(topic, 0) >= self._config.metadata_max_idle_ms
 
     def _drop(self, topic: str) -> None:
         self._used_ms.pop(topic, None)

@@ -15,10 +15,11 @@ from brokerd.client.positions import FetchRange
 from brokerd.config.client import ConsumerConfig
 from brokerd.errors import LogDamagedError
 from brokerd.ids import TopicIdPartition, TopicPartition
+from brokerd.producer.mailbox import once
 from tests.support.daemon import RunningDaemon, running_daemon
 from tests.support.files import MemoryFiles
 from tests.support.records import key_values
-from tests.support.wait import DEADLINE_S
+from tests.support.wait import DEADLINE_S, wait_until
 
 PARTITIONS = 8
 ROWS = 5_000
@@ -76,15 +77,12 @@ def test_a_partition_that_is_found_damaged_later_is_avoided_from_then_on(tmp_pat
         create(running)
         with Producer(bootstrap_servers=running.address) as producer:
             assert producer.partitions_for("t") == PARTITIONS
-            with producer._lock:
-                producer._core.topics.note_unwritable(TopicPartition("t", 2))
-                refreshes = producer._core.topics
-                producer._sender.wake()
+            topics = producer._core.topics
+            producer._mailbox.ask(once(lambda: topics.note_unwritable(TopicPartition("t", 2))))
             futures = [producer.send("t", b"v" * 100) for _ in range(100)]
             producer.flush(DEADLINE_S)
             assert 2 not in {future.result(0).partition for future in futures}
-            with producer._lock:  # the broker says that it is well
-                assert producer._changed.wait_for(lambda: not getattr(refreshes.view("t"), "unwritable", {2}), DEADLINE_S)
+            wait_until(lambda: not getattr(topics.view("t"), "unwritable", {2}), what="the broker to say that it is well")
 
 
 @pytest.mark.parametrize("kind", ["CreateTime", "LogAppendTime"])

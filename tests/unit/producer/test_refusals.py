@@ -7,6 +7,7 @@ import pytest
 
 from brokerd import Producer as GrpcProducer
 from brokerd.errors import BrokerdError, InvalidRequestError, ProducerClosedError
+from brokerd.producer.mailbox import Work
 from brokerd.producer.producer import Producer
 from tests.support.broker_double import BrokerDouble
 from tests.support.wait import DEADLINE_S
@@ -16,10 +17,14 @@ from tests.unit.producer.test_producer import producer_of
 def shrink_topic(producer: Producer, broker: BrokerDouble) -> None:
     """The topic is created anew with fewer partitions, and the producer comes to know it."""
     broker.create_topic("t", 2)
-    with producer._lock:
+
+    def learn() -> Work[None]:
         producer._core.topics.request_refresh()
         producer._sender.wake()
-        assert producer._changed.wait_for(lambda: len(producer._view("t").leaders) == 2, DEADLINE_S)
+        while (view := producer._core.topics.view("t")) is None or len(view.leaders) != 2:
+            yield
+
+    producer._mailbox.ask(learn(), timeout_s=DEADLINE_S)
 
 
 def test_a_staged_record_whose_partition_is_gone_fails_alone() -> None:

@@ -1,0 +1,289 @@
+"""Intake: what records pass on their way from the application into the core: topics, memory, staged chunks, partitions.
+
+All of it runs in the sender's thread (see mailbox.py), each step as a whole. What has to wait, for a topic or for memory, is a
+generator that yields. The one thing that application threads touch is `chunks`, to append to what they find there.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+
+import numpy as np
+import pyarrow as pa
+
+from brokerd.clock import Clock
+from brokerd.config.client import ProducerConfig
+from brokerd.errors import (
+    BrokerdError,
+    BrokerUnreachableError,
+    BufferExhaustedError,
+    Fate,
+    InvalidRequestError,
+    ProducerClosedError,
+    UnknownTopicOrPartitionError,
+    fresh,
+)
+from brokerd.ids import TopicPartition
+from brokerd.producer import columns
+from brokerd.producer.accumulator import NEVER_MS
+from brokerd.producer.core import ProducerCore
+from brokerd.producer.futures import Placement, Segment
+from brokerd.producer.mailbox import Mailbox, Work
+from brokerd.producer.partitioner import Int32s
+from brokerd.producer.producer_batch import Piece, ProducerBatch
+from brokerd.producer.row_partitioner import RowPartitioner
+from brokerd.producer.staging import CHUNK_BYTES_MAX, StagedChunk, TakenRows
+from brokerd.producer.transport import TopicView
+
+_NO_PARTITION = -1  # of records that were refused before they had one
+# A chunk that was asked for is kept so long for its first row, which is on its way, unless who asked was interrupted.
+_EMPTY_MS = 100
+
+
+class Intake:
+    """See the module. `wake` makes the sender take a step."""
+
+    def __init__(
+        self,
+        config: ProducerConfig,
+        core: ProducerCore,
+        clock: Clock,
+        rng: random.Random,
+        mailbox: Mailbox,
+        wake: Callable[[], None],
+    ) -> None:
+        self._config = config
+        self._core = core
+        self._clock = clock
+        self._mailbox = mailbox
+        self._wake = wake
+        self.chunks: dict[str, StagedChunk] = {}
+        self.partitioning = RowPartitioner(config, rng)
+        self.is_closed = False
+
+    # --- whether anything may come in
+
+    @property
+    def is_unusable(self) -> bool:
+        """True once nothing more comes in."""
+        return self.is_closed or self._core.fatal_error is not None
+
+    def check_usable(self) -> None:
+        """Raises ProducerClosedError once nothing more comes in."""
+        fatal = self._core.fatal_error
+        if fatal is not None:
+            raise ProducerClosedError(f"the producer failed for good: {fatal}") from fresh(fatal)
+        if self.is_closed:
+            raise ProducerClosedError("the producer is closed")
+
+    # --- waiting
+
+    def view(self, topic: str, deadline_ms: int) -> Work[TopicView]:
+        """What is known of the topic; waits for it. Raises UnknownTopicOrPartitionError, BrokerUnreachableError and what the
+        broker says of the topic."""
+        self.check_usable()
+        topics = self._core.topics
+        now_ms = self._clock.monotonic_ms()
+        view = topics.use(topic, now_ms)
+        if view is not None:
+            return view
+        waiter = topics.wait_for(topic, now_ms)
+        self._wake()
+        try:
+            while (view := topics.view(topic)) is None:
+                self.check_usable()
+                error = waiter.error
+                if error is not None and not error.retriable:
+                    raise fresh(error)
+                if self._clock.monotonic_ms() >= deadline_ms:
+                    raise self._topic_missing(topic, error)
+                yield
+        finally:
+            topics.leave(waiter, self._clock.monotonic_ms())
+        return view
+
+    def _topic_missing(self, topic: str, error: BrokerdError | None) -> BrokerdError:
+        waited = f"after max.block.ms ({self._config.max_block_ms} ms)"
+        if error is not None:
+            return UnknownTopicOrPartitionError(f"topic '{topic}' is still not there {waited}: {error}")
+        trouble = self._core.last_trouble
+        return BrokerUnreachableError(
+            f"nothing is known of topic '{topic}' {waited}, bootstrap.servers {self._config.bootstrap_servers}"
+            + (f": {trouble}" if trouble else "")
+        )
+
+    def _room(self, size: int, deadline_ms: int) -> Work[None]:
+        """Takes bytes of buffer.memory; waits for them, in the order of coming. Raises BufferExhaustedError."""
+        pool = self._core.pool
+        if pool.try_allocate(size):
+            return
+        waiter = pool.enqueue(size)
+        self._wake()
+        try:
+            while not waiter.is_granted:
+                self.check_usable()
+                if self._clock.monotonic_ms() >= deadline_ms:
+                    raise self._buffer_full(size)
+                yield
+        except BaseException:
+            pool.cancel(waiter)
+            raise
+
+    def _buffer_full(self, size: int) -> BufferExhaustedError:
+        trouble = self._core.accumulator.last_error() or self._core.last_trouble
+        return BufferExhaustedError(
+            f"no room for {size} bytes in max.block.ms ({self._config.max_block_ms} ms): buffer.memory "
+            f"({self._config.buffer_memory}) is full of records that wait to be acknowledged"
+            + (f"; last trouble: {trouble}" if trouble else "")
+        )
+
+    # --- records of send
+
+    def open_chunk(self, topic: str, size: int, partition: int | None, deadline_ms: int) -> Work[StagedChunk]:
+        """A chunk with room for `size` bytes. Whoever asks appends to it, or it is closed again: nobody holds what it paid."""
+        view = yield from self.view(topic, deadline_ms)
+        if partition is not None and not 0 <= partition < len(view.leaders):
+            raise ValueError(f"partition {partition} does not exist: topic '{topic}' has partitions 0 to {len(view.leaders) - 1}")
+        if size > self._config.max_request_size:
+            raise columns.too_large(size, self._config.max_request_size)
+        paid = max(size, min(CHUNK_BYTES_MAX, self._config.batch_size, self._config.buffer_memory // 4))
+        while True:
+            chunk = self.chunks.get(topic)
+            if chunk is not None:
+                if chunk.room_bytes >= size and (partition is None or partition < chunk.partition_count):
+                    return chunk
+                self._place_chunk(topic)
+            yield from self._room(paid, deadline_ms)
+            # While this waited for memory another may have opened the topic's chunk, or the producer may have ended.
+            if topic not in self.chunks and not self.is_unusable:
+                break
+            self._core.pool.release(paid)
+            self.check_usable()
+        now_ms = self._clock.monotonic_ms()
+        chunk = self.chunks[topic] = StagedChunk(topic, len(view.leaders), now_ms, paid, self._mailbox)
+        return chunk
+
+    def place_late(self, chunk: StagedChunk, number: int) -> Placement:
+        """Where the record is that was appended to a chunk about to be closed. Raises ProducerClosedError if it came after the
+        end."""
+        if not any(placement.holds(number) for placement in chunk.placements):
+            self.check_usable()
+            taken = chunk.take()
+            assert taken is not None, "who came late has a row that nobody took"
+            self._place(taken, 0)
+        return next(placement for placement in chunk.placements if placement.holds(number))
+
+    def _place_chunk(self, topic: str) -> None:
+        """No more comes into the topic's chunk, if it has one; what is in it goes on."""
+        chunk = self.chunks.pop(topic, None)
+        if chunk is None:
+            return
+        taken = chunk.take()
+        if taken is None:
+            self._core.pool.release(chunk.paid_bytes)
+        else:
+            self._place(taken, chunk.paid_bytes)
+
+    def place_all(self) -> None:
+        """Nothing stays staged: what can be is on its way, or ends with the producer."""
+        for topic in list(self.chunks):
+            self._place_chunk(topic)
+
+    def place_due(self, now_ms: int) -> int:
+        """Places the chunks whose time has come; when the next one's comes."""
+        next_ms = NEVER_MS
+        is_hurried = self._core.pool.is_exhausted
+        for topic, chunk in list(self.chunks.items()):
+            due_ms = chunk.created_ms + self._config.linger_ms
+            if not chunk.rows:
+                due_ms = max(due_ms, chunk.created_ms + _EMPTY_MS)
+            elif is_hurried:
+                due_ms = now_ms
+            if due_ms <= now_ms:
+                self._place_chunk(topic)
+            else:
+                next_ms = min(next_ms, due_ms)
+        return next_ms
+
+    def _place(self, taken: TakenRows, paid_bytes: int) -> None:
+        """Turns rows into pieces of batches, which hold memory from here on instead of what was paid. What can not be placed (a
+        partition that its topic, created anew, no longer has) ends its futures with the error, and nothing else: the sender and
+        other topics go on."""
+        topic, placement, created_ms = taken.chunk.topic, taken.placement, taken.chunk.created_ms
+        refused: tuple[ProducerBatch, BrokerdError] | None = None
+        try:
+            parts = self._split(topic, taken)
+        except Exception as error:
+            self._core.pool.release(paid_bytes)
+            batch = ProducerBatch(TopicPartition(topic, _NO_PARTITION), created_ms)
+            placement.segments.append(Segment(0, batch, 0, taken.count))
+            refused = (batch, _as_brokerd_error(topic, error))
+        else:
+            self._core.pool.adjust(sum(part.piece.size_bytes for part in parts.pieces) - paid_bytes)
+            placement.order = parts.order
+            self._append(topic, parts.pieces, placement, 0, created_ms)
+        placement.is_placed = True
+        for listener in placement.listeners:
+            listener()
+        placement.listeners.clear()
+        if refused is not None:
+            self._core.refuse(*refused)
+            self._wake()
+
+    def _split(self, topic: str, taken: TakenRows) -> columns.SplitRows:
+        """Rows by partition. Changes nothing but the sticky partition."""
+        rows = taken.to_arrow()
+        view = self._core.topics.view(topic) or TopicView(b"", (0,) * taken.chunk.partition_count)
+        count = len(view.leaders)
+        load = self._core.accumulator.load_of(topic, view)
+        if rows.num_rows == 1:
+            used_bytes = taken.used_bytes
+            partition = self.partitioning.choose_one(topic, rows, taken.partitions.get(0), used_bytes, load)
+            return columns.SplitRows([columns.PartitionPiece(partition, Piece(rows, 1, used_bytes, 0), 0)], None)
+        wanted = None
+        if taken.partitions:
+            wanted = np.full(rows.num_rows, -1, np.int32)
+            wanted[list(taken.partitions)] = list(taken.partitions.values())
+        keyless = self.partitioning.keyless_rows(topic, rows, wanted, load)
+        chosen = self.partitioning.choose(rows, wanted, keyless, count)
+        return columns.split(rows, chosen, count, batch_size=self._core.accumulator.batch_size_of(topic), timestamp_ms=0)
+
+    # --- rows of send_batch
+
+    def keyless_rows(self, topic: str, rows: pa.RecordBatch, wanted: Int32s | None, view: TopicView) -> Int32s | None:
+        """Where the rows without a key go."""
+        self.check_usable()
+        return self.partitioning.keyless_rows(topic, rows, wanted, self._core.accumulator.load_of(topic, view))
+
+    def take_pieces(
+        self, topic: str, pieces: list[columns.PartitionPiece], placement: Placement, first_row: int, deadline_ms: int
+    ) -> Work[None]:
+        """Takes rows in, all of them or none; waits for memory."""
+        self.check_usable()
+        yield from self._room(sum(part.piece.size_bytes for part in pieces), deadline_ms)
+        self._core.topics.use(topic, self._clock.monotonic_ms())
+        self._place_chunk(topic)
+        self._append(topic, pieces, placement, first_row, self._clock.monotonic_ms())
+
+    def _append(
+        self, topic: str, pieces: list[columns.PartitionPiece], placement: Placement, first_row: int, created_ms: int
+    ) -> None:
+        """Puts pieces whose memory was taken into batches."""
+        wake = False
+        for partition, piece, at in pieces:
+            result = self._core.accumulator.append(TopicPartition(topic, partition), piece, created_ms)
+            placement.segments.append(Segment(first_row + at, result.batch, result.at, piece.record_count))
+            wake = wake or result.is_new_batch or result.is_full
+        if self._core.fatal_error is not None:
+            self._core.fail_for_good(self._core.fatal_error, self._clock.monotonic_ms())
+        if wake:
+            self._wake()
+
+
+def _as_brokerd_error(topic: str, error: Exception) -> BrokerdError:
+    if isinstance(error, BrokerdError):
+        return error
+    refusal = InvalidRequestError(f"records for topic '{topic}' were not sent: {error}", fate=Fate.NOT_APPENDED)
+    refusal.__cause__ = error
+    return refusal

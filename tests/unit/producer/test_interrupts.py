@@ -1,0 +1,275 @@
+"""Goal: an exception that strikes an application's thread anywhere in the producer leaves four things true: memory is accounted,
+each row is wholly in or wholly out, nobody waits for a lock that is lost, each future and each record that was taken ends.
+
+Method: the calls are struck at every line and bytecode of the producer's own code, one after another, on the thread that calls;
+in the long run also at random by another thread, while several send. After each, the four are looked at.
+"""
+
+from __future__ import annotations
+
+import random
+import threading
+import traceback
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from brokerd.errors import BrokerdError, Fate, InvalidProducerEpochError
+from brokerd.producer.producer import Producer
+from tests.support.broker_double import BrokerDouble, Fault
+from tests.support.interrupts import Struck, strike, strike_thread
+from tests.support.scale import TEST_SCALE
+from tests.support.wait import DEADLINE_S
+from tests.unit.producer.test_producer import producer_of
+
+# What strikes in a generator that is being closed is swallowed there, and Python says so.
+pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+STRIDE = max(1, 11 // TEST_SCALE)  # every bytecode from eleven times the usual size on
+STRIKES = 40 * TEST_SCALE
+THREADS = 3
+
+
+class Witness:
+    """Sends through a producer and knows what must be in the broker, and what may be."""
+
+    def __init__(self, broker: BrokerDouble, producer: Producer) -> None:
+        self.broker = broker
+        self.producer = producer
+        self.futures: list[tuple[Any, list[int]]] = []
+        self.told: list[int] = []
+        self._numbers = iter(range(10**9))
+
+    def send(self, **more: Any) -> Any:
+        """One record; its key, header and value say the same."""
+        number = next(self._numbers)
+        text = b"%08d" % number
+        future = self.producer.send("t", b"v" + text, key=b"k" + text, headers={"h": text}, **more)
+        self.futures.append((future, [number]))
+        return future
+
+    def send_batch(self, count: int = 5) -> Any:
+        """Some rows."""
+        numbers = [next(self._numbers) for _ in range(count)]
+        texts = [b"%08d" % number for number in numbers]
+        rows = pa.RecordBatch.from_pydict({"key": [b"k" + text for text in texts], "value": [b"v" + text for text in texts]})
+        future = self.producer.send_batch("t", rows)
+        self.futures.append((future, numbers))
+        return future
+
+    def check(self, where: str) -> None:
+        """The four."""
+        with ThreadPoolExecutor(1) as others:
+            others.submit(self.send).result(DEADLINE_S)  # no lock is lost: another thread goes on
+        self.producer.flush(DEADLINE_S)
+        metrics = self.producer.metrics()
+        assert metrics["buffer-available-bytes"] == metrics["buffer-total-bytes"], where
+        assert self.producer.first_error is None, where
+        rows = [row for partition in range(4) for row in self.broker.records("t", partition)]
+        written = [int(row["value"][1:]) for row in rows]
+        assert len(written) == len(set(written)), f"{where}: a row is there twice"
+        for row in rows:
+            assert row["key"][1:] == row["value"][1:], f"{where}: half a row"
+            assert row["headers"] is None or row["headers"][0]["value"] == row["value"][1:], f"{where}: half a row"
+        for future, numbers in self.futures:
+            assert future.done(), where
+            future.result(0)
+            assert set(numbers) <= set(written), f"{where}: a record that was taken is gone"
+
+    def forget(self) -> None:
+        """What was checked is checked."""
+        self.futures.clear()
+        for partition in range(4):
+            self.broker.topics["t"].partitions[partition].records.clear()
+
+
+@pytest.fixture
+def broker() -> BrokerDouble:
+    double = BrokerDouble()
+    double.create_topic("t", 4)
+    return double
+
+
+@pytest.fixture
+def witness(broker: BrokerDouble) -> Iterator[Witness]:
+    with producer_of(broker, linger_ms=5) as producer:
+        yield Witness(broker, producer)
+
+
+def sweep(witness: Witness, action: Callable[[], object]) -> int:
+    """Strikes `action` at each of its places; how many there were."""
+    at = 1
+    while where := strike(action, at):
+        witness.check(where)
+        witness.forget()
+        at += STRIDE
+    return at
+
+
+def test_send_into_an_open_chunk(witness: Witness) -> None:
+    def two() -> None:
+        witness.send()
+        witness.send(partition=1, timestamp=5)
+
+    assert sweep(witness, two) > 300
+
+
+def test_send_batch(witness: Witness) -> None:
+    def mixed() -> None:
+        witness.send()
+        witness.send_batch()
+
+    assert sweep(witness, mixed) > 500
+
+
+def test_flush_and_results(witness: Witness) -> None:
+    def all_of_it() -> None:
+        one, many = witness.send(), witness.send_batch()
+        one.add_done_callback(lambda future: witness.told.append(future.result(0).offset))
+        witness.producer.flush(DEADLINE_S)
+        one.result(DEADLINE_S)
+        many.exception(DEADLINE_S)
+        witness.send().result(DEADLINE_S)
+
+    assert sweep(witness, all_of_it) > 500
+
+
+def test_close(broker: BrokerDouble) -> None:
+    at = 1
+    where = "-"
+    while where:
+        producer = producer_of(broker)
+        witness = Witness(broker, producer)
+        witness.send()
+        where = strike(producer.close, at)
+        producer.close(DEADLINE_S)
+        for future, _ in witness.futures:
+            future.result(0)
+        metrics = producer.metrics()
+        assert metrics["buffer-available-bytes"] == metrics["buffer-total-bytes"], where
+        witness.forget()
+        at += STRIDE
+    assert at > 100
+
+
+def test_waiting_for_memory(broker: BrokerDouble) -> None:
+    """What was asked for and nobody waits for any more is not done, or holds nothing."""
+    with producer_of(broker, buffer_memory=2_000, linger_ms=5) as producer:
+        witness = Witness(broker, producer)
+
+        def more_than_fits() -> None:
+            for _ in range(3):
+                witness.send_batch(40)
+            witness.send()
+
+        assert sweep(witness, more_than_fits) > 500
+
+
+@pytest.mark.parametrize("end", [SystemExit, KeyboardInterrupt, Struck])
+def test_a_callback_that_raises_what_is_no_exception_stops_nothing(broker: BrokerDouble, end: type[BaseException]) -> None:
+    def call_back(_future: object) -> None:
+        raise end
+
+    with producer_of(broker, linger_ms=60_000, delivery_timeout_ms=100_000) as producer:
+        first, second = (
+            producer.send("t", b"x", partition=0),
+            producer.send_batch("t", pa.RecordBatch.from_pydict({"value": [b"y"]})),
+        )
+        first.add_done_callback(call_back)
+        second.add_done_callback(call_back)
+        producer.flush(DEADLINE_S)
+        third = producer.send("t", b"z", partition=0)
+        producer.flush(DEADLINE_S)
+        assert third.result(0).offset >= 1
+
+
+def test_a_callback_sends_and_can_not_wait_for_itself(broker: BrokerDouble) -> None:
+    told: list[Any] = []
+
+    def call_back(future: Any) -> None:
+        again = producer.send("t", b"again", partition=0)
+        told.append(again)
+        try:
+            again.result()
+        except RuntimeError as error:
+            told.append(str(error))
+
+    with producer_of(broker, linger_ms=60_000, delivery_timeout_ms=100_000) as producer:
+        producer.send("t", b"x", partition=0).add_done_callback(call_back)
+        producer.flush(DEADLINE_S)
+        producer.flush(DEADLINE_S)
+        assert told[0].result(0).offset == 1
+    assert told[1] == "a callback can not wait for its producer: it runs in the thread that sends"
+
+
+def traceback_length(error: BaseException) -> int:
+    return sum(1 for _ in traceback.walk_tb(error.__traceback__))
+
+
+def test_what_is_raised_again_and_again_grows_no_traceback(broker: BrokerDouble) -> None:
+    broker.faults.append(Fault(error=InvalidProducerEpochError("fenced", fate=Fate.NOT_APPENDED)))
+    producer = producer_of(broker)
+    future = producer.send("t", b"x")
+    producer.flush(DEADLINE_S)
+    closed = producer_of(broker)
+    closed.close(DEADLINE_S)
+    for ask in (future.result, lambda: producer.send("t", b"x"), lambda: closed.send("t", b"x")):
+        raised: list[BrokerdError] = []
+        for _ in range(20):
+            with pytest.raises(BrokerdError) as caught:
+                ask()
+            raised.append(caught.value)
+        assert traceback_length(raised[-1]) == traceback_length(raised[1])
+        causes = [error.__cause__ for error in raised]
+        assert all(cause is None or cause.__traceback__ is None for cause in causes)
+        assert len({type(error) for error in raised}) == len({str(error) for error in raised}) == 1
+    assert isinstance(future.exception(0), InvalidProducerEpochError)
+    assert future.exception(0).fate is Fate.NOT_APPENDED  # type: ignore[union-attr]
+    producer.close(DEADLINE_S)
+
+
+def test_strikes_from_another_thread_while_several_send(broker: BrokerDouble) -> None:
+    rng = random.Random(1)
+    with producer_of(broker, linger_ms=1, buffer_memory=20_000) as producer:
+        witnesses = [Witness(broker, producer) for _ in range(THREADS)]
+        for name, witness in enumerate(witnesses):
+            witness._numbers = iter(range(name * 10**7, (name + 1) * 10**7))
+        is_over = threading.Event()
+        struck = [0] * THREADS
+
+        def work(name: int) -> None:
+            witness = witnesses[name]
+            while not is_over.is_set():
+                try:
+                    while not is_over.is_set():
+                        witness.send()
+                        if len(witness.futures) % 50 == 0:
+                            witness.send_batch(20)
+                        if len(witness.futures) % 200 == 0:
+                            witness.futures[-1][0].result(DEADLINE_S)
+                except Struck:
+                    struck[name] += 1
+
+        def until_over(name: int) -> None:
+            while not is_over.is_set():
+                try:
+                    work(name)
+                except Struck:
+                    struck[name] += 1
+
+        threads = [threading.Thread(target=until_over, args=(name,)) for name in range(THREADS)]
+        for thread in threads:
+            thread.start()
+        pause = threading.Event()
+        for _ in range(STRIKES):
+            pause.wait(rng.random() * 0.01)
+            strike_thread(rng.choice(threads).ident or 0)
+        is_over.set()
+        for thread in threads:
+            thread.join(DEADLINE_S)
+            assert not thread.is_alive(), "a lock is lost"
+        assert sum(struck) > STRIKES // 2
+        for witness in witnesses:
+            witness.check("at random")
