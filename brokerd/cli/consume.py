@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from brokerd.client.metadata import TopicInfo
     from brokerd.client.positions import FetchRange
 
+_BYTES_PER_WRITE = 4_194_304
 _EPILOG = """\
 format letters: %s value, %k key, %h headers, %o offset, %p partition, %t topic, %T timestamp (ms since 1970),
   %S and %K sizes of value and key in bytes (-1 = null), %% a percent sign; \\n and \\t as usual
@@ -129,7 +130,8 @@ def _print_records(args: argparse.Namespace, config: ConsumerConfig, ranges: Seq
                 break
             if args.max_messages is not None:
                 batch = batch.head(args.max_messages - printed)
-            sys.stdout.buffer.write(printer(batch))
+            for part in batch.parts(_BYTES_PER_WRITE):
+                sys.stdout.buffer.write(printer(part))
             sys.stdout.buffer.flush()
             printed += batch.record_count
     return printed

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -39,6 +40,13 @@ class FetchedBatch:
         if record_count >= self.record_count:
             return self
         return replace(self, arrow_batch=self.arrow_batch.slice(0, record_count), offsets=self.offsets.slice(0, record_count))
+
+    def parts(self, size_bytes: int) -> Iterator[FetchedBatch]:
+        """The records in parts of about so many bytes, without copying."""
+        rows = self.record_count
+        step = max(1, min(rows, rows * size_bytes // max(1, self.arrow_batch.nbytes)))
+        for start in range(0, rows, step):
+            yield replace(self, arrow_batch=self.arrow_batch.slice(start, step), offsets=self.offsets.slice(start, step))
 
 
 def decode_piece(piece: Piece, *, max_uncompressed_bytes: int, check_crc: bool) -> FetchedBatch | None:

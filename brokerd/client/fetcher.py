@@ -11,6 +11,7 @@ is handed over, and the two happen without an await between them, so nothing is 
 from __future__ import annotations
 
 import asyncio
+import logging
 import queue
 from collections.abc import Iterator, Sequence
 from types import TracebackType
@@ -24,8 +25,17 @@ from brokerd.client.offsets import READ_COMMITTED, isolation_to_proto
 from brokerd.client.positions import FetchRange, Piece, RangePosition
 from brokerd.client.retry import is_repeatable
 from brokerd.config.client import ConsumerConfig
-from brokerd.errors import BrokerdError, ClientError, InvalidRequestError, OffsetOutOfRangeError
+from brokerd.errors import (
+    BrokerdError,
+    ClientError,
+    CorruptMessageError,
+    InvalidRequestError,
+    OffsetOutOfRangeError,
+    UnsupportedVersionError,
+)
 from brokerd.exiting import end_daemon_thread
+
+logger = logging.getLogger(__name__)
 
 ANSWERS_AHEAD = 3  # asked for or waiting to be decoded: one in flight, two in the queue
 
@@ -46,6 +56,7 @@ class PartitionFetcher:
         self._loop = client.loop_thread.loop
         self._slots = asyncio.Semaphore(ANSWERS_AHEAD)
         self._is_over = False
+        self.skipped_offset_count = 0  # of batches that could not be decoded
         self.positions = [
             RangePosition(one, is_read_committed=config.isolation_level == READ_COMMITTED, check_headers=config.check_crcs)
             for one in ranges
@@ -67,15 +78,24 @@ class PartitionFetcher:
         """The next records; None at the end of all ranges (`is_over` says so) or after `timeout_ms` without any."""
         while True:
             while self._pieces:
-                batch = decode_piece(
-                    self._pieces.pop(),
-                    max_uncompressed_bytes=self._config.max_decompressed_bytes,
-                    check_crc=self._config.check_crcs,
-                )
+                batch = self._decoded(self._pieces.pop())
                 if batch is not None:
                     return batch
             if self._is_over or not self._take_answer(timeout_ms):
                 return None
+
+    def _decoded(self, piece: Piece) -> FetchedBatch | None:
+        """Its records, if it has any. Raises CorruptMessageError, UnsupportedVersionError unless such batches are skipped."""
+        config = self._config
+        try:
+            return decode_piece(piece, max_uncompressed_bytes=config.max_decompressed_bytes, check_crc=config.check_crcs)
+        except (CorruptMessageError, UnsupportedVersionError) as error:
+            if not config.skip_corrupt_batches:
+                raise
+            first, last = piece.from_offset, piece.until_offset - 1
+            self.skipped_offset_count += last - first + 1
+            logger.warning("%s: offsets %d to %d are skipped (skip.corrupt.batches): %s", piece.tp, first, last, error)
+            return None
 
     @property
     def is_over(self) -> bool:

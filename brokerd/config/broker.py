@@ -76,6 +76,13 @@ class BrokerConfig:
         minimum=1_024,
         maximum=33_554_432,
     )
+    message_max_decompressed_bytes: int = setting(
+        "message.max.decompressed.bytes",
+        67_108_864,
+        "Largest record batch accepted, as its readers have it in memory; a few kilobytes can claim to be far more.",
+        minimum=1_024,
+        maximum=268_435_456,
+    )
     log_message_timestamp_type: str = setting(
         "log.message.timestamp.type", "CreateTime", "Default of message.timestamp.type.", choices=("CreateTime", "LogAppendTime")
     )

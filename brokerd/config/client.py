@@ -198,6 +198,11 @@ class ConsumerConfig(ClientConfig):
         minimum=1,
         maximum=INT64_MAX,
     )
+    skip_corrupt_batches: bool = setting(
+        "skip.corrupt.batches",
+        False,
+        "Go past a record batch that came whole and can not be decoded: its offsets are skipped, each with a warning (ours).",
+    )
 
 
 def producer_config(given: Mapping[str, object], *, where: str = "") -> ProducerConfig:

@@ -27,6 +27,8 @@ from brokerd.record.header import (
 )
 from brokerd.record.payload import check_layout, decode_payload, payload_crc
 
+MAX_DECOMPRESSED_BYTES = 268_435_456  # what readers take by default
+
 
 class RecordBatch(NamedTuple):
     """One batch: its header decoded, and all its bytes (header included)."""
@@ -68,7 +70,9 @@ class RecordBatch(NamedTuple):
             raise type(error)(f"batch at offset {header.base_offset}: {error.message}") from None
 
 
-def check_produced(data: pa.Buffer, seed: int, *, max_message_bytes: int) -> RecordBatch:
+def check_produced(
+    data: pa.Buffer, seed: int, *, max_message_bytes: int, max_decompressed_bytes: int = MAX_DECOMPRESSED_BYTES
+) -> RecordBatch:
     """A batch from a client, checked as the broker must before it appends. Nothing of the claimed size is allocated.
 
     Raises MessageTooLargeError, CorruptMessageError, UnsupportedVersionError, InvalidRequestError.
@@ -91,6 +95,11 @@ def check_produced(data: pa.Buffer, seed: int, *, max_message_bytes: int) -> Rec
     batch = RecordBatch(header, data)
     payload = batch.payload
     check_layout(memoryview(payload), record_count=header.record_count, uncompressed_bytes=header.uncompressed_bytes)
+    if header.uncompressed_bytes > max_decompressed_bytes:
+        raise MessageTooLargeError(
+            f"a record batch of {header.uncompressed_bytes} bytes decompressed exceeds message.max.decompressed.bytes "
+            f"({max_decompressed_bytes}): lower the producer's batch.size, or raise it"
+        )
     if payload_crc(payload) != header.payload_crc:
         raise CorruptMessageError("record batch refused: payload_crc does not match, the bytes changed on the way")
     return batch

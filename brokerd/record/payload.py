@@ -36,6 +36,8 @@ _OFFSET_BUFFERS = (1, 4, 7)
 _OFFSET_BYTES = 4
 _TIMESTAMP_BUFFER = 16
 _TIMESTAMP_BYTES = 8
+_PADDING_MAX_BYTES = 128
+_TIMESTAMP_ALONE = pa.ipc.IpcReadOptions(included_fields=[KEY_VALUE_SCHEMA.get_field_index("timestamp")], use_threads=False)
 _SCHEMA_MESSAGE_BYTES = KEY_VALUE_SCHEMA.serialize().size
 _WRITE_OPTIONS = {
     "lz4": pa.ipc.IpcWriteOptions(compression="lz4"),
@@ -97,6 +99,25 @@ def check_layout(payload: memoryview, *, record_count: int, uncompressed_bytes: 
     ):
         raise CorruptMessageError(f"the Arrow buffers are too short for {record_count} records")
     return metadata
+
+
+def decode_timestamps(data: pa.Buffer, *, record_count: int, uncompressed_bytes: int) -> pa.Array:
+    """The timestamp column alone: little more than it takes is allocated, whatever the other columns claim to be.
+    Raises CorruptMessageError.
+    """
+    view = memoryview(data)
+    metadata = check_layout(view, record_count=record_count, uncompressed_bytes=uncompressed_bytes)
+    claimed = sum(uncompressed_lengths(metadata, view)[_TIMESTAMP_BUFFER - 1 : _TIMESTAMP_BUFFER + 1])
+    if claimed > (_TIMESTAMP_BYTES + 1) * record_count + _PADDING_MAX_BYTES:
+        raise CorruptMessageError(f"the Arrow payload claims {claimed} bytes for {record_count} timestamps")
+    stream = pa.py_buffer(KEY_VALUE_SCHEMA.serialize().to_pybytes() + data.to_pybytes())
+    try:
+        with pa.ipc.open_stream(stream, options=_TIMESTAMP_ALONE) as reader:
+            arrow_batch = reader.read_next_batch()
+        arrow_batch.validate(full=True)
+    except (pa.ArrowException, OSError) as error:
+        raise CorruptMessageError(f"the Arrow payload is malformed: {error}") from None
+    return arrow_batch.column(0)
 
 
 def decode_payload(

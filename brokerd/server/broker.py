@@ -17,6 +17,8 @@ from brokerd.server.limits import ByteBudget
 from brokerd.server.metrics.counters import Counters
 from brokerd.server.replica_manager import ReplicaManager
 
+_SEARCH_THREADS = 2
+
 
 class AnswerWriter(Protocol):
     """Who writes answers to fetches: a fetch stream."""
@@ -44,6 +46,8 @@ class Broker:
         )
         self.counters = Counters()
         self.readers = ThreadPoolExecutor(config.log_read_threads, thread_name_prefix="brokerd-read")
+        # Apart, so that look-ups by time hold up no cold fetch.
+        self.searchers = ThreadPoolExecutor(_SEARCH_THREADS, thread_name_prefix="brokerd-search")
         self.port = 0
         self.is_stopping = False
 
@@ -59,4 +63,5 @@ class Broker:
     def close(self) -> None:
         """Stops threads and timers, after all answers are out."""
         self.replicas.close()
-        self.readers.shutdown(wait=True, cancel_futures=True)
+        for threads in (self.readers, self.searchers):
+            threads.shutdown(wait=True, cancel_futures=True)

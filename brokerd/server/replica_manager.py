@@ -81,6 +81,7 @@ class ReplicaManager:
         self.dirty = ByteBudget(config.log_max_dirty_bytes)
         self.flush_time = Histogram()
         self._clock = clock
+        self._max_decompressed_bytes = config.message_max_decompressed_bytes
         self._replicas: dict[TopicIdPartition, Replica] = {}
         self.produce_purgatory = self._new_purgatory()
         self.fetch_purgatory = self._new_purgatory()
@@ -112,7 +113,12 @@ class ReplicaManager:
         Raises what check_produced and PartitionLog.append do.
         """
         log = replica.log
-        batch = check_produced(data, replica.crc_seed, max_message_bytes=log.config.max_message_bytes)
+        batch = check_produced(
+            data,
+            replica.crc_seed,
+            max_message_bytes=log.config.max_message_bytes,
+            max_decompressed_bytes=self._max_decompressed_bytes,
+        )
         if batch.header.is_transactional:
             raise InvalidTxnStateError("transactions are not served by this broker: a batch must not be marked as transactional")
         if check_producer is not None and batch.header.producer_id >= 0:

@@ -3,7 +3,8 @@
 Behaviour
 - LATEST is the high watermark, with read_committed the last stable offset: what a reader could fetch next.
 - TIMESTAMP answers the first offset whose record is at or after it, MAX_TIMESTAMP that of the newest record; -1 if none.
-- Look-ups by time read index and log, so a thread does them.
+- Look-ups by time read index and log, so a thread does them, one at a time for each call: the next is not begun once the caller is
+  gone.
 """
 
 from __future__ import annotations
@@ -73,7 +74,7 @@ async def _look_up(
         return (log.last_stable_offset if is_committed else log.high_watermark), _NONE
     loop = asyncio.get_running_loop()
     if entry.spec == offsets_pb2.OFFSET_SPEC_MAX_TIMESTAMP:
-        found = await loop.run_in_executor(broker.readers, log.max_timestamp_offset)
+        found = await loop.run_in_executor(broker.searchers, log.max_timestamp_offset)
     else:
-        found = await loop.run_in_executor(broker.readers, log.offset_for_timestamp, entry.timestamp)
+        found = await loop.run_in_executor(broker.searchers, log.offset_for_timestamp, entry.timestamp)
     return found if found is not None else (_NONE, _NONE)

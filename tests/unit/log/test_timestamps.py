@@ -2,17 +2,25 @@
 
 from __future__ import annotations
 
+import struct
+
+import pyarrow as pa
 import pytest
 
-from brokerd.errors import Fate, InvalidConfigError, InvalidTimestampError
+from brokerd.errors import CorruptMessageError, Fate, InvalidConfigError, InvalidTimestampError
 from brokerd.ids import ProducerIdAndEpoch
+from brokerd.log import timestamps
 from brokerd.log.log_manager import LogManager
 from brokerd.log.partition_log import PartitionLog
 from brokerd.log.timestamps import TIMESTAMP_MAX_MS
+from brokerd.record.arrow_metadata import read_arrow_metadata
+from brokerd.record.batch import RecordBatch
 from brokerd.record.header import HEADER_SIZE, crc_seed, decode_header, encode_header
+from brokerd.record.payload import decode_timestamps, encode_payload
 from tests.support.build import append, arrow_batch, first_log, open_manager, raw_batch
 from tests.support.clock import START_WALL_MS
 from tests.support.files import MemoryFiles
+from tests.support.records import key_values
 
 HOUR_MS = 3_600_000
 INT64_MAX = 2**63 - 1
@@ -107,3 +115,61 @@ def test_a_time_that_an_older_log_holds_breaks_no_look_up(files: MemoryFiles, lo
     assert log.log_end_offset == 2
     assert log.max_timestamp_offset() is None, "the header lies: no record has that time"
     assert log.offset_for_timestamp(START_WALL_MS + 1) == (1, START_WALL_MS + 5)
+
+
+def _promising(count: int, claimed_ms: int) -> RecordBatch:
+    """A batch whose header promises a time that none of its records has."""
+    batch = arrow_batch([b"v"] * count, [0] * count)
+    header = batch.header._replace(max_timestamp=claimed_ms)
+    return RecordBatch(header, pa.py_buffer(encode_header(header, 0) + batch.data.to_pybytes()[HEADER_SIZE:]))
+
+
+def test_a_look_up_reads_the_records_of_one_batch_whatever_headers_promise(
+    log: PartitionLog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    decoded: list[int] = []
+
+    def counting(data: pa.Buffer, **claims: int) -> pa.Array:
+        decoded.append(claims["record_count"])
+        return decode_timestamps(data, **claims)
+
+    monkeypatch.setattr(timestamps, "decode_timestamps", counting)
+    wanted = START_WALL_MS + 5
+    for _ in range(50):
+        log.append(_promising(10, wanted), now_wall_ms=START_WALL_MS)
+    _append(log, wanted)
+    log.flush()
+    # A little early: what promised the time is read in vain, and nothing that has it is missed.
+    assert log.offset_for_timestamp(wanted) == (10, wanted)
+    assert decoded == [10]
+
+
+def test_an_honest_log_is_answered_to_the_record(log: PartitionLog) -> None:
+    times = [START_WALL_MS + number for number in range(100)]
+    for first in range(0, 100, 10):
+        log.append(arrow_batch([b"v"] * 10, times[first : first + 10]), now_wall_ms=START_WALL_MS)
+    log.flush()
+    assert [log.offset_for_timestamp(time) for time in times] == list(enumerate(times))
+
+
+@pytest.mark.parametrize("codec", ["none", "lz4", "zstd"])
+def test_times_are_read_without_the_other_columns(codec: str) -> None:
+    arrow = key_values([bytes(8 * 1_048_576)] * 3)
+    payload = encode_payload(arrow, codec)
+    claims = {"record_count": 3, "uncompressed_bytes": payload.uncompressed_bytes}
+    times = decode_timestamps(payload.data, **claims)
+    assert times.equals(arrow.column("timestamp"))
+
+
+def test_a_column_of_times_that_claims_too_much_is_not_allocated() -> None:
+    payload = encode_payload(key_values([b"x"] * 3), "zstd")
+    body = bytearray(payload.data.to_pybytes())
+    metadata = read_arrow_metadata(memoryview(body))
+    at = metadata.body_at + metadata.buffers[16][0]
+    (honest,) = struct.unpack_from("<q", body, at)
+    claimed = 50_000_000
+    struct.pack_into("<q", body, at, claimed)
+    honest = 3 * 8 if honest == -1 else honest
+    lengths = payload.uncompressed_bytes - honest + claimed
+    with pytest.raises(CorruptMessageError, match="for 3 timestamps"):
+        decode_timestamps(pa.py_buffer(bytes(body)), record_count=3, uncompressed_bytes=lengths)

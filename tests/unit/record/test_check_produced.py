@@ -16,7 +16,7 @@ from brokerd.errors import (
 )
 from brokerd.record.batch import check_produced
 from brokerd.record.header import Attributes, crc_seed, encode_header
-from tests.support.records import HEADER_BYTES, MAX_BYTES, SAMPLE, SEED, TIMESTAMP_MS, TP, header_of, new_batch, reseal
+from tests.support.records import HEADER_BYTES, MAX_BYTES, SAMPLE, SEED, TIMESTAMP_MS, TP, header_of, key_values, new_batch, reseal
 
 
 def refused(data: pa.Buffer, *, max_message_bytes: int = MAX_BYTES) -> WireError:
@@ -181,3 +181,12 @@ def test_a_longer_header_of_this_version_passes_and_is_skipped() -> None:
 def test_timestamps_at_both_ends_pass() -> None:
     for value in (0, TIMESTAMP_MS, 2**63 - 1):
         check_produced(new_batch(base_timestamp=0, max_timestamp=value), SEED, max_message_bytes=MAX_BYTES)
+
+
+def test_a_batch_that_claims_more_than_readers_should_hold_is_refused() -> None:
+    data = new_batch(key_values([bytes(100_000)]), "zstd")
+    limit = header_of(data).uncompressed_bytes
+    assert data.size < 2_000
+    check_produced(data, SEED, max_message_bytes=MAX_BYTES, max_decompressed_bytes=limit)
+    with pytest.raises(MessageTooLargeError, match=r"message\.max\.decompressed\.bytes"):
+        check_produced(data, SEED, max_message_bytes=MAX_BYTES, max_decompressed_bytes=limit - 1)
