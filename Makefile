@@ -2,20 +2,33 @@
 PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
+GEN    := .venv-gen
+LOWEST := .venv-lowest
 
 .DEFAULT_GOAL := help
-.PHONY: sweep powercut chaos-planted help setup links java gen demo test test-long check bench chaos fuzz clean
+.PHONY: sweep powercut chaos-planted test-lowest help setup links java gen demo test test-long check bench chaos fuzz clean
 
 help:  ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 12
 
-setup: $(VENV)/.ready links  ## make .venv with everything in it
+setup: $(VENV)/.ready $(GEN)/.ready links  ## make .venv with everything in it, and .venv-gen with the protobuf compiler
 
 $(VENV)/.ready: pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "Python 3.11 or newer is needed; set PYTHON=... to one" >&2; exit 1; }
 	$(PYTHON) -m venv $(VENV)
 	$(MAKE) --no-print-directory links
 	$(BIN)/python -m pip install --quiet --config-settings editable_mode=compat --editable '.[dev]'
+	@touch $@
+
+$(GEN)/.ready: pyproject.toml
+	$(PYTHON) -m venv $(GEN)
+	$(GEN)/bin/python -m pip install --quiet "$$($(PYTHON) tests/support/requirements.py gen)"
+	@touch $@
+
+$(LOWEST)/.ready: pyproject.toml
+	$(PYTHON) -m venv $(LOWEST)
+	$(PYTHON) tests/support/requirements.py --lowest > $(LOWEST)/constraints.txt
+	$(LOWEST)/bin/python -m pip install --quiet --config-settings editable_mode=compat --editable '.[dev]' --constraint $(LOWEST)/constraints.txt
 	@touch $@
 
 # sink/ and datasource/ are the packages brokerd.sink and brokerd.datasource: an uninstalled checkout sees them through links.
@@ -38,6 +51,9 @@ test: setup java  ## run the tests
 
 test-long: setup java  ## the same tests at twenty times the runs of what is random (an hour or more)
 	BROKERD_TEST_SCALE=20 PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python -m pytest -q --timeout 7200 $(PYTEST_ARGS)
+
+test-lowest: $(LOWEST)/.ready $(GEN)/.ready links  ## the quick tests with the lowest versions of what pyproject.toml allows
+	PATH="$(CURDIR)/$(LOWEST)/bin:$$PATH" $(LOWEST)/bin/python -m pytest -q tests/unit tests/test_repo.py tests/integration/security $(PYTEST_ARGS)
 
 chaos: setup  ## the real daemon under load and faults, its history judged; SECONDS=1800 SEED=n KINDS=kill,cut
 	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python -m tests.chaos.run --seconds $(or $(SECONDS),120) $(if $(SEED),--seed $(SEED)) $(if $(KINDS),--kinds $(KINDS))
@@ -64,4 +80,4 @@ bench: setup java  ## measure against the ceilings; tables on standard output, J
 	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python -m benchmarks.run $(BENCH_ARGS)
 
 clean:  ## remove what the targets made
-	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache brokerd/sink brokerd/datasource pyspark_brokerd build dist *.egg-info
+	rm -rf $(VENV) $(GEN) $(LOWEST) .mypy_cache .ruff_cache .pytest_cache brokerd/sink brokerd/datasource pyspark_brokerd build dist *.egg-info

@@ -41,6 +41,9 @@ Function = ast.FunctionDef | ast.AsyncFunctionDef
 @functools.cache
 def tracked() -> tuple[str, ...]:
     """Files of the project, relative to its root."""
+    if not (ROOT / ".git").exists():  # a source distribution, unpacked
+        names = (ROOT / "brokerd.egg-info" / "SOURCES.txt").read_text().splitlines()
+        return tuple(sorted(name for name in names if "egg-info/" not in name and name != "setup.cfg" and (ROOT / name).is_file()))
     listed = subprocess.run(
         ["git", "ls-files", "--cached", "--others", "--exclude-standard"], cwd=ROOT, capture_output=True, text=True, check=True
     )

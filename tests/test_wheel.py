@@ -1,4 +1,5 @@
-"""What a user installs is what the tree holds: a wheel is built from a copy of the tree, without a network, and compared.
+"""What a user installs is what the tree holds: a source distribution is built from a copy of the tree, and a wheel from that,
+without a network, and compared.
 
 Packages are listed by hand in pyproject.toml, since sink/ and datasource/ are mapped; a forgotten one would be missing in
 the wheel alone, where no other test looks.
@@ -9,6 +10,8 @@ from __future__ import annotations
 import shutil
 import subprocess
 import sys
+import tarfile
+import tempfile
 import zipfile
 from email.parser import Parser
 from pathlib import Path
@@ -18,25 +21,49 @@ import pytest
 from brokerd import __version__
 from tests.test_repo import ROOT, tracked
 
-_SHIPPED = (".py", ".pyi", "py.typed")
+_SHIPPED = (".py", ".pyi", "py.typed", ".service")
 _DIST_INFO = f"brokerd-{__version__}.dist-info"
 
 
 @pytest.fixture(scope="module")
-def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The wheel, unpacked."""
-    tree, out = tmp_path_factory.mktemp("tree"), tmp_path_factory.mktemp("wheel")
+def tree(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A copy of what git tracks, without the rest of a working directory."""
+    tree = tmp_path_factory.mktemp("tree")
     for name in tracked():
-        if name.startswith(("brokerd/", "sink/", "datasource/", "README", "LICENSE", "pyproject")):
-            (tree / name).parent.mkdir(parents=True, exist_ok=True)
-            shutil.copy(ROOT / name, tree / name)
-    build = [sys.executable, "-m", "build", "--wheel", "--no-isolation", "--outdir", str(out), str(tree)]
-    done = subprocess.run(build, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-2000:]
-    (file,) = out.glob("*.whl")
-    assert file.name == f"brokerd-{__version__}-py3-none-any.whl"
-    zipfile.ZipFile(file).extractall(out / "unpacked")
+        (tree / name).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(ROOT / name, tree / name, follow_symlinks=False)
+    return tree
+
+
+@pytest.fixture(scope="module")
+def sdist(tree: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The source distribution, unpacked."""
+    out = tmp_path_factory.mktemp("sdist")
+    (file,) = built("--sdist", tree, out)
+    with tarfile.open(out / file) as archive:
+        archive.extractall(out, filter="data")
+    return out / f"brokerd-{__version__}"
+
+
+@pytest.fixture(scope="module")
+def wheel(sdist: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The wheel, unpacked; made from the source distribution, as pip makes it where there is no wheel."""
+    out = tmp_path_factory.mktemp("wheel")
+    (file,) = built("--wheel", sdist, out)
+    assert file == f"brokerd-{__version__}-py3-none-any.whl"
+    zipfile.ZipFile(out / file).extractall(out / "unpacked")
     return out / "unpacked"
+
+
+def built(kind: str, tree: Path, out: Path) -> list[str]:
+    """The names of what was built."""
+    # A copy: building leaves files behind, which would be in the next thing that is built.
+    with tempfile.TemporaryDirectory() as scratch:
+        shutil.copytree(tree, f"{scratch}/tree", symlinks=True)
+        build = [sys.executable, "-m", "build", kind, "--no-isolation", "--outdir", str(out), f"{scratch}/tree"]
+        done = subprocess.run(build, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-2000:]
+    return [path.name for path in out.iterdir()]
 
 
 def place_in_wheel(name: str) -> str:
@@ -44,6 +71,30 @@ def place_in_wheel(name: str) -> str:
     if name.startswith("datasource/pyspark_brokerd/"):
         return name.removeprefix("datasource/")
     return f"brokerd/{name}" if name.startswith(("sink/", "datasource/")) else name
+
+
+def test_the_source_distribution_holds_what_the_tree_holds(sdist: Path) -> None:
+    held = {str(path.relative_to(sdist)) for path in sdist.rglob("*") if path.is_file()}
+    made = {name for name in held if name in ("PKG-INFO", "setup.cfg") or ".egg-info/" in name}
+    assert sorted(set(tracked()) - held) == [], "in the tree, not in the source distribution: see MANIFEST.in"
+    assert sorted(held - set(tracked()) - made) == [], "in the source distribution, not in the tree"
+
+
+def test_an_installation_prints_its_sample_configuration_and_its_unit(wheel: Path, tmp_path: Path) -> None:
+    command = tmp_path / "bin" / "brokerd"  # as pip makes it
+    command.parent.mkdir()
+    command.write_text(
+        f"#!{sys.executable} -IB\nimport sys\nsys.path.insert(0, {str(wheel)!r})\nfrom brokerd.cli import main\nsys.exit(main())\n"
+    )
+    command.chmod(0o755)
+
+    def printed(option: str) -> str:
+        return subprocess.run([command, "config", option], capture_output=True, text=True, check=True).stdout
+
+    assert printed("--sample") == (ROOT / "conf" / "brokerd.toml").read_text()
+    shipped = (ROOT / "conf" / "brokerd.service").read_text()
+    assert printed("--systemd-unit") == shipped.replace("=/opt/brokerd/bin/brokerd start", f"={command} start")
+    assert f"={command} start --config" in printed("--systemd-unit")
 
 
 def test_the_wheel_holds_what_the_tree_holds(wheel: Path) -> None:

@@ -36,6 +36,7 @@ COMMANDS = {  # name: (module, one line of help)
     "consume": ("brokerd.cli.consume", "print records of a topic"),
     "dump-log": ("brokerd.cli.dump_log", "print what a log directory, segment, index or snapshot holds"),
     "doctor": ("brokerd.cli.doctor", "check every byte of a data directory"),
+    "config": ("brokerd.cli.config", "print a sample configuration or a systemd unit"),
     "hash-token": ("brokerd.cli.hash_token", "hash a token for the broker's auth file"),
 }
 

@@ -21,7 +21,7 @@ Exit code 0: nothing durable is lost or unreadable (warnings are put right by th
 
 examples:
   brokerd doctor brokerd-data
-  brokerd doctor brokerd-data --give-up-damaged
+  brokerd doctor brokerd-data --accept-damaged
   brokerd doctor brokerd-data --rebuild-lost --name 62dc4c435f54b9d800bd78ab25bbc3c1=events
 """
 
@@ -42,9 +42,14 @@ def add_parser(subparsers: Subparsers) -> None:
         help="write a lost or damaged checkpoint anew: what is whole in each log counts as durable",
     )
     actions.add_argument(
+        "--accept-damaged",
+        action="store_true",
+        help="accept each damaged range as lost: its readers are refused it, all else is served, and appends go on",
+    )
+    actions.add_argument(
         "--give-up-damaged",
         action="store_true",
-        help="give up each damaged batch and all that follows it in its partition: the next start cuts them off, for good",
+        help="give up each damaged batch and all that follows it in its partition, for good; no offset is given twice",
     )
     actions.add_argument(
         "--rebuild-lost",
@@ -86,6 +91,8 @@ def _findings(args: argparse.Namespace) -> list[Finding]:
         return rebuild_lost(args.directory, _names(args))
     if args.rebuild_checkpoint:
         return doctor.rebuild_checkpoint(args.directory)
+    if args.accept_damaged:
+        return doctor.accept_damaged(args.directory)
     if args.give_up_damaged:
         return doctor.give_up_damaged(args.directory)
     return doctor.check_data_dir(args.directory)

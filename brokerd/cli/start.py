@@ -37,7 +37,7 @@ Without any option it just works: data in ./brokerd-data, on 127.0.0.1:9192. Onc
 """
 _EPILOG = """\
 settings come from, the last one wins: defaults, the --config file, the environment (BROKERD_LOG_SEGMENT_BYTES for
-log.segment.bytes), these options. conf/brokerd.toml lists them all.
+log.segment.bytes), these options. 'brokerd config --sample' lists them all.
 exit codes: 0 stopped cleanly, 1 could not start or failed, 2 wrong option or setting.
 """
 

@@ -1,4 +1,5 @@
-"""Writes `conf/brokerd.toml`: every setting of the daemon with its sentence, its range and its default.
+"""Makes `conf/brokerd.toml`, which `brokerd config --sample` prints: every setting of the daemon with its sentence, its range and
+its default.
 
     python -m brokerd.config.sample > conf/brokerd.toml
 
@@ -16,7 +17,7 @@ from brokerd.config.environment import variable_of
 from brokerd.config.settings import INT64_MAX, Setting, Value, range_text, settings_of
 
 _HEAD = """\
-# Settings of the brokerd daemon: brokerd start --config conf/brokerd.toml
+# Settings of the brokerd daemon: brokerd start --config brokerd.toml (`brokerd config --sample` prints this file)
 #
 # Every setting there is, with its default. Precedence: defaults < this file < environment < flags. The environment
 # variable of a setting is its name in capitals with underscores, such as {variable};

@@ -1,10 +1,28 @@
-"""Ranges of a log that can not be served, because what was durable there is no longer whole."""
+"""Ranges of a log that can not be served, because what was durable there is no longer whole.
+
+What lies below the log start is nobody's: damage there stops nothing. A range that an operator has accepted (a hole) is refused
+to its readers like any other, and stops nothing else. Holes stand in a file of the partition.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import NamedTuple
 
-from brokerd.errors import Fate, LogDamagedError
+from brokerd.errors import DataDirectoryError, Fate, LogDamagedError
+from brokerd.log.documents import DocumentError, read_json, write_json
+from brokerd.log.files import Files
+from brokerd.log.names import HOLES
+
+HOLES_KIND = "holes"
+HOLES_VERSION = 1
+
+
+class Hole(NamedTuple):
+    """Offsets from `first_offset` up to, not including, `until_offset`, which an operator has accepted as lost."""
+
+    first_offset: int
+    until_offset: int
 
 
 class DamagedRange(NamedTuple):
@@ -14,15 +32,35 @@ class DamagedRange(NamedTuple):
     first_offset: int
     until_offset: int
     reason: str
-    resume_segment: int
-    resume_position: int
+    resume_segment: int = -1
+    resume_position: int = 0
+    is_accepted: bool = False
+
+    def is_live(self, log_start_offset: int) -> bool:
+        """True if some of it lies in the log."""
+        return self.until_offset > log_start_offset
+
+    def stops(self, log_start_offset: int) -> bool:
+        """True if nothing may be appended or removed because of it."""
+        return self.is_live(log_start_offset) and not self.is_accepted
+
+
+def first_that_stops(ranges: Iterable[DamagedRange], log_start_offset: int) -> DamagedRange | None:
+    """The range because of which the log has stopped, clipped at the log start; None if there is none."""
+    for damaged in ranges:
+        if damaged.stops(log_start_offset):
+            return damaged._replace(first_offset=max(damaged.first_offset, log_start_offset))
+    return None
 
 
 def damage_error(name: str, damaged: DamagedRange, *, fate: Fate = Fate.UNSPECIFIED) -> LogDamagedError:
     """The error for a read in the range, or for an append to its log."""
+    advice = f"accepted as lost, the log goes on at offset {damaged.until_offset}"
+    if not damaged.is_accepted:
+        advice = "`brokerd doctor` tells more"
     return LogDamagedError(
         f"{name}: offsets {damaged.first_offset} to {damaged.until_offset - 1} were durable and are damaged ({damaged.reason}); "
-        "`brokerd doctor` tells more",
+        f"{advice}",
         fate=fate,
     )
 
@@ -30,3 +68,43 @@ def damage_error(name: str, damaged: DamagedRange, *, fate: Fate = Fate.UNSPECIF
 def damage_at(ranges: tuple[DamagedRange, ...], offset: int) -> DamagedRange | None:
     """The range that holds `offset`."""
     return next((damaged for damaged in ranges if damaged.first_offset <= offset < damaged.until_offset), None)
+
+
+def is_covered(holes: Iterable[Hole], first_offset: int, until_offset: int) -> bool:
+    """True if holes take up all offsets from `first_offset` up to `until_offset`."""
+    for hole in sorted(holes):
+        if hole.first_offset <= first_offset < hole.until_offset:
+            first_offset = hole.until_offset
+    return first_offset >= until_offset
+
+
+def joined(holes: Iterable[Hole]) -> list[Hole]:
+    """The same offsets in as few holes as can be, in order."""
+    result: list[Hole] = []
+    for hole in sorted(holes):
+        if result and hole.first_offset <= result[-1].until_offset:
+            result[-1] = Hole(result[-1].first_offset, max(result[-1].until_offset, hole.until_offset))
+        else:
+            result.append(hole)
+    return result
+
+
+def read_holes(files: Files, directory: str, seed: int) -> list[Hole]:
+    """Holes of a partition; none if the file is missing, damaged or another log's: then its damage counts again. Raises OSError."""
+    try:
+        value = read_json(files, f"{directory}/{HOLES}", HOLES_KIND, HOLES_VERSION)
+    except (FileNotFoundError, DocumentError):
+        return []
+    if value.get("seed") != seed:
+        return []
+    try:
+        return [Hole(int(first), int(until)) for first, until in value["holes"]]
+    except (KeyError, TypeError, ValueError):
+        text = f"{directory}/{HOLES} is whole, but holds no holes: put it back from a copy, or remove it"
+        raise DataDirectoryError(text) from None
+
+
+def write_holes(files: Files, directory: str, seed: int, holes: Iterable[Hole]) -> None:
+    """Replaces the file, durably on return. Raises OSError."""
+    value = {"seed": seed, "holes": [list(hole) for hole in joined(holes)]}
+    write_json(files, f"{directory}/{HOLES}", HOLES_KIND, HOLES_VERSION, value)

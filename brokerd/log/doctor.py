@@ -1,21 +1,26 @@
 """Checks a data directory offline: every header and payload CRC, every index, snapshot and checkpoint against the log.
 
-`check_data_dir` changes nothing. The two repairs write one file, the checkpoint, and only because an operator asked: the
-next start does the rest. Other files of the directory that are lost are rebuild.py's.
+`check_data_dir` changes nothing. The repairs do what only an operator may ask for, and leave the rest to the next start: the
+checkpoint is made anew, damage is accepted as lost (a hole), or given up with all that follows it. Other files of the directory
+that are lost are rebuild.py's.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import NamedTuple
 
 from brokerd.errors import BrokerdError, DataDirectoryError
 from brokerd.ids import TopicIdPartition, TopicPartition
 from brokerd.log.checkpoint import NEW_PARTITION, CheckpointEntry, CheckpointFile, read_checkpoint
+from brokerd.log.damage import Hole, write_holes
 from brokerd.log.files import Files, RealFiles
-from brokerd.log.names import CHECKPOINT, CLEAN_SHUTDOWN, LEADER_EPOCH, META, PRODUCER_IDS, TOPICS, parse_partition_directory
+from brokerd.log.names import CHECKPOINT, CLEAN_SHUTDOWN, HOLES, LEADER_EPOCH, META, PRODUCER_IDS, TOPICS, parse_partition_directory
 from brokerd.log.node_state import ProducerIds, read_epoch, read_meta
 from brokerd.log.partition_check import Finding, PartitionCheck, Severity
+from brokerd.log.partition_directories import cut_log
 from brokerd.log.topic_store import TopicStore
+from brokerd.record.header import crc_seed
 
 _CONSEQUENCES = {
     META: "With `--rebuild-lost` the cluster gets a new id and this node is 0; nothing else depends on it.",
@@ -79,35 +84,77 @@ def rebuild_checkpoint(path: str) -> list[Finding]:
         files.close()
 
 
-def give_up_damaged(path: str) -> list[Finding]:
-    """Gives up, in each damaged partition, the first damaged batch and all behind it: the next start cuts there. Returns what is
-    given up, as notes. Raises DataDirectoryError.
+def accept_damaged(path: str) -> list[Finding]:
+    """Accepts each damaged range as lost: it becomes a hole, which is refused to its readers, and everything else of the partition
+    is served and appended to again from the next start on. Returns the holes, as notes. Raises DataDirectoryError.
     """
+    return _with_damaged(path, _accept)
+
+
+def give_up_damaged(path: str) -> list[Finding]:
+    """Gives up, in each damaged partition, the first damaged batch and all behind it, for good. Their offsets are a hole from then
+    on: none is given twice. Returns what is given up, as notes. Raises DataDirectoryError. May be repeated after a crash.
+    """
+    return _with_damaged(path, _give_up)
+
+
+def _with_damaged(path: str, repair: Callable[[Files, PartitionCheck, CheckpointEntry], list[Finding]]) -> list[Finding]:
     files = RealFiles(path, must_exist=True)
     try:
         files.lock()
         directory = _read_directory(files)
         if directory.checkpoint is None:
             raise DataDirectoryError("the checkpoint is missing or damaged; rebuild it first")
-        entries, findings = dict(directory.checkpoint), []
+        findings: list[Finding] = []
         for check in _partition_checks(files, directory):
             check.run()
-            if check.first_damaged_offset is not None:
-                entry = entries[check.tp]
-                end = check.first_damaged_offset
-                entries[check.tp] = CheckpointEntry(min(entry.recovery_point, end), end, min(entry.log_start_offset, end))
-                text = f"{check.name}: offsets from {end} on are given up ({entry.durable_end - end} were durable)"
-                findings.append(Finding(Severity.NOTE, CHECKPOINT, text, check.name, end))
-        if findings:
-            _replace_checkpoint(files, entries)
+            if check.damaged:
+                _remove_clean_mark(files)
+                findings.extend(repair(files, check, directory.checkpoint.get(check.tp, NEW_PARTITION)))
         return findings
     finally:
         files.close()
 
 
+def _accept(files: Files, check: PartitionCheck, _entry: CheckpointEntry) -> list[Finding]:
+    _write_holes(files, check, check.damaged)
+    return [
+        Finding(
+            Severity.NOTE,
+            f"{check.tp.directory_name}/{HOLES}",
+            f"{check.name}: offsets {hole.first_offset} to {hole.until_offset - 1} are accepted as lost, the log goes on",
+            check.name,
+            hole.first_offset,
+        )
+        for hole in check.damaged
+    ]
+
+
+def _give_up(files: Files, check: PartitionCheck, entry: CheckpointEntry) -> list[Finding]:
+    assert check.cut is not None
+    first, end = check.damaged[0].first_offset, max(entry.durable_end, check.end_offset)
+    # The hole first: whatever a crash leaves of the rest then is nothing that anybody misses.
+    _write_holes(files, check, [Hole(first, end)])
+    cut_log(files, check.tp, *check.cut)
+    text = f"{check.name}: offsets {first} to {end - 1} are given up ({max(entry.durable_end - first, 0)} were durable)"
+    return [Finding(Severity.NOTE, check.tp.directory_name, text, check.name, first)]
+
+
+def _write_holes(files: Files, check: PartitionCheck, holes: list[Hole]) -> None:
+    directory = check.tp.directory_name
+    if directory not in files.listdir():
+        files.mkdir(directory)
+        files.sync_dir()
+    write_holes(files, directory, crc_seed(check.tp), [*check.holes, *holes])
+
+
 def _replace_checkpoint(files: Files, entries: dict[TopicIdPartition, CheckpointEntry]) -> None:
     file = CheckpointFile(files)
     file.write(entries, file.capture())
+    _remove_clean_mark(files)
+
+
+def _remove_clean_mark(files: Files) -> None:
     if CLEAN_SHUTDOWN in files.listdir():
         files.unlink(CLEAN_SHUTDOWN)
         files.sync_dir()
@@ -148,18 +195,19 @@ def _read_directory(files: Files) -> _Directory:
 
 
 def _partition_checks(files: Files, directory: _Directory) -> list[PartitionCheck]:
+    def check(tp: TopicIdPartition, name: str) -> PartitionCheck:
+        entry = directory.checkpoint.get(tp, NEW_PARTITION) if directory.checkpoint is not None else None
+        return PartitionCheck(files, tp, name, entry, max_epoch=directory.epoch)
+
     checks = []
     if any(finding.path == TOPICS for finding in directory.findings):
         for name in files.listdir():
             tp = parse_partition_directory(name)
             if tp is not None:
-                entry = (directory.checkpoint or {}).get(tp, NEW_PARTITION)
-                checks.append(PartitionCheck(files, tp, name, entry, max_epoch=directory.epoch))
+                checks.append(check(tp, name))
     for topic in directory.topics.list():
-        for partition in range(topic.partition_count):
-            tp = TopicIdPartition(topic.id, partition)
-            entry = (directory.checkpoint or {}).get(tp, NEW_PARTITION)
-            checks.append(PartitionCheck(files, tp, str(TopicPartition(topic.name, partition)), entry, max_epoch=directory.epoch))
+        tps = [TopicIdPartition(topic.id, partition) for partition in range(topic.partition_count)]
+        checks.extend(check(tp, str(TopicPartition(topic.name, tp.partition))) for tp in tps)
     return checks
 
 

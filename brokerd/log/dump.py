@@ -12,11 +12,12 @@ from typing import Any
 
 from brokerd.errors import BrokerdError, DataDirectoryError
 from brokerd.ids import TopicIdPartition
-from brokerd.log import checkpoint, leader_epochs, names, node_state, segment, snapshots, topic_store
+from brokerd.log import checkpoint, damage, leader_epochs, names, node_state, segment, snapshots, topic_store
+from brokerd.log.behind_damage import find_behind_damage
 from brokerd.log.documents import DocumentError, decode_document
 from brokerd.log.files import File, RealFiles, read_whole
 from brokerd.log.index import INDEX_VERSION, decode_summary
-from brokerd.log.scan import Scan, find_whole_batch
+from brokerd.log.scan import Scan
 from brokerd.record.header import BatchHeader, crc_seed
 
 Entry = dict[str, Any]
@@ -85,7 +86,7 @@ def _describe_batches(file: File, size: int, base_offset: int, seed: int, path: 
         if scan.problem is None:
             return
         yield {"type": "problem", "path": path, "position": scan.position, "offset": scan.next_offset, "problem": scan.problem}
-        found = find_whole_batch(file, seed, position=scan.position + 8, end=size, min_offset=scan.next_offset + 1)
+        found = find_behind_damage(file, seed, position=scan.position, offset=scan.next_offset, end=size)
         if found is None:
             return
         position, offset = found[0], found[1].base_offset
@@ -179,6 +180,7 @@ _BY_SUFFIX: dict[str, Describer] = {
 }
 _BY_NAME: dict[str, Describer] = {
     names.LEADER_EPOCHS: _describe_epochs,
+    names.HOLES: _json_describer(damage.HOLES_KIND, damage.HOLES_VERSION),
     names.CHECKPOINT: _describe_checkpoint,
     names.META: _json_describer(node_state.META_KIND, node_state.FORMAT_VERSION),
     names.LEADER_EPOCH: _json_describer(node_state.EPOCH_KIND, node_state.FORMAT_VERSION),

@@ -249,7 +249,7 @@ class LogManager:
         for tp, log in self._logs.items():
             with contextlib.suppress(OSError):
                 log.flush()
-            if log.failure is None and not log.damaged_ranges and log.high_watermark == log.log_end_offset:
+            if log.failure is None and log.damage is None and log.high_watermark == log.log_end_offset:
                 self._write_end(log)
                 segments = tuple(CleanSegment(segment.base_offset, segment.size_bytes) for segment in log.segments)
                 if not any(segment.has_excess_bytes for segment in log.segments):

@@ -8,14 +8,14 @@ from __future__ import annotations
 
 import errno
 from bisect import bisect_right
-from typing import NamedTuple, NoReturn
+from typing import NamedTuple
 
 from brokerd.errors import LogDamagedError, StorageError
-from brokerd.log.batch_walk import walk_chunk
-from brokerd.log.damage import DamagedRange, damage_at, damage_error
+from brokerd.log.batch_walk import Walk, walk_chunk
+from brokerd.log.behind_damage import find_behind_damage
+from brokerd.log.damage import DamagedRange, Hole, damage_at, damage_error, is_covered
 from brokerd.log.files import Buffer, File, WouldBlock
 from brokerd.log.open_files import OpenFiles
-from brokerd.log.scan import find_whole_batch
 from brokerd.log.segment import Segment
 from brokerd.record.header import HEADER_SIZE
 
@@ -151,13 +151,13 @@ class LogReader:
             if walk.reached_until:
                 return b"", offset, offset
             if walk.problem is not None:
-                self._bad_batch(file, segment, start, walk.end, walk.next_offset, walk.problem, cached_only)
-                start = _Start(segment.base_offset, 0, False)
+                start = self._past_bad_batch(file, segment, start, walk, walk.problem, offset, cached_only)
                 continue
             if len(data) < wanted:
                 if cached_only:
                     raise WouldBlock
-                self._refuse(file, segment, start.position + walk.end, walk.next_offset, "bytes are missing")
+                start = self._behind(file, segment, start.position + walk.end, walk.next_offset, "bytes are missing", offset)
+                continue
             if walk.needed > max_bytes and not is_first:
                 return b"", offset, offset
             start = _Start(walk.next_offset, start.position + walk.end, start.is_derived)
@@ -197,32 +197,47 @@ class LogReader:
                 return first + walk.end, walk.next_offset
             size = min(max(walk.needed, size + 1), last - first)
 
-    def _bad_batch(
-        self, file: File, segment: Segment, start: _Start, at: int, bad_offset: int, problem: str, cached_only: bool
-    ) -> None:
-        """A bad batch: returns if the index may be to blame (it is dropped, begin at the start), else raises LogDamagedError."""
+    def _past_bad_batch(
+        self, file: File, segment: Segment, start: _Start, walk: Walk, problem: str, offset: int, cached_only: bool
+    ) -> _Start:
+        """Where to begin instead, on the way to `offset`: at the segment's start if the index may be to blame (it is dropped), or
+        behind the damage. Raises LogDamagedError where `offset` is damaged, WouldBlock.
+        """
         if cached_only:
             raise WouldBlock  # searching on takes long
         if start.is_derived:
             self._hints.clear()
             segment.index = None
             segment.remove_index()
-            return
-        self._refuse(file, segment, start.position + at, bad_offset, problem)
+            return _Start(segment.base_offset, 0, False)
+        return self._behind(file, segment, start.position + walk.end, walk.next_offset, problem, offset)
 
-    def _refuse(self, file: File, segment: Segment, position: int, bad_offset: int, problem: str) -> NoReturn:
-        raise damage_error(self._name, self.register(file, segment, position, bad_offset, problem))
+    def _behind(self, file: File, segment: Segment, position: int, bad_offset: int, problem: str, offset: int) -> _Start:
+        damaged = self.register(file, segment, position, bad_offset, problem)
+        if damaged.until_offset > offset or damaged.resume_segment != segment.base_offset:
+            raise damage_error(self._name, damaged)
+        return _Start(damaged.until_offset, damaged.resume_position, False)
 
     def register(self, file: File, segment: Segment, position: int, bad_offset: int, problem: str) -> DamagedRange:
         """The damaged range that begins at `bad_offset`, where a bad batch stands at `position`. Raises OSError."""
-        known = damage_at(self.damaged, bad_offset)
-        if known is not None:
-            return known
-        found = find_whole_batch(file, self._seed, position=position + 8, end=segment.size_bytes, min_offset=bad_offset + 1)
+        for known in self.damaged:
+            leads_on = known.resume_segment == segment.base_offset or known.until_offset >= segment.next_offset
+            if known.first_offset <= bad_offset < known.until_offset and leads_on:
+                return known
+        found = find_behind_damage(
+            file,
+            self._seed,
+            position=position,
+            offset=bad_offset,
+            end=segment.size_bytes,
+            limit_offset=segment.next_offset,
+        )
         if found is None:
-            damaged = DamagedRange(bad_offset, segment.next_offset, problem, -1, 0)
+            damaged = DamagedRange(bad_offset, segment.next_offset, problem)
         else:
-            damaged = DamagedRange(bad_offset, found[1].base_offset, problem, segment.base_offset, found[0])
+            damaged = DamagedRange(bad_offset, found.header.base_offset, problem, segment.base_offset, found.position)
+        holes = [Hole(entry.first_offset, entry.until_offset) for entry in self.damaged if entry.is_accepted]
+        damaged = damaged._replace(is_accepted=is_covered(holes, bad_offset, damaged.until_offset))
         self.damaged = (*self.damaged, damaged)
         return damaged
 

@@ -5,6 +5,7 @@ spare-0 to spare-3                                                        room f
 <topic id>-<partition>/<base offset, 20 digits>.log .index .timeindex     a segment and what is derived from it
 <topic id>-<partition>/<offset, 20 digits>.snapshot                       producer state below that offset
 <topic id>-<partition>/leader-epochs                                      first offset of each leader epoch
+<topic id>-<partition>/holes                                              offsets that an operator has accepted as lost
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ INDEX_SUFFIX = ".index"
 TIME_INDEX_SUFFIX = ".timeindex"
 SNAPSHOT_SUFFIX = ".snapshot"
 LEADER_EPOCHS = "leader-epochs"
+HOLES = "holes"
 LOCK = "lock"
 META = "meta"
 LEADER_EPOCH = "leader-epoch"

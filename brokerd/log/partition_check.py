@@ -8,10 +8,13 @@ from typing import NamedTuple
 
 from brokerd.errors import BrokerdError
 from brokerd.ids import TopicIdPartition
-from brokerd.log.checkpoint import CheckpointEntry
-from brokerd.log.files import Files
+from brokerd.log.behind_damage import NO_OFFSET_LIMIT, Place, find_behind_damage
+from brokerd.log.checkpoint import NEW_PARTITION, CheckpointEntry
+from brokerd.log.damage import Hole, is_covered, read_holes
+from brokerd.log.files import File, Files
 from brokerd.log.leader_epochs import EpochEntry, LeaderEpochs, read_leader_epochs
 from brokerd.log.names import (
+    HOLES,
     INDEX_SUFFIX,
     LEADER_EPOCHS,
     LOG_SUFFIX,
@@ -23,7 +26,7 @@ from brokerd.log.names import (
 )
 from brokerd.log.open_files import OpenFiles
 from brokerd.log.producer_state import ProducerStateEntry, ProducerStates
-from brokerd.log.scan import Scan, find_whole_batch
+from brokerd.log.scan import Scan
 from brokerd.log.segment import Segment
 from brokerd.log.snapshots import read_snapshot, snapshot_offsets
 from brokerd.record.header import crc_seed
@@ -48,12 +51,14 @@ class Finding(NamedTuple):
 
 
 class PartitionCheck:
-    """Checks one partition; `run` is called once, the offsets are set afterwards."""
+    """Checks one partition; `run` is called once, the offsets are set afterwards. `entry`: None if the checkpoint is lost; then
+    what is whole counts as durable, and what stands before it too."""
 
-    def __init__(self, files: Files, tp: TopicIdPartition, name: str, entry: CheckpointEntry, *, max_epoch: int) -> None:
+    def __init__(self, files: Files, tp: TopicIdPartition, name: str, entry: CheckpointEntry | None, *, max_epoch: int) -> None:
         self._files = files
         self._open_files = OpenFiles(files, limit=4)
-        self._entry = entry
+        self._entry = entry or NEW_PARTITION
+        self._is_durable_end_known = entry is not None
         self._max_epoch = max_epoch
         self._seed = crc_seed(tp)
         self._findings: list[Finding] = []
@@ -63,9 +68,12 @@ class PartitionCheck:
         self._states: dict[int, dict[int, ProducerStateEntry]] = {}
         self.tp = tp
         self.name = name
-        self.first_offset = entry.log_start_offset
-        self.end_offset = entry.log_start_offset
-        self.first_damaged_offset: int | None = None
+        self.first_offset = self._entry.log_start_offset
+        self.end_offset = self._entry.log_start_offset
+        self.holes: list[Hole] = []  # that operators have accepted
+        self.damaged: list[Hole] = []  # what else can not be read, though it lies in the log, in order
+        self.cut: tuple[int, int] | None = None  # segment (its base offset) and position of the first of `damaged`
+        self._is_whole = True
 
     def run(self) -> list[Finding]:
         """All findings of this partition. Raises OSError where even the directory can not be read."""
@@ -74,6 +82,7 @@ class PartitionCheck:
         except FileNotFoundError:
             names = []
             self._add(Severity.ERROR, "", "the partition's directory is missing", self._entry.log_start_offset)
+        self.holes = read_holes(self._files, self._directory, self._seed)
         parsed = [parse_offset_file(name) for name in names]
         bases = sorted(entry[0] for entry in parsed if entry is not None and entry[1] == LOG_SUFFIX)
         snapshots = snapshot_offsets(names)
@@ -88,33 +97,45 @@ class PartitionCheck:
         path = f"{self._directory}/{name}" if name else self._directory
         self._findings.append(Finding(severity, path, message, self.name, offset))
 
-    def _damage(self, name: str, message: str, offset: int) -> None:
-        if self.first_damaged_offset is None:
-            self.first_damaged_offset = offset
-        self._add(Severity.ERROR, name, message, offset)
+    def _damage(self, name: str, message: str, offset: int, until: int, cut: tuple[int, int]) -> None:
+        """Offsets up to `until` are damaged; `cut` is where a log ends that ends before them."""
+        self._is_whole = False
+        start = self._entry.log_start_offset
+        if until <= start:
+            self._add(Severity.NOTE, name, f"{message}; it lies below the log start, where it does no harm", offset)
+        elif is_covered(self.holes, max(offset, start), until):
+            self._add(Severity.NOTE, name, f"{message}; it is accepted as lost", offset)
+        else:
+            self.damaged.append(Hole(offset, until))
+            self.cut = self.cut or cut
+            self._add(Severity.ERROR, name, message, offset)
 
     def _check_segments(self, bases: list[int], snapshots: set[int]) -> None:
         expected = self.first_offset
         if bases:
             if bases[0] > self._entry.log_start_offset and self._entry.durable_end > self._entry.log_start_offset:
-                self._damage("", f"offsets {expected} to {bases[0] - 1} are missing", expected)
+                self._damage("", f"offsets {expected} to {bases[0] - 1} are missing", expected, bases[0], (bases[0], 0))
             expected = self.first_offset = bases[0]
         for at, base in enumerate(bases):
             if base != expected:
                 self._check_gap(expected, base)
-            expected = self._check_segment(base, snapshots, is_last=at == len(bases) - 1)
+            successor = bases[at + 1] if at + 1 < len(bases) else None
+            expected = self._check_segment(base, snapshots, successor)
         self.end_offset = expected
-        if expected < self._entry.durable_end and self.first_damaged_offset is None:
-            self._damage("", f"offsets {expected} to {self._entry.durable_end - 1} were durable and are missing", expected)
+        if expected < self._entry.durable_end:
+            text = f"offsets {expected} to {self._entry.durable_end - 1} were durable and are missing"
+            last = bases[-1] if bases else 0
+            self._damage("", text, expected, self._entry.durable_end, (last, 2**62))
 
     def _check_gap(self, expected: int, base: int) -> None:
         name = offset_file(base, LOG_SUFFIX)
-        if expected < min(base, self._entry.durable_end):
-            self._damage(name, f"offsets {expected} to {base - 1} were durable and are missing", expected)
+        if expected < (min(base, self._entry.durable_end) if self._is_durable_end_known else base):
+            text = f"offsets {expected} to {base - 1} were durable and are missing"
+            self._damage(name, text, expected, base, (base, 0))
         else:
             self._add(Severity.WARNING, name, f"the segment does not follow offset {expected}: the next start removes it", base)
 
-    def _check_segment(self, base: int, snapshots: set[int], *, is_last: bool) -> int:
+    def _check_segment(self, base: int, snapshots: set[int], successor: int | None) -> int:
         """Checks one data file and its indexes; returns the offset after it."""
         segment = Segment(self._files, self._open_files, self._directory, base, self._seed)
         name = offset_file(base, LOG_SUFFIX)
@@ -143,19 +164,42 @@ class PartitionCheck:
                 if scan.problem is None:
                     break
                 is_whole = False
-                if expected >= self._entry.durable_end and not scan.must_keep:
+                found = self._find_behind(scan, file, size, successor)
+                if self._is_torn(scan, found, successor):
                     text = f"a torn tail of {size - scan.position} bytes ({scan.problem}): the next start cuts it off"
                     self._add(Severity.WARNING, name, text, expected)
                     break
+                until = successor if successor is not None else max(self._entry.durable_end, expected + 1)
+                if found is not None:
+                    until = found.header.base_offset
                 text = f"the batch at offset {expected}, byte {scan.position}, was durable and is damaged: {scan.problem}"
-                self._damage(name, text, expected)
-                found = find_whole_batch(file, self._seed, position=scan.position + 8, end=size, min_offset=expected + 1)
+                self._damage(name, text, expected, until, (base, scan.position))
                 if found is None:
-                    break
-                position, expected = found[0], found[1].base_offset
+                    return until
+                position, expected = found.position, until
         if is_whole:
-            self._check_index(segment, is_last=is_last)
+            self._check_index(segment, is_last=successor is None)
         return expected
+
+    def _is_torn(self, scan: Scan, found: Place | None, successor: int | None) -> bool:
+        """True if the next start will cut here."""
+        if self._is_durable_end_known:
+            return scan.next_offset >= self._entry.durable_end and not scan.must_keep
+        return found is None and successor is None and not scan.must_keep
+
+    def _find_behind(self, scan: Scan, file: File, size: int, successor: int | None) -> Place | None:
+        known = self._entry.durable_end
+        return find_behind_damage(
+            file,
+            self._seed,
+            position=scan.position,
+            offset=scan.next_offset,
+            end=size,
+            limit_offset=NO_OFFSET_LIMIT if successor is None else successor,
+            known_offset=known if scan.next_offset < known else NO_OFFSET_LIMIT,
+            epoch=scan.epoch,
+            max_epoch=self._max_epoch,
+        )
 
     def _note_state(self, offset: int, snapshots: set[int]) -> None:
         if offset in snapshots:
@@ -211,7 +255,7 @@ class PartitionCheck:
                 self._add(Severity.WARNING, name, "the snapshot lies above the log's end: the next start removes it", offset)
             elif (
                 is_whole_log
-                and self.first_damaged_offset is None
+                and self._is_whole
                 and offset in self._states
                 and not (_may_follow(snapshot.producers, self._states[offset]) and snapshot.epochs == self._epochs.below(offset))
             ):
@@ -223,7 +267,7 @@ class PartitionCheck:
         known = read_leader_epochs(self._files, self._directory, self._seed)
         if known is None:
             self._add(Severity.WARNING, LEADER_EPOCHS, "the file is damaged or not of this log: it is rebuilt from the log")
-        elif self.first_damaged_offset is None and not _is_prefix(known, self._epochs.entries):
+        elif self._is_whole and not _is_prefix(known, self._epochs.entries):
             self._add(Severity.WARNING, LEADER_EPOCHS, "the file does not agree with the log: it is rebuilt from the log")
 
     def _check_names(self, names: list[str]) -> None:
@@ -232,7 +276,7 @@ class PartitionCheck:
             parsed = parse_offset_file(name)
             if name.endswith(TEMPORARY_SUFFIX):
                 self._add(Severity.NOTE, name, "left by a write that did not end: the next start removes it")
-            elif name != LEADER_EPOCHS and (parsed is None or parsed[1] not in known):
+            elif name not in (LEADER_EPOCHS, HOLES) and (parsed is None or parsed[1] not in known):
                 self._add(Severity.NOTE, name, "not a file of brokerd: it is left alone")
 
 

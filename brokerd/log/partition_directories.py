@@ -8,7 +8,14 @@ from collections.abc import Sequence
 
 from brokerd.ids import TopicIdPartition
 from brokerd.log.files import Files
-from brokerd.log.names import LOG_SUFFIX, offset_file, parse_offset_file, parse_partition_directory
+from brokerd.log.names import (
+    INDEX_SUFFIX,
+    LOG_SUFFIX,
+    TIME_INDEX_SUFFIX,
+    offset_file,
+    parse_offset_file,
+    parse_partition_directory,
+)
 from brokerd.log.topic_store import TopicStore
 
 
@@ -54,6 +61,26 @@ def remove_directory(files: Files, directory: str) -> None:
                 raise
         else:
             return
+
+
+def cut_log(files: Files, tp: TopicIdPartition, base_offset: int, position: int) -> None:
+    """Ends a partition's log at a byte of the segment at `base_offset`, durably on return: what follows is removed, the newest
+    first, and with the segment's last batches its index goes. Snapshots stay. Raises OSError.
+    """
+    directory = tp.directory_name
+    derived = (INDEX_SUFFIX, TIME_INDEX_SUFFIX)
+    parsed = [entry for entry in map(parse_offset_file, files.listdir(directory)) if entry is not None]
+    for base, suffix in sorted(parsed, reverse=True):
+        if (suffix in derived and base >= base_offset) or (suffix == LOG_SUFFIX and base > base_offset):
+            files.unlink(f"{directory}/{offset_file(base, suffix)}")
+    files.sync_dir(directory)
+    if (base_offset, LOG_SUFFIX) in parsed:
+        file = files.open(f"{directory}/{offset_file(base_offset, LOG_SUFFIX)}", writable=True)
+        try:
+            file.truncate(min(position, file.size()))
+            file.fdatasync()
+        finally:
+            file.close()
 
 
 def remove_leftovers(files: Files, topics: TopicStore) -> list[str]:

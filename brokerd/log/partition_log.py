@@ -23,7 +23,7 @@ from brokerd.errors import (
 )
 from brokerd.ids import TopicIdPartition, TopicPartition
 from brokerd.log.checkpoint import CheckpointEntry
-from brokerd.log.damage import DamagedRange, damage_error
+from brokerd.log.damage import DamagedRange, damage_error, first_that_stops
 from brokerd.log.files import is_no_space
 from brokerd.log.flush_task import FlushTask, SealedSegment
 from brokerd.log.leader_epochs import LeaderEpochs
@@ -152,13 +152,14 @@ class PartitionLog:
 
     @property
     def damaged_ranges(self) -> tuple[DamagedRange, ...]:
-        """Ranges that can not be read."""
-        return self._reader.damaged
+        """Ranges of the log that can not be read."""
+        return tuple(damaged for damaged in self._reader.damaged if damaged.is_live(self.log_start_offset))
 
     @property
     def damage(self) -> LogDamagedError | None:
-        """Why appends are refused, if something that was durable is no longer whole."""
-        return damage_error(self.name, self._reader.damaged[0]) if self._reader.damaged else None
+        """Why appends are refused, if something that was durable is no longer whole, and nobody has accepted that."""
+        stopping = first_that_stops(self._reader.damaged, self.log_start_offset)
+        return damage_error(self.name, stopping) if stopping is not None else None
 
     # Append
 
@@ -217,7 +218,9 @@ class PartitionLog:
                 fate=Fate.NOT_APPENDED,
             )
         if self._reader.damaged:
-            raise damage_error(self.name, self._reader.damaged[0], fate=Fate.NOT_APPENDED)
+            stopping = first_that_stops(self._reader.damaged, self.log_start_offset)
+            if stopping is not None:
+                raise damage_error(self.name, stopping, fate=Fate.NOT_APPENDED)
         if self._read_only_reason:
             raise LogDamagedError(f"{self.name} is read-only: {self._read_only_reason}", fate=Fate.NOT_APPENDED)
 
@@ -429,7 +432,8 @@ class PartitionLog:
         start = self.log_start_offset
         size = self.size_bytes
         # Neither what is undecided nor damage, nor anything above it, is taken away.
-        limit = min([self.last_stable_offset, *(damaged.first_offset for damaged in self._reader.damaged)])
+        stopping = first_that_stops(self._reader.damaged, self.log_start_offset)
+        limit = min(self.last_stable_offset, stopping.first_offset) if stopping is not None else self.last_stable_offset
         for segment, successor in zip(self.segments, self.segments[1:], strict=False):
             is_old = self.config.retention_ms >= 0 and now_wall_ms - segment.max_append_timestamp > self.config.retention_ms
             is_excess = self.config.retention_bytes >= 0 and size - segment.size_bytes >= self.config.retention_bytes
@@ -465,7 +469,7 @@ class PartitionLog:
         return any(sealed.segment is segment for sealed in (*self._sealed, *(task.sealed if task is not None else ())))
 
     def _is_stopped(self) -> bool:
-        return bool(self.is_deleted or self._failure or self._reader.damaged or self._read_only_reason)
+        return bool(self.is_deleted or self._failure or self.damage or self._read_only_reason)
 
     # For the checkpoint and the end
 

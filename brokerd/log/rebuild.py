@@ -12,6 +12,7 @@ from typing import NamedTuple
 
 from brokerd.errors import DataDirectoryError
 from brokerd.ids import TopicIdPartition, producer_number, topic_name_problem
+from brokerd.log.behind_damage import find_behind_damage
 from brokerd.log.checkpoint import read_checkpoint
 from brokerd.log.documents import DocumentError, read_json
 from brokerd.log.files import File, Files, RealFiles
@@ -39,7 +40,7 @@ from brokerd.log.node_state import (
     write_epoch,
 )
 from brokerd.log.partition_check import Finding, Severity
-from brokerd.log.scan import Scan, find_whole_batch
+from brokerd.log.scan import Scan
 from brokerd.log.snapshots import read_snapshot, snapshot_offsets
 from brokerd.log.topic_store import TOPICS_KIND, TOPICS_VERSION, Topic, TopicStore
 from brokerd.record.header import BatchHeader, crc_seed
@@ -196,7 +197,7 @@ def _headers_of(file: File, base_offset: int, seed: int) -> Iterator[BatchHeader
         yield from scan
         if scan.problem is None:
             return
-        found = find_whole_batch(file, seed, position=scan.position + 8, end=end, min_offset=scan.next_offset + 1)
+        found = find_behind_damage(file, seed, position=scan.position, offset=scan.next_offset, end=end)
         if found is None:
             return
         position, offset = found[0], found[1].base_offset

@@ -15,9 +15,10 @@ import logging
 from typing import NamedTuple
 
 from brokerd.ids import TopicIdPartition
+from brokerd.log.behind_damage import NO_OFFSET_LIMIT, Place, find_behind_damage
 from brokerd.log.checkpoint import CheckpointEntry
-from brokerd.log.damage import DamagedRange
-from brokerd.log.files import Files, write_all
+from brokerd.log.damage import DamagedRange, first_that_stops, is_covered, read_holes
+from brokerd.log.files import File, Files, write_all
 from brokerd.log.index import SparseIndex
 from brokerd.log.leader_epochs import EpochEntry, LeaderEpochs, read_leader_epochs, write_leader_epochs
 from brokerd.log.log_state import LogState
@@ -25,7 +26,7 @@ from brokerd.log.names import LOG_SUFFIX, TEMPORARY_SUFFIX, parse_offset_file
 from brokerd.log.node_state import CleanLog
 from brokerd.log.open_files import OpenFiles
 from brokerd.log.producer_state import ProducerStates
-from brokerd.log.scan import Scan, find_whole_batch
+from brokerd.log.scan import Scan
 from brokerd.log.segment import Segment
 from brokerd.log.snapshots import Snapshot, encode_snapshot, read_snapshot, remove_snapshot, snapshot_offsets, write_snapshot
 from brokerd.record.header import crc_seed
@@ -66,6 +67,8 @@ class PartitionRecovery:
         self._directory = given.tp.directory_name
         self._seed = crc_seed(given.tp)
         self._durable_end = given.checkpoint.durable_end
+        self._log_start = given.checkpoint.log_start_offset
+        self._holes = read_holes(files, self._directory, self._seed)
         self._segments: list[Segment] = []
         self._sizes: dict[int, int] = {}
         self._damaged: list[DamagedRange] = []
@@ -85,12 +88,13 @@ class PartitionRecovery:
         epochs = LeaderEpochs(snapshot.epochs if snapshot else ())
         is_clean = is_clean and snapshot is not None
         end = self._walk(snapshot.offset if snapshot else self._first_offset(), producers, epochs, is_clean)
-        if not self._damaged and end < self._durable_end:
+        if end < self._durable_end and not self._is_stopped():
             self._damage(end, self._durable_end, "bytes are missing")
-        if self._damaged:
+        if self._is_stopped():
             # Nothing is touched; what lies above durable_end is kept, and not shown, until an operator has decided.
             end = max(self._durable_end, self._first_offset())
         elif not self._given.read_only_reason:
+            end = max(end, self._durable_end)  # no offset is given twice, whatever is lost below
             if not is_clean:
                 self._write_tail_again()
             self._settle(end, producers, epochs, snapshot, snapshot_offsets(names))
@@ -229,27 +233,47 @@ class PartitionRecovery:
                     return expected, False
                 if expected >= self._durable_end and not scan.must_keep:
                     return expected, True
-                found = find_whole_batch(file, self._seed, position=scan.position + 8, end=size, min_offset=expected + 1)
+                found = self._find_behind(scan, file, size, successor)
                 if found is None:
                     until = successor if successor is not None else max(self._durable_end, expected + 1)
                     self._damage(expected, until, scan.problem, resume=(until, 0))
+                    if successor is not None:
+                        segment.end_damaged(size, successor)
                     return until, False
                 position, header = found
                 self._damage(expected, header.base_offset, scan.problem, resume=(segment.base_offset, position))
                 expected, resumed = header.base_offset, True
 
+    def _find_behind(self, scan: Scan, file: File, size: int, successor: int | None) -> Place | None:
+        return find_behind_damage(
+            file,
+            self._seed,
+            position=scan.position,
+            offset=scan.next_offset,
+            end=size,
+            limit_offset=NO_OFFSET_LIMIT if successor is None else successor,
+            known_offset=self._durable_end if scan.next_offset < self._durable_end else NO_OFFSET_LIMIT,
+            epoch=scan.epoch,
+            max_epoch=self._given.max_epoch,
+        )
+
     # Step 5
 
     def _damage(self, first: int, until: int, reason: str, *, resume: tuple[int, int] = (-1, 0)) -> None:
         if until > first:
-            self._damaged.append(DamagedRange(first, until, reason, *resume))
+            is_accepted = is_covered(self._holes, max(first, self._log_start), until)
+            self._damaged.append(DamagedRange(first, until, reason, *resume, is_accepted))
+
+    def _is_stopped(self) -> bool:
+        """True if something is damaged that nobody has accepted: then nothing is changed."""
+        return first_that_stops(self._damaged, self._log_start) is not None
 
     def _cut_at(self, at: int) -> None:
         """Cuts segment `at` at its last whole batch, and removes all behind it."""
         segment = self._segments[at]
         self._cut_from(at + 1, keep_offset=segment.next_offset)
         self._cut_bytes += self._sizes[segment.base_offset] - segment.size_bytes
-        if self._may_write() and not self._damaged:
+        if self._may_write() and not self._is_stopped():
             segment.remove_index()
             handle = self._open_files.acquire(segment.path, writable=True)
             try:
@@ -264,7 +288,7 @@ class PartitionRecovery:
         removed = self._segments[at:]
         end = keep_offset if keep_offset is not None else (removed[0].base_offset if removed else 0)
         self._cut_bytes += sum(self._sizes[segment.base_offset] for segment in removed)
-        if not self._may_write() or self._damaged:
+        if not self._may_write() or self._is_stopped():
             self._segments = self._segments[:at]
             return
         for offset in snapshot_offsets(self._files.listdir(self._directory)):
@@ -319,7 +343,10 @@ class PartitionRecovery:
 
     def _settle(self, end: int, producers: ProducerStates, epochs: LeaderEpochs, used: Snapshot | None, offsets: list[int]) -> None:
         """Leaves a segment to append to, and no snapshot that was not believed; then writes what is derived from the log."""
-        if not self._segments:
+        if not self._segments or self._segments[-1].next_offset != end:
+            if self._segments:
+                last = self._segments[-1]
+                last.end_damaged(max(last.size_bytes, self._sizes[last.base_offset]), end)
             segment = Segment(self._files, self._open_files, self._directory, end, self._seed)
             segment.create()
             self._segments.append(segment)
@@ -364,7 +391,7 @@ class PartitionRecovery:
             log_start_offset=min(max(self._given.checkpoint.log_start_offset, 0), end),
             log_end_offset=end,
             recovery_point=min(self._given.checkpoint.recovery_point, end),
-            damaged=self._damaged,
+            damaged=[*self._damaged, *(DamagedRange(*hole, "a hole", is_accepted=True) for hole in self._holes)],
             read_only_reason=self._given.read_only_reason,
             snapshot_offsets=snapshots,
         )

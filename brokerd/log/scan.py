@@ -1,7 +1,7 @@
 """Walking the batches of a segment file: what recovery, reads after damage, dump and doctor share.
 
-`Scan` walks headers from a position as long as batches are whole and in sequence; `find_whole_batch` looks for the next
-one behind damage. What to do about a bad batch is decided elsewhere.
+`Scan` walks headers from a position as long as batches are whole and in sequence. Where a log goes on behind a bad batch is
+behind_damage.py's; what to do about one is decided elsewhere.
 """
 
 from __future__ import annotations
@@ -12,11 +12,10 @@ import google_crc32c
 
 from brokerd.errors import UnsupportedVersionError
 from brokerd.log.files import File
-from brokerd.record.header import HEADER_SIZE, MARK, BatchHeader, decode_header, header_problem, header_size_claimed
+from brokerd.record.header import HEADER_SIZE, BatchHeader, decode_header, header_problem, header_size_claimed
 
 _SMALL_WINDOW_BYTES = 4_096
 _LARGE_WINDOW_BYTES = 1_048_576
-_ALIGNMENT = 8
 
 
 class Scan:
@@ -104,38 +103,3 @@ class Scan:
 
 
 _NO_HEADER = decode_header(bytes(HEADER_SIZE))
-
-
-def find_whole_batch(file: File, seed: int, *, position: int, end: int, min_offset: int) -> tuple[int, BatchHeader] | None:
-    """The first whole batch (header and payload) from `position` on whose base offset is at least `min_offset`, and its position.
-
-    A payload that holds copies of batches does not mislead: copies of this partition's have smaller offsets. Raises OSError.
-    """
-    at = position
-    while at < end:
-        window = bytes(file.pread(min(_LARGE_WINDOW_BYTES, end - at), at))
-        found = window.find(MARK)
-        while found >= 0:
-            if (at + found) % _ALIGNMENT == 0:
-                header = _whole_at(file, seed, at + found, end)
-                if header is not None and header.base_offset >= min_offset:
-                    return at + found, header
-            found = window.find(MARK, found + 1)
-        if len(window) < len(MARK):
-            return None
-        at += len(window) - len(MARK) + 1
-    return None
-
-
-def _whole_at(file: File, seed: int, position: int, end: int) -> BatchHeader | None:
-    prefix = bytes(file.pread(HEADER_SIZE, position))
-    if len(prefix) < HEADER_SIZE or position + decode_header(prefix).size > end:
-        return None
-    header = decode_header(prefix)
-    try:
-        if header_problem(header, bytes(file.pread(header_size_claimed(prefix), position)), seed):
-            return None
-    except UnsupportedVersionError:
-        return None
-    payload = bytes(file.pread(header.batch_length, position + header.header_size))
-    return header if google_crc32c.value(payload) == header.payload_crc else None

@@ -78,6 +78,11 @@ class Segment:
         if self.first_append_timestamp < 0:
             self.first_append_timestamp = header.append_timestamp
 
+    def end_damaged(self, size_bytes: int, next_offset: int) -> None:
+        """The segment's last bytes are no batches; they stay, and the log goes on at `next_offset` in the next segment."""
+        self.size_bytes = size_bytes
+        self.next_offset = next_offset
+
     def loaded_index(self, index_interval_bytes: int) -> SparseIndex:
         """The index, read from its files or else from the log. Raises OSError."""
         index = self.index

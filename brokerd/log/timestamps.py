@@ -81,7 +81,7 @@ def find_by_timestamp(
     end = found.offset if found is not None else log.high_watermark
     for damaged in reader.damaged:
         # The record asked for may have been there: neither a later one nor "none" is an answer.
-        if damaged.until_offset > log.log_start_offset and damaged.first_offset < end:
+        if damaged.stops(log.log_start_offset) and damaged.first_offset < end:
             raise damage_error(log.name, damaged)
     return found
 

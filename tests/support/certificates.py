@@ -1,4 +1,7 @@
-"""Certificates made on the spot for tests of TLS: an authority, and what it signs. Nothing here outlives its test."""
+"""Certificates made on the spot for tests of TLS: an authority, and what it signs. Nothing here outlives its test.
+
+They carry what RFC 5280 asks for (key identifiers, what a key may be used for): from Python 3.13 on, ssl believes no others.
+"""
 
 from __future__ import annotations
 
@@ -29,43 +32,62 @@ class Authority:
         self._directory = directory
         self._name = _name(name)
         self._key = ec.generate_private_key(ec.SECP256R1())
-        builder = _builder(self._name, self._name, self._key.public_key(), -_DAY, _DAY)
-        certificate = builder.add_extension(x509.BasicConstraints(ca=True, path_length=None), critical=True).sign(
-            self._key, hashes.SHA256()
-        )
+        builder = _builder(self._name, self._name, self._key, self._key, -_DAY, _DAY, is_authority=True)
+        certificate = builder.sign(self._key, hashes.SHA256())
         self.ca_file = _write(directory / f"{name.replace(' ', '-')}.ca.pem", certificate.public_bytes(serialization.Encoding.PEM))
 
     def issue(self, common_name: str, *names: str, is_expired: bool = False) -> Issued:
         """A certificate for `common_name` with `names` (DNS names or addresses) as alternative names."""
         key = ec.generate_private_key(ec.SECP256R1())
         first, last = (-2 * _DAY, -_DAY) if is_expired else (-_DAY, _DAY)
-        builder = _with_names(_builder(_name(common_name), self._name, key.public_key(), first, last), names)
+        builder = _with_names(_builder(_name(common_name), self._name, key, self._key, first, last), names)
         return _files(self._directory, common_name, builder.sign(self._key, hashes.SHA256()), key)
 
 
 def self_signed(directory: Path, common_name: str, *names: str) -> Issued:
     """A certificate that nobody else has signed."""
     key = ec.generate_private_key(ec.SECP256R1())
-    builder = _with_names(_builder(_name(common_name), _name(common_name), key.public_key(), -_DAY, _DAY), names)
+    builder = _with_names(_builder(_name(common_name), _name(common_name), key, key, -_DAY, _DAY, is_authority=True), names)
     return _files(directory, f"self-signed-{common_name}", builder.sign(key, hashes.SHA256()), key)
 
 
 def _builder(
     subject: x509.Name,
     issuer: x509.Name,
-    key: ec.EllipticCurvePublicKey,
+    key: ec.EllipticCurvePrivateKey,
+    issuer_key: ec.EllipticCurvePrivateKey,
     first: datetime.timedelta,
     last: datetime.timedelta,
+    *,
+    is_authority: bool = False,
 ) -> x509.CertificateBuilder:
     now = datetime.datetime.now(datetime.UTC)
     return (
         x509.CertificateBuilder()
         .subject_name(subject)
         .issuer_name(issuer)
-        .public_key(key)
+        .public_key(key.public_key())
         .serial_number(x509.random_serial_number())
         .not_valid_before(now + first)
         .not_valid_after(now + last)
+        .add_extension(x509.BasicConstraints(ca=is_authority, path_length=None), critical=True)
+        .add_extension(_usage(is_authority=is_authority), critical=True)
+        .add_extension(x509.SubjectKeyIdentifier.from_public_key(key.public_key()), critical=False)
+        .add_extension(x509.AuthorityKeyIdentifier.from_issuer_public_key(issuer_key.public_key()), critical=False)
+    )
+
+
+def _usage(*, is_authority: bool) -> x509.KeyUsage:
+    return x509.KeyUsage(
+        digital_signature=True,
+        key_cert_sign=is_authority,
+        crl_sign=is_authority,
+        content_commitment=False,
+        key_encipherment=False,
+        data_encipherment=False,
+        key_agreement=False,
+        encipher_only=False,
+        decipher_only=False,
     )
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from brokerd.errors import DataDirectoryError
+from brokerd.errors import DataDirectoryError, LogDamagedError
 from brokerd.ids import ProducerIdAndEpoch
 from brokerd.log.doctor import check_data_dir, give_up_damaged, rebuild_checkpoint
 from brokerd.log.dump import describe_path
@@ -154,8 +154,12 @@ def test_what_is_damaged_can_be_given_up(data_dir: Path) -> None:
     manager, report = open_manager(RealFiles(str(data_dir)), log_segment_bytes=4_096)
     log = first_log(manager)
     assert not report.damaged
-    assert len(payloads(log)) == log.high_watermark == 13
-    assert append(log, b"again", producer=ProducerIdAndEpoch(9, 0), sequence=13) == 13
+    assert log.high_watermark == 30, "no offset is given twice"
+    with pytest.raises(LogDamagedError, match=r"offsets 13 to 29 .* goes on at offset 30"):
+        payloads(log, 13)
+    assert append(log, b"again") == 30
+    log.flush()
+    assert payloads(log, 30) == [b"again\0\0\0"]
     manager.close()
-    assert check_data_dir(str(data_dir)) == []
+    assert not [finding for finding in check_data_dir(str(data_dir)) if finding.severity is Severity.ERROR]
     assert give_up_damaged(str(data_dir)) == []

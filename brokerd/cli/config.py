@@ -1,0 +1,48 @@
+"""`brokerd config`: prints what an installation begins with, the annotated settings and the systemd unit, for those who have the
+package and not the repository. The settings are made by brokerd/config/sample.py; the unit is a file beside it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from importlib.resources import files
+from pathlib import Path
+
+from brokerd.cli.parser import Subparsers
+from brokerd.config.sample import sample_toml
+
+_UNIT_PROGRAM = "/opt/brokerd/bin/brokerd"  # of the unit as it is shipped
+_EPILOG = """\
+examples:
+  brokerd config --sample > brokerd.toml
+  brokerd config --systemd-unit > /etc/systemd/system/brokerd.service
+"""
+
+
+def add_parser(subparsers: Subparsers) -> None:
+    """Declares the command."""
+    parser = subparsers.add_parser(
+        "config",
+        help="print a sample configuration or a systemd unit",
+        description="Prints what an installation begins with.",
+        epilog=_EPILOG,
+    )
+    what = parser.add_mutually_exclusive_group(required=True)
+    what.add_argument(
+        "--sample", action="store_true", help="every setting of the broker with its meaning, range and default (TOML)"
+    )
+    what.add_argument("--systemd-unit", action="store_true", help="a hardened unit that runs this very installation")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Prints it."""
+    print(sample_toml() if args.sample else systemd_unit(Path(sys.argv[0])), end="")
+    return 0
+
+
+def systemd_unit(program: Path) -> str:
+    """The unit, with `program` as what it runs, if that is the installed command."""
+    unit = files("brokerd.config").joinpath("brokerd.service").read_text(encoding="utf-8")
+    is_command = program.name == "brokerd" and program.is_file()
+    return unit.replace(f"ExecStart={_UNIT_PROGRAM} ", f"ExecStart={program.resolve()} ") if is_command else unit

@@ -1,0 +1,42 @@
+"""What pyproject.toml asks for, for the Makefile: the requirements of an extra, or constraints with the lowest versions.
+
+    python tests/support/requirements.py gen
+    python tests/support/requirements.py --lowest
+
+Standard library only: it runs before anything is installed.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+import tomllib
+from pathlib import Path
+
+_PYPROJECT = Path(__file__).resolve().parents[2] / "pyproject.toml"
+_LOWEST = re.compile(r"([A-Za-z0-9._-]+)\s*>=\s*([0-9.]+)")
+_USERS_EXTRAS = ("spark",)  # what developers use beside is theirs to keep new
+
+
+def of_extra(name: str, pyproject: Path = _PYPROJECT) -> list[str]:
+    """The requirements of an extra."""
+    extras: dict[str, list[str]] = tomllib.loads(pyproject.read_text())["project"]["optional-dependencies"]
+    return extras[name]
+
+
+def lowest(pyproject: Path = _PYPROJECT) -> list[str]:
+    """`name==version` for each dependency of users, at the lowest that is allowed. Raises ValueError for one without."""
+    required: list[str] = [*tomllib.loads(pyproject.read_text())["project"]["dependencies"]]
+    for extra in _USERS_EXTRAS:
+        required += of_extra(extra, pyproject)
+    found = []
+    for requirement in required:
+        match = _LOWEST.match(requirement)
+        if match is None:
+            raise ValueError(f"'{requirement}' in pyproject.toml has no lowest version")
+        found.append(f"{match.group(1)}=={match.group(2)}")
+    return found
+
+
+if __name__ == "__main__":
+    sys.stdout.write("\n".join(lowest() if sys.argv[1] == "--lowest" else of_extra(sys.argv[1])) + "\n")
