@@ -29,7 +29,7 @@ def flush_each_batch() -> None:
     locks: dict[TopicIdPartition, asyncio.Lock] = {}
 
     async def process_and_flush(self: ProduceStream, data: bytes) -> None:
-        partitions = decode(data).partitions
+        partitions = decode(data, partitions_max=self._broker.config.max_partitions_per_request).partitions
         if len(partitions) != 1:
             raise RuntimeError("this comparison is for requests of one batch")
         replicas = self._broker.replicas

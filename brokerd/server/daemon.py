@@ -14,7 +14,7 @@ import os
 import socket
 
 import grpc
-from grpc_health.v1 import health, health_pb2, health_pb2_grpc
+from grpc_health.v1 import health, health_pb2  # noqa: F401 - registers its descriptor for reflection
 from grpc_reflection.v1alpha import reflection
 
 from brokerd.clock import Clock, SystemClock
@@ -25,6 +25,7 @@ from brokerd.log.log_manager import LogManager, RecoveryReport
 from brokerd.server.background import Background
 from brokerd.server.broker import Broker
 from brokerd.server.failures import internal
+from brokerd.server.health import HealthService
 from brokerd.server.method_names import accept_undecodable_names
 from brokerd.server.metrics.collector import snapshot
 from brokerd.server.metrics.endpoint import MetricsEndpoint
@@ -36,8 +37,6 @@ from brokerd.wire.methods import SERVICE
 from brokerd.wire.v1 import broker_pb2  # noqa: F401 - registers the service's descriptor for reflection
 
 logger = logging.getLogger(__name__)
-
-_SERVING = health_pb2.HealthCheckResponse.SERVING
 
 
 class ListenError(BrokerdError):
@@ -53,7 +52,7 @@ class Daemon:
         self.metrics_port = -1  # the same; -1 = off
         self._files = files
         self._clock = clock if clock is not None else SystemClock()
-        self._health = health.aio.HealthServicer()
+        self._health = HealthService()
         self._server: grpc.aio.Server | None = None
         self._logs: LogManager | None = None
         self._broker: Broker | None = None
@@ -118,7 +117,7 @@ class Daemon:
         assert self._service is not None
         assert self._background is not None
         self._broker.begin_stop()
-        await self._health.enter_graceful_shutdown()
+        self._health.set_serving(False)
         await self._background.stop()
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(self.config.shutdown_grace_ms / 1000):
@@ -144,7 +143,7 @@ class Daemon:
         callers = self._callers = security.callers(self.config, logs.topics, self._clock, lambda: logs.free_producer_id)
         self._service = BrokerService(self._broker, callers)
         self._server.add_generic_rpc_handlers((self._service.generic_handler(),))
-        health_pb2_grpc.add_HealthServicer_to_server(self._health, self._server)
+        self._server.add_generic_rpc_handlers((self._health.generic_handler(),))
         reflection.enable_server_reflection((SERVICE, health.SERVICE_NAME, reflection.SERVICE_NAME), self._server)
         self._background = Background(self._broker, self._service.take_request_bytes)
         self._background.start()
@@ -152,8 +151,7 @@ class Daemon:
             await self._start_metrics(security, callers)
         await self._server.start()
         self._has_started = True
-        for name in (health.OVERALL_HEALTH, SERVICE):
-            await self._health.set(name, _SERVING)
+        self._health.set_serving(True)
 
     async def _start_metrics(self, security: Security, callers: Callers) -> None:
         broker = self.broker

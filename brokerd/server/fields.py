@@ -9,6 +9,10 @@ from brokerd.server.failures import malformed
 
 TOPIC_ID_BYTES = 16
 ID_MAX_CHARACTERS = 249
+# Of a stream's request, before it is built: so many fields for each partition that is allowed, so that one too many is still read
+# and named in the refusal; and the few others.
+FIELDS_PER_ENTRY = 2
+OTHER_FIELDS = 64
 
 
 def topic_id_partition(field: str, topic_id: bytes, partition: int) -> TopicIdPartition:

@@ -106,7 +106,7 @@ class ProduceStream:
 
     async def _process(self, data: bytes) -> None:
         received_ns = stopwatch_ns()
-        request = decode(data)
+        request = decode(data, partitions_max=self._broker.config.max_partitions_per_request)
         if self._incarnation == 0:
             self._hello(request.head)
         elif request.head.HasField("hello"):

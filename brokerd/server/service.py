@@ -1,5 +1,8 @@
 """The service's methods as gRPC sees them: bytes in, handler, bytes out. No rule of the broker lives here.
 
+To gRPC every method reads a stream, the unary ones too, though of one message: so gRPC puts no message together before it is asked
+for one, and a stranger is sent away before that.
+
 Every method of the contract is in `UNARY_HANDLERS` or is one of the two streams; a test holds the table equal to the service.
 What is not served yet answers UNIMPLEMENTED with one sentence. Whatever a handler raises becomes a status here, so that
 nothing a client sends can end the event loop.
@@ -9,11 +12,11 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from typing import Any, NoReturn
 
 import grpc
-from google.protobuf.message import DecodeError, Message
+from google.protobuf.message import Message
 
 from brokerd.clock import stopwatch_ns
 from brokerd.errors import BrokerdError, ResourceExhaustedError
@@ -34,11 +37,15 @@ from brokerd.server.handlers import (
 )
 from brokerd.server.memory_guard import RequestBytes
 from brokerd.server.produce_stream import ProduceStream
+from brokerd.server.requests import Requests
+from brokerd.server.security.access import Access
 from brokerd.server.security.callers import Callers
-from brokerd.server.streams import Context
-from brokerd.wire.methods import SERVICE, UNARY, UNARY_REQUEST_MAX_BYTES, Unary
+from brokerd.server.security.guard import Call
+from brokerd.server.streams import Context, read_message
+from brokerd.wire.methods import SERVICE, UNARY, Unary
 
 Handler = Callable[[Broker, Any], Awaitable[Message]]
+Check = Callable[[Any], None]
 
 _STOPPING = "the broker is stopping: connect again"
 
@@ -69,12 +76,27 @@ UNARY_HANDLERS: dict[str, Handler] = {
 }
 
 
+# What looks at a request as it came. A handler sees only what its caller has a right to: what is wrong with the rest, or with the
+# whole, it can not tell.
+UNARY_CHECKS: dict[str, Check] = {
+    "GetServerInfo": server_info.check,
+    "Metadata": metadata.check,
+    "CreateTopics": create_topics.check,
+    "DeleteTopics": delete_topics.check,
+    "AlterTopicConfigs": alter_topic_configs.check,
+    "DeleteRecords": delete_records.check,
+    "ListOffsets": list_offsets.check,
+    "InitProducerId": init_producer_id.check,
+}
+
+
 class BrokerService:
     """Methods of one broker, and the streams that are open."""
 
     def __init__(self, broker: Broker, callers: Callers) -> None:
         self._broker = broker
         self._callers = callers
+        self._requests = Requests(broker.config)
         self._streams: set[ProduceStream | FetchStream] = set()
         self._request_bytes = RequestBytes()
         self._calls = 0
@@ -97,7 +119,8 @@ class BrokerService:
     def generic_handler(self) -> grpc.GenericRpcHandler:
         """What a gRPC server is given. Messages stay bytes up to here: no (de)serializer of gRPC's is used."""
         handlers: dict[str, grpc.RpcMethodHandler[Any, Any]] = {
-            name: grpc.unary_unary_rpc_method_handler(self._unary(UNARY[name], handler)) for name, handler in UNARY_HANDLERS.items()
+            name: grpc.stream_unary_rpc_method_handler(self._unary(UNARY[name], handler))
+            for name, handler in UNARY_HANDLERS.items()
         }
         handlers["Produce"] = grpc.stream_stream_rpc_method_handler(self._produce)
         handlers["Fetch"] = grpc.stream_stream_rpc_method_handler(self._fetch)
@@ -116,30 +139,49 @@ class BrokerService:
             if isinstance(end, Exception):  # a cancellation is none
                 raise end
 
-    def _unary(self, method: Unary, handler: Handler) -> Callable[[bytes, Context], Awaitable[bytes]]:
+    def _unary(self, method: Unary, handler: Handler) -> Callable[[object, Context], Awaitable[bytes]]:
         async def handle(request: Message) -> Message:
             return await handler(self._broker, request)
 
-        async def call(data: bytes, context: Context) -> bytes:
-            started_ns = stopwatch_ns()
-            self._request_bytes.add(str(context.peer()), len(data))
-            self._calls += 1
-            self._idle.clear()
+        async def call(_requests: object, context: Context) -> bytes:
             try:
-                request = _parse(method, data)
-                response = await self._callers.call(method.name, context, request, method.response, handle)
-                return response.SerializeToString()
+                access = self._callers.access(context)
+                data = await read_message(context)
+                if data is None:
+                    raise malformed(method.request.DESCRIPTOR.name, "did not come: the call ended before it")
+                self._request_bytes.add(str(context.peer()), len(data))
+                with self._under_way(method.name):
+                    response = await self._answer(method, access, data, handle)
+                    return response.SerializeToString()
             except BrokerdError as error:
                 await self._abort(method.name, context, *status_of(error))
+            except grpc.aio.BaseError:
+                raise  # the client is gone
             except Exception as error:
                 await self._abort(method.name, context, *status_of(internal(method.name, error)))
-            finally:
-                self._broker.counters.called(method.name, stopwatch_ns() - started_ns)
-                self._calls -= 1
-                if self._calls == 0:
-                    self._idle.set()
 
         return call
+
+    async def _answer(self, method: Unary, access: Access, data: bytes, handle: Call) -> Message:
+        request = self._requests.parse(method.name, data)
+        check = UNARY_CHECKS.get(method.name)
+        if check is not None:
+            check(request)
+        return await self._callers.call(method.name, access, request, method.response, handle)
+
+    @contextlib.contextmanager
+    def _under_way(self, name: str) -> Iterator[None]:
+        """A call whose request is here: what waits for a request is no reason to wait with a stop."""
+        started_ns = stopwatch_ns()
+        self._calls += 1
+        self._idle.clear()
+        try:
+            yield
+        finally:
+            self._broker.counters.called(name, stopwatch_ns() - started_ns)
+            self._calls -= 1
+            if self._calls == 0:
+                self._idle.set()
 
     async def _produce(self, _requests: object, context: Context) -> None:
         await self._serve("Produce", ProduceStream, context)
@@ -178,14 +220,3 @@ class BrokerService:
 async def _close(stream: ProduceStream | FetchStream) -> None:
     with contextlib.suppress(grpc.aio.BaseError):  # ended by abort, which raises, or the client was gone already
         await stream.close(grpc.StatusCode.UNAVAILABLE, _STOPPING)
-
-
-def _parse(method: Unary, data: bytes) -> Message:
-    if len(data) > UNARY_REQUEST_MAX_BYTES:
-        raise malformed(
-            method.request.DESCRIPTOR.name, f"has {len(data)} bytes, more than {UNARY_REQUEST_MAX_BYTES}: ask for less at once"
-        )
-    try:
-        return method.request.FromString(data)
-    except DecodeError:
-        raise malformed(method.request.DESCRIPTOR.name, "the bytes can not be parsed") from None

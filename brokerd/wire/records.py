@@ -93,20 +93,21 @@ def _scan(data: bytes, max_fields: int) -> _Fields:
         if data[at] == _RECORDS_TAG:
             if not records:
                 records_at = at
-            length, at = _varint(data, at + 1)
+            length, at = read_varint(data, at + 1)
             records.append((at, length))
             at += length
             if at > end:
                 raise IndexError(at)
             continue
-        tag, at = _varint(data, at)
+        tag, at = read_varint(data, at)
         if records or tag >> 3 == RECORDS_FIELD or tag & 7 in _GROUP_TYPES:
             are_plain = False
-        at = _skip(data, at, tag & 7)
+        at = skip_field(data, at, tag & 7)
     return _Fields(records_at, records, are_plain)
 
 
-def _varint(data: bytes, at: int) -> tuple[int, int]:
+def read_varint(data: bytes, at: int) -> tuple[int, int]:
+    """The varint at a position, and where it ends. Raises IndexError, ValueError."""
     value = 0
     for shift in range(0, 7 * _VARINT_MAX_BYTES, 7):
         byte = data[at]
@@ -117,15 +118,16 @@ def _varint(data: bytes, at: int) -> tuple[int, int]:
     raise ValueError("varint too long")
 
 
-def _skip(data: bytes, at: int, wire_type: int) -> int:
+def skip_field(data: bytes, at: int, wire_type: int) -> int:
+    """Where the field ends whose content begins at `at`. Raises IndexError, ValueError."""
     if wire_type == 0:
-        return _varint(data, at)[1]
+        return read_varint(data, at)[1]
     if wire_type == 1:
         at += 8
     elif wire_type == 5:
         at += 4
     elif wire_type == 2:
-        length, at = _varint(data, at)
+        length, at = read_varint(data, at)
         at += length
     elif wire_type not in _GROUP_TYPES:
         raise ValueError(f"wire type {wire_type}")

@@ -253,10 +253,10 @@ class Target:
             raise FuzzError(f"the batch at {offset} is not what was sent")
 
     async def _unary(self, name: str, data: bytes) -> tuple[Context, bytes]:
-        context = Context([])
+        context = Context([data])
         answer = b""
         with contextlib.suppress(grpc.aio.AbortError):
-            answer = await self._methods[name].unary_unary(data, context)
+            answer = await self._methods[name].stream_unary(None, context)
         return context, answer
 
     async def _stream(self, name: str, messages: list[bytes]) -> Context:

@@ -16,12 +16,16 @@ from brokerd.wire.errors import to_proto
 from brokerd.wire.v1 import topics_pb2
 
 
-async def handle(broker: Broker, request: topics_pb2.AlterTopicConfigsRequest) -> topics_pb2.AlterTopicConfigsResponse:
-    """The topic, or why not."""
-    broker.require_ready()
+def check(request: topics_pb2.AlterTopicConfigsRequest) -> None:
+    """The request as it came. Raises MalformedError."""
     both = sorted(set(request.set) & set(request.unset))
     if both:
         raise malformed("unset", f"'{both[0]}' stands in set too")
+
+
+async def handle(broker: Broker, request: topics_pb2.AlterTopicConfigsRequest) -> topics_pb2.AlterTopicConfigsResponse:
+    """The topic, or why not."""
+    broker.require_ready()
     response = topics_pb2.AlterTopicConfigsResponse(result=topics_pb2.TopicResult(name=request.name))
     try:
         response.result.topic_id = (await _alter(broker, request)).id

@@ -16,22 +16,23 @@ from brokerd.errors import (
 )
 from brokerd.log.topic_store import Topic
 from brokerd.server.broker import Broker
-from brokerd.server.failures import internal, malformed
-from brokerd.server.fields import check_count
+from brokerd.server.failures import internal
+from brokerd.server.fields import check_not_negative
 from brokerd.wire.errors import to_proto
 from brokerd.wire.v1 import topics_pb2
 
-TOPICS_PER_REQUEST = 100
 _NODES = 1
+
+
+def check(request: topics_pb2.CreateTopicsRequest) -> None:
+    """The request as it came. Raises MalformedError."""
+    for topic in request.topics:
+        check_not_negative("topics.replication_factor", topic.replication_factor)
 
 
 async def handle(broker: Broker, request: topics_pb2.CreateTopicsRequest) -> topics_pb2.CreateTopicsResponse:
     """One result per topic asked, in the same order."""
     broker.require_ready()
-    check_count("topics", request.topics, TOPICS_PER_REQUEST)
-    for topic in request.topics:
-        if topic.replication_factor < 0:
-            raise malformed("topics.replication_factor", f"is {topic.replication_factor}, must not be negative")
     response = topics_pb2.CreateTopicsResponse()
     checked: list[Topic] = []  # those of a request that only validates: what comes later would find them made
     for topic in request.topics:

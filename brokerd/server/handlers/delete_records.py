@@ -15,18 +15,27 @@ from brokerd.ids import TopicIdPartition
 from brokerd.log.partition_log import PartitionLog
 from brokerd.server.broker import Broker
 from brokerd.server.failures import internal, malformed
-from brokerd.server.fields import check_count, topic_id_partition
+from brokerd.server.fields import topic_id_partition
 from brokerd.wire.errors import to_proto
 from brokerd.wire.v1 import topics_pb2
 
 _HIGH_WATERMARK = -1  # as PartitionLog has it
 
 
+def check(request: topics_pb2.DeleteRecordsRequest) -> None:
+    """The request as it came. Raises MalformedError."""
+    for entry in request.partitions:
+        if entry.before_offset < _HIGH_WATERMARK:
+            raise malformed(
+                "partitions.before_offset", f"is {entry.before_offset}, must be an offset, or -1 for the high watermark"
+            )
+        topic_id_partition("partitions", entry.topic_id, entry.partition)
+
+
 async def handle(broker: Broker, request: topics_pb2.DeleteRecordsRequest) -> topics_pb2.DeleteRecordsResponse:
     """One result per partition asked, in the same order."""
     broker.require_ready()
-    check_count("partitions", request.partitions, broker.config.max_partitions_per_request, "max.partitions.per.request")
-    asked = [(_checked(entry), entry.before_offset) for entry in request.partitions]
+    asked = [(TopicIdPartition(entry.topic_id, entry.partition), entry.before_offset) for entry in request.partitions]
     response = topics_pb2.DeleteRecordsResponse()
     found: list[tuple[PartitionLog, int, topics_pb2.PartitionDeleteRecordsResult]] = []
     for tp, before_offset in asked:
@@ -39,12 +48,6 @@ async def handle(broker: Broker, request: topics_pb2.DeleteRecordsRequest) -> to
             result.error.CopyFrom(to_proto(internal(f"delete of records of {tp}", error)))
     await _delete(broker, found)
     return response
-
-
-def _checked(entry: topics_pb2.PartitionDeleteRecords) -> TopicIdPartition:
-    if entry.before_offset < _HIGH_WATERMARK:
-        raise malformed("partitions.before_offset", f"is {entry.before_offset}, must be an offset, or -1 for the high watermark")
-    return topic_id_partition("partitions", entry.topic_id, entry.partition)
 
 
 async def _delete(broker: Broker, found: list[tuple[PartitionLog, int, topics_pb2.PartitionDeleteRecordsResult]]) -> None:

@@ -12,19 +12,20 @@ from brokerd.ids import TopicIdPartition
 from brokerd.log.topic_store import Topic
 from brokerd.server.broker import Broker
 from brokerd.server.failures import internal
-from brokerd.server.fields import check_count, check_topic_id
-from brokerd.server.handlers.create_topics import TOPICS_PER_REQUEST
+from brokerd.server.fields import check_topic_id
 from brokerd.wire.errors import to_proto
 from brokerd.wire.v1 import topics_pb2
+
+
+def check(request: topics_pb2.DeleteTopicsRequest) -> None:
+    """The request as it came. Raises MalformedError."""
+    for topic_id in request.topic_ids:
+        check_topic_id("topic_ids", topic_id)
 
 
 async def handle(broker: Broker, request: topics_pb2.DeleteTopicsRequest) -> topics_pb2.DeleteTopicsResponse:
     """One result per topic asked."""
     broker.require_ready()
-    check_count("names", request.names, TOPICS_PER_REQUEST)
-    check_count("topic_ids", request.topic_ids, TOPICS_PER_REQUEST)
-    for topic_id in request.topic_ids:
-        check_topic_id("topic_ids", topic_id)
     response = topics_pb2.DeleteTopicsResponse()
     for name in request.names:
         await _delete(broker, response.results.add(name=name), name)

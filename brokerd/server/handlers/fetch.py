@@ -27,8 +27,9 @@ from brokerd.log.log_reader import FetchDataInfo
 from brokerd.server.broker import Broker
 from brokerd.server.delayed_fetch import ParkedPartition
 from brokerd.server.failures import internal, malformed
-from brokerd.server.fields import check_count, check_not_negative, topic_id_partition
+from brokerd.server.fields import FIELDS_PER_ENTRY, OTHER_FIELDS, check_count, check_not_negative, topic_id_partition
 from brokerd.server.replica_manager import LogEnd, Replica
+from brokerd.server.requests import PARTITIONS, check_doubles
 from brokerd.server.security.access import Access
 from brokerd.server.security.permissions import Right
 from brokerd.wire.errors import to_proto
@@ -72,7 +73,11 @@ class PartitionRead(NamedTuple):
 
 def decode(broker: Broker, data: bytes) -> FetchParams:
     """The request in `data`. Raises MalformedError, InvalidRequestError."""
-    head, records = split_records(fetch_pb2.FetchRequest, data)
+    config = broker.config
+    partitions_max = config.max_partitions_per_request
+    head, records = split_records(fetch_pb2.FetchRequest, data, max_fields=FIELDS_PER_ENTRY * partitions_max + OTHER_FIELDS)
+    check_count("partitions", head.partitions, partitions_max, "max.partitions.per.request")
+    check_doubles(PARTITIONS, head.partitions)
     if records:
         raise malformed("records", "is not a field of FetchRequest")
     for name in ("max_wait_ms", "min_bytes", "max_bytes"):
@@ -81,8 +86,6 @@ def decode(broker: Broker, data: bytes) -> FetchParams:
         raise malformed("isolation_level", f"is {head.isolation_level}, must be 0 or 1")
     if head.replica_epoch != 0:
         raise malformed("replica_epoch", "must be 0: this broker has no followers")
-    config = broker.config
-    check_count("partitions", head.partitions, config.max_partitions_per_request, "max.partitions.per.request")
     max_bytes = min(head.max_bytes, config.fetch_max_bytes)
     is_committed = head.isolation_level == fetch_pb2.ISOLATION_LEVEL_READ_COMMITTED
     return FetchParams(

@@ -17,14 +17,25 @@ from brokerd.wire.v1 import transaction_pb2
 EPOCH_MAX = 2**15 - 1
 
 
-async def handle(broker: Broker, request: transaction_pb2.InitProducerIdRequest) -> transaction_pb2.InitProducerIdResponse:
-    """A producer id and epoch."""
-    broker.require_ready()
+def check(request: transaction_pb2.InitProducerIdRequest) -> None:
+    """The request as it came: rights may put other numbers into it. Raises MalformedError, NotServedError."""
     if request.transactional_id:
         raise NotServedError("transactions are not served by this broker: leave transactional_id empty for an idempotent producer")
     for name in ("txn_version", "execution_id", "run_id", "owner", "member_id"):
         if getattr(request, name):
             raise malformed(name, "must be empty without a transactional_id")
+    producer_id, epoch = request.producer_id, request.producer_epoch
+    if (producer_id, epoch) == NO_PRODUCER:
+        return
+    if producer_id < 0:
+        raise malformed("producer_id", f"is {producer_id}, must be -1 together with producer_epoch, or an id")
+    if not 0 <= epoch <= EPOCH_MAX:
+        raise malformed("producer_epoch", f"is {epoch}, must be between 0 and {EPOCH_MAX}")
+
+
+async def handle(broker: Broker, request: transaction_pb2.InitProducerIdRequest) -> transaction_pb2.InitProducerIdResponse:
+    """A producer id and epoch."""
+    broker.require_ready()
     granted = await _grant(broker, ProducerIdAndEpoch(request.producer_id, request.producer_epoch))
     return transaction_pb2.InitProducerIdResponse(producer_id=granted.producer_id, producer_epoch=granted.epoch, last_version=-1)
 
@@ -35,8 +46,4 @@ async def _grant(broker: Broker, current: ProducerIdAndEpoch) -> ProducerIdAndEp
             await broker.producer_ids.run(broker.logs.reserve_producer_ids())
         # No await from here on: the id is known to be its caller's before anybody else can come.
         return ProducerIdAndEpoch(broker.logs.next_producer_id(), 0)
-    if current.producer_id < 0:
-        raise malformed("producer_id", f"is {current.producer_id}, must be -1 together with producer_epoch, or an id")
-    if not 0 <= current.epoch < EPOCH_MAX:
-        raise malformed("producer_epoch", f"is {current.epoch}, must be between 0 and {EPOCH_MAX}")
     return ProducerIdAndEpoch(current.producer_id, current.epoch + 1)

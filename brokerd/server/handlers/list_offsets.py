@@ -16,7 +16,7 @@ from brokerd.ids import TopicIdPartition
 from brokerd.log.partition_log import PartitionLog
 from brokerd.server.broker import Broker
 from brokerd.server.failures import internal, malformed
-from brokerd.server.fields import check_count, check_not_negative, topic_id_partition
+from brokerd.server.fields import check_not_negative, topic_id_partition
 from brokerd.wire.errors import to_proto
 from brokerd.wire.v1 import fetch_pb2, offsets_pb2
 
@@ -25,23 +25,28 @@ _SPECS = offsets_pb2.OffsetSpec.values()
 _RESERVED = (offsets_pb2.OFFSET_SPEC_EARLIEST_LOCAL, offsets_pb2.OFFSET_SPEC_LATEST_TIERED)
 
 
+def check(request: offsets_pb2.ListOffsetsRequest) -> None:
+    """The request as it came. Raises MalformedError."""
+    if request.isolation_level not in fetch_pb2.IsolationLevel.values():
+        raise malformed("isolation_level", f"is {request.isolation_level}, must be 0 or 1")
+    for entry in request.partitions:
+        _check_entry(entry)
+
+
 async def handle(broker: Broker, request: offsets_pb2.ListOffsetsRequest) -> offsets_pb2.ListOffsetsResponse:
     """One answer per partition asked, in the same order."""
     broker.require_ready()
-    if request.isolation_level not in fetch_pb2.IsolationLevel.values():
-        raise malformed("isolation_level", f"is {request.isolation_level}, must be 0 or 1")
-    check_count("partitions", request.partitions, broker.config.max_partitions_per_request, "max.partitions.per.request")
-    asked = [(_checked(entry), entry) for entry in request.partitions]
+    asked = [(TopicIdPartition(entry.topic_id, entry.partition), entry) for entry in request.partitions]
     is_committed = request.isolation_level == fetch_pb2.ISOLATION_LEVEL_READ_COMMITTED
     return offsets_pb2.ListOffsetsResponse(results=[await _answer(broker, tp, entry, is_committed) for tp, entry in asked])
 
 
-def _checked(entry: offsets_pb2.PartitionListOffsets) -> TopicIdPartition:
+def _check_entry(entry: offsets_pb2.PartitionListOffsets) -> None:
     if entry.spec not in _SPECS or entry.spec == offsets_pb2.OFFSET_SPEC_UNSPECIFIED:
         raise malformed("partitions.spec", f"is {entry.spec}, must be one of OffsetSpec")
     if entry.spec == offsets_pb2.OFFSET_SPEC_TIMESTAMP:
         check_not_negative("partitions.timestamp", entry.timestamp)
-    return topic_id_partition("partitions", entry.topic_id, entry.partition)
+    topic_id_partition("partitions", entry.topic_id, entry.partition)
 
 
 async def _answer(

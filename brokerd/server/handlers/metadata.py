@@ -1,7 +1,7 @@
 """Metadata: topics, partitions and the nodes that lead them.
 
 Behaviour
-- Topics are answered in the order asked, names first, then ids; a missing one has `error` and its name or id.
+- Topics are answered in the order asked, names first, then ids, one asked twice once; a missing one has `error` and its name or id.
 - all_topics answers every topic, sorted by name.
 - A partition that takes no appends (damaged, or its log stopped) says so in its `error`; it is led, and may be readable.
 - An unknown name is created with num.partitions if auto.create.topics.enable says so (by default it does not): in its turn among
@@ -17,7 +17,7 @@ from brokerd.ids import TopicIdPartition
 from brokerd.log.topic_store import Topic
 from brokerd.server.broker import Broker
 from brokerd.server.failures import malformed
-from brokerd.server.fields import check_count, check_topic_id
+from brokerd.server.fields import check_topic_id
 from brokerd.server.handlers.describe_topics import problem_of
 from brokerd.wire.errors import to_proto
 from brokerd.wire.v1 import metadata_pb2
@@ -25,15 +25,17 @@ from brokerd.wire.v1 import metadata_pb2
 _WILDCARDS = ("0.0.0.0", "::", "[::]")  # noqa: S104 - compared with, not bound to
 
 
+def check(request: metadata_pb2.MetadataRequest) -> None:
+    """The request as it came. Raises MalformedError."""
+    if request.all_topics and (request.topics or request.topic_ids):
+        raise malformed("all_topics", "topics and topic_ids must be empty with it")
+    for topic_id in request.topic_ids:
+        check_topic_id("topic_ids", topic_id)
+
+
 async def handle(broker: Broker, request: metadata_pb2.MetadataRequest) -> metadata_pb2.MetadataResponse:
     """The cluster as this node sees it."""
     broker.require_ready()
-    if request.all_topics and (request.topics or request.topic_ids):
-        raise malformed("all_topics", "topics and topic_ids must be empty with it")
-    check_count("topics", request.topics, broker.config.max_topics, "max.topics")
-    check_count("topic_ids", request.topic_ids, broker.config.max_topics, "max.topics")
-    for topic_id in request.topic_ids:
-        check_topic_id("topic_ids", topic_id)
     response = metadata_pb2.MetadataResponse(
         cluster_id=broker.logs.cluster_id, controller_id=broker.logs.node_id, nodes=[this_node(broker)]
     )

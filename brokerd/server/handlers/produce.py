@@ -23,7 +23,8 @@ from brokerd.ids import TopicIdPartition
 from brokerd.server.broker import Broker
 from brokerd.server.delayed_produce import Awaited, DelayedProduce
 from brokerd.server.failures import internal, malformed, not_appended
-from brokerd.server.fields import check_not_negative, topic_id_partition
+from brokerd.server.fields import FIELDS_PER_ENTRY, OTHER_FIELDS, check_not_negative, topic_id_partition
+from brokerd.server.requests import first_double
 from brokerd.server.security.access import Access
 from brokerd.server.security.permissions import Right
 from brokerd.wire.errors import to_proto
@@ -79,9 +80,12 @@ class PendingAnswer:
         return self._response.SerializeToString()
 
 
-def decode(data: bytes) -> Produce:
-    """The request in `data`, with its batches as slices. Raises MalformedError, InvalidRequestError."""
-    head, batches = split_records(produce_pb2.ProduceRequest, data)
+def decode(data: bytes, *, partitions_max: int) -> Produce:
+    """The request in `data`, with its batches as slices. Raises MalformedError, InvalidRequestError.
+
+    More than `partitions_max` are refused with an answer, later; far more are no request at all.
+    """
+    head, batches = split_records(produce_pb2.ProduceRequest, data, max_fields=2 * FIELDS_PER_ENTRY * partitions_max + OTHER_FIELDS)
     partitions = [topic_id_partition("partitions", entry.topic_id, entry.partition) for entry in head.partitions]
     if len(batches) != len(partitions):
         raise malformed("records", f"has {len(batches)} entries, but partitions has {len(partitions)}")
@@ -136,8 +140,8 @@ def _check_request(broker: Broker, request: Produce) -> None:
         )
     if head.transactional_id or head.member_id:
         raise InvalidTxnStateError("transactional_id and member_id must be empty: transactions are not served by this broker")
-    if len(set(request.partitions)) != len(request.partitions):
-        twice = next(tp for index, tp in enumerate(request.partitions) if tp in request.partitions[:index])
+    twice = first_double(request.partitions)
+    if twice is not None:
         raise InvalidRequestError(f"partitions: {twice} has two batches in one request; one is allowed")
 
 

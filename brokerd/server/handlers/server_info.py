@@ -27,12 +27,19 @@ _LIMITS = (
 _SOFTWARE_MAX_CHARACTERS = 255
 
 
-async def handle(broker: Broker, request: metadata_pb2.GetServerInfoRequest) -> metadata_pb2.GetServerInfoResponse:
-    """What this server is and can do."""
+def check(request: metadata_pb2.GetServerInfoRequest) -> None:
+    """The request as it came. Raises MalformedError."""
     if len(request.client_software) > _SOFTWARE_MAX_CHARACTERS:
         raise malformed(
             "client_software", f"has {len(request.client_software)} characters, at most {_SOFTWARE_MAX_CHARACTERS} are allowed"
         )
+
+
+async def handle(
+    broker: Broker,
+    request: metadata_pb2.GetServerInfoRequest,  # noqa: ARG001 - the shape of a handler
+) -> metadata_pb2.GetServerInfoResponse:
+    """What this server is and can do."""
     return metadata_pb2.GetServerInfoResponse(
         cluster_id=broker.logs.cluster_id,
         node_id=broker.logs.node_id,

@@ -74,13 +74,13 @@ class Callers:
     async def call(
         self,
         method: str,
-        context: CallContext,
+        access: Access,
         request: Any,
         response_type: type[Message],
         handle: Callable[[Any], Awaitable[Message]],
     ) -> Message:
-        """A unary call under its rule. Raises UnauthenticatedError, ForbiddenError, MalformedError, and what `handle` raises."""
-        return await self._guard.call(RULES[method], self.access(context), request, response_type, handle)
+        """A unary call under its rule. Raises ForbiddenError, and what `handle` raises."""
+        return await self._guard.call(RULES[method], access, request, response_type, handle)
 
     def _access_of(self, principal: Principal) -> Access:
         access = self._accesses.get(principal.name)

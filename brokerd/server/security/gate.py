@@ -1,29 +1,30 @@
 """What is served beside the broker's own service: health is open to everybody, all else needs a caller that is known.
 
-The broker's own methods are not looked at here: each has its rule (rules.py) and is checked where it is called.
+The broker's own methods are not looked at here: each has its rule (rules.py) and is checked where it is called. All of them look
+before they read a message, so what is let through here must read a stream: gRPC would read a single message by itself.
 """
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any, TypeAlias
 
 import grpc
 from grpc_health.v1 import health
 
-from brokerd.server.security.authenticator import AUTHORIZATION, Authenticator, UnauthenticatedError
+from brokerd.server.security.authenticator import Authenticator, UnauthenticatedError
 from brokerd.wire.methods import SERVICE
 
 _Handler: TypeAlias = "grpc.RpcMethodHandler[Any, Any]"
 _Continuation: TypeAlias = "Callable[[grpc.HandlerCallDetails], Awaitable[_Handler | None]]"
+_Context: TypeAlias = "grpc.aio.ServicerContext[Any, Any]"
 
 
 class Gate(grpc.aio.ServerInterceptor):
-    """Refuses what a stranger may not call, known method or not."""
+    """Refuses what a stranger may not call."""
 
-    def __init__(self, authenticator: Authenticator, *, needs_certificate: bool) -> None:
+    def __init__(self, authenticator: Authenticator) -> None:
         self._authenticator = authenticator
-        self._needs_certificate = needs_certificate
         self._open = (f"/{SERVICE}/", f"/{health.SERVICE_NAME}/")
 
     async def intercept_service(
@@ -33,30 +34,20 @@ class Gate(grpc.aio.ServerInterceptor):
         handler = await continuation(handler_call_details)
         if handler is None or handler_call_details.method.startswith(self._open):
             return handler
-        refusal = self._refusal(handler_call_details)
-        return handler if refusal is None else _refusing(handler, refusal)
+        return self._guarded(handler)
 
-    def _refusal(self, details: grpc.HandlerCallDetails) -> UnauthenticatedError | None:
-        headers = [value for name, value in details.invocation_metadata or () if name.lower() == AUTHORIZATION]
-        if self._needs_certificate and not headers:
-            return None  # the handshake has checked the certificate
-        try:
-            self._authenticator.principal([(AUTHORIZATION, value) for value in headers])
-        except UnauthenticatedError as error:
-            return error
-        return None
+    def _guarded(self, handler: _Handler) -> _Handler:
+        """The same method, for those who are known: by token or by certificate, which only the call itself tells."""
+        serve = handler.stream_stream
+        assert serve is not None, "a method that reads streams, or its message is read before anybody is asked"
 
+        async def guarded(requests: object, context: _Context) -> AsyncIterator[Any]:
+            try:
+                self._authenticator.principal(context.invocation_metadata() or (), context.auth_context())
+            except UnauthenticatedError as error:
+                await context.abort(grpc.StatusCode.UNAUTHENTICATED, error.message)
+            answers: Any = serve(requests, context)  # type: ignore[arg-type]
+            async for answer in answers:
+                yield answer
 
-def _refusing(handler: grpc.RpcMethodHandler[Any, Any], error: UnauthenticatedError) -> grpc.RpcMethodHandler[Any, Any]:
-    """A handler of the same kind that refuses."""
-
-    async def refuse(_request: object, context: grpc.aio.ServicerContext[Any, Any]) -> None:
-        await context.abort(grpc.StatusCode.UNAUTHENTICATED, error.message)
-
-    makers: dict[tuple[bool, bool], Callable[..., grpc.RpcMethodHandler[Any, Any]]] = {
-        (False, False): grpc.unary_unary_rpc_method_handler,
-        (False, True): grpc.unary_stream_rpc_method_handler,
-        (True, False): grpc.stream_unary_rpc_method_handler,
-        (True, True): grpc.stream_stream_rpc_method_handler,
-    }
-    return makers[bool(handler.request_streaming), bool(handler.response_streaming)](refuse)
+        return grpc.stream_stream_rpc_method_handler(guarded, handler.request_deserializer, handler.response_serializer)

@@ -11,7 +11,6 @@ from typing import Any
 from google.protobuf.message import Message
 
 from brokerd.errors import TopicAuthorizationFailedError, UnknownTopicIdError, WireError
-from brokerd.server.failures import malformed
 from brokerd.server.security.access import Access
 from brokerd.server.security.authenticator import ForbiddenError
 from brokerd.server.security.permissions import Right
@@ -28,12 +27,14 @@ Call = Callable[[Any], Awaitable[Message]]
 class Guard:
     """The rules with the broker's settings that matter to them."""
 
-    def __init__(self, *, entries_max: int, auto_creates: bool) -> None:
-        self._entries_max = entries_max
+    def __init__(self, *, auto_creates: bool) -> None:
         self._auto_creates = auto_creates
 
     async def call(self, rule: Rule, access: Access, request: Any, response_type: type[Message], handle: Call) -> Message:
-        """The answer to `request`. Raises ForbiddenError, MalformedError, and what `handle` raises."""
+        """The answer to `request`. Raises ForbiddenError, and what `handle` raises.
+
+        What is malformed was refused before, with the request as it came; entries are few enough, and none stands twice.
+        """
         assert not isinstance(rule, Stream), "a stream asks Access itself"
         if isinstance(rule, (Somewhere, ProducerId)) and not access.has_somewhere(rule.right):
             raise ForbiddenError(
@@ -62,27 +63,25 @@ class Guard:
         return answer
 
     async def _per_topic(self, rule: PerTopic, access: Access, request: Any, response_type: type[Message], handle: Call) -> Message:
-        kept, refused, asked = self._split(rule, access, request)
-        if refused and len(refused) == asked and rule.none_means_all:
-            response: Any = response_type()  # nothing is left, and no entry would mean every topic to the handler
-        else:
-            response = await handle(kept)
-        if refused:
-            _put_back(getattr(response, rule.results), refused)
-        elif asked == 0 and rule.listed is not None:
+        if rule.is_list is not None and rule.is_list(request):
+            response: Any = await handle(request)
             _hide(getattr(response, rule.results), rule, access)
+        else:
+            kept, refused = self._split(rule, access, request)
+            # What is left may be a list of all to the handler, though nobody asked for one.
+            response = response_type() if rule.is_list is not None and rule.is_list(kept) else await handle(kept)
+            if refused:
+                _put_back(getattr(response, rule.results), refused)
         answer: Message = response
         return answer
 
-    def _split(self, rule: PerTopic, access: Access, request: Any) -> tuple[Any, dict[int, Message], int]:
-        """What is left of the request (itself, if that is all), the results of what is not by place, and how many were asked."""
+    def _split(self, rule: PerTopic, access: Access, request: Any) -> tuple[Any, dict[int, Message]]:
+        """What is left of the request (itself, if that is all), and the results of what is not by place."""
         refused: dict[int, Message] = {}
         kept: dict[str, list[Any]] = {}
         asked = 0
         for entries in rule.entries:
             values = getattr(request, entries.field)
-            if len(values) > self._entries_max:
-                raise malformed(entries.field, f"has {len(values)} entries, more than the {self._entries_max} allowed")
             kept[entries.field] = []
             for value in values:
                 error = self._refusal(rule, access, entries.topic_of(value))
@@ -92,13 +91,13 @@ class Guard:
                     refused[asked] = entries.refused(value, to_proto(error))
                 asked += 1
         if not refused:
-            return request, refused, asked
+            return request, refused
         left = type(request)()
         left.CopyFrom(request)
         for field, values in kept.items():
             left.ClearField(field)
             getattr(left, field).extend(values)
-        return left, refused, asked
+        return left, refused
 
     def _refusal(self, rule: PerTopic, access: Access, topic: str | bytes) -> WireError | None:
         if isinstance(topic, bytes):

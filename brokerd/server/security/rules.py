@@ -46,17 +46,16 @@ class Entries(NamedTuple):
 class PerTopic(NamedTuple):
     """Each entry on its own: what is refused has an error in its place of `results`, and the handler never sees it.
 
-    `right` None: whoever may see the topic. `listed`: without entries the call answers about all topics; the topic of a result,
-    so that those that may not be seen are taken out; `none_means_all`: it does so whenever there is no entry, not by a field of its
-    own. `creates`: where auto.create.topics.enable is set, the call creates a name
+    `right` None: whoever may see the topic. `is_list`: whether a request asks for all topics; `listed`: the topic of a result then,
+    so that those that may not be seen are taken out. `creates`: where auto.create.topics.enable is set, the call creates a name
     that does not exist, for which ADMIN is needed.
     """
 
     right: Right | None
     entries: tuple[Entries, ...]
     results: str
+    is_list: Callable[[Any], bool] | None = None
     listed: Callable[[Any], str | bytes] | None = None
-    none_means_all: bool = False
     creates: bool = False
 
 
@@ -115,20 +114,26 @@ def _group_offset(entry: Any, error: error_pb2.Error) -> Message:
 
 RULES: dict[str, Rule] = {
     "GetServerInfo": Anyone(),
-    "Metadata": PerTopic(None, (_METADATA_NAMES, _METADATA_IDS), "topics", listed=_name, creates=True),
+    "Metadata": PerTopic(
+        None, (_METADATA_NAMES, _METADATA_IDS), "topics", lambda asked: bool(asked.all_topics), listed=_name, creates=True
+    ),
     "FindCoordinator": Anyone(),
     "Produce": Stream(Right.WRITE),
     "Fetch": Stream(Right.READ),
     "CreateTopics": PerTopic(Right.ADMIN, (_CREATED,), "results"),
     "DeleteTopics": PerTopic(Right.ADMIN, (_DELETED_NAMES, _DELETED_IDS), "results"),
-    "DescribeTopics": PerTopic(None, (_DESCRIBED,), "topics", listed=_name, none_means_all=True),
+    "DescribeTopics": PerTopic(None, (_DESCRIBED,), "topics", lambda asked: not asked.names, listed=_name),
     "CreatePartitions": OneTopic(Right.ADMIN),
     "AlterTopicConfigs": OneTopic(Right.ADMIN),
     "DeleteRecords": PerTopic(Right.ADMIN, (_RECORDS,), "results"),
     "ListOffsets": PerTopic(None, (_OFFSETS,), "results"),
     "CommitGroupOffsets": PerTopic(Right.READ, (Entries("offsets", _topic_id, _group_offset),), "results"),
     "FetchGroupOffsets": PerTopic(
-        Right.READ, (Entries("partitions", _topic_id, _group_offset),), "results", listed=_topic_id, none_means_all=True
+        Right.READ,
+        (Entries("partitions", _topic_id, _group_offset),),
+        "results",
+        lambda asked: not asked.partitions,
+        listed=_topic_id,
     ),
     "InitProducerId": ProducerId(Right.WRITE),
     "EndTransaction": Somewhere(Right.WRITE),

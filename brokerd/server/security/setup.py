@@ -32,8 +32,7 @@ class Security(NamedTuple):
 
     def callers(self, config: BrokerConfig, topics: Topics, clock: Clock, free_producer_id: Callable[[], int]) -> Callers:
         """Who calls this broker; once its topics are known. `free_producer_id`: see ProducerOwners."""
-        entries_max = max(config.max_topics, config.max_partitions_per_request)
-        guard = Guard(entries_max=entries_max, auto_creates=config.auto_create_topics)
+        guard = Guard(auto_creates=config.auto_create_topics)
         return Callers(self.authenticator, topics, guard, clock, free_producer_id)
 
 
@@ -47,5 +46,5 @@ def load_security(config: BrokerConfig) -> Security:
     return Security(
         authenticator,
         Certificates(listener) if listener.is_tls else None,
-        () if authenticator.is_open else (Gate(authenticator, needs_certificate=needs_certificate),),
+        () if authenticator.is_open else (Gate(authenticator),),
     )

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import grpc
 import pytest
 
 import brokerd
@@ -108,6 +109,8 @@ def test_what_can_not_be_created_says_why_and_the_rest_is_created(client: RawCli
             ErrorCode.INVALID_REQUEST,
         ),
     ]
+    for number, (topic, _) in enumerate(wrong):
+        topic.name = f"a{number}" if topic.name == "a" else topic.name
     good = [new(name="one"), new(name="two", assignments=[topics_pb2.ReplicaAssignment(partition=0, node_ids=[0])])]
     codes = create(client, good[0], *[topic for topic, _ in wrong], good[1], validate_only=validate_only)
     assert codes == [ErrorCode.NONE, *[expected for _, expected in wrong], ErrorCode.NONE]
@@ -115,10 +118,15 @@ def test_what_can_not_be_created_says_why_and_the_rest_is_created(client: RawCli
     assert names == ({"taken"} if validate_only else {"taken", "one", "two"})
 
 
-def test_a_name_that_stands_twice_in_a_request_fails_the_second_time(client: RawClient) -> None:
+def test_a_name_that_stands_twice_in_a_request_is_refused_and_nothing_is_done(client: RawClient) -> None:
     topic = topics_pb2.NewTopic(name="t")
     for validate_only in (True, False):
-        assert create(client, topic, topic, validate_only=validate_only) == [ErrorCode.NONE, ErrorCode.TOPIC_ALREADY_EXISTS]
+        with pytest.raises(grpc.RpcError, match="topics: name 't' twice"):
+            create(client, topic, topic, validate_only=validate_only)
+    client.create_topic("t")
+    with pytest.raises(grpc.RpcError, match="names: name 't' twice"):
+        client.call("DeleteTopics", topics_pb2.DeleteTopicsRequest(names=["t", "t"]))
+    assert [topic.name for topic in client.metadata("t", "t").topics] == ["t"], "who only asks is answered once"
 
 
 @pytest.mark.parametrize("settings", [{"max_topics": 2, "max_partitions": 5}], indirect=True)
@@ -156,7 +164,7 @@ def test_where_nothing_may_be_written_nothing_is_valid(tmp_path: Path, files: Me
 def test_a_deleted_topic_is_gone_and_created_anew_is_another_one(client: RawClient) -> None:
     (old,) = client.create_topic("t")
     client.producer().produce(old, values_batch(old))
-    results = client.call("DeleteTopics", topics_pb2.DeleteTopicsRequest(names=["t", "t"], topic_ids=[old.topic_id])).results
+    results = client.call("DeleteTopics", topics_pb2.DeleteTopicsRequest(names=["t", "gone"], topic_ids=[old.topic_id])).results
     assert [code(result) for result in results] == [
         ErrorCode.NONE,
         ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,

@@ -11,7 +11,6 @@ import pytest
 from brokerd.errors import Fate, TopicAuthorizationFailedError, UnknownProducerIdError, UnknownTopicIdError, WireError
 from brokerd.log.steps import run_here
 from brokerd.log.topic_store import Topic, TopicStore
-from brokerd.server.failures import MalformedError
 from brokerd.server.security.access import Access, unknown_topic_id
 from brokerd.server.security.auth_file import parse_identities
 from brokerd.server.security.guard import Guard
@@ -122,12 +121,12 @@ def metadata_through(guard: Guard, access: Access, *names: str) -> tuple[list[st
 
 
 def test_only_an_admin_creates_a_topic_by_naming_it(topics: CountingStore) -> None:
-    creating = Guard(entries_max=10, auto_creates=True)
+    creating = Guard(auto_creates=True)
     refused = int(TopicAuthorizationFailedError.code)
     reader, boss = Access(PRINCIPALS["reader"], topics), Access(PRINCIPALS["boss"], topics)
     assert metadata_through(creating, reader, "clicks", "events-new") == (["clicks"], [0, refused])
     assert metadata_through(creating, boss, "clicks", "events-new") == (["clicks", "events-new"], [0, 0])
-    plain = Guard(entries_max=10, auto_creates=False)
+    plain = Guard(auto_creates=False)
     assert metadata_through(plain, reader, "clicks", "events-new") == (["clicks", "events-new"], [0, 0])
 
 
@@ -145,7 +144,16 @@ def test_a_producer_id_that_was_given_to_somebody_else_or_nobody_is_unknown(topi
         assert caught.value.fate is Fate.NOT_APPENDED
 
 
-def test_a_list_of_refusals_has_a_limit(topics: CountingStore) -> None:
-    guard = Guard(entries_max=10, auto_creates=False)
-    with pytest.raises(MalformedError, match="topics: has 11 entries, more than the 10 allowed"):
-        metadata_through(guard, Access(PRINCIPALS["reader"], topics), *["x"] * 11)
+def test_who_asks_for_all_topics_never_gets_more_than_may_be_seen(topics: CountingStore) -> None:
+    """Also where a request names topics beside: none of them may hide that it is a list."""
+    guard = Guard(auto_creates=False)
+    hidden = metadata_pb2.MetadataResponse(topics=[metadata_pb2.TopicMetadata(name=name) for name in ("clicks", "secret")])
+
+    async def handle(request: Any) -> metadata_pb2.MetadataResponse:
+        return hidden
+
+    for names in ([], ["none"], ["clicks"]):
+        request = metadata_pb2.MetadataRequest(all_topics=True, topics=names)
+        access = Access(PRINCIPALS["reader"], topics)
+        response: Any = asyncio.run(guard.call(RULES["Metadata"], access, request, metadata_pb2.MetadataResponse, handle))
+        assert "secret" not in [topic.name for topic in response.topics]

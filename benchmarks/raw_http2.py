@@ -1,0 +1,166 @@
+"""HTTP/2 by hand, for attackers: calls that begin and do not end, messages that stop in the middle, frames that no library sends.
+
+No gRPC, and nothing that keeps its user from harm: flow control is kept only so that the broker goes on listening.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import ssl
+import struct
+import time
+
+import h2.config
+import h2.connection
+import h2.errors
+import h2.events
+import h2.exceptions
+import h2.settings
+
+_READ_BYTES = 262_144
+_PIECE = 16_384
+
+
+class RawHttp2:
+    """One connection. Blocking; nothing is read but in `pump`."""
+
+    def __init__(
+        self, port: int, *, token: str | None = None, tls: ssl.SSLContext | None = None, window: int | None = None
+    ) -> None:
+        """`window` bytes may each answer have until more is asked for, which never happens; None = the usual, kept open."""
+        connection = socket.create_connection(("127.0.0.1", port), timeout=30)
+        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self.socket = tls.wrap_socket(connection, server_hostname="localhost") if tls is not None else connection
+        config = h2.config.H2Configuration(client_side=True, header_encoding=None, validate_outbound_headers=False)
+        self.h2 = h2.connection.H2Connection(config)
+        self._keeps_window = window is None
+        self._headers = [("authorization", f"Bearer {token}")] if token is not None else []
+        self._pending: dict[int, bytes] = {}  # of messages that flow control holds back
+        self.statuses: dict[int, str] = {}  # of calls that ended: grpc-status, or "" for none
+        self.received_bytes = 0
+        self.is_closed = False
+        self.h2.initiate_connection()
+        if window is not None:
+            self.h2.update_settings({h2.settings.SettingCodes.INITIAL_WINDOW_SIZE: window})
+        self.flush()
+
+    def call(self, path: str, *, headers: list[tuple[str, str]] | None = None, flush: bool = True) -> int:
+        """Begins a call; its stream. More than the broker allows at once raise h2.exceptions.TooManyStreamsError."""
+        stream = self.h2.get_next_available_stream_id()
+        standard = [(":method", "POST"), (":scheme", "http"), (":path", path), (":authority", "x"), ("te", "trailers")]
+        content = [("content-type", "application/grpc")]
+        self.h2.send_headers(stream, [*standard, *content, *self._headers, *(headers or [])])
+        if flush:
+            self.flush()
+        return stream
+
+    def send_message(self, stream: int, message: bytes, *, announced_bytes: int | None = None, end: bool = False) -> None:
+        """Sends a message as far as flow control lets it; the rest in `pump`. `announced_bytes`: what its prefix says."""
+        size = len(message) if announced_bytes is None else announced_bytes
+        self._pending[stream] = b"\0" + struct.pack(">I", size) + message
+        self._send_pending(stream)
+        if end and stream not in self._pending and stream not in self.statuses:
+            self.h2.end_stream(stream)
+        self.flush()
+
+    def reset(self, stream: int) -> None:
+        """Takes a call back."""
+        with contextlib.suppress(h2.exceptions.StreamClosedError):
+            self.h2.reset_stream(stream, h2.errors.ErrorCodes.CANCEL)
+
+    def flush(self) -> None:
+        """Sends what is made."""
+        self.send_bytes(self.h2.data_to_send())
+
+    def send_bytes(self, data: bytes) -> None:
+        """Sends these bytes, whatever they are."""
+        try:
+            self.socket.settimeout(30)
+            self.socket.sendall(data)
+        except OSError:
+            self.is_closed = True
+
+    def pump(self, seconds: float = 0.0) -> None:
+        """Reads what is there, or comes within `seconds`, and answers as HTTP/2 wants."""
+        if self.is_closed:
+            return
+        try:
+            self.socket.settimeout(max(seconds, 0.0005))
+            data = self.socket.recv(_READ_BYTES)
+        except TimeoutError:
+            return
+        except OSError:
+            data = b""
+        if not data:
+            self.is_closed = True
+            return
+        self.received_bytes += len(data)
+        try:
+            events = self.h2.receive_data(data)
+        except h2.exceptions.ProtocolError:
+            self.is_closed = True
+            return
+        for event in events:
+            self._take(event)
+        for stream in list(self._pending):
+            self._send_pending(stream)
+        self.flush()
+
+    def status_of(self, stream: int, seconds: float) -> str | None:
+        """The grpc-status that the call ended with, as text; None if it did not end within `seconds`."""
+        end = time.monotonic() + seconds
+        while stream not in self.statuses and not self.is_closed and time.monotonic() < end:
+            self.pump(0.1)
+        return self.statuses.get(stream)
+
+    def pump_until_all_ended(self, seconds: float) -> None:
+        """Returns when every call has ended, the connection has, or at the deadline."""
+        end = time.monotonic() + seconds
+        while self.h2.open_outbound_streams and not self.is_closed and time.monotonic() < end:
+            self.pump(0.1)
+
+    def close(self) -> None:
+        """Cuts the connection."""
+        with contextlib.suppress(OSError):
+            self.socket.close()
+
+    def _take(self, event: h2.events.Event) -> None:
+        if isinstance(event, h2.events.DataReceived):
+            if self._keeps_window and event.flow_controlled_length:
+                with contextlib.suppress(h2.exceptions.ProtocolError):
+                    self.h2.acknowledge_received_data(event.flow_controlled_length, event.stream_id)
+        elif isinstance(event, (h2.events.TrailersReceived, h2.events.ResponseReceived)):
+            for name, value in event.headers or ():
+                if name == b"grpc-status":
+                    self._ended(event.stream_id, bytes(value).decode())
+        elif isinstance(event, (h2.events.StreamReset, h2.events.StreamEnded)):
+            self._ended(event.stream_id, "")
+        elif isinstance(event, h2.events.ConnectionTerminated):
+            self.is_closed = True
+
+    def _ended(self, stream: int | None, status: str) -> None:
+        if stream is None:
+            return
+        self._pending.pop(stream, None)
+        self.statuses.setdefault(stream, status)
+        with contextlib.suppress(h2.exceptions.ProtocolError):
+            self.h2.reset_stream(stream)  # it is half open still from this side
+
+    def _send_pending(self, stream: int) -> None:
+        data = self._pending.get(stream, b"")
+        while data and stream not in self.statuses:
+            try:
+                size = min(self.h2.local_flow_control_window(stream), self.h2.max_outbound_frame_size, _PIECE, len(data))
+                if size <= 0:
+                    break
+                self.h2.send_data(stream, data[:size])
+            except h2.exceptions.ProtocolError:
+                data = b""
+                break
+            data = data[size:]
+            self.flush()
+        if data and stream not in self.statuses:
+            self._pending[stream] = data
+        else:
+            self._pending.pop(stream, None)

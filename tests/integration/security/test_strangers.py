@@ -1,0 +1,142 @@
+"""Goal: nobody's message is read before it is known whose it is, whatever the method; and what is hidden stays so in any mixture.
+
+Method: bare HTTP/2 calls whose headers come and whose messages do not: an answer then can not depend on the message.
+"""
+
+from __future__ import annotations
+
+from contextlib import ExitStack, closing, suppress
+from pathlib import Path
+from typing import Any
+
+import grpc
+import pytest
+from grpc_reflection.v1alpha import reflection, reflection_pb2, reflection_pb2_grpc
+
+from benchmarks.raw_http2 import RawHttp2
+from brokerd.wire.methods import STREAMS, UNARY, UNARY_REQUEST_MAX_BYTES
+from brokerd.wire.v1 import metadata_pb2
+from tests.integration.security.conftest import ClientAs, with_token
+from tests.integration.security.test_tls import Papers, tls_daemon
+from tests.support.daemon import DaemonProcess, RunningDaemon
+from tests.support.identities import AUTH_FILE, TOKENS, UNKNOWN_TOKEN
+from tests.support.raw_client import RawClient
+from tests.support.wait import DEADLINE_S
+
+SERVICE_METHODS = [f"/brokerd.wire.v1.Broker/{name}" for name in (*UNARY, *STREAMS)]
+OTHERS = [f"/{reflection.SERVICE_NAME}/ServerReflectionInfo"]
+UNAUTHENTICATED = str(grpc.StatusCode.UNAUTHENTICATED.value[0])
+
+
+@pytest.mark.parametrize("token", [None, UNKNOWN_TOKEN])
+@pytest.mark.parametrize("path", [*SERVICE_METHODS, *OTHERS])
+def test_a_stranger_is_refused_before_his_message_comes(guarded: RunningDaemon, path: str, token: str | None) -> None:
+    with closing(RawHttp2(guarded.daemon.port, token=token)) as stranger:
+        stream = stranger.call(path)
+        assert stranger.status_of(stream, DEADLINE_S) == UNAUTHENTICATED
+
+
+def test_requests_of_strangers_take_no_memory(tmp_path: Path) -> None:
+    (tmp_path / "auth.toml").write_text(AUTH_FILE)
+    with DaemonProcess(tmp_path / "data", settings={"auth.file": str(tmp_path / "auth.toml")}) as daemon, ExitStack() as stack:
+        with closing(with_token(daemon.address, TOKENS["boss"]).channel) as channel:
+            metadata: Any = channel.unary_unary(UNARY["Metadata"].path)
+            metadata(b"", timeout=DEADLINE_S)
+            before_bytes = memory_bytes(daemon)
+            for _ in range(10):
+                stranger = stack.enter_context(closing(RawHttp2(daemon.port)))
+                for name in UNARY:
+                    stream = stranger.call(UNARY[name].path)
+                    stranger.send_message(stream, b"\x0a\x00" * (UNARY_REQUEST_MAX_BYTES // 2))
+                stranger.pump_until_all_ended(DEADLINE_S)
+            metadata(b"", timeout=DEADLINE_S)
+        assert memory_bytes(daemon) - before_bytes < 60_000_000
+        stack.close()
+        assert daemon.terminate() == 0
+
+
+def memory_bytes(daemon: DaemonProcess) -> int:
+    """The largest resident set that the daemon has had."""
+    status = Path(f"/proc/{daemon.pid}/status").read_text()
+    return next(int(line.split()[1]) for line in status.splitlines() if line.startswith("VmHWM:")) * 1_024
+
+
+def test_a_certificate_without_a_principal_may_not_reflect(tmp_path: Path) -> None:
+    papers = Papers(tmp_path)
+    (tmp_path / "auth.toml").write_text(AUTH_FILE)
+    stranger = papers.authority.issue("stranger", "stranger.example")
+    with tls_daemon(
+        tmp_path,
+        papers.broker,
+        auth_file=str(tmp_path / "auth.toml"),
+        ssl_client_ca_file=papers.authority.ca_file,
+        ssl_client_auth="required",
+    ) as running:
+        outcomes = []
+        for paper in (papers.client, stranger):
+            credentials = grpc.ssl_channel_credentials(
+                Path(papers.authority.ca_file).read_bytes(),
+                Path(paper.key_file).read_bytes(),
+                Path(paper.certificate_file).read_bytes(),
+            )
+            with grpc.secure_channel(f"localhost:{running.daemon.port}", credentials) as channel:
+                stub: Any = reflection_pb2_grpc.ServerReflectionStub(channel)
+                call = stub.ServerReflectionInfo(
+                    iter([reflection_pb2.ServerReflectionRequest(list_services="")]), timeout=DEADLINE_S
+                )
+                outcomes.append(code_of(call))
+        assert outcomes == [grpc.StatusCode.OK, grpc.StatusCode.UNAUTHENTICATED]
+
+
+def code_of(call: Any) -> grpc.StatusCode:
+    with suppress(grpc.RpcError):
+        list(call)
+    code: grpc.StatusCode = call.code()
+    return code
+
+
+def test_hidden_topics_are_in_no_mixture_of_all_and_some(client_as: ClientAs) -> None:
+    boss, outsider = client_as(TOKENS["boss"]), client_as(TOKENS["outsider"])
+    (tp,) = boss.create_topic("mixture")
+    for asked in (
+        {"topics": ["none"]},
+        {"topics": ["mixture"]},
+        {"topic_ids": [tp.topic_id]},
+        {"topics": ["none", "elsewhere"], "topic_ids": [b"n" * 16]},
+    ):
+        assert refused(outsider, metadata_pb2.MetadataRequest(all_topics=True, **asked)) is grpc.StatusCode.INVALID_ARGUMENT
+    listed = outsider.call("Metadata", metadata_pb2.MetadataRequest(all_topics=True)).topics
+    assert "mixture" not in [topic.name for topic in listed]
+
+
+@pytest.mark.parametrize(
+    ("name", "fields", "field"),
+    [
+        ("InitProducerId", {"producer_id": 0, "producer_epoch": -5}, "producer_epoch"),
+        ("ListOffsets", {"partitions": [{"topic_id": b"n" * 16, "spec": 99}]}, "partitions.spec"),
+        ("DeleteRecords", {"partitions": [{"topic_id": b"short"}]}, "partitions.topic_id"),
+        ("DeleteTopics", {"topic_ids": [b"short"]}, "topic_ids"),
+        ("CreateTopics", {"topics": [{"name": "none", "replication_factor": -1}]}, "topics.replication_factor"),
+        ("AlterTopicConfigs", {"name": "none", "set": {"a": "1"}, "unset": ["a"]}, "unset"),
+    ],
+)
+def test_what_is_malformed_is_so_whoever_asks_for_whatever(
+    client_as: ClientAs, name: str, fields: dict[str, Any], field: str
+) -> None:
+    """Rights take entries out of a request, or change it: a handler that looked for itself would see another one."""
+    for who in ("boss", "outsider"):
+        client = client_as(TOKENS[who])
+        request: Any = UNARY[name].request(**fields)
+        with pytest.raises(grpc.RpcError, match=field):
+            client.call(name, request)
+        assert refused(client, request, name) is grpc.StatusCode.INVALID_ARGUMENT
+
+
+def refused(client: RawClient, request: Any, name: str = "Metadata") -> grpc.StatusCode:
+    """How the call ends."""
+    code = grpc.StatusCode.OK
+    try:
+        client.call(name, request)
+    except grpc.RpcError as error:
+        code = error.code()
+    return code
