@@ -74,7 +74,7 @@ class Context:
         """Takes an answer."""
         self.written.append(data)
 
-    async def abort(self, code: grpc.StatusCode, details: str = "") -> NoReturn:
+    async def abort(self, code: grpc.StatusCode, details: str = "", trailing_metadata: object = ()) -> NoReturn:
         """See gRPC."""
         self.code, self.details = code, details
         raise grpc.aio.AbortError(details)
