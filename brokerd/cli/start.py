@@ -9,13 +9,15 @@ import logging
 import os
 import signal
 import sys
-from typing import TYPE_CHECKING
+import threading
+from typing import TYPE_CHECKING, NoReturn
 
 from brokerd.config.broker import BrokerConfig
 from brokerd.config.environment import ignored_variables
 from brokerd.config.load import load_broker_config
 from brokerd.errors import BrokerdError, ConfigError
 from brokerd.server.logs import set_up_logging
+from brokerd.server.stopping import StopOverdueError, overdue, within
 from brokerd.server.systemd import READY, STOPPING, notify
 
 if TYPE_CHECKING:
@@ -28,6 +30,8 @@ logger = logging.getLogger(__name__)
 EXIT_OK = 0
 EXIT_FAILED = 1
 EXIT_USAGE = 2
+_LAST_WORDS_S = 0.1  # of a server that has stopped
+_WATCHDOG_MS = 200  # past the deadline of a stop, which ends itself where it can
 
 _DESCRIPTION = """\
 Runs a broker in the foreground until SIGTERM or SIGINT (Ctrl-C), then finishes what is under way and exits with 0.
@@ -126,11 +130,29 @@ async def _serve(config: BrokerConfig) -> None:
     await asyncio.wait((stop, ended), return_when=asyncio.FIRST_COMPLETED)
     has_failed = ended.done()
     notify(STOPPING)
-    await daemon.stop()
-    await ended
+    _end_at_the_latest(overdue(daemon.stop_limit_ms + _WATCHDOG_MS, "nothing moves any more"), daemon.stop_limit_ms + _WATCHDOG_MS)
+    try:
+        await daemon.stop()
+    except StopOverdueError as error:
+        _end_now(error)
+    await within(_LAST_WORDS_S, ended)
     stop.cancel()
     if has_failed:
         raise BrokerdError("gRPC ended its server; the log above says why")
+
+
+def _end_at_the_latest(error: BrokerdError, limit_ms: int) -> None:
+    """Ends the process if it is still there then: where the event loop hangs, or a thread that the interpreter would wait for."""
+    watchdog = threading.Timer(limit_ms / 1000, _end_now, (error,))
+    watchdog.daemon = True
+    watchdog.start()
+
+
+def _end_now(error: BrokerdError) -> NoReturn:
+    """No thread is waited for, and nothing closed: each file is whole up to what was written, as after a kill."""
+    _fail(error, EXIT_FAILED)
+    sys.stderr.flush()
+    os._exit(EXIT_FAILED)
 
 
 async def _reload(daemon: Daemon) -> None:

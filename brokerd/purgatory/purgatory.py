@@ -6,6 +6,7 @@ proportional to the number of its keys, so there is nothing to sweep.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Hashable, Iterable
 
 from brokerd.purgatory.delayed import DelayedOperation
@@ -62,6 +63,19 @@ class Purgatory:
         if not watchers:
             return 0
         return sum([operation.try_complete() for operation in list(watchers)])
+
+    def force_complete(self, count_max: int) -> int:
+        """Completes up to so many of those that wait; says how many."""
+        return sum([operation.force_complete() for operation in list(itertools.islice(self._held, count_max))])
+
+    def cancel_all(self) -> int:
+        """Cancels everything that waits, and says how many: all watch lists go at once, however many keys there are."""
+        held, self._held, self._watchers = self._held, set(), {}
+        for operation in held:
+            self._wheel.cancel(operation)
+            operation.watch_keys, operation.release = (), None
+            operation.cancel()
+        return len(held)
 
     def force_complete_all(self) -> int:
         """Completes everything that waits, as at a stop; says how many."""

@@ -36,6 +36,10 @@ class AnswerQueue:
         if self._server is None:
             self._server = asyncio.get_running_loop().create_task(self._serve())
 
+    def drop(self) -> None:
+        """What has not been started never will be."""
+        self._queued.clear()
+
     async def _serve(self) -> None:
         try:
             while self._queued:

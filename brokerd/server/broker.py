@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from concurrent.futures import ThreadPoolExecutor
 from typing import Protocol
 
@@ -16,8 +17,10 @@ from brokerd.server.fence import InstanceFence
 from brokerd.server.limits import ByteBudget
 from brokerd.server.metrics.counters import Counters
 from brokerd.server.replica_manager import ReplicaManager
+from brokerd.server.stopping import within
 
 _SEARCH_THREADS = 2
+_READERS_PATIENCE_S = 0.5
 
 
 class AnswerWriter(Protocol):
@@ -60,8 +63,21 @@ class Broker:
         """From now on nothing new is taken."""
         self.is_stopping = True
 
-    def close(self) -> None:
+    def drop_waiting(self) -> None:
+        """Nobody is answered any more: however many wait, they cost the stop nothing."""
+        self.answers.drop()
+        self.replicas.fetch_purgatory.cancel_all()
+        self.replicas.produce_purgatory.force_complete_all()
+
+    async def close(self) -> None:
         """Stops threads and timers, after all answers are out."""
-        self.replicas.close()
+        self.replicas.stop_timers()
+        await asyncio.to_thread(self.replicas.flusher.close)
+        # Whoever reads changes nothing: one that takes long is no reason to leave the logs open.
         for threads in (self.readers, self.searchers):
-            threads.shutdown(wait=True, cancel_futures=True)
+            threads.shutdown(wait=False, cancel_futures=True)
+        await within(_READERS_PATIENCE_S, asyncio.to_thread(self._wait_for_readers))
+
+    def _wait_for_readers(self) -> None:
+        for threads in (self.readers, self.searchers):
+            threads.shutdown(wait=True)

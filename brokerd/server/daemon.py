@@ -1,7 +1,7 @@
 """The composition root: the only place that builds the broker's parts. Starts them in order, stops them in reverse.
 
 Start: bind the port, open the data directory (recovery), serve. Stop: refuse what is new, answer parked fetches, wait for
-flushes and answers (at most shutdown.grace.ms), end the streams, close the logs.
+flushes and answers (at most shutdown.grace.ms), end the streams, close the logs; one deadline over all of it (stopping.py).
 """
 
 from __future__ import annotations
@@ -32,11 +32,16 @@ from brokerd.server.metrics.endpoint import MetricsEndpoint
 from brokerd.server.security.callers import Callers
 from brokerd.server.security.setup import Security, load_security
 from brokerd.server.service import BrokerService
+from brokerd.server.stopping import overdue, stop_limit_ms, within
 from brokerd.wire.channel import server_arguments
 from brokerd.wire.methods import SERVICE
 from brokerd.wire.v1 import broker_pb2  # noqa: F401 - registers the service's descriptor for reflection
 
 logger = logging.getLogger(__name__)
+
+
+_PATIENCE_S = 0.5  # for gRPC, and for the metrics, to end what their clients hold
+_FETCHES_AT_ONCE = 64  # of parked ones that are ended at a stop, between two looks at the clock
 
 
 class ListenError(BrokerdError):
@@ -63,6 +68,13 @@ class Daemon:
         self._callers: Callers | None = None
         self._reloading = asyncio.Lock()
         self._has_started = False
+        self._step = ""  # of the stop
+
+    @property
+    def stop_limit_ms(self) -> int:
+        """How long stop() takes at most."""
+        partition_count = self._logs.topics.partition_count() if self._logs is not None else 0
+        return stop_limit_ms(grace_ms=self.config.shutdown_grace_ms, partition_count=partition_count)
 
     @property
     def broker(self) -> Broker:
@@ -112,21 +124,41 @@ class Daemon:
             internal("gRPC's server", error)
 
     async def stop(self) -> None:
-        """Drains and closes; what was acknowledged is on disk, and the next start needs no recovery."""
+        """Drains and closes; what was acknowledged is on disk, and the next start needs no recovery.
+
+        Raises StopOverdueError at its deadline, whatever it waits for then: nobody must use the data directory any more in this
+        process, which has to end without waiting for its threads.
+        """
+        limit_ms = self.stop_limit_ms
+        try:
+            async with asyncio.timeout(limit_ms / 1000):
+                await self._stop()
+        except TimeoutError:
+            raise overdue(limit_ms, self._step) from None
+        logger.info("stopped")
+
+    async def _stop(self) -> None:
         assert self._broker is not None
         assert self._service is not None
         assert self._background is not None
         self._broker.begin_stop()
         self._health.set_serving(False)
+        self._step = "ending periodic work"
         await self._background.stop()
+        self._step = "answering what is under way"
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(self.config.shutdown_grace_ms / 1000):
-                self._broker.replicas.fetch_purgatory.force_complete_all()
+                await self._end_parked_fetches(self._broker)
                 await self._broker.replicas.flusher.drain()
                 await self._service.drain()
                 await self._service.close_streams()
         await self._release()
-        logger.info("stopped")
+
+    async def _end_parked_fetches(self, broker: Broker) -> None:
+        ended = 1
+        while ended:
+            ended = broker.replicas.fetch_purgatory.force_complete(_FETCHES_AT_ONCE)
+            await asyncio.sleep(0)
 
     async def _start(self) -> None:
         security = self._security = load_security(self.config)
@@ -167,17 +199,23 @@ class Daemon:
     async def _release(self) -> None:
         """Closes whatever is open, in reverse order."""
         if self._metrics is not None:
-            await self._metrics.stop()
+            self._step = "ending the metrics"
+            await within(_PATIENCE_S, self._metrics.stop())
         if self._background is not None:
             await self._background.stop()
-        if self._server is not None:
-            await self._server.stop(0)
         if self._broker is not None:
-            self._broker.replicas.produce_purgatory.force_complete_all()
+            self._broker.drop_waiting()
+        if self._server is not None:
+            self._step = "ending gRPC's server"
+            await within(_PATIENCE_S, self._server.stop(0))
+        if self._broker is not None:
+            self._step = "finishing changes of topics"
             await self._broker.admin.drain()
             await self._broker.producer_ids.drain()
-            self._broker.close()
+            self._step = "ending flushes and reads"
+            await self._broker.close()
         if self._logs is not None:
+            self._step = "closing the logs"
             await asyncio.to_thread(self._logs.close)
         self._metrics = self._background = self._server = self._broker = self._logs = None
 

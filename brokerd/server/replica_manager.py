@@ -148,11 +148,10 @@ class ReplicaManager:
             self.produce_purgatory.check_and_complete(WatchKey(tp, end))
             self.fetch_purgatory.check_and_complete(WatchKey(tp, end))
 
-    def close(self) -> None:
-        """Stops timers and flush threads; what waits should have been completed before."""
+    def stop_timers(self) -> None:
+        """What waits should have been completed before."""
         self.produce_driver.close()
         self.fetch_driver.close()
-        self.flusher.close()
 
     def _high_watermark_advanced(self, log: PartitionLog) -> None:
         replica = self._replicas.get(log.tp)

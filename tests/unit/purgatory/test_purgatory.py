@@ -273,3 +273,17 @@ def test_completed_operations_are_garbage_at_once(end: str) -> None:
         assert_empty(purgatory)
     finally:
         gc.enable()
+
+
+def test_a_stop_ends_what_waits_a_few_at_a_time_and_drops_the_rest_at_once() -> None:
+    purgatory = new_purgatory()
+    operations = [Waiting(100, never) for _ in range(10)]
+    for operation in operations:
+        purgatory.try_complete_else_watch(operation, range(50))
+    assert purgatory.force_complete(3) == 3
+    assert (len(purgatory), purgatory.watched_key_count) == (7, 50)
+    assert purgatory.cancel_all() == 7
+    assert_empty(purgatory)
+    assert sum(len(operation.completions) for operation in operations) == 3
+    assert not any(operation.cancel() or operation.try_complete() for operation in operations)
+    assert (purgatory.force_complete(3), purgatory.cancel_all()) == (0, 0)

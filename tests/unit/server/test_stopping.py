@@ -1,0 +1,33 @@
+"""The deadline of a stop: what it adds up to, and what is said when it passes."""
+
+from __future__ import annotations
+
+import asyncio
+
+from brokerd.server.stopping import REST_MS, overdue, stop_limit_ms, within
+
+
+def test_a_stop_has_the_grace_a_moment_and_a_little_for_each_partition() -> None:
+    assert stop_limit_ms(grace_ms=5_000, partition_count=0) == 5_000 + REST_MS < 7_000
+    assert stop_limit_ms(grace_ms=0, partition_count=1_000) == REST_MS + 30_000
+
+
+def test_what_is_overdue_is_named_with_what_comes_next() -> None:
+    told = overdue(6_750, "closing the logs").message
+    for part in ("6750 ms", "closing the logs", "ends now", "recovers"):
+        assert part in told
+
+
+def test_a_step_that_depends_on_others_is_given_up() -> None:
+    async def stop() -> list[str]:
+        done: list[str] = []
+        step = asyncio.ensure_future(_never())
+        await within(0.0, step)
+        done.append("cancelled" if step.cancelled() or step.cancelling() else "goes on by itself")
+        return done
+
+    assert asyncio.run(stop()) == ["goes on by itself"]
+
+
+async def _never() -> None:
+    await asyncio.Event().wait()
