@@ -1,4 +1,4 @@
-"""One gRPC channel to one broker: unary calls, raw streams, and the one place where gRPC's status codes become errors.
+"""gRPC to one broker: unary calls, raw streams, and the one place where gRPC's status codes become errors.
 
 Nothing is retried here: see broker_client.py.
 """
@@ -25,6 +25,7 @@ from brokerd.errors import (
     UnknownServerError,
     UnsupportedVersionError,
 )
+from brokerd.wire.channel import STREAMS_PER_CONNECTION
 from brokerd.wire.errors import from_trailer
 from brokerd.wire.event_loop import ignore_poller_noise
 from brokerd.wire.methods import UNARY
@@ -49,21 +50,55 @@ _DETAILS_MAX_CHARACTERS = 300
 _TOO_LARGE_FOR_BROKER = "lower max.request.size, or raise the broker's socket.request.max.bytes"
 
 
+class _Channel:
+    """One connection of gRPC's, and how many streams are open on it."""
+
+    def __init__(self, channel: grpc.aio.Channel) -> None:
+        self.grpc = channel
+        self.open_streams = 0
+
+    @property
+    def has_room(self) -> bool:
+        """True if one more stream leaves room for calls."""
+        return self.open_streams < STREAMS_PER_CONNECTION
+
+    def open_stream(self, path: str, metadata: tuple[tuple[str, str], ...]) -> grpc.aio.StreamStreamCall[bytes, bytes]:
+        """A stream, counted until its end."""
+        call: grpc.aio.StreamStreamCall[bytes, bytes] = self.grpc.stream_stream(path)(metadata=metadata)
+        self.open_streams += 1
+        call.add_done_callback(self._ended)
+        return call
+
+    def _ended(self, _call: object) -> None:
+        self.open_streams -= 1
+
+    async def close(self) -> None:
+        """Returns once gRPC has nothing more to say of it to this loop."""
+        # gRPC completes things in order. A change away from a state that a channel is not in is complete at once: once it
+        # is here, so is all that the cancelled calls had under way.
+        await self.grpc.wait_for_state_change(grpc.ChannelConnectivity.SHUTDOWN)
+        await self.grpc.close()
+
+
 class Connection:
-    """A channel to one address, for the running loop. gRPC connects on first use, and again by itself after a loss."""
+    """To one address, for the running loop. gRPC connects on first use, and again by itself after a loss.
+
+    Calls go over one connection. Streams do too, until they are many: a broker has a limit for each connection, and beyond it
+    gRPC waits for others to end, which streams do not.
+    """
 
     def __init__(self, address: str, security: ClientSecurity) -> None:
         """Raises ConfigError if a token would cross a network in plaintext."""
         self.address = address
         self._security = security
         ignore_poller_noise(asyncio.get_running_loop())
-        self._channel = security.open_channel(address)
+        self._channels = [_Channel(security.open_channel(address))]
         self._streams: weakref.WeakSet[RawStream] = weakref.WeakSet()
         self._calls: set[grpc.aio.UnaryUnaryCall[bytes, bytes]] = set()
 
     async def call(self, name: str, request: Message, response_type: type[R], *, timeout_ms: int) -> R:
         """One unary call of the method `name`. Raises BrokerUnreachableError, or what the status code says."""
-        method: grpc.aio.UnaryUnaryMultiCallable[bytes, bytes] = self._channel.unary_unary(UNARY[name].path)
+        method: grpc.aio.UnaryUnaryMultiCallable[bytes, bytes] = self._channels[0].grpc.unary_unary(UNARY[name].path)
         call = method(request.SerializeToString(), timeout=timeout_ms / 1000, metadata=self._security.metadata())
         self._calls.add(call)
         try:
@@ -79,20 +114,22 @@ class Connection:
 
     def open_stream(self, path: str) -> RawStream:
         """A bidirectional stream of raw messages; nothing is sent yet."""
-        stream = RawStream(self, self._channel.stream_stream(path)(metadata=self._security.metadata()), path)
+        channel = next((channel for channel in self._channels if channel.has_room), None)
+        if channel is None:
+            channel = _Channel(self._security.open_channel(self.address))
+            self._channels.append(channel)
+        stream = RawStream(self, channel.open_stream(path, self._security.metadata()), path)
         self._streams.add(stream)
         return stream
 
     async def close(self) -> None:
-        """Cancels all calls and closes the channel; returns once gRPC has nothing more to say of it to this loop."""
+        """Cancels all calls and closes; returns once gRPC has nothing more to say of it to this loop."""
         for stream in list(self._streams):
             stream.close()
         for call in list(self._calls):
             call.cancel()
-        # gRPC completes things in order. A change away from a state that a channel is not in is complete at once: once it
-        # is here, so is all that the cancelled calls had under way.
-        await self._channel.wait_for_state_change(grpc.ChannelConnectivity.SHUTDOWN)
-        await self._channel.close()
+        for channel in self._channels:
+            await channel.close()
 
     def error_from(self, error: grpc.aio.AioRpcError, what: str) -> BrokerdError:
         """What a failed call means here."""

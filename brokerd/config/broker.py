@@ -182,6 +182,14 @@ class BrokerConfig:
     max_streams: int = setting(
         "max.streams", 30_000, "Produce and fetch streams open at the same time.", minimum=1, maximum=1_000_000
     )
+    max_streams_per_connection: int = setting(
+        "max.streams.per.connection",
+        100,
+        "Calls and streams open at the same time on one connection; the project's own clients open another one for more, those of "
+        "others wait.",
+        minimum=100,
+        maximum=1_000_000,
+    )
     max_in_flight_requests_per_stream: int = setting(
         "max.in.flight.requests.per.stream",
         64,

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Mapping
+from typing import Protocol
 
 from brokerd.allocator import freed_bytes, give_back_memory
 from brokerd.server.answer_budget import PATIENCE_MS
@@ -25,13 +26,22 @@ _MEMORY_INTERVAL_MS = 50  # a client on this machine sends a gigabyte a second, 
 _COMPLAINT_INTERVAL_MS = 60_000
 
 
+class Senders(Protocol):
+    """Who knows what the clients have sent, by connection: the service."""
+
+    def take_request_bytes(self) -> Mapping[str, int]:
+        """How many bytes of requests came over each since this was last asked."""
+
+    def half_open_calls(self) -> Mapping[str, int]:
+        """How many calls of each are open of which no message has come."""
+
+
 class Background:
     """The periodic jobs of one broker."""
 
-    def __init__(self, broker: Broker, take_request_bytes: Callable[[], Mapping[str, int]]) -> None:
-        """`take_request_bytes` tells how many came over each connection since it was last asked."""
+    def __init__(self, broker: Broker, senders: Senders) -> None:
         self._broker = broker
-        self._take_request_bytes = take_request_bytes
+        self._senders = senders
         self._memory_limit_bytes = memory_limit_bytes(broker.config, machine_bytes())
         now_ms = broker.clock.monotonic_ms()
         self._unread_bytes = UnreadBytes(now_ms=now_ms)
@@ -83,8 +93,8 @@ class Background:
         """Connections, and what they have sent that is no request yet."""
         now_ms = self._broker.clock.monotonic_ms()
         self._looks.looked(now_ms=now_ms)
-        requests = self._take_request_bytes()
-        return await asyncio.to_thread(lambda: self._unread_bytes.look(traffic(), requests, now_ms=now_ms))
+        requests, half_open = self._senders.take_request_bytes(), self._senders.half_open_calls()
+        return await asyncio.to_thread(lambda: self._unread_bytes.look(traffic(), requests, half_open=half_open, now_ms=now_ms))
 
     async def _memory(self) -> None:
         resident = resident_bytes()

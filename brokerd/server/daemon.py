@@ -177,7 +177,7 @@ class Daemon:
         self._server.add_generic_rpc_handlers((self._service.generic_handler(),))
         self._server.add_generic_rpc_handlers((self._health.generic_handler(),))
         reflection.enable_server_reflection((SERVICE, health.SERVICE_NAME, reflection.SERVICE_NAME), self._server)
-        self._background = Background(self._broker, self._service.take_request_bytes)
+        self._background = Background(self._broker, self._service)
         self._background.start()
         if self.config.metrics_port >= 0:
             await self._start_metrics(security, callers)

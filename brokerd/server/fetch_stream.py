@@ -35,6 +35,7 @@ class FetchStream:
     def __init__(self, broker: Broker, context: Context, access: Access) -> None:
         self._broker = broker
         self._context = context
+        self.is_half_open = True  # until the first message is here
         self.read_bytes = 0  # of requests, and MESSAGE_BYTES for each; the service takes them off
         self._access = access
         self._parked: DelayedFetch | None = None
@@ -51,6 +52,7 @@ class FetchStream:
         """Returns when the client has ended its side and everything is answered. Raises BrokerdError to end the stream."""
         try:
             while (data := await read_message(self._context)) is not None:
+                self.is_half_open = False
                 self.read_bytes += len(data) + MESSAGE_BYTES
                 await self._finish_parked()
                 params = fetch.decode(self._broker, data)

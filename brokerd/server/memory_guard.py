@@ -2,6 +2,10 @@
 stream that is sending one, and no budget of ours counts those bytes. So when the process holds more than max.memory.bytes, the
 connections end that have sent most without its having become a request.
 
+A call that has begun and of which nothing comes costs memory too, though its bytes are few: it counts with what gRPC holds for it.
+Those connections go first of which no request has come whole for a while: honest senders are in the middle of one too, but finish
+it.
+
 What a connection has sent and what of it is explained is compared again and again, and not over its whole life: small errors would
 add up to the size of a request, and what was explained too generously would hide one.
 
@@ -25,6 +29,10 @@ _BEGINNING_BYTES = 65_536
 # Around each message of a stream: 40 bytes of frames and window updates, 62 under TLS; around a call its headers too.
 MESSAGE_BYTES = 96
 _CALL_BYTES = 512
+# What gRPC and the broker hold for a call of which no message has come.
+HALF_OPEN_BYTES = 21_000
+# Who has sent a whole request within this time, by the looks, is in use.
+_IN_USE_MS = 5_000
 # What nobody counts is forgiven in time: health checks, pings, messages that were on their way when their stream was ended.
 _FORGIVEN_BYTES_PER_SECOND = 512
 # Less than this is no reason to end a connection: an honest request is on its way.
@@ -61,10 +69,11 @@ class RequestBytes:
 
 
 class Suspect(NamedTuple):
-    """A connection and about how many bytes it has sent that are no request yet."""
+    """A connection and about how many bytes are held for it that are no request yet; whether it sent whole requests of late."""
 
     address: Address
     unread_bytes: int
+    is_in_use: bool = False
 
 
 class _Account(NamedTuple):
@@ -73,6 +82,7 @@ class _Account(NamedTuple):
     received_bytes: int
     sent_bytes: int
     unread_bytes: float
+    in_use_until_ms: int = 0
 
 
 class UnreadBytes:
@@ -86,15 +96,14 @@ class UnreadBytes:
         self._accounts: dict[Address, _Account] = {}
         self._looked_ms = now_ms
 
-    def look(self, connections: Iterable[Traffic], requests: Mapping[str, int], *, now_ms: int) -> list[Suspect]:
+    def look(
+        self, connections: Iterable[Traffic], requests: Mapping[str, int], *, half_open: Mapping[str, int], now_ms: int
+    ) -> list[Suspect]:
         """All connections. `requests` is what RequestBytes has counted since the last look, taken before `connections` were asked
-        for: what comes in between is on its way until the next look.
+        for: what comes in between is on its way until the next look. `half_open`: calls of which no message has come.
         """
-        explained: dict[Address, int] = {}
-        for peer, size_bytes in requests.items():
-            address = address_of(peer)
-            if address is not None:
-                explained[address] = explained.get(address, 0) + size_bytes
+        explained = _by_client(requests)
+        calls = _by_client(half_open)
         forgiven_bytes = _FORGIVEN_BYTES_PER_SECOND * (now_ms - self._looked_ms) / 1000
         self._looked_ms = now_ms
         self._accounts = {
@@ -103,7 +112,26 @@ class UnreadBytes:
             )
             for address, traffic in _by_address(connections).items()
         }
-        return [Suspect(address, round(account.unread_bytes)) for address, account in self._accounts.items()]
+        for address in explained.keys() & self._accounts.keys():
+            self._accounts[address] = self._accounts[address]._replace(in_use_until_ms=now_ms + _IN_USE_MS)
+        return [
+            Suspect(
+                address,
+                round(account.unread_bytes) + calls.get(address, 0) * HALF_OPEN_BYTES,
+                is_in_use=now_ms < account.in_use_until_ms,
+            )
+            for address, account in self._accounts.items()
+        ]
+
+
+def _by_client(counts: Mapping[str, int]) -> dict[Address, int]:
+    """What is counted by gRPC's names of clients, by their addresses."""
+    found: dict[Address, int] = {}
+    for peer, count in counts.items():
+        address = address_of(peer)
+        if address is not None:
+            found[address] = found.get(address, 0) + count
+    return found
 
 
 def _by_address(connections: Iterable[Traffic]) -> dict[Address, Traffic]:
@@ -123,15 +151,17 @@ def _settled(last: _Account | None, traffic: Traffic, explained_bytes: float) ->
     came_bytes = traffic.received_bytes - last.received_bytes
     flow_control_bytes = (traffic.sent_bytes - last.sent_bytes) * _FLOW_CONTROL_SHARE
     unread_bytes = max(0.0, last.unread_bytes + came_bytes - explained_bytes - flow_control_bytes)
-    return _Account(traffic.received_bytes, traffic.sent_bytes, unread_bytes)
+    return _Account(traffic.received_bytes, traffic.sent_bytes, unread_bytes, last.in_use_until_ms)
 
 
 def to_end(suspects: Iterable[Suspect], *, excess_bytes: int) -> list[Suspect]:
-    """The connections to end so that `excess_bytes` come free, those first that hold most."""
+    """The connections to end so that `excess_bytes` come free: those first that are not in use, of these those that hold most."""
     chosen: list[Suspect] = []
-    for suspect in sorted(suspects, key=lambda suspect: suspect.unread_bytes, reverse=True):
-        if excess_bytes <= 0 or suspect.unread_bytes < _WORTH_BYTES:
+    for suspect in sorted(suspects, key=lambda suspect: (suspect.is_in_use, -suspect.unread_bytes)):
+        if excess_bytes <= 0:
             break
+        if suspect.unread_bytes < _WORTH_BYTES:
+            continue
         chosen.append(suspect)
         excess_bytes -= suspect.unread_bytes
     return chosen

@@ -44,6 +44,7 @@ class ProduceStream:
     def __init__(self, broker: Broker, context: Context, access: Access) -> None:
         self._broker = broker
         self._context = context
+        self.is_half_open = True  # until the first message is here
         self.read_bytes = 0  # of requests, and MESSAGE_BYTES for each; the service takes them off
         self._access = access
         self._instance_id = b""
@@ -83,6 +84,7 @@ class ProduceStream:
                 data = await read_message(self._context)
                 if data is None:
                     return None
+                self.is_half_open = False
                 self.read_bytes += len(data) + MESSAGE_BYTES
                 self._broker.in_flight.add(len(data))
                 try:

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+from collections import Counter
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from typing import Any, NoReturn
 
@@ -47,6 +48,8 @@ from brokerd.wire.methods import SERVICE, UNARY, Unary
 Handler = Callable[[Broker, Any], Awaitable[Message]]
 Check = Callable[[Any], None]
 
+_PATIENCE_S = 60.0  # a request of 2 MiB over a slow line
+_HALF_OPEN_MAX = 10_000
 _STOPPING = "the broker is stopping: connect again"
 
 
@@ -99,6 +102,8 @@ class BrokerService:
         self._requests = Requests(broker.config)
         self._streams: set[ProduceStream | FetchStream] = set()
         self._request_bytes = RequestBytes()
+        self._half_open: Counter[str] = Counter()  # calls whose request has not come, by connection
+        self._half_open_count = 0
         self._calls = 0
         self._idle = asyncio.Event()
         self._idle.set()
@@ -115,6 +120,12 @@ class BrokerService:
                 self._request_bytes.add_messages(stream.peer, stream.read_bytes)
                 stream.read_bytes = 0
         return self._request_bytes.take()
+
+    def half_open_calls(self) -> Mapping[str, int]:
+        """Calls that have begun and of which no message has come, by connection."""
+        counts = self._half_open.copy()
+        counts.update(stream.peer for stream in self._streams if stream.is_half_open)
+        return counts
 
     def generic_handler(self) -> grpc.GenericRpcHandler:
         """What a gRPC server is given. Messages stay bytes up to here: no (de)serializer of gRPC's is used."""
@@ -146,10 +157,7 @@ class BrokerService:
         async def call(_requests: object, context: Context) -> bytes:
             try:
                 access = self._callers.access(context)
-                data = await read_message(context)
-                if data is None:
-                    raise malformed(method.request.DESCRIPTOR.name, "did not come: the call ended before it")
-                self._request_bytes.add(str(context.peer()), len(data))
+                data = await self._read(method, context)
                 with self._under_way(method.name):
                     response = await self._answer(method, access, data, handle)
                     return response.SerializeToString()
@@ -161,6 +169,28 @@ class BrokerService:
                 await self._abort(method.name, context, *status_of(internal(method.name, error)))
 
         return call
+
+    async def _read(self, method: Unary, context: Context) -> bytes:
+        """The one message of a call; while it does not come, the call is half open."""
+        if self._half_open_count >= _HALF_OPEN_MAX:
+            raise ResourceExhaustedError(f"{_HALF_OPEN_MAX} calls wait for their requests: try again later")
+        peer = str(context.peer())
+        self._half_open[peer] += 1
+        self._half_open_count += 1
+        try:
+            async with asyncio.timeout(_PATIENCE_S):
+                data = await read_message(context)
+        except TimeoutError:
+            raise malformed(method.request.DESCRIPTOR.name, f"did not come within {_PATIENCE_S:.0f} s") from None
+        finally:
+            self._half_open_count -= 1
+            self._half_open[peer] -= 1
+            if not self._half_open[peer]:
+                del self._half_open[peer]
+        if data is None:
+            raise malformed(method.request.DESCRIPTOR.name, "did not come: the call ended before it")
+        self._request_bytes.add(peer, len(data))
+        return data
 
     async def _answer(self, method: Unary, access: Access, data: bytes, handle: Call) -> Message:
         request = self._requests.parse(method.name, data)

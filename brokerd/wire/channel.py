@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from brokerd.config.broker import GRPC_MAX_MESSAGE_BYTES, BrokerConfig
 
+# What a client of ours puts on one connection, so that max.streams.per.connection, never below 100, leaves room for calls.
+STREAMS_PER_CONNECTION = 64
+
 _COMMON: tuple[tuple[str, int], ...] = (
     ("grpc.max_send_message_length", GRPC_MAX_MESSAGE_BYTES),
     ("grpc.max_receive_message_length", GRPC_MAX_MESSAGE_BYTES),
@@ -47,6 +50,9 @@ SERVER_ARGUMENTS: tuple[tuple[str, int], ...] = (
     # Whoever connects and says nothing, or no HTTP/2, takes a place of max.connections no longer than this (gRPC: 120 s).
     ("grpc.server_handshake_timeout_ms", 10_000),
     ("grpc.http2.settings_timeout", 10_000),
+    # Headers of one call: a token has 512 characters at most. Above the first gRPC may refuse, above the second it does.
+    ("grpc.max_metadata_size", 8_192),
+    ("grpc.absolute_max_metadata_size", 16_384),
     # Accept the pings of our own clients.
     ("grpc.http2.min_recv_ping_interval_without_data_ms", 10_000),
     ("grpc.keepalive_permit_without_calls", 1),
@@ -58,6 +64,8 @@ def server_arguments(config: BrokerConfig) -> tuple[tuple[str, int], ...]:
     configured = {
         # Per listening address. gRPC takes the connection and closes it again: to a client it is UNAVAILABLE, "Socket closed".
         "grpc.max_allowed_incoming_connections": config.max_connections,
+        # A call that is open costs 20 KB before anything of it is read, and before anybody is asked who he is.
+        "grpc.max_concurrent_streams": config.max_streams_per_connection,
         "grpc.max_connection_idle_ms": config.connections_max_idle_ms,
         # gRPC puts a message together before anybody else sees it, and holds it however slowly it comes.
         "grpc.max_receive_message_length": config.socket_request_max_bytes,

@@ -22,6 +22,7 @@ _LIMITS = (
     ("socket.request.max.bytes", "socket_request_max_bytes"),
     ("max.partitions.per.request", "max_partitions_per_request"),
     ("max.partitions.per.topic", "max_partitions_per_topic"),
+    ("max.streams.per.connection", "max_streams_per_connection"),
     ("max.in.flight.requests.per.stream", "max_in_flight_requests_per_stream"),
 )
 _SOFTWARE_MAX_CHARACTERS = 255

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
 from contextlib import closing
 from typing import Any
 
 import grpc
 import pyarrow as pa
 import pytest
+from h2.exceptions import TooManyStreamsError
 
+from benchmarks.raw_http2 import RawHttp2
 from brokerd.client.connection import Connection
 from brokerd.client.loop_thread import LoopThread
 from brokerd.client.security import ClientSecurity
@@ -16,12 +19,12 @@ from brokerd.config.broker import BrokerConfig, check_broker
 from brokerd.config.client import ClientConfig
 from brokerd.config.settings import from_mapping
 from brokerd.errors import ConfigError, MessageTooLargeError
-from brokerd.wire.channel import SERVER_ARGUMENTS, server_arguments
-from brokerd.wire.methods import PRODUCE
-from brokerd.wire.v1 import metadata_pb2, topics_pb2
+from brokerd.wire.channel import SERVER_ARGUMENTS, STREAMS_PER_CONNECTION, server_arguments
+from brokerd.wire.methods import FETCH, PRODUCE
+from brokerd.wire.v1 import fetch_pb2, metadata_pb2, topics_pb2
 from tests.support.daemon import RunningDaemon
-from tests.support.raw_client import RawClient, values_batch
-from tests.support.wait import wait_until
+from tests.support.raw_client import LONG_MS, RawClient, values_batch
+from tests.support.wait import DEADLINE_S, wait_until
 
 _AROUND_A_VALUE_BYTES = 2_000
 
@@ -57,6 +60,59 @@ def test_an_idle_connection_is_closed_and_opened_again_by_the_next_call(running:
     wait_until(lambda: is_served(client) and grpc.ChannelConnectivity.READY in states)
     wait_until(lambda: states[-1] is grpc.ChannelConnectivity.IDLE)
     wait_until(lambda: is_served(client), what="another connection")
+
+
+def test_a_client_has_more_streams_than_a_connection_and_calls_beside_them(running: RunningDaemon, client: RawClient) -> None:
+    """Three connections of streams that never end; with one, the 101st would wait for ever."""
+    (tp,) = client.create_topic()
+    count = 2 * STREAMS_PER_CONNECTION + 1
+    assert running.daemon.config.max_streams_per_connection < count
+
+    async def read_all() -> int:
+        connection = Connection(running.address, ClientSecurity(ClientConfig()))
+        asked = fetch_pb2.PartitionFetch(topic_id=tp.topic_id, current_leader_epoch=-1, partition_max_bytes=1_024)
+        request = fetch_pb2.FetchRequest(max_wait_ms=LONG_MS, min_bytes=1, max_bytes=1_024, partitions=[asked]).SerializeToString()
+        try:
+            streams = [connection.open_stream(FETCH) for _ in range(count)]
+            for stream in streams:
+                await stream.send(request)
+            info = metadata_pb2.GetServerInfoRequest()
+            await connection.call("GetServerInfo", info, metadata_pb2.GetServerInfoResponse, timeout_ms=int(DEADLINE_S * 1_000))
+            await asyncio.to_thread(wait_until, lambda: len(running.daemon.broker.replicas.fetch_purgatory) == count)
+            await asyncio.to_thread(client.producer().produce, tp, values_batch(tp))
+            answers = [await stream.receive() for stream in streams]
+            for stream in streams[1:]:
+                stream.close()
+            again = [connection.open_stream(FETCH) for _ in range(STREAMS_PER_CONNECTION)]
+            assert len(connection._channels) <= 4, "what has ended makes room"
+            for stream in again:
+                stream.close()
+            return len(answers)
+        finally:
+            await connection.close()
+
+    with closing(LoopThread()) as loop_thread:
+        assert loop_thread.run(read_all()) == count
+
+
+def test_a_connection_takes_no_more_calls_than_it_may_have(running: RunningDaemon) -> None:
+    """Whoever sends more than it was told is refused by HTTP/2 itself, before anything is kept of it."""
+    limit = running.daemon.config.max_streams_per_connection
+    with closing(RawHttp2(running.daemon.port)) as stranger:
+        first = stranger.call(FETCH)
+        while stranger.h2.remote_settings.max_concurrent_streams > limit:
+            stranger.pump(0.1)
+        for _ in range(limit - 1):
+            stranger.call(FETCH)
+        with pytest.raises(TooManyStreamsError):
+            stranger.call(FETCH)
+        wait_until(lambda: running.daemon.open_stream_count == limit)
+        stranger.reset(first)
+        stranger.flush()
+        stranger.call(FETCH)
+        wait_until(lambda: running.daemon.open_stream_count == limit)
+        service: Any = running.daemon._service
+        assert sum(service.half_open_calls().values()) == limit
 
 
 def test_every_argument_of_the_server_stands_once() -> None:

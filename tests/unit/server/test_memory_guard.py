@@ -41,6 +41,7 @@ class Connection:
         self.address = address
         self.received_bytes = 20_000
         self.sent_bytes = 0
+        self.half_open = 0
         self.requests = RequestBytes()
 
     def message(self, size_bytes: int, *, count: int = 1, overhead_bytes: int = 40) -> None:
@@ -62,8 +63,9 @@ class Guard:
         self._now_ms += after_ms
         requests = {name: size for connection in self._connections for name, size in connection.requests.take().items()}
         traffic = [Traffic(one.address, one.received_bytes, one.sent_bytes) for one in self._connections]
-        looked = self._unread_bytes.look(traffic, requests, now_ms=self._now_ms)
-        return dict(to_end(looked, excess_bytes=10**12))
+        half_open = {peer(one.address): one.half_open for one in self._connections}
+        looked = self._unread_bytes.look(traffic, requests, half_open=half_open, now_ms=self._now_ms)
+        return {suspect.address: suspect.unread_bytes for suspect in to_end(looked, excess_bytes=10**12)}
 
 
 def test_those_who_sent_most_go_first_and_no_more_than_needed() -> None:
@@ -162,7 +164,7 @@ def test_another_connection_from_the_same_port_hides_nothing(order: int) -> None
 
 def test_requests_are_counted_by_connection_in_either_spelling() -> None:
     spellings = ("ipv4:10.0.0.1:1", "ipv6:%5B::ffff:10.0.0.1%5D:1", "unix:/tmp/socket")
-    looked = UnreadBytes(now_ms=0).look([Traffic(HONEST, 30 * MIB, 0)], dict.fromkeys(spellings, 10 * MIB), now_ms=0)
+    looked = UnreadBytes(now_ms=0).look([Traffic(HONEST, 30 * MIB, 0)], dict.fromkeys(spellings, 10 * MIB), half_open={}, now_ms=0)
     assert 9 * MIB < looked[0].unread_bytes < 10 * MIB
 
 
@@ -263,3 +265,23 @@ def test_freed_memory_is_not_in_use() -> None:
 @pytest.mark.parametrize("name", ["unix:/x", "", "ipv4:", "ipv6:[::1]:"])
 def test_what_is_no_tcp_connection_has_no_address(name: str) -> None:
     assert address_of(name) is None
+
+
+def test_whoever_finishes_requests_goes_after_those_who_do_not() -> None:
+    in_use = Suspect(HONEST, 40 * MIB, is_in_use=True)
+    suspects = [in_use, Suspect(GREEDY, 2 * MIB), Suspect(IDLE, 0), Suspect(GREEDIER, 30 * MIB)]
+    assert [suspect.address for suspect in to_end(suspects, excess_bytes=32 * MIB)] == [GREEDIER, GREEDY]
+    assert [suspect.address for suspect in to_end(suspects, excess_bytes=33 * MIB)] == [GREEDIER, GREEDY, HONEST]
+
+
+def test_calls_of_which_nothing_comes_are_their_sender_s_and_not_those_of_a_producer_in_the_middle_of_a_request() -> None:
+    producer, attacker = Connection(HONEST), Connection(GREEDY)
+    guard = Guard(producer, attacker)
+    producer.message(8 * MIB)
+    producer.received_bytes += 16 * MIB  # the next one, all but its end
+    attacker.half_open = 100
+    assert list(guard.suspects(after_ms=50)) == [GREEDY, HONEST]
+    producer.received_bytes += 1
+    assert list(guard.suspects(after_ms=4_000)) == [GREEDY, HONEST], "a slow line"
+    attacker.half_open = 1
+    assert list(guard.suspects(after_ms=4_000)) == [HONEST], "by now it is silent itself, and holds most"
