@@ -6,7 +6,7 @@ GEN    := .venv-gen
 LOWEST := .venv-lowest
 
 .DEFAULT_GOAL := help
-.PHONY: sweep powercut chaos-planted test-lowest help setup links java gen demo test test-long check bench chaos fuzz clean
+.PHONY: sweep powercut chaos-planted test-lowest help setup links java gen demo test test-long check bench attacks chaos fuzz clean
 
 help:  ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 12
@@ -78,6 +78,9 @@ check: setup  ## types, style, generated code
 
 bench: setup java  ## measure against the ceilings; tables on standard output, JSON in benchmarks/results
 	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python -m benchmarks.run $(BENCH_ARGS)
+
+attacks: setup  ## an honest client beside an attacker, one kind of attack after another; ONLY="rapid reset" SECONDS=6
+	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python -m benchmarks.attacks $(if $(ONLY),--only "$(ONLY)") $(if $(SECONDS),--seconds $(SECONDS))
 
 clean:  ## remove what the targets made
 	rm -rf $(VENV) $(GEN) $(LOWEST) .mypy_cache .ruff_cache .pytest_cache brokerd/sink brokerd/datasource pyspark_brokerd build dist *.egg-info

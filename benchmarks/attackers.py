@@ -1,0 +1,211 @@
+"""What strangers do to a broker, one class a kind: `step` does a little of it, again and again. The table at the end has them all.
+
+Bounded in connections and in what each holds; loopback only. Whoever finds another kind adds a class and a line.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable
+from typing import NamedTuple
+
+import h2.exceptions
+import hyperframe.frame
+
+from benchmarks.raw_http2 import RawHttp2
+from brokerd.wire.methods import FETCH, PRODUCE, SERVICE, UNARY, UNARY_REQUEST_MAX_BYTES
+from brokerd.wire.v1 import fetch_pb2, metadata_pb2, produce_pb2, topics_pb2
+
+_HEALTH = "/grpc.health.v1.Health"
+_REFLECTION = "/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo"
+
+
+class Aim(NamedTuple):
+    """The broker, and what its attacker has."""
+
+    port: int
+    token: str | None = None
+    topic_id: bytes = bytes(16)
+    partitions: int = 1
+
+
+class Attack:
+    """Connections that are kept, and opened again where the broker closed them, `connections_max` at once."""
+
+    connections_max = 10
+    window: int | None = None
+
+    def __init__(self, aim: Aim) -> None:
+        self.aim = aim
+        self.connections: list[RawHttp2] = []
+        self.opened = 0
+
+    def step(self) -> None:
+        """One round over all connections."""
+        for ended in [one for one in self.connections if one.is_closed]:
+            ended.close()
+            self.connections.remove(ended)
+        if len(self.connections) < self.connections_max:
+            with contextlib.suppress(OSError):
+                self.connections.append(RawHttp2(self.aim.port, token=self.aim.token, window=self.window))
+                self.opened += 1
+        for one in self.connections:
+            with contextlib.suppress(h2.exceptions.ProtocolError):
+                self.harm(one)
+            one.pump()
+
+    def harm(self, connection: RawHttp2) -> None:
+        """What it does on each."""
+        raise NotImplementedError
+
+    def close(self) -> None:
+        """Cuts all."""
+        for one in self.connections:
+            one.close()
+
+
+class BigRequests(Attack):
+    """Unary requests of 2 MiB of empty entries, or of one topic over and over: twenty bytes of memory for each that came."""
+
+    message = b"\x0a\x00" * (UNARY_REQUEST_MAX_BYTES // 2)
+    calls_max = 4
+
+    def harm(self, connection: RawHttp2) -> None:
+        if connection.h2.open_outbound_streams < self.calls_max:
+            for name in ("Metadata", "CreateTopics", "ListOffsets"):
+                connection.send_message(connection.call(UNARY[name].path), self.message)
+
+
+class BigHealth(BigRequests):
+    """The same to those who answer everybody."""
+
+    def harm(self, connection: RawHttp2) -> None:
+        if connection.h2.open_outbound_streams < self.calls_max:
+            for path in (f"{_HEALTH}/Check", _REFLECTION):
+                connection.send_message(connection.call(path), self.message)
+
+
+class Doubles(Attack):
+    """One topic thousands of times."""
+
+    def harm(self, connection: RawHttp2) -> None:
+        if connection.h2.open_outbound_streams < 8:
+            many = metadata_pb2.MetadataRequest(topics=["honest"] * 9_000).SerializeToString()
+            connection.send_message(connection.call(UNARY["Metadata"].path), many)
+            described = topics_pb2.DescribeTopicsRequest(names=["honest"] * 1_000).SerializeToString()
+            connection.send_message(connection.call(UNARY["DescribeTopics"].path), described)
+
+
+class DoubledPartitions(Attack):
+    """One partition thousands of times in one request: to park, and to write to."""
+
+    def harm(self, connection: RawHttp2) -> None:
+        if connection.h2.open_outbound_streams >= 8:
+            return
+        asked = fetch_pb2.PartitionFetch(topic_id=self.aim.topic_id, current_leader_epoch=-1, fetch_offset=2**40)
+        fetch = fetch_pb2.FetchRequest(max_wait_ms=60_000, min_bytes=1, max_bytes=1, partitions=[asked] * 2_000)
+        connection.send_message(connection.call(FETCH), fetch.SerializeToString())
+        hello = produce_pb2.Hello(instance_id=bytes(16), incarnation=1)
+        entry = produce_pb2.PartitionProduce(topic_id=self.aim.topic_id)
+        produce = produce_pb2.ProduceRequest(hello=hello, acks=-1, partitions=[entry] * 2_000, records=[b""] * 2_000)
+        connection.send_message(connection.call(PRODUCE), produce.SerializeToString())
+
+
+class ParkedFetches(Attack):
+    """Fetches of all partitions there are, which wait."""
+
+    def harm(self, connection: RawHttp2) -> None:
+        if connection.h2.open_outbound_streams < 50:
+            partitions = [
+                fetch_pb2.PartitionFetch(topic_id=self.aim.topic_id, partition=number, current_leader_epoch=-1)
+                for number in range(1, self.aim.partitions)
+            ]
+            fetch = fetch_pb2.FetchRequest(max_wait_ms=60_000, min_bytes=1, max_bytes=2**20, partitions=partitions)
+            connection.send_message(connection.call(FETCH), fetch.SerializeToString())
+
+
+class HalfOpen(Attack):
+    """Calls that begin and go no further, as many as a connection takes."""
+
+    connections_max = 50
+
+    def harm(self, connection: RawHttp2) -> None:
+        for _ in range(20):
+            for path in (UNARY["Metadata"].path, PRODUCE, f"{_HEALTH}/Check"):
+                connection.call(path, flush=False)
+        connection.flush()
+
+
+class Unfinished(Attack):
+    """Requests of 17 MB, all but their end."""
+
+    def harm(self, connection: RawHttp2) -> None:
+        if connection.h2.open_outbound_streams < 4:
+            connection.send_message(connection.call(PRODUCE), bytes(16_000_000), announced_bytes=17_000_000)
+
+
+class RapidReset(Attack):
+    """Calls that are taken back at once (CVE-2023-44487)."""
+
+    def harm(self, connection: RawHttp2) -> None:
+        for _ in range(50):
+            connection.reset(connection.call(UNARY["Metadata"].path, flush=False))
+        connection.flush()
+
+
+class UnknownMethods(Attack):
+    """Calls of what there is not."""
+
+    def harm(self, connection: RawHttp2) -> None:
+        for _ in range(50):
+            connection.call(f"/{SERVICE}/Nothing", flush=False)
+        connection.flush()
+
+
+class EndlessHeaders(Attack):
+    """Headers that never end: one frame of continuation after another."""
+
+    def harm(self, connection: RawHttp2) -> None:
+        if not connection.received_bytes:
+            return
+        stream = 1
+        block = b"\0\x01x\x7f\x21" + b"v" * 160
+        if not getattr(connection, "has_begun_headers", False):
+            connection.has_begun_headers = True  # type: ignore[attr-defined]
+            connection.send_bytes(hyperframe.frame.HeadersFrame(stream, block).serialize())
+        connection.send_bytes(hyperframe.frame.ContinuationFrame(stream, block * 90).serialize() * 4)
+
+
+class Pings(Attack):
+    """Pings, each of which wants an answer."""
+
+    def harm(self, connection: RawHttp2) -> None:
+        for _ in range(200):
+            connection.h2.ping(bytes(8))
+        connection.flush()
+
+
+class Watchers(Attack):
+    """Who watches health and reads nothing."""
+
+    window = 0
+
+    def harm(self, connection: RawHttp2) -> None:
+        if connection.h2.open_outbound_streams < 50:
+            connection.send_message(connection.call(f"{_HEALTH}/Watch"), b"")
+
+
+ATTACKS: dict[str, Callable[[Aim], Attack]] = {
+    "big requests": BigRequests,
+    "big health checks": BigHealth,
+    "doubles": Doubles,
+    "doubled partitions": DoubledPartitions,
+    "parked fetches": ParkedFetches,
+    "half-open calls": HalfOpen,
+    "unfinished requests": Unfinished,
+    "rapid reset": RapidReset,
+    "unknown methods": UnknownMethods,
+    "endless headers": EndlessHeaders,
+    "pings": Pings,
+    "watchers": Watchers,
+}

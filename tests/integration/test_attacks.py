@@ -1,0 +1,71 @@
+"""Goal: whatever a stranger does, honest connections stay, memory is bounded, and a stop comes in time. Each kind of attack of the
+benchmark in a small form, with and without a token; how fast the honest client is meanwhile, the benchmark measures.
+"""
+
+from __future__ import annotations
+
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from benchmarks.attackers import ATTACKS, Aim
+from brokerd.ids import TopicIdPartition
+from tests.integration.security.conftest import with_token
+from tests.support.daemon import DaemonProcess
+from tests.support.identities import AUTH_FILE, TOKENS
+from tests.support.raw_client import RawClient, RawFetcher, RawProducer, values_batch
+
+STEPS = 25
+PARTITIONS = 20
+MEMORY_BYTES = 300_000_000
+MEMORY_OVER_BYTES = 150_000_000  # the goal, and what this machine's allocator keeps
+
+
+class Honest:
+    """One connection with a stream to write and one to read, both kept to the end."""
+
+    def __init__(self, client: RawClient) -> None:
+        self.client = client
+        self.tps = client.create_topic("honest", PARTITIONS)
+        self._producer: RawProducer = client.producer()
+        self._fetcher: RawFetcher = client.fetcher()
+        self._count = 0
+
+    @property
+    def tp(self) -> TopicIdPartition:
+        """The partition that it uses."""
+        return self.tps[0]
+
+    def goes_on(self) -> None:
+        """Asserts that a call, the stream to write and the one to read are as before."""
+        assert len(self.client.metadata("honest").topics) == 1
+        assert self._producer.produce(self.tp, values_batch(self.tp)).base_offset == self._count
+        self._count += 1
+        head, _ = self._fetcher.fetch({self.tp: self._count - 1})
+        assert head.results[0].high_watermark == self._count
+
+
+@pytest.mark.parametrize("token", [None, TOKENS["boss"]], ids=["stranger", "principal"])
+@pytest.mark.parametrize("kind", ATTACKS)
+def test_an_attack_ends_nobody_else(tmp_path: Path, kind: str, token: str | None) -> None:
+    (tmp_path / "auth.toml").write_text(AUTH_FILE)
+    settings = {"auth.file": str(tmp_path / "auth.toml"), "max.memory.bytes": MEMORY_BYTES, "shutdown.grace.ms": 500}
+    with DaemonProcess(tmp_path / "data", settings=settings) as daemon, with_token(daemon.address, TOKENS["boss"]) as client:
+        honest = Honest(client)
+        honest.goes_on()
+        with closing(ATTACKS[kind](Aim(daemon.port, token, honest.tp.topic_id, PARTITIONS))) as attack:
+            for _ in range(STEPS):
+                attack.step()
+                honest.goes_on()
+            assert peak_bytes(daemon) < MEMORY_BYTES + MEMORY_OVER_BYTES
+            assert daemon.terminate() == 0, daemon.stderr_path.read_text()[-2_000:]
+        told = daemon.stderr_path.read_text()
+        assert "Traceback" not in told, told[-4_000:]
+        assert "internal error" not in told, told[-4_000:]
+
+
+def peak_bytes(daemon: DaemonProcess) -> int:
+    """The largest resident set that the daemon has had."""
+    status = Path(f"/proc/{daemon.pid}/status").read_text()
+    return next(int(line.split()[1]) for line in status.splitlines() if line.startswith("VmHWM:")) * 1_024
