@@ -8,14 +8,12 @@ to records before they are in the core. Delivery rules are in core.py. An except
 from __future__ import annotations
 
 import logging
-import operator
 import os
 import random
 from collections.abc import Mapping
 from types import TracebackType
 from typing import Self, TypeVar
 
-import numpy as np
 import pyarrow as pa
 
 from brokerd.clock import Clock, SystemClock
@@ -111,7 +109,7 @@ class Producer:
         if timestamp is not None:
             timestamp = arguments.checked_timestamp(timestamp)
         if partition is not None:
-            partition = operator.index(partition)
+            partition = arguments.checked_int(partition, "partition")
         chunk = self._chunks.get(topic)
         if chunk is None or chunk.room_bytes < size or (partition is not None and not 0 <= partition < chunk.partition_count):
             deadline_ms = self._deadline_ms()
@@ -139,10 +137,9 @@ class Producer:
 
         Blocks and raises as `send`; blocking is the back-pressure.
         """
+        arguments.checked_rows(data)
         if partitions is not None:
-            partitions = np.asarray(partitions, np.int32)
-            if len(partitions) != data.num_rows:
-                raise ValueError(f"{len(partitions)} partitions were given for {data.num_rows} rows")
+            partitions = arguments.checked_partitions(partitions, data.num_rows)
         placement = Placement(topic, self._mailbox)
         placement.is_placed = True
         first_row = 0

@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from brokerd.config.client import ProducerConfig
 from brokerd.errors import WireError
 from brokerd.ids import TopicIdPartition, TopicPartition
+from brokerd.producer.arguments import checked_topic
 from brokerd.producer.backoff import backoff_ms
 from brokerd.producer.transport import NO_LEADER, TopicView
 
@@ -37,8 +38,10 @@ class TopicRegistry:
         self._ids: dict[str, bytes] = {}
         self._waiters: dict[str, list[TopicWaiter]] = {}
         self._used_ms: dict[str, int] = {}  # when each topic in use was last looked at
-        self._is_refresh_needed = False
-        self._is_under_way = False
+        self._is_refresh_needed = False  # of all topics in use
+        self._new: set[str] = set()  # in use, not found yet, and to be asked for
+        self._asked: tuple[str, ...] = ()  # by the request that is under way
+        self._is_all_asked = False
         self._fetched_ms = 0
         self._not_before_ms = 0
         self._failures = 0
@@ -47,24 +50,27 @@ class TopicRegistry:
         """The topic is in use; unknown ones are asked for at the next chance."""
         self._used_ms[topic] = now_ms
         if topic not in self._views:
-            self._is_refresh_needed = True
+            self._new.add(topic)
 
     def wait_for(self, topic: str, now_ms: int) -> TopicWaiter:
-        """As `want`, and the topic is asked for again and again until it is found; `leave` ends it."""
+        """As `want`, and the topic is asked for again and again until it is found; `leave` ends it. Raises TypeError and
+        ValueError for what can not be a topic's name, before anybody is asked."""
+        checked_topic(topic)
         self.want(topic, now_ms)
         waiter = TopicWaiter(topic)
         self._waiters.setdefault(topic, []).append(waiter)
         return waiter
 
     def leave(self, waiter: TopicWaiter, now_ms: int) -> None:
-        """One waits no longer. A topic that was not found is forgotten with the last who waited for it."""
+        """One waits no longer. A topic that is not there is forgotten with the last who waited for it; one of which nothing has
+        been heard yet is still asked for: whoever comes again finds the answer."""
         topic = waiter.topic
         self._waiters[topic].remove(waiter)
         if not self._waiters[topic]:
             del self._waiters[topic]
         if topic in self._views:
             self._used_ms[topic] = now_ms
-        elif topic not in self._waiters:
+        elif topic not in self._waiters and waiter.error is not None:
             self._drop(topic)
 
     def use(self, topic: str, now_ms: int) -> TopicView | None:
@@ -87,6 +93,7 @@ class TopicRegistry:
     def _drop(self, topic: str) -> None:
         self._used_ms.pop(topic, None)
         self._views.pop(topic, None)
+        self._new.discard(topic)
 
     def view(self, topic: str) -> TopicView | None:
         """The topic as last seen."""
@@ -113,38 +120,43 @@ class TopicRegistry:
         self._is_refresh_needed = True
 
     def due_ms(self, now_ms: int, *, is_busy: bool) -> int | None:
-        """When to ask next, or None. An idle producer lets its knowledge grow old."""
-        if self._is_under_way or not self._used_ms:
+        """When to ask next, or None. A topic that was never asked for waits for nothing, as long as all is well. An idle producer
+        lets its knowledge grow old."""
+        if self._asked or not self._used_ms:
             return None
+        if self._new:
+            return now_ms if self._failures == 0 else max(now_ms, self._not_before_ms)
         if self._is_refresh_needed:
             return max(now_ms, self._not_before_ms)
-        if is_busy:
-            return max(self._fetched_ms + self._config.metadata_max_age_ms, self._not_before_ms)
-        return None
+        return max(self._fetched_ms + self._config.metadata_max_age_ms, self._not_before_ms) if is_busy else None
 
     def begin(self, now_ms: int) -> tuple[str, ...]:
-        """The topics to ask for, now (maybe none); idle ones are forgotten."""
+        """The topics to ask for, now (maybe none): all, or the new ones if the others have time. Idle ones are forgotten."""
         for topic in [topic for topic in self._used_ms if self._is_idle(topic, now_ms)]:
             self._drop(topic)
-        self._is_refresh_needed = False
-        self._is_under_way = bool(self._used_ms)
-        return tuple(self._used_ms)
+        is_refresh_due = self._is_refresh_needed and now_ms >= self._not_before_ms
+        self._is_all_asked = is_refresh_due or not self._new
+        self._asked = tuple(topic for topic in self._used_ms if self._is_all_asked or topic in self._new)
+        self._is_refresh_needed = self._is_refresh_needed and not self._is_all_asked
+        self._new.clear()
+        return self._asked
 
     def on_result(self, answer: Mapping[str, TopicView | WireError], now_ms: int) -> list[str]:
         """Takes an answer in. Returns the topics that have another id than before."""
-        self._is_under_way = False
-        self._fetched_ms = now_ms
+        asked, self._asked = self._asked, ()
+        if self._is_all_asked:
+            self._fetched_ms = now_ms
         replaced = []
         is_complete = True
-        for topic, view in answer.items():
+        for topic in asked:
+            view = answer.get(topic)
             if topic not in self._used_ms:
                 continue
-            if isinstance(view, WireError):
+            if not isinstance(view, TopicView):
                 is_complete = False
-                for waiter in self._waiters.get(topic, ()):
-                    waiter.error = view
-                    self._is_refresh_needed = self._is_refresh_needed or view.retriable
+                self._on_absent(topic, view)
                 continue
+            self._new.discard(topic)
             if self._ids.setdefault(topic, view.topic_id) != view.topic_id:
                 replaced.append(topic)
             self._ids[topic] = view.topic_id
@@ -153,9 +165,19 @@ class TopicRegistry:
         self._wait(now_ms, 0 if is_complete else self._failures + 1)
         return replaced
 
+    def _on_absent(self, topic: str, error: WireError | None) -> None:
+        """There is no such topic, or the answer leaves it out."""
+        waiters = self._waiters.get(topic, ())
+        for waiter in waiters:
+            waiter.error = error or waiter.error
+        if waiters and (error is None or error.retriable):
+            self._is_refresh_needed = True
+        elif topic not in self._views and not waiters and error is not None:
+            self._drop(topic)
+
     def on_failure(self, now_ms: int) -> None:
         """Nobody answered."""
-        self._is_under_way = False
+        self._asked = ()
         self._is_refresh_needed = True
         self._wait(now_ms, self._failures + 1)
 

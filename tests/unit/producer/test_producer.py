@@ -377,11 +377,11 @@ def test_wrong_arguments_are_named(broker: BrokerDouble, producer: Producer) -> 
         producer.send("t", b"x", partition=4)
     with pytest.raises(ValueError, match="timestamp -1 is out of range"):
         producer.send("t", b"x", timestamp=-1)
-    with pytest.raises(TypeError, match="float"):
+    with pytest.raises(TypeError, match="timestamp must be a whole number, not float"):
         producer.send("t", b"x", timestamp=1.5)  # type: ignore[arg-type]
-    with pytest.raises(TypeError, match="str"):
+    with pytest.raises(TypeError, match="partition must be a whole number, not str"):
         producer.send("t", b"x", partition="1")  # type: ignore[arg-type]
-    with pytest.raises(UnicodeEncodeError):
+    with pytest.raises(ValueError, match="a header's key is no text that UTF-8 can hold"):
         producer.send("t", b"x", headers=[("\ud800", b"")])
     with pytest.raises(TypeError, match=r"a header is \(text, bytes\), not \(bytes, bytes\)"):
         producer.send("t", b"x", headers=[(b"a", b"")])  # type: ignore[list-item]

@@ -3,6 +3,11 @@ a producer that has failed for good leaves nobody waiting."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
 import pytest
 
 from brokerd import Producer as GrpcProducer
@@ -12,6 +17,8 @@ from brokerd.producer.producer import Producer
 from tests.support.broker_double import BrokerDouble
 from tests.support.wait import DEADLINE_S
 from tests.unit.producer.test_producer import producer_of
+
+ONE_ROW = pa.RecordBatch.from_pydict({"value": [b"v"]})
 
 
 def shrink_topic(producer: Producer, broker: BrokerDouble) -> None:
@@ -48,6 +55,63 @@ def test_a_staged_record_whose_partition_is_gone_fails_alone() -> None:
         producer.flush(DEADLINE_S)
         assert afterwards.result(0).offset == 0
         assert producer.metrics()["buffer-available-bytes"] == producer.metrics()["buffer-total-bytes"]
+
+
+BAD_TOPICS: list[tuple[object, type[Exception], str]] = [
+    (None, TypeError, "topic must be text, not NoneType"),
+    (5, TypeError, "topic must be text, not int"),
+    (b"t", TypeError, "topic must be text, not bytes"),
+    (["t"], TypeError, "list"),
+    ("", ValueError, "topic '' can not be a topic's name: it is empty"),
+    ("half \ud800", ValueError, r"topic 'half \\ud800' can not be a topic's name: only letters"),
+    ("x" * 5_000, ValueError, "it has 5000 characters"),
+    ("..", ValueError, "'.' and '..' are not names"),
+]
+
+
+@pytest.mark.parametrize(("topic", "kind", "text"), BAD_TOPICS, ids=[repr(topic)[:12] for topic, _, _ in BAD_TOPICS])
+def test_a_bad_topic_is_the_error_of_its_call_alone(topic: Any, kind: type[Exception], text: str) -> None:
+    broker = BrokerDouble()
+    broker.create_topic("t", 1)
+    with producer_of(broker, linger_ms=60_000) as producer:
+        in_flight = producer.send("t", b"in flight")
+        calls: list[Callable[[], object]] = [
+            lambda: producer.send(topic, b"v"),
+            lambda: producer.send_batch(topic, pa.RecordBatch.from_pydict({"value": [b"v"]})),
+            lambda: producer.partitions_for(topic),
+        ]
+        for call in calls:
+            with pytest.raises(kind, match=text):
+                call()
+        after = producer.send("t", b"after")
+        producer.flush(DEADLINE_S)
+        assert (in_flight.result(0).offset, after.result(0).offset) == (0, 1)
+        assert producer.first_error is None
+
+
+BAD_CALLS: list[tuple[str, Callable[[Producer], object]]] = [
+    ("value is no text that UTF-8 can hold", lambda producer: producer.send("t", "\ud800")),
+    ("key is no text that UTF-8 can hold", lambda producer: producer.send("t", b"v", key="\ud800")),
+    ("headers must be pairs", lambda producer: producer.send("t", b"v", headers=5)),  # type: ignore[arg-type]
+    ("headers must be pairs", lambda producer: producer.send("t", b"v", headers=[("a",)])),  # type: ignore[list-item]
+    ("timestamp must be a whole number", lambda producer: producer.send("t", b"v", timestamp="1")),  # type: ignore[arg-type]
+    ("partition -1 does not exist", lambda producer: producer.send("t", b"v", partition=-1)),
+    ("partition 9{30} does not exist", lambda producer: producer.send("t", b"v", partition=10**30 - 1)),
+    ("data must be a RecordBatch or a Table, not list", lambda producer: producer.send_batch("t", [b"v"])),
+    ("partitions must be", lambda producer: producer.send_batch("t", ONE_ROW, partitions=["x"])),
+    ("partitions must be", lambda producer: producer.send_batch("t", ONE_ROW, partitions=[2**40])),
+    ("partition -2 does not exist", lambda producer: producer.send_batch("t", ONE_ROW, partitions=np.array([-2], np.int32))),
+]
+
+
+@pytest.mark.parametrize(("text", "call"), BAD_CALLS, ids=[str(number) for number in range(len(BAD_CALLS))])
+def test_a_bad_argument_is_named_and_the_producer_goes_on(text: str, call: Callable[[Producer], object]) -> None:
+    broker = BrokerDouble()
+    broker.create_topic("t", 1)
+    with producer_of(broker) as producer:
+        with pytest.raises((TypeError, ValueError), match=text):
+            call(producer)
+        assert producer.send("t", b"after").result(DEADLINE_S).offset == 0
 
 
 def test_a_producer_that_fails_for_good_ends_what_is_staged() -> None:

@@ -76,6 +76,70 @@ def test_nothing_in_use_asks_for_nothing(topics: TopicRegistry) -> None:
     assert topics.begin(IDLE_MS) == ("busy",)
 
 
+def test_a_new_topic_is_asked_for_at_once_and_alone(topics: TopicRegistry) -> None:
+    for number in range(1_000):  # each asked for right behind the answer to the one before
+        topics.wait_for(f"new-{number}", 1)
+        assert topics.due_ms(1, is_busy=False) == 1
+        assert topics.begin(1) == (f"new-{number}",)
+        topics.on_result({f"new-{number}": VIEW}, 1)
+    assert topics.due_ms(1, is_busy=False) is None
+    topics.request_refresh()
+    due_ms = topics.due_ms(1, is_busy=True)
+    assert due_ms is not None
+    assert due_ms > 1, "what is known is asked for again at a distance"
+    assert len(topics.begin(due_ms)) == 1_002
+
+
+def test_a_new_topic_waits_its_turn_where_nobody_answers(topics: TopicRegistry) -> None:
+    topics.want("new", 1)
+    topics.begin(1)
+    topics.on_failure(1)
+    topics.want("newer", 2)
+    due_ms = topics.due_ms(2, is_busy=False)
+    assert due_ms is not None
+    assert due_ms > 2
+    assert topics.begin(due_ms) == ("busy", "idle", "new", "newer")
+
+
+def test_what_an_answer_leaves_out_is_asked_for_again(topics: TopicRegistry) -> None:
+    waiter = topics.wait_for("new", 1)
+    topics.begin(1)
+    topics.on_result({"another": VIEW}, 1)
+    assert (waiter.error, topics.view("another")) == (None, None)
+    due_ms = topics.due_ms(1, is_busy=False)
+    assert due_ms is not None
+    assert "new" in topics.begin(due_ms)
+
+
+def test_who_had_no_time_for_the_answer_finds_it_the_next_time(topics: TopicRegistry) -> None:
+    waiter = topics.wait_for("slow", 1)
+    assert topics.begin(1) == ("slow",)
+    topics.leave(waiter, 2)
+    topics.on_result({"slow": VIEW}, 3)
+    assert topics.use("slow", 4) == VIEW
+    waiter = topics.wait_for("not-there", 5)
+    topics.begin(5)
+    topics.leave(waiter, 6)
+    topics.on_result({"not-there": ABSENT}, 7)
+    assert topics.due_ms(8, is_busy=False) is None, "nobody waits for it, and it is not there"
+    assert topics.use("not-there", 8) is None
+
+
+def test_max_block_ms_below_an_answers_time_succeeds_in_the_end() -> None:
+    broker = BrokerDouble()
+    broker.create_topic("t", 1)
+    with Producer({"linger.ms": 0, "max.block.ms": 0}, transport_factory=broker.transport) as producer:
+
+        def is_sent() -> bool:
+            try:
+                producer.send("t", b"v")
+            except BrokerUnreachableError:
+                return False
+            return True
+
+        wait_until(is_sent)
+
+
 def test_a_producer_goes_on_with_a_topic_it_had_forgotten() -> None:
     broker = BrokerDouble()
     broker.create_topic("t", 1)
