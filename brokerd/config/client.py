@@ -4,7 +4,7 @@ Kafka has them; where the default differs, the sentence says so. Rules between s
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from brokerd.config.settings import INT32_MAX, INT64_MAX, from_mapping, setting
 from brokerd.errors import ConfigError
@@ -209,7 +209,8 @@ def producer_config(given: Mapping[str, object], *, where: str = "") -> Producer
     """A checked ProducerConfig from settings by name. Raises ConfigError.
 
     As in Kafka, idempotence steps back for acks, retries that were given explicitly only if it was not itself
-    asked for: an explicit conflict is refused by name.
+    asked for: an explicit conflict is refused by name. And delivery.timeout.ms rises to linger.ms + request.timeout.ms where
+    it was not given.
     """
     config = from_mapping(ProducerConfig, given, where=where)
     if config.enable_idempotence:
@@ -218,6 +219,9 @@ def producer_config(given: Mapping[str, object], *, where: str = "") -> Producer
             if "enable.idempotence" in given:
                 raise ConfigError(f"enable.idempotence=true needs {conflict}; change it, or set enable.idempotence=false")
             config = from_mapping(ProducerConfig, {**given, "enable.idempotence": False}, where=where)
+    least_ms = min(config.linger_ms + config.request_timeout_ms, INT32_MAX)
+    if config.delivery_timeout_ms < least_ms and "delivery.timeout.ms" not in given:
+        config = replace(config, delivery_timeout_ms=least_ms)
     check_producer(config)
     return config
 
@@ -229,7 +233,7 @@ def check_producer(config: ProducerConfig) -> None:
             f"batch.size ({config.batch_size}) must not exceed max.request.size ({config.max_request_size}): "
             "lower the first or raise the second"
         )
-    if config.delivery_timeout_ms < config.linger_ms + config.request_timeout_ms:
+    if config.delivery_timeout_ms < min(config.linger_ms + config.request_timeout_ms, INT32_MAX):
         raise ConfigError(
             f"delivery.timeout.ms ({config.delivery_timeout_ms}) must be at least linger.ms + request.timeout.ms "
             f"({config.linger_ms} + {config.request_timeout_ms}): raise it, or lower request.timeout.ms"

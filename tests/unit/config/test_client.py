@@ -1,0 +1,25 @@
+"""Rules between settings of clients, as Kafka's clients have them."""
+
+from __future__ import annotations
+
+import pytest
+
+from brokerd.config.client import producer_config
+from brokerd.config.settings import INT32_MAX
+from brokerd.errors import ConfigError
+
+
+def test_an_unset_delivery_timeout_rises_to_what_one_request_may_take() -> None:
+    assert producer_config({}).delivery_timeout_ms == 120_000
+    config = producer_config({"request.timeout.ms": 180_000, "linger.ms": 7})
+    assert config.delivery_timeout_ms == 180_007
+    assert producer_config({"request.timeout.ms": INT32_MAX, "linger.ms": 7}).delivery_timeout_ms == INT32_MAX
+    assert producer_config({"acks": "1", "request.timeout.ms": 180_000}).delivery_timeout_ms == 180_005
+
+
+def test_a_delivery_timeout_that_was_given_is_not_changed() -> None:
+    given = {"delivery.timeout.ms": 120_000, "request.timeout.ms": 180_000}
+    with pytest.raises(ConfigError, match=r"delivery\.timeout\.ms \(120000\) must be at least linger\.ms \+ request\.timeout\.ms"):
+        producer_config(given)
+    given = {"delivery.timeout.ms": INT32_MAX, "request.timeout.ms": INT32_MAX}
+    assert producer_config(given).delivery_timeout_ms == INT32_MAX
