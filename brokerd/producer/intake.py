@@ -6,6 +6,7 @@ generator that yields. The one thing that application threads touch is `chunks`,
 
 from __future__ import annotations
 
+import logging
 import random
 from collections.abc import Callable
 
@@ -33,12 +34,15 @@ from brokerd.producer.mailbox import Mailbox, Work
 from brokerd.producer.partitioner import Int32s
 from brokerd.producer.producer_batch import Piece, ProducerBatch
 from brokerd.producer.row_partitioner import RowPartitioner
-from brokerd.producer.staging import CHUNK_BYTES_MAX, StagedChunk, TakenRows
+from brokerd.producer.staging import CHUNK_BYTES_MAX, CHUNK_BYTES_MIN, StagedChunk, TakenRows
 from brokerd.producer.transport import TopicView
 
 _NO_PARTITION = -1  # of records that were refused before they had one
 # A chunk that was asked for is kept so long for its first row, which is on its way, unless who asked was interrupted.
 _EMPTY_MS = 100
+_TOPICS_REMEMBERED_MAX = 10_000
+
+logger = logging.getLogger(__name__)
 
 
 class Intake:
@@ -61,6 +65,7 @@ class Intake:
         self.chunks: dict[str, StagedChunk] = {}
         self.partitioning = RowPartitioner(config, rng)
         self.is_closed = False
+        self._first_bytes: dict[str, int] = {}  # what is paid at first for a chunk, of topics whose last one was larger
 
     # --- whether anything may come in
 
@@ -91,6 +96,7 @@ class Intake:
         waiter = topics.wait_for(topic, now_ms)
         self._wake()
         try:
+            is_told = False
             while (view := topics.view(topic)) is None:
                 self.check_usable()
                 error = waiter.error
@@ -98,10 +104,37 @@ class Intake:
                     raise fresh(error)
                 if self._clock.monotonic_ms() >= deadline_ms:
                     raise self._topic_missing(topic, error)
+                is_told = is_told or self._tell(topic, error)
                 yield
         finally:
             topics.leave(waiter, self._clock.monotonic_ms())
         return view
+
+    def newer_view(self, topic: str, deadline_ms: int) -> Work[TopicView]:
+        """What the broker says of the topic now, for whoever misses something in what is known; that, if nobody answers in time."""
+        view = yield from self.view(topic, deadline_ms)
+        topics = self._core.topics
+        waiter = topics.wait_for(topic, self._clock.monotonic_ms(), newer=True)
+        self._wake()
+        try:
+            while waiter.view is None and waiter.error is None and self._clock.monotonic_ms() < deadline_ms:
+                self.check_usable()
+                yield
+        finally:
+            topics.leave(waiter, self._clock.monotonic_ms())
+        return waiter.view or view
+
+    def _tell(self, topic: str, error: BrokerdError | None) -> bool:
+        """Says in the log what a call waits for, as soon as it is known: it may wait for a minute. False if it is not known."""
+        most_ms = self._config.max_block_ms
+        if error is not None:
+            logger.warning("topic '%s' is not there: it is waited for up to max.block.ms (%d ms)", topic, most_ms)
+        elif self._core.topics.is_unanswered:
+            servers, trouble = self._config.bootstrap_servers, self._core.last_trouble
+            logger.warning("no broker answers at %s (%s): tried up to max.block.ms (%d ms)", servers, trouble, most_ms)
+        else:
+            return False
+        return True
 
     def _topic_missing(self, topic: str, error: BrokerdError | None) -> BrokerdError:
         waited = f"after max.block.ms ({self._config.max_block_ms} ms)"
@@ -143,15 +176,20 @@ class Intake:
     def open_chunk(self, topic: str, size: int, partition: int | None, deadline_ms: int) -> Work[StagedChunk]:
         """A chunk with room for `size` bytes. Whoever asks appends to it, or it is closed again: nobody holds what it paid."""
         view = yield from self.view(topic, deadline_ms)
+        if partition is not None and partition >= len(view.leaders):  # the topic may have grown
+            view = yield from self.newer_view(topic, deadline_ms)
         if partition is not None and not 0 <= partition < len(view.leaders):
             raise ValueError(f"partition {partition} does not exist: topic '{topic}' has partitions 0 to {len(view.leaders) - 1}")
         if size > self._config.max_request_size:
             raise columns.too_large(size, self._config.max_request_size)
-        paid = max(size, min(CHUNK_BYTES_MAX, self._config.batch_size, self._config.buffer_memory // 4))
+        most = min(CHUNK_BYTES_MAX, self._config.batch_size, self._config.buffer_memory // 4)
+        paid = max(size, min(most, self._first_bytes.get(topic, CHUNK_BYTES_MIN)))
         while True:
             chunk = self.chunks.get(topic)
             if chunk is not None:
                 if chunk.room_bytes >= size and (partition is None or partition < chunk.partition_count):
+                    return chunk
+                if (partition is None or partition < chunk.partition_count) and self._grow(chunk, size, most):
                     return chunk
                 self._place_chunk(topic)
             yield from self._room(paid, deadline_ms)
@@ -163,6 +201,18 @@ class Intake:
         now_ms = self._clock.monotonic_ms()
         chunk = self.chunks[topic] = StagedChunk(topic, len(view.leaders), now_ms, paid, self._mailbox)
         return chunk
+
+    def _grow(self, chunk: StagedChunk, size: int, most: int) -> bool:
+        """Pays as much again for a chunk, if it may hold so much and there is room in buffer.memory. False if not."""
+        more = max(size - chunk.room_bytes, min(chunk.paid_bytes, most - chunk.paid_bytes))
+        if chunk.paid_bytes + more > most or not self._core.pool.try_allocate(more):
+            return False
+        chunk.paid_bytes += more
+        chunk.room_bytes += more
+        if len(self._first_bytes) >= _TOPICS_REMEMBERED_MAX:
+            self._first_bytes.clear()
+        self._first_bytes[chunk.topic] = chunk.paid_bytes  # its next one will need as much
+        return True
 
     def place_late(self, chunk: StagedChunk, number: int) -> Placement:
         """Where the record is that was appended to a chunk about to be closed. Raises ProducerClosedError if it came after the
@@ -180,6 +230,8 @@ class Intake:
         if chunk is None:
             return
         taken = chunk.take()
+        if chunk.room_bytes > chunk.paid_bytes // 2:
+            self._first_bytes.pop(topic, None)
         if taken is None:
             self._core.pool.release(chunk.paid_bytes)
         else:

@@ -157,6 +157,8 @@ class Producer:
     def _send_rows(self, topic: str, rows: pa.RecordBatch, wanted: Int32s | None, placement: Placement, first_row: int) -> None:
         deadline_ms = self._deadline_ms()
         view = self._view(topic, deadline_ms)
+        if wanted is not None and wanted.max() >= len(view.leaders):  # the topic may have grown
+            view = self._ask(self._intake.newer_view(topic, deadline_ms), deadline_ms)
         count = len(view.leaders)
         keyless = None
         if self._intake.partitioning.has_keyless_rows(rows, wanted):

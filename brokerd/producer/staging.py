@@ -23,6 +23,7 @@ from brokerd.producer.mailbox import Mailbox
 from brokerd.record.payload import HEADERS_TYPE, TIMESTAMP_TYPE
 
 CHUNK_BYTES_MAX = 524_288
+CHUNK_BYTES_MIN = 16_384  # what is paid for the first one of a topic: there may be thousands of topics
 # List entries, a future, and what the row adds beside its bytes when it is a column.
 RECORD_OVERHEAD_BYTES = 40
 

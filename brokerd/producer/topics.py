@@ -17,13 +17,16 @@ from brokerd.producer.transport import NO_LEADER, TopicView
 
 
 class TopicWaiter:
-    """Somebody who can not go on without the topic; `error` is the last answer since the waiting began, if it was none."""
+    """Somebody who can not go on without the topic; `error` is the last answer since the waiting began, if it was none. `view` is
+    the first answer to a request that was sent after it began."""
 
-    __slots__ = ("error", "topic")
+    __slots__ = ("error", "request_count", "topic", "view")
 
-    def __init__(self, topic: str) -> None:
+    def __init__(self, topic: str, request_count: int) -> None:
         self.topic = topic
+        self.request_count = request_count  # sent before
         self.error: WireError | None = None
+        self.view: TopicView | None = None
 
 
 class TopicRegistry:
@@ -40,8 +43,10 @@ class TopicRegistry:
         self._used_ms: dict[str, int] = {}  # when each topic in use was last looked at
         self._is_refresh_needed = False  # of all topics in use
         self._new: set[str] = set()  # in use, not found yet, and to be asked for
+        self._request_count = 0
         self._asked: tuple[str, ...] = ()  # by the request that is under way
         self._is_all_asked = False
+        self.is_unanswered = False  # nobody answered the last request
         self._fetched_ms = 0
         self._not_before_ms = 0
         self._failures = 0
@@ -52,12 +57,14 @@ class TopicRegistry:
         if topic not in self._views:
             self._new.add(topic)
 
-    def wait_for(self, topic: str, now_ms: int) -> TopicWaiter:
-        """As `want`, and the topic is asked for again and again until it is found; `leave` ends it. Raises TypeError and
-        ValueError for what can not be a topic's name, before anybody is asked."""
+    def wait_for(self, topic: str, now_ms: int, *, newer: bool = False) -> TopicWaiter:
+        """As `want`, and the topic is asked for again and again until it is found; `leave` ends it. `newer`: what is known of it
+        is not enough. Raises TypeError and ValueError for what can not be a topic's name, before anybody is asked."""
         checked_topic(topic)
         self.want(topic, now_ms)
-        waiter = TopicWaiter(topic)
+        if newer:
+            self._new.add(topic)
+        waiter = TopicWaiter(topic, self._request_count)
         self._waiters.setdefault(topic, []).append(waiter)
         return waiter
 
@@ -139,11 +146,13 @@ class TopicRegistry:
         self._asked = tuple(topic for topic in self._used_ms if self._is_all_asked or topic in self._new)
         self._is_refresh_needed = self._is_refresh_needed and not self._is_all_asked
         self._new.clear()
+        self._request_count += 1
         return self._asked
 
     def on_result(self, answer: Mapping[str, TopicView | WireError], now_ms: int) -> list[str]:
         """Takes an answer in. Returns the topics that have another id than before."""
         asked, self._asked = self._asked, ()
+        self.is_unanswered = False
         if self._is_all_asked:
             self._fetched_ms = now_ms
         replaced = []
@@ -156,7 +165,7 @@ class TopicRegistry:
                 is_complete = False
                 self._on_absent(topic, view)
                 continue
-            self._new.discard(topic)
+            self._on_found(topic, view)
             if self._ids.setdefault(topic, view.topic_id) != view.topic_id:
                 replaced.append(topic)
             self._ids[topic] = view.topic_id
@@ -164,6 +173,14 @@ class TopicRegistry:
             is_complete = is_complete and NO_LEADER not in view.leaders
         self._wait(now_ms, 0 if is_complete else self._failures + 1)
         return replaced
+
+    def _on_found(self, topic: str, view: TopicView) -> None:
+        self._new.discard(topic)
+        for waiter in self._waiters.get(topic, ()):
+            if waiter.request_count < self._request_count:
+                waiter.view = view
+            elif topic in self._views:  # it needs newer knowledge than this answer, which was on its way already
+                self._new.add(topic)
 
     def _on_absent(self, topic: str, error: WireError | None) -> None:
         """There is no such topic, or the answer leaves it out."""
@@ -178,6 +195,7 @@ class TopicRegistry:
     def on_failure(self, now_ms: int) -> None:
         """Nobody answered."""
         self._asked = ()
+        self.is_unanswered = True
         self._is_refresh_needed = True
         self._wait(now_ms, self._failures + 1)
 

@@ -6,6 +6,8 @@ import random
 from collections import deque
 from concurrent.futures import ThreadPoolExecutor
 
+import numpy as np
+import pyarrow as pa
 import pytest
 
 from brokerd.config.client import ProducerConfig
@@ -19,9 +21,11 @@ from brokerd.errors import (
 )
 from brokerd.ids import TopicPartition
 from brokerd.producer.producer import Producer
+from brokerd.producer.staging import CHUNK_BYTES_MAX, CHUNK_BYTES_MIN
 from brokerd.producer.topics import TopicRegistry
 from brokerd.producer.transport import NO_LEADER, TopicView
-from tests.support.broker_double import BrokerDouble
+from tests.support.broker_double import BrokerDouble, TopicDouble
+from tests.support.broker_model import PartitionModel
 from tests.support.clock import ManualClock
 from tests.support.wait import DEADLINE_S, wait_until
 
@@ -221,3 +225,87 @@ def test_a_topic_that_is_created_while_it_is_waited_for_is_found() -> None:
 def test_topics_are_not_forgotten_sooner_than_in_kafka() -> None:
     with pytest.raises(ConfigError, match=r"metadata\.max\.idle\.ms.*5000"):
         from_mapping(ProducerConfig, {"metadata.max.idle.ms": 4_999})
+
+
+def test_who_needs_newer_knowledge_is_not_served_by_an_answer_on_its_way(topics: TopicRegistry) -> None:
+    topics.request_refresh()
+    due_ms = topics.due_ms(1, is_busy=True)
+    assert due_ms is not None
+    topics.begin(due_ms)
+    waiter = topics.wait_for("busy", due_ms, newer=True)
+    topics.on_result({"busy": VIEW, "idle": VIEW}, due_ms)
+    assert waiter.view != VIEW, "that answer was on its way already"
+    assert topics.due_ms(due_ms, is_busy=False) == due_ms
+    assert topics.begin(due_ms) == ("busy",)
+    grown = VIEW._replace(leaders=(0, 0, 0))
+    topics.on_result({"busy": grown}, due_ms)
+    assert waiter.view == grown
+    topics.leave(waiter, due_ms)
+    assert topics.due_ms(due_ms, is_busy=False) is None
+
+
+def test_a_partition_that_is_new_is_found_by_asking() -> None:
+    broker = BrokerDouble()
+    topic = broker.create_topic("t", 1)
+    settings = {"linger.ms": 0, "max.block.ms": 60_000}
+    with Producer(settings, transport_factory=broker.transport) as producer:
+        assert producer.send("t", b"0").result(DEADLINE_S).partition == 0
+        grow(topic, 3)
+        assert producer.send("t", b"2", partition=2).result(DEADLINE_S).partition == 2
+        grow(topic, 5)
+        batch = pa.RecordBatch.from_pydict({"value": [b"4"]})
+        assert producer.send_batch("t", batch, partitions=np.array([4])).result(DEADLINE_S).record_counts == {4: 1}
+        for partition in (5, 2**31):
+            with pytest.raises(ValueError, match=f"partition {partition} does not exist: topic 't' has partitions 0 to 4"):
+                producer.send("t", b"5", partition=partition)
+
+
+def grow(topic: TopicDouble, partitions: int) -> None:
+    topic.partitions += [PartitionModel() for _ in range(partitions - len(topic.partitions))]
+    topic.leaders = [0] * partitions
+
+
+def test_thousands_of_topics_wait_for_their_linger_side_by_side() -> None:
+    broker = BrokerDouble()
+    for number in range(1_000):
+        broker.create_topic(f"t-{number}", 1)
+    with Producer({"linger.ms": 600_000}, transport_factory=broker.transport) as producer:
+        for value in (b"0", b"1"):
+            for number in range(1_000):
+                producer.send(f"t-{number}", value)
+        assert len(producer._intake.chunks) == 1_000
+        assert not broker.requests
+    assert all(broker.values(f"t-{number}", 0) == [b"0", b"1"] for number in range(1_000))
+
+
+def test_a_chunk_that_fills_pays_more_and_the_next_begins_so() -> None:
+    broker = BrokerDouble()
+    broker.create_topic("t", 1)
+    with Producer({"linger.ms": 600_000}, transport_factory=broker.transport) as producer:
+        sizes = []
+        for number in range(1_000):
+            producer.send("t", b"%08d" % number + b"x" * 992)
+            sizes.append(producer._intake.chunks["t"].paid_bytes)
+        assert sizes[0] == CHUNK_BYTES_MIN
+        assert max(sizes) == CHUNK_BYTES_MAX
+        assert sizes[-1] == CHUNK_BYTES_MAX, "the next one pays as much at once"
+        producer.flush(DEADLINE_S)
+        assert producer.metrics()["buffer-available-bytes"] == producer.metrics()["buffer-total-bytes"]
+    assert [int(value[:8]) for value in broker.values("t", 0)] == list(range(1_000))
+
+
+def test_what_a_call_waits_for_is_said_early(caplog: pytest.LogCaptureFixture) -> None:
+    broker = BrokerDouble()
+    settings = {"retry.backoff.ms": 1, "retry.backoff.max.ms": 2, "max.block.ms": 60_000}
+    with Producer(settings, transport_factory=broker.transport) as producer, ThreadPoolExecutor(1) as pool:
+        call = pool.submit(producer.send, "missing", b"v")
+        wait_until(lambda: "topic 'missing' is not there: it is waited for" in caplog.text)
+        broker.create_topic("missing", 1)
+        call.result(DEADLINE_S)
+        broker.create_topic("t", 1)
+        broker.metadata_errors.extend([BrokerUnreachableError("nobody there")] * 100_000)
+        call = pool.submit(producer.send, "t", b"v")
+        wait_until(lambda: "no broker answers at 127.0.0.1:9192 (nobody there)" in caplog.text)
+        broker.metadata_errors = deque()
+        call.result(DEADLINE_S)
+    assert caplog.text.count("is not there") == 1
