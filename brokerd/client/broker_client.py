@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, TypeVar, cast
 from google.protobuf.message import Message
 
 from brokerd import __version__
+from brokerd.client.answers import checked_count, checked_identity, checked_offset
 from brokerd.client.connection import Connection, RawStream
 from brokerd.client.metadata import (
     NO_LEADER,
@@ -25,7 +26,7 @@ from brokerd.client.metadata import (
     read_metadata,
     read_server_info,
 )
-from brokerd.client.offsets import READ_COMMITTED, OffsetAndTimestamp, Wanted, isolation_to_proto, partition_request
+from brokerd.client.offsets import READ_COMMITTED, OffsetAndTimestamp, Wanted, isolation_to_proto, partition_request, read_offset
 from brokerd.client.retry import Retries, is_repeatable
 from brokerd.client.security import ClientSecurity
 from brokerd.client.topics import NewTopic, TopicDescription, read_descriptions, read_results
@@ -118,7 +119,8 @@ class BrokerClient:
         """Bytes of the largest request that a node takes, as far as it says so. Raises BrokerUnreachableError if it can not be
         reached now."""
         connection = await self._connected(node_id, self.config.request_timeout_ms)
-        return self._server_infos[connection.address].limits.get("socket.request.max.bytes", GRPC_MAX_MESSAGE_BYTES)
+        limit = self._server_infos[connection.address].limits.get("socket.request.max.bytes", GRPC_MAX_MESSAGE_BYTES)
+        return min(limit, GRPC_MAX_MESSAGE_BYTES) if limit > 0 else GRPC_MAX_MESSAGE_BYTES
 
     async def chunks(self, node_id: int, items: Sequence[T]) -> list[Sequence[T]]:
         """`items`, one for each partition, in groups that are small enough for one request to a node. Raises
@@ -136,7 +138,7 @@ class BrokerClient:
             request.topics.add(name=topic.name, partitions=topic.partitions, configs=dict(topic.configs))
         lost: list[BrokerdError] = []
         response = await self._call("CreateTopics", request, topics_pb2.CreateTopicsResponse, failures=lost)
-        results = read_results(response.results)
+        results = read_results("CreateTopics", [topic.name for topic in topics], response.results)
         if not lost:
             return results
         note = "; the answer to an earlier try of this call was lost, so it may have been this call that created it"
@@ -148,7 +150,8 @@ class BrokerClient:
     async def delete_topics(self, names: Sequence[str]) -> dict[str, bytes | WireError]:
         """Deletes topics and all that they hold: the id of each, or why not."""
         request = topics_pb2.DeleteTopicsRequest(names=names)
-        return read_results((await self._call("DeleteTopics", request, topics_pb2.DeleteTopicsResponse)).results)
+        response = await self._call("DeleteTopics", request, topics_pb2.DeleteTopicsResponse)
+        return read_results("DeleteTopics", names, response.results)
 
     async def describe_topics(self, names: Sequence[str] = ()) -> dict[str, TopicDescription | WireError]:
         """Settings, offsets and sizes of topics; of all of them, sorted, if none is named."""
@@ -181,7 +184,8 @@ class BrokerClient:
             for tp in tps:
                 request.partitions.add(topic_id=tp.topic_id, partition=tp.partition, before_offset=before[tp])
             response = await self._call_once(node_id, "DeleteRecords", request, topics_pb2.DeleteRecordsResponse, timeout_ms)
-            return (_error(result) or result.log_start_offset for result in response.results)
+            results = checked_count("DeleteRecords", response.results, len(tps))
+            return [_error(result) or checked_offset("DeleteRecords", result.log_start_offset) for result in results]
 
         return await self._asked_leaders(list(before), ask)
 
@@ -195,7 +199,8 @@ class BrokerClient:
             partitions = [partition_request(tp, wanted[tp]) for tp in tps]
             request = offsets_pb2.ListOffsetsRequest(isolation_level=level, partitions=partitions)
             response = await self._call_once(node_id, "ListOffsets", request, offsets_pb2.ListOffsetsResponse, timeout_ms)
-            return (_error(one) or OffsetAndTimestamp(one.offset, one.timestamp, one.leader_epoch) for one in response.results)
+            results = checked_count("ListOffsets", response.results, len(tps))
+            return [_error(one) or read_offset(one) for one in results]
 
         return await self._asked_leaders(list(wanted), ask)
 
@@ -219,7 +224,7 @@ class BrokerClient:
         """A new producer id, or `current` with its epoch raised. Raises the broker's error."""
         request = transaction_pb2.InitProducerIdRequest(producer_id=current.producer_id, producer_epoch=current.epoch)
         response = await self._call("InitProducerId", request, transaction_pb2.InitProducerIdResponse, error_of=_error)
-        return ProducerIdAndEpoch(response.producer_id, response.producer_epoch)
+        return checked_identity(response.producer_id, response.producer_epoch)
 
     # ---- streams: not retried here
 

@@ -10,6 +10,7 @@ from typing import NamedTuple
 
 import pyarrow as pa
 
+from brokerd.client.answers import throttle_ms
 from brokerd.client.connection import RawStream
 from brokerd.errors import InvalidRequestError, UnknownServerError, WireError
 from brokerd.ids import TopicIdPartition
@@ -117,7 +118,8 @@ def decode_response(data: bytes) -> FetchResponse:
         message, records = split_records(fetch_pb2.FetchResponse, data)
     except InvalidRequestError as error:
         raise UnknownServerError(f"the broker's answer to a fetch can not be read: {error.message}") from None
-    if sum(result.record_chunks for result in message.results) != len(records):
+    counts = [result.record_chunks for result in message.results]
+    if sum(counts) != len(records) or any(count < 0 for count in counts):
         raise UnknownServerError(f"the broker's answer to a fetch holds {len(records)} chunks of records, not as many as it counts")
     results = []
     at = 0
@@ -135,4 +137,4 @@ def decode_response(data: bytes) -> FetchResponse:
         )
         at += result.record_chunks
     failure = from_proto(message.error) if message.HasField("error") else None
-    return FetchResponse(message.correlation_id, message.throttle_time_ms, failure, results)
+    return FetchResponse(message.correlation_id, throttle_ms(message.throttle_time_ms), failure, results)

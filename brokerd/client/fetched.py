@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 import pyarrow as pa
 
+from brokerd.client.answers import TIMESTAMP_MAX_MS
 from brokerd.client.positions import Piece
 from brokerd.errors import CorruptMessageError
 from brokerd.ids import TopicIdPartition
@@ -65,6 +66,10 @@ def decode_piece(piece: Piece, *, max_uncompressed_bytes: int, check_crc: bool) 
     timestamp_type = CREATE_TIME
     if header.stamp_flags & StampFlags.LOG_APPEND_TIME:
         timestamp_type = LOG_APPEND_TIME
+        if not 0 <= header.append_timestamp <= TIMESTAMP_MAX_MS:
+            raise CorruptMessageError(
+                f"batch at offset {header.base_offset}: append_timestamp {header.append_timestamp} is no time in ms since 1970"
+            )
         stamped = np.full(arrow_batch.num_rows, header.append_timestamp * _US_PER_MS, np.int64)
         arrow_batch = arrow_batch.set_column(
             _TIMESTAMP_COLUMN, KEY_VALUE_SCHEMA.field(_TIMESTAMP_COLUMN), pa.array(stamped, TIMESTAMP_TYPE)

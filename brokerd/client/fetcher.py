@@ -225,10 +225,11 @@ class _Pump:
         response = await stream.receive(timeout_ms=self._config.fetch_max_wait_ms + self._config.request_timeout_ms)
         if response.error is not None:
             raise response.error
-        if response.correlation_id != request.correlation_id or len(response.results) != len(request.partitions):
+        is_ours = [result.tp for result in response.results] == [asked.tp for asked in request.partitions]
+        if response.correlation_id != request.correlation_id or not is_ours:
             raise InvalidRequestError(
                 f"the broker answered fetch {request.correlation_id} ({len(request.partitions)} partitions) with "
-                f"{response.correlation_id} ({len(response.results)})"
+                f"{response.correlation_id} ({len(response.results)}), or for others"
             )
         return response
 

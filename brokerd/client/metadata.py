@@ -6,11 +6,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+from brokerd.client.answers import checked_address, checked_topic, senseless
 from brokerd.errors import ConfigError, UnknownTopicIdError, WireError
 from brokerd.wire.errors import from_proto
+from brokerd.wire.texts import plain_text
 from brokerd.wire.v1 import metadata_pb2
 
 NO_LEADER = -1
+_VERSION_MAX_CHARACTERS = 60
 
 
 class Node(NamedTuple):
@@ -85,25 +88,31 @@ class ServerInfo:
 
 def read_metadata(response: metadata_pb2.MetadataResponse) -> Metadata:
     """The answer as values."""
+    what = "Metadata"
     topics = {}
     errors = {}
     for topic in response.topics:
         if topic.HasField("error"):
             errors[topic.name or topic.topic_id.hex()] = from_proto(topic.error)
             continue
+        checked_topic(what, topic.name, topic.topic_id)
+        if any(partition.partition != number for number, partition in enumerate(topic.partitions)):
+            raise senseless(what, f"the partitions of topic '{topic.name}' are not numbered from 0")
         leaders = tuple(partition.leader for partition in topic.partitions)
         unwritable = frozenset(partition.partition for partition in topic.partitions if partition.HasField("error"))
         topics[topic.name] = TopicInfo(topic.name, topic.topic_id, leaders, topic.is_internal, unwritable)
+    for node in response.nodes:
+        checked_address(what, node.host, node.port)
     nodes = {node.node_id: Node(node.node_id, node.host, node.port, node.rack) for node in response.nodes}
-    return Metadata(response.cluster_id, response.controller_id, nodes, topics, errors)
+    return Metadata(plain_text(response.cluster_id), response.controller_id, nodes, topics, errors)
 
 
 def read_server_info(response: metadata_pb2.GetServerInfoResponse) -> ServerInfo:
     """The answer as values."""
     return ServerInfo(
-        cluster_id=response.cluster_id,
+        cluster_id=plain_text(response.cluster_id),
         node_id=response.node_id,
-        software_version=response.software_version,
+        software_version=plain_text(response.software_version, _VERSION_MAX_CHARACTERS),
         min_wire_version=response.min_wire_version,
         max_wire_version=response.max_wire_version,
         features=frozenset(response.features),

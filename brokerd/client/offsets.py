@@ -5,6 +5,7 @@ from __future__ import annotations
 import enum
 from typing import NamedTuple, TypeAlias
 
+from brokerd.client.answers import checked_offset, timestamp_or_none
 from brokerd.errors import ConfigError
 from brokerd.ids import TopicIdPartition
 from brokerd.wire.v1 import fetch_pb2, offsets_pb2
@@ -30,6 +31,13 @@ class OffsetAndTimestamp(NamedTuple):
     offset: int
     timestamp: int = -1
     leader_epoch: int = -1
+
+
+def read_offset(result: offsets_pb2.PartitionListOffsetsResult) -> OffsetAndTimestamp:
+    """An answer without an error. Raises UnknownServerError if it is no offset."""
+    return OffsetAndTimestamp(
+        checked_offset("ListOffsets", result.offset), timestamp_or_none(result.timestamp), max(-1, result.leader_epoch)
+    )
 
 
 _SPECS = {

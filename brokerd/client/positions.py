@@ -10,6 +10,7 @@ from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
 from brokerd.client.fetch_stream import Aborted, PartitionFetchResult
+from brokerd.config.settings import INT64_MAX
 from brokerd.errors import CorruptMessageError
 from brokerd.ids import TopicIdPartition
 from brokerd.record.batch import RecordBatch, walk_batches
@@ -84,6 +85,8 @@ class RangePosition:
             if self.until_offset is not None and header.base_offset >= self.until_offset:
                 self.next_offset = self.until_offset
                 return
+            if header.base_offset < 0 or header.next_offset > INT64_MAX:
+                raise CorruptMessageError(f"{self.tp}: the broker sent a batch at offset {header.base_offset}, which no log has")
             from_offset = max(header.base_offset, self.next_offset)
             self.next_offset = header.next_offset
             if header.is_control or (self._is_read_committed and is_aborted(header, result.aborted)):

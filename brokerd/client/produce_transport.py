@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 
 from google.protobuf.message import DecodeError
 
+from brokerd.client.answers import throttle_ms, timestamp_or_none
 from brokerd.client.broker_client import BrokerClient
 from brokerd.client.connection import RawStream
 from brokerd.clock import Clock
@@ -17,7 +18,7 @@ from brokerd.config.client import ClientConfig
 from brokerd.config.settings import INT32_MAX, INT64_MAX
 from brokerd.errors import UnknownServerError, WireError
 from brokerd.ids import ProducerIdAndEpoch, TopicIdPartition
-from brokerd.producer.producer_batch import NO_TIMESTAMP
+from brokerd.producer.producer_batch import NO_OFFSET, NO_TIMESTAMP
 from brokerd.producer.transport import Hello, PartitionResult, ProduceRequest, ProduceResponse, RequestLimits, TopicView
 from brokerd.wire.errors import from_proto
 from brokerd.wire.event_loop import settle
@@ -108,12 +109,12 @@ def decode_response(data: bytes) -> ProduceResponse:
     results = [
         PartitionResult(
             tp=TopicIdPartition(result.topic_id, result.partition),
-            base_offset=result.base_offset,
-            append_timestamp=result.append_timestamp if result.is_log_append_time else NO_TIMESTAMP,
+            base_offset=max(NO_OFFSET, result.base_offset),
+            append_timestamp=timestamp_or_none(result.append_timestamp) if result.is_log_append_time else NO_TIMESTAMP,
             log_start_offset=result.log_start_offset,
             error=from_proto(result.error) if result.HasField("error") else None,
         )
         for result in message.results
     ]
     error = from_proto(message.error) if message.HasField("error") else None
-    return ProduceResponse(message.correlation_id, message.throttle_time_ms, error, results)
+    return ProduceResponse(message.correlation_id, throttle_ms(message.throttle_time_ms), error, results)

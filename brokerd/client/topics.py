@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
+from brokerd.client.answers import checked_topic, senseless
 from brokerd.errors import WireError
 from brokerd.wire.errors import from_proto
+from brokerd.wire.texts import plain_text
 from brokerd.wire.v1 import topics_pb2
 
 
@@ -59,18 +61,28 @@ class TopicDescription:
     partitions: tuple[PartitionDescription, ...]
 
 
-def read_results(results: Iterable[topics_pb2.TopicResult]) -> dict[str, bytes | WireError]:
-    """Per topic its id, or why not."""
-    return {result.name: from_proto(result.error) if result.HasField("error") else result.topic_id for result in results}
+def read_results(what: str, names: Iterable[str], results: Iterable[topics_pb2.TopicResult]) -> dict[str, bytes | WireError]:
+    """Per topic asked its id, or why not. Raises UnknownServerError if the answer is to another question."""
+    read = {result.name: from_proto(result.error) if result.HasField("error") else result.topic_id for result in results}
+    if set(read) != set(names):
+        raise senseless(what, f"it has results for {len(read)} topics, not for those that were asked for")
+    return read
 
 
 def read_descriptions(response: topics_pb2.DescribeTopicsResponse) -> dict[str, TopicDescription | WireError]:
     """Per topic its description, or why not; in the order of the answer."""
-    return {topic.name: from_proto(topic.error) if topic.HasField("error") else _description(topic) for topic in response.topics}
+    return {
+        plain_text(topic.name): from_proto(topic.error) if topic.HasField("error") else _description(topic)
+        for topic in response.topics
+    }
 
 
 def _description(topic: topics_pb2.TopicDescription) -> TopicDescription:
-    configs = tuple(ConfigEntry(entry.name, entry.value, entry.is_default, entry.documentation) for entry in topic.configs)
+    checked_topic("DescribeTopics", topic.name, topic.topic_id)
+    configs = tuple(
+        ConfigEntry(plain_text(entry.name), plain_text(entry.value), entry.is_default, plain_text(entry.documentation))
+        for entry in topic.configs
+    )
     return TopicDescription(topic.name, topic.topic_id, configs, tuple(_partition(partition) for partition in topic.partitions))
 
 

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import json
+
 from brokerd.config.broker import GRPC_MAX_MESSAGE_BYTES, BrokerConfig
+from brokerd.wire.methods import SERVICE, UNARY, UNARY_RESPONSE_MAX_BYTES, UNARY_RESPONSES_MAX_BYTES
 
 # What a client of ours puts on one connection, so that max.streams.per.connection, never below 100, leaves room for calls.
 STREAMS_PER_CONNECTION = 64
@@ -17,8 +20,24 @@ _COMMON: tuple[tuple[str, int], ...] = (
     ("grpc.http2.max_frame_size", 1_048_576),
 )
 
-CHANNEL_ARGUMENTS: tuple[tuple[str, int], ...] = (
+
+def _answer_limits() -> str:
+    """gRPC's service configuration: how large an answer of each unary method may be, looked at before it is read."""
+    methods = [
+        {
+            "name": [{"service": SERVICE, "method": name}],
+            "maxResponseMessageBytes": UNARY_RESPONSES_MAX_BYTES.get(name, UNARY_RESPONSE_MAX_BYTES),
+        }
+        for name in UNARY
+    ]
+    return json.dumps({"methodConfig": methods})
+
+
+CHANNEL_ARGUMENTS: tuple[tuple[str, int | str], ...] = (
     *_COMMON,
+    ("grpc.service_config", _answer_limits()),
+    # No configuration by way of DNS.
+    ("grpc.service_config_disable_resolution", 1),
     # Notice a dead peer: ping after 30 s of silence while a call is open, give up 10 s later.
     ("grpc.keepalive_time_ms", 30_000),
     ("grpc.keepalive_timeout_ms", 10_000),

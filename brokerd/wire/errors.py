@@ -14,6 +14,8 @@ from brokerd.wire.v1 import error_pb2
 # A call that fails as a whole has a status code, which says less than an error: the error goes with it, under this key of
 # the trailing metadata.
 TRAILER_KEY = "brokerd-error-bin"
+# No broker holds a client up for longer by one answer.
+RETRY_AFTER_MAX_MS = 30_000
 
 
 def to_proto(error: WireError) -> error_pb2.Error:
@@ -43,7 +45,7 @@ def from_proto(error: error_pb2.Error) -> WireError:
         code,
         plain_text(error.message),
         fate=fate,
-        retry_after_ms=error.retry_after_ms,
+        retry_after_ms=min(max(0, error.retry_after_ms), RETRY_AFTER_MAX_MS),
         current_leader=error.current_leader,
         current_leader_epoch=error.current_leader_epoch,
         log_start_offset=error.log_start_offset,

@@ -14,6 +14,10 @@ PRODUCE = f"/{SERVICE}/Produce"
 FETCH = f"/{SERVICE}/Fetch"
 # Largest unary request: two bytes of an empty submessage take about seventy once parsed.
 UNARY_REQUEST_MAX_BYTES = 2_097_152
+# Largest answers that a client reads, for the same reason: room for some hundred thousand partitions, and for the settings of
+# all topics with their documentation.
+UNARY_RESPONSE_MAX_BYTES = 2_097_152
+UNARY_RESPONSES_MAX_BYTES = {"Metadata": 8_388_608, "DescribeTopics": 33_554_432}
 STREAMS = ("Produce", "Fetch")
 
 

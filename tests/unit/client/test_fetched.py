@@ -96,3 +96,11 @@ def test_flipped_bit_in_the_payload_is_refused_and_names_the_offset() -> None:
     data[-20] ^= 1
     with pytest.raises(CorruptMessageError, match="batch at offset 100: payload_crc"):
         decoded(piece(pa.py_buffer(bytes(data)), 100, 106))
+
+
+@pytest.mark.parametrize("append_timestamp", [2**63 - 1, -(2**63), 2**63 // 1_000 + 1])
+def test_a_time_that_no_record_can_carry_is_refused(append_timestamp: int) -> None:
+    whole = piece(new_batch(SAMPLE), 100, 104, stamp_flags=1)
+    header = whole.batch.header._replace(append_timestamp=append_timestamp)
+    with pytest.raises(CorruptMessageError, match="is no time in ms since 1970"):
+        decoded(whole._replace(batch=RecordBatch(header, whole.batch.data)))

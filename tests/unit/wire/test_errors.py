@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from brokerd.errors import ERROR_CLASSES, Action, ErrorCode, ErrorFields, Fate, WireError, action_of, error_from_code
-from brokerd.wire.errors import TRAILER_KEY, from_proto, from_trailer, to_proto
+from brokerd.wire.errors import RETRY_AFTER_MAX_MS, TRAILER_KEY, from_proto, from_trailer, to_proto
 from brokerd.wire.texts import plain_text
 from brokerd.wire.v1 import error_pb2
 from tests.support.contract import enum_comments
@@ -64,7 +64,7 @@ fields = st.fixed_dictionaries(
     {},
     optional={
         "fate": st.sampled_from(Fate),
-        "retry_after_ms": st.integers(0, 2**31 - 1),
+        "retry_after_ms": st.integers(0, RETRY_AFTER_MAX_MS),
         "current_leader": st.integers(-1, 2**31 - 1),
         "current_leader_epoch": st.integers(-1, 2**31 - 1),
         "log_start_offset": st.integers(-1, 2**63 - 1),
@@ -129,6 +129,11 @@ def test_the_tree_in_the_docstring_names_every_client_error() -> None:
 @pytest.mark.parametrize("code", [0, 99, 142, 250, 399, 499, 500, 12345, -1])
 def test_a_code_of_a_later_version_is_repeated_if_the_broker_says_so(code: int) -> None:
     assert from_proto(error_pb2.Error(code=code, retriable=True)).retriable  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(("told", "kept"), [(2**31 - 1, RETRY_AFTER_MAX_MS), (-5, 0), (200, 200)])
+def test_no_broker_holds_a_client_up_for_weeks(told: int, kept: int) -> None:
+    assert from_proto(error_pb2.Error(code=102, retry_after_ms=told)).retry_after_ms == kept  # type: ignore[arg-type]
 
 
 def test_a_trailer_that_can_not_be_read_is_none() -> None:
