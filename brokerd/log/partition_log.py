@@ -289,6 +289,7 @@ class PartitionLog:
             self._epochs_to_write = True
             if not task.has_snapshots:
                 self._sealed = [*task.sealed, *self._sealed]  # the next flush tries again; retention waits for it
+        if task.derived_error is not None and not self.is_deleted:  # of a deleted one they are gone, and not missed
             logger.warning(
                 "%s: could not write index or snapshot (%s); a restart reads more of the log instead", self.name, task.derived_error
             )

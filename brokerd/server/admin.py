@@ -6,6 +6,7 @@ import asyncio
 from typing import TypeVar
 
 from brokerd.log.steps import Steps
+from brokerd.server.tasks import forget_end
 
 T = TypeVar("T")
 
@@ -18,7 +19,9 @@ class Admin:
 
     async def run(self, steps: Steps[T]) -> T:
         """Runs all steps. Whoever gives up waiting does not stop them in the middle. Raises what the steps raise."""
-        return await asyncio.shield(asyncio.create_task(self._run(steps)))
+        task = asyncio.create_task(self._run(steps))
+        forget_end(task)
+        return await asyncio.shield(task)
 
     async def drain(self) -> None:
         """Returns once nothing is under way."""

@@ -25,6 +25,7 @@ from brokerd.server.memory_guard import MESSAGE_BYTES
 from brokerd.server.metrics.counters import Phase
 from brokerd.server.security.access import Access
 from brokerd.server.streams import Context, read_message
+from brokerd.server.tasks import look_at_end
 
 _RETRY_AFTER_MS = 1_000
 
@@ -130,6 +131,7 @@ class FetchStream:
 
         def start_answer() -> asyncio.Task[None]:
             self._answering = loop.create_task(self._answer_parked(params, answered, received_ns, parked_from_ns))
+            look_at_end(self._answering, "answer to a parked fetch")
             return self._answering
 
         operation = DelayedFetch(

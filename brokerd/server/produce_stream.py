@@ -31,6 +31,7 @@ from brokerd.server.security.access import Access
 from brokerd.server.security.authenticator import ForbiddenError
 from brokerd.server.security.permissions import Right
 from brokerd.server.streams import Context, read_message
+from brokerd.server.tasks import look_at_end
 from brokerd.wire.v1 import produce_pb2
 
 _HARD_LIMIT = 2  # times max.in.flight.bytes
@@ -172,6 +173,7 @@ class ProduceStream:
         """Has what is ready at the head of the queue written, if that is not under way."""
         if self._writer is None and self._answers and self._answers[0].is_ready:
             self._writer = asyncio.get_running_loop().create_task(self._write_ready())
+            look_at_end(self._writer, "answers to a produce stream")
 
     async def _write_ready(self) -> None:
         try:

@@ -3,6 +3,7 @@
 Behaviour
 - LATEST is the high watermark, with read_committed the last stable offset: what a reader could fetch next.
 - TIMESTAMP answers the first offset whose record is at or after it, MAX_TIMESTAMP that of the newest record; -1 if none.
+- leader_epoch is that of the batch at the offset, or of the last one before it; -1 if none was ever written.
 - Look-ups by time read index and log, so a thread does them, one at a time for each call: the next is not begun once the caller is
   gone.
 """
@@ -58,6 +59,8 @@ async def _answer(
     try:
         log = broker.replicas.replica(tp, current_leader_epoch=entry.current_leader_epoch).log
         result.offset, result.timestamp = await _look_up(broker, log, entry, is_committed)
+        if result.offset != _NONE:
+            result.leader_epoch = log.epochs.epoch_at(result.offset)
     except WireError as error:
         result.error.CopyFrom(to_proto(error))
     except Exception as error:

@@ -18,7 +18,7 @@ from typing import NamedTuple
 
 import pyarrow as pa
 
-from brokerd.errors import InvalidRequestError, InvalidRequiredAcksError, InvalidTxnStateError, WireError
+from brokerd.errors import Action, InvalidRequestError, InvalidRequiredAcksError, InvalidTxnStateError, WireError
 from brokerd.ids import TopicIdPartition
 from brokerd.server.broker import Broker
 from brokerd.server.delayed_produce import Awaited, DelayedProduce
@@ -155,12 +155,15 @@ def _append(
     data: pa.Buffer,
 ) -> Awaited | None:
     """Appends one batch and fills its result; says what to wait for, if it was appended."""
+    replica = None
     try:
         access.require_id(Right.WRITE, tp.topic_id)
         replica = broker.replicas.replica(tp, current_leader_epoch=leader_epoch)
         info = broker.replicas.append(replica, data, check_producer=access.check_producer)
     except WireError as error:
         broker.counters.failed_produce[error.code] += 1
+        if replica is not None and error.action is Action.PRODUCER_STATE:  # it tells whether what the producer misses has expired
+            error.log_start_offset = result.log_start_offset = replica.log.log_start_offset
         result.error.CopyFrom(to_proto(not_appended(error)))
         return None
     except Exception as error:

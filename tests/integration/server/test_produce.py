@@ -96,6 +96,7 @@ def test_a_higher_epoch_begins_at_zero(sequences: Sequences) -> None:
 
 def test_an_unknown_producer_begins_at_zero(sequences: Sequences) -> None:
     error = sequences.refused(ErrorCode.UNKNOWN_PRODUCER_ID, 1)
+    assert error.log_start_offset == 0
     assert Fate(error.fate) is Fate.NOT_APPENDED
     assert sequences.send(0).base_offset == 0
 

@@ -248,6 +248,9 @@ def test_offsets_by_end_and_by_time(client: RawClient) -> None:
     assert (found.offset, found.timestamp) == (6, TIMESTAMP_MS + 1_002)
     assert list_offset(client, tp, specs.OFFSET_SPEC_TIMESTAMP, timestamp=TIMESTAMP_MS + 10**6).offset == -1
     newest = list_offset(client, tp, specs.OFFSET_SPEC_MAX_TIMESTAMP)
+    epoch = client.metadata("t").topics[0].partitions[0].leader_epoch
+    assert newest.leader_epoch == epoch
+    assert list_offset(client, tp, specs.OFFSET_SPEC_LATEST).leader_epoch == epoch
     assert (newest.offset, newest.timestamp) == (11, TIMESTAMP_MS + 2_003)
     for reserved in (specs.OFFSET_SPEC_EARLIEST_LOCAL, specs.OFFSET_SPEC_LATEST_TIERED):
         assert code(list_offset(client, tp, reserved)) is ErrorCode.UNSUPPORTED_VERSION

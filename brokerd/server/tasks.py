@@ -1,0 +1,33 @@
+"""Tasks that nobody awaits to their end: what they raise is looked at here, or asyncio would report it as never retrieved."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import grpc
+
+from brokerd.server.failures import internal
+
+# The client is gone, or its stream was ended meanwhile: whoever reads from it says so.
+_ENDED = (grpc.aio.BaseError, asyncio.InvalidStateError)
+
+
+def look_at_end(task: asyncio.Task[Any], what: str) -> None:
+    """Once the task is over, writes what it raised to the log, unless its client is gone."""
+    task.add_done_callback(lambda done: _look(done, what))
+
+
+def forget_end(task: asyncio.Task[Any]) -> None:
+    """What the task raises is for its caller alone, who may have stopped waiting."""
+    task.add_done_callback(_error_of)
+
+
+def _look(task: asyncio.Task[Any], what: str) -> None:
+    error = _error_of(task)
+    if isinstance(error, Exception) and not isinstance(error, _ENDED):
+        internal(what, error)
+
+
+def _error_of(task: asyncio.Task[Any]) -> BaseException | None:
+    return None if task.cancelled() else task.exception()

@@ -1,0 +1,74 @@
+"""Goal: what a task raises is told where somebody looks, or in the log with its cause; asyncio has nothing to report itself."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import logging
+from collections.abc import Coroutine
+from typing import Any
+
+import pytest
+
+from brokerd.errors import StorageError
+from brokerd.log.steps import Steps
+from brokerd.server.admin import Admin
+from brokerd.server.tasks import look_at_end
+
+
+def run(work: Coroutine[Any, Any, None]) -> list[dict[str, Any]]:
+    """Runs `work` in a loop of its own; what asyncio itself reports."""
+    reports: list[dict[str, Any]] = []
+
+    async def main() -> None:
+        asyncio.get_running_loop().set_exception_handler(lambda _, context: reports.append(context))
+        await work
+        await asyncio.sleep(0)
+        gc.collect()
+
+    asyncio.run(main())
+    gc.collect()
+    return reports
+
+
+def test_who_stops_waiting_for_administrative_work_leaves_no_report() -> None:
+    entered, leave = asyncio.Event(), asyncio.Event()
+
+    def steps() -> Steps[None]:
+        yield lambda: None
+        raise StorageError("the disk")
+
+    async def work() -> None:
+        admin = Admin()
+        async with admin._lock:
+            caller = asyncio.create_task(admin.run(steps()))
+            await asyncio.sleep(0)
+            caller.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await caller
+        await admin.drain()
+        entered.set()
+        leave.set()
+
+    assert run(work()) == []
+    assert entered.is_set()
+
+
+async def _raise(error: Exception) -> None:
+    raise error
+
+
+GONE = asyncio.InvalidStateError("the call is over")
+
+
+@pytest.mark.parametrize(("error", "is_logged"), [(KeyError("x"), True), (GONE, False)])
+def test_a_failure_is_logged_unless_the_client_is_gone(error: Exception, is_logged: bool, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.ERROR)
+
+    async def work() -> None:
+        task = asyncio.create_task(_raise(error))
+        look_at_end(task, "an answer")
+        await asyncio.wait((task,))
+
+    assert run(work()) == []
+    assert ("in an answer" in caplog.text) == is_logged
