@@ -7,6 +7,7 @@ long it tried) or the broker's own WireError. Streams are opened here and retrie
 from __future__ import annotations
 
 import asyncio
+import logging
 import random
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, TypeVar, cast
@@ -54,6 +55,17 @@ R = TypeVar("R", bound=Message)
 WIRE_VERSION = 1
 PARTITIONS_PER_REQUEST = 1_000  # for a broker that does not tell its max.partitions.per.request
 ANY_NODE = -1
+# The first failure may be that of a connection that was lost; at the second, a fraction of a second later, people want to know.
+_SPEAKS_AT_FAILURE = 2
+
+logger = logging.getLogger(__name__)
+
+
+def check_client(config: ClientConfig) -> None:
+    """Raises ConfigError for addresses and security settings that no client can use; connects to nothing."""
+    security = ClientSecurity(config)
+    for address in parse_bootstrap_servers(config.bootstrap_servers):
+        security.check_address(address)
 
 
 class BrokerClient:
@@ -255,6 +267,9 @@ class BrokerClient:
             self._next_address()
         if not self._is_retrying and isinstance(error, WireError):
             raise error
+        if retries.failures == _SPEAKS_AT_FAILURE and wait_ms is not None and self._is_retrying:
+            left_s = retries.left_ms(now_ms=now_ms) // 1000
+            logger.warning("%s (asked at %s): tried again for up to %d s", error, ", ".join(self._addresses), left_s)
         if wait_ms is None or not self._is_retrying:
             raise retries.final_error(error, ", ".join(self._addresses), now_ms=now_ms) from None
         await asyncio.sleep(wait_ms / 1000)

@@ -11,6 +11,7 @@ is handed over, and the two happen without an await between them, so nothing is 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import queue
 from collections.abc import Iterator, Sequence
@@ -122,7 +123,8 @@ class PartitionFetcher:
             self._is_over = True
             end_daemon_thread()
             raise answer
-        self._loop.call_soon_threadsafe(self._slots.release)
+        with contextlib.suppress(RuntimeError):  # the client was closed: what has come is read all the same
+            self._loop.call_soon_threadsafe(self._slots.release)
         self._pieces = answer[::-1]
         return True
 

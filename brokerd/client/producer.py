@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from brokerd.client.broker_client import check_client
 from brokerd.client.produce_transport import GrpcProduceTransport
 from brokerd.clock import SystemClock
 from brokerd.config.client import ProducerConfig
+from brokerd.producer.arguments import config_of
 from brokerd.producer.producer import Producer as ProducerOverTransport
 
 
@@ -22,7 +24,9 @@ class Producer(ProducerOverTransport):
     """
 
     def __init__(self, config: Mapping[str, object] | ProducerConfig | None = None, **settings: object) -> None:
-        super().__init__(config, transport_factory=_grpc_transport, clock=SystemClock(), **settings)
+        config = config_of(config, settings)
+        check_client(config)
+        super().__init__(config, transport_factory=_grpc_transport, clock=SystemClock())
 
 
 def _grpc_transport(config: ProducerConfig) -> GrpcProduceTransport:

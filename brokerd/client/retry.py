@@ -43,6 +43,10 @@ class Retries:
         """How long the next try may take; at least 1."""
         return max(1, min(request_timeout_ms, self._started_ms + self._timeout_ms - now_ms))
 
+    def left_ms(self, *, now_ms: int) -> int:
+        """How long it will be tried yet."""
+        return max(0, self._started_ms + self._timeout_ms - now_ms)
+
     def succeeded(self, *, now_ms: int) -> None:
         """Begins anew: what comes next has the whole time again."""
         self._started_ms = now_ms

@@ -33,9 +33,16 @@ class ClientSecurity:
 
     def open_channel(self, address: str) -> grpc.aio.Channel:
         """A channel that connects on first use. Raises ConfigError if a token would cross a network in plaintext."""
+        self.check_address(address)
         options = list(CHANNEL_ARGUMENTS)
         if self._credentials is not None:
             return grpc.aio.secure_channel(address, self._credentials, options=options)
+        return grpc.aio.insecure_channel(address, options=options)
+
+    def check_address(self, address: str) -> None:
+        """Raises ConfigError if a token would cross a network in plaintext."""
+        if self.is_tls:
+            return
         config = self._config
         has_token = config.auth_token or config.auth_token_file
         if has_token and not config.auth_allow_plaintext and not is_loopback(address.rpartition(":")[0]):
@@ -43,7 +50,6 @@ class ClientSecurity:
                 f"the token would cross the network to {address} in plaintext: set security.protocol=SSL; or, if a proxy or a "
                 "mesh encrypts, auth.allow.plaintext=true"
             )
-        return grpc.aio.insecure_channel(address, options=options)
 
     def metadata(self) -> tuple[tuple[str, str], ...]:
         """Headers of a call. The token file is read each time, so that a new token needs no new client. Raises ConfigError."""
@@ -81,15 +87,19 @@ class ClientSecurity:
         if _CONNECT_FAILED not in details or "Socket closed" not in details:
             return ""
         if not self.is_tls:
-            return "the connection was closed at once: if the broker speaks TLS, set security.protocol=SSL"
+            return (
+                "the connection was closed at once: the broker has as many as its max.connections allows, or it speaks TLS (then "
+                "set security.protocol=SSL)"
+            )
         if not self._config.ssl_certificate_file:
             return (
                 "the connection was closed in the TLS handshake: if the broker asks for a client certificate, set "
-                "ssl.certificate.file and ssl.key.file"
+                "ssl.certificate.file and ssl.key.file; or it has as many connections as its max.connections allows"
             )
         return (
             "the connection was closed in the TLS handshake: an authority of the broker's ssl.client.ca.file must have signed "
-            "this client's ssl.certificate.file, and it must not have expired"
+            "this client's ssl.certificate.file, and it must not have expired; or the broker has as many connections as its "
+            "max.connections allows"
         )
 
 

@@ -14,6 +14,7 @@ from brokerd.ids import TOPIC_NAME_MAX_LENGTH, topic_name_problem
 from brokerd.producer.partitioner import Int32s
 from brokerd.producer.staging import Headers
 
+_TIMEOUT_MAX_S = 2**31  # decades
 TIMESTAMP_MS_MAX = (2**63 - 1) // 1000
 
 
@@ -61,6 +62,15 @@ def checked_int(number: object, name: str) -> int:
         return operator.index(number)  # type: ignore[arg-type]
     except TypeError:
         raise TypeError(f"{name} must be a whole number, not {type(number).__name__}") from None
+
+
+def checked_timeout_ms(timeout: float) -> int:
+    """A time-out in seconds, as ms. Raises TypeError, ValueError."""
+    if isinstance(timeout, bool) or not isinstance(timeout, (int, float)):
+        raise TypeError(f"timeout must be a number of seconds or None, not {type(timeout).__name__}")
+    if not timeout >= 0:
+        raise ValueError(f"timeout must not be negative, it is {timeout}: 0 waits for nothing, None for as long as it takes")
+    return int(min(timeout, _TIMEOUT_MAX_S) * 1000)
 
 
 def checked_rows(data: object) -> None:

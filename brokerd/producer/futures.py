@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import bisect
+import contextlib
 import logging
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
@@ -203,7 +204,11 @@ class ProduceFuture(ABC, Generic[T]):
                 if not waiter.done():
                     waiter.set_result(None)
 
-            self.add_done_callback(lambda _: loop.call_soon_threadsafe(wake))
+            def on_done(_future: object) -> None:
+                with contextlib.suppress(RuntimeError):  # the loop was closed meanwhile: nobody awaits in it any more
+                    loop.call_soon_threadsafe(wake)
+
+            self.add_done_callback(on_done)
             yield from waiter.__await__()
         return self.result(0)
 

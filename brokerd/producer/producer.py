@@ -210,7 +210,7 @@ class Producer:
             yield
 
     def _ends_ms(self, timeout: float | None) -> int:
-        return NEVER_MS if timeout is None else self._clock.monotonic_ms() + max(0, int(timeout * 1000))
+        return NEVER_MS if timeout is None else self._clock.monotonic_ms() + arguments.checked_timeout_ms(timeout)
 
     def close(self, timeout: float | None = None) -> None:
         """Sends and awaits everything, at most `timeout` seconds, then gives up what is left (AbortedBatchError) and frees

@@ -31,6 +31,7 @@ from brokerd.errors import (
 from brokerd.ids import ProducerIdAndEpoch, TopicIdPartition, TopicPartition
 from tests.support.clock import HastyClock
 from tests.support.fake_broker import FakeBroker, fake_broker
+from tests.support.wait import wait_until
 
 
 @pytest.fixture
@@ -202,3 +203,18 @@ def test_init_producer_id_new_and_raised(broker: FakeBroker, client: BlockingCli
     granted = client.init_producer_id()
     assert granted == ProducerIdAndEpoch(1001, 0)
     assert client.init_producer_id(granted) == ProducerIdAndEpoch(1001, 1)
+
+
+def test_a_host_that_does_not_answer_is_named_at_once(caplog: pytest.LogCaptureFixture) -> None:
+    with socket.socket() as taken:  # bound, and nobody listens
+        taken.bind(("127.0.0.1", 0))
+        address = f"127.0.0.1:{taken.getsockname()[1]}"
+        loop_thread = LoopThread()
+        client = BrokerClient(config(address), SystemClock())
+        loop_thread.at_close(client.close)
+        call = loop_thread.submit(client.metadata(["t"]))
+        wait_until(lambda: f"(asked at {address}): tried again for up to" in caplog.text)
+        assert not call.done()
+        loop_thread.close()
+    assert "Connection refused" in caplog.text
+    assert caplog.text.count("tried again") == 1

@@ -3,6 +3,7 @@ a producer that has failed for good leaves nobody waiting."""
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 from typing import Any
 
@@ -11,7 +12,8 @@ import pyarrow as pa
 import pytest
 
 from brokerd import Producer as GrpcProducer
-from brokerd.errors import BrokerdError, InvalidRequestError, ProducerClosedError
+from brokerd.errors import BrokerdError, ConfigError, InvalidRequestError, ProducerClosedError
+from brokerd.producer.futures import RecordFuture, RecordMetadata
 from brokerd.producer.mailbox import Work
 from brokerd.producer.producer import Producer
 from tests.support.broker_double import BrokerDouble
@@ -127,8 +129,47 @@ def test_a_producer_that_fails_for_good_ends_what_is_staged() -> None:
     producer.close(DEADLINE_S)
 
 
-def test_bad_servers_are_one_sentence_and_close_works() -> None:
-    producer = GrpcProducer({"bootstrap.servers": "127.0.0.1:99999", "max.block.ms": 60_000})
-    with pytest.raises(ProducerClosedError, match=r"bootstrap\.servers must be host:port"):
-        producer.send("t", b"x")
-    producer.close(DEADLINE_S)
+def test_bad_servers_and_files_are_refused_before_there_is_a_producer() -> None:
+    with pytest.raises(ConfigError, match=r"bootstrap\.servers must be host:port"):
+        GrpcProducer({"bootstrap.servers": "127.0.0.1:99999"})
+    with pytest.raises(ConfigError, match=r"bootstrap\.servers is empty"):
+        GrpcProducer(bootstrap_servers=" ,")
+    with pytest.raises(ConfigError, match=r"can not read ssl\.ca\.file"):
+        GrpcProducer({"security.protocol": "SSL", "ssl.ca.file": "nowhere.pem"})
+    with pytest.raises(ConfigError, match=r"the token would cross the network to far\.example:9192 in plaintext"):
+        GrpcProducer({"bootstrap.servers": "127.0.0.1:9192,far.example:9192", "auth.token": "secret"})
+
+
+@pytest.mark.parametrize("timeout", [-1, -0.001, float("nan")])
+def test_a_negative_timeout_is_refused(timeout: float) -> None:
+    broker = BrokerDouble()
+    broker.create_topic("t", 1)
+    with producer_of(broker, linger_ms=60_000) as producer:
+        staged = producer.send("t", b"v")
+        for call in (producer.close, producer.flush):
+            with pytest.raises(ValueError, match="timeout must not be negative"):
+                call(timeout)
+            with pytest.raises(TypeError, match="timeout must be a number of seconds or None, not str"):
+                call("1")  # type: ignore[arg-type]
+        producer.flush(float("inf"))
+        assert staged.result(0).offset == 0
+
+
+def test_a_future_awaited_in_a_loop_that_is_closed_meanwhile_says_nothing(caplog: pytest.LogCaptureFixture) -> None:
+    broker = BrokerDouble()
+    broker.create_topic("t", 1)
+    with producer_of(broker, linger_ms=60_000) as producer:
+        future = producer.send("t", b"v")
+
+        async def give_up() -> None:
+            with pytest.raises(TimeoutError):
+                await asyncio.wait_for(_result_of(future), 0.001)
+
+        asyncio.run(give_up())
+        producer.flush(DEADLINE_S)
+        assert future.result(0).offset == 0
+    assert caplog.text == ""
+
+
+async def _result_of(future: RecordFuture) -> RecordMetadata:
+    return await future
