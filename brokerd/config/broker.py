@@ -268,6 +268,13 @@ class BrokerConfig:
     metrics_host: str = setting(
         "metrics.host", "127.0.0.1", "Address of the metrics; they have the TLS and want the tokens of the broker itself."
     )
+    metrics_max_partitions: int = setting(
+        "metrics.max.partitions",
+        1_000,
+        "Partitions that have offsets and a size of their own in the metrics; of more there are only their topics' figures.",
+        minimum=0,
+        maximum=100_000,
+    )
     log_level: str = setting("log.level", "info", "How much the daemon says.", choices=("debug", "info", "warning", "error"))
     log_format: str = setting("log.format", "text", "One line an event, as text or as a JSON object.", choices=("text", "json"))
 

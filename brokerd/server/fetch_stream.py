@@ -91,7 +91,7 @@ class FetchStream:
         try:
             reads = await self._read(params)
             if fetch.must_answer_now(params, reads):
-                data = fetch.encode(params, reads)
+                data = self._encode(params, reads)
                 del reads  # as many bytes again, not to be kept while the client reads
                 await self._write_answer(data, received_ns, parked_ns=0)
                 return
@@ -119,6 +119,12 @@ class FetchStream:
         reads = await fetch.read(self._broker, self._access, params, max_bytes=max_bytes)
         self._hold(sum([result.size_bytes for result in reads]))
         return reads
+
+    def _encode(self, params: FetchParams, reads: list[PartitionRead]) -> bytes:
+        for result in reads:
+            if result.data is not None:
+                self._broker.counters.fetched(result.asked.tp.topic_id, result.data.size_bytes)
+        return fetch.encode(params, reads)
 
     def _hold(self, size_bytes: int) -> None:
         self._broker.answer_budget.add(size_bytes - self._held_bytes)
@@ -152,7 +158,7 @@ class FetchStream:
         self._parked = None
         parked_ns = stopwatch_ns() - parked_from_ns
         try:
-            data = fetch.encode(params, await self._read(params))
+            data = self._encode(params, await self._read(params))
             await self._write_answer(data, received_ns, parked_ns=parked_ns)
         except grpc.aio.BaseError:
             pass  # the client is gone; reading will say so too

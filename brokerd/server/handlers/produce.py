@@ -170,7 +170,7 @@ def _append(
         result.error.CopyFrom(to_proto(internal(f"append to {tp}", error)))
         return None
     if not info.is_duplicate:
-        broker.counters.appended(messages=info.last_offset - info.base_offset + 1, size_bytes=data.size)
+        broker.counters.appended(tp.topic_id, messages=info.last_offset - info.base_offset + 1, size_bytes=data.size)
     result.base_offset = info.base_offset
     result.append_timestamp = info.append_timestamp
     result.is_log_append_time = replica.log.config.message_timestamp_type == "LogAppendTime"

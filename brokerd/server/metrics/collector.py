@@ -1,4 +1,5 @@
-"""The counters, and gauges read off the running broker, as Prometheus families with Kafka's names where Kafka has one.
+"""The counters, and gauges read off the running broker, as Prometheus families. All names begin with brokerd_; what follows is
+Kafka's word for it, where Kafka has the metric (ARCHITECTURE.md has the table).
 
 Two steps: `snapshot` runs in the event loop and copies numbers; `render` turns them into text and may run in a thread.
 prometheus-client is imported by `render` alone.
@@ -12,11 +13,31 @@ from typing import TYPE_CHECKING, NamedTuple
 import brokerd
 from brokerd.server.broker import Broker
 from brokerd.server.metrics.counters import Counters, Phase
+from brokerd.server.metrics.figures import (
+    PartitionFigures,
+    TopicFigures,
+    disk_figures,
+    partition_figures,
+    topic_figures,
+)
 
 if TYPE_CHECKING:
     from prometheus_client.core import Metric
 
 Labels = tuple[str, ...]
+_TOPIC_FAMILIES = (  # fields of TopicFigures
+    ("partition_count", "Partitions of a topic.", "gauge"),
+    ("size_bytes", "Bytes of a topic on disk.", "gauge"),
+    ("messages_in", "Records appended to a topic.", "counter"),
+    ("bytes_in", "Bytes of record batches appended to a topic.", "counter"),
+    ("bytes_out", "Bytes of a topic's record batches in answers to fetches.", "counter"),
+)
+_LOG_FAMILIES = (  # fields of PartitionFigures
+    ("log_start_offset", "start_offset", "First offset that a partition holds."),
+    ("high_watermark", "high_watermark", "Where readers of a partition stop: all below it is durable."),
+    ("log_end_offset", "end_offset", "Offset that the next record of a partition gets."),
+    ("size_bytes", "size_bytes", "Bytes of a partition on disk."),
+)
 
 
 class Gauge(NamedTuple):
@@ -32,8 +53,9 @@ class Snapshot(NamedTuple):
 
     info: Mapping[str, str]
     gauges: tuple[Gauge, ...]
-    topic_bytes: Mapping[str, int]
-    topic_partitions: Mapping[str, int]
+    topics: tuple[TopicFigures, ...]
+    partitions: tuple[PartitionFigures, ...]  # at most metrics.max.partitions
+    data_dir: str
     counters: tuple[tuple[str, str, int], ...]  # (name, doc, value)
     labelled: tuple[tuple[str, str, Labels, tuple[tuple[Labels, int], ...]], ...]  # (name, doc, label names, values)
     times: tuple[tuple[Labels, list[tuple[float, int]], float], ...]  # ((request, phase), buckets, sum)
@@ -43,18 +65,19 @@ class Snapshot(NamedTuple):
 def snapshot(broker: Broker, *, stream_count: int, refused_count: int) -> Snapshot:
     """Reads everything once. Its cost grows with the number of partitions: some microseconds each."""
     logs = broker.logs.partitions()
-    topic_bytes: dict[str, int] = {}
-    topic_partitions: dict[str, int] = {}
-    producer_ids = offline = 0
-    for log in logs:
-        topic_bytes[log.topic] = topic_bytes.get(log.topic, 0) + log.size_bytes
-        topic_partitions[log.topic] = topic_partitions.get(log.topic, 0) + 1
-        producer_ids += log.producer_count
-        offline += log.damage is not None or log.failure is not None
+    topics = topic_figures(logs, broker.counters.topics)
+    partitions = partition_figures(logs[: broker.config.metrics_max_partitions])
+    producer_ids = sum(log.producer_count for log in logs)
+    offline = sum(log.damage is not None or log.failure is not None for log in logs)
     replicas = broker.replicas
     gauges = (
-        Gauge("topic_count", "Topics.", len(topic_partitions)),
+        Gauge("topic_count", "Topics.", len(topics)),
         Gauge("partition_count", "Partitions.", len(logs)),
+        Gauge(
+            "partitions_left_out",
+            "Partitions that have no brokerd_log_ figures of their own here; metrics.max.partitions.",
+            len(logs) - len(partitions),
+        ),
         Gauge("offline_partition_count", "Partitions that are damaged, or whose disk failed: no appends.", offline),
         Gauge("producer_id_count", "Producer ids remembered, over all partitions.", producer_ids),
         Gauge(
@@ -75,8 +98,9 @@ def snapshot(broker: Broker, *, stream_count: int, refused_count: int) -> Snapsh
     return Snapshot(
         info={"version": brokerd.__version__, "cluster_id": broker.logs.cluster_id, "node_id": str(broker.logs.node_id)},
         gauges=gauges,
-        topic_bytes=topic_bytes,
-        topic_partitions=topic_partitions,
+        topics=topics,
+        partitions=partitions,
+        data_dir=broker.config.data_dir,
         counters=(
             ("messages_in", "Records appended.", counters.messages_in),
             ("bytes_in", "Bytes of record batches appended.", counters.bytes_in),
@@ -142,12 +166,12 @@ class _Collector:
         yield InfoMetricFamily("brokerd", "The broker.", value=dict(taken.info))
         for gauge in taken.gauges:
             yield GaugeMetricFamily(f"brokerd_{gauge.name}", gauge.doc, value=gauge.value)
-        size = GaugeMetricFamily("brokerd_log_size_bytes", "Bytes on disk.", labels=["topic"])
-        partitions = GaugeMetricFamily("brokerd_topic_partition_count", "Partitions of a topic.", labels=["topic"])
-        for topic, size_bytes in taken.topic_bytes.items():
-            size.add_metric([topic], size_bytes)
-            partitions.add_metric([topic], taken.topic_partitions[topic])
-        yield from (size, partitions)
+        yield from self._topics()
+        yield from self._partitions()
+        disk = disk_figures(taken.data_dir)
+        if disk is not None:
+            yield GaugeMetricFamily("brokerd_disk_free_bytes", "Free for the broker beside its data.", value=disk.free_bytes)
+            yield GaugeMetricFamily("brokerd_disk_used_bytes", "Used on the disk of the data.", value=disk.used_bytes)
         for name, doc, value in taken.counters:
             yield CounterMetricFamily(f"brokerd_{name}", doc, value=value)
         for name, doc, label_names, values in taken.labelled:
@@ -163,6 +187,26 @@ class _Collector:
         flush = HistogramMetricFamily("brokerd_log_flush_time_seconds", "Time of flushes to disk.", labels=[])
         flush.add_metric([], _bounds(taken.flush_time[0]), taken.flush_time[1])
         yield flush
+
+    def _topics(self) -> Iterator[Metric]:
+        from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
+
+        for name, doc, kind in _TOPIC_FAMILIES:
+            family = (CounterMetricFamily if kind == "counter" else GaugeMetricFamily)(
+                f"brokerd_topic_{name}", doc, labels=["topic"]
+            )
+            for figures in self._taken.topics:
+                family.add_metric([figures.topic], getattr(figures, name))
+            yield family
+
+    def _partitions(self) -> Iterator[Metric]:
+        from prometheus_client.core import GaugeMetricFamily
+
+        for field, name, doc in _LOG_FAMILIES:
+            family = GaugeMetricFamily(f"brokerd_log_{name}", doc, labels=["topic", "partition"])
+            for figures in self._taken.partitions:
+                family.add_metric([figures.topic, str(figures.partition)], getattr(figures, field))
+            yield family
 
 
 def _bounds(buckets: list[tuple[float, int]]) -> list[tuple[str, float]]:

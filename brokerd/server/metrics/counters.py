@@ -5,6 +5,7 @@ per batch, never per record. How they are called outside is collector.py's busin
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import dataclass
 from enum import Enum
 
 from brokerd.errors import ErrorCode
@@ -20,6 +21,15 @@ class Phase(Enum):
     TOTAL = "total"
 
 
+@dataclass(slots=True)
+class Traffic:
+    """What went into a topic, and out of it."""
+
+    messages_in: int = 0
+    bytes_in: int = 0
+    bytes_out: int = 0
+
+
 class Counters:
     """All counters of one broker, from its start."""
 
@@ -27,6 +37,7 @@ class Counters:
         self.messages_in = 0
         self.bytes_in = 0
         self.bytes_out = 0
+        self.topics: dict[bytes, Traffic] = {}  # by topic id
         self.failed_produce: Counter[ErrorCode] = Counter()  # batches, or whole requests, that were refused
         self.failed_fetch: Counter[ErrorCode] = Counter()  # partitions, or whole requests, that were refused
         self.request_errors: Counter[tuple[str, str]] = Counter()  # (method, status) of calls and streams that ended badly
@@ -34,10 +45,27 @@ class Counters:
         self.fetch_time = {phase: Histogram() for phase in Phase}
         self.call_time: dict[str, Histogram] = {}  # unary calls by method
 
-    def appended(self, *, messages: int, size_bytes: int) -> None:
+    def appended(self, topic_id: bytes, *, messages: int, size_bytes: int) -> None:
         """A batch is in the log."""
         self.messages_in += messages
         self.bytes_in += size_bytes
+        topic = self._topic(topic_id)
+        topic.messages_in += messages
+        topic.bytes_in += size_bytes
+
+    def fetched(self, topic_id: bytes, size_bytes: int) -> None:
+        """Batches of a topic go out in an answer."""
+        self._topic(topic_id).bytes_out += size_bytes
+
+    def forget(self, topic_id: bytes) -> None:
+        """The topic is deleted."""
+        self.topics.pop(topic_id, None)
+
+    def _topic(self, topic_id: bytes) -> Traffic:
+        traffic = self.topics.get(topic_id)
+        if traffic is None:
+            traffic = self.topics[topic_id] = Traffic()
+        return traffic
 
     def called(self, method: str, nanoseconds: int) -> None:
         """A unary call is over, well or badly."""

@@ -14,7 +14,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from brokerd.errors import ConfigError
 from brokerd.ids import TopicIdPartition
-from brokerd.wire.v1 import metadata_pb2
+from brokerd.wire.v1 import metadata_pb2, topics_pb2
 from tests.support.certificates import Authority
 from tests.support.daemon import RunningDaemon, running_daemon
 from tests.support.files import MemoryFiles
@@ -60,7 +60,24 @@ def all_are_counted(found: Samples) -> bool:
     return counts == [6, 2]
 
 
+def test_partitions_beyond_the_limit_are_counted_and_not_listed(tmp_path: Path) -> None:
+    with (
+        running_daemon(tmp_path / "data", files=MemoryFiles(), metrics_port=0, metrics_max_partitions=3) as running,
+        RawClient(running.address) as client,
+    ):
+        client.create_topic("gone")
+        client.create_topic("many", partitions=4)
+        client.call("DeleteTopics", topics_pb2.DeleteTopicsRequest(names=["gone"]))
+        found = samples(scrape(running)[1])
+    listed = [labels for name, *labels in found if name == "brokerd_log_end_offset"]
+    assert listed == [[("partition", str(number)), ("topic", "many")] for number in range(3)]
+    assert found["brokerd_partitions_left_out",] == 1
+    assert found["brokerd_topic_partition_count", ("topic", "many")] == 4
+    assert ("brokerd_topic_messages_in_total", ("topic", "gone")) not in found
+
+
 def test_numbers_are_those_of_the_requests(tmp_path: Path) -> None:
+    (tmp_path / "data").mkdir()
     with running_daemon(tmp_path / "data", files=MemoryFiles(), metrics_port=0) as running, RawClient(running.address) as client:
         (tp,) = client.create_topic("events")
         batch = values_batch(tp, 5)
@@ -93,7 +110,20 @@ def test_numbers_are_those_of_the_requests(tmp_path: Path) -> None:
         assert found["brokerd_request_time_seconds_count", ("phase", phase), ("request", "Fetch")] == 2
     assert found["brokerd_request_time_seconds_count", ("phase", "total"), ("request", "Metadata")] == 1
     assert 1 <= found["brokerd_log_flush_time_seconds_count",] <= 5
-    assert found["brokerd_log_size_bytes", ("topic", "events")] == 3 * batch.size + numbered.size
+    size = 3 * batch.size + numbered.size
+    assert found["brokerd_topic_size_bytes", ("topic", "events")] == size
+    assert found["brokerd_topic_messages_in_total", ("topic", "events")] == 16
+    assert found["brokerd_topic_bytes_in_total", ("topic", "events")] == size
+    assert found["brokerd_topic_bytes_out_total", ("topic", "events")] == size
+    one = (("partition", "0"), ("topic", "events"))
+    assert [found[f"brokerd_log_{name}", *one] for name in ("start_offset", "high_watermark", "end_offset", "size_bytes")] == [
+        0,
+        16,
+        16,
+        size,
+    ]
+    assert found["brokerd_partitions_left_out",] == 0
+    assert found["brokerd_disk_free_bytes",] > 0 < found["brokerd_disk_used_bytes",]
     assert found["brokerd_partition_count",] == found["brokerd_topic_count",] == 1
     assert found["brokerd_stream_count",] == 2
     assert found["brokerd_dirty_bytes",] == found["brokerd_in_flight_bytes",] == 0

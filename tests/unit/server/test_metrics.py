@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import random
+from pathlib import Path
 
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from brokerd.server.metrics.collector import Gauge, Snapshot, render
-from brokerd.server.metrics.counters import Counters, Phase
+from brokerd.server.metrics.counters import Counters, Phase, Traffic
+from brokerd.server.metrics.figures import PartitionFigures, TopicFigures, disk_figures
 from brokerd.server.metrics.histogram import SECONDS, Histogram
 
 
@@ -38,8 +40,9 @@ def test_the_text_is_what_prometheus_reads() -> None:
     taken = Snapshot(
         info={"version": "1"},
         gauges=(Gauge("dirty_bytes", "Dirty.", 5),),
-        topic_bytes={"t": 7, "u": 8},
-        topic_partitions={"t": 1, "u": 2},
+        topics=(TopicFigures("t", 1, 7, 10, 70, 700), TopicFigures("u", 2, 8, 11, 80, 800)),
+        partitions=(PartitionFigures("u", 1, 3, 5, 6, 8),),
+        data_dir="/no/such/directory",
         counters=(("messages_in", "Records.", 3),),
         labelled=(("failed_fetch_requests_total", "Refused.", ("error",), ((("LOG_DAMAGED",), 2),)),),
         times=((("Produce", Phase.LOCAL.value), histogram.cumulative(), histogram.sum_seconds),),
@@ -52,7 +55,13 @@ def test_the_text_is_what_prometheus_reads() -> None:
     }
     assert samples["brokerd_messages_in_total",] == 3
     assert samples["brokerd_dirty_bytes",] == 5
-    assert samples["brokerd_log_size_bytes", ("topic", "u")] == 8
+    assert samples["brokerd_topic_size_bytes", ("topic", "u")] == 8
+    traffic = [samples[f"brokerd_topic_{name}_total", ("topic", "u")] for name in ("messages_in", "bytes_in", "bytes_out")]
+    assert traffic == [11, 80, 800]
+    one = (("partition", "1"), ("topic", "u"))
+    offsets = [samples[f"brokerd_log_{name}", *one] for name in ("start_offset", "high_watermark", "end_offset", "size_bytes")]
+    assert offsets == [3, 5, 6, 8]
+    assert ("brokerd_disk_free_bytes",) not in samples
     assert samples["brokerd_topic_partition_count", ("topic", "u")] == 2
     assert samples["brokerd_failed_fetch_requests_total", ("error", "LOG_DAMAGED")] == 2
     local = (("phase", "local"), ("request", "Produce"))
@@ -61,3 +70,24 @@ def test_the_text_is_what_prometheus_reads() -> None:
     assert samples["brokerd_request_time_seconds_bucket", ("le", "0.0025"), *local] == 1
     assert samples["brokerd_request_time_seconds_bucket", ("le", "+Inf"), *local] == 1
     assert samples["brokerd_log_flush_time_seconds_count",] == 0
+
+
+def test_traffic_is_kept_by_topic_until_it_is_deleted() -> None:
+    counters = Counters()
+    counters.appended(b"t", messages=2, size_bytes=10)
+    counters.appended(b"t", messages=3, size_bytes=20)
+    counters.appended(b"u", messages=1, size_bytes=5)
+    counters.fetched(b"t", 7)
+    assert counters.topics == {b"t": Traffic(5, 30, 7), b"u": Traffic(1, 5, 0)}
+    counters.forget(b"t")
+    counters.forget(b"t")
+    assert counters.topics == {b"u": Traffic(1, 5, 0)}
+    assert (counters.messages_in, counters.bytes_in) == (6, 35)
+
+
+def test_figures_of_the_disk(tmp_path: Path) -> None:
+    found = disk_figures(str(tmp_path))
+    assert found is not None
+    assert found.free_bytes > 0
+    assert found.used_bytes > 0
+    assert disk_figures(str(tmp_path / "none")) is None

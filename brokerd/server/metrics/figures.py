@@ -1,0 +1,71 @@
+"""What /metrics says of each topic and of each partition, and of the disk. Pure, but for asking the file system."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Mapping
+from typing import NamedTuple
+
+from brokerd.log.partition_log import PartitionLog
+from brokerd.server.metrics.counters import Traffic
+
+_NO_TRAFFIC = Traffic()
+
+
+class TopicFigures(NamedTuple):
+    """One topic; what went in and out is counted from the broker's start."""
+
+    topic: str
+    partition_count: int
+    size_bytes: int
+    messages_in: int
+    bytes_in: int
+    bytes_out: int
+
+
+class PartitionFigures(NamedTuple):
+    """One partition."""
+
+    topic: str
+    partition: int
+    log_start_offset: int
+    high_watermark: int
+    log_end_offset: int
+    size_bytes: int
+
+
+class DiskFigures(NamedTuple):
+    """The file system that holds the data directory."""
+
+    free_bytes: int  # for a process without privileges
+    used_bytes: int
+
+
+def topic_figures(logs: Iterable[PartitionLog], traffic: Mapping[bytes, Traffic]) -> tuple[TopicFigures, ...]:
+    """One entry per topic that has logs."""
+    found: dict[bytes, TopicFigures] = {}
+    for log in logs:
+        topic_id = log.tp.topic_id
+        one = found.get(topic_id)
+        if one is None:
+            counted = traffic.get(topic_id, _NO_TRAFFIC)
+            one = TopicFigures(log.topic, 0, 0, counted.messages_in, counted.bytes_in, counted.bytes_out)
+        found[topic_id] = one._replace(partition_count=one.partition_count + 1, size_bytes=one.size_bytes + log.size_bytes)
+    return tuple(found.values())
+
+
+def partition_figures(logs: Iterable[PartitionLog]) -> tuple[PartitionFigures, ...]:
+    """One entry per log."""
+    return tuple(
+        PartitionFigures(log.topic, log.tp.partition, log.log_start_offset, log.high_watermark, log.log_end_offset, log.size_bytes)
+        for log in logs
+    )
+
+
+def disk_figures(directory: str) -> DiskFigures | None:
+    """None if the file system does not say. It may wait for a disk: not for the event loop."""
+    try:
+        found = os.statvfs(directory)
+    except OSError:
+        return None
+    return DiskFigures(found.f_bavail * found.f_frsize, (found.f_blocks - found.f_bfree) * found.f_frsize)
