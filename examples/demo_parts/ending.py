@@ -25,6 +25,7 @@ class QuickEnd:
     def __init__(self, directory: Path) -> None:
         self._directory = directory
         self._stderr = os.dup(2)  # the terminal's, also while standard error goes to a file
+        self._nowhere = os.open(os.devnull, os.O_WRONLY)
         # Whoever started this may have had one ignored, as nohup does.
         self.signals = [number for number in _SIGNALS if signal.getsignal(number) is not signal.SIG_IGN]
 
@@ -36,6 +37,8 @@ class QuickEnd:
     def _end(self, number: int, _: FrameType | None) -> NoReturn:
         for other in _SIGNALS:
             signal.signal(other, signal.SIG_IGN)
+        for stream in (1, 2):  # what other threads have to say of the children's end
+            os.dup2(self._nowhere, stream)
         children = _children()
         for pid in children:
             _kill(pid)

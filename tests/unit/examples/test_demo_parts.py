@@ -101,12 +101,17 @@ def test_progress_is_measured_on_the_terminal_and_drawn_in_what_it_can_show(part
 
 
 _INTERRUPTED = """
-import os, subprocess, sys, time
+import os, subprocess, sys, threading
 from pathlib import Path
 from demo_parts.ending import quick_end
 directory = Path(sys.argv[1])
 (directory / "data").mkdir(parents=True)
-child = subprocess.Popen([sys.executable, "-c", "import signal, time; signal.pause()"], start_new_session=True)
+child = subprocess.Popen([sys.executable, "-c", "import signal; signal.pause()"], start_new_session=True, stdout=subprocess.PIPE)
+def complain():
+    child.stdout.read()
+    for stream in (1, 2):
+        os.write(stream, b"the child is gone\\n")
+threading.Thread(target=complain, daemon=True).start()
 with quick_end(directory):
     os.dup2(os.open(os.devnull, os.O_WRONLY), 2)  # as while Spark starts
     print(child.pid, flush=True)
