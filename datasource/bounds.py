@@ -9,8 +9,8 @@ from __future__ import annotations
 import enum
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import TypeAlias
+from dataclasses import dataclass, field
+from typing import Any, TypeAlias
 
 from brokerd.config.settings import INT32_MAX, INT64_MAX
 from brokerd.errors import ConfigError
@@ -29,10 +29,15 @@ class End(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class SpecificOffsets:
-    """An offset for each partition; -2 earliest, -1 latest."""
+    """An offset for each partition, or for all of a topic that are not named; -2 earliest, -1 latest."""
 
     option: str
     offsets: Mapping[TopicPartition, int]
+    topics: Mapping[str, int] = field(default_factory=dict)
+
+    def for_partition(self, tp: TopicPartition) -> int | None:
+        """The offset for a partition; None if the option does not name it."""
+        return self.offsets.get(tp, self.topics.get(tp.topic))
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,12 +67,34 @@ def parse_bound(option: str, text: str, *, may_be_earliest: bool, may_be_latest:
         return End.EARLIEST
     if text.lower() == End.LATEST.value and may_be_latest:
         return End.LATEST
-    offsets = _by_partition(option, text, minimum=EARLIEST_NUMBER, words=_words(may_be_earliest, may_be_latest))
-    for tp, offset in offsets.items():
+    offsets, topics = _offsets(option, text, words=_words(may_be_earliest, may_be_latest))
+    for name, offset in [*offsets.items(), *topics.items()]:
         if (offset == EARLIEST_NUMBER and not may_be_earliest) or (offset == LATEST_NUMBER and not may_be_latest):
             end = End.EARLIEST if offset == EARLIEST_NUMBER else End.LATEST
-            raise ConfigError(f"{option} is {offset} ({end.value}) for {tp}, which leaves nothing to read")
-    return SpecificOffsets(option, offsets)
+            raise ConfigError(f"{option} is {offset} ({end.value}) for {name}, which leaves nothing to read")
+    return SpecificOffsets(option, offsets, topics)
+
+
+def parse_json(form: str, text: str) -> dict[str, Any]:
+    """A JSON object in which no name stands twice. `form` begins the sentence of the ConfigError that is raised otherwise."""
+
+    def unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+        found: dict[str, Any] = {}
+        for name, value in pairs:
+            if name in found:
+                raise ConfigError(f"{form}: '{name:.200}' is there twice; keep one")
+            found[name] = value
+        return found
+
+    try:
+        parsed = json.loads(text, object_pairs_hook=unique)
+    except ConfigError:  # which is a ValueError too
+        raise
+    except (ValueError, RecursionError):  # no JSON; numbers of thousands of digits; brackets in thousands of brackets
+        raise ConfigError(f"{form}, not '{text:.200}'") from None
+    if not isinstance(parsed, dict):
+        raise ConfigError(f"{form}, not '{text:.200}'")
+    return parsed
 
 
 def _words(may_be_earliest: bool, may_be_latest: bool) -> str:
@@ -83,17 +110,29 @@ def _timestamp(option: str, text: str) -> int:
 
 def _is_number(text: str, maximum: int) -> bool:
     """Python itself refuses to read a number of thousands of digits."""
-    return text.isdecimal() and len(text) <= len(str(maximum)) and int(text) <= maximum
+    return text.isascii() and text.isdecimal() and len(text) <= len(str(maximum)) and int(text) <= maximum
 
 
-def _by_partition(option: str, text: str, *, minimum: int, words: str = "") -> dict[TopicPartition, int]:
-    form = f'{option} must be {words}JSON such as {{"topic": {{"0": 23}}}}'
-    try:
-        parsed = json.loads(text)
-    except (ValueError, RecursionError):  # no JSON; numbers of thousands of digits; brackets in thousands of brackets
-        raise ConfigError(f"{form}, not '{text:.200}'") from None
-    if not isinstance(parsed, dict):
-        raise ConfigError(f"{form}, not '{text}'")
+def _offsets(option: str, text: str, *, words: str) -> tuple[dict[TopicPartition, int], dict[str, int]]:
+    """Offsets by partition, and those of whole topics, which may be "earliest" or "latest"."""
+    form = _form(option, words)
+    parsed = parse_json(form, text)
+    ends = {End.EARLIEST.value: EARLIEST_NUMBER, End.LATEST.value: LATEST_NUMBER}
+    topics = {topic: ends[end] for topic, end in parsed.items() if isinstance(end, str) and end in ends}
+    rest = {topic: partitions for topic, partitions in parsed.items() if topic not in topics}
+    return _numbers(form, rest, minimum=EARLIEST_NUMBER), topics
+
+
+def _by_partition(option: str, text: str, *, minimum: int) -> dict[TopicPartition, int]:
+    form = _form(option, "")
+    return _numbers(form, parse_json(form, text), minimum=minimum)
+
+
+def _form(option: str, words: str) -> str:
+    return f'{option} must be {words}JSON such as {{"topic": {{"0": 23}}}}'
+
+
+def _numbers(form: str, parsed: Mapping[str, Any], *, minimum: int) -> dict[TopicPartition, int]:
     numbers: dict[TopicPartition, int] = {}
     for topic, partitions in parsed.items():
         if topic.startswith("@"):  # what brokerd itself adds to the offsets in a checkpoint
@@ -103,5 +142,8 @@ def _by_partition(option: str, text: str, *, minimum: int, words: str = "") -> d
         for partition, number in partitions.items():
             if not _is_number(partition, INT32_MAX) or type(number) is not int or not minimum <= number <= INT64_MAX:
                 raise ConfigError(f"{form}: '{topic}' partition '{partition}' is {json.dumps(number)}")
-            numbers[TopicPartition(topic, int(partition))] = number
+            tp = TopicPartition(topic, int(partition))
+            if tp in numbers:
+                raise ConfigError(f"{form}: partition {tp} is there twice, once as '{partition}'; keep one")
+            numbers[tp] = number
     return numbers

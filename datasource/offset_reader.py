@@ -7,8 +7,8 @@ up here.
 from __future__ import annotations
 
 import asyncio
-import re
-from collections.abc import Iterable, Mapping
+import logging
+from collections.abc import Container, Iterable, Mapping
 
 from brokerd.client.blocking import BlockingClient
 from brokerd.client.broker_client import BrokerClient
@@ -17,6 +17,7 @@ from brokerd.client.metadata import TopicInfo
 from brokerd.client.offsets import OffsetSpec, Wanted, isolation_to_proto
 from brokerd.datasource.bounds import EARLIEST_NUMBER, LATEST_NUMBER, AtTimestamp, Bound, End, SpecificOffsets
 from brokerd.datasource.options import Assignment, SourceOptions, TopicPattern, Topics
+from brokerd.datasource.patterns import topic_matcher
 from brokerd.datasource.planning import Snapshot
 from brokerd.errors import (
     BrokerdError,
@@ -28,8 +29,17 @@ from brokerd.errors import (
 )
 from brokerd.ids import TopicIdPartition, TopicPartition
 
+logger = logging.getLogger(__name__)
+
 # A topic may be deleted between the two calls of a snapshot; that it happens again each time is not believed.
 _SNAPSHOT_TRIES = 4
+
+
+def report_absent(now: Snapshot, before: Snapshot | None) -> None:
+    """Warns of assigned partitions that do not exist, once for as long as they are the same."""
+    if now.absent and (before is None or before.absent != now.absent):
+        names = ", ".join(map(str, sorted(now.absent)))
+        logger.warning("option assign names partitions that do not exist, read once they do: %s", names)
 
 
 class OffsetReader:
@@ -54,7 +64,8 @@ class OffsetReader:
                 if not tries_left:
                     raise
             else:
-                return Snapshot({name: topic.topic_id for name, topic in topics.items()}, earliest, latest, missing)
+                topic_ids = {name: topic.topic_id for name, topic in topics.items()}
+                return Snapshot(topic_ids, earliest, latest, missing, self._absent(topics, partitions))
         raise AssertionError("the last try returns or raises")
 
     def resolve(self, bound: Bound, snapshot: Snapshot) -> dict[TopicPartition, int]:
@@ -81,9 +92,9 @@ class OffsetReader:
         """The subscribed topics, and the names of those that do not exist."""
         subscription = self._subscription
         if isinstance(subscription, TopicPattern):
-            pattern = re.compile(subscription.pattern)
+            matches = topic_matcher(subscription.pattern)
             topics = self._client.metadata(None).topics
-            matching = {name: topic for name, topic in topics.items() if pattern.fullmatch(name) and not topic.is_internal}
+            matching = {name: topic for name, topic in topics.items() if not topic.is_internal and matches(name)}
             return matching, frozenset()
         wanted = subscription.names if isinstance(subscription, Topics) else sorted({tp.topic for tp in subscription.partitions})
         metadata = self._client.metadata(wanted)
@@ -100,11 +111,12 @@ class OffsetReader:
         }
         if not isinstance(self._subscription, Assignment):
             return existing
-        present = {tp.topic for tp in existing}
-        missing = [tp for tp in self._subscription.partitions if tp not in existing and tp.topic in present]
-        if missing:
-            raise ConfigError(f"option assign names partitions that do not exist: {', '.join(map(str, missing))}")
         return {tp: existing[tp] for tp in self._subscription.partitions if tp in existing}
+
+    def _absent(self, topics: Container[str], partitions: Container[TopicPartition]) -> frozenset[TopicPartition]:
+        if not isinstance(self._subscription, Assignment):
+            return frozenset()
+        return frozenset(tp for tp in self._subscription.partitions if tp.topic in topics and tp not in partitions)
 
     def _offsets(
         self, partitions: Mapping[TopicPartition, TopicIdPartition], wanted: Mapping[TopicPartition, Wanted]
@@ -137,14 +149,18 @@ class OffsetReader:
 
 
 def _specific(bound: SpecificOffsets, snapshot: Snapshot) -> dict[TopicPartition, int]:
-    missing = [tp for tp in snapshot.latest if tp not in bound.offsets]
-    _check_names(bound.option, missing, [tp for tp in bound.offsets if tp not in snapshot.latest])
+    named = {tp: bound.for_partition(tp) for tp in snapshot.latest}
+    others = [tp for tp in bound.offsets if tp not in snapshot.latest]
+    _check_names(bound.option, [tp for tp, offset in named.items() if offset is None], others)
+    strangers = sorted(set(bound.topics) - {tp.topic for tp in snapshot.latest})
+    if strangers:
+        raise ConfigError(f"{bound.option} names topics that are not read: {', '.join(strangers)}")
     resolved = {}
-    for tp, offset in bound.offsets.items():
-        if offset == EARLIEST_NUMBER:
-            resolved[tp] = snapshot.earliest[tp]
-        elif offset == LATEST_NUMBER:
+    for tp, offset in named.items():
+        if offset is None or offset == LATEST_NUMBER:  # None was refused above
             resolved[tp] = snapshot.latest[tp]
+        elif offset == EARLIEST_NUMBER:
+            resolved[tp] = snapshot.earliest[tp]
         elif offset > snapshot.latest[tp]:
             raise ConfigError(f"{bound.option} is {offset} for {tp}, but its log ends at {snapshot.latest[tp]}")
         else:

@@ -6,69 +6,46 @@ The only place where the source's options are parsed; what comes out is frozen a
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TypeAlias
+from typing import ClassVar, TypeAlias
 
 from brokerd.config.client import ConsumerConfig
-from brokerd.config.settings import INT32_MAX, from_mapping, settings_of
-from brokerd.config.spark_options import REFUSED_EVERYWHERE, parse_count, parse_flag, require_servers, split_options
-from brokerd.datasource.bounds import Bound, parse_bound
+from brokerd.config.settings import INT32_MAX, from_mapping
+from brokerd.config.spark_options import SINK, SOURCE, parse_count, parse_flag, require_servers, split_options
+from brokerd.datasource.bounds import Bound, parse_bound, parse_json
+from brokerd.datasource.durations import parse_duration_ms
+from brokerd.datasource.patterns import topic_matcher
 from brokerd.errors import ConfigError
 from brokerd.ids import TopicPartition, topic_name_problem
-
-WHERE = "(option of the brokerd source)"
 
 _SUBSCRIPTIONS = ("subscribe", "subscribePattern", "assign")
 _STARTING = ("startingTimestamp", "startingOffsetsByTimestamp", "startingOffsets")  # the first one given counts, as with Kafka
 _ENDING = ("endingTimestamp", "endingOffsetsByTimestamp", "endingOffsets")
-# Retry knobs of Spark's Kafka connector: accepted, so that a ported pipeline runs, and without effect, because every
-# call is retried for default.api.timeout.ms.
-_WITHOUT_EFFECT = ("fetchOffset.numRetries", "fetchOffset.retryIntervalMs", "kafkaConsumer.pollTimeoutMs")
-OWN_OPTIONS = (
-    *_SUBSCRIPTIONS,
-    *_STARTING,
-    "startingOffsetsByTimestampStrategy",
-    *_ENDING,
-    "failOnDataLoss",
-    "includeHeaders",
-    "maxOffsetsPerTrigger",
-    "minPartitions",
-    "maxRecordsPerPartition",
-    *_WITHOUT_EFFECT,
-)
-_NOT_YET = "it is not yet supported"
-REFUSED = {
-    **REFUSED_EVERYWHERE,
-    "auto.offset.reset": "a query starts at startingOffsets, and later at its own checkpoint",
-    "enable.auto.commit": "offsets are kept in Spark's checkpoint",
-    "group.id": f"{_NOT_YET}; offsets are kept in Spark's checkpoint",
-    "groupIdPrefix": f"{_NOT_YET}; offsets are kept in Spark's checkpoint",
-    "minOffsetsPerTrigger": f"{_NOT_YET}; a trigger interval collects rows too",
-    "maxTriggerDelay": f"{_NOT_YET}; a trigger interval collects rows too",
-    "maxBytesPerTrigger": f"{_NOT_YET}; maxOffsetsPerTrigger limits a batch",
-}
+_MAX_TRIGGER_DELAY = "15m"
 
 
 @dataclass(frozen=True, slots=True)
 class Topics:
     """`subscribe`: these topics, all partitions, also those that come later."""
 
+    option: ClassVar[str] = "subscribe"
     names: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class TopicPattern:
-    """`subscribePattern`: every topic whose whole name matches, also those that come later."""
+    """`subscribePattern`: every topic in whose name the pattern is found, also those that come later."""
 
+    option: ClassVar[str] = "subscribePattern"
     pattern: str
 
 
 @dataclass(frozen=True, slots=True)
 class Assignment:
-    """`assign`: these partitions and no others."""
+    """`assign`: these partitions and no others; those of them that do not exist yet once they do."""
 
+    option: ClassVar[str] = "assign"
     partitions: tuple[TopicPartition, ...]
 
 
@@ -79,12 +56,15 @@ Subscription: TypeAlias = Topics | TopicPattern | Assignment
 class SourceOptions:
     """What the user asked of the source."""
 
+    is_streaming: bool
     subscription: Subscription
     starting: Bound
     ending: Bound  # batch only
     fail_on_data_loss: bool
     include_headers: bool
     max_offsets_per_trigger: int | None
+    min_offsets_per_trigger: int | None
+    max_trigger_delay_ms: int  # a batch smaller than min_offsets_per_trigger waits no longer
     min_partitions: int | None
     max_records_per_partition: int | None
     consumer: ConsumerConfig
@@ -92,8 +72,8 @@ class SourceOptions:
 
 def parse_source_options(options: Mapping[str, str], *, is_streaming: bool) -> SourceOptions:
     """The source's options from Spark's. Raises ConfigError with one sentence that names the option."""
-    split = split_options(options, own=OWN_OPTIONS, settings=settings_of(ConsumerConfig), refused=REFUSED, where=WHERE)
-    require_servers(split.settings, WHERE)
+    split = split_options(options, SOURCE)
+    require_servers(split.settings, SOURCE)
     if is_streaming:
         for name in _ENDING:
             if name in split:
@@ -105,8 +85,12 @@ def parse_source_options(options: Mapping[str, str], *, is_streaming: bool) -> S
     strategy = split.get("startingOffsetsByTimestampStrategy", "error").strip().lower()
     if strategy not in ("error", "latest"):
         raise ConfigError(f"startingOffsetsByTimestampStrategy must be error or latest, not '{strategy}'")
+    most, least = (parse_count(name, split.get(name)) for name in ("maxOffsetsPerTrigger", "minOffsetsPerTrigger"))
+    if most is not None and least is not None and least > most:
+        raise ConfigError(f"minOffsetsPerTrigger ({least}) must not exceed maxOffsetsPerTrigger ({most})")
     return SourceOptions(
-        subscription=_subscription(split),
+        is_streaming=is_streaming,
+        subscription=_subscription(split, options),
         starting=parse_bound(
             starting_name or "startingOffsets",
             split[starting_name] if starting_name else ("latest" if is_streaming else "earliest"),
@@ -123,26 +107,30 @@ def parse_source_options(options: Mapping[str, str], *, is_streaming: bool) -> S
         ),
         fail_on_data_loss=parse_flag("failOnDataLoss", split.get("failOnDataLoss"), default=True),
         include_headers=parse_flag("includeHeaders", split.get("includeHeaders"), default=False),
-        max_offsets_per_trigger=parse_count("maxOffsetsPerTrigger", split.get("maxOffsetsPerTrigger")),
+        max_offsets_per_trigger=most,
+        min_offsets_per_trigger=least,
+        max_trigger_delay_ms=parse_duration_ms("maxTriggerDelay", split.get("maxTriggerDelay", _MAX_TRIGGER_DELAY)),
         min_partitions=parse_count("minPartitions", split.get("minPartitions")),
         max_records_per_partition=parse_count("maxRecordsPerPartition", split.get("maxRecordsPerPartition")),
-        consumer=from_mapping(ConsumerConfig, split.settings, where=WHERE),
+        consumer=from_mapping(ConsumerConfig, split.settings, where=SOURCE.where),
     )
 
 
-def _subscription(split: Mapping[str, str]) -> Subscription:
+def _subscription(split: Mapping[str, str], options: Mapping[str, str]) -> Subscription:
     given = [name for name in _SUBSCRIPTIONS if name in split]
     if len(given) != 1:
         found = f"{' and '.join(given)} are given" if given else "none is given"
-        raise ConfigError(f"exactly one of subscribe, subscribePattern and assign says what to read, but {found} {WHERE}")
+        sinks = f" ('{SINK.own[0]}' is the sink's)" if SINK.own[0] in options else ""
+        raise ConfigError(
+            f"exactly one of subscribe, subscribePattern and assign says what to read, but {found}{sinks} {SOURCE.where}"
+        )
     text = split[given[0]].strip()
     if given[0] == "subscribe":
         return Topics(_topic_names(text))
     if given[0] == "subscribePattern":
-        try:
-            re.compile(text)
-        except re.error as error:
-            raise ConfigError(f"subscribePattern '{text}' is not a regular expression: {error}") from None
+        if not text:
+            raise ConfigError("subscribePattern is empty: give a regular expression that topic names match, such as orders-.*")
+        topic_matcher(text)
         return TopicPattern(text)
     return Assignment(_assignment(text))
 
@@ -160,11 +148,8 @@ def _topic_names(text: str) -> tuple[str, ...]:
 
 def _assignment(text: str) -> tuple[TopicPartition, ...]:
     form = 'assign must be JSON such as {"topic": [0, 1]}'
-    try:
-        parsed = json.loads(text)
-    except (ValueError, RecursionError) as error:  # as in bounds.py
-        raise ConfigError(f"{form}, not '{text:.200}': {error}") from None
-    if not isinstance(parsed, dict) or not parsed:
+    parsed = parse_json(form, text)
+    if not parsed:
         raise ConfigError(f"{form}, not '{text}'")
     partitions = []
     for topic, numbers in parsed.items():
@@ -183,5 +168,4 @@ def _assignment(text: str) -> tuple[TopicPartition, ...]:
 
 def includes_headers(options: Mapping[str, str]) -> bool:
     """includeHeaders alone, after a check of all names: whether a read is a stream is not known when its schema is asked."""
-    split = split_options(options, own=OWN_OPTIONS, settings=settings_of(ConsumerConfig), refused=REFUSED, where=WHERE)
-    return parse_flag("includeHeaders", split.get("includeHeaders"), default=False)
+    return parse_flag("includeHeaders", split_options(options, SOURCE).get("includeHeaders"), default=False)

@@ -6,7 +6,8 @@ Nothing here asks a broker or reads a clock; offset_reader.py brings the Snapsho
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterable, Mapping, Sequence
+import math
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -41,6 +42,7 @@ class Snapshot:
     earliest: Mapping[TopicPartition, int]
     latest: Mapping[TopicPartition, int]
     missing: frozenset[str] = frozenset()  # topics subscribed to by name that do not exist
+    absent: frozenset[TopicPartition] = frozenset()  # assigned partitions that their topics do not have
 
 
 class Continuation(NamedTuple):
@@ -51,14 +53,14 @@ class Continuation(NamedTuple):
     losses: list[str]  # one sentence each
 
 
-def require_topics(snapshot: Snapshot, known: Container[str] = ()) -> None:
+def require_topics(snapshot: Snapshot, option: str, known: Container[str] = ()) -> None:
     """Raises UnknownTopicOrPartitionError for a missing topic, unless it is one of `known`: those existed when the query
-    last looked, so they are no mistake but a loss, which `continue_from` tells."""
+    last looked, so they are no mistake but a loss, which `continue_from` tells. `option` named the topics."""
     for name in sorted(snapshot.missing):
         if name not in known:
             raise UnknownTopicOrPartitionError(
                 f"topic '{name}' does not exist: create it first (brokerd topics create {name} --partitions N), or correct "
-                "option subscribe"
+                f"option {option}"
             )
 
 
@@ -148,19 +150,39 @@ def ranges_between(start: SourceOffset, end: SourceOffset) -> list[OffsetRange]:
 def split_ranges(
     ranges: Sequence[OffsetRange], *, min_partitions: int | None, max_records_per_partition: int | None
 ) -> list[OffsetRange]:
-    """One range per task: as many as `max_records_per_partition` asks for, and about `min_partitions` in all, larger ranges
-    in more pieces. Pieces of a partition stay in order and differ by at most one record."""
-    pieces = list(ranges)
+    """One range per task, as many and as large as those of Spark's Kafka connector, pieces of a partition in order.
+
+    First every range is cut into as few pieces as `max_records_per_partition` allows. If those are fewer than
+    `min_partitions`, larger ones are cut again, each in proportion to its size, rounded: about as many come out. A partition
+    with a piece that is too small for a second one stays as it is, and its records count for nothing in the proportion.
+    """
+    pieces = [one for one in ranges if one.size > 0]
     if max_records_per_partition is not None:
         pieces = [piece for one in pieces for piece in _cut(one, -(-one.size // max_records_per_partition))]
-    if min_partitions is not None and min_partitions > len(pieces):
-        total = sum(one.size for one in pieces)
-        pieces = [piece for one in pieces for piece in _cut(one, max(1, round(min_partitions * one.size / total)))]
-    return pieces
+    if min_partitions is None or min_partitions <= len(pieces):
+        return pieces
+    total = sum(one.size for one in pieces)
+    whole = [one for one in pieces if _share(one.size, total, min_partitions) == 1]
+    whole_partitions = {(one.topic, one.partition) for one in whole}
+    rest_total = total - sum(one.size for one in whole)
+    rest_count = max(min_partitions - len(whole), 1)
+
+    def count(one: OffsetRange) -> int:
+        return 1 if (one.topic, one.partition) in whole_partitions else _share(one.size, rest_total, rest_count)
+
+    return [piece for one in pieces for piece in _cut(one, count(one))]
 
 
-def _cut(one: OffsetRange, count: int) -> Iterable[OffsetRange]:
-    """`one` in `count` pieces, never empty ones."""
+def _share(size: int, total: int, count: int) -> int:
+    """How many of `count` pieces a range gets: its part of `total`, halves rounded up, in floating point as the JVM does it."""
+    return max(1, math.floor(float(size) / float(total) * count + 0.5))
+
+
+def _cut(one: OffsetRange, count: int) -> Iterator[OffsetRange]:
+    """`one` in `count` pieces, never empty ones; what does not divide evenly goes to the last ones."""
     count = min(count, one.size)
-    edges = [one.start + one.size * number // count for number in range(count + 1)]
-    return (one._replace(start=edges[number], until=edges[number + 1]) for number in range(count))
+    begin = one.start
+    for number in range(count):
+        end = begin + (one.until - begin) // (count - number)
+        yield one._replace(start=begin, until=end)
+        begin = end

@@ -6,7 +6,7 @@ the reader. So __init__ keeps plain values, and connections come from the client
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import pyarrow as pa
@@ -14,8 +14,9 @@ from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
 
 from brokerd.client.cache import lease_client
+from brokerd.clock import Clock
 from brokerd.datasource.data_loss import report_losses
-from brokerd.datasource.offset_reader import OffsetReader
+from brokerd.datasource.offset_reader import OffsetReader, report_absent
 from brokerd.datasource.offsets import INITIAL, SourceOffset, parse_source_offset, user_json
 from brokerd.datasource.options import SourceOptions
 from brokerd.datasource.partition_reader import RangePartition, read_partition
@@ -30,6 +31,7 @@ from brokerd.datasource.planning import (
     topic_ids_after,
 )
 from brokerd.datasource.schema import Column
+from brokerd.ids import TopicPartition
 
 # How long latestOffset waits for records when there are none: Spark asks again at once, a hundred times a second otherwise.
 IDLE_WAIT_MS = 300
@@ -38,9 +40,11 @@ IDLE_WAIT_MS = 300
 class BrokerdStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     """Micro-batches from offsets in Spark's checkpoint."""
 
-    def __init__(self, options: SourceOptions, columns: Sequence[Column]) -> None:
+    def __init__(self, options: SourceOptions, columns: Sequence[Column], clock: Clock) -> None:
         self._options = options
         self._columns = tuple(columns)
+        self._clock = clock
+        self._last_batch_ms: int | None = None  # monotonic; None in a query that has just begun
         self._target: Snapshot | None = None  # trigger(availableNow=True): where the query ends
         self._seen: Snapshot | None = None  # what latestOffset saw last
 
@@ -69,13 +73,17 @@ class BrokerdStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         with lease_client(self._options.consumer) as client:
             reader = OffsetReader(client, self._options)
             snapshot = self._target or reader.snapshot()
+            report_absent(snapshot, self._seen)
             end = self._next(previous, snapshot, max_rows, reader)
             if end is None and self._target is None:
                 reader.wait_for_records(snapshot, timeout_ms=IDLE_WAIT_MS)
                 snapshot = reader.snapshot()
                 end = self._next(previous, snapshot, max_rows, reader)
         self._seen = snapshot
-        return start if end is None else end.to_json()
+        if end is None:
+            return start
+        self._last_batch_ms = self._clock.monotonic_ms()
+        return end.to_json()
 
     def reportLatestOffset(self) -> dict[str, Any] | None:  # noqa: N802
         """Where the log ends, without limit, for the query's progress."""
@@ -101,8 +109,8 @@ class BrokerdStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Nothing: connections belong to the process, which Spark ends."""
 
     def _next(self, previous: SourceOffset, snapshot: Snapshot, max_rows: int | None, reader: OffsetReader) -> SourceOffset | None:
-        """Where the next batch ends; None if there is nothing new."""
-        require_topics(snapshot, previous.topic_ids)
+        """Where the next batch ends; None if there is nothing new, or too little yet (minOffsetsPerTrigger)."""
+        require_topics(snapshot, self._options.subscription.option, previous.topic_ids)
         if previous.is_initial:
             begins = starts = reader.resolve(self._options.starting, snapshot)
             losses = [range_gone(tp, begin, snapshot.earliest[tp]) for tp, begin in begins.items() if begin < snapshot.earliest[tp]]
@@ -112,4 +120,12 @@ class BrokerdStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         report_losses(losses, fail=self._options.fail_on_data_loss)
         end = SourceOffset(limit_rows(begins, snapshot.latest, max_rows), topic_ids_after(previous, snapshot, begins), starts)
         is_same = not previous.is_initial and not starts and end.offsets == previous.offsets
-        return None if is_same else end
+        return None if is_same or self._is_too_small(begins, snapshot) else end
+
+    def _is_too_small(self, begins: Mapping[TopicPartition, int], snapshot: Snapshot) -> bool:
+        """With a target, everything up to it is read, however little that is: the query ends there."""
+        if self._options.min_offsets_per_trigger is None or self._target is not None or self._last_batch_ms is None:
+            return False
+        waited_ms = self._clock.monotonic_ms() - self._last_batch_ms
+        waiting = sum(max(0, snapshot.latest[tp] - begin) for tp, begin in begins.items())
+        return waiting < self._options.min_offsets_per_trigger and waited_ms < self._options.max_trigger_delay_ms

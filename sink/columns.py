@@ -53,7 +53,8 @@ class TopicRows(NamedTuple):
 def check_columns(columns: Sequence[tuple[str, str]], *, topic: str | None, include_headers: bool) -> None:
     """Sees that a DataFrame's columns, as (name, Spark type), can become records. Raises ConfigError naming the column.
 
-    `topic` is the sink's option: without it each row must name its topic.
+    `topic` is the sink's option: without it each row must name its topic. A column that no record has is refused, and not left
+    out as by Spark's Kafka sink: a mistyped `Key` or a forgotten column would be lost in silence.
     """
     names = [name for name, _ in columns]
     if "value" not in names:
@@ -71,7 +72,9 @@ def check_columns(columns: Sequence[tuple[str, str]], *, topic: str | None, incl
         twice = next(name for name in names if names.count(name) > 1)
         raise ConfigError(f"column '{twice}' is there twice; keep one")
     if "headers" in names and not include_headers:
-        raise ConfigError("column 'headers' is only written with option includeHeaders=true; set it, or drop the column")
+        raise ConfigError(
+            "column 'headers' is not written with option includeHeaders=false; leave the option out, or drop the column"
+        )
     if topic is None and "topic" not in names:
         raise ConfigError("no topic to write to: set option 'topic', or add a column 'topic' that names it for each row")
 

@@ -1,29 +1,86 @@
-"""Options of a Spark data source, told apart: its own, client settings, Spark's, refused and unknown ones.
+"""Options of a Spark data source, told apart: its own, client settings, the other side's, Spark's, refused and unknown ones.
 
 Shared by the sink and the source, which may not import each other. Spark hands options over with lower-cased keys, so
 names are compared without case and handed on as they are spelled in the documentation. Values are not parsed here.
+docs/spark-options.md says the same to users, name by name.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+import difflib
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
 
-from brokerd.config.settings import unknown_setting
+from brokerd.config.client import ClientConfig, ConsumerConfig, ProducerConfig
+from brokerd.config.kafka_names import PASSED_OVER, REFUSED_VALUES, why_refused
+from brokerd.config.settings import settings_of
 from brokerd.errors import ConfigError
 
 KAFKA_PREFIX = "kafka."
 
 # Options that Spark itself, or its users, leave among ours: they say nothing to a broker.
-SPARK_OPTIONS = frozenset({"path", "checkpointlocation", "queryname", "outputmode"})
+SPARK_OPTIONS = frozenset({"path", "checkpointlocation", "queryname", "outputmode", "serialization.format"})
 
-# Settings of Kafka's clients that would contradict what Spark does, with the reason that the error gives.
-REFUSED_EVERYWHERE = {
-    "key.serializer": "keys are written as they are: cast the key column to string or binary",
-    "value.serializer": "values are written as they are: cast the value column to string or binary",
-    "key.deserializer": "keys are read as binary: cast the key column in the query",
-    "value.deserializer": "values are read as binary: cast the value column in the query",
-    "interceptor.classes": "there are no interceptors: change the rows in the query",
-}
+# Spark's mark of a table: CREATE TABLE hands over the table's properties (provider, owner, comment, ...), the options among
+# them, and each option a second time behind OPTION_PREFIX.
+_TABLE_MARK = "provider"
+_OPTION_PREFIX = "option."
+_TABLE_PROPERTIES = frozenset({_TABLE_MARK, "owner", "comment", "location", "external", "is_managed_location", "collation"})
+
+SOURCE_OPTIONS = (
+    "subscribe",
+    "subscribePattern",
+    "assign",
+    "startingTimestamp",
+    "startingOffsetsByTimestamp",
+    "startingOffsets",
+    "startingOffsetsByTimestampStrategy",
+    "endingTimestamp",
+    "endingOffsetsByTimestamp",
+    "endingOffsets",
+    "failOnDataLoss",
+    "includeHeaders",
+    "maxOffsetsPerTrigger",
+    "minOffsetsPerTrigger",
+    "maxTriggerDelay",
+    "minPartitions",
+    "maxRecordsPerPartition",
+    # Accepted, so that a ported pipeline runs, and without effect: every call is retried for default.api.timeout.ms, and
+    # there are no groups.
+    "fetchOffset.numRetries",
+    "fetchOffset.retryIntervalMs",
+    "kafkaConsumer.pollTimeoutMs",
+    "groupIdPrefix",
+)
+SINK_OPTIONS = ("topic", "includeHeaders")
+
+# How alike two names must be, of 1, for one to be proposed for the other; and where another explanation is at hand.
+_NEAR = 0.75
+_TYPO = 0.9
+
+
+@dataclass(frozen=True, slots=True)
+class Side:
+    """The sink or the source: which options are its own, and which settings its client has."""
+
+    where: str  # ends sentences
+    own: tuple[str, ...]
+    client: type[ClientConfig]
+    refused: Mapping[str, str] = field(default_factory=dict)  # own option -> the rest of a sentence: why, and what to do
+
+    @property
+    def settings(self) -> tuple[str, ...]:
+        """Settings of its client."""
+        return tuple(settings_of(self.client))
+
+
+SOURCE = Side(
+    "(option of the brokerd source)",
+    SOURCE_OPTIONS,
+    ConsumerConfig,
+    {"maxBytesPerTrigger": "it is not yet supported; maxOffsetsPerTrigger limits a batch"},
+)
+SINK = Side("(option of the brokerd sink)", SINK_OPTIONS, ProducerConfig)
 
 
 class SplitOptions(dict[str, str]):
@@ -34,48 +91,45 @@ class SplitOptions(dict[str, str]):
         self.settings = dict(settings)
 
 
-def split_options(
-    options: Mapping[str, str],
-    *,
-    own: Collection[str],
-    settings: Collection[str],
-    refused: Mapping[str, str],
-    where: str,
-) -> SplitOptions:
-    """Sorts `options` into own ones and client settings; leaves Spark's out.
+def split_options(options: Mapping[str, str], side: Side) -> SplitOptions:
+    """Sorts `options` into own ones and client settings. Left out are Spark's, those of the other side (one set of options
+    often serves both, and a table has only one), and what of Kafka's clients means nothing here.
 
-    Every client setting may be written bare or with Kafka's prefix. `refused` maps a setting to the rest of a sentence
-    that says what to do instead; `where` ends sentences, such as "(option of the sink)". Raises ConfigError for refused
-    and unknown names (the nearest right one is named) and for a setting given twice with different values.
+    Every client setting may be written bare or with Kafka's prefix. Raises ConfigError for refused and unknown names (the
+    nearest right one is named) and for a setting given twice with different values.
     """
-    own_by_key = {name.lower(): name for name in own}
-    settings_by_key = {name.lower(): name for name in settings}
-    refused_by_key = {name.lower(): name for name in refused}
+    own = {name.lower(): name for name in side.own}
+    settings = {name.lower(): name for name in side.settings}
+    refused = {name.lower(): name for name in side.refused}
+    ignored = PASSED_OVER | SPARK_OPTIONS | _names_of_the_other(side)
     found_own: dict[str, str] = {}
     found_settings: dict[str, str] = {}
-    for raw_name, value in options.items():
+    for raw_name, value in _without_table_properties(options).items():
         key = raw_name.lower()
-        if key in own_by_key:
-            found_own[own_by_key[key]] = value
-            continue
         bare = key.removeprefix(KAFKA_PREFIX)
-        if bare in refused_by_key:
-            name = refused_by_key[bare]
-            raise ConfigError(f"option '{_prefix_of(raw_name)}{name}' is not accepted {where}: {refused[name]}")
-        if bare in settings_by_key:
-            name = settings_by_key[bare]
+        if key in own:
+            found_own[own[key]] = value
+        elif bare in settings:
+            name = settings[bare]
+            _check_value(name, value, side)
             if found_settings.get(name, value) != value:
                 raise ConfigError(f"'{name}' and '{KAFKA_PREFIX}{name}' are both given, with different values; keep one")
             found_settings[name] = value
-        elif key not in SPARK_OPTIONS:
-            raise unknown_setting(raw_name, _as_written(raw_name, own, settings), where=where, kind="option")
+        elif key in refused:
+            raise ConfigError(f"option '{refused[key]}' is not accepted {side.where}: {side.refused[refused[key]]}")
+        elif bare not in ignored:
+            raise _not_accepted(raw_name, side)
     return SplitOptions(found_own, found_settings)
 
 
-def require_servers(settings: Mapping[str, str], where: str) -> None:
+def require_servers(settings: Mapping[str, str], side: Side) -> None:
     """Raises ConfigError if no broker is named: a default would be another machine's loopback on every executor."""
     if not settings.get("bootstrap.servers", "").strip():
-        raise ConfigError(f"option 'bootstrap.servers' is missing {where}: give the broker's address as HOST:PORT")
+        raise ConfigError(
+            f"option 'bootstrap.servers' is missing {side.where}: give the broker's address as HOST:PORT. A table of a Python "
+            "source has its options in CREATE TABLE only, Spark hands them on to no query: there, give them after the table's "
+            "name in WITH (...), or use a temporary view, which keeps its OPTIONS (...)"
+        )
 
 
 def parse_flag(name: str, text: str | None, *, default: bool) -> bool:
@@ -92,20 +146,48 @@ def parse_count(name: str, text: str | None) -> int | None:
     """An own option that is a positive whole number, or None if it is not given. Raises ConfigError."""
     if text is None:
         return None
-    try:
-        value = int(text.strip())
-    except ValueError:
-        value = 0
-    if value < 1:
-        raise ConfigError(f"{name} must be a whole number of at least 1, not '{text}'")
-    return value
+    digits = text.strip().removeprefix("+")
+    if not (digits.isascii() and digits.isdecimal() and len(digits) <= 19 and 1 <= int(digits) <= 2**63 - 1):
+        raise ConfigError(f"{name} must be a whole number between 1 and 9223372036854775807, not '{text:.200}'")
+    return int(digits)
 
 
-def _as_written(raw_name: str, own: Iterable[str], settings: Iterable[str]) -> list[str]:
-    """All names that exist, in the form (with Kafka's prefix or without) in which the unknown one was written."""
-    prefix = _prefix_of(raw_name)
-    return [*own, *(prefix + name for name in settings)]
+def _without_table_properties(options: Mapping[str, str]) -> Mapping[str, str]:
+    """What a user wrote as options, of what Spark hands over."""
+    if _TABLE_MARK not in options:
+        return options
+    written = {name.removeprefix(_OPTION_PREFIX): value for name, value in options.items() if name.startswith(_OPTION_PREFIX)}
+    return written or {name: value for name, value in options.items() if name.lower() not in _TABLE_PROPERTIES}
 
 
-def _prefix_of(raw_name: str) -> str:
-    return KAFKA_PREFIX if raw_name.lower().startswith(KAFKA_PREFIX) else ""
+def _names_of_the_other(side: Side) -> frozenset[str]:
+    other = SINK if side is SOURCE else SOURCE
+    return frozenset(name.lower() for name in (*other.own, *other.settings, *other.refused))
+
+
+def _check_value(name: str, value: str, side: Side) -> None:
+    reason = REFUSED_VALUES.get((name, value.strip().lower()))
+    if reason is not None:
+        raise ConfigError(f"{name}={value.strip()} is not accepted {side.where}: {reason}")
+
+
+def _not_accepted(raw_name: str, side: Side) -> ConfigError:
+    """The error for a name that is refused for everybody, or that nobody knows."""
+    key = raw_name.lower()
+    prefix = KAFKA_PREFIX if key.startswith(KAFKA_PREFIX) else ""
+    bare = key.removeprefix(KAFKA_PREFIX)
+    candidates = side.settings if prefix else (*side.own, *side.settings)
+    reason = why_refused(bare)
+    near = _nearest(bare, candidates, _NEAR if reason is None else _TYPO)
+    if near is not None:
+        return ConfigError(f"unknown option '{raw_name}' {side.where}: did you mean '{prefix}{near}'?")
+    if reason is not None:
+        return ConfigError(f"option '{prefix}{bare}' is not accepted {side.where}: {reason}")
+    known = ", ".join(prefix + one for one in sorted(candidates))
+    return ConfigError(f"unknown option '{raw_name}' {side.where}: known are: {known}")
+
+
+def _nearest(name: str, candidates: Iterable[str], likeness: float) -> str | None:
+    by_key = {candidate.lower(): candidate for candidate in candidates}
+    near = difflib.get_close_matches(name, by_key, n=1, cutoff=likeness)
+    return by_key[near[0]] if near else None

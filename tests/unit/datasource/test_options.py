@@ -79,8 +79,15 @@ def test_retry_knobs_of_a_ported_pipeline_are_accepted() -> None:
         ("kafka.fetch.max.byte", "1", r"did you mean 'kafka\.fetch\.max\.bytes'\?"),
         ("kafka.auto.offset.reset", "latest", r"is not accepted.*a query starts at startingOffsets"),
         ("enable.auto.commit", "true", r"offsets are kept in Spark's checkpoint"),
-        ("kafka.group.id", "g", r"not yet supported"),
-        ("minoffsetspertrigger", "5", r"option 'minOffsetsPerTrigger' is not accepted.*not yet supported"),
+        ("maxbytespertrigger", "5", r"option 'maxBytesPerTrigger' is not accepted.*not yet supported"),
+        ("maxtriggerdelay", "soon", r"maxTriggerDelay must be a time such as 15m, 30s or 500ms .*, not 'soon'"),
+        ("maxtriggerdelay", "5y", r"maxTriggerDelay must be a time such as 15m"),
+        ("startingoffsets", '{"events": {"0": 1}, "events": {"0": 2}}', r"startingOffsets must be .*: 'events' is there twice"),
+        ("startingoffsets", '{"events": {"0": 1, "0": 2}}', r"startingOffsets must be .*: '0' is there twice; keep one"),
+        ("startingoffsets", '{"events": {"0": 1, "00": 2}}', r"partition events-0 is there twice, once as '00'"),
+        ("startingoffsets", '{"events": "first"}', r"'events' is \"first\""),
+        ("startingoffsetsbytimestamp", '{"events": {"0": 1, "0": 2}}', r"startingOffsetsByTimestamp must be .*'0' is there twice"),
+        ("startingoffsetsbytimestamp", '{"events": "latest"}', r"'events' is \"latest\""),
         ("startingoffsets", "first", r"startingOffsets must be earliest, latest or JSON such as .*, not 'first'"),
         ("startingoffsets", '{"events": {"0": -3}}', r"'events' partition '0' is -3"),
         ("startingoffsets", '{"events": {"x": 1}}', r"'events' partition 'x' is 1"),
@@ -93,8 +100,8 @@ def test_retry_knobs_of_a_ported_pipeline_are_accepted() -> None:
         ("startingoffsets", "[" * 100_000, r"startingOffsets must be earliest, latest or JSON"),
         ("startingoffsets", f'{{"events": {{"{2**31}": 1}}}}', r"partition '2147483648' is 1"),
         ("endingoffsets", "latest", r"endingOffsets is for batch reads"),
-        ("maxoffsetspertrigger", "0", r"maxOffsetsPerTrigger must be a whole number of at least 1, not '0'"),
-        ("minpartitions", "many", r"minPartitions must be a whole number of at least 1, not 'many'"),
+        ("maxoffsetspertrigger", "0", r"maxOffsetsPerTrigger must be a whole number between 1 and 9223372036854775807, not '0'"),
+        ("minpartitions", "many", r"minPartitions must be a whole number between 1 and 9223372036854775807, not 'many'"),
         ("failondataloss", "maybe", r"failOnDataLoss must be true or false"),
         ("isolation.level", "dirty", r"isolation\.level must be one of"),
         ("subscribe", "a b", r"subscribe names 'a b', which is not a topic's name"),
@@ -118,6 +125,7 @@ def test_wrong_option_is_refused_in_one_sentence(option: str, value: str, senten
             '{"events": {"0": -1}}',
             r"startingOffsets is -1 \(latest\) for events-0, which leaves nothing to read",
         ),
+        ("startingoffsets", '{"events": "latest"}', r"startingOffsets is -1 \(latest\) for events, which leaves nothing to read"),
         ("endingoffsets", "earliest", r"endingOffsets must be latest or JSON"),
         ("endingoffsets", '{"events": {"0": -2}}', r"endingOffsets is -2 \(earliest\) for events-0"),
     ],
@@ -133,6 +141,41 @@ def test_batch_bounds_that_leave_nothing_to_read_are_refused(option: str, value:
 def test_malformed_assignment_is_refused(text: str) -> None:
     with pytest.raises(ConfigError, match="assign must be JSON such as"):
         parse_source_options({**SERVERS, "assign": text}, is_streaming=True)
+
+
+def test_an_assignment_names_a_topic_once() -> None:
+    with pytest.raises(ConfigError, match=r"assign must be JSON such as .*: 'a' is there twice; keep one"):
+        parse_source_options({**SERVERS, "assign": '{"a": [0], "a": [1]}'}, is_streaming=True)
+
+
+@pytest.mark.parametrize("text", ["", "  "])
+def test_an_empty_pattern_is_refused(text: str) -> None:
+    with pytest.raises(ConfigError, match="subscribePattern is empty"):
+        parse_source_options({**SERVERS, "subscribePattern": text}, is_streaming=True)
+
+
+def test_the_sinks_topic_does_not_say_what_to_read() -> None:
+    with pytest.raises(ConfigError, match=r"but none is given \('topic' is the sink's\)"):
+        parse_source_options({**SERVERS, "topic": "events"}, is_streaming=True)
+
+
+@pytest.mark.parametrize(
+    ("text", "ms"), [("15m", 900_000), ("2 min", 120_000), ("30S", 30_000), ("7", 7), ("500ms", 500), ("1h", 3_600_000)]
+)
+def test_trigger_delays_are_written_as_in_spark(text: str, ms: int) -> None:
+    assert stream(minoffsetspertrigger="5", maxtriggerdelay=text).max_trigger_delay_ms == ms
+
+
+def test_min_offsets_per_trigger() -> None:
+    assert (stream().min_offsets_per_trigger, stream().max_trigger_delay_ms) == (None, 900_000)
+    assert stream(minoffsetspertrigger="5", maxoffsetspertrigger="5").min_offsets_per_trigger == 5
+    with pytest.raises(ConfigError, match=r"minOffsetsPerTrigger \(6\) must not exceed maxOffsetsPerTrigger \(5\)"):
+        stream(minoffsetspertrigger="6", maxoffsetspertrigger="5")
+    assert batch(minoffsetspertrigger="5", maxtriggerdelay="1s").starting is End.EARLIEST  # as there, a batch read ignores them
+
+
+def test_groups_of_a_ported_pipeline_are_accepted() -> None:
+    stream(**{"kafka.group.id": "g", "groupidprefix": "p", "kafka.session.timeout.ms": "1000", "kafka.max.poll.records": "500"})
 
 
 def test_assignment_of_what_can_be_no_topic_is_refused() -> None:

@@ -125,10 +125,31 @@ def test_splitting_covers_every_offset_once_and_in_order(min_partitions: int | N
         assert max(one.size for one in pieces) <= max_records
 
 
-def test_min_partitions_splits_the_large_ones() -> None:
-    pieces = split_ranges(RANGES, min_partitions=11, max_records_per_partition=None)
-    assert [one.partition for one in pieces].count(0) == 10
-    assert [one.partition for one in pieces].count(1) == 1
+def sizes(given: list[int], min_partitions: int | None, max_records: int | None = None) -> list[int]:
+    ranges = [OffsetRange("t", OLD, number, 100, 100 + size) for number, size in enumerate(given)]
+    return [one.size for one in split_ranges(ranges, min_partitions=min_partitions, max_records_per_partition=max_records)]
+
+
+@pytest.mark.parametrize(
+    ("given", "min_partitions", "max_records", "pieces"),
+    [
+        ([1000] * 8, 20, None, [333, 333, 334] * 8),  # 2.5 pieces each are 3: halves are rounded up
+        ([100, 1, 1], 4, None, [50, 50, 1, 1]),  # small ones come first, the rest share what is left
+        ([1000, 100, 1], 11, None, [111] * 8 + [112, 100, 1]),
+        ([14], 4, None, [3, 3, 4, 4]),  # what does not divide evenly goes to the last ones
+        ([2], 4, None, [1, 1]),
+        ([5, 0, 5], 2, None, [5, 5]),
+        ([5, 5], 2, None, [5, 5]),
+        ([10], None, 4, [3, 3, 4]),
+        ([10, 2], 5, 4, [3, 3, 4, 2]),  # a partition with a piece too small for two stays as it is
+        ([100, 100], 8, 30, [25] * 8),
+        ([100], 8, 30, [12, 13] * 4),
+    ],
+)
+def test_pieces_are_those_of_sparks_kafka_connector(
+    given: list[int], min_partitions: int | None, max_records: int | None, pieces: list[int]
+) -> None:
+    assert sizes(given, min_partitions, max_records) == pieces
 
 
 def test_no_ranges_stay_none() -> None:

@@ -10,11 +10,13 @@ from typing import Any
 import pytest
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows
 
+from brokerd.clock import SystemClock
 from brokerd.datasource.offsets import INITIAL
 from brokerd.datasource.partition_reader import RangePartition
 from brokerd.datasource.stream_reader import BrokerdStreamReader
 from brokerd.errors import ConfigError, DataLossError, UnknownTopicOrPartitionError
 from brokerd.ids import TopicIdPartition
+from tests.support.clock import ManualClock
 from tests.support.fake_broker import FakeBroker, Partition, fake_broker
 from tests.unit.datasource.reading import ALL_COLUMNS, fill, options_for
 
@@ -30,7 +32,7 @@ def broker() -> Iterator[FakeBroker]:
 
 
 def reader_for(broker: FakeBroker, **options: Any) -> BrokerdStreamReader:
-    return BrokerdStreamReader(options_for(broker, is_streaming=True, **options), ALL_COLUMNS)
+    return BrokerdStreamReader(options_for(broker, is_streaming=True, **options), ALL_COLUMNS, SystemClock())
 
 
 def latest(reader: BrokerdStreamReader, start: Offset, limit: ReadLimit | None = None) -> Offset:
@@ -224,3 +226,53 @@ def test_reader_pickles_as_spark_ships_it_to_tasks(broker: FakeBroker) -> None:
     copy = pickle.loads(pickle.dumps(reader))
     rows = [batch.num_rows for partition in reader.partitions(reader.initialOffset(), end) for batch in copy.read(partition)]
     assert sum(rows) == 20
+
+
+def test_a_batch_waits_for_min_offsets_or_for_the_delay_to_pass(broker: FakeBroker) -> None:
+    clock = ManualClock()
+    options = options_for(broker, is_streaming=True, startingOffsets="earliest", minOffsetsPerTrigger=8, maxTriggerDelay="2m")
+    reader = BrokerdStreamReader(options, ALL_COLUMNS, clock)
+    first = latest(reader, reader.initialOffset())
+    assert user_offsets(first) == {"events": {"0": 10, "1": 10}}  # the first batch waits for nothing
+    fill(broker.topics["events"][0], [5])
+    assert json.dumps(latest(reader, first)) == json.dumps(first)
+    fill(broker.topics["events"][1], [3])
+    second = latest(reader, first)
+    assert user_offsets(second) == {"events": {"0": 15, "1": 13}}
+    fill(broker.topics["events"][0], [1])
+    clock.advance(119_999)
+    assert json.dumps(latest(reader, second)) == json.dumps(second)
+    clock.advance(1)
+    third = latest(reader, second)
+    assert user_offsets(third) == {"events": {"0": 16, "1": 13}}
+    fill(broker.topics["events"][0], [1])
+    assert json.dumps(latest(reader, third)) == json.dumps(third)  # the delay counts from the last batch
+
+
+def test_available_now_reads_everything_however_little_it_is(broker: FakeBroker) -> None:
+    reader = reader_for(broker, startingOffsets="earliest", minOffsetsPerTrigger=15, maxOffsetsPerTrigger=15)
+    reader.prepareForTriggerAvailableNow()
+    first = latest(reader, reader.initialOffset(), ReadMaxRows(15))
+    assert user_offsets(latest(reader, first, ReadMaxRows(15))) == {"events": {"0": 10, "1": 10}}
+
+
+def test_assigned_partition_that_comes_later_is_read_from_its_start_and_told_once(
+    broker: FakeBroker, caplog: pytest.LogCaptureFixture
+) -> None:
+    reader = reader_for(broker, assign='{"events": [0, 2]}')
+    first = latest(reader, reader.initialOffset())
+    assert user_offsets(first) == {"events": {"0": 10}}
+    assert json.dumps(latest(reader, first)) == json.dumps(first)
+    assert caplog.text.count("option assign names partitions that do not exist, read once they do: events-2") == 1
+    partitions = broker.topics["events"]
+    partitions.append(Partition(TopicIdPartition(partitions[0].tp.topic_id, 2)))
+    fill(partitions[2], [4])
+    second = latest(reader, first)
+    assert ranges(reader, first, second) == [(2, 0, 4)]
+
+
+@pytest.mark.parametrize(("option", "value"), [("subscribe", "nope"), ("assign", '{"nope": [0]}')])
+def test_a_missing_topic_is_told_with_the_option_that_names_it(broker: FakeBroker, option: str, value: str) -> None:
+    reader = reader_for(broker, **{option: value})
+    with pytest.raises(UnknownTopicOrPartitionError, match=f"topic 'nope' does not exist: .* or correct option {option}$"):
+        latest(reader, reader.initialOffset())

@@ -104,7 +104,7 @@ def test_empty_batch_has_no_records() -> None:
         ([("value", "string"), ("topic", "binary")], r"column 'topic' is binary, but must be string; cast it to string"),
         ([("value", "string"), ("timestamp", "bigint")], r"column 'timestamp' is bigint, but must be timestamp"),
         ([("value", "string"), ("headers", "map<string,binary>")], r"column 'headers' is map<string,binary>, but must be array"),
-        ([("value", "string"), ("headers", HEADERS)], r"only written with option includeHeaders=true"),
+        ([("value", "string"), ("headers", HEADERS)], r"not written with option includeHeaders=false"),
         ([("value", "string"), ("value", "string")], r"column 'value' is there twice"),
     ],
 )

@@ -15,13 +15,13 @@ SERVERS = {"bootstrap.servers": "127.0.0.1:9192"}
 def test_defaults_are_the_producers_but_for_linger() -> None:
     options = parse_sink_options(SERVERS)
     config = options.producer_config()
-    assert (options.topic, options.include_headers) == (None, False)
+    assert (options.topic, options.include_headers) == (None, True)
     assert (config.acks, config.linger_ms, config.enable_idempotence) == ("all", 100, True)
 
 
 def test_spark_lower_cases_names_and_all_are_found() -> None:
-    options = parse_sink_options({**SERVERS, "includeheaders": "TRUE", "linger.ms": "7", "topic": "events"})
-    assert options.include_headers
+    options = parse_sink_options({**SERVERS, "includeheaders": "FALSE", "linger.ms": "7", "topic": "events"})
+    assert not options.include_headers
     assert options.topic == "events"
     assert options.producer_config().linger_ms == 7
 
