@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 import pyarrow as pa
+import pyarrow.compute as pc
 from pyspark.sql.datasource import InputPartition
 
 from brokerd.allocator import keep_freed_memory
@@ -71,12 +72,16 @@ def _fetched(client: BlockingClient, wanted: OffsetRange, options: SourceOptions
                 if error.log_start_offset <= next_offset:  # not retention: the log ends before the range does
                     raise
                 gone_until = min(error.log_start_offset, wanted.until)
-                report_losses([range_gone(name, next_offset, gone_until)], fail=options.fail_on_data_loss)
+                _report(range_gone(name, next_offset, gone_until), options)
                 next_offset = gone_until
             except UnknownTopicIdError:
                 loss = f"topic '{wanted.topic}' was deleted: offsets {next_offset} to {wanted.until - 1} of {name} were not read"
-                report_losses([loss], fail=options.fail_on_data_loss)
+                _report(loss, options)
                 return
+
+
+def _report(loss: str, options: SourceOptions) -> None:
+    report_losses([loss], fail=options.fail_on_data_loss, is_planned_once=not options.is_streaming)
 
 
 def _joined(arrow_batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -110,7 +115,7 @@ class _Shaper:
             "partition": pa.repeat(pa.scalar(wanted.partition, pa.int32()), ROWS_PER_BATCH),
         }
         self._timestamp_types = [pa.repeat(pa.scalar(kind, pa.int32()), ROWS_PER_BATCH) for kind in (0, 1)]
-        self._no_headers = pa.scalar([], HEADERS_TYPE)
+        self._no_headers = pa.scalar(None, HEADERS_TYPE)
 
     def shape(self, fetched: FetchedBatch) -> Iterator[pa.RecordBatch]:
         """Slices of at most ROWS_PER_BATCH rows and about BYTES_PER_BATCH bytes, without copying."""
@@ -138,5 +143,8 @@ class _Shaper:
         return pa.RecordBatch.from_arrays(arrays, schema=self._schema)
 
     def _headers(self, headers: pa.Array) -> pa.Array:
-        """No headers as [] instead of null: null lists make Spark's own size check quadratic in the rows of a batch."""
-        return headers.fill_null(self._no_headers) if headers.null_count else headers
+        """A record without headers has null, as from Spark's Kafka source: `headers IS NULL` finds it, however it was written."""
+        if headers.null_count == len(headers):
+            return headers
+        is_empty = pc.equal(pc.list_value_length(headers), 0)
+        return pc.if_else(is_empty, self._no_headers, headers) if pc.any(is_empty).as_py() else headers

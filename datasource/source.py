@@ -40,17 +40,18 @@ class BrokerdDataSource(DataSource):
 
     def reader(self, schema: StructType) -> DataSourceReader:
         """For spark.read."""
-        from brokerd.datasource.batch_reader import BrokerdBatchReader
+        from brokerd.datasource.batch_reader import batch_reader
         from brokerd.datasource.options import parse_source_options
 
-        return BrokerdBatchReader(parse_source_options(self.options, is_streaming=False), _columns(schema))
+        return batch_reader(parse_source_options(self.options, is_streaming=False), _columns(schema))
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802 (Spark's name)
         """For spark.readStream."""
+        from brokerd.clock import SystemClock
         from brokerd.datasource.options import parse_source_options
         from brokerd.datasource.stream_reader import BrokerdStreamReader
 
-        return BrokerdStreamReader(parse_source_options(self.options, is_streaming=True), _columns(schema))
+        return BrokerdStreamReader(parse_source_options(self.options, is_streaming=True), _columns(schema), SystemClock())
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
         """For df.write."""
@@ -62,7 +63,8 @@ class BrokerdDataSource(DataSource):
         """For df.writeStream."""
         from brokerd.sink.writer import BrokerdStreamWriter, plan_write
 
-        return BrokerdStreamWriter(plan_write(self.options, _names_and_types(schema), overwrite=overwrite))
+        plan = plan_write(self.options, _names_and_types(schema), overwrite=overwrite, is_streaming=True)
+        return BrokerdStreamWriter(plan)
 
 
 def _columns(schema: StructType) -> list[Column]:

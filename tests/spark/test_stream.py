@@ -99,7 +99,7 @@ def test_headers_and_a_new_partition_arrive_in_a_stream(
         )
     ) == [1]
     assert [row["headers"] for row in rows_in_files(tmp_path / "grown1")] == [[{"key": "h", "value": b"1"}]]
-    assert [(row["partition"], row["offset"], row["headers"]) for row in rows_in_files(tmp_path / "grown2")] == [(2, 0, [])]
+    assert [(row["partition"], row["offset"], row["headers"]) for row in rows_in_files(tmp_path / "grown2")] == [(2, 0, None)]
 
 
 def test_replayed_batch_reads_the_same_rows_although_the_log_has_grown(

@@ -8,8 +8,9 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from pyspark.sql.datasource import EqualTo, Filter
 
-from brokerd.datasource.batch_reader import BrokerdBatchReader
+from brokerd.datasource.batch_reader import BrokerdBatchReader, batch_reader
 from brokerd.datasource.partition_reader import RangePartition
 from brokerd.errors import BrokerUnreachableError, ConfigError, DataLossError, UnknownTopicOrPartitionError
 from tests.support.fake_broker import FakeBroker, fake_broker
@@ -46,19 +47,49 @@ def test_offsets_from_json(broker: FakeBroker) -> None:
 
 def test_assigned_partitions_and_no_others(broker: FakeBroker) -> None:
     assert planned(broker, assign='{"events": [1]}') == [("events", 1, 0, 20)]
-    with pytest.raises(ConfigError, match="option assign names partitions that do not exist: events-2"):
-        planned(broker, assign='{"events": [2]}')
 
 
-def test_pattern_takes_whole_names(broker: FakeBroker) -> None:
+def test_assigned_partition_that_does_not_exist_is_left_out_and_told(broker: FakeBroker, caplog: pytest.LogCaptureFixture) -> None:
+    assert planned(broker, assign='{"events": [1, 2]}') == [("events", 1, 0, 20)]
+    assert "option assign names partitions that do not exist, read once they do: events-2" in caplog.text
+    with pytest.raises(UnknownTopicOrPartitionError, match="or correct option assign"):
+        planned(broker, assign='{"nope": [0]}')
+
+
+def test_pattern_is_searched_in_names_and_anchors_hold_it_to_whole_ones(broker: FakeBroker) -> None:
     fill(broker.create("events-eu")[0], [1])
     fill(broker.create("more-events")[0], [1])
-    assert planned(broker, subscribePattern="events(-.*)?") == [
-        ("events", 0, 0, 10),
-        ("events", 1, 0, 20),
-        ("events-eu", 0, 0, 1),
+
+    def topics(pattern: str) -> list[str]:
+        return sorted({topic for topic, *_ in planned(broker, subscribePattern=pattern)})
+
+    assert topics("events") == ["events", "events-eu", "more-events"]
+    assert topics("^events(-.*)?$") == ["events", "events-eu"]
+    assert topics(r"\Qevents\E-\p{Lower}++") == ["events-eu"]
+
+
+def test_offsets_of_whole_topics(broker: FakeBroker) -> None:
+    fill(broker.create("more")[0], [5])
+    options = {"subscribe": "events,more", "endingOffsets": '{"events": "latest", "more": {"0": 3}}'}
+    assert planned(broker, startingOffsets='{"events": {"0": 4}, "more": "earliest"}', assign='{"events": [0], "more": [0]}') == [
+        ("events", 0, 4, 10),
+        ("more", 0, 0, 5),
     ]
-    assert [topic for topic, *_ in planned(broker, subscribePattern="events")] == ["events", "events"]
+    assert planned(broker, **options) == [("events", 0, 0, 10), ("events", 1, 0, 20), ("more", 0, 0, 3)]
+    with pytest.raises(ConfigError, match="startingOffsets names topics that are not read: others"):
+        planned(broker, startingOffsets='{"events": "earliest", "others": "earliest"}')
+
+
+def test_a_plan_is_made_for_every_action_only_where_spark_pushes_filters_down(
+    broker: FakeBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    options = options_for(broker, is_streaming=False)
+    assert type(batch_reader(options, ALL_COLUMNS)) is BrokerdBatchReader
+    monkeypatch.setattr("sys.argv", ["pyspark/daemon.py", "pyspark.sql.worker.data_source_pushdown_filters"])
+    reader = batch_reader(options, ALL_COLUMNS)
+    filters: list[Filter] = [EqualTo(("partition",), 1)]
+    assert list(reader.pushFilters(filters)) == filters
+    assert len(reader.partitions()) == 2
 
 
 def test_ranges_are_split_for_more_tasks(broker: FakeBroker) -> None:

@@ -66,13 +66,13 @@ def test_columns_left_out_by_a_users_schema_are_not_made(broker: FakeBroker) -> 
     assert not batch.schema.field("offset").nullable
 
 
-def test_missing_headers_come_as_empty_lists(broker: FakeBroker) -> None:
+def test_a_record_without_headers_has_null_however_it_was_written(broker: FakeBroker) -> None:
     (partition,) = broker.create("events")
     given = key_values([b"a", b"b", b"c"], headers=[None, [("h", b"1"), ("h", None)], []])
     partition.put(new_batch(given, tp=partition.tp))
     fill(partition, [2])
     rows = table_of(read(broker, partition, 0, 5, [*ALL_COLUMNS, HEADERS]))
-    assert rows["headers"] == [[], [{"key": "h", "value": b"1"}, {"key": "h", "value": None}], [], [], []]
+    assert rows["headers"] == [None, [{"key": "h", "value": b"1"}, {"key": "h", "value": None}], None, None, None]
 
 
 def test_large_batches_are_cut_into_slices_that_spark_takes_well(broker: FakeBroker) -> None:
@@ -122,6 +122,18 @@ def test_retention_that_passes_a_range_fails_with_numbers(broker: FakeBroker) ->
     with pytest.raises(DataLossError, match=r"5 records of events-0 are gone, offsets 2 to 6: .* the next offset is 7") as caught:
         read(broker, partition, 2, 10)
     assert "failOnDataLoss=false" in str(caught.value)
+
+
+def test_retention_after_a_batch_was_planned_says_that_it_is_planned_once(broker: FakeBroker) -> None:
+    (partition,) = broker.create("events")
+    fill(partition, [5, 5])
+    partition.log_start_offset = 7
+    wanted = RangePartition(OffsetRange("events", partition.tp.topic_id, 0, 0, 10))
+    with pytest.raises(DataLossError, match=r"the next offset is 7\. A batch DataFrame keeps the offsets .*: load\(\) it again"):
+        list(read_partition(wanted, options_for(broker, is_streaming=False), ALL_COLUMNS))
+    with pytest.raises(DataLossError) as streaming:
+        read(broker, partition, 0, 10)
+    assert "load()" not in str(streaming.value)
 
 
 def test_without_fail_on_data_loss_what_is_left_is_read_and_told(broker: FakeBroker, caplog: pytest.LogCaptureFixture) -> None:
