@@ -33,14 +33,26 @@ class SinkCommitMessage(WriterCommitMessage):
     rows_per_partition: Mapping[str, Mapping[int, int]]  # topic -> partition -> rows acknowledged
 
 
-def plan_write(options: Mapping[str, str], columns: Sequence[tuple[str, str]], *, overwrite: bool) -> SinkOptions:
-    """Checks a write on the driver, before any task runs: options, columns (name and Spark type), save mode, topic.
+# What Spark asks for with mode("overwrite"), and with outputMode("complete"), which hands over the whole result each time.
+_NO_OVERWRITE = 'a log can not be overwritten: write with .mode("append")'
+_NO_COMPLETE = (
+    'a log can not be overwritten, which outputMode("complete") would do with each batch. Write an aggregation with '
+    '.outputMode("append") after .withWatermark(...), each result once, when its window is over; or write what each batch '
+    'changes, with .outputMode("update").foreachBatch(write), where write(rows, batch_id) calls '
+    'rows.write.format("brokerd")....mode("append").save()'
+)
+
+
+def plan_write(
+    options: Mapping[str, str], columns: Sequence[tuple[str, str]], *, overwrite: bool, is_streaming: bool = False
+) -> SinkOptions:
+    """Checks a write on the driver, before any task runs: options, columns (name and Spark type), save or output mode, topic.
 
     Raises ConfigError, UnknownTopicOrPartitionError, BrokerUnreachableError.
     """
     parsed = parse_sink_options(options)
     if overwrite:
-        raise ConfigError('a log can not be overwritten: write with .mode("append"), or .outputMode("append") for a stream')
+        raise ConfigError(_NO_COMPLETE if is_streaming else _NO_OVERWRITE)
     check_columns(columns, topic=parsed.topic, include_headers=parsed.include_headers)
     if parsed.topic is not None:
         with lease_client(parsed.producer_config()) as client:

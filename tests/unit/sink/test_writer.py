@@ -135,6 +135,8 @@ def test_plan_refuses_before_any_task_runs(broker: FakeBroker) -> None:
     plan_write(given(broker, topic="events"), VALUE, overwrite=False)
     with pytest.raises(ConfigError, match=r'write with \.mode\("append"\)'):
         plan_write(given(broker, topic="events"), VALUE, overwrite=True)
+    with pytest.raises(ConfigError, match=r"a log can not be overwritten.*\.withWatermark\(\.\.\.\).*\.foreachBatch\(write\)"):
+        plan_write(given(broker, topic="events"), VALUE, overwrite=True, is_streaming=True)
     with pytest.raises(UnknownTopicOrPartitionError, match="topic 'nope' does not exist: create it first"):
         plan_write(given(broker, topic="nope"), VALUE, overwrite=False)
     with pytest.raises(ConfigError, match="column 'value' is missing"):
