@@ -1,0 +1,56 @@
+"""Counts the events of a topic per sensor and minute, into two other topics, until it is stopped.
+
+    brokerd topics create minutes
+    brokerd topics create counts
+    spark-submit --properties-file conf/spark-defaults.conf examples/write_aggregates.py [HOST:PORT] [TOPIC]
+
+Together with write_stream.py. A log can not be overwritten, so an aggregation is written in one of two ways: `minutes` gets each
+count once, when its minute is over; `counts` gets every change, as it comes.
+"""
+
+from __future__ import annotations
+
+import sys
+import tempfile
+
+from pyspark.sql import DataFrame, SparkSession
+
+
+def main(servers: str = "127.0.0.1:9192", topic: str = "events") -> None:
+    spark = SparkSession.builder.appName("aggregates to brokerd").config("spark.sql.shuffle.partitions", "2").getOrCreate()
+    spark.sparkContext.setLogLevel("ERROR")
+    events = (
+        spark.readStream.format("brokerd")
+        .option("bootstrap.servers", servers)
+        .option("subscribe", topic)
+        .load()
+        .withWatermark("timestamp", "10 seconds")
+        .selectExpr("key", "window(timestamp, '1 minute') AS minute")
+    )
+    counts = events.groupBy("key", "minute").count().selectExpr("key", "to_json(struct(minute.start AS minute, count)) AS value")
+    once = (
+        counts.writeStream.format("brokerd")
+        .outputMode("append")  # with the watermark above: each row once, when nothing can change it any more
+        .option("bootstrap.servers", servers)
+        .option("topic", "minutes")
+        .option("checkpointLocation", tempfile.mkdtemp(prefix="checkpoint-"))  # a real query keeps this
+        .start()
+    )
+
+    def save(rows: DataFrame, _batch_id: int) -> None:
+        rows.write.format("brokerd").option("bootstrap.servers", servers).option("topic", "counts").mode("append").save()
+
+    changes = (
+        counts.writeStream.outputMode("update")  # which Spark gives no Python sink, but foreachBatch
+        .foreachBatch(save)
+        .option("checkpointLocation", tempfile.mkdtemp(prefix="checkpoint-"))
+        .start()
+    )
+    print(f"counting {topic} at {servers} into minutes and counts; stop with Ctrl-C", flush=True)
+    spark.streams.awaitAnyTermination()
+    for query in (once, changes):
+        query.stop()
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
