@@ -21,6 +21,7 @@ from brokerd.log.names import LOCK
 Buffer: TypeAlias = bytes | bytearray | memoryview
 
 _NO_SPACE = frozenset({errno.ENOSPC, errno.EDQUOT})
+_TOO_MANY_OPEN = frozenset({errno.EMFILE, errno.ENFILE})
 # RWF_NOWAIT is refused by some file systems: then every read counts as cold.
 _NOWAIT_REFUSED = frozenset({errno.EOPNOTSUPP, errno.EINVAL, errno.ENOSYS})
 # Much is read in pieces, so that an fdatasync never waits behind more than one of them.
@@ -110,6 +111,11 @@ def read_whole(files: Files, path: str) -> bytes:
         return bytes(file.pread(file.size(), 0))
     finally:
         file.close()
+
+
+def is_too_many_open(error: OSError) -> bool:
+    """True if the process, or the machine, may open no more files."""
+    return error.errno in _TOO_MANY_OPEN
 
 
 def is_no_space(error: OSError) -> bool:

@@ -42,6 +42,7 @@ from brokerd.log.node_state import (
 from brokerd.log.open_files import OpenFiles
 from brokerd.log.partition_directories import remove_leftovers
 from brokerd.log.partition_log import PartitionLog
+from brokerd.log.patient_files import PatientFiles
 from brokerd.log.recovery import PartitionRecovery, Recovered, RecoveryInput
 from brokerd.log.retention import delete_records, retire, roll_expired
 from brokerd.log.snapshots import write_snapshot
@@ -94,9 +95,9 @@ class LogManager:
 
     def __init__(self, config: BrokerConfig, files: Files, clock: Clock) -> None:
         self._config = config
-        self._files = files
         self._clock = clock
         self._open_files = OpenFiles(files, limit=config.log_max_open_files)
+        self._files = files = PatientFiles(files, self._open_files.make_room)
         self._spares = SpareFiles(files)
         self._checkpoint = CheckpointFile(files, self._spares)
         self._entries: dict[TopicIdPartition, CheckpointEntry] = {}

@@ -6,15 +6,13 @@ write-back. Which files exist is not known here.
 
 from __future__ import annotations
 
-import errno
 import threading
 from collections import OrderedDict
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from brokerd.log.files import File, Files
+from brokerd.log.files import File, Files, is_too_many_open
 
-_TOO_MANY_OPEN = frozenset({errno.EMFILE, errno.ENFILE})
 Key = tuple[str, bool]
 
 
@@ -82,6 +80,11 @@ class OpenFiles:
                     if not handle.users:
                         handle.file.close()
 
+    def make_room(self) -> bool:
+        """Closes half of the files; False if all are in use."""
+        with self._lock:
+            return self._evict(len(self._handles) // 2 + 1) > 0
+
     def close(self) -> None:
         """Drops all."""
         for path, _ in list(self._handles):
@@ -91,7 +94,7 @@ class OpenFiles:
         try:
             return self._files.open(path, writable=writable)
         except OSError as error:
-            if error.errno not in _TOO_MANY_OPEN or not self._evict(len(self._handles) // 2 + 1):
+            if not is_too_many_open(error) or not self._evict(len(self._handles) // 2 + 1):
                 raise
             return self._files.open(path, writable=writable)
 

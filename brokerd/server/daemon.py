@@ -24,6 +24,7 @@ from brokerd.log.files import Files, RealFiles
 from brokerd.log.log_manager import LogManager, RecoveryReport
 from brokerd.server.background import Background
 from brokerd.server.broker import Broker
+from brokerd.server.descriptors import fitted, raise_limit
 from brokerd.server.failures import internal
 from brokerd.server.health import HealthService
 from brokerd.server.method_names import accept_undecodable_names
@@ -97,8 +98,7 @@ class Daemon:
 
     async def reload(self) -> None:
         """Reads the certificates and the auth file again. New handshakes and calls go by them, and so do rights on streams that are
-        open; who the caller of such a stream is stays as it was. Raises ConfigError: all stays as it was then,
-        unless it is the port of the metrics that could not be opened again.
+        open; who the caller of such a stream is stays as it was. Raises ConfigError: all stays as it was then.
         """
         assert self._security is not None
         assert self._callers is not None
@@ -107,7 +107,7 @@ class Daemon:
             self._security.replace(newer)
             self._callers.refresh()
             if self._metrics is not None and newer.certificates is not None:
-                await self._metrics.listen_anew(newer.certificates.tls)
+                self._metrics.replace_tls(newer.certificates.tls)
         identities = newer.authenticator.identities
         logger.info(
             "read again: %s, %s",
@@ -162,6 +162,7 @@ class Daemon:
 
     async def _start(self) -> None:
         security = self._security = load_security(self.config)
+        self.config = fitted(self.config, raise_limit())
         accept_undecodable_names()
         self._server = grpc.aio.server(options=server_arguments(self.config), interceptors=security.interceptors)
         credentials = security.certificates.credentials() if security.certificates is not None else None

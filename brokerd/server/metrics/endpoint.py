@@ -32,7 +32,7 @@ class MetricsEndpoint:
 
     def __init__(self, take: Callable[[], Snapshot], is_serving: Callable[[], bool], authenticator: Authenticator) -> None:
         self.port = 0  # the one really bound, from start() on
-        self._host = ""
+        self._tls: ssl.SSLContext | None = None
         self._take = take
         self._is_serving = is_serving
         self._authenticator = authenticator
@@ -47,23 +47,20 @@ class MetricsEndpoint:
             raise ConfigError(
                 "metrics.port is set, but prometheus-client is not installed: pip install prometheus-client"
             ) from None
-        self._host = host
-        await self._listen(port, tls)
+        self._tls = tls
+        await self._listen(host, port)
         logger.info("metrics on http%s://%s:%d/metrics", "s" if tls else "", host, self.port)
 
-    async def listen_anew(self, tls: ssl.SSLContext) -> None:
-        """Closes the port and opens it with other certificates. Raises ConfigError."""
-        if self._server is not None:
-            self._server.close()
-        await self._listen(self.port, tls)
+    def replace_tls(self, tls: ssl.SSLContext) -> None:
+        """Other certificates, for handshakes from now on."""
+        self._tls = tls
 
-    async def _listen(self, port: int, tls: ssl.SSLContext | None) -> None:
+    async def _listen(self, host: str, port: int) -> None:
         try:
-            self._server = await asyncio.start_server(
-                self._serve, self._host.strip("[]"), port, ssl=tls, limit=_HEAD_MAX_BYTES, start_serving=True
-            )
+            # TLS begins in _serve, so that whoever is silent in its handshake is counted and ended as anybody else.
+            self._server = await asyncio.start_server(self._serve, host.strip("[]"), port, limit=_HEAD_MAX_BYTES)
         except OSError as error:
-            raise ConfigError(f"can not listen on metrics.host = {self._host}, metrics.port = {port}: {error.strerror}") from None
+            raise ConfigError(f"can not listen on metrics.host = {host}, metrics.port = {port}: {error.strerror}") from None
         self.port = self._server.sockets[0].getsockname()[1]
 
     async def stop(self) -> None:
@@ -86,6 +83,8 @@ class MetricsEndpoint:
         try:
             is_crowded = len(self._connections) > _CONNECTIONS_MAX
             async with asyncio.timeout(_PATIENCE_S):
+                if self._tls is not None:
+                    await writer.start_tls(self._tls)
                 writer.write(await self._answer(reader, writer, is_crowded=is_crowded))
                 await writer.drain()
         except (OSError, TimeoutError, asyncio.IncompleteReadError, asyncio.LimitOverrunError):

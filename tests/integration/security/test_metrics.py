@@ -8,6 +8,7 @@ import logging
 import socket
 import ssl
 from pathlib import Path
+from typing import Any
 
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
@@ -175,3 +176,19 @@ def test_a_port_that_is_taken_is_named(tmp_path: Path) -> None:
         context = running_daemon(tmp_path / "data", files=MemoryFiles(), metrics_port=port)
         with pytest.raises(ConfigError, match=f"can not listen on metrics.host = 127.0.0.1, metrics.port = {port}"), context:
             pass
+
+
+def test_whoever_is_silent_in_a_handshake_is_counted_and_ended_for_a_probe(tmp_path: Path) -> None:
+    authority = Authority(tmp_path)
+    issued = authority.issue("broker", "127.0.0.1")
+    files: dict[str, Any] = {"ssl_certificate_file": issued.certificate_file, "ssl_key_file": issued.key_file}
+    with (
+        running_daemon(tmp_path / "data", files=MemoryFiles(), metrics_port=0, **files) as running,
+        contextlib.ExitStack() as silent,
+    ):
+        address = ("127.0.0.1", running.daemon.metrics_port)
+        connections = [silent.enter_context(socket.create_connection(address)) for _ in range(70)]
+        tls = ssl.create_default_context(cafile=authority.ca_file)
+        assert scrape(running, "/health", tls=tls) == (200, "serving\n")
+        connections[0].settimeout(DEADLINE_S)
+        assert connections[0].recv(1) == b"", "the oldest has made room"
