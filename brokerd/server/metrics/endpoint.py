@@ -16,7 +16,7 @@ from collections.abc import Callable, Mapping
 from brokerd.errors import BrokerdError, ConfigError
 from brokerd.server.failures import internal
 from brokerd.server.metrics.collector import Snapshot, render
-from brokerd.server.security.authenticator import AUTHORIZATION, Authenticator, UnauthenticatedError
+from brokerd.server.security.authenticator import AUTHORIZATION, CERTIFICATE, Authenticator, UnauthenticatedError
 
 logger = logging.getLogger(__name__)
 
@@ -131,11 +131,10 @@ def _parse(head: bytes) -> tuple[str, str, list[tuple[str, str]]]:
 
 
 def _peer(writer: asyncio.StreamWriter) -> Mapping[str, list[bytes]]:
-    """The client certificate's names, called as gRPC calls them."""
-    certificate = writer.get_extra_info("peercert") or {}
-    names = [value for part in certificate.get("subject", ()) for name, value in part if name == "commonName"]
-    others = [value for _, value in certificate.get("subjectAltName", ())]
-    return {"x509_common_name": [name.encode() for name in names], "x509_subject_alternative_name": [n.encode() for n in others]}
+    """The client's certificate, called as gRPC calls it."""
+    tls = writer.get_extra_info("ssl_object")
+    certificate = tls.getpeercert(binary_form=True) if tls is not None else None
+    return {} if certificate is None else {CERTIFICATE: [ssl.DER_cert_to_PEM_cert(certificate).encode()]}
 
 
 def _response(status: str, text: str, *headers: str) -> bytes:

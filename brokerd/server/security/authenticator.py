@@ -11,11 +11,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from brokerd.config.tokens import TOKEN_CHARACTERS_MAX, find_hash
 from brokerd.errors import BrokerdError
 from brokerd.server.security.auth_file import Identities, Principal
+from brokerd.server.security.certificate_names import names_in_pem
 from brokerd.server.security.permissions import UNLIMITED
 
 AUTHORIZATION = "authorization"
 _BEARER = "bearer "
-_NAMES_IN_CERTIFICATE = ("x509_common_name", "x509_subject_alternative_name")
+CERTIFICATE = "x509_pem_cert"  # as gRPC calls it
 _TRUSTED = Principal("certificate", UNLIMITED)
 ANYBODY = Principal("anybody", UNLIMITED)
 
@@ -65,7 +66,7 @@ class Authenticator:
         found = {self._identities.certificate_names[name] for name in names if name in self._identities.certificate_names}
         if len(found) == 1:
             return self._identities.principals[found.pop()]
-        if names:
+        if peer and any(True for _ in peer.get(CERTIFICATE, ())):
             raise UnauthenticatedError(
                 "the client certificate belongs to no principal, or to several: have one of its names listed under one "
                 "principal's certificates in the broker's auth.file, or set auth.token"
@@ -88,4 +89,4 @@ class Authenticator:
 
 
 def _certificate_names(peer: Mapping[str, Iterable[bytes]]) -> set[str]:
-    return {value.decode("utf-8", "replace") for key in _NAMES_IN_CERTIFICATE for value in peer.get(key, ())}
+    return {name for certificate in peer.get(CERTIFICATE, ()) for name in names_in_pem(certificate)}

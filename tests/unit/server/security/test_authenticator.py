@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import tomllib
 from collections.abc import Sequence
+from pathlib import Path
 
 import pytest
 
@@ -11,6 +12,7 @@ from brokerd.config.tokens import check_token, generate_token, hash_token, is_to
 from brokerd.errors import ConfigError
 from brokerd.server.security.auth_file import parse_identities
 from brokerd.server.security.authenticator import Authenticator, UnauthenticatedError
+from tests.support.certificates import Authority
 from tests.support.identities import AUTH_FILE, TOKENS, UNKNOWN_TOKEN
 
 IDENTITIES = parse_identities(tomllib.loads(AUTH_FILE))
@@ -52,19 +54,26 @@ def test_who_shows_no_right_token_is_refused_without_an_echo(metadata: Sequence[
     assert not any(token in caught.value.message for token in (*TOKENS.values(), UNKNOWN_TOKEN))
 
 
-@pytest.mark.parametrize("key", ["x509_common_name", "x509_subject_alternative_name"])
-def test_a_certificate_is_its_principal(key: str) -> None:
-    authenticator = Authenticator(IDENTITIES, needs_certificate=True)
-    assert authenticator.principal([], {key: [b"reader.example"]}).name == "reader"
-    with pytest.raises(UnauthenticatedError, match="belongs to no principal"):
-        authenticator.principal([], {key: [b"stranger.example", b"\xff"]})
+def shown(directory: Path, common_name: str, *names: str) -> dict[str, list[bytes]]:
+    """What TLS found out about a connection with such a certificate."""
+    return {"x509_pem_cert": [Path(Authority(directory).issue(common_name, *names).certificate_file).read_bytes()]}
 
 
-def test_a_wrong_token_never_falls_back_to_the_certificate() -> None:
+@pytest.mark.parametrize("names", [("reader.example",), ("other", "reader.example")])
+def test_a_certificate_is_its_principal(tmp_path: Path, names: tuple[str, ...]) -> None:
     authenticator = Authenticator(IDENTITIES, needs_certificate=True)
+    assert authenticator.principal([], shown(tmp_path, *names)).name == "reader"
+    for peer in (shown(tmp_path, "stranger.example", "x"), {"x509_pem_cert": [b"\xff"]}):
+        with pytest.raises(UnauthenticatedError, match="belongs to no principal"):
+            authenticator.principal([], peer)
+
+
+def test_a_wrong_token_never_falls_back_to_the_certificate(tmp_path: Path) -> None:
+    authenticator = Authenticator(IDENTITIES, needs_certificate=True)
+    peer = shown(tmp_path, "reader.example")
     with pytest.raises(UnauthenticatedError):
-        authenticator.principal(bearer(UNKNOWN_TOKEN), {"x509_common_name": [b"reader.example"]})
-    assert authenticator.principal(bearer(TOKENS["boss"]), {"x509_common_name": [b"reader.example"]}).name == "boss"
+        authenticator.principal(bearer(UNKNOWN_TOKEN), peer)
+    assert authenticator.principal(bearer(TOKENS["boss"]), peer).name == "boss"
 
 
 def test_without_an_auth_file_a_checked_certificate_is_enough_and_without_both_anybody_may() -> None:
