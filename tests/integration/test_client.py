@@ -24,6 +24,7 @@ from tests.support.daemon import DaemonProcess, RunningDaemon, running_daemon
 from tests.support.records import key_values
 from tests.support.wait import DEADLINE_S
 
+FIRST_EPOCH = 1  # of a node's first start
 FIRST_MS = 1_700_000_000_000
 
 
@@ -78,8 +79,8 @@ def test_offsets_of_every_kind(daemon: RunningDaemon, client: BlockingClient) ->
     tp = created(client, "offsets")
     write(daemon.address, "offsets", 0, 100)
     name = TopicPartition("offsets", 0)
-    assert client.list_offsets_by_name({name: OffsetSpec.EARLIEST})[name] == OffsetAndTimestamp(0)
-    assert client.list_offsets({tp: OffsetSpec.LATEST})[tp] == OffsetAndTimestamp(100)
+    assert client.list_offsets_by_name({name: OffsetSpec.EARLIEST})[name] == OffsetAndTimestamp(0, leader_epoch=FIRST_EPOCH)
+    assert client.list_offsets({tp: OffsetSpec.LATEST})[tp] == OffsetAndTimestamp(100, leader_epoch=FIRST_EPOCH)
     found = client.list_offsets({tp: OffsetSpec.MAX_TIMESTAMP})[tp]
     assert not isinstance(found, WireError)
     assert found.timestamp == FIRST_MS + 99
@@ -88,7 +89,7 @@ def test_offsets_of_every_kind(daemon: RunningDaemon, client: BlockingClient) ->
     assert by_time.offset == 0
     assert client.list_offsets({tp: FIRST_MS + 1_000})[tp] == OffsetAndTimestamp(-1)
     assert client.delete_records({tp: 40}) == {tp: 40}
-    assert client.list_offsets({tp: OffsetSpec.EARLIEST})[tp] == OffsetAndTimestamp(40)
+    assert client.list_offsets({tp: OffsetSpec.EARLIEST})[tp] == OffsetAndTimestamp(40, leader_epoch=FIRST_EPOCH)
 
 
 def test_deleted_records_are_told_with_the_first_offset_that_is_left(
