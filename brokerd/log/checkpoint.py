@@ -23,8 +23,7 @@ _ENTRY = struct.Struct("<16siqqq")
 
 
 class CheckpointEntry(NamedTuple):
-    """Offsets of one partition: log_start_offset <= recovery_point <= durable_end, where recovery_point says from where on
-    a restart checks payloads."""
+    """Offsets of one partition, none above durable_end; recovery_point says from where on a restart checks payloads."""
 
     recovery_point: int
     durable_end: int

@@ -6,22 +6,13 @@ next: group commit.
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 from brokerd.clock import stopwatch_ns
 from brokerd.log.files import Files
 from brokerd.log.leader_epochs import EpochEntry, write_leader_epochs
 from brokerd.log.open_files import Handle, OpenFiles
 from brokerd.log.segment import Segment
-from brokerd.log.snapshots import write_snapshot
+from brokerd.log.snapshots import UnwrittenSnapshot, write_snapshot
 from brokerd.log.spare_files import SpareFiles
-
-
-class SealedSegment(NamedTuple):
-    """A segment that was closed since the last flush, and the producer state at its end."""
-
-    segment: Segment
-    snapshot: bytes
 
 
 class FlushTask:
@@ -38,7 +29,8 @@ class FlushTask:
         appended_bytes: int,
         max_timestamp: int,
         handles: list[Handle],
-        sealed: list[SealedSegment],
+        sealed: list[Segment],
+        snapshots: list[UnwrittenSnapshot],
         epochs: tuple[EpochEntry, ...] | None,
     ) -> None:
         self._files = files
@@ -49,11 +41,12 @@ class FlushTask:
         self.appended_bytes = appended_bytes
         self.max_timestamp = max_timestamp
         self.handles = handles
-        self.sealed = sealed
+        self.sealed = sealed  # segments that were closed since the last flush
+        self.snapshots = snapshots
         self.epochs = epochs
         # What could not be written of files that are derived from the log; nothing durable depends on them.
         self.derived_error: OSError | None = None
-        self.has_snapshots = False  # durably, one at the end of each sealed segment: then retention may take the segment
+        self.has_snapshots = False  # durably, all of them
         self.duration_ns = 0  # of run, once it is over
 
     def run(self) -> None:
@@ -65,7 +58,7 @@ class FlushTask:
             handle.file.fdatasync()
         if self.sealed:
             self._files.sync_dir(self._directory)
-        if self.sealed or self.epochs is not None:
+        if self.sealed or self.snapshots or self.epochs is not None:
             try:
                 self._write_derived()
             except OSError as error:
@@ -79,13 +72,13 @@ class FlushTask:
         self.handles = []
 
     def _write_derived(self) -> None:
-        for sealed in self.sealed:
-            write_snapshot(self._files, self._directory, sealed.snapshot, sealed.segment.next_offset, self._spares)
-        if self.sealed:
+        for snapshot in self.snapshots:
+            write_snapshot(self._files, self._directory, snapshot.body, snapshot.offset, self._spares)
+        if self.snapshots:
             self._files.sync_dir(self._directory)
             self.has_snapshots = True
         if self.epochs is not None:
             write_leader_epochs(self._files, self._directory, self.epochs, self._seed)
-        for sealed in self.sealed:
-            sealed.segment.write_index()
+        for segment in self.sealed:
+            segment.write_index()
         self._files.sync_dir(self._directory)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import struct
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -65,6 +66,12 @@ def write_leader_epochs(files: Files, directory: str, entries: Sequence[EpochEnt
     """Replaces the file; the directory is for the caller to sync. Raises OSError."""
     body = _SEED.pack(seed) + encode_epochs(entries)
     write_document(files, f"{directory}/{LEADER_EPOCHS}", EPOCHS_KIND, EPOCHS_VERSION, body, sync_dir=False)
+
+
+def remove_leader_epochs(files: Files, directory: str) -> None:
+    """Removes the file if it is there. Raises OSError."""
+    with contextlib.suppress(FileNotFoundError):
+        files.unlink(f"{directory}/{LEADER_EPOCHS}")
 
 
 def read_leader_epochs(files: Files, directory: str, seed: int) -> tuple[EpochEntry, ...] | None:

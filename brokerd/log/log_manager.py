@@ -25,6 +25,7 @@ from brokerd.ids import TopicIdPartition, TopicPartition
 from brokerd.log.checkpoint import NEW_PARTITION, CheckpointEntry, CheckpointFile, read_checkpoint
 from brokerd.log.files import Files
 from brokerd.log.log_state import LogResources
+from brokerd.log.log_walk import RecoveryInput
 from brokerd.log.names import LOG_SUFFIX, offset_file, parse_partition_directory
 from brokerd.log.node_state import (
     CleanLog,
@@ -43,7 +44,7 @@ from brokerd.log.open_files import OpenFiles
 from brokerd.log.partition_directories import remove_leftovers
 from brokerd.log.partition_log import PartitionLog
 from brokerd.log.patient_files import PatientFiles
-from brokerd.log.recovery import PartitionRecovery, Recovered, RecoveryInput
+from brokerd.log.recovery import PartitionRecovery, Recovered
 from brokerd.log.retention import delete_records, retire, roll_expired
 from brokerd.log.snapshots import write_snapshot
 from brokerd.log.spare_files import SpareFiles

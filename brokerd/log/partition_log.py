@@ -25,14 +25,15 @@ from brokerd.ids import TopicIdPartition, TopicPartition
 from brokerd.log.checkpoint import CheckpointEntry
 from brokerd.log.damage import DamagedRange, damage_error, first_that_stops
 from brokerd.log.files import is_no_space
-from brokerd.log.flush_task import FlushTask, SealedSegment
+from brokerd.log.flush_task import FlushTask
+from brokerd.log.kept_snapshots import KeptSnapshots
 from brokerd.log.leader_epochs import LeaderEpochs
 from brokerd.log.log_reader import FetchDataInfo, LogReader
 from brokerd.log.log_state import LogResources, LogState
 from brokerd.log.open_files import Handle
 from brokerd.log.producer_state import BatchMetadata, ProducerStateEntry
 from brokerd.log.segment import Segment
-from brokerd.log.snapshots import Snapshot, encode_snapshot
+from brokerd.log.snapshots import Snapshot, UnwrittenSnapshot, encode_snapshot
 from brokerd.log.timestamps import OffsetAndTimestamp, check_timestamps, find_by_timestamp
 from brokerd.record.batch import RecordBatch
 from brokerd.record.header import crc_seed, decode_header, stamp
@@ -68,7 +69,7 @@ class PartitionLog:
         self.log_end_offset = state.log_end_offset
         self.high_watermark = state.log_end_offset
         self.recovery_point = state.recovery_point
-        self.snapshot_offsets = state.snapshot_offsets
+        self.snapshots = KeptSnapshots(state.snapshot_offsets, state.unwritten_snapshot)
         self._resources = resources
         self._seed = crc_seed(tp)
         self._producers = state.producers
@@ -77,7 +78,7 @@ class PartitionLog:
         self._open_transactions_from: int | None = state.producers.first_open_offset()
         self._read_only_reason = state.read_only_reason
         self._failure: OSError | None = None
-        self._sealed: list[SealedSegment] = []
+        self._sealed: list[Segment] = []
         self._flush_under_way: FlushTask | None = None
         self._appended_bytes = 0
         self._flushed_bytes = 0
@@ -240,7 +241,8 @@ class PartitionLog:
             self._resources.files, self._resources.open_files, self.tp.directory_name, self.log_end_offset, self._seed
         )
         segment.create()
-        self._sealed.append(SealedSegment(active, self.snapshot_body()))
+        self._sealed.append(active)
+        self.snapshots.add(UnwrittenSnapshot(self.log_end_offset, self.snapshot_body()))
         self._reader.segments = (*self.segments, segment)
         return segment
 
@@ -256,10 +258,11 @@ class PartitionLog:
 
     def prepare_flush(self) -> FlushTask | None:
         """What a flush has to do now; None if nothing is dirty or one is under way."""
-        if self._flush_under_way is not None or self._failure is not None or self.is_deleted or not (self.is_dirty or self._sealed):
+        is_due = self.is_dirty or self._sealed or self.snapshots.has_waiting
+        if self._flush_under_way is not None or self._failure is not None or self.is_deleted or not is_due:
             return None
         handles: list[Handle] = []
-        for segment in (*(sealed.segment for sealed in self._sealed), self.segments[-1]):
+        for segment in (*self._sealed, self.segments[-1]):
             if segment.dirty_handle is not None:
                 handles.append(segment.dirty_handle)
                 segment.dirty_handle = None
@@ -273,6 +276,7 @@ class PartitionLog:
             max_timestamp=max(segment.max_timestamp for segment in self.segments),
             handles=handles,
             sealed=self._sealed,
+            snapshots=self.snapshots.take_waiting(),
             epochs=tuple(self._epochs.entries) if self._epochs_to_write else None,
         )
         self._sealed = []
@@ -284,11 +288,12 @@ class PartitionLog:
         """After `task.run()` returned. True if the high watermark moved."""
         self._end_flush(task)
         if task.has_snapshots:
-            self.snapshot_offsets.extend(sealed.segment.next_offset for sealed in task.sealed)
+            self.snapshots.note_written(task.snapshots)
         if task.derived_error is not None:
             self._epochs_to_write = True
-            if not task.has_snapshots:
-                self._sealed = [*task.sealed, *self._sealed]  # the next flush tries again; retention waits for it
+            if not task.has_snapshots:  # the next flush tries again; retention waits for it
+                self.snapshots.note_failed(task.snapshots)
+                self._sealed = [*task.sealed, *self._sealed]
         if task.derived_error is not None and not self.is_deleted:  # of a deleted one they are gone, and not missed
             logger.warning(
                 "%s: could not write index or snapshot (%s); a restart reads more of the log instead", self.name, task.derived_error
@@ -426,7 +431,7 @@ class PartitionLog:
         is_expired = self.config.retention_ms >= 0 and now_wall_ms - active.max_append_timestamp > self.config.retention_ms
         if active.size_bytes and is_expired and not self.is_dirty and self._flush_under_way is None:
             self._roll()
-        return bool(self._sealed)
+        return bool(self._sealed) or self.snapshots.has_waiting
 
     def retained_from(self, now_wall_ms: int) -> int:
         """The log start that retention by time and size asks for: a segment's base offset, or the present log start."""
@@ -448,26 +453,22 @@ class PartitionLog:
         """Segments that lie below the log start, which the checkpoint on the disk has as `durable_start`. They are no longer
         known here: their files are for the caller to remove.
         """
-        start = min(self.log_start_offset, durable_start)
+        # What their producers did must be known without them, whichever life they are of.
+        start = min(self.log_start_offset, durable_start, self.snapshots.newest)
         count = 0
         while count + 1 < len(self.segments) and self.segments[count + 1].base_offset <= start and not self._is_stopped():
-            oldest = self.segments[count]
-            if oldest.dirty_handle is not None or self._is_unsettled(oldest):
+            if self.segments[count].dirty_handle is not None:
                 break
             count += 1
         removable = list(self.segments[:count])
         if removable:
             self._reader.segments = self.segments[count:]
             self._reader.forget_hints()
-            # What lies below the first segment needs no check any more, and its snapshot is what is left of that.
-            self.recovery_point = max(self.recovery_point, self.segments[0].base_offset)
-            self._resources.moved.add(self)
         return removable
 
-    def _is_unsettled(self, segment: Segment) -> bool:
-        """True until the producer state at the segment's end is on the disk; it must outlive the segment."""
-        task = self._flush_under_way
-        return any(sealed.segment is segment for sealed in (*self._sealed, *(task.sealed if task is not None else ())))
+    def take_old_snapshots(self) -> list[int]:
+        """Offsets of snapshots that are no longer needed; their files are for the caller to remove."""
+        return [] if self._is_stopped() else self.snapshots.take_old()
 
     def _is_stopped(self) -> bool:
         return bool(self.is_deleted or self._failure or self.damage or self._read_only_reason)

@@ -155,6 +155,11 @@ class ProducerStates:
                 fate=Fate.NOT_APPENDED,
             )
 
+    def forget_all(self) -> None:
+        """Batches are missing, so that nothing that is known of anybody may be the last word."""
+        while self._forget_oldest():
+            pass
+
     def _forget_oldest(self) -> bool:
         """Forgets the producer that was silent longest and has no open transaction; False if there is none."""
         oldest = next((producer_id for producer_id, entry in self.entries.items() if entry.txn_first_offset < 0), None)

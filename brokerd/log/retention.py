@@ -22,8 +22,6 @@ from brokerd.log.steps import Job, Steps
 
 logger = logging.getLogger(__name__)
 
-_SNAPSHOTS_KEPT = 2
-
 
 class _Removal(NamedTuple):
     """What of one log is no longer needed."""
@@ -69,7 +67,7 @@ def retire(
     removals = []
     for log in logs:
         entry = written.get(log.tp, NEW_PARTITION)
-        removal = _Removal(log, log.take_removable(entry.log_start_offset), _take_old_snapshots(log, entry.recovery_point))
+        removal = _Removal(log, log.take_removable(entry.log_start_offset), log.take_old_snapshots())
         if removal.segments or removal.snapshot_offsets:
             removals.append(removal)
     if removals:
@@ -135,13 +133,6 @@ def _log_start_error(error: OSError) -> StorageError:
             fate=Fate.UNKNOWN,
         )
     return StorageError(f"the log start could not be written ({error.strerror})")
-
-
-def _take_old_snapshots(log: PartitionLog, recovery_point: int) -> list[int]:
-    """All but the newest two that a restart would believe, and all above them."""
-    old = [offset for offset in log.snapshot_offsets if offset <= recovery_point][:-_SNAPSHOTS_KEPT]
-    log.snapshot_offsets = [offset for offset in log.snapshot_offsets if offset not in old]
-    return old
 
 
 def _remove_all(files: Files, removals: Sequence[_Removal]) -> None:

@@ -36,6 +36,13 @@ class Snapshot(NamedTuple):
     forgotten_number: int = NO_NUMBER  # see producer_state.py
 
 
+class UnwrittenSnapshot(NamedTuple):
+    """A snapshot that is to be written once all below its offset is durable."""
+
+    offset: int
+    body: bytes
+
+
 def encode_snapshot(snapshot: Snapshot) -> bytes:
     """The body of a snapshot file."""
     parts = [

@@ -137,5 +137,5 @@ def test_snapshots_newer_than_a_torn_log_are_removed() -> None:
     files.remove_file(last)
     manager, _ = open_manager(files, **SETTINGS)
     log = first_log(manager)
-    assert max(log.snapshot_offsets) == log.log_end_offset
+    assert log.snapshots.newest == log.log_end_offset
     assert max(entry.batches[-1].last_offset for entry in log.producers.values()) < log.log_end_offset

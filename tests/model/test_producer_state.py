@@ -22,67 +22,26 @@ from brokerd.log.log_manager import LogManager
 from tests.support.build import first_log, open_manager, raw_batch
 from tests.support.clock import ManualClock
 from tests.support.files import MemoryFiles
+from tests.support.producer_oracle import RING, Known, ProducerOracle
 from tests.support.scale import TEST_SCALE
 
 # What `make test` can afford; `make test-long`, at a scale of 20, does a million.
 OPERATIONS = 24_000 if TEST_SCALE == 1 else 50_000 * TEST_SCALE
 OPERATIONS_PER_RUN = 1_000
 PRODUCERS = 6
-RING = 2**31
 EXPIRATION_MS = 500_000
 
 
-class Oracle:
-    """Per producer: epoch, number of the next record, every accepted batch (numbers never wrap), time of the last."""
-
-    def __init__(self) -> None:
-        self.state: dict[int, tuple[int, int, list[tuple[int, int, int]], int]] = {}
-
-    def answer(self, producer_id: int, epoch: int, first: int, count: int, offset: int, now_ms: int) -> int | type[WireError]:
-        """The base offset to expect, or the error. Takes the batch if it is to be appended."""
-        known = self.state.get(producer_id)
-        if known is None:
-            if first != 0:
-                return UnknownProducerIdError
-            return self._take(producer_id, epoch, 0, count, [], offset, now_ms)
-        current, next_number, batches, _ = known
-        if epoch < current:
-            return InvalidProducerEpochError
-        if epoch > current:
-            if first != 0:
-                return OutOfOrderSequenceError
-            return self._take(producer_id, epoch, 0, count, [], offset, now_ms)
-        for number, length, base in batches[-5:]:
-            if number % RING == first and length == count:
-                return base
-        if first == next_number % RING:
-            return self._take(producer_id, epoch, next_number, count, batches, offset, now_ms)
-        # The nearest number at or below the next one that has this sequence, if it was ever used.
-        number = next_number - (next_number - first) % RING
-        is_used = number >= 0 and next_number - number <= RING // 2
-        return DuplicateSequenceError if is_used and number + count <= next_number else OutOfOrderSequenceError
-
-    def _take(
-        self, producer_id: int, epoch: int, number: int, count: int, batches: list[tuple[int, int, int]], offset: int, now_ms: int
-    ) -> int:
-        self.state[producer_id] = (epoch, number + count, [*batches[-8:], (number, count, offset)], now_ms)
-        return offset
-
-    def expire(self, before_ms: int) -> None:
-        """Forgets the silent."""
-        self.state = {key: value for key, value in self.state.items() if value[3] >= before_ms}
-
-
-def _candidate(rng: random.Random, oracle: Oracle, producer_id: int) -> tuple[int, int, int]:
+def _candidate(rng: random.Random, oracle: ProducerOracle, producer_id: int) -> tuple[int, int, int]:
     """(epoch, first sequence, count): mostly what a producer would send, often what it should not."""
-    epoch, next_number, batches, _ = oracle.state.get(producer_id, (0, 0, [], 0))
+    epoch, next_number, batches = oracle.state.get(producer_id, Known(0, 0, ()))
     count = rng.choice((1, 1, 2, 5, 40, RING // 5))
     kind = rng.random()
     if kind < 0.45:
         return epoch, next_number % RING, count
     if kind < 0.65 and batches:
-        number, length, _ = rng.choice(batches)
-        return epoch, number % RING, length if rng.random() < 0.8 else count
+        sent = rng.choice(batches)
+        return epoch, sent.number % RING, sent.record_count if rng.random() < 0.8 else count
     if kind < 0.75:
         return epoch, (next_number + rng.choice((-7, -2, -1, 1, 2, 1_000))) % RING, count
     if kind < 0.8:
@@ -114,7 +73,7 @@ def _open(files: MemoryFiles, clock: ManualClock, **settings: int) -> LogManager
 
 def _run(seed: int, operations: int) -> dict[str, int]:
     rng = random.Random(seed)
-    files, clock, oracle = MemoryFiles(), ManualClock(), Oracle()
+    files, clock, oracle = MemoryFiles(), ManualClock(), ProducerOracle()
     manager = _open(files, clock)
     log = first_log(manager)
     answers: dict[str, int] = {}
@@ -131,7 +90,10 @@ def _run(seed: int, operations: int) -> dict[str, int]:
         producer_id = rng.randrange(PRODUCERS)
         epoch, first, count = _candidate(rng, oracle, producer_id)
         batch = raw_batch(b"12345678", count=count, producer=ProducerIdAndEpoch(producer_id, epoch), sequence=first)
-        expected = oracle.answer(producer_id, epoch, first, count, log.log_end_offset, clock.wall_ms())
+        expected = oracle.answer(producer_id, epoch, first, count)
+        if expected is None:
+            expected = log.log_end_offset
+            oracle.append(producer_id, epoch, count, expected, clock.wall_ms())
         try:
             info = log.append(batch, now_wall_ms=clock.wall_ms())
             found: int | type[WireError] = info.base_offset

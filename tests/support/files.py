@@ -2,7 +2,8 @@
 
 Goal: every state that a disk may be in after a crash. `kill` keeps the page cache, `power_cut` keeps what was synced and any
 subset of the other 512-byte sectors; where an unsynced sector is lost beyond the old end of a file, zeros, stale blocks or
-garbage stand in its place. Names behave likewise: of each directory's changes since its last sync, any prefix survives.
+garbage stand in its place. Names behave likewise: of each directory's changes since its last sync, any prefix survives,
+or any subset, as `power_cut` is told.
 A failed fdatasync leaves pages that look clean and are not on the disk.
 """
 
@@ -255,12 +256,13 @@ class MemoryFiles:
         self.hook = None
         self.open_count = 0
 
-    def power_cut(self, rng: random.Random) -> None:
-        """The machine ends."""
+    def power_cut(self, rng: random.Random, *, any_subset: bool = False) -> None:
+        """The machine ends. Of the changes of names since the last sync a prefix survives, or with `any_subset` any of them."""
         self.kill()
         for path in sorted(self._pending):
             changes = self._pending[path]
-            for change in changes[: rng.randint(0, len(changes))]:
+            kept = [c for c in changes if rng.random() < 0.5] if any_subset else changes[: rng.randint(0, len(changes))]
+            for change in kept:
                 self._apply(self._durable, change)
         self._pending.clear()
         gone = [path for path in self._durable if "/" in path and _parent(path) not in self._durable]
@@ -292,6 +294,10 @@ class MemoryFiles:
         """Removes a name, durably."""
         del self._names[path]
         self._durable.pop(path, None)
+
+    def is_name_synced(self, path: str) -> bool:
+        """True if a power cut leaves this file here."""
+        return path in self._durable and self._durable[path] is self._names.get(path)
 
     def flip_bit(self, path: str, bit: int) -> None:
         """The disk rots."""

@@ -1,0 +1,97 @@
+"""What a log must know of idempotent producers, told by one that remembers everything.
+
+Per producer it has the whole history of the present epoch as plain numbers that never wrap, where the log has five batches and
+sequences that do. It shares no code with the log.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from brokerd.errors import (
+    DuplicateSequenceError,
+    InvalidProducerEpochError,
+    OutOfOrderSequenceError,
+    UnknownProducerIdError,
+    WireError,
+)
+from brokerd.log.producer_state import BatchMetadata, ProducerStateEntry
+
+RING = 2**31
+_WINDOW = 5
+_REMEMBERED = 8
+
+
+class Sent(NamedTuple):
+    """An accepted batch: the number of its first record, how many it has, where it stands, when it was appended."""
+
+    number: int
+    record_count: int
+    offset: int
+    timestamp: int
+
+
+class Known(NamedTuple):
+    """One producer. `batches`: the last of this epoch, oldest first."""
+
+    epoch: int
+    next_number: int
+    batches: tuple[Sent, ...]
+
+
+class ProducerOracle:
+    """See the module."""
+
+    def __init__(self) -> None:
+        self.state: dict[int, Known] = {}
+
+    def answer(self, producer_id: int, epoch: int, first: int, count: int) -> int | type[WireError] | None:
+        """None if the batch is to be appended, the offset of the batch that it repeats, or the error."""
+        known = self.state.get(producer_id)
+        if known is None:
+            return UnknownProducerIdError if first else None
+        if epoch < known.epoch:
+            return InvalidProducerEpochError
+        if epoch > known.epoch:
+            return OutOfOrderSequenceError if first else None
+        for sent in known.batches[-_WINDOW:]:
+            if sent.number % RING == first and sent.record_count == count:
+                return sent.offset
+        if first == known.next_number % RING:
+            return None
+        # The nearest number at or below the next one that has this sequence, if it was ever used.
+        number = known.next_number - (known.next_number - first) % RING
+        is_used = number >= 0 and known.next_number - number <= RING // 2
+        return DuplicateSequenceError if is_used and number + count <= known.next_number else OutOfOrderSequenceError
+
+    def append(self, producer_id: int, epoch: int, count: int, offset: int, timestamp: int) -> None:
+        """Takes a batch that is in the log."""
+        known = self.state.get(producer_id)
+        if known is None or known.epoch != epoch:
+            known = Known(epoch, 0, ())
+        sent = Sent(known.next_number, count, offset, timestamp)
+        self.state[producer_id] = Known(epoch, known.next_number + count, (*known.batches[1 - _REMEMBERED :], sent))
+
+    def expire(self, before_ms: int) -> None:
+        """Forgets the silent."""
+        self.state = {key: known for key, known in self.state.items() if known.batches[-1].timestamp >= before_ms}
+
+    def entries(self) -> dict[int, ProducerStateEntry]:
+        """The same as the log should have it."""
+        return {
+            producer_id: ProducerStateEntry(
+                known.epoch,
+                tuple(
+                    BatchMetadata(
+                        sent.number % RING,
+                        (sent.number + sent.record_count - 1) % RING,
+                        sent.offset,
+                        sent.offset + sent.record_count - 1,
+                        sent.timestamp,
+                    )
+                    for sent in known.batches[-_WINDOW:]
+                ),
+                has_wrapped=known.next_number > RING,
+            )
+            for producer_id, known in self.state.items()
+        }
