@@ -9,13 +9,14 @@ from __future__ import annotations
 import contextlib
 import struct
 from collections.abc import Mapping
+from itertools import chain
 from typing import NamedTuple
 
 from brokerd.log.documents import DocumentError, read_document, write_document
 from brokerd.log.files import Files
 from brokerd.log.leader_epochs import EpochEntry, decode_epochs, encode_epochs
 from brokerd.log.names import SNAPSHOT_SUFFIX, offset_file, parse_offset_file
-from brokerd.log.producer_state import NO_NUMBER, BatchMetadata, ProducerStateEntry
+from brokerd.log.producer_state import NO_NUMBER, WINDOW_BATCHES, BatchMetadata, ProducerStateEntry
 from brokerd.log.spare_files import SpareFiles
 
 SNAPSHOT_KIND = "producer-snapshot"
@@ -23,6 +24,8 @@ SNAPSHOT_VERSION = 1
 _HEAD = struct.Struct("<IqII")
 _PRODUCER = struct.Struct("<qhBBq")
 _BATCH = struct.Struct("<iiqqq")
+# A producer with so many batches, in one call: a hundred thousand of them are encoded at a roll, in the event loop.
+_WHOLE = [struct.Struct(_PRODUCER.format + _BATCH.format[1:] * count) for count in range(WINDOW_BATCHES + 1)]
 _FORGOTTEN = struct.Struct("<q")  # at the end, if anything was forgotten
 
 
@@ -50,8 +53,9 @@ def encode_snapshot(snapshot: Snapshot) -> bytes:
         encode_epochs(snapshot.epochs),
     ]
     for producer_id, entry in snapshot.producers.items():
-        parts.append(_PRODUCER.pack(producer_id, entry.epoch, entry.has_wrapped, len(entry.batches), entry.txn_first_offset))
-        parts.extend([_BATCH.pack(*batch) for batch in entry.batches])
+        count = len(entry.batches)
+        fields = chain.from_iterable(entry.batches) if count > 1 else entry.batches[0]
+        parts.append(_WHOLE[count].pack(producer_id, entry.epoch, entry.has_wrapped, count, entry.txn_first_offset, *fields))
     if snapshot.forgotten_number != NO_NUMBER:
         parts.append(_FORGOTTEN.pack(snapshot.forgotten_number))
     return b"".join(parts)
