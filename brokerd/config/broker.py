@@ -147,6 +147,13 @@ class BrokerConfig:
     max_parked_fetches: int = setting(
         "max.parked.fetches", 20_000, "Fetches that may wait at the same time.", minimum=1, maximum=1_000_000
     )
+    max_parked_partitions: int = setting(
+        "max.parked.partitions",
+        200_000,
+        "Partitions that all waiting fetches may name; each takes half a kilobyte.",
+        minimum=1,
+        maximum=10_000_000,
+    )
     max_connections: int = setting(
         "max.connections",
         10_000,

@@ -97,11 +97,16 @@ class FetchStream:
                 return
         finally:
             self._hold(0)
-        if len(self._broker.replicas.fetch_purgatory) >= self._broker.config.max_parked_fetches:
+        if self._is_full(len(params.partitions)):
             self._broker.counters.failed_fetch[ErrorCode.RESOURCE_EXHAUSTED] += 1
             await self._write(fetch.encode_error(params, self._too_many()))
         else:
             self._park(params, reads, received_ns)
+
+    def _is_full(self, partition_count: int) -> bool:
+        """True if a fetch of so many partitions may not wait beside those that do."""
+        purgatory, config = self._broker.replicas.fetch_purgatory, self._broker.config
+        return len(purgatory) >= config.max_parked_fetches or purgatory.watch_count + partition_count > config.max_parked_partitions
 
     async def _read(self, params: FetchParams) -> list[PartitionRead]:
         """Reads as much as the budget allows; what was read is held then."""
@@ -191,9 +196,10 @@ class FetchStream:
             budget.end_write(self)
 
     def _too_many(self) -> ResourceExhaustedError:
+        purgatory = self._broker.replicas.fetch_purgatory
         return ResourceExhaustedError(
-            f"{len(self._broker.replicas.fetch_purgatory)} fetches wait already, as many as max.parked.fetches allows: "
-            "try again later",
+            f"{len(purgatory)} fetches of {purgatory.watch_count} partitions wait already, and max.parked.fetches or "
+            "max.parked.partitions allows no more: try again later",
             retry_after_ms=_RETRY_AFTER_MS,
         )
 

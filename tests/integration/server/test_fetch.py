@@ -330,6 +330,22 @@ def test_more_parked_fetches_than_allowed_are_told_to_come_again(running: Runnin
     assert "max.parked.fetches" in head.error.message
 
 
+@pytest.mark.parametrize("settings", [{"max_parked_partitions": 5}], indirect=True)
+def test_partitions_of_parked_fetches_are_bounded_and_those_that_end_make_room(running: RunningDaemon, client: RawClient) -> None:
+    tps = client.create_topic(partitions=4)
+    first = client.fetcher()
+    first.post(dict.fromkeys(tps, 0), max_wait_ms=LONG_MS)
+    wait_until(lambda: parked(running) == 1)
+    head, _ = client.fetcher().fetch(dict.fromkeys(tps[:2], 0), max_wait_ms=LONG_MS)
+    assert ErrorCode(head.error.code) is ErrorCode.RESOURCE_EXHAUSTED
+    assert "max.parked.partitions" in head.error.message
+    client.producer().produce(tps[0], values_batch(tps[0]))
+    first.answer()
+    client.fetcher().post(dict.fromkeys(tps, 0) | {tps[0]: 1}, max_wait_ms=LONG_MS)
+    wait_until(lambda: parked(running) == 1)
+    assert running.daemon.broker.replicas.fetch_purgatory.watch_count == 4
+
+
 def test_a_read_goes_across_segments(client: RawClient) -> None:
     (tp,) = client.create_topic(segment_bytes="4096")
     size = fill(client, tp, 12)
