@@ -353,7 +353,10 @@ def error_from_code(code: int, message: str, **fields: Unpack[ErrorFields]) -> W
 
 
 class ClientError(BrokerdError):
-    """Raised in the client's own process; never on the wire."""
+    """Raised in the client's own process; never on the wire. `taken_rows`: of a `send_batch`, so many of its first rows were taken
+    before and are on their way, the others are not."""
+
+    taken_rows: int = 0
 
 
 class ConfigError(ClientError, ValueError):
@@ -365,7 +368,12 @@ class BrokerUnreachableError(ClientError, ConnectionError):
 
 
 class AuthenticationError(ClientError):
-    """The broker does not accept this client's identity."""
+    """The broker does not accept this client's identity, or the client not the broker's. `may_pass`: not while a broker restarts,
+    or before it has read a new token, so it is worth another try."""
+
+    def __init__(self, message: str, *, may_pass: bool = True) -> None:
+        super().__init__(message)
+        self.may_pass = may_pass
 
 
 class ProducerClosedError(ClientError):

@@ -80,6 +80,7 @@ class BrokerClient:
         self._security = ClientSecurity(config)
         self._address_index = 0
         self._is_retrying = is_retrying
+        self._was_accepted = False
         self._connections: dict[str, Connection] = {}
         self._nodes: dict[int, Node] = {}
         self._topics: dict[bytes, TopicInfo] = {}
@@ -257,6 +258,7 @@ class BrokerClient:
             backoff_initial_ms=self.config.retry_backoff_ms,
             backoff_max_ms=self.config.retry_backoff_max_ms,
             now_ms=self.clock.monotonic_ms(),
+            was_accepted=self._was_accepted,
         )
 
     async def wait_or_raise(self, retries: Retries, error: BrokerdError) -> None:
@@ -298,7 +300,9 @@ class BrokerClient:
 
     async def _call_once(self, node_id: int, name: str, request: Message, response_type: type[R], timeout_ms: int) -> R:
         connection = await self._connected(node_id, timeout_ms)
-        return await connection.call(name, request, response_type, timeout_ms=timeout_ms)
+        response = await connection.call(name, request, response_type, timeout_ms=timeout_ms)
+        self._was_accepted = True
+        return response
 
     async def _retried(self, attempt: Callable[[int], Awaitable[T]], *, failures: list[BrokerdError] | None = None) -> T:
         retries = self.retries()

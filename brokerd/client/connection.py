@@ -156,7 +156,8 @@ class Connection:
         if code in (grpc.StatusCode.INVALID_ARGUMENT, grpc.StatusCode.FAILED_PRECONDITION, grpc.StatusCode.OUT_OF_RANGE):
             return InvalidRequestError(details)
         if code in (grpc.StatusCode.UNAUTHENTICATED, grpc.StatusCode.PERMISSION_DENIED):
-            return AuthenticationError(f"{self.address} refused {what}: {details}")
+            may_pass = code is grpc.StatusCode.UNAUTHENTICATED  # who is known and may not will not a moment later
+            return AuthenticationError(f"{self.address} refused {what}: {details}", may_pass=may_pass)
         if code is grpc.StatusCode.UNIMPLEMENTED:
             return UnsupportedVersionError(f"{self.address} does not know {what}: is it a brokerd, and recent enough? ({details})")
         return UnknownServerError(f"{self.address} failed in {what}: {details or code.name}")

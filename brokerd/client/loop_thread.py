@@ -12,7 +12,7 @@ import os
 import threading
 import weakref
 from collections.abc import Awaitable, Callable, Coroutine, Iterable
-from typing import Any, TypeVar
+from typing import Any, Generic, TypeVar
 
 from brokerd.errors import ClientError
 from brokerd.exiting import OWN_THREADS, at_exit, end_daemon_thread, watch_child
@@ -44,23 +44,35 @@ class LoopThread:
 
     def submit(self, coro: Coroutine[Any, Any, T]) -> concurrent.futures.Future[T]:
         """Starts `coro` on the loop. Raises ClientError if the loop is closed or belongs to the process before a fork."""
+        self._check_open(coro)
+        return asyncio.run_coroutine_threadsafe(coro, self.loop)
+
+    def _check_open(self, coro: Coroutine[Any, Any, object]) -> None:
         if self.is_closed or os.getpid() != self._pid:
             coro.close()
             end_daemon_thread()
             why = "is closed" if self.is_closed else "was made before this process was forked: make it in the process that uses it"
             raise ClientError(f"this client {why}")
-        return asyncio.run_coroutine_threadsafe(coro, self.loop)
 
     def run(self, coro: Coroutine[Any, Any, T]) -> T:
         """Blocks until `coro` is done; what interrupts the wait cancels it. Not to be called on the loop's own thread."""
         assert threading.current_thread() is not self._thread, "this would wait for itself"
-        future = self.submit(coro)
+        self._check_open(coro)
+        call = _Call(self.loop, coro)
         try:
-            return future.result()
+            self.loop.call_soon_threadsafe(call.start)
+            call.ended.acquire()
         except BaseException:
-            future.cancel()
+            self.loop.call_soon_threadsafe(call.cancel)
             end_daemon_thread()
             raise
+        try:
+            return call.outcome()
+        except BaseException:
+            end_daemon_thread()
+            raise
+        finally:
+            del call  # its error knows this frame by now
 
     def at_close(self, cleanup: Callable[[], Awaitable[None]]) -> None:
         """Awaits `cleanup()` on the loop when it closes, after what runs on it was cancelled: for what must not outlive it."""
@@ -94,6 +106,48 @@ class LoopThread:
                 logger.warning("closing did not go to its end: %r", error)
         await settle()
         await _cancelled(asyncio.all_tasks())
+
+
+class _Call(Generic[T]):
+    """A coroutine that a thread waits for, on a latch that nobody else knows: an exception that strikes the thread in a lock
+    that it shared with the loop would leave the loop waiting for that lock."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, coro: Coroutine[Any, Any, T]) -> None:
+        self._loop = loop
+        self._coro = coro
+        self._task: asyncio.Task[T] | None = None
+        self._is_cancelled = False
+        self.ended = threading.Lock()
+        self.ended.acquire()
+
+    def start(self) -> None:
+        """On the loop."""
+        if self._is_cancelled:
+            self._coro.close()
+            return
+        self._task = self._loop.create_task(self._coro)
+        self._task.add_done_callback(self._on_done)
+
+    def _on_done(self, task: asyncio.Task[T]) -> None:
+        if not task.cancelled():
+            task.exception()  # it is looked at, even if who waited has gone
+        self.ended.release()
+
+    def cancel(self) -> None:
+        """On the loop: nobody waits any more."""
+        self._is_cancelled = True
+        if self._task is not None:
+            self._task.cancel()
+
+    def outcome(self) -> T:
+        """Once ended: what the coroutine returned or raised."""
+        assert self._task is not None
+        try:
+            return self._task.result()
+        except asyncio.CancelledError:
+            raise concurrent.futures.CancelledError from None
+        finally:
+            self._task = None
 
 
 async def _cancelled(tasks: Iterable[asyncio.Task[Any]]) -> None:

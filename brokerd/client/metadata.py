@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from brokerd.client.answers import checked_address, checked_topic, senseless
-from brokerd.errors import ConfigError, UnknownTopicIdError, WireError
+from brokerd.errors import ConfigError, UnknownTopicIdError, WireError, fresh
 from brokerd.wire.errors import from_proto
 from brokerd.wire.texts import plain_text
 from brokerd.wire.v1 import metadata_pb2
@@ -60,13 +60,13 @@ class Metadata:
     def topic(self, name: str) -> TopicInfo:
         """The topic of this name. Raises the WireError that the broker answered for it."""
         if name in self.errors:
-            raise self.errors[name]
+            raise fresh(self.errors[name])
         return self.topics[name]
 
     def topic_by_id(self, topic_id: bytes) -> TopicInfo:
         """The topic of this id. Raises the WireError that the broker answered for it."""
         if topic_id.hex() in self.errors:
-            raise self.errors[topic_id.hex()]
+            raise fresh(self.errors[topic_id.hex()])
         for topic in self.topics.values():
             if topic.topic_id == topic_id:
                 return topic

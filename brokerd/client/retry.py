@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from brokerd.errors import BrokerdError, BrokerUnreachableError, ErrorCode, WireError
+from brokerd.errors import AuthenticationError, BrokerdError, BrokerUnreachableError, ErrorCode, WireError
 
 BACKOFF_JITTER = 0.2
 _DOUBLINGS_MAX = 30
+# How long a client that was never accepted tries again after a refusal: a restart or a reload of tokens passes in less, and who
+# gave a wrong token wants to hear of it. Once it was accepted, the call's own time is the limit.
+REFUSALS_MS = 3_000
 # These say "refresh", but a broker that answers knows all of its topics: waiting would only hide a mistyped name.
 _DEFINITE = (ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.UNKNOWN_TOPIC_ID)
 
@@ -26,14 +29,20 @@ def is_repeatable(error: BaseException) -> bool:
     """True if the same request may succeed a moment later."""
     if isinstance(error, WireError):
         return error.retriable and error.code not in _DEFINITE
+    if isinstance(error, AuthenticationError):
+        return error.may_pass
     return isinstance(error, BrokerUnreachableError) and not isinstance(error, NoBrokerAnsweredError)
 
 
 class Retries:
     """The tries of one call: `failed` after each failure says how long to wait, or that it is over."""
 
-    def __init__(self, *, timeout_ms: int, backoff_initial_ms: int, backoff_max_ms: int, now_ms: int) -> None:
+    def __init__(
+        self, *, timeout_ms: int, backoff_initial_ms: int, backoff_max_ms: int, now_ms: int, was_accepted: bool = False
+    ) -> None:
+        """`was_accepted`: the broker has answered this client before, so that a refusal is likely to pass."""
         self._timeout_ms = timeout_ms
+        self._refusals_ms = timeout_ms if was_accepted else min(timeout_ms, REFUSALS_MS)
         self._backoff_initial_ms = backoff_initial_ms
         self._backoff_max_ms = backoff_max_ms
         self._started_ms = now_ms
@@ -60,13 +69,14 @@ class Retries:
         if isinstance(error, WireError):
             wait_ms = max(wait_ms, error.retry_after_ms)
         self.failures += 1
-        return wait_ms if now_ms + wait_ms < self._started_ms + self._timeout_ms else None
+        limit_ms = self._refusals_ms if isinstance(error, AuthenticationError) else self._timeout_ms
+        return wait_ms if now_ms + wait_ms < self._started_ms + limit_ms else None
 
     def final_error(self, error: BrokerdError, addresses: str, *, now_ms: int) -> BrokerdError:
         """What to raise once `failed` said None: says where and for how long it was tried."""
         tried = f"{(now_ms - self._started_ms) / 1000:.1f} s"
         if isinstance(error, BrokerUnreachableError) and is_repeatable(error):
             return NoBrokerAnsweredError(f"no broker answered at {addresses} in {tried}: {error.message}")
-        if isinstance(error, WireError) and is_repeatable(error):
+        if isinstance(error, (WireError, AuthenticationError)) and is_repeatable(error):
             error.message += f" (tried {self.failures} times in {tried})"
         return error

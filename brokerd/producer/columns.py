@@ -6,6 +6,7 @@ Everything here is by column, never by record, and changes no state of the produ
 from __future__ import annotations
 
 import itertools
+from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -100,11 +101,23 @@ def too_large(size_bytes: int, max_request_size: int) -> MessageTooLargeError:
     )
 
 
-def rounds(arrow_batch: pa.RecordBatch) -> list[pa.RecordBatch]:
-    """The batch in slices of some MiB, so that splitting holds no second copy of a large one."""
-    count = max(1, -(-arrow_batch.nbytes // ROUND_BYTES_MAX))
-    rows = max(1, -(-arrow_batch.num_rows // count))
-    return [arrow_batch.slice(at, rows) for at in range(0, arrow_batch.num_rows, rows)]
+def rounds(arrow_batches: list[pa.RecordBatch]) -> Iterator[list[pa.RecordBatch]]:
+    """The batches in rounds of some MiB, so that splitting holds no second copy of large ones: small ones together, large ones in
+    slices."""
+    together: list[pa.RecordBatch] = []
+    size_bytes = 0
+    for arrow_batch in arrow_batches:
+        count = max(1, -(-arrow_batch.nbytes // ROUND_BYTES_MAX))
+        rows = max(1, -(-arrow_batch.num_rows // count))
+        for at in range(0, arrow_batch.num_rows, rows):
+            part = arrow_batch.slice(at, rows)
+            if together and size_bytes + part.nbytes > ROUND_BYTES_MAX:
+                yield together
+                together, size_bytes = [], 0
+            together.append(part)
+            size_bytes += part.nbytes
+    if together:
+        yield together
 
 
 # Up to so many partitions a `take` for each is cheaper than one for all and a copy for each.

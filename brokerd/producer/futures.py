@@ -43,6 +43,16 @@ class ProducedRows(NamedTuple):
     record_count: int
 
 
+class RowsOutcome(NamedTuple):
+    """What became of some rows of one send_batch: `rows` are their numbers in what was sent. Without an error they are written
+    from `offset` on (-1 if the broker did not say), in this order; with one, the error says whether they may be."""
+
+    partition: int
+    rows: npt.NDArray[np.int64]
+    offset: int
+    error: BrokerdError | None
+
+
 class ProducedBatch(NamedTuple):
     """Where the rows of one send_batch are."""
 
@@ -70,7 +80,19 @@ class Segment(NamedTuple):
 class Placement:
     """Where the rows of one append are: known at once for send_batch, once the column is made for `send`."""
 
-    __slots__ = ("_inverse", "is_placed", "listeners", "mailbox", "order", "places", "segments", "sent_ns", "timestamps", "topic")
+    __slots__ = (
+        "_inverse",
+        "is_placed",
+        "listeners",
+        "mailbox",
+        "order",
+        "orders",
+        "places",
+        "segments",
+        "sent_ns",
+        "timestamps",
+        "topic",
+    )
 
     def __init__(self, topic: str, mailbox: Mailbox) -> None:
         self.topic = topic
@@ -78,6 +100,7 @@ class Placement:
         self.is_placed = False
         self.segments: list[Segment] = []  # by first_row
         self.order: npt.NDArray[np.intp] | None = None
+        self.orders: list[tuple[int, npt.NDArray[np.intp] | None]] = []  # of send_batch: each round's first row, and its order
         self.places: dict[int, int] | None = None  # where in the column each number is; None: it is its own place
         self.sent_ns: Sequence[int] = ()  # when each row was sent, by place
         self.timestamps: dict[int, int] = {}  # ms, by number, of the rows that brought one
@@ -257,6 +280,22 @@ class BatchFuture(ProduceFuture[ProducedBatch]):
                 offset = batch.base_offset if batch.base_offset == NO_OFFSET else batch.base_offset + at
                 rows.append(ProducedRows(batch.tp.partition, offset, count))
         return ProducedBatch(self._placement.topic, tuple(rows))
+
+    def outcomes(self, timeout: float | None = None) -> tuple[RowsOutcome, ...]:
+        """Waits up to `timeout` seconds; what became of each row, whatever became of the others. Raises as `exception`."""
+        self.exception(timeout)
+        told = []
+        rounds = self._placement.orders
+        for segment in self._placement.segments:
+            begin, order = rounds[bisect.bisect_right(rounds, segment.first_row, key=lambda one: one[0]) - 1]
+            at = segment.first_row
+            for batch, place, count in _spans(segment):
+                rows = np.arange(at, at + count) if order is None else begin + order[at - begin : at - begin + count]
+                is_known = batch.error is None and batch.base_offset != NO_OFFSET
+                error = None if batch.error is None else fresh(batch.error)
+                told.append(RowsOutcome(batch.tp.partition, rows, batch.base_offset + place if is_known else NO_OFFSET, error))
+                at += count
+        return tuple(told)
 
 
 def _spans(segment: Segment) -> Iterator[tuple[ProducerBatch, int, int]]:

@@ -308,15 +308,17 @@ class Intake:
         self.check_usable()
         return self.partitioning.keyless_rows(topic, rows, wanted, self._core.accumulator.load_of(topic, view))
 
-    def take_pieces(
-        self, topic: str, pieces: list[columns.PartitionPiece], placement: Placement, first_row: int, deadline_ms: int
+    def take_rows(
+        self, topic: str, parts: list[tuple[int, columns.SplitRows]], placement: Placement, deadline_ms: int
     ) -> Work[None]:
-        """Takes rows in, all of them or none; waits for memory."""
+        """Takes rows in, all of them or none; waits for memory. Each part comes with the number of its first row."""
         self.check_usable()
-        yield from self._room(sum(part.piece.size_bytes for part in pieces), deadline_ms)
+        yield from self._room(sum(part.piece.size_bytes for _, rows in parts for part in rows.pieces), deadline_ms)
         self._core.topics.use(topic, self._clock.monotonic_ms())
         self._place_chunk(topic)
-        self._append(topic, pieces, placement, first_row, self._clock.monotonic_ms())
+        for first_row, rows in parts:
+            placement.orders.append((first_row, rows.order))
+            self._append(topic, rows.pieces, placement, first_row, self._clock.monotonic_ms())
 
     def _append(
         self, topic: str, pieces: list[columns.PartitionPiece], placement: Placement, first_row: int, created_ms: int

@@ -11,6 +11,7 @@ import logging
 import os
 import random
 from collections.abc import Mapping
+from functools import partial
 from types import TracebackType
 from typing import Self, TypeVar
 
@@ -18,7 +19,7 @@ import pyarrow as pa
 
 from brokerd.clock import Clock, SystemClock
 from brokerd.config.client import ProducerConfig
-from brokerd.errors import BrokerdError, ProducerClosedError
+from brokerd.errors import BrokerdError, ClientError, ProducerClosedError
 from brokerd.exiting import end_daemon_thread
 from brokerd.ids import TopicPartition
 from brokerd.producer import arguments, columns, living
@@ -38,6 +39,7 @@ from brokerd.producer.transport import TopicView
 logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
+_CLOSE_AFTER_ERROR_S = 10
 
 
 class Producer:
@@ -135,39 +137,64 @@ class Producer:
         only value is required. `partitions` (int32 per row; -1 = by key) overrides the hash of the key. Order of rows is
         kept within each partition. The returned future ends when all rows have their answer.
 
-        Blocks and raises as `send`; blocking is the back-pressure.
+        Blocks and raises as `send`; blocking is the back-pressure. What it refuses (ValueError, TypeError, MessageTooLargeError) it
+        refuses before any row is taken. Up to some MiB are taken together or not at all; of a larger batch the first rows may
+        be on their way when buffer.memory stays full or the producer is closed: the error's `taken_rows` says how many, and only
+        the others are to be sent again.
         """
         arguments.checked_rows(data)
         if partitions is not None:
             partitions = arguments.checked_partitions(partitions, data.num_rows)
         placement = Placement(topic, self._mailbox)
         placement.is_placed = True
-        first_row = 0
         arrow_batches = data.to_batches() if isinstance(data, pa.Table) else [data]
         normalized = [columns.normalize(arrow_batch) for arrow_batch in arrow_batches if arrow_batch.num_rows]
         for arrow_batch in normalized:
             columns.check_row_sizes(arrow_batch, self.config.max_request_size)
-        for arrow_batch in normalized:
-            for rows in columns.rounds(arrow_batch):
-                wanted = None if partitions is None else partitions[first_row : first_row + rows.num_rows]
-                self._send_rows(topic, rows, wanted, placement, first_row)
-                first_row += rows.num_rows
-        return BatchFuture(placement)
-
-    def _send_rows(self, topic: str, rows: pa.RecordBatch, wanted: Int32s | None, placement: Placement, first_row: int) -> None:
+        if not normalized:
+            return BatchFuture(placement)
         deadline_ms = self._deadline_ms()
         view = self._view(topic, deadline_ms)
-        if wanted is not None and wanted.max() >= len(view.leaders):  # the topic may have grown
-            view = self._ask(self._intake.newer_view(topic, deadline_ms), deadline_ms)
-        count = len(view.leaders)
-        keyless = None
-        if self._intake.partitioning.has_keyless_rows(rows, wanted):
-            keyless = self._ask(once(lambda: self._intake.keyless_rows(topic, rows, wanted, view)))
-        chosen = self._intake.partitioning.choose(rows, wanted, keyless, count)
+        if partitions is not None:
+            if partitions.max() >= len(view.leaders):  # the topic may have grown
+                view = self._ask(self._intake.newer_view(topic, deadline_ms), deadline_ms)
+            self._intake.partitioning.check(partitions, len(view.leaders))
+        first_row = 0
+        for together in columns.rounds(normalized):
+            try:
+                first_row = self._send_rows(topic, view, together, partitions, placement, first_row)
+            except ClientError as error:
+                error.taken_rows = first_row
+                if first_row:
+                    error.message += f"; the first {first_row} of {data.num_rows} rows are on their way: send only the others again"
+                raise
+        return BatchFuture(placement)
+
+    def _send_rows(
+        self,
+        topic: str,
+        view: TopicView,
+        together: list[pa.RecordBatch],
+        partitions: Int32s | None,
+        placement: Placement,
+        first_row: int,
+    ) -> int:
+        """Sends rows, all or none; where the next ones begin."""
         timestamp_ms = self._clock.wall_ms()
         batch_size = self._core.accumulator.batch_size_of(topic)
-        pieces = columns.split(rows, chosen, count, batch_size=batch_size, timestamp_ms=timestamp_ms).pieces
-        self._ask(self._intake.take_pieces(topic, pieces, placement, first_row, deadline_ms), deadline_ms)
+        count = len(view.leaders)
+        parts = []
+        for rows in together:
+            wanted = None if partitions is None else partitions[first_row : first_row + rows.num_rows]
+            keyless = None
+            if self._intake.partitioning.has_keyless_rows(rows, wanted):
+                keyless = self._ask(once(partial(self._intake.keyless_rows, topic, rows, wanted, view)))
+            chosen = self._intake.partitioning.choose(rows, wanted, keyless, count)
+            parts.append((first_row, columns.split(rows, chosen, count, batch_size=batch_size, timestamp_ms=timestamp_ms)))
+            first_row += rows.num_rows
+        deadline_ms = self._deadline_ms()
+        self._ask(self._intake.take_rows(topic, parts, placement, deadline_ms), deadline_ms)
+        return first_row
 
     def _view(self, topic: str, deadline_ms: int) -> TopicView:
         """What is known of the topic; waits for it."""
@@ -239,8 +266,16 @@ class Producer:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, _error: BaseException | None, _traceback: TracebackType | None) -> None:
-        """Closes; after an exception inside, without waiting for what is not sent yet."""
-        self.close(None if kind is None else 0)
+        """Closes, and awaits what was sent, as Kafka's producer does at the end of a block. After an exception inside it waits
+        ten seconds at most, then gives up what is left and logs how many records those are."""
+        self.close(None if kind is None else _CLOSE_AFTER_ERROR_S)
+        if kind is not None and self.abandoned_count:
+            logger.warning(
+                "%d record(s) were given up: the block that sent them was left by %s, and no broker acknowledged them in %d s",
+                self.abandoned_count,
+                kind.__name__,
+                _CLOSE_AFTER_ERROR_S,
+            )
 
     # --- looking
 

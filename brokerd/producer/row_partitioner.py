@@ -52,11 +52,15 @@ class RowPartitioner:
             sticky = self._sticky[topic] = StickyPartitioner(self._config.batch_size, self._rng)
         return sticky
 
+    def check(self, wanted: Int32s, count: int) -> None:
+        """Raises ValueError for a partition that the topic does not have."""
+        if len(wanted) and (wanted.max() >= count or wanted.min() < -1):
+            raise _no_partition(int(wanted.max() if wanted.max() >= count else wanted.min()), count)
+
     def choose(self, rows: pa.RecordBatch, wanted: Int32s | None, keyless: Int32s | None, count: int) -> Int32s:
         """The partition of every row. Raises ValueError for one that the topic does not have."""
         if wanted is not None:
-            if wanted.max() >= count or wanted.min() < -1:
-                raise _no_partition(int(wanted.max() if wanted.max() >= count else wanted.min()), count)
+            self.check(wanted, count)
             if not (wanted < 0).any():
                 return wanted
         key = rows.column(0)

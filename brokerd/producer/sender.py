@@ -16,7 +16,14 @@ from typing import Any, TypeAlias
 
 from brokerd.clock import Clock
 from brokerd.config.client import ProducerConfig
-from brokerd.errors import BrokerdError, BrokerUnreachableError, ProducerClosedError, UnknownServerError, WireError
+from brokerd.errors import (
+    AuthenticationError,
+    BrokerdError,
+    BrokerUnreachableError,
+    ProducerClosedError,
+    UnknownServerError,
+    WireError,
+)
 from brokerd.exiting import OWN_THREADS
 from brokerd.ids import TopicIdPartition
 from brokerd.producer.accumulator import NEVER_MS
@@ -37,6 +44,10 @@ from brokerd.producer.transport import (
 logger = logging.getLogger(__name__)
 
 TransportFactory: TypeAlias = Callable[[ProducerConfig], ProduceTransport]
+
+
+# How long a producer that was never accepted tries again after refusals; once it was, delivery.timeout.ms is the limit.
+REFUSALS_MS = 3_000
 
 
 class _StreamTasks:
@@ -64,6 +75,8 @@ class Sender:
         self._owner: object
         self.mailbox = Mailbox(self.wake)
         self._is_stopping = False
+        self._was_accepted = False
+        self._refused_ms: int | None = None  # when the broker first refused this client
         self._streams: dict[int, _StreamTasks] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -211,20 +224,34 @@ class Sender:
     async def _fetch_metadata(self, action: FetchMetadata) -> None:
         try:
             answer = await self._call(self._transport.metadata(action.topics), "metadata")
-        except (WireError, BrokerUnreachableError) as error:
+        except (WireError, BrokerUnreachableError, AuthenticationError) as error:
+            self._check_refusal(error)
             failure = error
             self._report_to_all(lambda now_ms: self._core.on_metadata_failed(failure, now_ms))
             return
+        self._was_accepted = True
         self._report_to_all(lambda now_ms: self._core.on_metadata(answer, now_ms))
 
     async def _request_producer_id(self, action: RequestProducerId) -> None:
         try:
             identity = await self._call(self._transport.init_producer_id(action.current), "a producer id")
-        except (WireError, BrokerUnreachableError) as error:
+        except (WireError, BrokerUnreachableError, AuthenticationError) as error:
+            self._check_refusal(error)
             failure = error
             self._report_to_all(lambda now_ms: self._core.on_producer_id_failed(failure, now_ms))
             return
         self._report(lambda now_ms: self._core.on_producer_id(identity, now_ms))
+
+    def _check_refusal(self, error: BrokerdError) -> None:
+        """Raises a refusal that will not pass. One that may is tried again like a broker that is not there: for a while at the
+        start, where the token may simply be wrong; after that until delivery.timeout.ms, which then names it."""
+        if not isinstance(error, AuthenticationError):
+            return
+        now_ms = self._clock.monotonic_ms()
+        if self._refused_ms is None:
+            self._refused_ms = now_ms
+        if not error.may_pass or (not self._was_accepted and now_ms - self._refused_ms >= REFUSALS_MS):
+            raise error
 
     async def _call(self, call: Coroutine[Any, Any, Any], what: str) -> Any:
         try:
@@ -265,7 +292,8 @@ class Sender:
             await asyncio.gather(writer, reader, return_exceptions=True)
             for task in done:
                 task.result()
-        except (WireError, BrokerUnreachableError) as error:
+        except (WireError, BrokerUnreachableError, AuthenticationError) as error:
+            self._check_refusal(error)
             lost = error
             self._report(lambda now_ms: self._core.on_stream_lost(node_id, incarnation, lost, now_ms))
         finally:

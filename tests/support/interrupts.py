@@ -20,14 +20,15 @@ class Struck(BaseException):
 
 
 class _Striker:
-    """Raises Struck at the n-th event (line or bytecode) in the code of STRUCK."""
+    """Raises Struck at the n-th event (line or bytecode) in the code of some files."""
 
-    def __init__(self, at: int) -> None:
+    def __init__(self, at: int, within: tuple[str, ...]) -> None:
+        self._within = within
         self.left = at
         self.where = ""
 
     def trace(self, frame: FrameType, _event: str, _argument: Any) -> Any:
-        if not frame.f_code.co_filename.startswith(STRUCK):
+        if not frame.f_code.co_filename.startswith(self._within):
             return None
         frame.f_trace_opcodes = True
         self.left -= 1
@@ -37,9 +38,10 @@ class _Striker:
         return self.trace
 
 
-def strike(action: Callable[[], object], at: int) -> str:
-    """Does `action`, and strikes it at its `at`-th line or bytecode; where that was, or "" if it did not take so many."""
-    striker = _Striker(at)
+def strike(action: Callable[[], object], at: int, within: tuple[str, ...] = STRUCK) -> str:
+    """Does `action`, and strikes it at its `at`-th line or bytecode in these files; where that was, or "" if it did
+    not take so many."""
+    striker = _Striker(at, within)
     before = sys.gettrace()
     sys.settrace(striker.trace)
     try:

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+import concurrent.futures
 import os
 import subprocess
 import sys
 import threading
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
 from brokerd.client.loop_thread import LoopThread
 from brokerd.errors import ClientError
+from tests.support.interrupts import STRUCK, strike
 from tests.support.wait import DEADLINE_S
 
 
@@ -78,3 +81,18 @@ def test_forgotten_clients_do_not_keep_the_interpreter_alive() -> None:
         [sys.executable, "-W", "error", "-c", program], capture_output=True, text=True, timeout=DEADLINE_S, check=False
     )
     assert (done.returncode, done.stdout, done.stderr) == (0, "unreachable\n", "")
+
+
+# A coroutine whose maker is struck before it is handed over was never awaited, and Python says so.
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning", "ignore::RuntimeWarning")
+def test_whoever_is_struck_while_he_waits_leaves_the_loop_to_others() -> None:
+    loop_thread = LoopThread()
+    at = 1
+    places = (*STRUCK, concurrent.futures.__path__[0], threading.__file__)
+    with ThreadPoolExecutor(1) as others:
+        while strike(lambda: loop_thread.run(answer()), at, places):
+            # Were the loop waiting for a lock that is lost, nobody would be answered.
+            assert others.submit(loop_thread.run, answer()).result(DEADLINE_S) == 42
+            at += 1
+    assert at > 50
+    loop_thread.close()

@@ -57,7 +57,7 @@ def test_a_piece_keeps_nothing_else_alive() -> None:
 
 def test_large_batches_are_split_in_rounds() -> None:
     rows = normalize(pa.RecordBatch.from_pydict({"value": [b"x" * 100_000] * 300}))
-    parts = rounds(rows)
+    parts = [part for together in rounds([rows]) for part in together]
     assert len(parts) > 3
     assert all(part.nbytes <= ROUND_BYTES_MAX * 1.1 for part in parts)
     assert sum(part.num_rows for part in parts) == 300

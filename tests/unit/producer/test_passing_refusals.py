@@ -1,0 +1,66 @@
+"""Goal: a refusal that passes costs nothing but time; one that does not is told soon, in the broker's words."""
+
+from __future__ import annotations
+
+import pytest
+
+from brokerd.errors import AuthenticationError, DeliveryTimeoutError, ProducerClosedError
+from tests.support.broker_double import BrokerDouble, Fault
+from tests.support.clock import HastyClock
+from tests.support.wait import DEADLINE_S
+from tests.unit.producer.test_producer import producer_of
+
+REFUSAL = "127.0.0.1:9192 refused Produce: the token is not known here"
+
+
+@pytest.fixture
+def broker() -> BrokerDouble:
+    double = BrokerDouble()
+    double.create_topic("t", 1)
+    return double
+
+
+def refuse(broker: BrokerDouble, count: int, *, may_pass: bool = True) -> None:
+    for errors in (broker.metadata_errors, broker.identity_errors, broker.open_errors):
+        errors.extend([AuthenticationError(REFUSAL, may_pass=may_pass)] * count)
+
+
+def test_refusals_at_the_start_that_pass_are_not_heard_of(broker: BrokerDouble) -> None:
+    refuse(broker, 3)
+    with producer_of(broker) as producer:
+        assert producer.send("t", b"x").result(DEADLINE_S).offset == 0
+        assert producer.first_error is None
+
+
+def test_a_wrong_token_at_the_start_is_told_soon_in_the_brokers_words(broker: BrokerDouble) -> None:
+    refuse(broker, 1_000)
+    with producer_of(broker, HastyClock(), max_block_ms=2**31 - 1) as producer:
+        with pytest.raises(ProducerClosedError, match=REFUSAL):
+            producer.send("t", b"x")
+        assert len(broker.metadata_errors) > 990
+
+
+def test_what_can_not_pass_is_final_at_once(broker: BrokerDouble) -> None:
+    refuse(broker, 1, may_pass=False)
+    with producer_of(broker) as producer, pytest.raises(ProducerClosedError, match=REFUSAL):
+        producer.send("t", b"x")
+
+
+def test_refusals_around_a_restart_cost_a_running_producer_nothing(broker: BrokerDouble) -> None:
+    with producer_of(broker) as producer:
+        producer.send("t", b"x").result(DEADLINE_S)
+        refuse(broker, 20)
+        broker.faults.append(Fault(kill_before=True))
+        assert producer.send("t", b"y").result(DEADLINE_S).offset == 1
+        assert producer.first_error is None
+
+
+def test_refusals_that_do_not_pass_are_named_when_the_time_is_over(broker: BrokerDouble) -> None:
+    with producer_of(broker, request_timeout_ms=40, delivery_timeout_ms=60) as producer:
+        producer.partitions_for("t")
+        broker.open_errors.extend([AuthenticationError(REFUSAL)] * 100_000)
+        error = producer.send("t", b"x").exception(DEADLINE_S)
+        assert isinstance(error, DeliveryTimeoutError)
+        assert REFUSAL in str(error)
+        broker.open_errors.clear()
+        assert producer.send("t", b"x").exception(DEADLINE_S) is None
