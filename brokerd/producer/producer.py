@@ -124,7 +124,7 @@ class Producer:
             chunk.headers[number] = headers
         if partition is not None:
             chunk.partitions[number] = partition
-        chunk.append((number, value, key, self._wall_ns()))
+        chunk.add((number, value, key, self._wall_ns()))
         # From here on the record is in, unless the chunk was taken just before.
         if chunk.is_sealed:
             return RecordFuture(self._ask(once(lambda: self._intake.place_late(chunk, number))), number)

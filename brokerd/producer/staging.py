@@ -1,10 +1,10 @@
 """Records sent one by one, collected until they are worth a column.
 
-`send` appends one tuple, in the application's thread and without a lock: a record is in with that append, or it is not. The
+`send` extends one list, in the application's thread and without a lock: a record is in with that call, or it is not. The
 sender's thread takes what is there when the chunk is full, or when its linger passes, or before anything else of its topic
 goes on (so the order of sends holds whatever they carry), and turns it into an Arrow batch, hashed and split at once.
 
-Threads may still append to a chunk that was sealed: each looks at `is_sealed` *after* its append. What was appended before the
+Threads may still add to a chunk that was sealed: each looks at `is_sealed` *after* it added. What was added before the
 chunk was taken is in; who came later sees the seal and asks for the rest to be taken. Who is interrupted between the two has
 no future, and the record is in the log or nowhere.
 """
@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Sequence
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 import pyarrow as pa
@@ -30,6 +30,8 @@ RECORD_OVERHEAD_BYTES = 40
 Headers = Sequence[tuple[str, bytes | None]]
 # Number in the chunk, value, key, ns since 1970 when it was sent.
 Row: TypeAlias = tuple[int, bytes | None, bytes | None, int]
+_FIELDS = 4
+_NUMBERS = list(range(CHUNK_BYTES_MAX // RECORD_OVERHEAD_BYTES))
 
 
 class StagedChunk:
@@ -38,7 +40,7 @@ class StagedChunk:
 
     __slots__ = (
         "_taken_count",
-        "append",
+        "add",
         "created_ms",
         "headers",
         "is_sealed",
@@ -61,8 +63,8 @@ class StagedChunk:
         self.created_ms = created_ms  # monotonic
         self.paid_bytes = paid_bytes
         self.room_bytes = paid_bytes
-        self.rows: list[Row] = []
-        self.append: Callable[[Row], None] = self.rows.append
+        self.rows: list[Any] = []  # the fields of one row after those of another: no object is kept for each
+        self.add: Callable[[Row], None] = self.rows.extend  # of a tuple: one call that nothing comes between
         self.next_number: Callable[[], int] = itertools.count().__next__
         # By number, put in before the row. Of a record that never came in nobody asks.
         self.timestamps: dict[int, int] = {}  # ms, of the rows that bring one
@@ -77,10 +79,10 @@ class StagedChunk:
     def take(self) -> TakenRows | None:
         """Seals the chunk; the rows that came in since this was last called, if any."""
         self.is_sealed = True  # before the look at the rows: see the module
-        rows = self.rows[self._taken_count :]
+        rows = self.rows[self._taken_count * _FIELDS :]
         if not rows:
             return None
-        self._taken_count += len(rows)
+        self._taken_count += len(rows) // _FIELDS
         placement = Placement(self.topic, self.mailbox) if self.placements else self.placement
         self.placements.append(placement)
         return TakenRows(self, rows, placement)
@@ -91,16 +93,16 @@ class TakenRows:
 
     __slots__ = ("_keys", "_numbers", "_sent_ns", "_values", "chunk", "count", "partitions", "placement")
 
-    def __init__(self, chunk: StagedChunk, rows: list[Row], placement: Placement) -> None:
+    def __init__(self, chunk: StagedChunk, rows: list[Any], placement: Placement) -> None:
         self.chunk = chunk
         self.placement = placement
-        self.count = len(rows)
-        self._numbers, self._values, self._keys, self._sent_ns = zip(*rows, strict=True)
+        self.count = len(rows) // _FIELDS
+        self._numbers, self._values, self._keys, self._sent_ns = (rows[field::_FIELDS] for field in range(_FIELDS))
         placement.sent_ns = self._sent_ns
         placement.timestamps = chunk.timestamps
         # Threads that sent at once may have come in in another order than that of their numbers; who was interrupted has a
         # number and no row.
-        if self._numbers[0] != 0 or self._numbers != tuple(range(self.count)):
+        if self._numbers != _NUMBERS[: self.count]:
             placement.places = {number: place for place, number in enumerate(self._numbers)}
         self.partitions = {
             place: chunk.partitions[number]
