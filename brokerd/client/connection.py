@@ -25,7 +25,7 @@ from brokerd.errors import (
     UnknownServerError,
     UnsupportedVersionError,
 )
-from brokerd.wire.channel import STREAMS_PER_CONNECTION
+from brokerd.wire.channel import CALLS_PER_CONNECTION, STREAMS_PER_CONNECTION
 from brokerd.wire.errors import from_trailer
 from brokerd.wire.event_loop import ignore_poller_noise
 from brokerd.wire.methods import UNARY
@@ -92,12 +92,17 @@ class Connection:
         self.address = address
         self._security = security
         ignore_poller_noise(asyncio.get_running_loop())
+        self._turns = asyncio.Semaphore(CALLS_PER_CONNECTION)
         self._channels = [_Channel(security.open_channel(address))]
         self._streams: weakref.WeakSet[RawStream] = weakref.WeakSet()
         self._calls: set[grpc.aio.UnaryUnaryCall[bytes, bytes]] = set()
 
     async def call(self, name: str, request: Message, response_type: type[R], *, timeout_ms: int) -> R:
         """One unary call of the method `name`. Raises BrokerUnreachableError, or what the status code says."""
+        async with self._turns:
+            return await self._call(name, request, response_type, timeout_ms)
+
+    async def _call(self, name: str, request: Message, response_type: type[R], timeout_ms: int) -> R:
         method: grpc.aio.UnaryUnaryMultiCallable[bytes, bytes] = self._channels[0].grpc.unary_unary(UNARY[name].path)
         call = method(request.SerializeToString(), timeout=timeout_ms / 1000, metadata=self._security.metadata())
         self._calls.add(call)

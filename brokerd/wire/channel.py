@@ -7,8 +7,10 @@ import json
 from brokerd.config.broker import GRPC_MAX_MESSAGE_BYTES, BrokerConfig
 from brokerd.wire.methods import SERVICE, UNARY, UNARY_RESPONSE_MAX_BYTES, UNARY_RESPONSES_MAX_BYTES
 
-# What a client of ours puts on one connection, so that max.streams.per.connection, never below 100, leaves room for calls.
+# What a client of ours puts on one connection: together below max.streams.per.connection, which is never below 100. At the limit
+# a call may be refused that begins the moment another has ended, since the broker hears of that end a little later.
 STREAMS_PER_CONNECTION = 64
+CALLS_PER_CONNECTION = 32
 
 _COMMON: tuple[tuple[str, int], ...] = (
     ("grpc.max_send_message_length", GRPC_MAX_MESSAGE_BYTES),

@@ -19,7 +19,7 @@ from brokerd.config.broker import BrokerConfig, check_broker
 from brokerd.config.client import ClientConfig
 from brokerd.config.settings import from_mapping
 from brokerd.errors import ConfigError, MessageTooLargeError
-from brokerd.wire.channel import SERVER_ARGUMENTS, STREAMS_PER_CONNECTION, server_arguments
+from brokerd.wire.channel import CALLS_PER_CONNECTION, SERVER_ARGUMENTS, STREAMS_PER_CONNECTION, server_arguments
 from brokerd.wire.methods import FETCH, PRODUCE
 from brokerd.wire.v1 import fetch_pb2, metadata_pb2, topics_pb2
 from tests.support.daemon import RunningDaemon
@@ -93,6 +93,25 @@ def test_a_client_has_more_streams_than_a_connection_and_calls_beside_them(runni
 
     with closing(LoopThread()) as loop_thread:
         assert loop_thread.run(read_all()) == count
+
+
+def test_any_number_of_calls_at_once_are_answered(running: RunningDaemon) -> None:
+    """At the limit a connection refuses calls that begin before the broker has heard that others have ended."""
+    count = 1_000
+    assert running.daemon.config.max_streams_per_connection > STREAMS_PER_CONNECTION + CALLS_PER_CONNECTION
+
+    async def call_all() -> int:
+        connection = Connection(running.address, ClientSecurity(ClientConfig()))
+        request, response = metadata_pb2.GetServerInfoRequest(), metadata_pb2.GetServerInfoResponse
+        try:
+            call = connection.call
+            calls = [call("GetServerInfo", request, response, timeout_ms=int(DEADLINE_S * 1_000)) for _ in range(count)]
+            return len(await asyncio.gather(*calls))
+        finally:
+            await connection.close()
+
+    with closing(LoopThread()) as loop_thread:
+        assert loop_thread.run(call_all()) == count
 
 
 def test_a_connection_takes_no_more_calls_than_it_may_have(running: RunningDaemon) -> None:
