@@ -157,7 +157,7 @@ class TopicRegistry:
             self._fetched_ms = now_ms
         replaced = []
         is_complete = True
-        for topic in asked:
+        for topic in dict.fromkeys((*asked, *answer)):
             view = answer.get(topic)
             if topic not in self._used_ms:
                 continue
