@@ -253,7 +253,12 @@ class RealFiles:
 
     def lock(self) -> None:
         """See Files."""
-        fd = self._open(LOCK, os.O_RDWR | os.O_CREAT)
+        try:
+            fd = self._open(LOCK, os.O_RDWR | os.O_CREAT)
+        except OSError as error:
+            if error.errno != errno.EROFS:
+                raise
+            fd = self._open(LOCK, os.O_RDONLY)
         try:
             fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:

@@ -23,6 +23,7 @@ from brokerd.errors import (
 )
 from brokerd.ids import TopicIdPartition, TopicPartition
 from brokerd.log.checkpoint import NEW_PARTITION, CheckpointEntry, CheckpointFile, read_checkpoint
+from brokerd.log.epoch_slots import make_epoch_slots
 from brokerd.log.files import Files
 from brokerd.log.log_state import LogResources
 from brokerd.log.log_walk import RecoveryInput
@@ -62,6 +63,7 @@ class RecoveryReport(NamedTuple):
     """What opening a data directory found."""
 
     was_clean: bool
+    unclean: int  # logs that were not closed cleanly
     partitions: int
     cut_bytes: dict[TopicPartition, int]  # torn tails that were cut off
     damaged: dict[TopicPartition, LogDamagedError]
@@ -158,18 +160,19 @@ class LogManager:
         self._producer_ids.open()
         ended_epoch = read_epoch(self._files)
         self.leader_epoch = ended_epoch + 1
-        write_epoch(self._files, self.leader_epoch, self._spares)
+        self._raise_epoch()
         # 2: the clean mark
-        clean = take_clean_mark(self._files, ended_epoch)
+        clean = take_clean_mark(self._files, ended_epoch, keep=bool(self._read_only_reason))
         # 3: the checkpoint
         entries = read_checkpoint(self._files)
+        self._checkpoint.written = entries or {}
         self._opened_ms, self._opened_wall_ms = self._clock.monotonic_ms(), self._clock.wall_ms()
-        unknown = remove_leftovers(self._files, self.topics)
+        unknown = remove_leftovers(self._files, self.topics) if not self._read_only_reason else []
         # Should their topics be known again one day, what was durable must be known too.
         unknown_tps = {parse_partition_directory(name) for name in unknown}
         self._entries = {tp: entry for tp, entry in (entries or {}).items() if tp in unknown_tps}
         if entries is None and self.topics.partition_count():
-            self._read_only_reason = _NO_CHECKPOINT
+            self._read_only_reason = self._read_only_reason or _NO_CHECKPOINT
         self._resources = LogResources(
             self._files, self._spares, self._open_files, self.leader_epoch, self._config.max_producer_ids, self.write_checkpoint
         )
@@ -177,16 +180,36 @@ class LogManager:
         cut = self._recover_all(entries or {}, clean, ended_epoch)
         # 8
         if not self._read_only_reason:
-            self.write_checkpoint()
+            self._settle_directory()
         self._checkpoint_at_ms = self._clock.monotonic_ms()
+        unclean = sum(tp not in clean for tp in self._logs)
         return RecoveryReport(
-            was_clean=bool(clean),
+            was_clean=bool(clean) and not unclean,
+            unclean=unclean,
             partitions=len(self._logs),
             cut_bytes=cut,
             damaged={TopicPartition(log.topic, log.tp.partition): log.damage for log in self._logs.values() if log.damage},
             read_only_reason=self._read_only_reason,
             unknown_directories=unknown,
         )
+
+    def _raise_epoch(self) -> None:
+        """Makes this start's epoch durable. Where that can not be, nothing may be appended; what is there is served."""
+        try:
+            write_epoch(self._files, self.leader_epoch, self._spares)
+        except OSError as error:
+            self._read_only_reason = f"this start could not be noted ({error.strerror}); see to the disk and restart"
+            logger.error("the data directory is read-only: %s", self._read_only_reason)
+
+    def _settle_directory(self) -> None:
+        """The checkpoint, and room for the next start. On a full disk the old checkpoint stands, which is true still, and the spare
+        files are for those who make room.
+        """
+        try:
+            self._checkpoint_now().run()
+            make_epoch_slots(self._files)
+        except OSError as error:
+            logger.warning("the checkpoint could not be written at the start (%s): it is tried again", error.strerror)
 
     def _recover_all(
         self, entries: Mapping[TopicIdPartition, CheckpointEntry], clean: CleanLogs, ended_epoch: int
@@ -196,7 +219,14 @@ class LogManager:
             config = topic_config(topic.configs, self._config.topic_defaults())
             for partition in range(topic.partition_count):
                 tp = TopicIdPartition(topic.id, partition)
-                found = self._recover(topic, config, tp, entries.get(tp, NEW_PARTITION), clean.get(tp), ended_epoch)
+                entry = entries.get(tp, NEW_PARTITION)
+                try:
+                    found = self._recover(topic, config, tp, entry, clean.get(tp), ended_epoch)
+                except OSError as error:
+                    reason = f"its recovery could not write ({error.strerror}); see to the disk and restart"
+                    logger.error("%s-%d is read-only: %s", topic.name, partition, reason)
+                    found = self._recover(topic, config, tp, entry, clean.get(tp), ended_epoch, read_only_reason=reason)
+                    self._kept_entries[tp] = entry
                 self._add(topic, config, {tp: found})
                 log, cut_bytes = self._logs[tp], found.cut_bytes
                 if cut_bytes:
@@ -205,7 +235,7 @@ class LogManager:
                         "%s: cut a torn tail of %d bytes, the log ends at offset %d", log.name, cut_bytes, log.log_end_offset
                     )
                 if log.damage:
-                    self._kept_entries[tp] = entries.get(tp, NEW_PARTITION)
+                    self._kept_entries[tp] = entry
                     logger.error("%s", log.damage)
         return cut
 
@@ -217,6 +247,7 @@ class LogManager:
         entry: CheckpointEntry,
         clean: CleanLog | None,
         ended_epoch: int,
+        read_only_reason: str = "",
     ) -> Recovered:
         given = RecoveryInput(
             tp=tp,
@@ -226,7 +257,7 @@ class LogManager:
             max_epoch=ended_epoch,
             checkpoint=entry,
             clean=clean,
-            read_only_reason=self._read_only_reason,
+            read_only_reason=self._read_only_reason or read_only_reason,
         )
         recovered = PartitionRecovery(self._files, self._open_files, given).run()
         recovered.state.producers.expire(self._opened_wall_ms - self._config.producer_id_expiration_ms)
@@ -240,24 +271,33 @@ class LogManager:
         try:
             if self._resources is not None and not self._read_only_reason:
                 self._close_logs()
-        except OSError as error:
-            logger.warning("could not end cleanly (%s): the next start recovers the logs", error)
         finally:
             self._open_files.close()
             self._files.close()
 
     def _close_logs(self) -> None:
+        """One log's trouble, or that of a file that only saves work, spoils the clean end of nothing else."""
         clean: CleanLogs = {}
         for tp, log in self._logs.items():
             with contextlib.suppress(OSError):
                 log.flush()
-            if log.failure is None and log.damage is None and log.high_watermark == log.log_end_offset:
-                self._write_end(log)
+            if log.is_retirable and log.high_watermark == log.log_end_offset:
+                try:
+                    self._write_end(log)
+                except OSError as error:
+                    logger.warning("%s: could not write its end (%s): the next start reads more of it", log.name, error.strerror)
                 segments = tuple(CleanSegment(segment.base_offset, segment.size_bytes) for segment in log.segments)
                 if not any(segment.has_excess_bytes for segment in log.segments):
                     clean[tp] = CleanLog(log.log_end_offset, segments)
-        self.write_checkpoint()
-        write_clean_mark(self._files, self.leader_epoch, clean)
+        try:
+            with contextlib.suppress(OSError):  # an older one is true as well
+                self.write_checkpoint()
+            write_clean_mark(self._files, self.leader_epoch, clean, self._spares)
+        except OSError as error:
+            logger.warning("could not end cleanly (%s): the next start recovers the logs", error.strerror)
+        unclean = [log.name for tp, log in self._logs.items() if tp not in clean]
+        if unclean:
+            logger.warning("%d logs did not end cleanly, %s first: the next start recovers them", len(unclean), unclean[0])
 
     def _write_end(self, log: PartitionLog) -> None:
         """Index of the last segment and a snapshot at the end, so that the next start reads nothing else."""

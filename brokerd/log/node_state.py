@@ -9,7 +9,8 @@ from typing import NamedTuple
 from brokerd.errors import DataDirectoryError
 from brokerd.ids import PRODUCER_NUMBERS, TopicIdPartition
 from brokerd.log.documents import DocumentError, read_json, write_json
-from brokerd.log.files import Files
+from brokerd.log.epoch_slots import read_epoch_slots, write_epoch_slot
+from brokerd.log.files import Files, is_no_space
 from brokerd.log.names import CLEAN_SHUTDOWN, LEADER_EPOCH, META, PRODUCER_IDS, is_foreign, parse_partition_directory
 from brokerd.log.spare_files import SpareFiles
 from brokerd.log.steps import Steps
@@ -84,28 +85,43 @@ def create_meta(files: Files, node_id: int) -> Meta:
 def read_epoch(files: Files) -> int:
     """The epoch of the last start. Raises DataDirectoryError."""
     try:
-        return int(read_json(files, LEADER_EPOCH, EPOCH_KIND, FORMAT_VERSION)["leader_epoch"])
+        epoch = int(read_json(files, LEADER_EPOCH, EPOCH_KIND, FORMAT_VERSION)["leader_epoch"])
     except FileNotFoundError:
         raise missing(LEADER_EPOCH) from None
     except DocumentError as error:
         raise damaged(LEADER_EPOCH, error) from None
+    return max(epoch, read_epoch_slots(files))
 
 
 def write_epoch(files: Files, epoch: int, spares: SpareFiles | None = None) -> None:
-    """Makes the epoch of this start durable. Raises OSError."""
-    write_json(files, LEADER_EPOCH, EPOCH_KIND, FORMAT_VERSION, {"leader_epoch": epoch}, spares=spares)
+    """Makes the epoch of this start durable, on a full disk in the place that is kept for it; without that, `spares` helps. Raises
+    OSError.
+    """
+    value = {"leader_epoch": epoch}
+    try:
+        write_json(files, LEADER_EPOCH, EPOCH_KIND, FORMAT_VERSION, value)
+    except OSError as error:
+        if not is_no_space(error):
+            raise
+        try:
+            write_epoch_slot(files, epoch)
+        except OSError:
+            write_json(files, LEADER_EPOCH, EPOCH_KIND, FORMAT_VERSION, value, spares=spares)
 
 
-def take_clean_mark(files: Files, ended_epoch: int) -> CleanLogs:
-    """The logs as the run that just ended closed them, empty if it did not close; the mark is gone on return. Raises OSError."""
+def take_clean_mark(files: Files, ended_epoch: int, *, keep: bool = False) -> CleanLogs:
+    """The logs as the run that just ended closed them, empty if it did not close; the mark is gone on return, unless it is to be
+    kept since nothing will be written. Raises OSError.
+    """
     try:
         value = read_json(files, CLEAN_SHUTDOWN, CLEAN_KIND, FORMAT_VERSION)
     except FileNotFoundError:
         return {}
     except DocumentError:
         value = {"leader_epoch": -1}
-    files.unlink(CLEAN_SHUTDOWN)
-    files.sync_dir()
+    if not keep:
+        files.unlink(CLEAN_SHUTDOWN)
+        files.sync_dir()
     if value["leader_epoch"] != ended_epoch:
         return {}
     logs: CleanLogs = {}
@@ -116,10 +132,10 @@ def take_clean_mark(files: Files, ended_epoch: int) -> CleanLogs:
     return logs
 
 
-def write_clean_mark(files: Files, epoch: int, logs: CleanLogs) -> None:
+def write_clean_mark(files: Files, epoch: int, logs: CleanLogs, spares: SpareFiles | None = None) -> None:
     """Says that these logs are closed, flushed and have a snapshot at their end. The last write of a run. Raises OSError."""
     partitions = {tp.directory_name: (log.log_end_offset, log.segments) for tp, log in logs.items()}
-    write_json(files, CLEAN_SHUTDOWN, CLEAN_KIND, FORMAT_VERSION, {"leader_epoch": epoch, "partitions": partitions})
+    write_json(files, CLEAN_SHUTDOWN, CLEAN_KIND, FORMAT_VERSION, {"leader_epoch": epoch, "partitions": partitions}, spares=spares)
 
 
 class ProducerIds:

@@ -252,7 +252,10 @@ def _bind_problem(host: str, port: int) -> str | None:
 
 
 def _summary(report: RecoveryReport) -> str:
-    how = "was closed cleanly" if report.was_clean or not report.partitions else "was not closed cleanly and is recovered"
+    how = "was closed cleanly"
+    if report.unclean:
+        some = f"but for {report.unclean} partitions, which are recovered"
+        how = "was not closed cleanly and is recovered" if report.unclean == report.partitions else f"{how} {some}"
     cut_bytes = sum(report.cut_bytes.values())
     return (
         f"{how}, {report.partitions} partitions, {cut_bytes} bytes of torn tails cut, {len(report.damaged)} partitions damaged"

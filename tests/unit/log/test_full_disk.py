@@ -8,8 +8,11 @@ from typing import Any
 
 import pytest
 
-from brokerd.errors import StorageError
+from brokerd.errors import LogDamagedError, StorageError
+from brokerd.ids import ProducerIdAndEpoch
+from brokerd.log.epoch_slots import make_epoch_slots, read_epoch_slots, write_epoch_slot
 from brokerd.log.log_manager import LogManager
+from brokerd.log.names import CLEAN_SHUTDOWN
 from brokerd.log.partition_log import PartitionLog
 from brokerd.log.spare_files import SPARE_COUNT, SpareFiles
 from tests.support.build import append, first_log, open_manager, payloads
@@ -201,3 +204,115 @@ def test_a_spare_file_that_a_crash_left_cut_is_made_anew(files: MemoryFiles, man
     files.kill()
     open_manager(files, **SETTINGS)
     assert len({len(files.read_file(f"spare-{number}")) for number in range(SPARE_COUNT)}) == 1
+
+
+@pytest.mark.parametrize("used_up", [0, SPARE_COUNT])
+def test_a_disk_that_stays_full_is_started_on_as_often_as_one_likes(files: MemoryFiles, manager: LogManager, used_up: int) -> None:
+    log = first_log(manager)
+    end = _fill_disk(files, log)
+
+    def others_are_faster(operation: str, path: str) -> None:
+        if operation == "create":
+            raise OSError(errno.ENOSPC, "No space left on device")
+
+    files.hook = others_are_faster
+    for before_offset in range(used_up):
+        files.space_left = 0
+        log.delete_records(before_offset + 1)
+    epochs = []
+    for _ in range(7):
+        files.kill()
+        files.space_left = 0
+        manager, report = open_manager(files, log_retention_bytes=4_096, **SETTINGS)
+        assert not report.read_only_reason
+        log = first_log(manager)
+        assert (log.log_start_offset, log.log_end_offset) == (used_up, end)
+        assert len(payloads(log)) == end - used_up
+        epochs.append(log.leader_epoch)
+    assert epochs == list(range(epochs[0], epochs[0] + 7))
+    if used_up < SPARE_COUNT:
+        assert manager.retention_pass(START_WALL_MS) > 2
+        files.hook = None
+        _assert_goes_on(log)
+    files.hook = files.space_left = None
+    files.power_cut(random.Random(1))
+    assert open_manager(files, **SETTINGS)[0].leader_epoch == epochs[-1] + 1
+
+
+def test_a_start_that_can_not_be_noted_at_all_serves_what_is_there(files: MemoryFiles, manager: LogManager) -> None:
+    log = first_log(manager)
+    for _ in range(30):
+        append(log, b"x" * 200)
+    log.flush()
+    files.kill()
+
+    def fail(operation: str, path: str) -> None:
+        if operation in ("create", "unlink", "rename", "pwritev", "truncate", "fdatasync", "sync_dir", "mkdir"):
+            raise OSError(errno.EROFS, "Read-only file system")
+
+    files.hook = fail
+    for _ in range(3):
+        manager, report = open_manager(files, **SETTINGS)
+        assert "Read-only file system" in report.read_only_reason
+        log = first_log(manager)
+        assert len(payloads(log)) == 30
+        with pytest.raises(LogDamagedError, match="is read-only"):
+            append(log, b"no")
+        manager.close()
+    files.hook = None
+    manager, report = open_manager(files, **SETTINGS)
+    assert not report.read_only_reason
+    assert append(first_log(manager), b"again") == 30
+
+
+def test_an_epoch_slot_that_is_torn_or_rotten_gives_no_epoch_twice(files: MemoryFiles) -> None:
+    make_epoch_slots(files)
+    assert read_epoch_slots(files) == -1
+    for epoch in (5, 6, 7):
+        write_epoch_slot(files, epoch)
+    assert read_epoch_slots(files) == 7
+    for slot, seen in ((0, 8), (1, 7)):
+        rotten = files.copy()
+        rotten.flip_bit("epoch-slots", (slot * 4_096 + 60) * 8)
+        assert read_epoch_slots(rotten) == seen
+
+
+def test_a_stop_on_a_full_disk_is_clean(files: MemoryFiles, manager: LogManager) -> None:
+    log = first_log(manager)
+    end = _fill_disk(files, log)
+    files.space_left = 0
+    manager.close()
+    assert CLEAN_SHUTDOWN in files.listdir()
+    files.space_left = 0
+    manager, report = open_manager(files, **SETTINGS)
+    assert report.was_clean
+    assert len(payloads(first_log(manager))) == end
+
+
+@pytest.mark.parametrize("trouble", ["no end", "no flush"])
+def test_one_log_that_can_not_be_written_spoils_the_clean_stop_of_no_other(
+    files: MemoryFiles, manager: LogManager, trouble: str
+) -> None:
+    logs = [first_log(manager, name) for name in "abc"]
+    for log in logs:
+        append(log, b"x", producer=ProducerIdAndEpoch(5, 0), sequence=0)
+        log.flush()
+        append(log, b"y", producer=ProducerIdAndEpoch(5, 0), sequence=1)
+    bad = logs[1]
+
+    def fail(operation: str, path: str) -> None:
+        is_flush = operation == "fdatasync" and path.endswith(".log")
+        is_end = operation == "create" and path.endswith(".tmp")
+        if path.startswith(bad.tp.directory_name) and (is_flush if trouble == "no flush" else is_end):
+            raise OSError(errno.EIO, "EIO")
+
+    files.hook = fail
+    manager.close()
+    files.hook = None
+    manager, report = open_manager(files, **SETTINGS)
+    assert report.unclean == (trouble == "no flush")
+    assert report.was_clean == (trouble == "no end")
+    for name in "abc":
+        log = first_log(manager, name)
+        assert payloads(log) == [b"x" + bytes(7), b"y" + bytes(7)]
+        assert append(log, b"z", producer=ProducerIdAndEpoch(5, 0), sequence=2) == 2
