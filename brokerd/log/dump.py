@@ -183,6 +183,7 @@ _BY_NAME: dict[str, Describer] = {
     names.HOLES: _json_describer(damage.HOLES_KIND, damage.HOLES_VERSION),
     names.CHECKPOINT: _describe_checkpoint,
     names.META: _json_describer(node_state.META_KIND, node_state.FORMAT_VERSION),
+    names.CLOCK: _json_describer(node_state.CLOCK_KIND, node_state.FORMAT_VERSION),
     names.LEADER_EPOCH: _json_describer(node_state.EPOCH_KIND, node_state.FORMAT_VERSION),
     names.CLEAN_SHUTDOWN: _json_describer(node_state.CLEAN_KIND, node_state.FORMAT_VERSION),
     names.PRODUCER_IDS: _json_describer(node_state.PRODUCER_IDS_KIND, node_state.FORMAT_VERSION),

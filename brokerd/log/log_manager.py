@@ -22,6 +22,7 @@ from brokerd.errors import (
     WireError,
 )
 from brokerd.ids import TopicIdPartition, TopicPartition
+from brokerd.log.believed_time import BelievedTime
 from brokerd.log.checkpoint import NEW_PARTITION, CheckpointEntry, CheckpointFile, read_checkpoint
 from brokerd.log.epoch_slots import make_epoch_slots
 from brokerd.log.files import Files
@@ -35,10 +36,12 @@ from brokerd.log.node_state import (
     ProducerIds,
     check_not_foreign,
     create_meta,
+    read_clock,
     read_epoch,
     read_meta,
     take_clean_mark,
     write_clean_mark,
+    write_clock,
     write_epoch,
 )
 from brokerd.log.open_files import OpenFiles
@@ -56,7 +59,6 @@ from brokerd.log.topic_store import Topic, TopicStore
 logger = logging.getLogger(__name__)
 
 _NO_CHECKPOINT = "the checkpoint of the data directory is missing or damaged; `brokerd doctor` tells what to do"
-_CLOCK_SLACK_MS = 300_000
 
 
 class RecoveryReport(NamedTuple):
@@ -110,8 +112,7 @@ class LogManager:
         self._logs: dict[TopicIdPartition, PartitionLog] = {}
         self._resources: LogResources | None = None
         self._read_only_reason = ""
-        self._opened_wall_ms = 0
-        self._opened_ms = 0
+        self._time = BelievedTime(now_ms=clock.monotonic_ms(), wall_ms=clock.wall_ms(), seen_wall_ms=None)
         self.topics = TopicStore(files, self._spares)
         logs = LogsOfTopics(self._check_writable, self._make, self._unmake, self._add, self._configure, self._forget)
         self.changes = TopicChanges(config, files, self._spares, self.topics, logs)
@@ -166,7 +167,6 @@ class LogManager:
         # 3: the checkpoint
         entries = read_checkpoint(self._files)
         self._checkpoint.written = entries or {}
-        self._opened_ms, self._opened_wall_ms = self._clock.monotonic_ms(), self._clock.wall_ms()
         unknown = remove_leftovers(self._files, self.topics) if not self._read_only_reason else []
         # Should their topics be known again one day, what was durable must be known too.
         unknown_tps = {parse_partition_directory(name) for name in unknown}
@@ -178,6 +178,7 @@ class LogManager:
         )
         # 4 to 7, each partition
         cut = self._recover_all(entries or {}, clean, ended_epoch)
+        self._look_at_clock()
         # 8
         if not self._read_only_reason:
             self._settle_directory()
@@ -192,6 +193,16 @@ class LogManager:
             read_only_reason=self._read_only_reason,
             unknown_directories=unknown,
         )
+
+    def _look_at_clock(self) -> None:
+        """Believes the wall clock, or what the data directory saw last (believed_time.py); silent producers are forgotten by it."""
+        seen = read_clock(self._files)
+        if seen is None:
+            stamps = [segment.max_append_timestamp for log in self._logs.values() for segment in log.segments]
+            seen = max((stamp for stamp in stamps if stamp >= 0), default=None)
+        now_ms, wall_ms = self._clock.monotonic_ms(), self._clock.wall_ms()
+        self._time = BelievedTime(now_ms=now_ms, wall_ms=wall_ms, seen_wall_ms=seen)
+        self.expire_producers(wall_ms)
 
     def _raise_epoch(self) -> None:
         """Makes this start's epoch durable. Where that can not be, nothing may be appended; what is there is served."""
@@ -259,9 +270,7 @@ class LogManager:
             clean=clean,
             read_only_reason=self._read_only_reason or read_only_reason,
         )
-        recovered = PartitionRecovery(self._files, self._open_files, given).run()
-        recovered.state.producers.expire(self._opened_wall_ms - self._config.producer_id_expiration_ms)
-        return recovered
+        return PartitionRecovery(self._files, self._open_files, given).run()
 
     def close(self) -> None:
         """Flushes all, writes snapshots, the checkpoint and the clean mark, and gives the lock back. Call it once, last.
@@ -289,6 +298,7 @@ class LogManager:
                 segments = tuple(CleanSegment(segment.base_offset, segment.size_bytes) for segment in log.segments)
                 if not any(segment.has_excess_bytes for segment in log.segments):
                     clean[tp] = CleanLog(log.log_end_offset, segments)
+        self._note_clock(self._believed_wall_ms(self._clock.wall_ms()))
         try:
             with contextlib.suppress(OSError):  # an older one is true as well
                 self.write_checkpoint()
@@ -412,6 +422,7 @@ class LogManager:
         if self._read_only_reason:
             return 0
         now = self._believed_wall_ms(now_wall_ms)
+        yield lambda: self._note_clock(now)
         spares, checkpoint = self._spares, self._checkpoint
         return (yield from retire(self.partitions(), self._files, spares, checkpoint, self._log_starts_job, now))
 
@@ -424,10 +435,24 @@ class LogManager:
         before = self._believed_wall_ms(now_wall_ms) - self._config.producer_id_expiration_ms
         return sum(log.expire_producers(before) for log in self._logs.values())
 
+    def stamp_wall_ms(self) -> int:
+        """The time that an append is stamped with, ms."""
+        wall_ms = self._clock.wall_ms()
+        return wall_ms if self._time.gap_ms >= 0 else self._time.stamp(now_ms=self._clock.monotonic_ms(), wall_ms=wall_ms)
+
     def _believed_wall_ms(self, now_wall_ms: int) -> int:
-        """The wall clock, but no further ahead than the monotonic one has moved: a jump must not delete a week of data."""
-        moved = self._clock.monotonic_ms() - self._opened_ms
-        return min(now_wall_ms, self._opened_wall_ms + moved + _CLOCK_SLACK_MS)
+        now_ms = self._clock.monotonic_ms()
+        believed_ms = self._time.believe(now_ms=now_ms, wall_ms=now_wall_ms)
+        if self._resources is not None:
+            self._resources.earliest_append_ms = self._time.earliest_append(now_ms=now_ms)
+        news = self._time.take_news()
+        if news:
+            logger.warning("%s", news)
+        return believed_ms
+
+    def _note_clock(self, believed_ms: int) -> None:
+        with contextlib.suppress(OSError):  # on a full disk an older one must do
+            write_clock(self._files, believed_ms)
 
     # Checkpoint
 

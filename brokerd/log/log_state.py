@@ -40,6 +40,8 @@ class LogResources:
     write_checkpoint: Callable[[], None]
     # Logs whose entry in the checkpoint is no longer what it was.
     moved: set[Checkpointed] = field(default_factory=set)
+    # What was appended since the start is no older than this, ms since 1970, whatever it is stamped with.
+    earliest_append_ms: int = -1
     # Bytes of all logs that are appended and not yet flushed.
     dirty_bytes: int = 0
 

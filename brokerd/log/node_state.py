@@ -11,7 +11,7 @@ from brokerd.ids import PRODUCER_NUMBERS, TopicIdPartition
 from brokerd.log.documents import DocumentError, read_json, write_json
 from brokerd.log.epoch_slots import read_epoch_slots, write_epoch_slot
 from brokerd.log.files import Files, is_no_space
-from brokerd.log.names import CLEAN_SHUTDOWN, LEADER_EPOCH, META, PRODUCER_IDS, is_foreign, parse_partition_directory
+from brokerd.log.names import CLEAN_SHUTDOWN, CLOCK, LEADER_EPOCH, META, PRODUCER_IDS, is_foreign, parse_partition_directory
 from brokerd.log.spare_files import SpareFiles
 from brokerd.log.steps import Steps
 
@@ -19,6 +19,7 @@ FORMAT_VERSION = 1
 META_KIND = "data-directory"
 EPOCH_KIND = "leader-epoch"
 CLEAN_KIND = "clean-shutdown"
+CLOCK_KIND = "clock"
 PRODUCER_IDS_KIND = "producer-ids"
 PRODUCER_ID_BLOCK = 1_000
 PRODUCER_IDS_MAX = PRODUCER_NUMBERS  # a thousand a second for 34 years
@@ -136,6 +137,19 @@ def write_clean_mark(files: Files, epoch: int, logs: CleanLogs, spares: SpareFil
     """Says that these logs are closed, flushed and have a snapshot at their end. The last write of a run. Raises OSError."""
     partitions = {tp.directory_name: (log.log_end_offset, log.segments) for tp, log in logs.items()}
     write_json(files, CLEAN_SHUTDOWN, CLEAN_KIND, FORMAT_VERSION, {"leader_epoch": epoch, "partitions": partitions}, spares=spares)
+
+
+def read_clock(files: Files) -> int | None:
+    """The wall time that was believed last, ms; None if nothing good is known of it. Raises OSError, DataDirectoryError."""
+    try:
+        return int(read_json(files, CLOCK, CLOCK_KIND, FORMAT_VERSION)["believed_ms"])
+    except (FileNotFoundError, DocumentError):
+        return None
+
+
+def write_clock(files: Files, believed_ms: int) -> None:
+    """Notes the wall time that is believed. Raises OSError."""
+    write_json(files, CLOCK, CLOCK_KIND, FORMAT_VERSION, {"believed_ms": believed_ms})
 
 
 class ProducerIds:

@@ -428,7 +428,7 @@ class PartitionLog:
         True if that flush is due. Raises OSError.
         """
         active = self.segments[-1]
-        is_expired = self.config.retention_ms >= 0 and now_wall_ms - active.max_append_timestamp > self.config.retention_ms
+        is_expired = active.has_passed(self.config.retention_ms, now_wall_ms, self._resources.earliest_append_ms)
         if active.size_bytes and is_expired and not self.is_dirty and self._flush_under_way is None:
             self._roll()
         return bool(self._sealed) or self.snapshots.has_waiting
@@ -441,7 +441,7 @@ class PartitionLog:
         stopping = first_that_stops(self._reader.damaged, self.log_start_offset)
         limit = min(self.last_stable_offset, stopping.first_offset) if stopping is not None else self.last_stable_offset
         for segment, successor in zip(self.segments, self.segments[1:], strict=False):
-            is_old = self.config.retention_ms >= 0 and now_wall_ms - segment.max_append_timestamp > self.config.retention_ms
+            is_old = segment.has_passed(self.config.retention_ms, now_wall_ms, self._resources.earliest_append_ms)
             is_excess = self.config.retention_bytes >= 0 and size - segment.size_bytes >= self.config.retention_bytes
             if successor.base_offset > limit or not (is_old or is_excess):
                 break

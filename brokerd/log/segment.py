@@ -40,6 +40,7 @@ class Segment:
         # Kept open from the first write to the end of the flush that covers it.
         self.dirty_handle: Handle | None = None
         self.has_excess_bytes = False
+        self.is_of_this_run = False  # something was appended to it since the start
 
     def create(self) -> None:
         """Makes the empty data file. Raises OSError."""
@@ -52,6 +53,7 @@ class Segment:
         self.cut_excess()
         try:
             write_all(handle.file, buffers, self.size_bytes, size)
+            self.is_of_this_run = True
         except OSError:
             self.has_excess_bytes = True
             with contextlib.suppress(OSError):
@@ -82,6 +84,13 @@ class Segment:
         """The segment's last bytes are no batches; they stay, and the log goes on at `next_offset` in the next segment."""
         self.size_bytes = size_bytes
         self.next_offset = next_offset
+
+    def has_passed(self, retention_ms: int, now_wall_ms: int, earliest_append_ms: int) -> bool:
+        """True if all that it holds is past retention (-1: never). What was appended here since the start is no older than
+        `earliest_append_ms`, whatever its stamp says.
+        """
+        newest = max(self.max_append_timestamp, earliest_append_ms) if self.is_of_this_run else self.max_append_timestamp
+        return retention_ms >= 0 and now_wall_ms - newest > retention_ms
 
     def loaded_index(self, index_interval_bytes: int) -> SparseIndex:
         """The index, read from its files or else from the log. Raises OSError."""

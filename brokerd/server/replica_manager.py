@@ -124,7 +124,7 @@ class ReplicaManager:
         if check_producer is not None and batch.header.producer_id >= 0:
             check_producer(batch.header.producer_id)
         try:
-            info = log.append(batch, now_wall_ms=self._clock.wall_ms())
+            info = log.append(batch, now_wall_ms=self.logs.stamp_wall_ms())
         finally:
             self._count_dirty(replica)
         if not info.is_duplicate:
