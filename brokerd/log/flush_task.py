@@ -27,7 +27,6 @@ class FlushTask:
         *,
         end_offset: int,
         appended_bytes: int,
-        max_timestamp: int,
         handles: list[Handle],
         sealed: list[Segment],
         snapshots: list[UnwrittenSnapshot],
@@ -39,7 +38,6 @@ class FlushTask:
         self._seed = seed
         self.end_offset = end_offset
         self.appended_bytes = appended_bytes
-        self.max_timestamp = max_timestamp
         self.handles = handles
         self.sealed = sealed  # segments that were closed since the last flush
         self.snapshots = snapshots

@@ -9,6 +9,7 @@ FlushTask.run. What is read back after a crash is recovery's business (recovery.
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 from typing import NamedTuple
 
 from brokerd.config.topic import TopicConfig
@@ -34,7 +35,7 @@ from brokerd.log.open_files import Handle
 from brokerd.log.producer_state import BatchMetadata, ProducerStateEntry
 from brokerd.log.segment import Segment
 from brokerd.log.snapshots import Snapshot, UnwrittenSnapshot, encode_snapshot
-from brokerd.log.timestamps import OffsetAndTimestamp, check_timestamps, find_by_timestamp
+from brokerd.log.timestamps import OffsetAndTimestamp, check_timestamps, find_by_timestamp, find_max_timestamp
 from brokerd.record.batch import RecordBatch
 from brokerd.record.header import crc_seed, decode_header, stamp
 
@@ -83,7 +84,6 @@ class PartitionLog:
         self._appended_bytes = 0
         self._flushed_bytes = 0
         self._recovery_mark = (state.log_end_offset, 0)  # (offset, flushed bytes) that becomes the recovery point next
-        self._durable_max_timestamp = max((segment.max_timestamp for segment in state.segments), default=-1)
         self._reader = LogReader(self.name, self._seed, resources.open_files, index_interval_bytes=config.index_interval_bytes)
         self._reader.segments = tuple(state.segments)
         self._reader.damaged = tuple(state.damaged)
@@ -273,7 +273,6 @@ class PartitionLog:
             self._seed,
             end_offset=self.log_end_offset,
             appended_bytes=self._appended_bytes,
-            max_timestamp=max(segment.max_timestamp for segment in self.segments),
             handles=handles,
             sealed=self._sealed,
             snapshots=self.snapshots.take_waiting(),
@@ -302,7 +301,6 @@ class PartitionLog:
         self.high_watermark = max(self.high_watermark, task.end_offset)
         self._settle_dirty(task.appended_bytes)
         self._resources.moved.add(self)
-        self._durable_max_timestamp = max(self._durable_max_timestamp, task.max_timestamp)
         return moved
 
     def fail_flush(self, task: FlushTask, error: OSError) -> None:
@@ -366,8 +364,16 @@ class PartitionLog:
 
         Raises StorageError; LogDamagedError if the record may be one that can not be read.
         """
+        return self._look_up(lambda: find_by_timestamp(self, self._reader, self._resources.open_files, self._seed, timestamp_ms))
+
+    def max_timestamp_offset(self) -> OffsetAndTimestamp | None:
+        """The first durable record with the largest timestamp of those that are left; None if there are none. As
+        offset_for_timestamp."""
+        return self._look_up(lambda: find_max_timestamp(self, self._reader, self._resources.open_files, self._seed))
+
+    def _look_up(self, find: Callable[[], OffsetAndTimestamp | None]) -> OffsetAndTimestamp | None:
         try:
-            return find_by_timestamp(self, self._reader, self._resources.open_files, self._seed, timestamp_ms)
+            return find()
         except FileNotFoundError:
             if self.is_deleted:
                 raise UnknownTopicIdError(f"{self.name} is deleted") from None
@@ -375,10 +381,6 @@ class PartitionLog:
             raise StorageError(f"{self.name}: the log start has just moved", retry_after_ms=_RETRY_AFTER_MS) from None
         except OSError as error:
             raise StorageError(f"{self.name}: reading failed ({error.strerror})", retry_after_ms=_RETRY_AFTER_MS) from error
-
-    def max_timestamp_offset(self) -> OffsetAndTimestamp | None:
-        """The first durable record with the largest timestamp; None if the log is empty. As offset_for_timestamp."""
-        return self.offset_for_timestamp(self._durable_max_timestamp) if self.high_watermark > self.log_start_offset else None
 
     # Forgetting
 
