@@ -7,7 +7,7 @@ next: group commit.
 from __future__ import annotations
 
 from brokerd.clock import stopwatch_ns
-from brokerd.log.files import Files
+from brokerd.log.files import Files, is_too_many_open
 from brokerd.log.leader_epochs import EpochEntry, write_leader_epochs
 from brokerd.log.open_files import Handle, OpenFiles
 from brokerd.log.segment import Segment
@@ -44,6 +44,8 @@ class FlushTask:
         self.epochs = epochs
         # What could not be written of files that are derived from the log; nothing durable depends on them.
         self.derived_error: OSError | None = None
+        # The directory could not even be opened to be synced: no sync has failed, and the next flush does it all again.
+        self.untried_error: OSError | None = None
         self.has_snapshots = False  # durably, all of them
         self.duration_ns = 0  # of run, once it is over
 
@@ -55,7 +57,13 @@ class FlushTask:
         for handle in self.handles:
             handle.file.fdatasync()
         if self.sealed:
-            self._files.sync_dir(self._directory)
+            try:
+                self._files.sync_dir(self._directory)
+            except OSError as error:
+                if not is_too_many_open(error):
+                    raise
+                self.untried_error = error
+                return
         if self.sealed or self.snapshots or self.epochs is not None:
             try:
                 self._write_derived()

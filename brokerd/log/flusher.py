@@ -17,6 +17,8 @@ from brokerd.log.partition_log import PartitionLog
 
 logger = logging.getLogger(__name__)
 
+_RETRY_S = 0.1
+
 
 class Flusher:
     """Lives in one event loop. `on_advance` is called when a high watermark moved, `on_failure` when a log has stopped."""
@@ -38,6 +40,8 @@ class Flusher:
         self._waiting: dict[PartitionLog, None] = {}  # in order of arrival; a log that is being flushed may wait for its next
         self._under_way: set[PartitionLog] = set()
         self._told: dict[PartitionLog, list[asyncio.Future[None]]] = {}
+        self._retrying: set[PartitionLog] = set()  # what could not be opened may be soon
+        self._is_closed = False
         self._is_scheduled = False
         self._idle = asyncio.Event()
         self._idle.set()
@@ -64,6 +68,7 @@ class Flusher:
 
     def close(self) -> None:
         """Ends the threads; what is under way is completed by nobody. Call `drain` first."""
+        self._is_closed = True
         self._pool.shutdown(wait=True)
 
     def _start_flushes(self) -> None:
@@ -78,7 +83,7 @@ class Flusher:
                 self._under_way.add(log)
                 future = loop.run_in_executor(self._pool, task.run)
                 future.add_done_callback(lambda done, log=log, task=task: self._finish(log, task, done))  # type: ignore[misc]
-        if not self._waiting and not self._under_way:
+        if not self._waiting and not self._under_way and not self._retrying:
             self._idle.set()
 
     def _finish(self, log: PartitionLog, task: FlushTask, done: asyncio.Future[None]) -> None:
@@ -89,9 +94,18 @@ class Flusher:
         except Exception:
             logger.exception("%s: a flush ended, but whoever waits for it could not be told", log.name)
         self._tell(log)
-        if log.is_dirty:
+        if task.untried_error is not None and log.is_dirty:
+            logger.warning("%s: a flush could not begin (%s) and is tried again", log.name, task.untried_error.strerror)
+            self._retrying.add(log)
+            asyncio.get_running_loop().call_later(_RETRY_S, self._retry, log)
+        elif log.is_dirty:
             self._waiting[log] = None
         self._start_flushes()
+
+    def _retry(self, log: PartitionLog) -> None:
+        self._retrying.discard(log)
+        if not self._is_closed:
+            self.mark_dirty(log)
 
     def _tell(self, log: PartitionLog) -> None:
         for told in self._told.pop(log, []):

@@ -18,14 +18,13 @@ from brokerd.errors import (
     InvalidTxnStateError,
     LogDamagedError,
     OffsetOutOfRangeError,
-    ResourceExhaustedError,
     StorageError,
     UnknownTopicIdError,
 )
 from brokerd.ids import TopicIdPartition, TopicPartition
+from brokerd.log.append_error import append_error
 from brokerd.log.checkpoint import CheckpointEntry
 from brokerd.log.damage import DamagedRange, damage_error, first_that_stops
-from brokerd.log.files import is_no_space
 from brokerd.log.flush_task import FlushTask
 from brokerd.log.kept_snapshots import KeptSnapshots
 from brokerd.log.leader_epochs import LeaderEpochs
@@ -44,7 +43,6 @@ logger = logging.getLogger(__name__)
 # A restart checks payloads of about so many durable bytes; what is older is checked when it is read, and by the doctor.
 RECOVERY_WINDOW_BYTES = 64 * 1_048_576
 _RETRY_AFTER_MS = 200
-_EMFILE = 24
 
 
 class LogAppendInfo(NamedTuple):
@@ -197,7 +195,8 @@ class PartitionLog:
             segment = self._writable_segment(header.size, now_wall_ms)
             segment.append([stamped, memoryview(batch.data)[header.header_size :]], header.size)
         except OSError as error:
-            raise self._append_error(error) from error
+            # Bytes that could not be cut off again may come back as a whole batch after a crash.
+            raise append_error(self.name, error, is_unknown=self.segments[-1].has_excess_bytes) from error
         segment.note(decode_header(stamped), self.config.index_interval_bytes)
         if entry is not None:
             self._producers.commit(header.producer_id, entry)
@@ -246,14 +245,6 @@ class PartitionLog:
         self._reader.segments = (*self.segments, segment)
         return segment
 
-    def _append_error(self, error: OSError) -> StorageError | ResourceExhaustedError:
-        # Bytes that could not be cut off again may come back as a whole batch after a crash.
-        fate = Fate.UNKNOWN if self.segments[-1].has_excess_bytes else Fate.NOT_APPENDED
-        if error.errno == _EMFILE:
-            return ResourceExhaustedError(f"{self.name}: too many open files", fate=fate, retry_after_ms=_RETRY_AFTER_MS)
-        what = "the disk is full" if is_no_space(error) else f"the write failed ({error.strerror})"
-        return StorageError(f"{self.name}: {what}", fate=fate, retry_after_ms=_RETRY_AFTER_MS)
-
     # Flush
 
     def prepare_flush(self) -> FlushTask | None:
@@ -286,6 +277,11 @@ class PartitionLog:
     def complete_flush(self, task: FlushTask) -> bool:
         """After `task.run()` returned. True if the high watermark moved."""
         self._end_flush(task)
+        if task.untried_error is not None:
+            self._sealed = [*task.sealed, *self._sealed]
+            self.snapshots.note_failed(task.snapshots)
+            self._epochs_to_write = self._epochs_to_write or task.epochs is not None
+            return False
         if task.has_snapshots:
             self.snapshots.note_written(task.snapshots)
         if task.derived_error is not None:
@@ -312,7 +308,7 @@ class PartitionLog:
             segment.release_dirty()
 
     def flush(self) -> None:
-        """Flushes all, waiting for the disk. Raises OSError: then the log has stopped."""
+        """Flushes all, waiting for the disk. Raises OSError: then the log has stopped, but where no sync could even be tried."""
         task = self.prepare_flush()
         if task is not None:
             try:
@@ -321,6 +317,8 @@ class PartitionLog:
                 self.fail_flush(task, error)
                 raise
             self.complete_flush(task)
+            if task.untried_error is not None:
+                raise task.untried_error
 
     def _settle_dirty(self, appended_bytes: int) -> None:
         """Bytes up to this count are flushed, or given up."""

@@ -71,7 +71,13 @@ class Background:
         broker = self._broker
         for log in broker.logs.roll_expired(broker.clock.wall_ms()):
             await broker.replicas.flusher.flush(log)
-        removed = await broker.admin.run(broker.logs.retire(broker.clock.wall_ms()))
+        before = [(log, log.log_start_offset) for log in broker.logs.partitions()]
+        try:
+            removed = await broker.admin.run(broker.logs.retire(broker.clock.wall_ms()))
+        finally:
+            for log, log_start_offset in before:
+                if log.log_start_offset != log_start_offset:
+                    broker.replicas.wake(log.tp)  # what a parked fetch waits below is gone
         if removed:
             logger.info("retention removed %d segments", removed)
 

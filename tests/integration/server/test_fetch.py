@@ -352,3 +352,20 @@ def test_a_read_goes_across_segments(client: RawClient) -> None:
     assert client.describe().partitions[0].segment_count > 2
     _, (batches,) = client.fetcher().fetch({tp: 1}, min_bytes=11 * size, max_wait_ms=LONG_MS)
     assert base_offsets(batches) == list(range(1, 12))
+
+
+@pytest.mark.parametrize(
+    "settings", [{"log_segment_bytes": 4_096, "log_retention_check_interval_ms": 20, "log_retention_ms": -1}], indirect=True
+)
+def test_retention_wakes_who_waits_for_more_behind_what_it_takes(running: RunningDaemon, client: RawClient) -> None:
+    (tp,) = client.create_topic()
+    fill(client, tp, 60)
+    fetcher = client.fetcher()
+    fetcher.post({tp: 0}, max_wait_ms=LONG_MS, min_bytes=2**20)
+    wait_until(lambda: parked(running) == 1)
+    broker = running.daemon.broker
+    topic = broker.logs.topics.by_id(tp.topic_id)
+    running.run(broker.admin.run(broker.logs.changes.alter(topic.name, {"retention.bytes": "4096"}, [])))
+    head, _ = fetcher.answer()
+    assert ErrorCode(head.results[0].error.code) is ErrorCode.OFFSET_OUT_OF_RANGE
+    assert head.results[0].error.log_start_offset == broker.logs.partition(tp).log_start_offset > 0

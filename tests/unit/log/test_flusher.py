@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import threading
 
 import pytest
@@ -157,3 +158,52 @@ def test_listeners_that_fail_hold_up_nothing() -> None:
         assert (log.high_watermark, other.high_watermark) == (3, 3)
 
     asyncio.run(run())
+
+
+def test_a_directory_that_can_not_be_opened_to_be_synced_is_no_failed_flush() -> None:
+    async def run() -> None:
+        files = MemoryFiles()
+        manager, _ = open_manager(files, log_segment_bytes=4_096)
+        log = first_log(manager)
+        refusals = iter([errno.EMFILE, errno.ENFILE])
+
+        def hook(operation: str, path: str) -> None:
+            if operation == "sync_dir" and path == log.tp.directory_name:
+                code = next(refusals, None)
+                if code is not None:
+                    raise OSError(code, errno.errorcode[code])
+
+        files.hook = hook
+        failed: list[PartitionLog] = []
+        flusher = Flusher(threads=1, on_advance=lambda log: None, on_failure=failed.append)
+        for n in range(20):
+            append(log, b"%04d" % n * 100)
+        assert log.segment_count > 1
+        flusher.mark_dirty(log)
+        await asyncio.wait_for(flusher.drain(), DEADLINE_S)
+        flusher.close()
+        assert not failed
+        assert (log.failure, log.high_watermark, log.dirty_bytes) == (None, 20, 0)
+        assert not log.snapshots.has_waiting
+        assert append(log, b"goes on") == 20
+
+    asyncio.run(run())
+
+
+def test_a_flush_here_that_could_not_be_tried_says_so_and_stops_nothing() -> None:
+    files = MemoryFiles()
+    log = first_log(open_manager(files, log_segment_bytes=4_096)[0])
+    for n in range(20):
+        append(log, b"%04d" % n * 100)
+
+    def hook(operation: str, path: str) -> None:
+        if operation == "sync_dir":
+            raise OSError(errno.EMFILE, "EMFILE")
+
+    files.hook = hook
+    with pytest.raises(OSError, match="EMFILE"):
+        log.flush()
+    assert (log.failure, log.high_watermark) == (None, 0)
+    files.hook = None
+    log.flush()
+    assert log.high_watermark == 20

@@ -1,4 +1,4 @@
-"""ListOffsets' largest timestamp: among what is left and durable, never none while records are there. The oracle walks all records."""
+"""ListOffsets' largest timestamp: of what is left and durable, never none while records are there. The oracle walks all records."""
 
 from __future__ import annotations
 
