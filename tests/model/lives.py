@@ -135,7 +135,7 @@ class Lives:
     # A start
 
     def _start(self) -> LogManager:
-        """Opens the directory: now and then killed in the middle, refused by the disk, or on one that fails."""
+        """Opens the directory: now and then killed in the middle, on a disk that fails, or on one that takes nothing at all."""
         while self.files.paths():
             faults = self._new_faults()
             if self.rng.random() < 0.3:
@@ -151,9 +151,12 @@ class Lives:
                     break
                 continue
             faults.operations_left = None
-            assert not report.read_only_reason
             assert not report.damaged, report.damaged
-            return manager
+            if not report.read_only_reason and all(log.is_retirable for log in manager.partitions()):
+                return manager
+            # Its disk took nothing: what is there is served, and the next start goes on.
+            self.count("a start was read-only")
+            self._crash()
         self.files.hook, self.files.space_left = None, None
         manager, report = open_manager(self.files, self.clock, **self.settings)
         assert not report.damaged, report.damaged

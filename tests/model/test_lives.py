@@ -39,7 +39,7 @@ def test_the_state_of_producers_is_the_fold_of_all_batches_whatever_ends_a_life(
             for fact, times in chunk.items():
                 facts[fact] = facts.get(fact, 0) + times
     # The faults did happen, and state was told that stands in no record any more.
-    ends = ("power cut", "killed", "closed", "killed in a start", "killed in a life", "a start was refused")
+    ends = ("power cut", "killed", "closed", "killed in a start", "killed in a life", "a start was read-only")
     faults = (".snapshot failed", "leader-epochs failed", "checkpoint failed", "-0 failed", ".log failed", "not written")
     answers = (
         "repeated",
