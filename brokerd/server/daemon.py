@@ -98,7 +98,7 @@ class Daemon:
 
     async def reload(self) -> None:
         """Reads the certificates and the auth file again. New handshakes and calls go by them, and so do rights on streams that are
-        open; who the caller of such a stream is stays as it was. Raises ConfigError: all stays as it was then.
+        open; one whose caller's credentials are not valid any more is ended. Raises ConfigError: all stays as it was then.
         """
         assert self._security is not None
         assert self._callers is not None
@@ -106,13 +106,15 @@ class Daemon:
             newer = await asyncio.to_thread(load_security, self.config)
             self._security.replace(newer)
             self._callers.refresh()
+            ended_count = await self._service.end_revoked_streams() if self._service is not None else 0
             if self._metrics is not None and newer.certificates is not None:
                 self._metrics.replace_tls(newer.certificates.tls)
         identities = newer.authenticator.identities
         logger.info(
-            "read again: %s, %s",
+            "read again: %s, %s; %d streams of revoked credentials ended",
             "certificates" if newer.certificates is not None else "no certificates",
             f"auth file with {len(identities.principals)} principals" if identities is not None else "no auth file",
+            ended_count,
         )
 
     async def wait_until_ended(self) -> None:

@@ -42,6 +42,7 @@ class FetchStream:
         self._parked: DelayedFetch | None = None
         self._answered: asyncio.Future[None] | None = None  # done when the fetch that was parked is answered
         self._answering: asyncio.Task[None] | None = None
+        self._is_revoked = False
         self._held_bytes = 0  # what of the budget of answers is ours
 
     @property
@@ -73,6 +74,16 @@ class FetchStream:
             await self._finish_parked()
         await self._context.abort(code, details)
 
+    async def revoke(self, code: grpc.StatusCode, details: str) -> None:
+        """Ends the stream of a caller that may not have it any more: no answer goes out from now on."""
+        self._is_revoked = True
+        if self._parked is not None:
+            self._parked.cancel()
+            self._parked = None
+            if self._answered is not None:
+                self._answered.set_result(None)
+        await self._context.abort(code, details)
+
     async def _finish_parked(self) -> None:
         """The next request is here: what is parked is answered with what there is."""
         if self._parked is not None:
@@ -97,6 +108,8 @@ class FetchStream:
                 return
         finally:
             self._hold(0)
+        if self._is_revoked:
+            return
         if self._is_full(len(params.partitions)):
             self._broker.counters.failed_fetch[ErrorCode.RESOURCE_EXHAUSTED] += 1
             await self._write(fetch.encode_error(params, self._too_many()))
@@ -188,6 +201,8 @@ class FetchStream:
         counters.fetch_time[Phase.TOTAL].observe_ns(now_ns - received_ns)
 
     async def _write(self, data: bytes) -> None:
+        if self._is_revoked:
+            return
         budget = self._broker.answer_budget
         budget.begin_write(self, len(data), now_ms=self._broker.clock.monotonic_ms())
         try:

@@ -15,6 +15,7 @@ RESOURCE_EXHAUSTED.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections import deque
 
 import grpc
@@ -36,6 +37,7 @@ from brokerd.wire.v1 import produce_pb2
 
 _HARD_LIMIT = 2  # times max.in.flight.bytes
 _RETRY_AFTER_MS = 100
+_LAST_ANSWERS_S = 1.0
 _CLIENT_ID_MAX_CHARACTERS = 255
 
 
@@ -51,6 +53,7 @@ class ProduceStream:
         self._instance_id = b""
         self._incarnation = 0
         self._answers: deque[PendingAnswer] = deque()
+        self._is_revoked = False
         self._waiting_bytes = 0
         self._writer: asyncio.Task[None] | None = None
         self._answered: asyncio.Future[None] | None = None  # somebody waits for the next answer to be written
@@ -75,6 +78,16 @@ class ProduceStream:
         """Ends the stream from outside, once its answers are out."""
         while self._answers:
             await self._next_answer()
+        await self._context.abort(code, details)
+
+    async def revoke(self, code: grpc.StatusCode, details: str) -> None:
+        """Ends the stream of a caller that may not have it any more: nothing is taken from now on. What was taken is answered
+        first, as far as the client reads it."""
+        self._is_revoked = True
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(_LAST_ANSWERS_S):
+                while self._answers:
+                    await self._next_answer()
         await self._context.abort(code, details)
 
     async def _read_all(self) -> BrokerdError | None:
@@ -122,6 +135,8 @@ class ProduceStream:
             if dirty.is_used_up:
                 await dirty.wait_for_room()
             # Looked at after the last await before the append: a newer stream may have said hello while this one waited.
+            if self._is_revoked:
+                return
             if not self._broker.fence.is_current(self._access.principal, self._instance_id, self._incarnation):
                 raise StreamFencedError(
                     "a newer stream of this producer instance has taken over: nothing more is taken from this one"

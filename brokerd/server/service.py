@@ -100,7 +100,7 @@ class BrokerService:
         self._broker = broker
         self._callers = callers
         self._requests = Requests(broker.config)
-        self._streams: set[ProduceStream | FetchStream] = set()
+        self._streams: dict[ProduceStream | FetchStream, tuple[Access, Context]] = {}
         self._request_bytes = RequestBytes()
         self._half_open: Counter[str] = Counter()  # calls whose request has not come, by connection
         self._half_open_count = 0
@@ -150,14 +150,29 @@ class BrokerService:
             if isinstance(end, Exception):  # a cancellation is none
                 raise end
 
+    async def end_revoked_streams(self) -> int:
+        """Ends every stream that was opened with credentials which are not valid any more, and says how many. From the call on
+        nothing more is taken from them; what a producer is still to be told goes out first.
+        """
+        ends = []
+        for stream, (access, context) in self._streams.items():
+            error = self._callers.revoked(access, context)
+            if error is not None:
+                code, details, _ = status_of(error)
+                ends.append(stream.revoke(code, details))
+        await asyncio.gather(*[_ended(end) for end in ends])
+        return len(ends)
+
     def _unary(self, method: Unary, handler: Handler) -> Callable[[object, Context], Awaitable[bytes]]:
         async def handle(request: Message) -> Message:
             return await handler(self._broker, request)
 
         async def call(_requests: object, context: Context) -> bytes:
             try:
-                access = self._callers.access(context)
+                access, generation = self._callers.access(context), self._callers.generation
                 data = await self._read(method, context)
+                if generation != self._callers.generation:
+                    access = self._callers.access(context)  # as of now: the request may have been long in coming
                 with self._under_way(method.name):
                     response = await self._answer(method, access, data, handle)
                     return response.SerializeToString()
@@ -229,7 +244,7 @@ class BrokerService:
                     f"{len(self._streams)} streams are open, as many as max.streams allows: try again later"
                 )
             stream = kind(self._broker, context, access)
-            self._streams.add(stream)
+            self._streams[stream] = (access, context)
             await stream.run()
         except BrokerdError as error:
             await self._abort(name, context, *status_of(error))
@@ -239,7 +254,7 @@ class BrokerService:
             await self._abort(name, context, *status_of(internal(name, error)))
         finally:
             if stream is not None:
-                self._streams.discard(stream)
+                del self._streams[stream]
                 self._request_bytes.add(stream.peer, stream.read_bytes)
 
     async def _abort(self, name: str, context: Context, code: grpc.StatusCode, details: str, trailer: Trailer) -> NoReturn:
@@ -248,5 +263,9 @@ class BrokerService:
 
 
 async def _close(stream: ProduceStream | FetchStream) -> None:
+    await _ended(stream.close(grpc.StatusCode.UNAVAILABLE, _STOPPING))
+
+
+async def _ended(end: Awaitable[None]) -> None:
     with contextlib.suppress(grpc.aio.BaseError):  # ended by abort, which raises, or the client was gone already
-        await stream.close(grpc.StatusCode.UNAVAILABLE, _STOPPING)
+        await end

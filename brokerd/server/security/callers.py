@@ -42,6 +42,7 @@ class Callers:
         self, authenticator: Authenticator, topics: Topics, guard: Guard, clock: Clock, free_producer_id: Callable[[], int]
     ) -> None:
         self.refused_count = 0  # calls of strangers
+        self.generation = 0  # rises when credentials may have changed: what was known of a caller before is to be asked again
         self._authenticator = authenticator
         self._topics = topics
         self._guard = guard
@@ -62,8 +63,21 @@ class Callers:
             raise
         return self._access_of(principal)
 
+    def revoked(self, access: Access, context: CallContext) -> UnauthenticatedError | None:
+        """Why a call that `access` was given to is not its caller's any more; None = it is still."""
+        try:
+            principal = self._authenticator.principal(context.invocation_metadata() or (), context.auth_context())
+        except UnauthenticatedError as error:
+            return error
+        if principal.name != access.principal:
+            return UnauthenticatedError(
+                f"these credentials are not those of principal '{access.principal}' any more: connect again"
+            )
+        return None
+
     def refresh(self) -> None:
         """The authenticator has other identities: who is gone from them may do nothing any more."""
+        self.generation += 1
         identities = self._authenticator.identities
         if identities is None:
             return

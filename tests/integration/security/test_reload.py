@@ -31,8 +31,9 @@ from tests.support.certificates import Authority, Issued
 from tests.support.clock import HastyClock
 from tests.support.daemon import DaemonProcess, RunningDaemon, running_daemon
 from tests.support.files import MemoryFiles
+from tests.support.gate import Gate
 from tests.support.identities import AUTH_FILE, TOKENS
-from tests.support.raw_client import RawClient, values_batch
+from tests.support.raw_client import LONG_MS, RawClient, values_batch
 from tests.support.wait import DEADLINE_S, wait_until
 
 LATE_TOKEN = "late-Zx8cVb2nMq7wEr4tYu1iOp0aSd6fGh3j"  # nobody's, until it is in the file
@@ -82,12 +83,77 @@ def test_principals_come_go_and_change_without_a_restart(tmp_path: Path) -> None
         auth_file.write_text(AUTH_FILE.partition("[principals.writer]")[0] + LATE)
         running.run(running.daemon.reload())
         assert status(writer) is grpc.StatusCode.UNAUTHENTICATED
-        assert error_of(stream, clicks) != 0, "one that is not in the file any more may do nothing"
+        assert stream.status()[0] is grpc.StatusCode.UNAUTHENTICATED, "nor does one write on that is not in the file any more"
 
         auth_file.write_text("[principals.late]\ntokens = 1")
         with pytest.raises(ConfigError, match="late"):
             running.run(running.daemon.reload())
         assert status(late) is grpc.StatusCode.OK
+
+
+def test_streams_of_revoked_credentials_end_and_the_others_go_on(tmp_path: Path) -> None:
+    """A token that is taken away, and one that now belongs to somebody else."""
+    auth_file = tmp_path / "auth.toml"
+    auth_file.write_text(AUTH_FILE)
+    second_token = "second-" + TOKENS["writer"]
+    with (
+        running_daemon(tmp_path / "data", files=MemoryFiles(), auth_file=str(auth_file)) as running,
+        with_token(running.address, TOKENS["boss"]) as boss,
+        with_token(running.address, TOKENS["writer"]) as first,
+        with_token(running.address, second_token) as second,
+        with_token(running.address, TOKENS["reader"]) as reader,
+    ):
+        (tp,) = boss.create_topic("events-1")
+        stays, revoked, parked = first.producer(), second.producer(), reader.fetcher()
+        assert error_of(stays, tp) == error_of(revoked, tp) == 0
+        parked.post({tp: 2}, max_wait_ms=LONG_MS)
+        wait_until(lambda: len(running.daemon.broker.replicas.fetch_purgatory) == 1)
+
+        heir = f'\n[principals.heir]\ntokens = ["{hash_token(TOKENS["reader"])}"]\nread = ["events-*"]\n'
+        kept = AUTH_FILE.replace(f', "{hash_token(second_token)}"', "").replace(
+            hash_token(TOKENS["reader"]), hash_token(LATE_TOKEN)
+        )
+        auth_file.write_text(kept + heir)
+        running.run(running.daemon.reload())
+        code, details = revoked.status()
+        assert code is grpc.StatusCode.UNAUTHENTICATED
+        assert "the token is not known" in details
+        code, details = parked.status()
+        assert code is grpc.StatusCode.UNAUTHENTICATED
+        assert "principal 'reader'" in details
+        wait_until(lambda: running.daemon.open_stream_count == 1)
+        assert len(running.daemon.broker.replicas.fetch_purgatory) == 0
+        assert error_of(stays, tp) == 0
+        assert boss.latest(tp) == 3
+
+
+def test_what_a_revoked_token_sends_on_is_not_written(tmp_path: Path) -> None:
+    """Answers that are under way go out; a request that comes meanwhile is not taken."""
+    files = MemoryFiles()
+    second_token = "second-" + TOKENS["writer"]
+    auth_file = tmp_path / "auth.toml"
+    auth_file.write_text(AUTH_FILE)
+    with (
+        running_daemon(tmp_path / "data", files=files, auth_file=str(auth_file)) as running,
+        with_token(running.address, TOKENS["boss"]) as boss,
+        with_token(running.address, second_token) as writer,
+    ):
+        (tp,) = boss.create_topic("events-1")
+        stream = writer.producer()
+        with Gate(files, "fdatasync", path=tp.directory_name) as gate:
+            stream.post([(tp, values_batch(tp))])
+            gate.wait_until_reached()
+            auth_file.write_text(AUTH_FILE.replace(hash_token(second_token), hash_token(LATE_TOKEN)))
+            reloading = asyncio.run_coroutine_threadsafe(running.daemon.reload(), running.loop)
+            wait_until(lambda: status(writer) is grpc.StatusCode.UNAUTHENTICATED)
+            stream.post([(tp, values_batch(tp))])
+            assert status(writer) is grpc.StatusCode.UNAUTHENTICATED, "and the request has come by now"
+        reloading.result(DEADLINE_S)
+        assert not stream.answer().results[0].HasField("error")
+        assert stream.status()[0] is grpc.StatusCode.UNAUTHENTICATED
+        wait_until(lambda: running.daemon.open_stream_count == 0)
+    with running_daemon(tmp_path / "data", files=files) as running, RawClient(running.address) as client:
+        assert client.latest(tp) == 1
 
 
 class Installed:
@@ -228,4 +294,12 @@ def test_sighup_has_the_process_read_again(tmp_path: Path) -> None:
         auth_file.write_text(AUTH_FILE + LATE)
         tell("read again: no certificates, auth file with 5 principals")
         assert status(late) is grpc.StatusCode.OK
+
+        stream = late.producer()
+        with with_token(daemon.address, TOKENS["boss"]) as boss:
+            (tp,) = boss.create_topic("events-1")
+        assert error_of(stream, tp) == 0
+        auth_file.write_text(AUTH_FILE)
+        tell("auth file with 4 principals; 1 streams of revoked credentials ended")
+        assert stream.status()[0] is grpc.StatusCode.UNAUTHENTICATED
         assert daemon.terminate() == 0
