@@ -62,7 +62,7 @@ def _fetched(client: BlockingClient, wanted: OffsetRange, options: SourceOptions
     tp = TopicIdPartition(wanted.topic_id, wanted.partition)
     next_offset = wanted.start
     while next_offset < wanted.until:
-        with PartitionFetcher(client, [FetchRange(tp, next_offset, wanted.until)], options.consumer) as fetcher:
+        with PartitionFetcher(client, [FetchRange(tp, next_offset, wanted.until, str(name))], options.consumer) as fetcher:
             try:
                 for fetched in fetcher:
                     next_offset = fetched.offsets[-1].as_py() + 1

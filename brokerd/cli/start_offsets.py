@@ -71,7 +71,7 @@ def ranges_of(
     ranges = []
     for tp in tps:
         first = start.exact if start.exact is not None else max(earliest[tp], wanted[tp] + start.shift)
-        ranges.append(FetchRange(tp, first, latest[tp] if to_end else None))
+        ranges.append(FetchRange(tp, first, latest[tp] if to_end else None, f"{topic.name}-{tp.partition}"))
     return ranges
 
 

@@ -38,6 +38,8 @@ from brokerd.exiting import end_daemon_thread
 
 logger = logging.getLogger(__name__)
 
+_CORRUPT_ADVICE = "`brokerd doctor` says whether it is so on the broker's disk; skip.corrupt.batches=true goes past such batches"
+
 ANSWERS_AHEAD = 3  # asked for or waiting to be decoded: one in flight, two in the queue
 
 
@@ -92,10 +94,10 @@ class PartitionFetcher:
             return decode_piece(piece, max_uncompressed_bytes=config.max_decompressed_bytes, check_crc=config.check_crcs)
         except (CorruptMessageError, UnsupportedVersionError) as error:
             if not config.skip_corrupt_batches:
-                raise
+                raise type(error)(f"{piece.name}: {error.message}; {_CORRUPT_ADVICE}") from None
             first, last = piece.from_offset, piece.until_offset - 1
             self.skipped_offset_count += last - first + 1
-            logger.warning("%s: offsets %d to %d are skipped (skip.corrupt.batches): %s", piece.tp, first, last, error)
+            logger.warning("%s: offsets %d to %d are skipped (skip.corrupt.batches): %s", piece.name, first, last, error)
             return None
 
     @property
@@ -255,8 +257,8 @@ class _Pump:
             self._progress_ms = now_ms
         elif now_ms - self._progress_ms >= self._config.api_timeout_ms:
             return pieces, OffsetOutOfRangeError(
-                f"{stuck.tp}: the range to read ends at {stuck.until_offset}, but the log ends at {stuck.end_offset}, and nothing "
-                f"came for {(now_ms - self._progress_ms) / 1000:.1f} s ({self._config.isolation_level})"
+                f"{stuck.name}: the range to read ends at {stuck.until_offset}, but the log ends at {stuck.end_offset}, and "
+                f"nothing came for {(now_ms - self._progress_ms) / 1000:.1f} s ({self._config.isolation_level})"
             )
         return pieces, None
 

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from brokerd.client.fetch_stream import Aborted, PartitionFetchResult
 from brokerd.config.settings import INT64_MAX
-from brokerd.errors import CorruptMessageError
+from brokerd.errors import CorruptMessageError, UnsupportedVersionError
 from brokerd.ids import TopicIdPartition
 from brokerd.record.batch import RecordBatch, walk_batches
 from brokerd.record.header import BatchHeader, crc_seed
@@ -27,6 +27,7 @@ class FetchRange(NamedTuple):
     tp: TopicIdPartition
     start_offset: int
     until_offset: int | None = None
+    name: str = ""  # what errors call the partition; its topic's id says nothing to people
 
 
 class Piece(NamedTuple):
@@ -36,6 +37,7 @@ class Piece(NamedTuple):
     batch: RecordBatch
     from_offset: int
     until_offset: int
+    name: str = ""
 
 
 class RangePosition:
@@ -43,6 +45,7 @@ class RangePosition:
 
     def __init__(self, wanted: FetchRange, *, is_read_committed: bool, check_headers: bool) -> None:
         self.tp = wanted.tp
+        self.name = wanted.name or str(wanted.tp)
         self.next_offset = wanted.start_offset
         self.until_offset = wanted.until_offset
         self.end_offset = -1  # what the broker last said: where the readable log ends; -1 = not asked yet
@@ -64,12 +67,15 @@ class RangePosition:
             raise result.error
         self.end_offset = result.last_stable_offset if self._is_read_committed else result.high_watermark
         asked = self.next_offset
-        pieces = list(self._pieces(result)) if result.chunks else []
+        try:
+            pieces = list(self._pieces(result)) if result.chunks else []
+        except (CorruptMessageError, UnsupportedVersionError) as error:
+            raise type(error)(f"{self.name}: {error.message}") from None
         if self.next_offset > asked or self.is_done:
             self._empty_answers = 0
             return pieces
         if any(chunk.size for chunk in result.chunks):
-            raise CorruptMessageError(f"the broker was asked for offset {asked} and answered with older batches")
+            raise CorruptMessageError(f"{self.name}: the broker was asked for offset {asked} and answered with older batches")
         if not had_room:
             return pieces
         is_past_range = self.until_offset is not None and self.end_offset >= self.until_offset
@@ -86,13 +92,13 @@ class RangePosition:
                 self.next_offset = self.until_offset
                 return
             if header.base_offset < 0 or header.next_offset > INT64_MAX:
-                raise CorruptMessageError(f"{self.tp}: the broker sent a batch at offset {header.base_offset}, which no log has")
+                raise CorruptMessageError(f"the broker sent a batch at offset {header.base_offset}, which no log has")
             from_offset = max(header.base_offset, self.next_offset)
             self.next_offset = header.next_offset
             if header.is_control or (self._is_read_committed and is_aborted(header, result.aborted)):
                 continue
             until_offset = header.next_offset if self.until_offset is None else min(header.next_offset, self.until_offset)
-            yield Piece(self.tp, RecordBatch(header, data), from_offset, until_offset)
+            yield Piece(self.tp, RecordBatch(header, data), from_offset, until_offset, self.name)
 
 
 def is_aborted(header: BatchHeader, aborted: Iterable[Aborted]) -> bool:

@@ -31,6 +31,11 @@ from brokerd.log.segment import Segment
 from brokerd.log.snapshots import read_snapshot, snapshot_offsets
 from brokerd.record.header import crc_seed
 
+_WAYS_OUT = (
+    "put the file back from a copy, or else `--accept-damaged` gives up this range alone, "
+    "`--give-up-damaged` all that follows it too"
+)
+
 
 class Severity(enum.Enum):
     """How bad a finding is."""
@@ -108,7 +113,7 @@ class PartitionCheck:
         else:
             self.damaged.append(Hole(offset, until))
             self.cut = self.cut or cut
-            self._add(Severity.ERROR, name, message, offset)
+            self._add(Severity.ERROR, name, f"{message}; {_WAYS_OUT}", offset)
 
     def _check_segments(self, bases: list[int], snapshots: set[int]) -> None:
         expected = self.first_offset

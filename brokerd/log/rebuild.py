@@ -81,7 +81,10 @@ def rebuild_lost(path: str, names: Mapping[str, str]) -> list[Finding]:
         files.lock()
         lost = [name for name, kind, version in _FILES if _is_lost(files, name, kind, version)]
         if not lost:
-            raise DataDirectoryError("the topics, the producer ids, the leader epoch and the directory's ids are in order")
+            raise DataDirectoryError(
+                "the topics, the producer ids, the leader epoch and the directory's ids are in order; for the checkpoint there is "
+                "--rebuild-checkpoint, for damaged records --accept-damaged"
+            )
         if names and TOPICS not in lost:
             raise DataDirectoryError(f"the file {TOPICS} is in order: names can be given only while it is lost")
         topics = _topics(files, partitions, names) if TOPICS in lost else []

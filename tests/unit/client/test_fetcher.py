@@ -191,6 +191,15 @@ def test_corrupt_batch_is_told_with_its_offset(broker: FakeBroker) -> None:
         read(broker, [FetchRange(partition.tp, 0, 2)])
 
 
+def test_corrupt_batch_is_told_with_the_partition_and_what_to_do(broker: FakeBroker) -> None:
+    (partition,) = broker.create("t")
+    spoilt = bytearray(new_batch(key_values([b"0"]), tp=partition.tp).to_pybytes())
+    spoilt[-10] ^= 1
+    partition.put(pa.py_buffer(bytes(spoilt)))
+    with pytest.raises(CorruptMessageError, match=r"^t-0: batch at offset 0: payload_crc.*brokerd doctor.*skip.corrupt.batches"):
+        read(broker, [FetchRange(partition.tp, 0, 1, "t-0")])
+
+
 def poisoned(data: pa.Buffer, compression: str) -> pa.Buffer:
     """The batch with right CRCs and offsets of values that point nowhere, or with something that is not compressed at all."""
     payload = bytearray(data.to_pybytes()[HEADER_BYTES:])
@@ -212,10 +221,13 @@ def test_batches_that_can_not_be_decoded_are_skipped_and_said_where_that_is_aske
     fill(partition, [5])
     with pytest.raises(CorruptMessageError, match="batch at offset 5"):
         read(broker, [FetchRange(partition.tp, 0, 15)])
-    assert read(broker, [FetchRange(partition.tp, 0, 15)], skip_corrupt_batches=True) == {0: [0, 1, 2, 3, 4, 10, 11, 12, 13, 14]}
+    assert read(broker, [FetchRange(partition.tp, 0, 15, "t-0")], skip_corrupt_batches=True) == {
+        0: [0, 1, 2, 3, 4, 10, 11, 12, 13, 14]
+    }
     assert read(broker, [FetchRange(partition.tp, 3, 8)], skip_corrupt_batches=True) == {0: [3, 4]}
     said = [record.getMessage() for record in caplog.records if "skip.corrupt.batches" in record.getMessage()]
     assert ["offsets 5 to 9 are skipped" in text for text in said] == [True, False]
+    assert said[0].startswith("t-0: offsets 5 to 9")
     assert "offsets 5 to 7 are skipped" in said[1]
     assert "batch at offset 5" in said[1]
 

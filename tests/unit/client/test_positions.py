@@ -180,6 +180,15 @@ def test_batch_of_another_partition_is_refused() -> None:
         other.accept(answer(pa.py_buffer(data)))
 
 
+def test_what_is_refused_is_told_with_the_partition() -> None:
+    broken = bytearray(batch(0, 10).to_pybytes())
+    broken[20] ^= 1
+    for data in (pa.py_buffer(bytes(broken)), pa.py_buffer(bytes(200)), new_batch(key_values([b"v"]), last_offset_delta=-5)):
+        named = RangePosition(FetchRange(TP, 0, None, "events-3"), is_read_committed=True, check_headers=True)
+        with pytest.raises(CorruptMessageError, match=r"^events-3: "):
+            named.accept(answer(data))
+
+
 def test_batch_that_claims_negative_length_of_offsets_is_refused() -> None:
     data = new_batch(key_values([b"v"]), last_offset_delta=-5)
     with pytest.raises(CorruptMessageError, match="older batches"):
