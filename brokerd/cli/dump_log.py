@@ -125,7 +125,7 @@ def _records(entry: Entry) -> list[Any]:
 def _record_lines(entry: Entry) -> bytes:
     from brokerd.cli.record_format import format_printer
 
-    return _printed(entry, format_printer("    offset %o, timestamp %T, key %k, value %s, headers %h\n", ""))
+    return _printed(entry, format_printer("    offset %o, timestamp %T, key %k, value %s, headers %h\n", "", null=b"null"))
 
 
 def _printed(entry: Entry, printer: Any) -> bytes:

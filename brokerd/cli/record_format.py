@@ -20,7 +20,6 @@ from brokerd.errors import ConfigError
 Printer: TypeAlias = "Callable[[FetchedBatch], bytes | pa.Buffer]"
 _TIMESTAMP_TYPES = ("CreateTime", "LogAppendTime")
 _TOKEN = re.compile(r"%(.)|([^%]+)", re.DOTALL)
-_NULL = b""
 LETTERS = {
     "s": "value",
     "S": "size of the value in bytes (-1: null)",
@@ -35,12 +34,13 @@ LETTERS = {
 }
 
 
-def format_printer(template: str, topic: str) -> Printer:
-    """Prints records by a format such as "%o %k: %s\\n". Raises ConfigError naming an unknown letter."""
+def format_printer(template: str, topic: str, *, null: bytes = b"") -> Printer:
+    """Prints records by a format such as "%o %k: %s\\n", keys and values that are null as `null`. Raises ConfigError naming an
+    unknown letter."""
     tokens = _tokens(template)
     if all(kind in ("text", "s", "k") for kind, _ in tokens):
-        return lambda batch: _columns_joined(batch, tokens)
-    return lambda batch: b"".join(_row(tokens, topic, batch, record) for record in _rows(batch))
+        return lambda batch: _columns_joined(batch, tokens, null)
+    return lambda batch: b"".join(_row(tokens, topic, null, batch, record) for record in _rows(batch))
 
 
 def json_printer(topic: str) -> Printer:
@@ -73,12 +73,12 @@ def _tokens(template: str) -> list[tuple[str, bytes]]:
     return tokens
 
 
-def _columns_joined(batch: FetchedBatch, tokens: Sequence[tuple[str, bytes]]) -> pa.Buffer | bytes:
+def _columns_joined(batch: FetchedBatch, tokens: Sequence[tuple[str, bytes]], null: bytes) -> pa.Buffer | bytes:
     columns = {"k": "key", "s": "value"}
     parts = [
         pa.scalar(text, pa.large_binary())
         if kind == "text"
-        else pc.fill_null(batch.arrow_batch.column(columns[kind]), _NULL).cast(pa.large_binary())
+        else pc.fill_null(batch.arrow_batch.column(columns[kind]), null).cast(pa.large_binary())
         for kind, text in tokens
     ]
     if not any(kind != "text" for kind, _ in tokens):
@@ -95,19 +95,22 @@ def _rows(batch: FetchedBatch) -> Sequence[dict[str, Any]]:
     return plain.append_column("offset", batch.offsets).to_pylist()  # type: ignore[no-any-return]
 
 
-def _row(tokens: Sequence[tuple[str, bytes]], topic: str, batch: FetchedBatch, record: dict[str, Any]) -> bytes:
-    return b"".join(text if kind == "text" else _letter(kind, topic, batch.tp.partition, record) for kind, text in tokens)
+def _row(tokens: Sequence[tuple[str, bytes]], topic: str, null: bytes, batch: FetchedBatch, record: dict[str, Any]) -> bytes:
+    return b"".join(text if kind == "text" else _letter(kind, topic, null, batch.tp.partition, record) for kind, text in tokens)
 
 
-def _letter(kind: str, topic: str, partition: int, record: dict[str, Any]) -> bytes:
+def _letter(kind: str, topic: str, null: bytes, partition: int, record: dict[str, Any]) -> bytes:
     key: bytes | None = record["key"]
     value: bytes | None = record["value"]
     if kind == "s":
-        return value or _NULL
+        return null if value is None else value
     if kind == "k":
-        return key or _NULL
+        return null if key is None else key
     if kind == "h":
-        return b",".join(header["key"].encode() + b"=" + (header["value"] or _NULL) for header in record["headers"] or ())
+        return b",".join(
+            header["key"].encode() + b"=" + (null if header["value"] is None else header["value"])
+            for header in record["headers"] or ()
+        )
     numbers = {
         "S": -1 if value is None else len(value),
         "K": -1 if key is None else len(key),

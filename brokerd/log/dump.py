@@ -43,7 +43,9 @@ def describe_path(path: str) -> Iterator[Entry]:
     parent, name = os.path.split(os.path.abspath(path))
     describer = _describer(name)
     if describer is None:
-        raise DataDirectoryError(f"{path} is not a file of a brokerd data directory: its name says nothing")
+        if not os.path.lexists(path):
+            raise DataDirectoryError(f"there is no file {path}")
+        raise DataDirectoryError(f"{path} is not a file of a brokerd data directory: its name is none of theirs")
     files = RealFiles(parent, must_exist=True)
     try:
         yield from describer(files, name, names.parse_partition_directory(os.path.basename(parent)), path)

@@ -254,7 +254,7 @@ def _bind_problem(host: str, port: int) -> str | None:
 
 
 def _summary(report: RecoveryReport) -> str:
-    how = "was closed cleanly"
+    how = "was closed cleanly" if report.partitions else "is new or empty"
     if report.unclean:
         some = f"but for {report.unclean} partitions, which are recovered"
         how = "was not closed cleanly and is recovered" if report.unclean == report.partitions else f"{how} {some}"

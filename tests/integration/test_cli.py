@@ -114,7 +114,10 @@ def test_dry_run_creates_nothing(terminal: Terminal) -> None:
             ),
         ),
         (["consume", "known-topic", "-p", "7"], "topic 'known-topic' has partitions 0 to 0, no 7"),
-        (["consume", "known-topic", "-o", "99"], "fetch_offset is 99, but known-topic partition 0 holds offsets 0 to 0"),
+        (
+            ["consume", "known-topic", "-o", "99"],
+            "there is no offset 99 in known-topic-0: it begins at offset 0, and its next record gets offset 0",
+        ),
         (["produce", "zzz"], "there is no topic 'zzz': create it with"),
         (["produce", "known-topic", "-p", "7"], "topic 'known-topic' has partitions 0 to 0, no 7"),
         (["produce", "known-topic", "--file", "/no/such"], "can not read /no/such: No such file or directory"),
@@ -210,14 +213,15 @@ def test_dump_log_and_doctor(terminal: Terminal, tmp_path: Path, monkeypatch: py
     with running_daemon(data_dir) as own:
         monkeypatch.setenv("BROKERD_BOOTSTRAP_SERVER", own.address)
         terminal.run("topics", "create", "dumped", "-p", "1")
-        terminal.run("produce", "dumped", "-K", ":", stdin=b"k:one\n:two\n")
+        terminal.run("produce", "dumped", "-K", ":", stdin=b"k:one\ntwo\n")
         code, _, error = terminal.run("doctor", str(data_dir))
         assert (code, "is locked" in error) == (1, True)
     assert terminal.run("doctor", str(data_dir)) == (0, f"{data_dir}: all in order, nothing to do\n", "")
     assert json.loads(terminal.run("doctor", str(data_dir), "--json")[1]) == []
     out = terminal.run("dump-log", str(data_dir), "--print-data")[1]
     assert "offsets 0-1, 2 records" in out
-    assert "value two" in out
+    assert "key k, value one" in out
+    assert "key null, value two" in out
     assert "durable_end 2" in out
     entries = [json.loads(line) for line in terminal.run("dump-log", str(data_dir), "--json", "--print-data")[1].splitlines()]
     (batch,) = (entry for entry in entries if entry["type"] == "batch")

@@ -155,8 +155,8 @@ def _checked_end(replica: Replica, offset: int, end: LogEnd) -> int:
     log = replica.log
     if not log.log_start_offset <= offset <= log.log_end_offset:
         raise OffsetOutOfRangeError(
-            f"fetch_offset is {offset}, but {log.topic} partition {log.tp.partition} holds offsets "
-            f"{log.log_start_offset} to {log.log_end_offset}",
+            f"there is no offset {offset} in {log.topic}-{log.tp.partition}: it begins at offset {log.log_start_offset}, and its "
+            f"next record gets offset {log.log_end_offset}",
             log_start_offset=log.log_start_offset,
         )
     return replica.end_offset(end)

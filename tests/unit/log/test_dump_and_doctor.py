@@ -9,7 +9,7 @@ import pytest
 
 from brokerd.errors import DataDirectoryError, LogDamagedError
 from brokerd.ids import ProducerIdAndEpoch
-from brokerd.log.doctor import check_data_dir, give_up_damaged, rebuild_checkpoint
+from brokerd.log.doctor import accept_damaged, check_data_dir, give_up_damaged, rebuild_checkpoint
 from brokerd.log.dump import describe_path
 from brokerd.log.files import RealFiles
 from brokerd.log.partition_check import Severity
@@ -76,8 +76,10 @@ def test_files_that_are_none_of_ours_are_problems_or_refused(data_dir: Path, tmp
     with pytest.raises(DataDirectoryError, match="there is no file"):
         list(describe_path(str(data_dir / f"{99:020d}.snapshot")))
     (tmp_path / "other").write_text("")
-    with pytest.raises(DataDirectoryError, match="its name says nothing"):
+    with pytest.raises(DataDirectoryError, match="other is not a file of a brokerd data directory: its name is none of theirs"):
         list(describe_path(str(tmp_path / "other")))
+    with pytest.raises(DataDirectoryError, match=r"there is no file .*nowhere"):
+        list(describe_path(str(tmp_path / "nowhere")))
 
 
 def test_a_healthy_directory_has_no_findings_and_is_not_touched(data_dir: Path) -> None:
@@ -138,6 +140,15 @@ def test_a_missing_checkpoint_is_rebuilt_when_asked(data_dir: Path) -> None:
     assert not report.read_only_reason
     assert append(first_log(manager), b"again") == 30
     manager.close()
+
+
+def test_the_doctor_says_of_damage_what_can_be_done(data_dir: Path) -> None:
+    _segment(data_dir, 1).unlink()
+    (error,) = (finding for finding in check_data_dir(str(data_dir)) if finding.severity is Severity.ERROR)
+    assert "--accept-damaged" in error.message
+    assert "--give-up-damaged" in error.message
+    accept_damaged(str(data_dir))
+    assert not [finding for finding in check_data_dir(str(data_dir)) if "--accept-damaged" in finding.message]
 
 
 def test_what_is_damaged_can_be_given_up(data_dir: Path) -> None:
