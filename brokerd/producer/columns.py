@@ -34,6 +34,12 @@ class PartitionPiece(NamedTuple):
     first_row: int
 
 
+def import_lazy_parts() -> None:
+    """Has pyarrow import now what it imports at its first need: numpy.ma, and pandas if there is one. An exception that strikes
+    a thread in an import leaves the module locked for all that import it later, and the sender would wait for ever."""
+    pa.array(np.zeros(1, np.int64)).to_numpy()
+
+
 def normalize(arrow_batch: pa.RecordBatch) -> pa.RecordBatch:
     """The batch with the columns key, value and, if they say anything, headers and timestamp, in the types of the wire.
 

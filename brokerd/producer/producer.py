@@ -77,6 +77,7 @@ class Producer:
         self._mailbox = self._sender.mailbox
         self._intake = Intake(self.config, self._core, clock=self._clock, rng=rng, mailbox=self._mailbox, wake=self._sender.wake)
         self._chunks = self._intake.chunks
+        columns.import_lazy_parts()
         self._sender.start(self._intake.place_due, self._intake.place_all, owner=self)
         living.add(self)
 

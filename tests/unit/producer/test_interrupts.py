@@ -8,6 +8,8 @@ in the long run also at random by another thread, while several send. After each
 from __future__ import annotations
 
 import random
+import subprocess
+import sys
 import threading
 import traceback
 from collections.abc import Callable, Iterator
@@ -54,7 +56,9 @@ class Witness:
         """Some rows."""
         numbers = [next(self._numbers) for _ in range(count)]
         texts = [b"%08d" % number for number in numbers]
-        rows = pa.RecordBatch.from_pydict({"key": [b"k" + text for text in texts], "value": [b"v" + text for text in texts]})
+        # Of given types: to guess one, pyarrow imports, and an import that is struck keeps its lock.
+        columns = [pa.array([letter + text for text in texts], pa.binary()) for letter in (b"k", b"v")]
+        rows = pa.RecordBatch.from_arrays(columns, ["key", "value"])
         future = self.producer.send_batch("t", rows)
         self.futures.append((future, numbers))
         return future
@@ -228,6 +232,38 @@ def test_what_is_raised_again_and_again_grows_no_traceback(broker: BrokerDouble)
     assert isinstance(future.exception(0), InvalidProducerEpochError)
     assert future.exception(0).fate is Fate.NOT_APPENDED  # type: ignore[union-attr]
     producer.close(DEADLINE_S)
+
+
+IMPORTS = """
+import sys
+import pyarrow as pa
+from brokerd.producer.producer import Producer
+from tests.support.broker_double import BrokerDouble
+from tests.support.wait import DEADLINE_S
+
+class Finder:
+    def find_spec(self, name, path, target=None):
+        if name.partition(".")[0] in ("numpy", "pandas", "pyarrow", "brokerd"):
+            print(name)
+
+double = BrokerDouble()
+double.create_topic("t", 4)
+rows = pa.RecordBatch.from_arrays([pa.array([b"x"] * 100, pa.binary())], ["value"])
+with Producer({}, transport_factory=double.transport) as producer:
+    sys.meta_path.insert(0, Finder())
+    producer.send("t", b"x", key=b"k", headers={"a": b"b"}, timestamp=5).result(DEADLINE_S)
+    for number in range(50):
+        producer.send("t", b"x", key=b"%d" % number)
+    producer.flush(DEADLINE_S)
+    producer.send_batch("t", rows).outcomes(DEADLINE_S)
+    producer.metrics()
+"""
+
+
+def test_a_producer_that_is_made_imports_nothing() -> None:
+    """Whoever is struck in an import keeps the lock of the module: the sender would wait for it for ever."""
+    done = subprocess.run([sys.executable, "-c", IMPORTS], capture_output=True, text=True, timeout=DEADLINE_S, check=False)
+    assert (done.stdout, done.stderr, done.returncode) == ("", "", 0)
 
 
 def test_strikes_from_another_thread_while_several_send(broker: BrokerDouble) -> None:
