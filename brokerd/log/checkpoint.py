@@ -29,6 +29,10 @@ class CheckpointEntry(NamedTuple):
     durable_end: int
     log_start_offset: int
 
+    def known_durable(self, *ends: int) -> CheckpointEntry:
+        """The entry where something else says too that all below one of these offsets was durable: a checkpoint may be late."""
+        return self._replace(durable_end=max(self.durable_end, *ends))
+
 
 NEW_PARTITION = CheckpointEntry(0, 0, 0)
 Entries = Mapping[TopicIdPartition, CheckpointEntry]

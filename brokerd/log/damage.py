@@ -78,6 +78,11 @@ def is_covered(holes: Iterable[Hole], first_offset: int, until_offset: int) -> b
     return first_offset >= until_offset
 
 
+def holes_end(holes: Iterable[Hole]) -> int:
+    """Where the last hole ends; 0 if there is none. What an operator has accepted was there: a log never ends before it."""
+    return max((hole.until_offset for hole in holes), default=0)
+
+
 def joined(holes: Iterable[Hole]) -> list[Hole]:
     """The same offsets in as few holes as can be, in order."""
     result: list[Hole] = []

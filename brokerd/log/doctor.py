@@ -16,7 +16,7 @@ from brokerd.log.checkpoint import NEW_PARTITION, CheckpointEntry, CheckpointFil
 from brokerd.log.damage import Hole, write_holes
 from brokerd.log.files import Files, RealFiles
 from brokerd.log.names import CHECKPOINT, CLEAN_SHUTDOWN, HOLES, LEADER_EPOCH, META, PRODUCER_IDS, TOPICS, parse_partition_directory
-from brokerd.log.node_state import ProducerIds, read_epoch, read_meta
+from brokerd.log.node_state import ProducerIds, read_epoch, read_meta, take_clean_mark
 from brokerd.log.partition_check import Finding, PartitionCheck, Severity
 from brokerd.log.partition_directories import cut_log
 from brokerd.log.topic_store import TopicStore
@@ -98,7 +98,7 @@ def give_up_damaged(path: str) -> list[Finding]:
     return _with_damaged(path, _give_up)
 
 
-def _with_damaged(path: str, repair: Callable[[Files, PartitionCheck, CheckpointEntry], list[Finding]]) -> list[Finding]:
+def _with_damaged(path: str, repair: Callable[[Files, PartitionCheck], list[Finding]]) -> list[Finding]:
     files = RealFiles(path, must_exist=True)
     try:
         files.lock()
@@ -109,14 +109,15 @@ def _with_damaged(path: str, repair: Callable[[Files, PartitionCheck, Checkpoint
         for check in _partition_checks(files, directory):
             check.run()
             if check.damaged:
-                _remove_clean_mark(files)
-                findings.extend(repair(files, check, directory.checkpoint.get(check.tp, NEW_PARTITION)))
+                findings.extend(repair(files, check))
+        if findings:
+            _remove_clean_mark(files)  # last: where the checkpoint is late, it alone says what was durable
         return findings
     finally:
         files.close()
 
 
-def _accept(files: Files, check: PartitionCheck, _entry: CheckpointEntry) -> list[Finding]:
+def _accept(files: Files, check: PartitionCheck) -> list[Finding]:
     _write_holes(files, check, check.damaged)
     return [
         Finding(
@@ -130,13 +131,13 @@ def _accept(files: Files, check: PartitionCheck, _entry: CheckpointEntry) -> lis
     ]
 
 
-def _give_up(files: Files, check: PartitionCheck, entry: CheckpointEntry) -> list[Finding]:
+def _give_up(files: Files, check: PartitionCheck) -> list[Finding]:
     assert check.cut is not None
-    first, end = check.damaged[0].first_offset, max(entry.durable_end, check.end_offset)
+    first, end = check.damaged[0].first_offset, check.end_offset
     # The hole first: whatever a crash leaves of the rest then is nothing that anybody misses.
     _write_holes(files, check, [Hole(first, end)])
     cut_log(files, check.tp, *check.cut)
-    text = f"{check.name}: offsets {first} to {end - 1} are given up ({max(entry.durable_end - first, 0)} were durable)"
+    text = f"{check.name}: offsets {first} to {end - 1} are given up ({max(check.durable_end - first, 0)} were durable)"
     return [Finding(Severity.NOTE, check.tp.directory_name, text, check.name, first)]
 
 
@@ -195,8 +196,12 @@ def _read_directory(files: Files) -> _Directory:
 
 
 def _partition_checks(files: Files, directory: _Directory) -> list[PartitionCheck]:
+    clean = take_clean_mark(files, directory.epoch, keep=True)
+
     def check(tp: TopicIdPartition, name: str) -> PartitionCheck:
         entry = directory.checkpoint.get(tp, NEW_PARTITION) if directory.checkpoint is not None else None
+        if entry is not None and tp in clean:
+            entry = entry.known_durable(clean[tp].log_end_offset)
         return PartitionCheck(files, tp, name, entry, max_epoch=directory.epoch)
 
     checks = []

@@ -231,6 +231,8 @@ class LogManager:
             for partition in range(topic.partition_count):
                 tp = TopicIdPartition(topic.id, partition)
                 entry = entries.get(tp, NEW_PARTITION)
+                if tp in clean:
+                    entry = entry.known_durable(clean[tp].log_end_offset)
                 try:
                     found = self._recover(topic, config, tp, entry, clean.get(tp), ended_epoch)
                 except OSError as error:

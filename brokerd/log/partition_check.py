@@ -10,7 +10,7 @@ from brokerd.errors import BrokerdError
 from brokerd.ids import TopicIdPartition
 from brokerd.log.behind_damage import NO_OFFSET_LIMIT, Place, find_behind_damage
 from brokerd.log.checkpoint import NEW_PARTITION, CheckpointEntry
-from brokerd.log.damage import Hole, is_covered, read_holes
+from brokerd.log.damage import Hole, holes_end, is_covered, read_holes
 from brokerd.log.files import File, Files
 from brokerd.log.leader_epochs import EpochEntry, LeaderEpochs, read_leader_epochs
 from brokerd.log.names import (
@@ -88,6 +88,7 @@ class PartitionCheck:
             names = []
             self._add(Severity.ERROR, "", "the partition's directory is missing", self._entry.log_start_offset)
         self.holes = read_holes(self._files, self._directory, self._seed)
+        self._entry = self._entry.known_durable(holes_end(self.holes))
         parsed = [parse_offset_file(name) for name in names]
         bases = sorted(entry[0] for entry in parsed if entry is not None and entry[1] == LOG_SUFFIX)
         snapshots = snapshot_offsets(names)
@@ -97,6 +98,11 @@ class PartitionCheck:
         self._check_names(names)
         self._open_files.close()
         return self._findings
+
+    @property
+    def durable_end(self) -> int:
+        """All below it was durable."""
+        return self._entry.durable_end
 
     def _add(self, severity: Severity, name: str, message: str, offset: int | None = None) -> None:
         path = f"{self._directory}/{name}" if name else self._directory
@@ -118,7 +124,7 @@ class PartitionCheck:
     def _check_segments(self, bases: list[int], snapshots: set[int]) -> None:
         expected = self.first_offset
         if bases:
-            if bases[0] > self._entry.log_start_offset and self._entry.durable_end > self._entry.log_start_offset:
+            if self._is_durable_end_known and self._entry.log_start_offset < min(bases[0], self._entry.durable_end):
                 self._damage("", f"offsets {expected} to {bases[0] - 1} are missing", expected, bases[0], (bases[0], 0))
             expected = self.first_offset = bases[0]
         for at, base in enumerate(bases):
@@ -126,7 +132,7 @@ class PartitionCheck:
                 self._check_gap(expected, base)
             successor = bases[at + 1] if at + 1 < len(bases) else None
             expected = self._check_segment(base, snapshots, successor)
-        self.end_offset = expected
+        self.end_offset = max(expected, self._entry.durable_end)
         if expected < self._entry.durable_end:
             text = f"offsets {expected} to {self._entry.durable_end - 1} were durable and are missing"
             last = bases[-1] if bases else 0

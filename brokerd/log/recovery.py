@@ -18,7 +18,7 @@ import contextlib
 import logging
 from typing import NamedTuple
 
-from brokerd.log.damage import DamagedRange, read_holes
+from brokerd.log.damage import DamagedRange, holes_end, read_holes
 from brokerd.log.files import Files, write_all
 from brokerd.log.leader_epochs import EpochEntry, read_leader_epochs, remove_leader_epochs, write_leader_epochs
 from brokerd.log.log_state import LogState
@@ -57,11 +57,11 @@ class PartitionRecovery:
     def __init__(self, files: Files, open_files: OpenFiles, given: RecoveryInput) -> None:
         self._files = files
         self._open_files = open_files
-        self._given = given
         self._directory = given.tp.directory_name
         self._seed = crc_seed(given.tp)
-        self._durable_end = given.checkpoint.durable_end
         self._holes = read_holes(files, self._directory, self._seed)
+        self._given = given._replace(checkpoint=given.checkpoint.known_durable(holes_end(self._holes)))
+        self._durable_end = self._given.checkpoint.durable_end
         self._sizes: dict[int, int] = {}
         self._snapshot: Snapshot | None = None  # the one that is believed
         self._unwritten: UnwrittenSnapshot | None = None
@@ -260,7 +260,8 @@ class PartitionRecovery:
 
     def _write_derived(self, walk: LogWalk) -> None:
         for segment in walk.rebuilt:
-            if segment in walk.segments[:-1]:
+            # What is missing at an end shows by no checksum: only the next start's walk can find it again.
+            if segment in walk.segments[:-1] and not segment.is_end_damaged:
                 segment.write_index()
                 self._names_changed = True
         if self._known_epochs() != tuple(walk.epochs.entries):

@@ -40,6 +40,7 @@ class Segment:
         # Kept open from the first write to the end of the flush that covers it.
         self.dirty_handle: Handle | None = None
         self.has_excess_bytes = False
+        self.is_end_damaged = False
         self.is_of_this_run = False  # something was appended to it since the start
 
     def create(self) -> None:
@@ -84,6 +85,7 @@ class Segment:
         """The segment's last bytes are no batches; they stay, and the log goes on at `next_offset` in the next segment."""
         self.size_bytes = size_bytes
         self.next_offset = next_offset
+        self.is_end_damaged = True
 
     def has_passed(self, retention_ms: int, now_wall_ms: int, earliest_append_ms: int) -> bool:
         """True if all that it holds is past retention (-1: never). What was appended here since the start is no older than
