@@ -268,6 +268,7 @@ class LogManager:
             index_interval_bytes=config.index_interval_bytes,
             max_producer_ids=self._config.max_producer_ids,
             max_epoch=ended_epoch,
+            free_producer_number=self._producer_ids.next_id,
             checkpoint=entry,
             clean=clean,
             read_only_reason=self._read_only_reason or read_only_reason,

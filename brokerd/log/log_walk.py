@@ -37,6 +37,7 @@ class RecoveryInput(NamedTuple):
     index_interval_bytes: int
     max_producer_ids: int
     max_epoch: int  # the epoch of the run that ended: no batch can have a higher one
+    free_producer_number: int  # nobody has been given an id with this number or a higher one
     checkpoint: CheckpointEntry
     clean: CleanLog | None
     read_only_reason: str
@@ -89,6 +90,9 @@ class LogWalk:
     def run(self) -> None:
         """See the module. Raises OSError."""
         self.forget_below(self._first_needed())
+        if self._snapshot is None and self.first_offset > 0:
+            logger.warning("%s: no snapshot says who wrote what is gone: silent producers need another id", self._given.name)
+            self.producers.forget_all(self._given.free_producer_number)
         self.end = self._walk()
         if self.torn is not None:
             self.cut_bytes += sizes_of(self._sizes, [self.torn]) - self.torn.size_bytes
@@ -242,7 +246,7 @@ class LogWalk:
             is_accepted = is_covered(self._holes, max(first, self._log_start), until)
             self.damaged.append(DamagedRange(first, until, reason, *resume, is_accepted))
             if self._snapshot is None or self._snapshot.offset < until:
-                self.producers.forget_all()
+                self.producers.forget_all(self._given.free_producer_number)
 
 
 def sizes_of(sizes: Mapping[int, int], segments: list[Segment]) -> int:

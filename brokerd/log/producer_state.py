@@ -155,10 +155,13 @@ class ProducerStates:
                 fate=Fate.NOT_APPENDED,
             )
 
-    def forget_all(self) -> None:
-        """Batches are missing, so that nothing that is known of anybody may be the last word."""
+    def forget_all(self, free_number: int) -> None:
+        """Batches are missing, so that nothing that is known of anybody may be the last word, nor that somebody is not known:
+        whoever was given a number below `free_number` may have written them.
+        """
         while self._forget_oldest():
             pass
+        self.forgotten_number = max(self.forgotten_number, free_number - 1)
 
     def _forget_oldest(self) -> bool:
         """Forgets the producer that was silent longest and has no open transaction; False if there is none."""

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from brokerd.errors import InvalidProducerEpochError, OutOfOrderSequenceError
+from brokerd.errors import InvalidProducerEpochError, OutOfOrderSequenceError, UnknownProducerIdError
 from brokerd.ids import ProducerIdAndEpoch
 from brokerd.log.doctor import give_up_damaged, rebuild_checkpoint
 from brokerd.log.files import Files, RealFiles
@@ -230,3 +230,25 @@ def test_what_an_operator_repairs_keeps_its_state(tmp_path: Path, is_given_up: b
     assert append(log, b"x", producer=EARLY, sequence=3) == 3
     with pytest.raises(InvalidProducerEpochError):
         append(log, b"x", producer=EARLY._replace(epoch=2), sequence=0)
+
+
+def test_nobody_is_new_to_a_log_whose_snapshots_rotted_with_its_records_gone() -> None:
+    files = MemoryFiles()
+    manager, log = _open(files)
+    early = ProducerIdAndEpoch(manager.next_producer_id(), 0)
+    assert append(log, b"x", producer=early, sequence=0) == 0
+    for _ in range(COUNT):
+        append(log, b"x" * 300)
+    log.flush()
+    log.delete_records(COUNT)
+    assert manager.retention_pass(START_WALL_MS)
+    manager.close()
+    for path in files.paths():
+        if path.endswith(".snapshot"):
+            files.flip_bit(path, 300)
+    for _ in range(2):
+        manager, log = _open(files)
+        with pytest.raises(UnknownProducerIdError):
+            append(log, b"x", producer=early, sequence=0)
+        assert append(log, b"x", producer=ProducerIdAndEpoch(manager.next_producer_id(), 0), sequence=0) > COUNT
+        manager.close()

@@ -11,9 +11,11 @@ from brokerd.ids import ProducerIdAndEpoch
 from brokerd.log.doctor import check_data_dir
 from brokerd.log.files import RealFiles
 from brokerd.log.log_manager import LogManager
+from brokerd.log.node_state import ProducerIds
 from brokerd.log.partition_check import Severity
 from brokerd.log.rebuild import EPOCH_MARGIN, PRODUCER_ID_MARGIN, rebuild_lost
 from tests.support.build import append, first_log, open_manager, payloads
+from tests.support.clock import START_WALL_MS
 
 LOST = ("meta", "topics", "leader-epoch", "producer-ids")
 HELD = 700
@@ -164,4 +166,22 @@ def test_a_rebuild_that_was_cut_short_can_be_repeated(data_dir: Path) -> None:
     assert [note.path for note in rebuild_lost(str(data_dir), {})] == ["meta"]
     manager = _open(data_dir)
     assert manager.topics.partition_count() == 3
+    manager.close()
+
+
+def test_ids_go_on_above_those_that_a_log_has_forgotten(data_dir: Path) -> None:
+    manager = _open(data_dir)
+    log = first_log(manager, "t")
+    log.delete_records(log.high_watermark)
+    assert manager.retention_pass(START_WALL_MS)
+    manager.close()
+    ProducerIds(RealFiles(str(data_dir))).create(5 * PRODUCER_ID_MARGIN)
+    for path in data_dir.glob("*/*.snapshot"):
+        path.unlink()
+    _open(data_dir).close()
+    (data_dir / "producer-ids").unlink()
+    rebuild_lost(str(data_dir), {})
+    manager = _open(data_dir)
+    producer = ProducerIdAndEpoch(manager.next_producer_id(), 0)
+    assert append(first_log(manager, "t"), b"new", producer=producer, sequence=0) == log.log_end_offset
     manager.close()
