@@ -270,7 +270,7 @@ class BrokerClient:
         if not self._is_retrying and isinstance(error, WireError):
             raise error
         if retries.failures == _SPEAKS_AT_FAILURE and wait_ms is not None and self._is_retrying:
-            left_s = retries.left_ms(now_ms=now_ms) // 1000
+            left_s = round(retries.left_ms(error, now_ms=now_ms) / 1000)
             logger.warning("%s (asked at %s): tried again for up to %d s", error, ", ".join(self._addresses), left_s)
         if wait_ms is None or not self._is_retrying:
             raise retries.final_error(error, ", ".join(self._addresses), now_ms=now_ms) from None

@@ -52,9 +52,9 @@ class Retries:
         """How long the next try may take; at least 1."""
         return max(1, min(request_timeout_ms, self._started_ms + self._timeout_ms - now_ms))
 
-    def left_ms(self, *, now_ms: int) -> int:
-        """How long it will be tried yet."""
-        return max(0, self._started_ms + self._timeout_ms - now_ms)
+    def left_ms(self, error: BaseException, *, now_ms: int) -> int:
+        """How long it will be tried yet if `error` remains."""
+        return max(0, self._started_ms + self._limit_ms(error) - now_ms)
 
     def succeeded(self, *, now_ms: int) -> None:
         """Begins anew: what comes next has the whole time again."""
@@ -69,8 +69,10 @@ class Retries:
         if isinstance(error, WireError):
             wait_ms = max(wait_ms, error.retry_after_ms)
         self.failures += 1
-        limit_ms = self._refusals_ms if isinstance(error, AuthenticationError) else self._timeout_ms
-        return wait_ms if now_ms + wait_ms < self._started_ms + limit_ms else None
+        return wait_ms if now_ms + wait_ms < self._started_ms + self._limit_ms(error) else None
+
+    def _limit_ms(self, error: BaseException) -> int:
+        return self._refusals_ms if isinstance(error, AuthenticationError) else self._timeout_ms
 
     def final_error(self, error: BrokerdError, addresses: str, *, now_ms: int) -> BrokerdError:
         """What to raise once `failed` said None: says where and for how long it was tried."""

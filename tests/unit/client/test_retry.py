@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from brokerd.client.retry import NoBrokerAnsweredError, Retries, backoff_ms, is_repeatable
+from brokerd.client.retry import REFUSALS_MS, NoBrokerAnsweredError, Retries, backoff_ms, is_repeatable
 from brokerd.errors import (
+    AuthenticationError,
     BrokerdError,
     BrokerUnreachableError,
     ConfigError,
@@ -65,6 +66,13 @@ def test_failed_waits_longer_each_time_until_no_time_is_left() -> None:
     assert [tries.failed(lost, now_ms=now_ms, random=MIDDLE) for now_ms in (5_000, 5_200, 5_500)] == [100, 200, 400]
     assert tries.failed(lost, now_ms=5_599, random=MIDDLE) == 400
     assert tries.failed(lost, now_ms=5_600, random=MIDDLE) is None
+
+
+def test_what_is_left_is_what_failed_goes_by() -> None:
+    tries = retries(60_000)
+    assert tries.left_ms(BrokerUnreachableError("gone"), now_ms=6_000) == 59_000
+    assert tries.left_ms(AuthenticationError("no"), now_ms=6_000) == REFUSALS_MS - 1_000
+    assert tries.left_ms(AuthenticationError("no"), now_ms=60_000) == 0
 
 
 def test_failed_obeys_the_broker_where_it_asks_for_a_longer_wait() -> None:
