@@ -1,7 +1,8 @@
 """Intake: what records pass on their way from the application into the core: topics, memory, staged chunks, partitions.
 
 All of it runs in the sender's thread (see mailbox.py), each step as a whole. What has to wait, for a topic or for memory, is a
-generator that yields. The one thing that application threads touch is `chunks`, to append to what they find there.
+generator that yields. The one thing that application threads touch is `chunks`: they append to what they find there, and put a
+chunk there if nothing is (`open_on_credit`), since to have the sender do it costs a hundred times what `send` does.
 """
 
 from __future__ import annotations
@@ -173,6 +174,27 @@ class Intake:
 
     # --- records of send
 
+    def open_on_credit(self, topic: str, size: int, partition: int | None) -> StagedChunk | None:
+        """In the application's thread: a chunk that the sender pays for when it sees it, as there is room for that; None where
+        there may be none, or anything else is to be waited for: then `open_chunk` is to be asked. Threads that come at once may
+        so pass buffer.memory, by one chunk each.
+        """
+        self._mailbox.refuse_fork()
+        now_ms = self._clock.monotonic_ms()
+        view = self._core.topics.peek(topic, now_ms)
+        if view is None or self._core.pool.is_exhausted or (partition is not None and not 0 <= partition < len(view.leaders)):
+            return None
+        each_bytes = self._core.pool.available_bytes // (len(self.chunks) + 1)  # none of the chunks may be paid for yet
+        credit = min(self._usual_bytes(topic), self._most_bytes if each_bytes >= self._most_bytes else CHUNK_BYTES_MIN)
+        if max(size, credit) > min(credit, each_bytes):
+            return None
+        chunk = self.chunks.setdefault(topic, StagedChunk(topic, len(view.leaders), now_ms, credit, self._mailbox, is_paid=False))
+        if not self.is_unusable:
+            return chunk if chunk.room_bytes >= size else None
+        # Whoever ended the producer may have looked at the chunks before this one came, and nobody looks again.
+        chunk.is_sealed = True
+        return None
+
     def open_chunk(self, topic: str, size: int, partition: int | None, deadline_ms: int) -> Work[StagedChunk]:
         """A chunk with room for `size` bytes. Whoever asks appends to it, or it is closed again: nobody holds what it paid."""
         view = yield from self.view(topic, deadline_ms)
@@ -182,28 +204,49 @@ class Intake:
             raise ValueError(f"partition {partition} does not exist: topic '{topic}' has partitions 0 to {len(view.leaders) - 1}")
         if size > self._config.max_request_size:
             raise columns.too_large(size, self._config.max_request_size)
-        most = min(CHUNK_BYTES_MAX, self._config.batch_size, self._config.buffer_memory // 4)
-        paid = max(size, min(most, self._first_bytes.get(topic, CHUNK_BYTES_MIN)))
+        paid = max(size, self._usual_bytes(topic))
         while True:
             chunk = self.chunks.get(topic)
             if chunk is not None:
+                self._pay(chunk)
                 if chunk.room_bytes >= size and (partition is None or partition < chunk.partition_count):
                     return chunk
-                if (partition is None or partition < chunk.partition_count) and self._grow(chunk, size, most):
+                if (partition is None or partition < chunk.partition_count) and self._grow(chunk, size):
                     return chunk
                 self._place_chunk(topic)
             yield from self._room(paid, deadline_ms)
             # While this waited for memory another may have opened the topic's chunk, or the producer may have ended.
-            if topic not in self.chunks and not self.is_unusable:
-                break
+            if not self.is_unusable:
+                own = StagedChunk(topic, len(view.leaders), self._clock.monotonic_ms(), paid, self._mailbox)
+                if self.chunks.setdefault(topic, own) is own:
+                    return own
             self._core.pool.release(paid)
             self.check_usable()
-        now_ms = self._clock.monotonic_ms()
-        chunk = self.chunks[topic] = StagedChunk(topic, len(view.leaders), now_ms, paid, self._mailbox)
-        return chunk
 
-    def _grow(self, chunk: StagedChunk, size: int, most: int) -> bool:
+    @property
+    def _most_bytes(self) -> int:
+        """What a chunk may hold."""
+        return min(CHUNK_BYTES_MAX, self._config.batch_size, self._config.buffer_memory // 4)
+
+    def _usual_bytes(self, topic: str) -> int:
+        """What a chunk of the topic needs, by what its last ones did."""
+        return min(self._most_bytes, self._first_bytes.get(topic, CHUNK_BYTES_MIN))
+
+    def _pay(self, chunk: StagedChunk) -> None:
+        """Takes the memory of a chunk that was opened on credit; with it what the topic's chunks usually need, if that is there."""
+        if chunk.is_paid:
+            return
+        chunk.is_paid = True
+        self._core.pool.adjust(chunk.paid_bytes)
+        self._core.topics.use(chunk.topic, chunk.created_ms)
+        more = self._usual_bytes(chunk.topic) - chunk.paid_bytes
+        if more > 0 and self._core.pool.try_allocate(more):
+            chunk.paid_bytes += more
+            chunk.room_bytes += more
+
+    def _grow(self, chunk: StagedChunk, size: int) -> bool:
         """Pays as much again for a chunk, if it may hold so much and there is room in buffer.memory. False if not."""
+        most = self._most_bytes
         more = max(size - chunk.room_bytes, min(chunk.paid_bytes, most - chunk.paid_bytes))
         if chunk.paid_bytes + more > most or not self._core.pool.try_allocate(more):
             return False
@@ -229,6 +272,7 @@ class Intake:
         chunk = self.chunks.pop(topic, None)
         if chunk is None:
             return
+        self._pay(chunk)
         taken = chunk.take()
         if chunk.room_bytes > chunk.paid_bytes // 2:
             self._first_bytes.pop(topic, None)
@@ -239,14 +283,15 @@ class Intake:
 
     def place_all(self) -> None:
         """Nothing stays staged: what can be is on its way, or ends with the producer."""
-        for topic in list(self.chunks):
+        for topic in self.chunks.copy():  # in one call: threads put new ones there
             self._place_chunk(topic)
 
     def place_due(self, now_ms: int) -> int:
         """Places the chunks whose time has come; when the next one's comes."""
         next_ms = NEVER_MS
         is_hurried = self._core.pool.is_exhausted
-        for topic, chunk in list(self.chunks.items()):
+        for topic, chunk in self.chunks.copy().items():
+            self._pay(chunk)
             due_ms = chunk.created_ms + self._config.linger_ms
             if not chunk.rows:
                 due_ms = max(due_ms, chunk.created_ms + _EMPTY_MS)

@@ -113,7 +113,7 @@ class Producer:
             timestamp = arguments.checked_timestamp(timestamp)
         if partition is not None:
             partition = arguments.checked_int(partition, "partition")
-        chunk = self._chunks.get(topic)
+        chunk = self._chunks.get(topic) or self._intake.open_on_credit(topic, size, partition)
         if chunk is None or chunk.room_bytes < size or (partition is not None and not 0 <= partition < chunk.partition_count):
             deadline_ms = self._deadline_ms()
             chunk = self._ask(self._intake.open_chunk(topic, size, partition, deadline_ms), deadline_ms)

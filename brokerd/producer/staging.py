@@ -35,14 +35,16 @@ _NUMBERS = list(range(CHUNK_BYTES_MAX // RECORD_OVERHEAD_BYTES))
 
 
 class StagedChunk:
-    """Records of one topic. `paid_bytes` of buffer.memory are taken in advance; what its rows really hold is counted when they
-    are taken. `room_bytes` is the threads' estimate of what is left of that."""
+    """Records of one topic. `paid_bytes` of buffer.memory are taken in advance, or as soon as the sender sees the chunk
+    (`is_paid`); what its rows really hold is counted when they are taken. `room_bytes` is the threads' estimate of what is left
+    of that."""
 
     __slots__ = (
         "_taken_count",
         "add",
         "created_ms",
         "headers",
+        "is_paid",
         "is_sealed",
         "mailbox",
         "next_number",
@@ -57,11 +59,14 @@ class StagedChunk:
         "topic",
     )
 
-    def __init__(self, topic: str, partition_count: int, created_ms: int, paid_bytes: int, mailbox: Mailbox) -> None:
+    def __init__(
+        self, topic: str, partition_count: int, created_ms: int, paid_bytes: int, mailbox: Mailbox, *, is_paid: bool = True
+    ) -> None:
         self.topic = topic
         self.partition_count = partition_count  # when it was opened
         self.created_ms = created_ms  # monotonic
         self.paid_bytes = paid_bytes
+        self.is_paid = is_paid
         self.room_bytes = paid_bytes
         self.rows: list[Any] = []  # the fields of one row after those of another: no object is kept for each
         self.add: Callable[[Row], None] = self.rows.extend  # of a tuple: one call that nothing comes between

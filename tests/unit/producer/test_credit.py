@@ -1,0 +1,128 @@
+"""Chunks that application threads open themselves: no hand-over for topics that are known, memory that is bounded all the same,
+and nothing that is left behind where the producer ends at that very moment.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from brokerd.errors import BufferExhaustedError, ProducerClosedError
+from brokerd.producer.intake import Intake
+from brokerd.producer.producer import Producer
+from brokerd.producer.staging import CHUNK_BYTES_MIN, StagedChunk
+from tests.support.broker_double import BrokerDouble, Fault
+from tests.support.clock import ManualClock
+from tests.unit.producer.test_producer import producer_of
+
+TOPICS = [f"t{number}" for number in range(200)]
+
+
+@pytest.fixture
+def broker() -> BrokerDouble:
+    double = BrokerDouble()
+    for topic in TOPICS:
+        double.create_topic(topic, 2)
+    return double
+
+
+def know(producer: Producer, topics: list[str]) -> None:
+    """Has the producer know the topics, with nothing staged."""
+    for topic in topics:
+        producer.send(topic, b"first")
+    producer.flush()
+
+
+def test_records_for_known_topics_ask_nothing_of_the_senders_thread(broker: BrokerDouble, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[Any] = []
+    open_chunk = Intake.open_chunk
+
+    def counted(self: Intake, *wanted: Any) -> Any:
+        asked.append(wanted)
+        return open_chunk(self, *wanted)
+
+    with producer_of(broker, linger_ms=60_000) as producer:
+        know(producer, TOPICS)
+        monkeypatch.setattr(Intake, "open_chunk", counted)
+        futures = [producer.send(topic, b"%d" % number) for number in range(5) for topic in TOPICS]
+        producer.flush()
+        assert asked == []
+        assert all(future.result(0).offset >= 0 for future in futures)
+
+
+def test_chunks_on_credit_stay_within_buffer_memory(broker: BrokerDouble) -> None:
+    room = 8
+    with producer_of(
+        broker, ManualClock(), linger_ms=60_000, buffer_memory=room * CHUNK_BYTES_MIN, batch_size=CHUNK_BYTES_MIN
+    ) as producer:
+        know(producer, TOPICS)
+        intake = producer._intake
+        opened = [chunk for topic in TOPICS if (chunk := intake.open_on_credit(topic, 100, None)) is not None]
+        assert len(opened) <= room
+        producer.flush()  # the sender pays for them
+        assert producer.metrics()["buffer-available-bytes"] >= 0
+
+
+def test_a_chunk_on_credit_is_paid_for_and_given_back(broker: BrokerDouble) -> None:
+    with producer_of(broker) as producer:
+        know(producer, ["t0"])
+        total = producer.metrics()["buffer-total-bytes"]
+        for number in range(300):
+            producer.send("t0", b"%d" % number)
+        producer.flush()
+        assert producer.metrics()["buffer-available-bytes"] == total
+
+
+@pytest.mark.parametrize("size", [CHUNK_BYTES_MIN + 1, 10 * CHUNK_BYTES_MIN])
+def test_what_is_larger_than_the_credit_is_asked_for(broker: BrokerDouble, size: int) -> None:
+    with producer_of(broker) as producer:
+        know(producer, ["t0"])
+        assert producer._intake.open_on_credit("t0", size, None) is None
+        assert producer.send("t0", b"v" * size).result(60).offset == 1
+
+
+def test_a_partition_that_is_not_known_is_asked_for(broker: BrokerDouble) -> None:
+    with producer_of(broker) as producer:
+        know(producer, ["t0"])
+        assert producer._intake.open_on_credit("t0", 10, 2) is None
+        with pytest.raises(ValueError, match=r"partition 2 does not exist"):
+            producer.send("t0", b"v", partition=2)
+
+
+def test_a_record_that_comes_while_the_producer_closes_is_refused_or_sent(broker: BrokerDouble) -> None:
+    """The sequence: a thread looks whether the producer is open; it is closed, and all chunks are placed; the thread puts its chunk
+    there, where nobody would ever look again."""
+    producer = producer_of(broker)
+    know(producer, ["t0"])
+    setdefault = dict.setdefault
+
+    class LateChunks(dict[str, StagedChunk]):
+        def setdefault(self, topic: str, chunk: Any = None) -> Any:
+            producer.close()
+            return setdefault(self, topic, chunk)
+
+    producer._intake.chunks = LateChunks()
+    producer._chunks = producer._intake.chunks
+    with pytest.raises(ProducerClosedError):
+        producer.send("t0", b"late")
+    with pytest.raises(ProducerClosedError):
+        producer.send("t0", b"later")
+    assert [*broker.values("t0", 0), *broker.values("t0", 1)] == [b"first"]
+
+
+def test_a_full_buffer_is_waited_for_as_before(broker: BrokerDouble) -> None:
+    with producer_of(
+        broker, linger_ms=60_000, buffer_memory=CHUNK_BYTES_MIN, batch_size=CHUNK_BYTES_MIN, max_block_ms=20
+    ) as producer:
+        know(producer, ["t0"])
+        broker.faults.extend([Fault(drop_request=True)] * 1_000)
+        with pytest.raises(BufferExhaustedError, match="full of records"):
+            fill(producer)
+        producer.close(0)
+
+
+def fill(producer: Producer) -> None:
+    """More than fits, while nothing is acknowledged."""
+    for _ in range(1_000):
+        producer.send("t0", b"v" * 1_000)
