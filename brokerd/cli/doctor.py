@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from brokerd.cli.output import counted, print_json
 from brokerd.cli.parser import Subparsers, usage_error
+from brokerd.config.settings import INT64_MAX
 from brokerd.errors import DataDirectoryError
 
 if TYPE_CHECKING:
@@ -22,6 +23,8 @@ Exit code 0: nothing durable is lost or unreadable (warnings are put right by th
 examples:
   brokerd doctor brokerd-data
   brokerd doctor brokerd-data --accept-damaged
+  brokerd doctor brokerd-data --decode
+  brokerd doctor brokerd-data --take-out events-0@1234
   brokerd doctor brokerd-data --rebuild-lost --name 62dc4c435f54b9d800bd78ab25bbc3c1=events
 """
 
@@ -56,6 +59,17 @@ def add_parser(subparsers: Subparsers) -> None:
         action="store_true",
         help="make lost or damaged topics, producer-ids, leader-epoch and meta anew from the logs; names of topics with --name",
     )
+    actions.add_argument(
+        "--decode",
+        action="store_true",
+        help="also decode the records of each batch, as readers do, and name the batches that they can not decode",
+    )
+    actions.add_argument(
+        "--take-out",
+        metavar="PLACE",
+        help="take out the one batch at a partition's offset, as in events-0@1234: readers go past it, and appends go on; "
+        "no offset is given twice",
+    )
     parser.add_argument(
         "--name",
         metavar="ID=NAME",
@@ -87,6 +101,8 @@ def _findings(args: argparse.Namespace) -> list[Finding]:
     from brokerd.log import doctor
     from brokerd.log.rebuild import rebuild_lost
 
+    if args.take_out:
+        return doctor.take_out(args.directory, *_place(args))
     if args.rebuild_lost:
         return rebuild_lost(args.directory, _names(args))
     if args.rebuild_checkpoint:
@@ -95,7 +111,14 @@ def _findings(args: argparse.Namespace) -> list[Finding]:
         return doctor.accept_damaged(args.directory)
     if args.give_up_damaged:
         return doctor.give_up_damaged(args.directory)
-    return doctor.check_data_dir(args.directory)
+    return doctor.check_data_dir(args.directory, decodes_records=args.decode)
+
+
+def _place(args: argparse.Namespace) -> tuple[str, int]:
+    partition, _, offset = args.take_out.rpartition("@")
+    if not partition or not offset.isascii() or not offset.isdigit() or int(offset) > INT64_MAX:
+        raise usage_error(args, f"--take-out takes PARTITION@OFFSET, as in events-0@1234, not '{args.take_out}'")
+    return partition, int(offset)
 
 
 def _names(args: argparse.Namespace) -> dict[str, str]:

@@ -33,12 +33,11 @@ from brokerd.errors import (
     InvalidRequestError,
     OffsetOutOfRangeError,
     UnsupportedVersionError,
+    WireError,
 )
 from brokerd.exiting import end_daemon_thread
 
 logger = logging.getLogger(__name__)
-
-_CORRUPT_ADVICE = "`brokerd doctor` says whether it is so on the broker's disk; skip.corrupt.batches=true goes past such batches"
 
 ANSWERS_AHEAD = 3  # asked for or waiting to be decoded: one in flight, two in the queue
 
@@ -94,7 +93,7 @@ class PartitionFetcher:
             return decode_piece(piece, max_uncompressed_bytes=config.max_decompressed_bytes, check_crc=config.check_crcs)
         except (CorruptMessageError, UnsupportedVersionError) as error:
             if not config.skip_corrupt_batches:
-                raise type(error)(f"{piece.name}: {error.message}; {_CORRUPT_ADVICE}") from None
+                raise _with_remedy(error, piece) from None
             first, last = piece.from_offset, piece.until_offset - 1
             self.skipped_offset_count += last - first + 1
             logger.warning("%s: offsets %d to %d are skipped (skip.corrupt.batches): %s", piece.name, first, last, error)
@@ -129,6 +128,17 @@ class PartitionFetcher:
             self._loop.call_soon_threadsafe(self._slots.release)
         self._pieces = answer[::-1]
         return True
+
+
+def _with_remedy(error: WireError, piece: Piece) -> WireError:
+    """The same error with the partition, and what can be done. A batch of a later version is not at fault."""
+    advice = "skip.corrupt.batches=true goes past such batches"
+    if isinstance(error, CorruptMessageError):
+        place = f"{piece.name}@{piece.batch.header.base_offset}"
+        advice = (
+            f"`brokerd doctor` tells whether it is so on the broker's disk, and takes it out with `--take-out {place}`; {advice}"
+        )
+    return type(error)(f"{piece.name}: {error.message}; {advice}")
 
 
 class _Pump:
@@ -249,6 +259,8 @@ class _Pump:
             try:
                 # The first partition asked always gets a batch if it has one; a later one, only if there is room left.
                 pieces.extend(position.accept(result, had_room=is_empty or number == 0))
+                for first, until in position.take_gaps():
+                    logger.warning("%s: the broker goes past offsets %d to %d: they are taken out", position.name, first, until - 1)
             except BrokerdError as error:
                 return pieces, error
         self._retries.succeeded(now_ms=now_ms)

@@ -52,6 +52,7 @@ class RangePosition:
         self._is_read_committed = is_read_committed
         self._seed = crc_seed(wanted.tp) if check_headers else None
         self._empty_answers = 0
+        self._gaps: list[tuple[int, int]] = []
 
     @property
     def is_done(self) -> bool:
@@ -84,6 +85,11 @@ class RangePosition:
             self.next_offset = self.until_offset
         return pieces
 
+    def take_gaps(self) -> list[tuple[int, int]]:
+        """Ranges that the broker has gone past since this was asked last: (first offset, offset after the last)."""
+        gaps, self._gaps = self._gaps, []
+        return gaps
+
     def _pieces(self, result: PartitionFetchResult) -> Iterator[Piece]:
         for header, data in (batch for chunk in result.chunks for batch in walk_batches(chunk, self._seed)):
             if header.last_offset_delta < 0 or header.next_offset <= self.next_offset:
@@ -94,6 +100,8 @@ class RangePosition:
             if header.base_offset < 0 or header.next_offset > INT64_MAX:
                 raise CorruptMessageError(f"the broker sent a batch at offset {header.base_offset}, which no log has")
             from_offset = max(header.base_offset, self.next_offset)
+            if from_offset > self.next_offset:
+                self._gaps.append((self.next_offset, from_offset))
             self.next_offset = header.next_offset
             if header.is_control or (self._is_read_committed and is_aborted(header, result.aborted)):
                 continue

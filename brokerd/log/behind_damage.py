@@ -76,6 +76,22 @@ def find_behind_damage(
     return _Search(file, seed, end, limit_offset, known_offset, epoch, max_epoch).run(position, offset)
 
 
+def whole_headers(file: File, seed: int, base_offset: int) -> Iterator[BatchHeader]:
+    """Headers of all whole batches of a segment, also behind damage; payloads are not read. Raises OSError."""
+    position, offset, end = 0, base_offset, file.size()
+    while position < end:
+        scan = Scan(
+            file, seed, position=position, end=end, next_offset=offset, epoch=0, max_epoch=_NO_EPOCH_LIMIT, payload_from=2**63 - 1
+        )
+        yield from scan
+        if scan.problem is None:
+            return
+        found = find_behind_damage(file, seed, position=scan.position, offset=scan.next_offset, end=end)
+        if found is None:
+            return
+        position, offset = found.position, found.header.base_offset
+
+
 class _Search:
     def __init__(self, file: File, seed: int, end: int, limit_offset: int, known_offset: int, epoch: int, max_epoch: int) -> None:
         self._file = file

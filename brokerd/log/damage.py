@@ -1,7 +1,9 @@
 """Ranges of a log that can not be served, because what was durable there is no longer whole.
 
 What lies below the log start is nobody's: damage there stops nothing. A range that an operator has accepted (a hole) is refused
-to its readers like any other, and stops nothing else. Holes stand in a file of the partition.
+to its readers like any other, and stops nothing else. A batch that is whole may be taken out, because nobody can decode it: that
+is a hole too, but its readers go past it. The batch stays where it is, and its producer's sequence numbers count. Holes stand in
+a file of the partition.
 """
 
 from __future__ import annotations
@@ -19,10 +21,16 @@ HOLES_VERSION = 1
 
 
 class Hole(NamedTuple):
-    """Offsets from `first_offset` up to, not including, `until_offset`, which an operator has accepted as lost."""
+    """Offsets from `first_offset` up to, not including, `until_offset`, which an operator has accepted as lost, or taken out."""
 
     first_offset: int
     until_offset: int
+    is_taken_out: bool = False
+
+    def as_range(self) -> DamagedRange:
+        """As the log knows it."""
+        reason = "taken out" if self.is_taken_out else "a hole"
+        return DamagedRange(self.first_offset, self.until_offset, reason, is_accepted=True, is_taken_out=self.is_taken_out)
 
 
 class DamagedRange(NamedTuple):
@@ -35,6 +43,7 @@ class DamagedRange(NamedTuple):
     resume_segment: int = -1
     resume_position: int = 0
     is_accepted: bool = False
+    is_taken_out: bool = False  # accepted, and its readers go past it
 
     def is_live(self, log_start_offset: int) -> bool:
         """True if some of it lies in the log."""
@@ -70,6 +79,14 @@ def damage_at(ranges: tuple[DamagedRange, ...], offset: int) -> DamagedRange | N
     return next((damaged for damaged in ranges if damaged.first_offset <= offset < damaged.until_offset), None)
 
 
+def past_taken_out(ranges: Iterable[DamagedRange], offset: int) -> int:
+    """The first offset from `offset` on that is not taken out."""
+    for damaged in ranges:
+        if damaged.is_taken_out and damaged.first_offset <= offset < damaged.until_offset:
+            offset = damaged.until_offset
+    return offset
+
+
 def is_covered(holes: Iterable[Hole], first_offset: int, until_offset: int) -> bool:
     """True if holes take up all offsets from `first_offset` up to `until_offset`."""
     for hole in sorted(holes):
@@ -84,11 +101,12 @@ def holes_end(holes: Iterable[Hole]) -> int:
 
 
 def joined(holes: Iterable[Hole]) -> list[Hole]:
-    """The same offsets in as few holes as can be, in order."""
+    """The same offsets in as few holes of each kind as can be, in order within a kind."""
     result: list[Hole] = []
-    for hole in sorted(holes):
-        if result and hole.first_offset <= result[-1].until_offset:
-            result[-1] = Hole(result[-1].first_offset, max(result[-1].until_offset, hole.until_offset))
+    for hole in sorted(holes, key=lambda hole: (hole.is_taken_out, hole)):
+        last = result[-1] if result else None
+        if last is not None and last.is_taken_out == hole.is_taken_out and hole.first_offset <= last.until_offset:
+            result[-1] = last._replace(until_offset=max(last.until_offset, hole.until_offset))
         else:
             result.append(hole)
     return result
@@ -103,7 +121,8 @@ def read_holes(files: Files, directory: str, seed: int) -> list[Hole]:
     if value.get("seed") != seed:
         return []
     try:
-        return [Hole(int(first), int(until)) for first, until in value["holes"]]
+        accepted = [Hole(int(first), int(until)) for first, until in value["holes"]]
+        return accepted + [Hole(int(first), int(until), True) for first, until in value.get("taken_out", [])]
     except (KeyError, TypeError, ValueError):
         text = f"{directory}/{HOLES} is whole, but holds no holes: put it back from a copy, or remove it"
         raise DataDirectoryError(text) from None
@@ -111,5 +130,10 @@ def read_holes(files: Files, directory: str, seed: int) -> list[Hole]:
 
 def write_holes(files: Files, directory: str, seed: int, holes: Iterable[Hole]) -> None:
     """Replaces the file, durably on return. Raises OSError."""
-    value = {"seed": seed, "holes": [list(hole) for hole in joined(holes)]}
+    in_order = joined(holes)
+    value = {
+        "seed": seed,
+        "holes": [[hole.first_offset, hole.until_offset] for hole in in_order if not hole.is_taken_out],
+        "taken_out": [[hole.first_offset, hole.until_offset] for hole in in_order if hole.is_taken_out],
+    }
     write_json(files, f"{directory}/{HOLES}", HOLES_KIND, HOLES_VERSION, value)

@@ -1,7 +1,8 @@
 """Checks a data directory offline: every header and payload CRC, every index, snapshot and checkpoint against the log.
 
 `check_data_dir` changes nothing. The repairs do what only an operator may ask for, and leave the rest to the next start: the
-checkpoint is made anew, damage is accepted as lost (a hole), or given up with all that follows it. Other files of the directory
+checkpoint is made anew, damage is accepted as lost (a hole), or given up with all that follows it, a batch that nobody can decode
+is taken out. Other files of the directory
 that are lost are rebuild.py's.
 """
 
@@ -12,15 +13,28 @@ from typing import NamedTuple
 
 from brokerd.errors import BrokerdError, DataDirectoryError
 from brokerd.ids import TopicIdPartition, TopicPartition
+from brokerd.log.behind_damage import whole_headers
 from brokerd.log.checkpoint import NEW_PARTITION, CheckpointEntry, CheckpointFile, read_checkpoint
-from brokerd.log.damage import Hole, write_holes
+from brokerd.log.damage import Hole, read_holes, write_holes
 from brokerd.log.files import Files, RealFiles
-from brokerd.log.names import CHECKPOINT, CLEAN_SHUTDOWN, HOLES, LEADER_EPOCH, META, PRODUCER_IDS, TOPICS, parse_partition_directory
+from brokerd.log.names import (
+    CHECKPOINT,
+    CLEAN_SHUTDOWN,
+    HOLES,
+    LEADER_EPOCH,
+    LOG_SUFFIX,
+    META,
+    PRODUCER_IDS,
+    TOPICS,
+    offset_file,
+    parse_offset_file,
+    parse_partition_directory,
+)
 from brokerd.log.node_state import ProducerIds, read_epoch, read_meta, take_clean_mark
 from brokerd.log.partition_check import Finding, PartitionCheck, Severity
 from brokerd.log.partition_directories import cut_log
 from brokerd.log.topic_store import TopicStore
-from brokerd.record.header import crc_seed
+from brokerd.record.header import BatchHeader, crc_seed
 
 _CONSEQUENCES = {
     META: "With `--rebuild-lost` the cluster gets a new id and this node is 0; nothing else depends on it.",
@@ -41,9 +55,9 @@ class _Directory(NamedTuple):
     findings: list[Finding]
 
 
-def check_data_dir(path: str) -> list[Finding]:
-    """All that is wrong or worth knowing, in order of the files. Raises DataDirectoryError if a broker uses the directory,
-    or if there is none.
+def check_data_dir(path: str, *, decodes_records: bool = False) -> list[Finding]:
+    """All that is wrong or worth knowing, in order of the files. `decodes_records`: also see which batches readers can decode.
+    Raises DataDirectoryError if a broker uses the directory, or if there is none.
     """
     files = RealFiles(path, must_exist=True)
     try:
@@ -53,7 +67,7 @@ def check_data_dir(path: str) -> list[Finding]:
         files.lock()
         directory = _read_directory(files)
         findings = directory.findings
-        for check in _partition_checks(files, directory):
+        for check in _partition_checks(files, directory, decodes_records=decodes_records):
             findings.extend(check.run())
         if not any(finding.path == TOPICS for finding in findings):
             findings.extend(_unknown_directories(files, directory.topics))
@@ -96,6 +110,50 @@ def give_up_damaged(path: str) -> list[Finding]:
     on: none is given twice. Returns what is given up, as notes. Raises DataDirectoryError. May be repeated after a crash.
     """
     return _with_damaged(path, _give_up)
+
+
+def take_out(path: str, partition: str, offset: int) -> list[Finding]:
+    """Takes the batch that holds `offset` out of a partition (named topic-number): from the next start on its readers go past it.
+    The batch stays where it is: its offsets are not given again, and its producer's sequence numbers count. Returns what is taken
+    out, as a note. Raises DataDirectoryError, and changes nothing, if there is no such batch. May be repeated.
+    """
+    files = RealFiles(path, must_exist=True)
+    try:
+        files.lock()
+        directory = _read_directory(files)
+        if directory.checkpoint is None:
+            raise DataDirectoryError("the checkpoint is missing or damaged; rebuild it first")
+        check = next((check for check in _partition_checks(files, directory) if check.name == partition), None)
+        if check is None:
+            raise DataDirectoryError(f"there is no partition '{partition}': it is named TOPIC-NUMBER, as in events-0")
+        if not check.first_offset <= offset < check.durable_end:
+            raise DataDirectoryError(
+                f"offset {offset} of {partition} can not be taken out: what is known to be durable are offsets "
+                f"{check.first_offset} to {check.durable_end - 1}; a start of the broker finds out about later ones"
+            )
+        header = _batch_at(files, check.tp, offset)
+        if header is None:
+            raise DataDirectoryError(f"{partition} has no whole batch at offset {offset}: for damage there is `--accept-damaged`")
+        check.holes = read_holes(files, check.tp.directory_name, crc_seed(check.tp))
+        _write_holes(files, check, [Hole(header.base_offset, header.next_offset, is_taken_out=True)])
+        text = f"{partition}: offsets {header.base_offset} to {header.last_offset}, one batch, are taken out: readers go past them"
+        return [Finding(Severity.NOTE, f"{check.tp.directory_name}/{HOLES}", text, partition, header.base_offset)]
+    finally:
+        files.close()
+
+
+def _batch_at(files: Files, tp: TopicIdPartition, offset: int) -> BatchHeader | None:
+    """The whole batch that holds an offset, if there is one."""
+    parsed = [entry for entry in map(parse_offset_file, files.listdir(tp.directory_name)) if entry is not None]
+    base = max((base for base, suffix in parsed if suffix == LOG_SUFFIX and base <= offset), default=None)
+    if base is None:
+        return None
+    file = files.open(f"{tp.directory_name}/{offset_file(base, LOG_SUFFIX)}")
+    try:
+        headers = whole_headers(file, crc_seed(tp), base)
+        return next((header for header in headers if header.base_offset <= offset < header.next_offset), None)
+    finally:
+        file.close()
 
 
 def _with_damaged(path: str, repair: Callable[[Files, PartitionCheck], list[Finding]]) -> list[Finding]:
@@ -195,14 +253,14 @@ def _read_directory(files: Files) -> _Directory:
     return _Directory(topics, entries, epoch, findings)
 
 
-def _partition_checks(files: Files, directory: _Directory) -> list[PartitionCheck]:
+def _partition_checks(files: Files, directory: _Directory, *, decodes_records: bool = False) -> list[PartitionCheck]:
     clean = take_clean_mark(files, directory.epoch, keep=True)
 
     def check(tp: TopicIdPartition, name: str) -> PartitionCheck:
         entry = directory.checkpoint.get(tp, NEW_PARTITION) if directory.checkpoint is not None else None
         if entry is not None and tp in clean:
             entry = entry.known_durable(clean[tp].log_end_offset)
-        return PartitionCheck(files, tp, name, entry, max_epoch=directory.epoch)
+        return PartitionCheck(files, tp, name, entry, max_epoch=directory.epoch, decodes_records=decodes_records)
 
     checks = []
     if any(finding.path == TOPICS for finding in directory.findings):

@@ -13,7 +13,7 @@ from typing import NamedTuple
 from brokerd.errors import LogDamagedError, StorageError
 from brokerd.log.batch_walk import Walk, walk_chunk
 from brokerd.log.behind_damage import find_behind_damage
-from brokerd.log.damage import DamagedRange, Hole, damage_at, damage_error, is_covered
+from brokerd.log.damage import DamagedRange, Hole, damage_at, damage_error, is_covered, past_taken_out
 from brokerd.log.files import Buffer, File, WouldBlock
 from brokerd.log.open_files import OpenFiles
 from brokerd.log.segment import Segment
@@ -60,6 +60,7 @@ class LogReader:
 
     def read(self, offset: int, *, max_bytes: int, until_offset: int, cached_only: bool) -> FetchDataInfo:
         """See PartitionLog.read. `offset` lies in the log. Raises FileNotFoundError if its segment has been removed."""
+        offset = past_taken_out(self.damaged, offset)
         damaged = damage_at(self.damaged, offset)
         if damaged is not None:
             raise damage_error(self._name, damaged)

@@ -7,7 +7,7 @@ epoch-slots                                                               room f
 <topic id>-<partition>/<base offset, 20 digits>.log .index .timeindex     a segment and what is derived from it
 <topic id>-<partition>/<offset, 20 digits>.snapshot                       producer state below that offset
 <topic id>-<partition>/leader-epochs                                      first offset of each leader epoch
-<topic id>-<partition>/holes                                              offsets that an operator has accepted as lost
+<topic id>-<partition>/holes                                              offsets that an operator has accepted as lost or taken out
 """
 
 from __future__ import annotations

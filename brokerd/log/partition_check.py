@@ -6,7 +6,9 @@ import enum
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from brokerd.errors import BrokerdError
+import pyarrow as pa
+
+from brokerd.errors import BrokerdError, CorruptMessageError, UnsupportedVersionError
 from brokerd.ids import TopicIdPartition
 from brokerd.log.behind_damage import NO_OFFSET_LIMIT, Place, find_behind_damage
 from brokerd.log.checkpoint import NEW_PARTITION, CheckpointEntry
@@ -29,7 +31,8 @@ from brokerd.log.producer_state import ProducerStateEntry, ProducerStates
 from brokerd.log.scan import Scan
 from brokerd.log.segment import Segment
 from brokerd.log.snapshots import read_snapshot, snapshot_offsets
-from brokerd.record.header import crc_seed
+from brokerd.record.batch import MAX_DECOMPRESSED_BYTES, RecordBatch
+from brokerd.record.header import BatchHeader, crc_seed
 
 _WAYS_OUT = (
     "put the file back from a copy, or else `--accept-damaged` gives up this range alone, "
@@ -59,12 +62,22 @@ class PartitionCheck:
     """Checks one partition; `run` is called once, the offsets are set afterwards. `entry`: None if the checkpoint is lost; then
     what is whole counts as durable, and what stands before it too."""
 
-    def __init__(self, files: Files, tp: TopicIdPartition, name: str, entry: CheckpointEntry | None, *, max_epoch: int) -> None:
+    def __init__(
+        self,
+        files: Files,
+        tp: TopicIdPartition,
+        name: str,
+        entry: CheckpointEntry | None,
+        *,
+        max_epoch: int,
+        decodes_records: bool = False,
+    ) -> None:
         self._files = files
         self._open_files = OpenFiles(files, limit=4)
         self._entry = entry or NEW_PARTITION
         self._is_durable_end_known = entry is not None
         self._max_epoch = max_epoch
+        self._decodes_records = decodes_records
         self._seed = crc_seed(tp)
         self._findings: list[Finding] = []
         self._directory = tp.directory_name
@@ -75,7 +88,7 @@ class PartitionCheck:
         self.name = name
         self.first_offset = self._entry.log_start_offset
         self.end_offset = self._entry.log_start_offset
-        self.holes: list[Hole] = []  # that operators have accepted
+        self.holes: list[Hole] = []  # that operators have accepted, or made
         self.damaged: list[Hole] = []  # what else can not be read, though it lies in the log, in order
         self.cut: tuple[int, int] | None = None  # segment (its base offset) and position of the first of `damaged`
         self._is_whole = True
@@ -89,6 +102,10 @@ class PartitionCheck:
             self._add(Severity.ERROR, "", "the partition's directory is missing", self._entry.log_start_offset)
         self.holes = read_holes(self._files, self._directory, self._seed)
         self._entry = self._entry.known_durable(holes_end(self.holes))
+        for hole in self.holes:
+            if hole.is_taken_out and hole.until_offset > self._entry.log_start_offset:
+                text = f"offsets {hole.first_offset} to {hole.until_offset - 1} are taken out: readers go past them"
+                self._add(Severity.NOTE, HOLES, text, hole.first_offset)
         parsed = [parse_offset_file(name) for name in names]
         bases = sorted(entry[0] for entry in parsed if entry is not None and entry[1] == LOG_SUFFIX)
         snapshots = snapshot_offsets(names)
@@ -171,6 +188,7 @@ class PartitionCheck:
                     self._producers.replay(header)
                     self._epochs.assign(header.leader_epoch, header.base_offset)
                     self._note_state(header.next_offset, snapshots)
+                    self._check_records(name, file, scan.batch_position, header)
                 expected = scan.next_offset
                 if scan.problem is None:
                     break
@@ -191,6 +209,19 @@ class PartitionCheck:
         if is_whole:
             self._check_index(segment, is_last=successor is None)
         return expected
+
+    def _check_records(self, name: str, file: File, position: int, header: BatchHeader) -> None:
+        """Sees that readers, as they are by default, can decode a whole batch, if that is asked for."""
+        is_out = is_covered([hole for hole in self.holes if hole.is_taken_out], header.base_offset, header.next_offset)
+        is_read = not header.is_control and not is_out and header.next_offset > self._entry.log_start_offset
+        if not self._decodes_records or not is_read:
+            return
+        batch = RecordBatch(header, pa.py_buffer(bytes(file.pread(header.size, position))))
+        try:
+            batch.to_arrow(max_uncompressed_bytes=MAX_DECOMPRESSED_BYTES, check_crc=False)
+        except (CorruptMessageError, UnsupportedVersionError) as error:
+            text = f"readers can not decode the batch ({error.message}): `--take-out {self.name}@{header.base_offset}` takes it out"
+            self._add(Severity.ERROR, name, text, header.base_offset)
 
     def _is_torn(self, scan: Scan, found: Place | None, successor: int | None) -> bool:
         """True if the next start will cut here."""

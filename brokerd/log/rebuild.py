@@ -12,10 +12,10 @@ from typing import NamedTuple
 
 from brokerd.errors import DataDirectoryError
 from brokerd.ids import TopicIdPartition, producer_number, topic_name_problem
-from brokerd.log.behind_damage import find_behind_damage
+from brokerd.log.behind_damage import whole_headers
 from brokerd.log.checkpoint import read_checkpoint
 from brokerd.log.documents import DocumentError, read_json
-from brokerd.log.files import File, Files, RealFiles
+from brokerd.log.files import Files, RealFiles
 from brokerd.log.leader_epochs import read_leader_epochs
 from brokerd.log.names import (
     CLEAN_SHUTDOWN,
@@ -40,7 +40,6 @@ from brokerd.log.node_state import (
     write_epoch,
 )
 from brokerd.log.partition_check import Finding, Severity
-from brokerd.log.scan import Scan
 from brokerd.log.snapshots import read_snapshot, snapshot_offsets
 from brokerd.log.topic_store import TOPICS_KIND, TOPICS_VERSION, Topic, TopicStore
 from brokerd.record.header import BatchHeader, crc_seed
@@ -187,21 +186,6 @@ def _headers(files: Files, path: str, base_offset: int, seed: int) -> Iterator[B
     """Headers of all whole batches, also behind damage."""
     file = files.open(path)
     try:
-        yield from _headers_of(file, base_offset, seed)
+        yield from whole_headers(file, seed, base_offset)
     finally:
         file.close()
-
-
-def _headers_of(file: File, base_offset: int, seed: int) -> Iterator[BatchHeader]:
-    position, offset, end = 0, base_offset, file.size()
-    while position < end:
-        scan = Scan(
-            file, seed, position=position, end=end, next_offset=offset, epoch=0, max_epoch=2**31 - 1, payload_from=2**63 - 1
-        )
-        yield from scan
-        if scan.problem is None:
-            return
-        found = find_behind_damage(file, seed, position=scan.position, offset=scan.next_offset, end=end)
-        if found is None:
-            return
-        position, offset = found[0], found[1].base_offset

@@ -18,7 +18,7 @@ import contextlib
 import logging
 from typing import NamedTuple
 
-from brokerd.log.damage import DamagedRange, holes_end, read_holes
+from brokerd.log.damage import holes_end, read_holes
 from brokerd.log.files import Files, write_all
 from brokerd.log.leader_epochs import EpochEntry, read_leader_epochs, remove_leader_epochs, write_leader_epochs
 from brokerd.log.log_state import LogState
@@ -81,6 +81,10 @@ class PartitionRecovery:
             if not is_clean or self._snapshot is None:
                 self._write_tail_again(walk.segments)
             self._settle(walk, offsets)
+        for hole in self._holes:
+            if hole.is_taken_out and hole.until_offset > self._given.checkpoint.log_start_offset:
+                said = (self._given.name, hole.first_offset, hole.until_offset - 1)
+                logger.warning("%s: offsets %d to %d are taken out: readers go past them", *said)
         return Recovered(self._state(end, walk), walk.cut_bytes, walk.scanned_bytes)
 
     # Steps before 4: what is there
@@ -288,7 +292,7 @@ class PartitionRecovery:
             log_start_offset=min(max(self._given.checkpoint.log_start_offset, 0), end),
             log_end_offset=end,
             recovery_point=min(self._given.checkpoint.recovery_point, end),
-            damaged=[*walk.damaged, *(DamagedRange(*hole, "a hole", is_accepted=True) for hole in self._holes)],
+            damaged=[*walk.damaged, *(hole.as_range() for hole in self._holes)],
             read_only_reason=self._given.read_only_reason,
             snapshot_offsets=snapshots,
             unwritten_snapshot=self._unwritten,

@@ -16,7 +16,7 @@ import pyarrow.compute as pc
 
 from brokerd.config.topic import TopicConfig
 from brokerd.errors import CorruptMessageError, Fate, InvalidTimestampError
-from brokerd.log.damage import DamagedRange, damage_error
+from brokerd.log.damage import DamagedRange, damage_error, past_taken_out
 from brokerd.log.files import File
 from brokerd.log.log_reader import LogReader
 from brokerd.log.open_files import OpenFiles
@@ -97,7 +97,10 @@ def find_max_timestamp(log: Searched, reader: LogReader, open_files: OpenFiles, 
     for segment in log.segments:
         if segment.next_offset <= first_offset or segment.base_offset >= until:
             continue
-        if segment.base_offset >= first_offset and segment.next_offset <= until:
+        if any(entry.is_taken_out and segment.base_offset <= entry.first_offset < segment.next_offset for entry in reader.damaged):
+            with open_files.use(segment.path) as file:
+                _find_largest_left(log, reader, file, segment, seed, largest)
+        elif segment.base_offset >= first_offset and segment.next_offset <= until:
             largest.add(segment.max_timestamp)
         elif segment.max_timestamp > largest.timestamp:
             with open_files.use(segment.path) as file:
@@ -155,6 +158,23 @@ def _find_largest(log: Searched, reader: LogReader, file: File, segment: Segment
             largest.add(batch_timestamp(header))
 
 
+def _find_largest_left(log: Searched, reader: LogReader, file: File, segment: Segment, seed: int, largest: _Largest) -> None:
+    """In a segment of which batches are taken out: what its index says counts them in, so all headers are walked."""
+    for at, header in _headers(reader, file, segment, seed, segment.base_offset, 0):
+        if header.base_offset >= largest.until:
+            return
+        if header.last_offset < largest.first_offset or _is_taken_out(reader, header):
+            continue
+        if header.base_offset < largest.first_offset:
+            _add_rest(log.name, file, at, header, largest)
+        else:
+            largest.add(batch_timestamp(header))
+
+
+def _is_taken_out(reader: LogReader, header: BatchHeader) -> bool:
+    return past_taken_out(reader.damaged, header.base_offset) >= header.next_offset
+
+
 def _add_rest(name: str, file: File, position: int, header: BatchHeader, largest: _Largest) -> None:
     """A batch whose first records are deleted."""
     timestamp = batch_timestamp(header)
@@ -185,7 +205,8 @@ def _find_in_segment(
     for position, header in _headers(reader, file, segment, seed, *(floor or (segment.base_offset, 0))):
         if header.base_offset >= log.high_watermark:
             return None
-        if batch_timestamp(header) >= search.timestamp_ms and header.last_offset >= first_offset:
+        is_wanted = batch_timestamp(header) >= search.timestamp_ms and header.last_offset >= first_offset
+        if is_wanted and not _is_taken_out(reader, header):
             found = _find_in_batch(log.name, file, position, header, search, first_offset)
             if found is not None:
                 return found

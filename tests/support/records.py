@@ -8,6 +8,7 @@ from collections.abc import Sequence
 import pyarrow as pa
 
 from brokerd.ids import TopicIdPartition
+from brokerd.record.arrow_metadata import read_arrow_metadata
 from brokerd.record.header import BatchHeader, crc_seed, decode_header, encode_header, new_header
 from brokerd.record.payload import KEY_VALUE_SCHEMA, encode_payload, payload_crc
 
@@ -16,6 +17,8 @@ SEED = crc_seed(TP)
 TIMESTAMP_MS = 1_700_000_000_000
 HEADER_BYTES = 96
 MAX_BYTES = 16_777_216
+_VALUE_OFFSETS = 4  # number of the buffer
+_ZSTD_MAGIC = b"\x28\xb5\x2f\xfd"
 
 Headers = Sequence[tuple[str, bytes | None]]
 
@@ -69,6 +72,17 @@ def reseal(header: BatchHeader, payload: bytes, tp: TopicIdPartition = TP) -> pa
     """A batch of this header and payload whose CRCs and batch_length are right: what a hostile client would send."""
     sealed = header._replace(batch_length=len(payload), payload_crc=payload_crc(payload))
     return pa.py_buffer(encode_header(sealed, crc_seed(tp)) + payload)
+
+
+def poisoned(data: pa.Buffer, compression: str = "none", tp: TopicIdPartition = TP) -> pa.Buffer:
+    """The batch with right CRCs and offsets of values that point nowhere, or with something that is not compressed at all."""
+    payload = bytearray(data.to_pybytes()[HEADER_BYTES:])
+    if compression == "none":
+        metadata = read_arrow_metadata(memoryview(payload))
+        struct.pack_into("<i", payload, metadata.body_at + metadata.buffers[_VALUE_OFFSETS][0] + 4, 2**30)
+    else:
+        payload = payload.replace(_ZSTD_MAGIC, bytes(4))
+    return reseal(header_of(data), bytes(payload), tp)
 
 
 def header_of(data: pa.Buffer) -> BatchHeader:
