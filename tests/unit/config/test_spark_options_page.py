@@ -5,7 +5,9 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
+from brokerd.config.client import ConsumerConfig
 from brokerd.config.kafka_names import PASSED_OVER, REFUSED, REFUSED_FAMILIES, REFUSED_VALUES
+from brokerd.config.settings import settings_of
 from brokerd.config.spark_options import SINK, SOURCE
 
 PAGE = (Path(__file__).resolve().parents[3] / "docs" / "spark-options.md").read_text()
@@ -27,6 +29,11 @@ def test_every_option_of_the_source_has_its_row() -> None:
     rows = first_cells(section("Reading"))
     assert {*SOURCE.own, *SOURCE.refused} <= rows
     assert rows <= {*SOURCE.own, *SOURCE.refused, *SOURCE.settings}
+
+
+def test_every_setting_of_a_reader_that_kafka_does_not_have_has_its_row() -> None:
+    ours = {name for name, setting in settings_of(ConsumerConfig).items() if "(ours)" in setting.doc}
+    assert {"skip.corrupt.batches", "max.decompressed.bytes"} <= ours <= first_cells(section("Reading"))
 
 
 def test_every_option_of_the_sink_has_its_row() -> None:
