@@ -15,7 +15,7 @@ from typing import Protocol
 from brokerd.allocator import freed_bytes, give_back_memory
 from brokerd.server.answer_budget import PATIENCE_MS
 from brokerd.server.broker import Broker
-from brokerd.server.disconnect import disconnect, disconnect_all, traffic
+from brokerd.server.disconnect import address_of, disconnect, disconnect_all, traffic
 from brokerd.server.failures import internal
 from brokerd.server.memory_guard import LookTimes, Suspect, UnreadBytes, machine_bytes, memory_limit_bytes, resident_bytes, to_end
 
@@ -24,6 +24,7 @@ logger = logging.getLogger(__name__)
 _PRODUCER_EXPIRY_INTERVAL_MS = 60_000
 _MEMORY_INTERVAL_MS = 50  # a client on this machine sends a gigabyte a second, and to ask for the resident set takes 13 us
 _COMPLAINT_INTERVAL_MS = 60_000
+_FRUITLESS_INTERVAL_MS = 50
 
 
 class Senders(Protocol):
@@ -47,6 +48,8 @@ class Background:
         self._unread_bytes = UnreadBytes(now_ms=now_ms)
         self._looks = LookTimes(now_ms=now_ms)
         self._next_complaint_ms = now_ms
+        self._next_report_ms = now_ms
+        self._unreported_count = 0
         self._tasks: list[asyncio.Task[None]] = []
 
     def start(self) -> None:
@@ -58,6 +61,7 @@ class Background:
             ("slow readers", min(PATIENCE_MS, config.fetch_write_timeout_ms) // 2, self._slow_readers),
             ("checkpoint", config.log_checkpoint_interval_ms, self._checkpoint),
             ("memory", _MEMORY_INTERVAL_MS, self._memory),
+            ("fruitless calls", _FRUITLESS_INTERVAL_MS, self._fruitless_calls),
         ]
         self._tasks = [asyncio.create_task(_repeat(name, interval_ms, job), name=name) for name, interval_ms, job in jobs]
 
@@ -89,6 +93,24 @@ class Background:
         for peer in {writer.peer for writer in overdue}:
             if await asyncio.to_thread(disconnect, peer):
                 logger.warning("%s does not read its answers to fetches: its connection is closed", peer)
+
+    async def _fruitless_calls(self) -> None:
+        peers = self._broker.fruitless.take_overdue()
+        if not peers:
+            return
+        addresses = {address for peer in peers if (address := address_of(peer)) is not None}
+        await asyncio.to_thread(disconnect_all, addresses)
+        self._unreported_count += len(peers)
+        now_ms = self._broker.clock.monotonic_ms()
+        if now_ms >= self._next_report_ms:
+            self._next_report_ms = now_ms + _COMPLAINT_INTERVAL_MS
+            logger.warning(
+                "%d connections are closed over which hundreds of calls came to nothing (caller or method unknown, taken back, or "
+                "malformed), the last from %s",
+                self._unreported_count,
+                peers.pop(),
+            )
+            self._unreported_count = 0
 
     async def _checkpoint(self) -> None:
         job = self._broker.logs.checkpoint_job(self._broker.clock.monotonic_ms())

@@ -14,10 +14,12 @@ from brokerd.server.admin import Admin
 from brokerd.server.answer_budget import AnswerBudget
 from brokerd.server.answers import AnswerQueue
 from brokerd.server.fence import InstanceFence
+from brokerd.server.fruitless import FruitlessCalls
 from brokerd.server.limits import ByteBudget
 from brokerd.server.metrics.counters import Counters
 from brokerd.server.replica_manager import ReplicaManager
 from brokerd.server.stopping import within
+from brokerd.server.turns import Turns
 
 _SEARCH_THREADS = 2
 _READERS_PATIENCE_S = 0.5
@@ -48,6 +50,8 @@ class Broker:
             config.max_fetch_bytes_in_flight, write_timeout_ms=config.fetch_write_timeout_ms
         )
         self.counters = Counters()
+        self.turns = Turns()
+        self.fruitless = FruitlessCalls()
         self.readers = ThreadPoolExecutor(config.log_read_threads, thread_name_prefix="brokerd-read")
         # Apart, so that look-ups by time hold up no cold fetch.
         self.searchers = ThreadPoolExecutor(_SEARCH_THREADS, thread_name_prefix="brokerd-search")

@@ -58,7 +58,7 @@ class Daemon:
         self.metrics_port = -1  # the same; -1 = off
         self._files = files
         self._clock = clock if clock is not None else SystemClock()
-        self._health = HealthService()
+        self._health = HealthService(self._count_fruitless)
         self._server: grpc.aio.Server | None = None
         self._logs: LogManager | None = None
         self._broker: Broker | None = None
@@ -166,7 +166,9 @@ class Daemon:
         security = self._security = load_security(self.config)
         self.config = fitted(self.config, raise_limit())
         accept_undecodable_names()
-        self._server = grpc.aio.server(options=server_arguments(self.config), interceptors=security.interceptors)
+        self._server = grpc.aio.server(
+            options=server_arguments(self.config), interceptors=security.interceptors(self._count_fruitless)
+        )
         credentials = security.certificates.credentials() if security.certificates is not None else None
         self.port = _bind(self._server, self.config.host, self.config.port, credentials)
         files = self._files if self._files is not None else RealFiles(self.config.data_dir)
@@ -187,6 +189,10 @@ class Daemon:
         await self._server.start()
         self._has_started = True
         self._health.set_serving(True)
+
+    def _count_fruitless(self, peer: str) -> None:
+        if self._broker is not None:
+            self._broker.fruitless.add(peer, now_ms=self._clock.monotonic_ms())
 
     async def _start_metrics(self, security: Security, callers: Callers) -> None:
         broker = self.broker

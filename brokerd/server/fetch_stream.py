@@ -26,6 +26,7 @@ from brokerd.server.metrics.counters import Phase
 from brokerd.server.security.access import Access
 from brokerd.server.streams import Context, read_message
 from brokerd.server.tasks import look_at_end
+from brokerd.server.turns import LARGE_PARTITIONS
 
 _RETRY_AFTER_MS = 1_000
 
@@ -39,6 +40,7 @@ class FetchStream:
         self.is_half_open = True  # until the first message is here
         self.read_bytes = 0  # of requests, and MESSAGE_BYTES for each; the service takes them off
         self._access = access
+        self._is_large = True  # the last request, by its partitions; a first one may be
         self._parked: DelayedFetch | None = None
         self._answered: asyncio.Future[None] | None = None  # done when the fetch that was parked is answered
         self._answering: asyncio.Task[None] | None = None
@@ -57,7 +59,10 @@ class FetchStream:
                 self.is_half_open = False
                 self.read_bytes += len(data) + MESSAGE_BYTES
                 await self._finish_parked()
+                if self._is_large:
+                    await self._broker.turns.take(self._access.principal, self.peer)
                 params = fetch.decode(self._broker, data)
+                self._is_large = len(params.partitions) > LARGE_PARTITIONS
                 del data
                 await self._serve(params)
             if self._answered is not None:

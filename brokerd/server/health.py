@@ -12,6 +12,7 @@ from google.protobuf.message import DecodeError
 from grpc_health.v1 import health, health_pb2
 
 from brokerd.server.failures import malformed
+from brokerd.server.security.gate import CountFruitless
 from brokerd.server.streams import Context, read_message
 from brokerd.wire.methods import SERVICE
 
@@ -25,7 +26,8 @@ _WATCHERS_MAX = 1_000
 class HealthService:
     """One answer for the broker as a whole and for its service: what holds for one holds for the other."""
 
-    def __init__(self) -> None:
+    def __init__(self, count_fruitless: CountFruitless) -> None:
+        self._count_fruitless = count_fruitless
         self._is_serving = False
         self._watchers: set[asyncio.Event] = set()
 
@@ -44,13 +46,13 @@ class HealthService:
         return grpc.method_handlers_generic_handler(health.SERVICE_NAME, handlers)
 
     async def _check(self, _requests: object, context: Context) -> bytes:
-        name = await _asked_name(context)
+        name = await self._asked(context)
         if name not in _NAMES:
             await context.abort(grpc.StatusCode.NOT_FOUND, "no such service: leave it empty for the broker as a whole")
         return self._answer(name)
 
     async def _watch(self, _requests: object, context: Context) -> None:
-        name = await _asked_name(context)
+        name = await self._asked(context)
         if len(self._watchers) >= _WATCHERS_MAX:
             await context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, f"{_WATCHERS_MAX} clients watch already: ask with Check")
         changed = asyncio.Event()
@@ -66,6 +68,13 @@ class HealthService:
                 await changed.wait()
         finally:
             self._watchers.discard(changed)
+
+    async def _asked(self, context: Context) -> str:
+        try:
+            return await _asked_name(context)
+        except BaseException:  # taken back, or no request
+            self._count_fruitless(str(context.peer()))
+            raise
 
     def _answer(self, name: str) -> bytes:
         if name not in _NAMES:

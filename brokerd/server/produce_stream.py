@@ -33,6 +33,7 @@ from brokerd.server.security.authenticator import ForbiddenError
 from brokerd.server.security.permissions import Right
 from brokerd.server.streams import Context, read_message
 from brokerd.server.tasks import look_at_end
+from brokerd.server.turns import LARGE_PARTITIONS
 from brokerd.wire.v1 import produce_pb2
 
 _HARD_LIMIT = 2  # times max.in.flight.bytes
@@ -50,6 +51,7 @@ class ProduceStream:
         self.is_half_open = True  # until the first message is here
         self.read_bytes = 0  # of requests, and MESSAGE_BYTES for each; the service takes them off
         self._access = access
+        self._is_large = True  # the last request, by its partitions; a first one may be
         self._instance_id = b""
         self._incarnation = 0
         self._answers: deque[PendingAnswer] = deque()
@@ -121,8 +123,11 @@ class ProduceStream:
             await self._broker.replicas.dirty.wait_for_room()
 
     async def _process(self, data: bytes) -> None:
+        if self._is_large:
+            await self._broker.turns.take(self._access.principal, self.peer)
         received_ns = stopwatch_ns()
         request = decode(data, partitions_max=self._broker.config.max_partitions_per_request)
+        self._is_large = len(request.partitions) > LARGE_PARTITIONS
         if self._incarnation == 0:
             self._hello(request.head)
         elif request.head.HasField("hello"):

@@ -50,6 +50,7 @@ Check = Callable[[Any], None]
 
 _PATIENCE_S = 60.0  # a request of 2 MiB over a slow line
 _HALF_OPEN_MAX = 10_000
+_FRUITLESS = (grpc.StatusCode.UNAUTHENTICATED, grpc.StatusCode.INVALID_ARGUMENT)
 _STOPPING = "the broker is stopping: connect again"
 
 
@@ -168,13 +169,18 @@ class BrokerService:
             return await handler(self._broker, request)
 
         async def call(_requests: object, context: Context) -> bytes:
+            self._broker.turns.call_arrived()
             try:
                 access, generation = self._callers.access(context), self._callers.generation
                 data = await self._read(method, context)
+                peer = str(context.peer())
+                await self._broker.turns.take(access.principal, peer)
+                self._request_bytes.add(peer, len(data))  # one that waits is its sender's still
                 if generation != self._callers.generation:
                     access = self._callers.access(context)  # as of now: the request may have been long in coming
                 with self._under_way(method.name):
                     response = await self._answer(method, access, data, handle)
+                    self._broker.fruitless.useful(peer)
                     return response.SerializeToString()
             except BrokerdError as error:
                 await self._abort(method.name, context, *status_of(error))
@@ -197,6 +203,9 @@ class BrokerService:
                 data = await read_message(context)
         except TimeoutError:
             raise malformed(method.request.DESCRIPTOR.name, f"did not come within {_PATIENCE_S:.0f} s") from None
+        except BaseException:  # taken back
+            self._count_fruitless(context)
+            raise
         finally:
             self._half_open_count -= 1
             self._half_open[peer] -= 1
@@ -204,7 +213,6 @@ class BrokerService:
                 del self._half_open[peer]
         if data is None:
             raise malformed(method.request.DESCRIPTOR.name, "did not come: the call ended before it")
-        self._request_bytes.add(peer, len(data))
         return data
 
     async def _answer(self, method: Unary, access: Access, data: bytes, handle: Call) -> Message:
@@ -236,6 +244,7 @@ class BrokerService:
 
     async def _serve(self, name: str, kind: type[ProduceStream | FetchStream], context: Context) -> None:
         stream = None
+        self._broker.turns.call_arrived()
         try:
             access = self._callers.access(context)
             self._broker.require_ready()
@@ -246,6 +255,7 @@ class BrokerService:
             stream = kind(self._broker, context, access)
             self._streams[stream] = (access, context)
             await stream.run()
+            self._broker.fruitless.useful(stream.peer)
         except BrokerdError as error:
             await self._abort(name, context, *status_of(error))
         except grpc.aio.BaseError:
@@ -254,11 +264,21 @@ class BrokerService:
             await self._abort(name, context, *status_of(internal(name, error)))
         finally:
             if stream is not None:
-                del self._streams[stream]
-                self._request_bytes.add(stream.peer, stream.read_bytes)
+                self._end(stream, context)
+
+    def _end(self, stream: ProduceStream | FetchStream, context: Context) -> None:
+        del self._streams[stream]
+        self._request_bytes.add(stream.peer, stream.read_bytes)
+        if stream.is_half_open:
+            self._count_fruitless(context)
+
+    def _count_fruitless(self, context: Context) -> None:
+        self._broker.fruitless.add(str(context.peer()), now_ms=self._broker.clock.monotonic_ms())
 
     async def _abort(self, name: str, context: Context, code: grpc.StatusCode, details: str, trailer: Trailer) -> NoReturn:
         self._broker.counters.request_errors[name, code.name] += 1
+        if code in _FRUITLESS:
+            self._count_fruitless(context)
         await context.abort(code, details, trailer)
 
 

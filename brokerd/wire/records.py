@@ -17,6 +17,9 @@ from brokerd.errors import InvalidRequestError
 RECORDS_FIELD = 15
 _RECORDS_TAG = RECORDS_FIELD << 3 | 2
 _VARINT_MAX_BYTES = 10
+_BYTE_MAX = 0x7F
+# Tags of one byte of what has a length, but for the records: such a field that is short, as most are, is passed over at once.
+_SHORT_TAGS = frozenset(number << 3 | 2 for number in range(1, RECORDS_FIELD))
 _GROUP_TYPES = (3, 4)  # begin and end of a group: no field of ours, but legal in a message; their content is skipped field by field
 # Largest number of top-level fields in one message: partitions, records and the few others.
 MAX_FIELDS = 262_144
@@ -96,6 +99,11 @@ def _scan(data: bytes, max_fields: int) -> _Fields:
             length, at = read_varint(data, at + 1)
             records.append((at, length))
             at += length
+            if at > end:
+                raise IndexError(at)
+            continue
+        if not records and data[at] in _SHORT_TAGS and at + 1 < end and data[at + 1] <= _BYTE_MAX:
+            at += 2 + data[at + 1]
             if at > end:
                 raise IndexError(at)
             continue

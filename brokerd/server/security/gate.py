@@ -18,13 +18,32 @@ from brokerd.wire.methods import SERVICE
 _Handler: TypeAlias = "grpc.RpcMethodHandler[Any, Any]"
 _Continuation: TypeAlias = "Callable[[grpc.HandlerCallDetails], Awaitable[_Handler | None]]"
 _Context: TypeAlias = "grpc.aio.ServicerContext[Any, Any]"
+CountFruitless: TypeAlias = "Callable[[str], None]"  # a call over the connection of that peer came to nothing
+
+
+class UnknownMethods(grpc.aio.ServerInterceptor):
+    """Answers calls of methods that there are not, as gRPC itself would, and counts them."""
+
+    def __init__(self, count_fruitless: CountFruitless) -> None:
+        async def refuse(_requests: object, context: _Context) -> None:
+            count_fruitless(str(context.peer()))
+            await context.abort(grpc.StatusCode.UNIMPLEMENTED, "Method not found!")
+
+        self._refusal: _Handler = grpc.stream_stream_rpc_method_handler(refuse)
+
+    async def intercept_service(
+        self, continuation: _Continuation, handler_call_details: grpc.HandlerCallDetails
+    ) -> _Handler | None:
+        """See gRPC."""
+        return await continuation(handler_call_details) or self._refusal
 
 
 class Gate(grpc.aio.ServerInterceptor):
     """Refuses what a stranger may not call."""
 
-    def __init__(self, authenticator: Authenticator) -> None:
+    def __init__(self, authenticator: Authenticator, count_fruitless: CountFruitless) -> None:
         self._authenticator = authenticator
+        self._count_fruitless = count_fruitless
         self._open = (f"/{SERVICE}/", f"/{health.SERVICE_NAME}/")
 
     async def intercept_service(
@@ -45,6 +64,7 @@ class Gate(grpc.aio.ServerInterceptor):
             try:
                 self._authenticator.principal(context.invocation_metadata() or (), context.auth_context())
             except UnauthenticatedError as error:
+                self._count_fruitless(str(context.peer()))
                 await context.abort(grpc.StatusCode.UNAUTHENTICATED, error.message)
             answers: Any = serve(requests, context)  # type: ignore[arg-type]
             async for answer in answers:

@@ -1,0 +1,117 @@
+"""Who sends much waits by himself: one request in each turn of the loop, principals and connections in turn."""
+
+from __future__ import annotations
+
+import asyncio
+
+from brokerd.server.turns import Turns
+
+
+async def taken(turns: Turns, order: list[str], principal: str, peer: str, name: str) -> None:
+    """Takes a turn and notes it."""
+    await turns.take(principal, peer)
+    order.append(name)
+
+
+def test_a_turn_is_there_at_once_for_who_is_alone() -> None:
+    async def alone() -> None:
+        turns = Turns()
+        for _ in range(3):
+            await turns.take("p", "c")
+            await asyncio.sleep(0)
+            await asyncio.sleep(0)
+
+    asyncio.run(alone())
+
+
+def test_principals_and_their_connections_take_turns() -> None:
+    async def crowd() -> list[str]:
+        turns, order = Turns(), list[str]()
+        tasks = [asyncio.create_task(taken(turns, order, "many", f"c{number % 2}", f"many {number}")) for number in range(100)]
+        tasks += [asyncio.create_task(taken(turns, order, "many", "c9", "other connection"))]
+        tasks += [asyncio.create_task(taken(turns, order, "few", "d", f"few {number}")) for number in range(2)]
+        await asyncio.gather(*tasks)
+        return order
+
+    order = asyncio.run(crowd())
+
+    assert len(order) == 103
+    assert order.index("few 0") <= 3
+    assert order.index("few 1") <= 5
+    assert order.index("other connection") <= 7
+    many = [name for name in order if name.startswith("many")]
+    assert [name for name in many if int(name[5:]) % 2] == [f"many {number}" for number in range(1, 100, 2)]
+
+
+def test_no_two_are_taken_in_one_turn_of_the_loop() -> None:
+    async def crowd() -> list[str]:
+        turns, order = Turns(), list[str]()
+        tasks = [asyncio.create_task(taken(turns, order, "p", f"c{number}", "request")) for number in range(20)]
+        while order.count("request") < 20:
+            order.append("others")
+            await asyncio.sleep(0)
+        await asyncio.gather(*tasks)
+        return order
+
+    order = asyncio.run(crowd())
+
+    assert "request request" not in " ".join(order)
+
+
+def test_who_is_gone_holds_nobody_up() -> None:
+    async def crowd() -> list[str]:
+        turns, order = Turns(), list[str]()
+        tasks = [asyncio.create_task(taken(turns, order, "p", "c", f"{number}")) for number in range(10)]
+        await asyncio.sleep(0)
+        for task in tasks[1:9]:
+            task.cancel()
+        await asyncio.wait(tasks)
+        await turns.take("p", "c")
+        return order
+
+    assert asyncio.run(crowd()) == ["0", "9"]
+
+
+def test_after_a_long_turn_all_who_come_are_let_in_before_the_next() -> None:
+    async def crowd(turn_ns: int) -> list[str]:
+        now_ns = 1
+
+        async def long(name: str) -> None:
+            nonlocal now_ns
+            await turns.take("many", "c")
+            now_ns += turn_ns
+            order.append(name)
+
+        turns, order = Turns(lambda: now_ns), list[str]()
+        tasks = [asyncio.create_task(long(f"many {number}")) for number in range(4)]
+        for number in range(10):  # gRPC hands them over one by one
+            await asyncio.sleep(0)
+            turns.call_arrived()
+            order.append(f"call {number}")
+        await asyncio.gather(*tasks)
+        return order
+
+    assert asyncio.run(crowd(5_000_000))[-4:] == ["call 9", "many 1", "many 2", "many 3"]
+    assert asyncio.run(crowd(50_000))[-1] == "call 9"
+
+
+def test_calls_without_end_do_not_hold_up_the_next_turn() -> None:
+    async def crowd() -> None:
+        now_ns = 1
+
+        async def long() -> None:
+            nonlocal now_ns
+            await turns.take("p", "c")
+            now_ns += 5_000_000
+
+        async def flood() -> None:
+            while True:
+                turns.call_arrived()
+                await asyncio.sleep(0)
+
+        turns = Turns(lambda: now_ns)
+        flooding = asyncio.create_task(flood())
+        await asyncio.gather(*[long() for _ in range(5)])
+        flooding.cancel()
+
+    asyncio.run(crowd())
