@@ -124,6 +124,27 @@ class ParkedFetches(Attack):
             connection.send_message(connection.call(FETCH), fetch.SerializeToString())
 
 
+class WideFetches(Attack):
+    """Fetches of all partitions there are, again and again, answered at once."""
+
+    def harm(self, connection: RawHttp2) -> None:
+        if connection.h2.open_outbound_streams < 20:
+            partitions = [
+                fetch_pb2.PartitionFetch(topic_id=self.aim.topic_id, partition=number, current_leader_epoch=-1)
+                for number in range(self.aim.partitions)
+            ]
+            fetch = fetch_pb2.FetchRequest(partitions=partitions)
+            connection.send_message(connection.call(FETCH), fetch.SerializeToString(), end=True)
+
+
+class ManyAnswers(Attack):
+    """All topics in depth, asked with a few bytes, as often as a connection takes calls."""
+
+    def harm(self, connection: RawHttp2) -> None:
+        for _ in range(4):
+            connection.send_message(connection.call(UNARY["DescribeTopics"].path), b"", end=True)
+
+
 class HalfOpen(Attack):
     """Calls that begin and go no further, as many as a connection takes."""
 
@@ -201,6 +222,8 @@ ATTACKS: dict[str, Callable[[Aim], Attack]] = {
     "doubles": Doubles,
     "doubled partitions": DoubledPartitions,
     "parked fetches": ParkedFetches,
+    "wide fetches": WideFetches,
+    "many answers": ManyAnswers,
     "half-open calls": HalfOpen,
     "unfinished requests": Unfinished,
     "rapid reset": RapidReset,
