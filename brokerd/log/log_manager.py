@@ -24,6 +24,7 @@ from brokerd.errors import (
 from brokerd.ids import TopicIdPartition, TopicPartition
 from brokerd.log.believed_time import BelievedTime
 from brokerd.log.checkpoint import NEW_PARTITION, CheckpointEntry, CheckpointFile, read_checkpoint
+from brokerd.log.closing import end_logs
 from brokerd.log.epoch_slots import make_epoch_slots
 from brokerd.log.files import Files
 from brokerd.log.log_state import LogResources
@@ -32,7 +33,6 @@ from brokerd.log.names import LOG_SUFFIX, offset_file, parse_partition_directory
 from brokerd.log.node_state import (
     CleanLog,
     CleanLogs,
-    CleanSegment,
     ProducerIds,
     check_not_foreign,
     create_meta,
@@ -50,7 +50,6 @@ from brokerd.log.partition_log import PartitionLog
 from brokerd.log.patient_files import PatientFiles
 from brokerd.log.recovery import PartitionRecovery, Recovered
 from brokerd.log.retention import delete_records, retire, roll_expired
-from brokerd.log.snapshots import write_snapshot
 from brokerd.log.spare_files import SpareFiles
 from brokerd.log.steps import Job, Steps, run_here
 from brokerd.log.topic_changes import LogsOfTopics, TopicChanges
@@ -288,19 +287,7 @@ class LogManager:
             self._files.close()
 
     def _close_logs(self) -> None:
-        """One log's trouble, or that of a file that only saves work, spoils the clean end of nothing else."""
-        clean: CleanLogs = {}
-        for tp, log in self._logs.items():
-            with contextlib.suppress(OSError):
-                log.flush()
-            if log.is_retirable and log.high_watermark == log.log_end_offset:
-                try:
-                    self._write_end(log)
-                except OSError as error:
-                    logger.warning("%s: could not write its end (%s): the next start reads more of it", log.name, error.strerror)
-                segments = tuple(CleanSegment(segment.base_offset, segment.size_bytes) for segment in log.segments)
-                if not any(segment.has_excess_bytes for segment in log.segments):
-                    clean[tp] = CleanLog(log.log_end_offset, segments)
+        clean = end_logs(self._files, self._logs.values())
         self._note_clock(self._believed_wall_ms(self._clock.wall_ms()))
         try:
             with contextlib.suppress(OSError):  # an older one is true as well
@@ -311,13 +298,6 @@ class LogManager:
         unclean = [log.name for tp, log in self._logs.items() if tp not in clean]
         if unclean:
             logger.warning("%d logs did not end cleanly, %s first: the next start recovers them", len(unclean), unclean[0])
-
-    def _write_end(self, log: PartitionLog) -> None:
-        """Index of the last segment and a snapshot at the end, so that the next start reads nothing else."""
-        directory = log.tp.directory_name
-        log.segments[-1].write_index()
-        write_snapshot(self._files, directory, log.snapshot_body(), log.log_end_offset)
-        self._files.sync_dir(directory)
 
     # Topics: each change at once, waiting for the disk. `changes` has them as steps.
 

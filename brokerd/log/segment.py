@@ -41,6 +41,7 @@ class Segment:
         self.dirty_handle: Handle | None = None
         self.has_excess_bytes = False
         self.is_end_damaged = False
+        self._written: SegmentSummary | None = None  # what the index files, both of them whole, say of the segment
         self.is_of_this_run = False  # something was appended to it since the start
 
     def create(self) -> None:
@@ -132,15 +133,23 @@ class Segment:
             return None
         return summary if summary.seed == self._seed and summary.base_offset == self.base_offset else None
 
+    @property
+    def has_written_index(self) -> bool:
+        """True if the index files say what the segment holds now, or it holds nothing."""
+        return self.size_bytes == 0 or self._written == self.summary()
+
     def write_index(self) -> None:
         """Writes both index files; the directory is for the caller to sync. Raises OSError."""
         if self.index is not None:
-            offset_body, time_body = encode_index(self.index, self.summary())
+            summary = self.summary()
+            offset_body, time_body = encode_index(self.index, summary)
             write_document(self._files, self._path(INDEX_SUFFIX), INDEX_KIND, INDEX_VERSION, offset_body, sync_dir=False)
             write_document(self._files, self._path(TIME_INDEX_SUFFIX), TIME_INDEX_KIND, INDEX_VERSION, time_body, sync_dir=False)
+            self._written = summary
 
     def remove_index(self) -> None:
         """Removes both index files. Raises OSError."""
+        self._written = None
         for suffix in (INDEX_SUFFIX, TIME_INDEX_SUFFIX):
             with contextlib.suppress(FileNotFoundError):
                 self._files.unlink(self._path(suffix))
@@ -174,7 +183,10 @@ class Segment:
             index, summary = decode_index(offset_body, time_body)
         except (FileNotFoundError, DocumentError):
             return None
-        return index if summary == self.summary() else None
+        if summary != self.summary():
+            return None
+        self._written = summary
+        return index
 
     def _scan_index(self, index_interval_bytes: int) -> SparseIndex:
         rebuilt = Segment(self._files, self._open_files, self.directory, self.base_offset, self._seed)

@@ -12,7 +12,7 @@ from brokerd.errors import BrokerdError
 
 # After the grace: the metrics and gRPC end, threads finish what they read, logs are closed.
 REST_MS = 1_750
-_PARTITION_MS = 30  # index, snapshot and two syncs of each
+_PARTITION_MS = 10  # index, snapshot and their syncs, many of them at a time; 5,000 fit into a minute
 
 
 class StopOverdueError(BrokerdError):
