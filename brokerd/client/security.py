@@ -12,6 +12,7 @@ import grpc.aio
 
 from brokerd.config.client import ClientConfig
 from brokerd.config.listeners import is_loopback
+from brokerd.config.small_files import read_small_file
 from brokerd.errors import AuthenticationError, ConfigError
 from brokerd.wire.channel import CHANNEL_ARGUMENTS
 
@@ -125,12 +126,12 @@ def _credentials(config: ClientConfig) -> grpc.ChannelCredentials:
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     try:
         if config.ssl_ca_file:
-            authorities = _read("ssl.ca.file", config.ssl_ca_file)
+            authorities = read_small_file(config.ssl_ca_file, "ssl.ca.file")
             name = f"ssl.ca.file {config.ssl_ca_file}"
             context.load_verify_locations(config.ssl_ca_file)
         if config.ssl_certificate_file:
-            certificate = _read("ssl.certificate.file", config.ssl_certificate_file)
-            key = _read("ssl.key.file", config.ssl_key_file)
+            certificate = read_small_file(config.ssl_certificate_file, "ssl.certificate.file")
+            key = read_small_file(config.ssl_key_file, "ssl.key.file")
             name = f"ssl.certificate.file {config.ssl_certificate_file} with ssl.key.file {config.ssl_key_file}"
             context.load_cert_chain(config.ssl_certificate_file, config.ssl_key_file, password="")
     except ssl.SSLError as error:
@@ -139,17 +140,9 @@ def _credentials(config: ClientConfig) -> grpc.ChannelCredentials:
     return grpc.ssl_channel_credentials(authorities, key, certificate)
 
 
-def _read(name: str, path: str) -> bytes:
-    try:
-        with open(path, "rb") as file:
-            return file.read()
-    except OSError as error:
-        raise ConfigError(f"can not read {name} {path}: {error.strerror}") from None
-
-
 def _read_token(path: str) -> str:
     try:
-        token = _read("auth.token.file", path).decode("ascii").strip()
+        token = read_small_file(path, "auth.token.file").decode("ascii").strip()
     except UnicodeDecodeError:
         token = ""
     if not token or not token.isprintable() or " " in token:

@@ -14,6 +14,7 @@ from typing import NamedTuple
 from brokerd.config.broker import BrokerConfig, check_broker
 from brokerd.config.environment import settings_in
 from brokerd.config.settings import from_mapping, settings_of, unknown_setting
+from brokerd.config.small_files import read_small_file
 from brokerd.errors import ConfigError
 
 _TABLE = re.compile(r"\s*\[\s*([^\[\]]+?)\s*\]\s*(?:#.*)?$")
@@ -68,11 +69,7 @@ def _from_file(path: str) -> Iterator[Given]:
 
 
 def _read_text(path: str) -> str:
-    try:
-        with open(path, "rb") as file:
-            data = file.read()
-    except OSError as error:
-        raise ConfigError(f"can not read the configuration file {path}: {error.strerror}") from None
+    data = read_small_file(path, "the configuration file")
     try:
         return data.decode("utf-8")
     except UnicodeDecodeError as error:

@@ -18,6 +18,7 @@ import tomllib
 from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
+from brokerd.config.small_files import read_small_file
 from brokerd.config.tokens import is_token_hash
 from brokerd.errors import ConfigError
 from brokerd.server.security.permissions import Permissions, Right
@@ -47,10 +48,7 @@ class Identities(NamedTuple):
 def load_auth_file(path: str) -> Identities:
     """Raises ConfigError with file and principal."""
     try:
-        with open(path, "rb") as file:
-            document = tomllib.load(file)
-    except OSError as error:
-        raise ConfigError(f"can not read auth.file {path}: {error.strerror}") from None
+        document = tomllib.loads(read_small_file(path, "auth.file").decode())
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         place = re.search(r"\(at .*\)", str(error)) if isinstance(error, tomllib.TOMLDecodeError) else None
         # Not the decoder's own sentence: it may quote what stands there.

@@ -12,6 +12,7 @@ from typing import Any
 import grpc
 
 from brokerd.config.listeners import Listener
+from brokerd.config.small_files import read_small_file
 from brokerd.errors import ConfigError
 
 
@@ -22,8 +23,11 @@ class Certificates:
         """Reads the files. Raises ConfigError naming the setting and the file."""
         self.tls = tls_context(listener)
         self._needs_client = listener.client_auth == "required"
-        pair = (_read("ssl.key.file", listener.key_file), _read("ssl.certificate.file", listener.certificate_file))
-        authorities = _read("ssl.client.ca.file", listener.client_ca_file) if self._needs_client else None
+        pair = (
+            read_small_file(listener.key_file, "ssl.key.file"),
+            read_small_file(listener.certificate_file, "ssl.certificate.file"),
+        )
+        authorities = read_small_file(listener.client_ca_file, "ssl.client.ca.file") if self._needs_client else None
         self._current = grpc.ssl_server_certificate_configuration([pair], root_certificates=authorities)
         self._lock = threading.Lock()
         self._next: Any = None
@@ -52,7 +56,7 @@ def tls_context(listener: Listener) -> ssl.SSLContext:
         ("ssl.client.ca.file", listener.client_ca_file),
     ):
         if path:
-            _read(name, path)
+            read_small_file(path, name)
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     try:
@@ -72,14 +76,6 @@ def tls_context(listener: Listener) -> ssl.SSLContext:
             ) from None
         context.verify_mode = ssl.CERT_REQUIRED
     return context
-
-
-def _read(name: str, path: str) -> bytes:
-    try:
-        with open(path, "rb") as file:
-            return file.read()
-    except OSError as error:
-        raise ConfigError(f"can not read {name} {path}: {error.strerror}") from None
 
 
 def _reason(error: ssl.SSLError) -> str:

@@ -1,0 +1,43 @@
+"""Files that a setting names: certificates, keys, tokens, the auth file, the configuration. Read whole, and only if they are files.
+
+A path may name what blocks (a pipe that nobody writes to), what never ends (a device), or what does not fit into memory; a start or
+a reload would hang there, or die. So nothing waits for such a path: it is refused with a sentence.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+
+from brokerd.errors import ConfigError
+
+FILE_BYTES_MAX = 4 * 1_048_576
+_KINDS = (
+    (stat.S_ISDIR, "a directory"),
+    (stat.S_ISFIFO, "a pipe"),
+    (stat.S_ISCHR, "a device"),
+    (stat.S_ISBLK, "a device"),
+    (stat.S_ISSOCK, "a socket"),
+)
+
+
+def read_small_file(path: str, what: str) -> bytes:
+    """All of a regular file. Raises ConfigError, which begins with `what` (as `ssl.key.file`) and the path."""
+    try:
+        # Without O_NONBLOCK, opening a pipe waits for somebody to write to it.
+        fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
+        with open(fd, "rb") as file:
+            mode = os.fstat(fd).st_mode
+            if not stat.S_ISREG(mode):
+                raise ConfigError(f"can not read {what} {path}: it is {_kind(mode)}, and must be a regular file")
+            data = file.read(FILE_BYTES_MAX + 1)
+    except (OSError, ValueError) as error:  # ValueError: a NUL in the path
+        reason = error.strerror if isinstance(error, OSError) else error
+        raise ConfigError(f"can not read {what} {path}: {reason}") from None
+    if len(data) > FILE_BYTES_MAX:
+        raise ConfigError(f"can not read {what} {path}: it has more than {FILE_BYTES_MAX} bytes; is it the right file?")
+    return data
+
+
+def _kind(mode: int) -> str:
+    return next((kind for is_kind, kind in _KINDS if is_kind(mode)), "none that brokerd knows")
