@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from brokerd.config.settings import INT32_MAX, INT64_MAX, from_mapping, setting
+from brokerd.config.settings import INT32_MAX, INT64_MAX, from_mapping, setting, values_of
 from brokerd.errors import ConfigError, InvalidConfigError
 
 
@@ -66,6 +66,12 @@ class TopicConfig:
     cleanup_policy: str = setting(
         "cleanup.policy", "delete", "What happens to old segments; only delete exists so far.", choices=("delete",)
     )
+
+
+def normalized(config: TopicConfig, overrides: Mapping[str, str]) -> dict[str, str]:
+    """`overrides` as they are stored: what each was understood to be in `config`, and no blank more."""
+    values = values_of(config)
+    return {name: str(values[name]) for name in overrides}
 
 
 def topic_config(overrides: Mapping[str, str], defaults: Mapping[str, object]) -> TopicConfig:

@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 from brokerd.config.broker import BrokerConfig, checked_topic_config
 from brokerd.config.settings import settings_of, unknown_setting
-from brokerd.config.topic import TopicConfig, topic_config
+from brokerd.config.topic import TopicConfig, normalized, topic_config
 from brokerd.errors import (
     Fate,
     InvalidConfigError,
@@ -78,9 +78,9 @@ class TopicChanges:
         self._check_count(name, count, count, sum(topic.partition_count for topic in before))
         if len(self._topics) + len(before) >= self._config.max_topics:
             raise PolicyViolationError(f"there are {len(self._topics)} topics, as many as max.topics allows")
-        checked_topic_config(self._config, configs)
+        config = checked_topic_config(self._config, configs)
         self._logs.check_writable()
-        return Topic(name, new_topic_id(), count, dict(configs))
+        return Topic(name, new_topic_id(), count, normalized(config, configs))
 
     def grow(self, name: str, total: int) -> Steps[Topic]:
         """Adds partitions up to `total`, durably in the end. Raises what `check_grow` does, StorageError."""
@@ -119,9 +119,9 @@ class TopicChanges:
         for setting in sorted(removed - set(known)):
             raise InvalidConfigError(unknown_setting(setting, known, where="(topic setting)").message)
         configs = {key: value for key, value in topic.configs.items() if key not in removed} | dict(set_configs)
-        checked_topic_config(self._config, configs)
+        config = checked_topic_config(self._config, configs)
         self._logs.check_writable()
-        return topic._replace(configs=configs)
+        return topic._replace(configs=normalized(config, configs))
 
     def delete(self, wanted: str | bytes, on_deleted: Callable[[Topic], None] | None = None) -> Steps[Topic]:
         """Deletes a topic, by name or id, durably in the end; `on_deleted` is called once it is gone for everybody, before its

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sized
+from collections.abc import Iterable, Sized
 
 from brokerd.ids import TopicIdPartition
 from brokerd.server.failures import malformed
 
 TOPIC_ID_BYTES = 16
 ID_MAX_CHARACTERS = 249
+CONFIG_MAX_CHARACTERS = 255
 # Of a stream's request, before it is built: so many fields for each partition that is allowed, so that one too many is still read
 # and named in the refusal; and the few others.
 FIELDS_PER_ENTRY = 2
@@ -40,3 +41,10 @@ def check_not_negative(field: str, value: int) -> None:
     """A number that must be 0 or more."""
     if value < 0:
         raise malformed(field, f"is {value}, must not be negative")
+
+
+def check_config_texts(field: str, texts: Iterable[str]) -> None:
+    """Names and values of settings are short; what is wrong with one is told with it."""
+    for text in texts:
+        if len(text) > CONFIG_MAX_CHARACTERS:
+            raise malformed(field, f"a name or a value has {len(text)} characters, at most {CONFIG_MAX_CHARACTERS} are allowed")

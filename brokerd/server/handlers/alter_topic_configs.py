@@ -8,16 +8,21 @@ Behaviour
 
 from __future__ import annotations
 
+from itertools import chain
+
 from brokerd.errors import WireError
 from brokerd.log.topic_store import Topic
 from brokerd.server.broker import Broker
 from brokerd.server.failures import internal, malformed
+from brokerd.server.fields import check_config_texts
 from brokerd.wire.errors import to_proto
 from brokerd.wire.v1 import topics_pb2
 
 
 def check(request: topics_pb2.AlterTopicConfigsRequest) -> None:
     """The request as it came. Raises MalformedError."""
+    check_config_texts("set", chain(request.set, request.set.values()))
+    check_config_texts("unset", request.unset)
     both = sorted(set(request.set) & set(request.unset))
     if both:
         raise malformed("unset", f"'{both[0]}' stands in set too")

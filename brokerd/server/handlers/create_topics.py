@@ -8,6 +8,8 @@ Behaviour
 
 from __future__ import annotations
 
+from itertools import chain
+
 from brokerd.errors import (
     InvalidPartitionsError,
     InvalidReplicationFactorError,
@@ -17,7 +19,7 @@ from brokerd.errors import (
 from brokerd.log.topic_store import Topic
 from brokerd.server.broker import Broker
 from brokerd.server.failures import internal
-from brokerd.server.fields import check_not_negative
+from brokerd.server.fields import check_config_texts, check_not_negative
 from brokerd.wire.errors import to_proto
 from brokerd.wire.v1 import topics_pb2
 
@@ -28,6 +30,7 @@ def check(request: topics_pb2.CreateTopicsRequest) -> None:
     """The request as it came. Raises MalformedError."""
     for topic in request.topics:
         check_not_negative("topics.replication_factor", topic.replication_factor)
+        check_config_texts("topics.configs", chain(topic.configs, topic.configs.values()))
 
 
 async def handle(broker: Broker, request: topics_pb2.CreateTopicsRequest) -> topics_pb2.CreateTopicsResponse:

@@ -225,6 +225,36 @@ def test_settings_are_changed_and_returned_to_the_brokers(client: RawClient) -> 
         assert alter(name="none", validate_only=validate_only) is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
 
 
+def test_settings_are_stored_as_they_are_understood(client: RawClient, running: RunningDaemon) -> None:
+    client.create_topic("t", retention_ms="  +1_000\t", cleanup_policy="delete ")
+    request = topics_pb2.AlterTopicConfigsRequest(name="t", set={"segment.ms": " 0000007"})
+    assert code(client.call("AlterTopicConfigs", request).result) is ErrorCode.NONE
+    stored = running.daemon.broker.logs.topics.by_name("t").configs
+    assert stored == {"retention.ms": "1000", "cleanup.policy": "delete", "segment.ms": "7"}
+
+
+@pytest.mark.parametrize(
+    ("method", "request_of"),
+    [
+        (
+            "CreateTopics",
+            lambda key, value: topics_pb2.CreateTopicsRequest(topics=[topics_pb2.NewTopic(name="u", configs={key: value})]),
+        ),
+        ("AlterTopicConfigs", lambda key, value: topics_pb2.AlterTopicConfigsRequest(name="t", set={key: value})),
+        ("AlterTopicConfigs", lambda key, value: topics_pb2.AlterTopicConfigsRequest(name="t", unset=[key + value.strip("1")])),
+    ],
+)
+def test_long_names_and_values_of_settings_are_refused_before_anything(client: RawClient, method: str, request_of: Any) -> None:
+    client.create_topic("t")
+    for key, value in (("retention.ms", " " * 250_000 + "1"), ("x" * 256, "1")):
+        with pytest.raises(grpc.RpcError) as refused:
+            client.call(method, request_of(key, value))
+        assert refused.value.code() is grpc.StatusCode.INVALID_ARGUMENT
+        details = str(refused.value.details())
+        assert "at most 255 are allowed" in details
+        assert len(details) < 200
+
+
 @pytest.mark.parametrize("settings", [{"auto_create_topics_enable": True, "num_partitions": 4}], indirect=True)
 def test_unknown_topics_are_created_where_that_is_asked_for(client: RawClient) -> None:
     (topic,) = client.metadata("fresh").topics
