@@ -181,7 +181,8 @@ class BrokerConfig:
         "max.memory.bytes",
         0,
         "Memory in use from which on connections are closed that have sent most of unfinished requests; 0 = half of the machine's "
-        "(of its container's), or 128 MiB + max.in.flight.bytes + 2 * max.fetch.bytes.in.flight if that is more, but 7/8 at most. "
+        "(of the least limit of its unit or container), or 128 MiB + max.in.flight.bytes + 2 * max.fetch.bytes.in.flight if that "
+        "is more, but 7/8 at most. "
         "For what no other limit counts: set it well above the sum of those.",
         minimum=0,
         maximum=INT64_MAX,

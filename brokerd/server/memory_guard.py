@@ -43,7 +43,6 @@ _FRUITLESS_INTERVAL_MS = 250
 _PROCESS_BYTES = 134_217_728  # a broker that does nothing, and some thousand partitions
 _FETCH_ANSWER_COPIES = 2  # see max.fetch.bytes.in.flight
 _STATM = "/proc/self/statm"
-_CGROUP_LIMITS = ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes")
 
 
 class RequestBytes:
@@ -204,15 +203,3 @@ def resident_bytes() -> int | None:
             return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
     except (OSError, IndexError, ValueError):
         return None
-
-
-def machine_bytes() -> int:
-    """Memory that this process may hope for: the machine's, or less if its container has less."""
-    total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    for path in _CGROUP_LIMITS:
-        try:
-            with open(path, "rb") as file:
-                total = min(total, int(file.read()))
-        except (OSError, ValueError):  # not there, or "max"
-            continue
-    return total

@@ -18,7 +18,6 @@ from brokerd.server.memory_guard import (
     RequestBytes,
     Suspect,
     UnreadBytes,
-    machine_bytes,
     memory_limit_bytes,
     resident_bytes,
     to_end,
@@ -220,16 +219,6 @@ def test_the_list_of_files_that_other_systems_have_does_too(monkeypatch: pytest.
     ):
         assert disconnect.disconnect(f"ipv4:127.0.0.1:{client.getsockname()[1]}")
         assert client.recv(1) == b""
-
-
-def test_a_container_s_limit_counts(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    limit, none = tmp_path / "memory.max", tmp_path / "other"
-    limit.write_text("1000000\n")
-    none.write_text("max\n")
-    monkeypatch.setattr(memory_guard, "_CGROUP_LIMITS", (str(none), str(limit), str(tmp_path / "absent")))
-    assert machine_bytes() == 1_000_000
-    monkeypatch.setattr(memory_guard, "_CGROUP_LIMITS", ())
-    assert machine_bytes() > 100_000_000
 
 
 def test_short_memory_is_looked_into_at_once_but_not_again_and_again_in_vain() -> None:
