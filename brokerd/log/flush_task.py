@@ -11,7 +11,7 @@ from brokerd.log.files import Files, is_too_many_open
 from brokerd.log.leader_epochs import EpochEntry, write_leader_epochs
 from brokerd.log.open_files import Handle, OpenFiles
 from brokerd.log.segment import Segment
-from brokerd.log.snapshots import UnwrittenSnapshot, write_snapshot
+from brokerd.log.snapshots import Snapshot, encode_snapshot, write_snapshot
 from brokerd.log.spare_files import SpareFiles
 
 
@@ -29,7 +29,7 @@ class FlushTask:
         appended_bytes: int,
         handles: list[Handle],
         sealed: list[Segment],
-        snapshots: list[UnwrittenSnapshot],
+        snapshots: list[Snapshot],
         epochs: tuple[EpochEntry, ...] | None,
     ) -> None:
         self._files = files
@@ -79,7 +79,7 @@ class FlushTask:
 
     def _write_derived(self) -> None:
         for snapshot in self.snapshots:
-            write_snapshot(self._files, self._directory, snapshot.body, snapshot.offset, self._spares)
+            write_snapshot(self._files, self._directory, encode_snapshot(snapshot), snapshot.offset, self._spares)
         if self.snapshots:
             self._files.sync_dir(self._directory)
             self.has_snapshots = True

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from brokerd.log.snapshots import UnwrittenSnapshot
+from brokerd.log.snapshots import Snapshot
 
 _KEPT = 2  # one may rot
 
@@ -15,7 +15,7 @@ _KEPT = 2  # one may rot
 class KeptSnapshots:
     """See the module."""
 
-    def __init__(self, durable: Sequence[int] = (), unwritten: UnwrittenSnapshot | None = None) -> None:
+    def __init__(self, durable: Sequence[int] = (), unwritten: Snapshot | None = None) -> None:
         """`durable`: offsets of those on the disk, ascending. `unwritten`: one that could not be written."""
         self._durable = list(durable)
         self._waiting = [unwritten] if unwritten is not None else []
@@ -35,20 +35,20 @@ class KeptSnapshots:
         """True if one is to be written with the next flush."""
         return bool(self._waiting)
 
-    def add(self, snapshot: UnwrittenSnapshot) -> None:
+    def add(self, snapshot: Snapshot) -> None:
         """One at the log end as it is now."""
         self._waiting.append(snapshot)
 
-    def take_waiting(self) -> list[UnwrittenSnapshot]:
+    def take_waiting(self) -> list[Snapshot]:
         """What a flush is to write; it ends in `note_written` or `note_failed`."""
         waiting, self._waiting = self._waiting, []
         return waiting
 
-    def note_written(self, snapshots: Sequence[UnwrittenSnapshot]) -> None:
+    def note_written(self, snapshots: Sequence[Snapshot]) -> None:
         """They are durable."""
         self._durable = sorted({*self._durable, *(snapshot.offset for snapshot in snapshots)})
 
-    def note_failed(self, snapshots: Sequence[UnwrittenSnapshot]) -> None:
+    def note_failed(self, snapshots: Sequence[Snapshot]) -> None:
         """They could not be written; the newest of all is tried again, so that a bad disk costs the memory of one."""
         if snapshots:
             self._waiting = [*snapshots, *self._waiting][-1:]

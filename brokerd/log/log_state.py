@@ -14,7 +14,7 @@ from brokerd.log.leader_epochs import LeaderEpochs
 from brokerd.log.open_files import OpenFiles
 from brokerd.log.producer_state import ProducerStates
 from brokerd.log.segment import Segment
-from brokerd.log.snapshots import UnwrittenSnapshot
+from brokerd.log.snapshots import Snapshot
 from brokerd.log.spare_files import SpareFiles
 
 
@@ -59,4 +59,4 @@ class LogState:
     damaged: list[DamagedRange] = field(default_factory=list)
     read_only_reason: str = ""
     snapshot_offsets: list[int] = field(default_factory=list)
-    unwritten_snapshot: UnwrittenSnapshot | None = None  # the one at the end, where it could not be written
+    unwritten_snapshot: Snapshot | None = None  # the one at the end, where it could not be written

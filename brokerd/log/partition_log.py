@@ -33,7 +33,7 @@ from brokerd.log.log_state import LogResources, LogState
 from brokerd.log.open_files import Handle
 from brokerd.log.producer_state import BatchMetadata, ProducerStateEntry
 from brokerd.log.segment import Segment
-from brokerd.log.snapshots import Snapshot, UnwrittenSnapshot, encode_snapshot
+from brokerd.log.snapshots import Snapshot, encode_snapshot
 from brokerd.log.timestamps import OffsetAndTimestamp, check_timestamps, find_by_timestamp, find_max_timestamp
 from brokerd.record.batch import RecordBatch
 from brokerd.record.header import crc_seed, decode_header, stamp
@@ -241,7 +241,7 @@ class PartitionLog:
         )
         segment.create()
         self._sealed.append(active)
-        self.snapshots.add(UnwrittenSnapshot(self.log_end_offset, self.snapshot_body()))
+        self.snapshots.add(self._snapshot())
         self._reader.segments = (*self.segments, segment)
         return segment
 
@@ -488,8 +488,8 @@ class PartitionLog:
         return encode_snapshot(self._snapshot())
 
     def _snapshot(self) -> Snapshot:
-        epochs = self._epochs.below(self.log_end_offset)
-        return Snapshot(self._seed, self.log_end_offset, epochs, self._producers.entries, self._producers.forgotten_number)
+        producers, epochs = dict(self._producers.entries), self._epochs.below(self.log_end_offset)
+        return Snapshot(self._seed, self.log_end_offset, epochs, producers, self._producers.forgotten_number)
 
     def mark_deleted(self) -> None:
         """The topic is gone: appends are refused from now on, descriptors are given back when nobody uses them."""

@@ -29,7 +29,6 @@ from brokerd.log.scan import Scan
 from brokerd.log.segment import Segment
 from brokerd.log.snapshots import (
     Snapshot,
-    UnwrittenSnapshot,
     encode_snapshot,
     read_snapshot,
     remove_snapshot,
@@ -64,7 +63,7 @@ class PartitionRecovery:
         self._durable_end = self._given.checkpoint.durable_end
         self._sizes: dict[int, int] = {}
         self._snapshot: Snapshot | None = None  # the one that is believed
-        self._unwritten: UnwrittenSnapshot | None = None
+        self._unwritten: Snapshot | None = None
         self._names_changed = False
 
     def run(self) -> Recovered:
@@ -257,7 +256,7 @@ class PartitionRecovery:
             write_snapshot(self._files, self._directory, body, walk.end)
             self._names_changed = True
         except OSError as error:
-            self._unwritten = UnwrittenSnapshot(walk.end, body)
+            self._unwritten = found._replace(producers=dict(producers.entries))
             logger.warning(
                 "%s: could not write a snapshot (%s): old segments stay until one is written", self._given.name, error.strerror
             )

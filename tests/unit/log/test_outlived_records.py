@@ -18,7 +18,8 @@ from brokerd.log.files import Files, RealFiles
 from brokerd.log.log_manager import LogManager
 from brokerd.log.names import LEADER_EPOCHS
 from brokerd.log.partition_log import PartitionLog
-from brokerd.log.snapshots import snapshot_path
+from brokerd.log.snapshots import read_snapshot, snapshot_path
+from brokerd.record.header import crc_seed
 from tests.support.build import append, first_log, open_manager
 from tests.support.clock import START_WALL_MS
 from tests.support.files import MemoryFiles
@@ -252,3 +253,17 @@ def test_nobody_is_new_to_a_log_whose_snapshots_rotted_with_its_records_gone() -
             append(log, b"x", producer=early, sequence=0)
         assert append(log, b"x", producer=ProducerIdAndEpoch(manager.next_producer_id(), 0), sequence=0) > COUNT
         manager.close()
+
+
+def test_a_snapshot_is_of_its_roll_though_it_is_encoded_later() -> None:
+    files = MemoryFiles()
+    _, log = _open(files)
+    for sequence in range(COUNT):
+        append(log, b"x" * 300, producer=LATE, sequence=sequence)
+    append(log, b"x", producer=EARLY, sequence=0)
+    rolled = [segment.base_offset for segment in log.segments[1:]]
+    log.flush()
+    for offset in rolled:
+        snapshot = read_snapshot(files, log.tp.directory_name, offset, crc_seed(log.tp))
+        assert snapshot is not None
+        assert {producer: entry.last_sequence for producer, entry in snapshot.producers.items()} == {LATE.producer_id: offset - 1}
