@@ -306,12 +306,18 @@ class BrokerClient:
 
     async def _retried(self, attempt: Callable[[int], Awaitable[T]], *, failures: list[BrokerdError] | None = None) -> T:
         retries = self.retries()
+        failed: BrokerdError | None = None
         while True:
-            timeout_ms = retries.attempt_timeout_ms(self.config.request_timeout_ms, now_ms=self.clock.monotonic_ms())
+            now_ms = self.clock.monotonic_ms()
+            if failed is not None and not retries.left_ms(failed, now_ms=now_ms):
+                # The wait has taken all that was left: a try without time could only fail, and hide why the others did.
+                raise retries.final_error(failed, ", ".join(self._addresses), now_ms=now_ms)
+            timeout_ms = retries.attempt_timeout_ms(self.config.request_timeout_ms, now_ms=now_ms)
             try:
                 return await attempt(timeout_ms)
             except BrokerdError as error:
                 await self.wait_or_raise(retries, error)
+                failed = error
                 if failures is not None:
                     failures.append(error)
 
