@@ -150,7 +150,7 @@ class BrokerConfig:
     max_parked_partitions: int = setting(
         "max.parked.partitions",
         200_000,
-        "Partitions that all waiting fetches may name; each takes half a kilobyte.",
+        "Partitions that waiting fetches may name, half a kilobyte each; a principal may have four fifths of what others leave.",
         minimum=1,
         maximum=10_000_000,
     )

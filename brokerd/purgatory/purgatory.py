@@ -20,7 +20,6 @@ class Purgatory:
         self._wheel = wheel
         self._watchers: dict[Hashable, dict[DelayedOperation, None]] = {}
         self._held: set[DelayedOperation] = set()
-        self.watch_count = 0  # keys of all operations that wait: what they cost in memory
 
     def __len__(self) -> int:
         """How many operations wait."""
@@ -47,7 +46,6 @@ class Purgatory:
         operation.watch_keys = tuple(dict.fromkeys(keys))
         operation.release = self._remove
         self._held.add(operation)
-        self.watch_count += len(operation.watch_keys)
         for key in operation.watch_keys:
             self._watchers.setdefault(key, {})[operation] = None
         if operation.try_complete() or operation.is_completed:
@@ -95,7 +93,6 @@ class Purgatory:
     def _remove(self, operation: DelayedOperation) -> None:
         self._wheel.cancel(operation)
         self._held.discard(operation)
-        self.watch_count -= len(operation.watch_keys)
         for key in operation.watch_keys:
             watchers = self._watchers[key]
             del watchers[operation]

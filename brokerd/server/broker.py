@@ -18,6 +18,7 @@ from brokerd.server.fruitless import FruitlessCalls
 from brokerd.server.limits import ByteBudget
 from brokerd.server.metrics.counters import Counters
 from brokerd.server.replica_manager import ReplicaManager
+from brokerd.server.shares import Shares
 from brokerd.server.stopping import within
 from brokerd.server.turns import Turns
 
@@ -46,6 +47,7 @@ class Broker:
         self.fence = InstanceFence(max_instances=config.max_producer_instances)
         self.in_flight = ByteBudget(config.max_in_flight_bytes)
         self.answers = AnswerQueue()
+        self.parked_partitions = Shares(config.max_parked_partitions)
         self.answer_budget = AnswerBudget[AnswerWriter](
             config.max_fetch_bytes_in_flight, write_timeout_ms=config.fetch_write_timeout_ms
         )

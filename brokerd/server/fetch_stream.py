@@ -46,6 +46,7 @@ class FetchStream:
         self._answering: asyncio.Task[None] | None = None
         self._is_revoked = False
         self._held_bytes = 0  # what of the budget of answers is ours
+        self._parked_count = 0  # partitions of the parked fetch
 
     @property
     def peer(self) -> str:
@@ -85,6 +86,7 @@ class FetchStream:
         if self._parked is not None:
             self._parked.cancel()
             self._parked = None
+            self._count_parked(0)
             if self._answered is not None:
                 self._answered.set_result(None)
         await self._context.abort(code, details)
@@ -123,8 +125,9 @@ class FetchStream:
 
     def _is_full(self, partition_count: int) -> bool:
         """True if a fetch of so many partitions may not wait beside those that do."""
-        purgatory, config = self._broker.replicas.fetch_purgatory, self._broker.config
-        return len(purgatory) >= config.max_parked_fetches or purgatory.watch_count + partition_count > config.max_parked_partitions
+        if len(self._broker.replicas.fetch_purgatory) >= self._broker.config.max_parked_fetches:
+            return True
+        return not self._broker.parked_partitions.has_room(self._access.principal, partition_count)
 
     async def _read(self, params: FetchParams) -> list[PartitionRead]:
         """Reads as much as the budget allows; what was read is held then."""
@@ -153,6 +156,10 @@ class FetchStream:
         self._broker.answer_budget.add(size_bytes - self._held_bytes)
         self._held_bytes = size_bytes
 
+    def _count_parked(self, partition_count: int) -> None:
+        self._broker.parked_partitions.add(self._access.principal, partition_count - self._parked_count)
+        self._parked_count = partition_count
+
     def _park(self, params: FetchParams, reads: list[PartitionRead], received_ns: int) -> None:
         loop = asyncio.get_running_loop()
         parked_from_ns = stopwatch_ns()
@@ -171,6 +178,7 @@ class FetchStream:
             on_done=lambda: self._broker.answers.put(start_answer),
         )
         self._parked = operation
+        self._count_parked(len(params.partitions))
         # Something may have been appended during a cold read above: this looks again before it waits.
         if not self._broker.replicas.fetch_purgatory.try_complete_else_watch(operation, operation.keys()):
             self._broker.replicas.fetch_driver.schedule()
@@ -179,6 +187,7 @@ class FetchStream:
         self, params: FetchParams, answered: asyncio.Future[None], received_ns: int, parked_from_ns: int
     ) -> None:
         self._parked = None
+        self._count_parked(0)
         parked_ns = stopwatch_ns() - parked_from_ns
         try:
             data = self._encode(params, await self._read(params))
@@ -216,10 +225,11 @@ class FetchStream:
             budget.end_write(self)
 
     def _too_many(self) -> ResourceExhaustedError:
-        purgatory = self._broker.replicas.fetch_purgatory
+        waiting, principal = len(self._broker.replicas.fetch_purgatory), self._access.principal
+        parked = self._broker.parked_partitions
         return ResourceExhaustedError(
-            f"{len(purgatory)} fetches of {purgatory.watch_count} partitions wait already, and max.parked.fetches or "
-            "max.parked.partitions allows no more: try again later",
+            f"{waiting} fetches of {parked.total} partitions wait already, {parked.count(principal)} of them of principal "
+            f"'{principal}', and max.parked.fetches or max.parked.partitions allows no more: try again later",
             retry_after_ms=_RETRY_AFTER_MS,
         )
 
@@ -227,5 +237,6 @@ class FetchStream:
         if self._parked is not None:
             self._parked.cancel()
             self._parked = None
+        self._count_parked(0)
         if self._answering is not None:
             self._answering.cancel()

@@ -341,9 +341,13 @@ def test_partitions_of_parked_fetches_are_bounded_and_those_that_end_make_room(r
     assert "max.parked.partitions" in head.error.message
     client.producer().produce(tps[0], values_batch(tps[0]))
     first.answer()
-    client.fetcher().post(dict.fromkeys(tps, 0) | {tps[0]: 1}, max_wait_ms=LONG_MS)
+    last = client.fetcher()
+    last.post(dict.fromkeys(tps, 0) | {tps[0]: 1}, max_wait_ms=LONG_MS)
     wait_until(lambda: parked(running) == 1)
-    assert running.daemon.broker.replicas.fetch_purgatory.watch_count == 4
+    shares = running.daemon.broker.parked_partitions
+    assert shares.total == 4
+    last.cancel()
+    wait_until(lambda: shares.total == 0)
 
 
 def test_a_read_goes_across_segments(client: RawClient) -> None:

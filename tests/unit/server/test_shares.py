@@ -1,0 +1,33 @@
+"""Places that nobody fills alone."""
+
+from __future__ import annotations
+
+from brokerd.server.shares import Shares
+
+
+def _fill(shares: Shares, principal: str, step: int) -> int:
+    while shares.has_room(principal, step):
+        shares.add(principal, step)
+    return shares.count(principal)
+
+
+def test_each_principal_has_four_fifths_of_what_others_leave() -> None:
+    shares = Shares(1_000)
+    assert [_fill(shares, name, 1) for name in "abc"] == [800, 160, 32]
+    assert shares.total == 992
+    assert not shares.has_room("a", 1)
+
+
+def test_whoever_fills_its_share_with_large_ones_leaves_room_for_others() -> None:
+    shares = Shares(1_000)
+    assert _fill(shares, "a", 150) == 750
+    assert shares.has_room("b", 200)
+    assert not shares.has_room("b", 201)
+
+
+def test_places_given_back_are_free() -> None:
+    shares = Shares(10)
+    shares.add("a", 8)
+    shares.add("a", -8)
+    assert (shares.total, shares.count("a")) == (0, 0)
+    assert shares.has_room("b", 8)
