@@ -97,7 +97,7 @@ class LogWalk:
         if self.torn is not None:
             self.cut_bytes += sizes_of(self._sizes, [self.torn]) - self.torn.size_bytes
         self.cut_bytes += sizes_of(self._sizes, self.removed)
-        if self.end < self._durable_end and not self.is_stopped:
+        if self.end < self._durable_end:
             self._damage(self.end, self._durable_end, "bytes are missing")
         # No offset is given twice, whatever is lost below.
         self.end = max(self.end, self._durable_end)

@@ -257,3 +257,18 @@ def test_a_hole_file_that_rots_makes_its_damage_count_again(data_dir: Path) -> N
     manager, report = open_manager(RealFiles(str(data_dir)), **SMALL)
     assert len(report.damaged) == 1
     manager.close()
+
+
+@pytest.mark.parametrize("is_cut", [True, False], ids=["cut", "removed"])
+def test_a_tail_that_is_gone_is_said_beside_other_damage(is_cut: bool) -> None:
+    files = MemoryFiles()
+    _, log = _filled(files)
+    files.kill()
+    _rot(files, log, 13)
+    last = log.segments[-1]
+    files.write_file(last.path, files.read_file(last.path)[:-1]) if is_cut else files.remove_file(last.path)
+    _, report = open_manager(files, **SMALL)
+    assert report.damaged
+    missing = {COUNT - 1} if is_cut else set(range(last.base_offset, COUNT))
+    files.kill()
+    assert _readable(first_log(open_manager(files, **SMALL)[0])) == [n for n in range(COUNT) if n not in {13, *missing}]
