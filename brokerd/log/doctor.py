@@ -169,7 +169,7 @@ def _with_damaged(path: str, repair: Callable[[Files, PartitionCheck], list[Find
             if check.damaged:
                 findings.extend(repair(files, check))
         if findings:
-            _remove_clean_mark(files)  # last: where the checkpoint is late, it alone says what was durable
+            _replace_checkpoint(files, directory.checkpoint)  # last: where it was late, the clean mark alone said what was durable
         return findings
     finally:
         files.close()
@@ -250,16 +250,15 @@ def _read_directory(files: Files) -> _Directory:
             "the checkpoint is missing or damaged: the broker starts read-only; `--rebuild-checkpoint` takes the logs as they are"
         )
         findings.append(Finding(Severity.ERROR, CHECKPOINT, text))
+    else:
+        for tp, clean in take_clean_mark(files, epoch, keep=True).items():
+            entries[tp] = entries.get(tp, NEW_PARTITION).known_durable(clean.log_end_offset)
     return _Directory(topics, entries, epoch, findings)
 
 
 def _partition_checks(files: Files, directory: _Directory, *, decodes_records: bool = False) -> list[PartitionCheck]:
-    clean = take_clean_mark(files, directory.epoch, keep=True)
-
     def check(tp: TopicIdPartition, name: str) -> PartitionCheck:
         entry = directory.checkpoint.get(tp, NEW_PARTITION) if directory.checkpoint is not None else None
-        if entry is not None and tp in clean:
-            entry = entry.known_durable(clean[tp].log_end_offset)
         return PartitionCheck(files, tp, name, entry, max_epoch=directory.epoch, decodes_records=decodes_records)
 
     checks = []

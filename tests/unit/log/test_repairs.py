@@ -108,6 +108,24 @@ def test_a_clean_stop_without_a_checkpoint_says_what_was_durable(tmp_path: Path,
     manager.close()
 
 
+def test_what_stands_behind_accepted_damage_above_a_late_checkpoint_stays(tmp_path: Path) -> None:
+    manager, log = _open(tmp_path)
+    _fill(log, 2)
+    manager.write_checkpoint()
+    checkpoint = (tmp_path / "checkpoint").read_bytes()
+    _fill(log, 7)
+    manager.close()
+    (tmp_path / "checkpoint").write_bytes(checkpoint)
+    path = tmp_path / log.segments[0].path
+    data = path.read_bytes()
+    path.write_bytes(data[: 6 * SIZE] + bytes(120) + data[6 * SIZE + 120 :])
+    assert accept_damaged(str(tmp_path))
+    manager, log = _open(tmp_path)
+    assert _readable(log) == [0, 1, 2, 3, 4, 5, 7, 8]
+    assert _append(log) == 9
+    manager.close()
+
+
 @pytest.mark.parametrize("harm", ["unlink", "rot"])
 @pytest.mark.parametrize("missing_bytes", [SIZE, SIZE // 2])
 @pytest.mark.parametrize("at", [1, -1], ids=["in the middle", "at the end"])
