@@ -14,7 +14,7 @@ on to the very end of its batch and fits the offsets of the next one, in a batch
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from typing import NamedTuple
 
 import google_crc32c
@@ -64,16 +64,17 @@ def find_behind_damage(
     end: int,
     limit_offset: int = NO_OFFSET_LIMIT,
     known_offset: int = NO_OFFSET_LIMIT,
+    cut_offsets: Collection[int] = (),
     epoch: int = 0,
     max_epoch: int = _NO_EPOCH_LIMIT,
 ) -> Place | None:
     """The batch where the log goes on behind the bad one at `position`, where `offset` was to stand; None if there is none.
 
     `end` is the segment's size, `limit_offset` the base of the next segment, and `known_offset` one where a batch must begin or
-    the segment end, as far as they are known. Raises OSError.
+    the segment end, as far as they are known; `cut_offsets`: where an operator may have had it cut. Raises OSError.
     """
     known_offset = min(known_offset, limit_offset)
-    return _Search(file, seed, end, limit_offset, known_offset, epoch, max_epoch).run(position, offset)
+    return _Search(file, seed, end, limit_offset, known_offset, cut_offsets, epoch, max_epoch).run(position, offset)
 
 
 def whole_headers(file: File, seed: int, base_offset: int) -> Iterator[BatchHeader]:
@@ -93,12 +94,23 @@ def whole_headers(file: File, seed: int, base_offset: int) -> Iterator[BatchHead
 
 
 class _Search:
-    def __init__(self, file: File, seed: int, end: int, limit_offset: int, known_offset: int, epoch: int, max_epoch: int) -> None:
+    def __init__(
+        self,
+        file: File,
+        seed: int,
+        end: int,
+        limit_offset: int,
+        known_offset: int,
+        cut_offsets: Collection[int],
+        epoch: int,
+        max_epoch: int,
+    ) -> None:
         self._file = file
         self._seed = seed
         self._end = end
         self._limit_offset = limit_offset
         self._known_offset = known_offset
+        self._cut_offsets = cut_offsets
         self._epoch = epoch
         self._max_epoch = max_epoch
 
@@ -167,7 +179,7 @@ class _Search:
         if is_inside or scan.next_offset > self._limit_offset:
             reaches = False
         elif scan.problem is None:
-            reaches = reaches or self._known_offset == NO_OFFSET_LIMIT
+            reaches = reaches or self._known_offset == NO_OFFSET_LIMIT or scan.next_offset in self._cut_offsets
         elif not reaches:
             next_bad = self._bad_at(scan.position, scan.next_offset)
             led_to = self._led_to(next_bad)

@@ -222,6 +222,7 @@ class LogWalk:
             end=size,
             limit_offset=NO_OFFSET_LIMIT if successor is None else successor,
             known_offset=self._durable_end if scan.next_offset < self._durable_end else NO_OFFSET_LIMIT,
+            cut_offsets={hole.first_offset for hole in self._holes},
             epoch=scan.epoch,
             max_epoch=self._given.max_epoch,
         )

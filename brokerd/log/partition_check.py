@@ -239,6 +239,7 @@ class PartitionCheck:
             end=size,
             limit_offset=NO_OFFSET_LIMIT if successor is None else successor,
             known_offset=known if scan.next_offset < known else NO_OFFSET_LIMIT,
+            cut_offsets={hole.first_offset for hole in self.holes},
             epoch=scan.epoch,
             max_epoch=self._max_epoch,
         )

@@ -126,6 +126,24 @@ def test_what_stands_behind_accepted_damage_above_a_late_checkpoint_stays(tmp_pa
     manager.close()
 
 
+def test_to_give_up_what_follows_takes_nothing_from_before_it(tmp_path: Path) -> None:
+    manager, log = _open(tmp_path)
+    _fill(log, 8)
+    manager.close()
+    path = tmp_path / log.segments[0].path
+    data = path.read_bytes()
+    path.write_bytes(data[: 2 * SIZE] + bytes(120) + data[2 * SIZE + 120 :])
+    assert accept_damaged(str(tmp_path))
+    _rot(path, 6 * SIZE + 120)
+    assert give_up_damaged(str(tmp_path))
+    for _ in range(2):
+        manager, log = _open(tmp_path)
+        assert log.damage is None
+        assert [offset for offset in _readable(log) if offset < 8] == [0, 1, 3, 4, 5]
+        assert _append(log) >= 8
+        manager.close()
+
+
 @pytest.mark.parametrize("harm", ["unlink", "rot"])
 @pytest.mark.parametrize("missing_bytes", [SIZE, SIZE // 2])
 @pytest.mark.parametrize("at", [1, -1], ids=["in the middle", "at the end"])
