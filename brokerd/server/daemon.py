@@ -26,6 +26,7 @@ from brokerd.server.background import Background
 from brokerd.server.broker import Broker
 from brokerd.server.descriptors import fitted, raise_limit
 from brokerd.server.failures import internal
+from brokerd.server.grpc_log import leave_out_gone_clients
 from brokerd.server.health import HealthService
 from brokerd.server.method_names import accept_undecodable_names
 from brokerd.server.metrics.collector import snapshot
@@ -166,6 +167,7 @@ class Daemon:
         security = self._security = load_security(self.config)
         self.config = fitted(self.config, raise_limit())
         accept_undecodable_names()
+        leave_out_gone_clients()
         self._server = grpc.aio.server(
             options=server_arguments(self.config), interceptors=security.interceptors(self._count_fruitless)
         )

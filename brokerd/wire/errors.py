@@ -22,7 +22,7 @@ def to_proto(error: WireError) -> error_pb2.Error:
     """An error as it travels."""
     return error_pb2.Error(
         code=cast("error_pb2.ErrorCode", int(error.code)),
-        message=error.message,
+        message=plain_text(error.message),
         retriable=error.retriable,
         fate=cast("error_pb2.Fate", int(error.fate)),
         retry_after_ms=error.retry_after_ms,
