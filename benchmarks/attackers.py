@@ -6,6 +6,8 @@ Bounded in connections and in what each holds; loopback only. Whoever finds anot
 from __future__ import annotations
 
 import contextlib
+import secrets
+import zlib
 from collections.abc import Callable
 from typing import NamedTuple
 
@@ -206,6 +208,28 @@ class Pings(Attack):
         connection.flush()
 
 
+class Compressed(Attack):
+    """Messages that say they are compressed, which the broker does not take, and that would be a thousand times as large."""
+
+    message = zlib.compress(bytes(100_000_000), 9)
+
+    def harm(self, connection: RawHttp2) -> None:
+        if connection.h2.open_outbound_streams < 4:
+            for path in (UNARY["Metadata"].path, PRODUCE, f"{_HEALTH}/Check"):
+                stream = connection.call(path, headers=[("grpc-encoding", "deflate")])
+                connection.send_message(stream, self.message, is_compressed=True)
+
+
+class TopicChanges(Attack):
+    """New topics, as many as there may be in a request."""
+
+    def harm(self, connection: RawHttp2) -> None:
+        if connection.h2.open_outbound_streams < 10:
+            topics = [topics_pb2.NewTopic(name=f"attack-{secrets.token_hex(8)}", partitions=1) for _ in range(100)]
+            request = topics_pb2.CreateTopicsRequest(topics=topics).SerializeToString()
+            connection.send_message(connection.call(UNARY["CreateTopics"].path), request, end=True)
+
+
 class Watchers(Attack):
     """Who watches health and reads nothing."""
 
@@ -231,4 +255,6 @@ ATTACKS: dict[str, Callable[[Aim], Attack]] = {
     "endless headers": EndlessHeaders,
     "pings": Pings,
     "watchers": Watchers,
+    "compressed requests": Compressed,
+    "topic changes": TopicChanges,
 }

@@ -43,6 +43,7 @@ admin = ["*"]
 tokens = ["{hash_token(_ATTACKER)}"]
 read = ["*"]
 write = ["*"]
+admin = ["attack-*"]
 """
 MEMORY_BYTES = 400_000_000
 MEMORY_OVER_BYTES = 100_000_000

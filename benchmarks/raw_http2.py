@@ -55,10 +55,12 @@ class RawHttp2:
             self.flush()
         return stream
 
-    def send_message(self, stream: int, message: bytes, *, announced_bytes: int | None = None, end: bool = False) -> None:
+    def send_message(
+        self, stream: int, message: bytes, *, announced_bytes: int | None = None, end: bool = False, is_compressed: bool = False
+    ) -> None:
         """Sends a message as far as flow control lets it; the rest in `pump`. `announced_bytes`: what its prefix says."""
         size = len(message) if announced_bytes is None else announced_bytes
-        self._pending[stream] = b"\0" + struct.pack(">I", size) + message
+        self._pending[stream] = struct.pack(">?I", is_compressed, size) + message
         self._send_pending(stream)
         if end and stream not in self._pending and stream not in self.statuses:
             self.h2.end_stream(stream)

@@ -5,10 +5,12 @@ from __future__ import annotations
 import asyncio
 from typing import TypeVar
 
+from brokerd.errors import Fate, NotReadyError
 from brokerd.log.steps import Steps
 from brokerd.server.tasks import forget_end
 
 T = TypeVar("T")
+STOPPING = "the broker is stopping: try again, it or another will be back"
 
 
 class Admin:
@@ -16,12 +18,17 @@ class Admin:
 
     def __init__(self) -> None:
         self._lock = asyncio.Lock()
+        self._is_stopping = False
 
     async def run(self, steps: Steps[T]) -> T:
         """Runs all steps. Whoever gives up waiting does not stop them in the middle. Raises what the steps raise."""
         task = asyncio.create_task(self._run(steps))
         forget_end(task)
         return await asyncio.shield(task)
+
+    def begin_stop(self) -> None:
+        """What has begun goes on; what waits for its turn, or comes from now on, is refused with NotReadyError."""
+        self._is_stopping = True
 
     async def drain(self) -> None:
         """Returns once nothing is under way."""
@@ -30,6 +37,8 @@ class Admin:
 
     async def _run(self, steps: Steps[T]) -> T:
         async with self._lock:
+            if self._is_stopping:  # hundreds may wait, and a stop has no time for them
+                raise NotReadyError(STOPPING, fate=Fate.NOT_APPENDED)
             try:
                 job = next(steps)
                 while True:

@@ -10,7 +10,7 @@ from brokerd.clock import Clock
 from brokerd.config.broker import BrokerConfig
 from brokerd.errors import NotReadyError
 from brokerd.log.log_manager import LogManager
-from brokerd.server.admin import Admin
+from brokerd.server.admin import STOPPING, Admin
 from brokerd.server.answer_budget import AnswerBudget
 from brokerd.server.answers import AnswerQueue
 from brokerd.server.fence import InstanceFence
@@ -63,11 +63,13 @@ class Broker:
     def require_ready(self) -> None:
         """Raises NotReadyError once the broker is about to stop."""
         if self.is_stopping:
-            raise NotReadyError("the broker is stopping: try again, it or another will be back")
+            raise NotReadyError(STOPPING)
 
     def begin_stop(self) -> None:
         """From now on nothing new is taken."""
         self.is_stopping = True
+        self.admin.begin_stop()
+        self.producer_ids.begin_stop()
 
     def drop_waiting(self) -> None:
         """Nobody is answered any more: however many wait, they cost the stop nothing."""

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from brokerd.errors import StorageError
+from brokerd.errors import NotReadyError, StorageError
 from brokerd.log.steps import Steps
 from brokerd.server.admin import Admin
 from brokerd.server.tasks import look_at_end
@@ -52,6 +52,30 @@ def test_who_stops_waiting_for_administrative_work_leaves_no_report() -> None:
 
     assert run(work()) == []
     assert entered.is_set()
+
+
+def test_at_a_stop_administrative_work_that_waits_is_refused_and_what_has_begun_goes_on() -> None:
+    begun: list[str] = []
+
+    def steps(name: str) -> Steps[str]:
+        begun.append(name)
+        yield lambda: None
+        return name
+
+    async def work() -> None:
+        admin = Admin()
+        callers = [asyncio.create_task(admin.run(steps(name))) for name in ("first", "second", "third")]
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)  # the first is in a thread, the others wait for it
+        admin.begin_stop()
+        ends = await asyncio.gather(*callers, return_exceptions=True)
+        assert ends[0] == "first"
+        assert [type(end) for end in ends[1:]] == [NotReadyError, NotReadyError]
+        with pytest.raises(NotReadyError):
+            await admin.run(steps("late"))
+
+    assert run(work()) == []
+    assert begun == ["first"]
 
 
 async def _raise(error: Exception) -> None:
