@@ -111,6 +111,9 @@ class Daemon:
             if self._metrics is not None and newer.certificates is not None:
                 self._metrics.replace_tls(newer.certificates.tls)
         identities = newer.authenticator.identities
+        self._callers.audit.reloaded(
+            f"{len(identities.principals) if identities is not None else 'no'} principals, {ended_count} streams ended"
+        )
         logger.info(
             "read again: %s, %s; %d streams of revoked credentials ended",
             "certificates" if newer.certificates is not None else "no certificates",
@@ -138,6 +141,8 @@ class Daemon:
                 await self._stop()
         except TimeoutError:
             raise overdue(limit_ms, self._step) from None
+        if self._callers is not None:
+            self._callers.audit.end()
         logger.info("stopped")
 
     async def _stop(self) -> None:

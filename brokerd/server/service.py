@@ -179,7 +179,7 @@ class BrokerService:
                 if generation != self._callers.generation:
                     access = self._callers.access(context)  # as of now: the request may have been long in coming
                 with self._under_way(method.name):
-                    response = await self._answer(method, access, data, handle)
+                    response = await self._answer(method, access, data, handle, str(context.peer()))
                     self._broker.fruitless.useful(peer)
                     return response.SerializeToString()
             except BrokerdError as error:
@@ -215,12 +215,12 @@ class BrokerService:
             raise malformed(method.request.DESCRIPTOR.name, "did not come: the call ended before it")
         return data
 
-    async def _answer(self, method: Unary, access: Access, data: bytes, handle: Call) -> Message:
+    async def _answer(self, method: Unary, access: Access, data: bytes, handle: Call, peer: str) -> Message:
         request = self._requests.parse(method.name, data)
         check = UNARY_CHECKS.get(method.name)
         if check is not None:
             check(request)
-        return await self._callers.call(method.name, access, request, method.response, handle)
+        return await self._callers.call(method.name, access, request, method.response, handle, peer)
 
     @contextlib.contextmanager
     def _under_way(self, name: str) -> Iterator[None]:

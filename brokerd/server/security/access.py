@@ -7,7 +7,7 @@ UNKNOWN_TOPIC_ID, each word for word the same. A topic that it sees but may not 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Protocol
+from typing import Protocol, TypeAlias
 
 from brokerd.errors import Fate, TopicAuthorizationFailedError, UnknownProducerIdError, UnknownTopicIdError, WireError
 from brokerd.log.topic_store import Topic
@@ -17,6 +17,9 @@ from brokerd.server.security.producer_owners import ProducerOwners, owner_tag
 
 _REMEMBERED_MAX = 100_000  # ids of deleted topics stay until then
 _VERBS = {None: "see", Right.READ: "read", Right.WRITE: "write to", Right.ADMIN: "administer"}
+
+
+OnRefused: TypeAlias = "Callable[[str, TopicAuthorizationFailedError], None]"
 
 
 class Topics(Protocol):
@@ -32,10 +35,23 @@ class Topics(Protocol):
 class Access:
     """One principal before one broker's topics; shared by all its calls and streams."""
 
-    __slots__ = ("_granted", "_is_unlimited", "_owners", "_permissions", "_tag", "_topics", "check_producer", "principal")
+    __slots__ = (
+        "_granted",
+        "_is_unlimited",
+        "_on_refused",
+        "_owners",
+        "_permissions",
+        "_tag",
+        "_topics",
+        "check_producer",
+        "principal",
+    )
 
-    def __init__(self, principal: Principal, topics: Topics, owners: ProducerOwners | None = None) -> None:
-        """Without `owners` everybody may write with any producer id."""
+    def __init__(
+        self, principal: Principal, topics: Topics, owners: ProducerOwners | None = None, on_refused: OnRefused | None = None
+    ) -> None:
+        """Without `owners` everybody may write with any producer id. `on_refused` is told whom a request was refused, and what."""
+        self._on_refused = on_refused
         self.principal = principal.name
         self._topics = topics
         self._owners = owners
@@ -77,6 +93,7 @@ class Access:
         except UnknownTopicIdError as error:
             return error
         if not self._permissions.sees(name):
+            self.note_refused(self._forbidden(None, name))  # the caller is not told that the topic exists; the trail is
             return unknown_topic_id(topic_id)
         if right is not None and not self._permissions.allows(right, name):
             return self._forbidden(right, name)
@@ -90,7 +107,13 @@ class Access:
             return
         error = self.refuse_id(right, topic_id)
         if error is not None:
+            self.note_refused(error)
             raise error
+
+    def note_refused(self, error: WireError) -> None:
+        """A request was refused for this: to be found in the audit trail. What does not exist is no refusal."""
+        if self._on_refused is not None and isinstance(error, TopicAuthorizationFailedError):
+            self._on_refused(self.principal, error)
 
     def owns_producer(self, producer_id: int) -> bool:
         """True if the principal may use that id."""

@@ -9,9 +9,12 @@ from typing import Any, Protocol
 from google.protobuf.message import Message
 
 from brokerd.clock import Clock
+from brokerd.errors import TopicAuthorizationFailedError, UnknownTopicIdError
 from brokerd.server.security.access import Access, Topics
+from brokerd.server.security.audit import Audit
+from brokerd.server.security.audited_changes import changes
 from brokerd.server.security.auth_file import Principal
-from brokerd.server.security.authenticator import Authenticator, UnauthenticatedError
+from brokerd.server.security.authenticator import Authenticator, ForbiddenError, UnauthenticatedError
 from brokerd.server.security.guard import Guard
 from brokerd.server.security.permissions import NOTHING
 from brokerd.server.security.producer_owners import ProducerOwners
@@ -43,6 +46,7 @@ class Callers:
     ) -> None:
         self.refused_count = 0  # calls of strangers
         self.generation = 0  # rises when credentials may have changed: what was known of a caller before is to be asked again
+        self.audit = Audit(clock)
         self._authenticator = authenticator
         self._topics = topics
         self._guard = guard
@@ -58,8 +62,9 @@ class Callers:
             return self._access_of(self._authenticator.principal(()))
         try:
             principal = self._authenticator.principal(context.invocation_metadata() or (), context.auth_context())
-        except UnauthenticatedError:
+        except UnauthenticatedError as error:
             self._count_refused(context.peer())
+            self.audit.refused(host_of(context.peer()), error.message)
             raise
         return self._access_of(principal)
 
@@ -68,8 +73,10 @@ class Callers:
         try:
             principal = self._authenticator.principal(context.invocation_metadata() or (), context.auth_context())
         except UnauthenticatedError as error:
+            self.audit.refused(access.principal, f"its stream from {context.peer()} ends, its credentials are revoked")
             return error
         if principal.name != access.principal:
+            self.audit.refused(access.principal, f"its stream from {context.peer()} ends, its credentials are another's now")
             return UnauthenticatedError(
                 f"these credentials are not those of principal '{access.principal}' any more: connect again"
             )
@@ -92,14 +99,32 @@ class Callers:
         request: Any,
         response_type: type[Message],
         handle: Callable[[Any], Awaitable[Message]],
+        peer: str,
     ) -> Message:
         """A unary call under its rule. Raises ForbiddenError, and what `handle` raises."""
-        return await self._guard.call(RULES[method], access, request, response_type, handle)
+        try:
+            response = await self._guard.call(RULES[method], access, request, response_type, handle)
+        except ForbiddenError as error:
+            self.audit.refused(access.principal, error.message)
+            raise
+        who = host_of(peer) if self._authenticator.identities is None else access.principal
+        for change in changes(method, request, response, self._name_of):
+            self.audit.changed(who, peer, change)
+        return response
+
+    def _name_of(self, topic_id: bytes) -> str:
+        try:
+            return self._topics.by_id(topic_id).name
+        except UnknownTopicIdError:  # deleted meanwhile
+            return topic_id.hex()
+
+    def _refused(self, principal: str, error: TopicAuthorizationFailedError) -> None:
+        self.audit.refused(principal, error.message)
 
     def _access_of(self, principal: Principal) -> Access:
         access = self._accesses.get(principal.name)
         if access is None:
-            access = self._accesses[principal.name] = Access(principal, self._topics, self._owners)
+            access = self._accesses[principal.name] = Access(principal, self._topics, self._owners, self._refused)
         return access
 
     def _count_refused(self, peer: str) -> None:
@@ -113,3 +138,8 @@ class Callers:
             )
             self._unreported_count = 0
             self._next_report_ms = now_ms + _REPORT_INTERVAL_MS
+
+
+def host_of(peer: str) -> str:
+    """A peer as gRPC names it, without the port: one host's connections are one stranger."""
+    return peer.rpartition(":")[0] or peer

@@ -45,6 +45,7 @@ class Guard:
         if isinstance(rule, OneTopic):
             error = access.refuse_name(rule.right, request.name)
             if error is not None:
+                access.note_refused(error)
                 return response_type(result=topics_pb2.TopicResult(name=request.name, error=to_proto(error)))
         if isinstance(rule, PerTopic):
             return await self._per_topic(rule, access, request, response_type, handle)
@@ -88,6 +89,7 @@ class Guard:
                 if error is None:
                     kept[entries.field].append(value)
                 else:
+                    access.note_refused(error)
                     refused[asked] = entries.refused(value, to_proto(error))
                 asked += 1
         if not refused:

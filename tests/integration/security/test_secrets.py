@@ -73,6 +73,8 @@ def test_what_a_process_says_holds_no_secret(tmp_path: Path, auth_file: str, cap
             daemon.terminate()
         said = daemon.stderr_path.read_text()
         assert "refused 1 calls of callers that did not show who they are" in said
+        assert "brokerd.audit" in said
+        assert "refused: the token is not known" in said
         check_silent(said)
         for line in said.splitlines():
             assert (line.startswith("{") and line.endswith("}")) == (log_format == "json"), line

@@ -1,0 +1,49 @@
+"""What a call has changed, out of its request and its answer: one sentence for each topic or partition, none for what failed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+NameOf = Callable[[bytes], str]  # of a topic's id
+
+
+def changes(method: str, request: Any, response: Any, name_of: NameOf) -> Iterator[str]:
+    """Nothing for methods that change no topic, and for what was only validated."""
+    describe = _CHANGES.get(method)
+    if describe is not None and not getattr(request, "validate_only", False):
+        yield from describe(request, response, name_of)
+
+
+def _created(_request: Any, response: Any, _name_of: NameOf) -> Iterator[str]:
+    return (f"created topic '{result.name}'" for result in response.results if not result.HasField("error"))
+
+
+def _deleted(_request: Any, response: Any, _name_of: NameOf) -> Iterator[str]:
+    return (f"deleted topic '{result.name}'" for result in response.results if not result.HasField("error"))
+
+
+def _grown(request: Any, response: Any, _name_of: NameOf) -> Iterator[str]:
+    if not response.result.HasField("error"):
+        yield f"gave topic '{request.name}' {request.total_count} partitions"
+
+
+def _altered(request: Any, response: Any, _name_of: NameOf) -> Iterator[str]:
+    if not response.result.HasField("error"):
+        settings = [f"{name}={value.strip()}" for name, value in sorted(request.set.items())]
+        yield f"altered topic '{request.name}': {', '.join([*settings, *(f'{name} unset' for name in sorted(request.unset))])}"
+
+
+def _records(_request: Any, response: Any, name_of: NameOf) -> Iterator[str]:
+    for result in response.results:
+        if not result.HasField("error"):
+            yield f"deleted records of {name_of(result.topic_id)}-{result.partition} below offset {result.log_start_offset}"
+
+
+_CHANGES: dict[str, Callable[[Any, Any, NameOf], Iterator[str]]] = {
+    "CreateTopics": _created,
+    "DeleteTopics": _deleted,
+    "CreatePartitions": _grown,
+    "AlterTopicConfigs": _altered,
+    "DeleteRecords": _records,
+}

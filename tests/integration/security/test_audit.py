@@ -1,0 +1,57 @@
+"""The audit trail of a broker: refusals on calls and streams, changes of topics and records, reloads, strangers."""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+
+import grpc
+import pytest
+
+from brokerd.wire.v1 import metadata_pb2, topics_pb2
+from tests.integration.security.conftest import with_token
+from tests.support.daemon import running_daemon
+from tests.support.files import MemoryFiles
+from tests.support.identities import AUTH_FILE, TOKENS, UNKNOWN_TOKEN
+from tests.support.raw_client import values_batch
+
+
+def test_who_was_refused_what_and_who_changed_what(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO, logger="brokerd.audit")
+    auth_file = tmp_path / "auth.toml"
+    auth_file.write_text(AUTH_FILE)
+    with (
+        running_daemon(tmp_path / "data", files=MemoryFiles(), auth_file=str(auth_file)) as running,
+        with_token(running.address, TOKENS["boss"]) as boss,
+        with_token(running.address, TOKENS["writer"]) as writer,
+        with_token(running.address, TOKENS["outsider"]) as outsider,
+        with_token(running.address, UNKNOWN_TOKEN) as stranger,
+    ):
+        (tp,) = boss.create_topic("events-1")
+        assert boss.producer().produce(tp, values_batch(tp)).base_offset == 0
+        boss.call("AlterTopicConfigs", topics_pb2.AlterTopicConfigsRequest(name="events-1", set={"retention.ms": "5"}))
+        boss.call("AlterTopicConfigs", topics_pb2.AlterTopicConfigsRequest(name="events-1", set={"retention.ms": "six"}))
+        boss.call("CreatePartitions", topics_pb2.CreatePartitionsRequest(name="events-1", total_count=9, validate_only=True))
+        boss.call("CreatePartitions", topics_pb2.CreatePartitionsRequest(name="events-1", total_count=2))
+        wanted = topics_pb2.PartitionDeleteRecords(topic_id=tp.topic_id, partition=0, before_offset=1)
+        boss.call("DeleteRecords", topics_pb2.DeleteRecordsRequest(partitions=[wanted]))
+        writer.call("DeleteTopics", topics_pb2.DeleteTopicsRequest(names=["events-1"]))
+        outsider.producer().produce(tp, values_batch(tp))
+        with pytest.raises(grpc.RpcError):
+            stranger.call("GetServerInfo", metadata_pb2.GetServerInfoRequest())
+        outsider.call("Metadata", metadata_pb2.MetadataRequest(all_topics=True))
+        running.run(running.daemon.reload())
+        boss.delete_topic("events-1")
+    lines = [record.getMessage() for record in caplog.records if record.name == "brokerd.audit"]
+    assert [line.partition(" (from")[0].partition(": the broker's")[0] for line in lines] == [
+        "boss created topic 'events-1'",
+        "boss altered topic 'events-1': retention.ms=5",
+        "boss gave topic 'events-1' 2 partitions",
+        "boss deleted records of events-1-0 below offset 1",
+        "writer refused: principal 'writer' may not administer topic 'events-1'",
+        "outsider refused: principal 'outsider' may not see topic 'events-1'",
+        "ipv4:127.0.0.1 refused: the token is not known to this broker: check auth.token, or auth.token.file",
+        "read again: 4 principals, 0 streams ended",
+        "boss deleted topic 'events-1'",
+    ]
+    assert all("(from ipv4:127.0.0.1:" in line for line in lines if line.startswith("boss"))

@@ -1,0 +1,53 @@
+"""The audit trail: a limited number of lines for each caller and a count of the rest, on one line each, whatever was sent."""
+
+from __future__ import annotations
+
+import logging
+
+import pytest
+
+from brokerd.server.security.audit import LINES_MAX, WINDOW_MS, Audit
+from tests.support.clock import ManualClock
+
+
+def test_each_caller_has_lines_of_its_own_and_the_rest_is_counted(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO, logger="brokerd.audit")
+    clock = ManualClock()
+    audit = Audit(clock)
+    for number in range(LINES_MAX + 7):
+        audit.refused("loud", f"number {number}")
+    audit.changed("quiet", "ipv4:192.0.2.1:5", "created topic 't'")
+    assert len(caplog.messages) == LINES_MAX + 1
+    assert caplog.messages[-1] == "quiet created topic 't' (from ipv4:192.0.2.1:5)"
+    clock.advance(WINDOW_MS)
+    audit.refused("loud", "again")
+    assert caplog.messages[-2:] == ["loud 7 more lines like these were not written", "loud refused: again"]
+
+
+def test_what_is_still_counted_is_written_at_the_end(caplog: pytest.LogCaptureFixture) -> None:
+    audit = Audit(ManualClock())
+    for _ in range(LINES_MAX + 2):
+        audit.refused("loud", "no")
+    audit.end()
+    assert caplog.messages[-1] == "loud 2 more lines like these were not written"
+    audit.end()
+    assert len(caplog.messages) == LINES_MAX + 1
+
+
+def test_no_more_callers_are_kept_than_have_room(caplog: pytest.LogCaptureFixture) -> None:
+    audit = Audit(ManualClock())
+    for _ in range(LINES_MAX + 1):
+        audit.refused("first", "no")
+    for number in range(3_000):
+        audit.refused(f"ipv4:192.0.2.{number}", "no")
+    assert len(audit._windows) == 1_000
+    assert "first 1 more lines like these were not written" in caplog.messages
+
+
+def test_control_characters_are_escaped_and_long_texts_cut(caplog: pytest.LogCaptureFixture) -> None:
+    Audit(ManualClock()).refused("a\nb", "topic '\x1b[2J\r\n2026-01-01 forged'" + "x" * 10_000)
+    (line,) = caplog.messages
+    assert "\n" not in line
+    assert "\x1b" not in line
+    assert "\\x1b[2J\\r\\n" in line
+    assert len(line) < 900
