@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import struct
+from bisect import bisect_right
 from collections.abc import Sequence
+from operator import attrgetter
 from typing import NamedTuple
 
 from brokerd.log.documents import DocumentError, read_document, write_document
@@ -15,6 +17,7 @@ EPOCHS_KIND = "leader-epochs"
 EPOCHS_VERSION = 1
 _ENTRY = struct.Struct("<iq")
 _SEED = struct.Struct("<I")
+_start_offset = attrgetter("start_offset")
 
 
 class EpochEntry(NamedTuple):
@@ -48,7 +51,8 @@ class LeaderEpochs:
 
     def epoch_at(self, offset: int) -> int:
         """The epoch of the batch at `offset`; -1 if unknown."""
-        return next((entry.epoch for entry in reversed(self.entries) if entry.start_offset <= offset), -1)
+        at = bisect_right(self.entries, offset, key=_start_offset)
+        return self.entries[at - 1].epoch if at else -1
 
 
 def encode_epochs(entries: Sequence[EpochEntry]) -> bytes:
