@@ -105,6 +105,7 @@ class ErrorFields(TypedDict, total=False):
     log_start_offset: int
     expected_sequence: int
     current_epoch: int
+    resume_offset: int
 
 
 class BrokerdError(Exception):
@@ -147,6 +148,7 @@ class WireError(BrokerdError):
         self.log_start_offset = fields.get("log_start_offset", -1)
         self.expected_sequence = fields.get("expected_sequence", -1)
         self.current_epoch = fields.get("current_epoch", -1)
+        self.resume_offset = fields.get("resume_offset", -1)
 
     def __reduce__(self) -> tuple[object, ...]:
         return (type(self), (self.message,), self.__dict__)

@@ -43,8 +43,8 @@ class RangePartition(InputPartition):
 def read_partition(partition: InputPartition, options: SourceOptions, columns: Sequence[Column]) -> Iterator[pa.RecordBatch]:
     """The rows of one range, as the columns that Spark asked for.
 
-    Raises DataLossError where records are gone (unless failOnDataLoss is off: then what is left), BrokerUnreachableError,
-    LogDamagedError, CorruptMessageError.
+    Raises DataLossError where records are gone, LogDamagedError where they are damaged (with failOnDataLoss off neither: then
+    what is left, unless nobody knows where the log goes on), BrokerUnreachableError, CorruptMessageError.
     """
     if not isinstance(partition, RangePartition):  # Spark invents one where a batch read has nothing to read
         return
@@ -62,7 +62,8 @@ def _fetched(client: BlockingClient, wanted: OffsetRange, options: SourceOptions
     tp = TopicIdPartition(wanted.topic_id, wanted.partition)
     next_offset = wanted.start
     while next_offset < wanted.until:
-        with PartitionFetcher(client, [FetchRange(tp, next_offset, wanted.until, str(name))], options.consumer) as fetcher:
+        asked = FetchRange(tp, next_offset, wanted.until, str(name))
+        with PartitionFetcher(client, [asked], options.consumer, goes_past_damage=not options.fail_on_data_loss) as fetcher:
             try:
                 for fetched in fetcher:
                     next_offset = fetched.offsets[-1].as_py() + 1

@@ -50,8 +50,11 @@ class PartitionFetcher:
     CorruptMessageError, BrokerUnreachableError after default.api.timeout.ms without an answer.
     """
 
-    def __init__(self, client: BlockingClient, ranges: Sequence[FetchRange], config: ConsumerConfig) -> None:
-        """Starts to read at once. `client` must stay open; it may serve any number of fetchers."""
+    def __init__(
+        self, client: BlockingClient, ranges: Sequence[FetchRange], config: ConsumerConfig, *, goes_past_damage: bool = False
+    ) -> None:
+        """Starts to read at once. `client` must stay open; it may serve any number of fetchers. With skip.corrupt.batches or
+        `goes_past_damage`, damage behind which the log goes on is a warning."""
         self._config = config
         self._answers: queue.SimpleQueue[list[Piece] | BaseException | None] = queue.SimpleQueue()
         self._pieces: list[Piece] = []  # of the answer being read, last first
@@ -60,7 +63,12 @@ class PartitionFetcher:
         self._is_over = False
         self.skipped_offset_count = 0  # of batches that could not be decoded
         self.positions = [
-            RangePosition(one, is_read_committed=config.isolation_level == READ_COMMITTED, check_headers=config.check_crcs)
+            RangePosition(
+                one,
+                is_read_committed=config.isolation_level == READ_COMMITTED,
+                check_headers=config.check_crcs,
+                goes_past_damage=config.skip_corrupt_batches or goes_past_damage,
+            )
             for one in ranges
         ]
         pump = _Pump(client.broker_client, self.positions, config, self._slots, self._answers)
@@ -259,8 +267,8 @@ class _Pump:
             try:
                 # The first partition asked always gets a batch if it has one; a later one, only if there is room left.
                 pieces.extend(position.accept(result, had_room=is_empty or number == 0))
-                for first, until in position.take_gaps():
-                    logger.warning("%s: the broker goes past offsets %d to %d: they are taken out", position.name, first, until - 1)
+                for first, until, reason in position.take_gaps():
+                    logger.warning("%s: offsets %d to %d are not read: %s", position.name, first, until - 1, reason)
             except BrokerdError as error:
                 return pieces, error
         self._retries.succeeded(now_ms=now_ms)

@@ -1,7 +1,8 @@
 """How far a range of a partition is read, and what of an answer belongs to it. Pure: no I/O, no clock, no columns.
 
 Rules kept here: batches come whole, so the first and last are cut to the range; control batches and those of aborted
-transactions take offsets and are left out; offsets may have gaps; a range ends exactly at its end, with or without data there.
+transactions take offsets and are left out; offsets may have gaps; a range ends exactly at its end, with or without data
+there. Damage is gone past only where that is wanted and the broker says where the log goes on.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from typing import NamedTuple
 
 from brokerd.client.fetch_stream import Aborted, PartitionFetchResult
 from brokerd.config.settings import INT64_MAX
-from brokerd.errors import CorruptMessageError, UnsupportedVersionError
+from brokerd.errors import CorruptMessageError, LogDamagedError, UnsupportedVersionError, WireError
 from brokerd.ids import TopicIdPartition
 from brokerd.record.batch import RecordBatch, walk_batches
 from brokerd.record.header import BatchHeader, crc_seed
@@ -40,10 +41,18 @@ class Piece(NamedTuple):
     name: str = ""
 
 
+class Gap(NamedTuple):
+    """Offsets from `first_offset` up to, not with, `until_offset` that are not read, and the reason."""
+
+    first_offset: int
+    until_offset: int
+    reason: str
+
+
 class RangePosition:
     """One range while it is read: `accept` takes answers, `next_offset` says what to ask for."""
 
-    def __init__(self, wanted: FetchRange, *, is_read_committed: bool, check_headers: bool) -> None:
+    def __init__(self, wanted: FetchRange, *, is_read_committed: bool, check_headers: bool, goes_past_damage: bool = False) -> None:
         self.tp = wanted.tp
         self.name = wanted.name or str(wanted.tp)
         self.next_offset = wanted.start_offset
@@ -52,7 +61,8 @@ class RangePosition:
         self._is_read_committed = is_read_committed
         self._seed = crc_seed(wanted.tp) if check_headers else None
         self._empty_answers = 0
-        self._gaps: list[tuple[int, int]] = []
+        self._goes_past_damage = goes_past_damage
+        self._gaps: list[Gap] = []
 
     @property
     def is_done(self) -> bool:
@@ -65,7 +75,8 @@ class RangePosition:
         `had_room` is false if other partitions may have used up the answer's bytes: then nothing here means nothing.
         """
         if result.error is not None:
-            raise result.error
+            self._go_past(result.error)
+            return []
         self.end_offset = result.last_stable_offset if self._is_read_committed else result.high_watermark
         asked = self.next_offset
         try:
@@ -85,10 +96,23 @@ class RangePosition:
             self.next_offset = self.until_offset
         return pieces
 
-    def take_gaps(self) -> list[tuple[int, int]]:
-        """Ranges that the broker has gone past since this was asked last: (first offset, offset after the last)."""
+    def take_gaps(self) -> list[Gap]:
+        """What has been gone past since this was asked last."""
         gaps, self._gaps = self._gaps, []
         return gaps
+
+    def _go_past(self, error: WireError) -> None:
+        """Moves behind damage, at most to the end of the range. Raises `error` if it is something else, if the broker does not
+        say where the log goes on, or if damage is to end the reading; then it says what else can be done."""
+        if not isinstance(error, LogDamagedError) or not self.next_offset < error.resume_offset <= INT64_MAX:
+            raise error
+        if not self._goes_past_damage:
+            advice = f"skip.corrupt.batches=true (Spark: also failOnDataLoss=false) goes on at offset {error.resume_offset}"
+            raise LogDamagedError(f"{error.message}; {advice}", resume_offset=error.resume_offset)
+        until_offset = error.resume_offset if self.until_offset is None else min(error.resume_offset, self.until_offset)
+        self._gaps.append(Gap(self.next_offset, until_offset, error.message))
+        self.next_offset = until_offset
+        self._empty_answers = 0
 
     def _pieces(self, result: PartitionFetchResult) -> Iterator[Piece]:
         for header, data in (batch for chunk in result.chunks for batch in walk_batches(chunk, self._seed)):
@@ -101,7 +125,7 @@ class RangePosition:
                 raise CorruptMessageError(f"the broker sent a batch at offset {header.base_offset}, which no log has")
             from_offset = max(header.base_offset, self.next_offset)
             if from_offset > self.next_offset:
-                self._gaps.append((self.next_offset, from_offset))
+                self._gaps.append(Gap(self.next_offset, from_offset, "the broker goes past them, they are taken out"))
             self.next_offset = header.next_offset
             if header.is_control or (self._is_read_committed and is_aborted(header, result.aborted)):
                 continue

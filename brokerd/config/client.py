@@ -201,7 +201,8 @@ class ConsumerConfig(ClientConfig):
     skip_corrupt_batches: bool = setting(
         "skip.corrupt.batches",
         False,
-        "Go past a record batch that came whole and can not be decoded: its offsets are skipped, each with a warning (ours).",
+        "Go past what can not be read, with a warning that names its offsets: a batch that came whole and can not be decoded, "
+        "and damage behind which the log goes on (ours).",
     )
 
 

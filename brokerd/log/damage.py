@@ -71,6 +71,7 @@ def damage_error(name: str, damaged: DamagedRange, *, fate: Fate = Fate.UNSPECIF
         f"{name}: offsets {damaged.first_offset} to {damaged.until_offset - 1} were durable and are damaged ({damaged.reason}); "
         f"{advice}",
         fate=fate,
+        resume_offset=damaged.until_offset,
     )
 
 

@@ -31,6 +31,7 @@ def to_proto(error: WireError) -> error_pb2.Error:
         log_start_offset=error.log_start_offset,
         expected_sequence=error.expected_sequence,
         current_epoch=error.current_epoch,
+        resume_offset=error.resume_offset,
     )
 
 
@@ -51,6 +52,7 @@ def from_proto(error: error_pb2.Error) -> WireError:
         log_start_offset=error.log_start_offset,
         expected_sequence=error.expected_sequence,
         current_epoch=error.current_epoch,
+        resume_offset=error.resume_offset,
     )
 
 

@@ -106,7 +106,7 @@ FATE_NOT_APPENDED: Fate
 FATE_UNKNOWN: Fate
 
 class Error(_message.Message):
-    __slots__ = ("code", "message", "retriable", "fate", "retry_after_ms", "current_leader", "current_leader_epoch", "log_start_offset", "expected_sequence", "current_epoch")
+    __slots__ = ("code", "message", "retriable", "fate", "retry_after_ms", "current_leader", "current_leader_epoch", "log_start_offset", "expected_sequence", "current_epoch", "resume_offset")
     CODE_FIELD_NUMBER: _ClassVar[int]
     MESSAGE_FIELD_NUMBER: _ClassVar[int]
     RETRIABLE_FIELD_NUMBER: _ClassVar[int]
@@ -117,6 +117,7 @@ class Error(_message.Message):
     LOG_START_OFFSET_FIELD_NUMBER: _ClassVar[int]
     EXPECTED_SEQUENCE_FIELD_NUMBER: _ClassVar[int]
     CURRENT_EPOCH_FIELD_NUMBER: _ClassVar[int]
+    RESUME_OFFSET_FIELD_NUMBER: _ClassVar[int]
     code: ErrorCode
     message: str
     retriable: bool
@@ -127,4 +128,5 @@ class Error(_message.Message):
     log_start_offset: int
     expected_sequence: int
     current_epoch: int
-    def __init__(self, code: _Optional[_Union[ErrorCode, str]] = ..., message: _Optional[str] = ..., retriable: bool = ..., fate: _Optional[_Union[Fate, str]] = ..., retry_after_ms: _Optional[int] = ..., current_leader: _Optional[int] = ..., current_leader_epoch: _Optional[int] = ..., log_start_offset: _Optional[int] = ..., expected_sequence: _Optional[int] = ..., current_epoch: _Optional[int] = ...) -> None: ...
+    resume_offset: int
+    def __init__(self, code: _Optional[_Union[ErrorCode, str]] = ..., message: _Optional[str] = ..., retriable: bool = ..., fate: _Optional[_Union[Fate, str]] = ..., retry_after_ms: _Optional[int] = ..., current_leader: _Optional[int] = ..., current_leader_epoch: _Optional[int] = ..., log_start_offset: _Optional[int] = ..., expected_sequence: _Optional[int] = ..., current_epoch: _Optional[int] = ..., resume_offset: _Optional[int] = ...) -> None: ...

@@ -55,6 +55,7 @@ def test_damage_is_told_and_all_around_it_is_read(
             if offset == DAMAGED:
                 assert int(result.error.code) == ErrorCode.LOG_DAMAGED
                 assert f"offsets {DAMAGED} to {DAMAGED} " in result.error.message
+                assert result.error.resume_offset == DAMAGED + 1
             else:
                 until = DAMAGED if offset < DAMAGED else BATCHES
                 assert not result.HasField("error")

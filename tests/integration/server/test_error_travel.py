@@ -41,6 +41,7 @@ FIELDS = (
     "log_start_offset",
     "expected_sequence",
     "current_epoch",
+    "resume_offset",
 )
 
 
@@ -100,6 +101,7 @@ def test_every_error_is_the_same_error_in_the_client(broken: RunningDaemon, plan
             log_start_offset=2**40,
             expected_sequence=5,
             current_epoch=6,
+            resume_offset=2**50,
         )
         for kind in ERROR_CLASSES.values()
     ]

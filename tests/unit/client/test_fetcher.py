@@ -216,6 +216,35 @@ def test_batches_that_can_not_be_decoded_are_skipped_and_said_where_that_is_aske
     assert "batch at offset 5" in said[1]
 
 
+@pytest.mark.parametrize("is_follower", [True, False])
+def test_damage_is_gone_past_and_said_once_where_that_is_asked(
+    broker: FakeBroker, is_follower: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    (partition,) = broker.create("t")
+    fill(partition, [5, 5])
+    consumer = config(broker, skip_corrupt_batches=True)
+    broker.errors["Fetch"] = [LogDamagedError("rotten", resume_offset=3), NotReadyError("busy")]
+    until = None if is_follower else 8
+    offsets: list[int] = []
+    with (
+        BlockingClient(consumer) as client,
+        PartitionFetcher(client, [FetchRange(partition.tp, 1, until, "t-0")], consumer) as fetcher,
+    ):
+        while len(offsets) < (until or 10) - 3 and (batch := fetcher.next_batch()) is not None:
+            offsets += batch.offsets.to_pylist()
+    assert offsets == list(range(3, until or 10))
+    assert [text for text in caplog.messages if "not read" in text] == ["t-0: offsets 1 to 2 are not read: rotten"]
+
+
+def test_a_broker_that_sends_a_reader_back_ends_it(broker: FakeBroker) -> None:
+    (partition,) = broker.create("t")
+    fill(partition, [5, 5])
+    broker.errors["Fetch"] = [LogDamagedError("rotten", resume_offset=offset) for offset in (3, 4, 3, 9)]
+    with pytest.raises(LogDamagedError, match=r"^rotten$"):
+        read(broker, [FetchRange(partition.tp, 1, None)], skip_corrupt_batches=True)
+    assert broker.fetched_offsets == [1, 3, 4]
+
+
 def test_broker_that_stays_away_is_told_with_address_and_time() -> None:
     with fake_broker() as broker:
         (partition,) = broker.create("t")

@@ -199,3 +199,51 @@ def test_batch_that_claims_negative_length_of_offsets_is_refused() -> None:
 def test_a_batch_at_an_offset_that_no_log_has_is_refused(base_offset: int) -> None:
     with pytest.raises(CorruptMessageError, match="which no log has"):
         position(0, None).accept(answer(batch(base_offset, 10)))
+
+
+def past_damage(start: int, until: int | None) -> RangePosition:
+    wanted = FetchRange(TP, start, until)
+    return RangePosition(wanted, is_read_committed=True, check_headers=True, goes_past_damage=True)
+
+
+def damage(resume_offset: int) -> PartitionFetchResult:
+    return answer(error=LogDamagedError("rotten", resume_offset=resume_offset))
+
+
+def test_damage_is_gone_past_where_that_is_wanted() -> None:
+    reader = past_damage(0, None)
+    assert ranges(reader, answer(batch(0, 10))) == [(0, 10)]
+    assert ranges(reader, damage(20)) == []
+    assert reader.take_gaps() == [(10, 20, "rotten")]
+    assert reader.take_gaps() == []
+    assert ranges(reader, answer(batch(20, 5))) == [(20, 25)]
+
+
+def test_damage_is_gone_past_at_most_to_the_end_of_the_range() -> None:
+    reader = past_damage(3, 12)
+    assert ranges(reader, damage(20)) == []
+    assert (reader.next_offset, reader.is_done) == (12, True)
+    assert reader.take_gaps() == [(3, 12, "rotten")]
+
+
+def test_damage_ends_the_reading_unless_asked_and_says_what_can_be_asked() -> None:
+    reader = position(3, 12)
+    with pytest.raises(LogDamagedError, match=r"rotten; skip\.corrupt\.batches=true .*failOnDataLoss=false.* at offset 20") as told:
+        reader.accept(damage(20))
+    assert told.value.resume_offset == 20
+    assert reader.next_offset == 3
+
+
+@pytest.mark.parametrize("resume_offset", [-(2**63), -1, 0, 9, 10, 2**63])
+@pytest.mark.parametrize("until", [None, 30])
+def test_nobody_goes_where_no_log_goes_on(resume_offset: int, until: int | None) -> None:
+    reader = past_damage(10, until)
+    with pytest.raises(LogDamagedError, match=r"^rotten$"):
+        reader.accept(damage(resume_offset))
+    assert reader.next_offset == 10
+    assert reader.take_gaps() == []
+
+
+def test_only_damage_is_gone_past() -> None:
+    with pytest.raises(CorruptMessageError):
+        past_damage(10, 30).accept(answer(error=CorruptMessageError("bad", resume_offset=20)))

@@ -13,7 +13,7 @@ from pyspark.sql.datasource import InputPartition
 from brokerd.datasource.partition_reader import BYTES_PER_BATCH, ROWS_PER_BATCH, RangePartition, read_partition
 from brokerd.datasource.planning import OffsetRange
 from brokerd.datasource.schema import Column, arrow_schema
-from brokerd.errors import DataLossError, OffsetOutOfRangeError
+from brokerd.errors import DataLossError, LogDamagedError, OffsetOutOfRangeError
 from tests.support.fake_broker import FakeBroker, Partition, fake_broker
 from tests.support.records import TIMESTAMP_MS, key_values, new_batch
 from tests.unit.datasource.reading import ALL_COLUMNS, HEADERS, fill, options_for, table_of
@@ -186,3 +186,31 @@ def test_a_log_that_ends_before_the_range_is_an_error_whatever_the_policy(broker
 def test_the_partition_that_spark_invents_for_nothing_holds_nothing(broker: FakeBroker) -> None:
     options = options_for(broker, is_streaming=False)
     assert list(read_partition(InputPartition(None), options, ALL_COLUMNS)) == []
+
+
+@pytest.mark.parametrize("is_streaming", [True, False])
+@pytest.mark.parametrize("option", [{"failOnDataLoss": "false"}, {"skip.corrupt.batches": "true"}])
+def test_damage_is_gone_past_by_either_option(
+    broker: FakeBroker, option: dict[str, str], is_streaming: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    (partition,) = broker.create("events")
+    fill(partition, [5, 5])
+    wanted = RangePartition(OffsetRange("events", partition.tp.topic_id, 0, 1, 9))
+    for resume_offset, left in ((7, [7, 8]), (2**63 - 1, [])):
+        broker.errors["Fetch"] = [LogDamagedError("rotten", resume_offset=resume_offset)]
+        caplog.clear()
+        batches = list(read_partition(wanted, options_for(broker, is_streaming=is_streaming, **option), ALL_COLUMNS))
+        assert table_of(batches).get("offset", []) == left
+        assert caplog.messages == [f"events-0: offsets 1 to {min(resume_offset, 9) - 1} are not read: rotten"]
+
+
+@pytest.mark.parametrize("is_streaming", [True, False])
+def test_damage_ends_the_query_unless_asked_or_where_nobody_knows_its_end(broker: FakeBroker, is_streaming: bool) -> None:
+    (partition,) = broker.create("events")
+    fill(partition, [5, 5])
+    wanted = RangePartition(OffsetRange("events", partition.tp.topic_id, 0, 1, 9))
+    for resume_offset, told, option in ((7, "failOnDataLoss=false.*at offset 7", "true"), (-1, "^rotten$", "false")):
+        broker.errors["Fetch"] = [LogDamagedError("rotten", resume_offset=resume_offset)]
+        options = options_for(broker, is_streaming=is_streaming, failOnDataLoss=option)
+        with pytest.raises(LogDamagedError, match=told):
+            list(read_partition(wanted, options, ALL_COLUMNS))

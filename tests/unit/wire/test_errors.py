@@ -70,6 +70,7 @@ fields = st.fixed_dictionaries(
         "log_start_offset": st.integers(-1, 2**63 - 1),
         "expected_sequence": st.integers(-1, 2**31 - 1),
         "current_epoch": st.integers(-1, 2**31 - 1),
+        "resume_offset": st.integers(-1, 2**63 - 1),
     },
 )
 

@@ -1,0 +1,63 @@
+"""Goal: behind damage that an operator has accepted, readers go on where they are asked to, and only then. Method: a daemon
+process on a damaged copy of its data directory, the command line.
+"""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+from brokerd.cli import main
+from tests.support.daemon import DaemonProcess
+from tests.support.raw_client import RawClient, values_batch
+
+BATCHES = 5
+DAMAGED = 2
+
+
+def _damaged_copy(data_dir: Path, copy: Path) -> None:
+    """A copy in which a bit of one batch has changed."""
+    shutil.copytree(data_dir, copy)
+    (segment,) = copy.rglob("*.log")
+    data = bytearray(segment.read_bytes())
+    data[len(data) // BATCHES * DAMAGED + 20] ^= 1
+    segment.write_bytes(data)
+
+
+@pytest.mark.parametrize("is_accepted", [True, False])
+def test_a_consumer_goes_past_damage_where_that_is_asked(
+    is_accepted: bool,
+    tmp_path: Path,
+    capfd: pytest.CaptureFixture[str],
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def run(*arguments: str) -> tuple[int, str, str]:
+        monkeypatch.setenv("BROKERD_BOOTSTRAP_SERVER", daemon.address)
+        return main(list(arguments)), *capfd.readouterr()
+
+    consume = ("consume", "t", "--exit", "-q", "-f", "%o\\n")
+    past = ("-X", "skip.corrupt.batches=true")
+    with DaemonProcess(tmp_path / "data") as daemon:
+        with RawClient(daemon.address) as client:
+            (tp,) = client.create_topic("t")
+            producer = client.producer()
+            for _ in range(BATCHES):
+                producer.produce(tp, values_batch(tp))
+        assert daemon.terminate() == 0
+    _damaged_copy(tmp_path / "data", tmp_path / "copy")
+    with DaemonProcess(tmp_path / "copy") as daemon:
+        if is_accepted:
+            assert daemon.terminate() == 0
+            assert run("doctor", str(tmp_path / "copy"), "--accept-damaged")[0] == 0
+            daemon.restart()
+        code, out, said = run(*consume)
+        assert (code, out) == (1, "0\n1\n")
+        assert "skip.corrupt.batches=true (Spark: also failOnDataLoss=false) goes on at offset 3" in said
+        assert run(*consume, *past)[:2] == (0, "0\n1\n3\n4\n")
+        assert [text.split(": t-0: ")[0] for text in caplog.messages] == ["t-0: offsets 2 to 2 are not read"]
+        assert "were durable and are damaged" in caplog.text
+        assert run(*consume, *past, "--offset", "2")[:2] == (0, "3\n4\n")
+        assert daemon.terminate() == 0
