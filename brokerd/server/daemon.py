@@ -181,7 +181,8 @@ class Daemon:
         files = self._files if self._files is not None else RealFiles(self.config.data_dir)
         logs = self._logs = LogManager(self.config, files, self._clock)
         report = await asyncio.to_thread(logs.open)
-        logger.info("data directory %s %s", self.config.data_dir, _summary(report))
+        level = logging.WARNING if report.read_only_reason or report.damaged else logging.INFO
+        logger.log(level, "data directory %s %s", self.config.data_dir, _summary(report))
         self._broker = Broker(self.config, logs, self._clock)
         self._broker.port = self.port
         callers = self._callers = security.callers(self.config, logs.topics, self._clock, lambda: logs.free_producer_id)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from pathlib import Path
 
 import pytest
@@ -94,6 +95,20 @@ def test_a_damaged_log_deletes_nothing_that_a_restart_would_bring_back(tmp_path:
     ):
         assert isinstance(client.delete_records({tp: DAMAGED + 2})[tp], LogDamagedError)
         assert client.list_offsets({tp: OffsetSpec.EARLIEST})[tp].offset == 0  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize(("trouble", "level"), [("none", "INFO"), ("damage", "WARNING"), ("no checkpoint", "WARNING")])
+def test_a_start_that_does_not_serve_everything_is_a_warning(
+    trouble: str, level: str, tmp_path: Path, files: MemoryFiles, caplog: pytest.LogCaptureFixture
+) -> None:
+    _write(tmp_path, files)
+    if trouble == "damage":
+        _rot(files, is_found_at_start=True)
+    elif trouble == "no checkpoint":
+        files.remove_file("checkpoint")
+    with caplog.at_level(logging.INFO), running_daemon(tmp_path, files=files):
+        pass
+    assert [record.levelname for record in caplog.records if record.getMessage().startswith("data directory")] == [level]
 
 
 def _follow(client: BlockingClient, asked: FetchRange, config: ConsumerConfig, seen: list[int]) -> None:
