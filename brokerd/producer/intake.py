@@ -148,7 +148,8 @@ class Intake:
         )
 
     def _room(self, size: int, deadline_ms: int) -> Work[None]:
-        """Takes bytes of buffer.memory; waits for them, in the order of coming. Raises BufferExhaustedError."""
+        """Takes bytes of buffer.memory; waits for them, in the order of coming. Raises BufferExhaustedError,
+        ProducerClosedError."""
         pool = self._core.pool
         if pool.try_allocate(size):
             return
@@ -160,6 +161,7 @@ class Intake:
                 if self._clock.monotonic_ms() >= deadline_ms:
                     raise self._buffer_full(size)
                 yield
+            self.check_usable()  # what was given up when the producer ended made the room
         except BaseException:
             pool.cancel(waiter)
             raise

@@ -4,8 +4,10 @@ and nothing that is left behind where the producer ends at that very moment.
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
+import pyarrow as pa
 import pytest
 
 from brokerd.errors import BufferExhaustedError, ProducerClosedError
@@ -14,6 +16,7 @@ from brokerd.producer.producer import Producer
 from brokerd.producer.staging import CHUNK_BYTES_MIN, StagedChunk
 from tests.support.broker_double import BrokerDouble, Fault
 from tests.support.clock import ManualClock
+from tests.support.wait import DEADLINE_S, wait_until
 from tests.unit.producer.test_producer import producer_of
 
 TOPICS = [f"t{number}" for number in range(200)]
@@ -109,6 +112,23 @@ def test_a_record_that_comes_while_the_producer_closes_is_refused_or_sent(broker
     with pytest.raises(ProducerClosedError):
         producer.send("t0", b"later")
     assert [*broker.values("t0", 0), *broker.values("t0", 1)] == [b"first"]
+
+
+def test_what_waits_for_memory_is_refused_where_the_producers_end_makes_the_room(broker: BrokerDouble) -> None:
+    """The sequence: a send_batch waits for room; close() gives up what filled the buffer, which is room enough; nobody is left who
+    would send the rows."""
+    broker.faults.extend([Fault(drop_request=True)] * 1_000)
+    producer = producer_of(broker, linger_ms=0, buffer_memory=CHUNK_BYTES_MIN, batch_size=CHUNK_BYTES_MIN)
+    large = pa.RecordBatch.from_pydict({"value": [b"v" * 1_000] * 12})
+    given_up = producer.send_batch("t0", large)
+    with ThreadPoolExecutor(1) as others:
+        waiting = others.submit(producer.send_batch, "t0", large)
+        wait_until(lambda: producer._core.pool.is_exhausted, what="the second batch waits for memory")
+        producer.close(0)
+        with pytest.raises(ProducerClosedError):
+            waiting.result(DEADLINE_S)
+    assert given_up.done()
+    assert producer._core.pool.used_bytes == 0
 
 
 def test_a_full_buffer_is_waited_for_as_before(broker: BrokerDouble) -> None:
