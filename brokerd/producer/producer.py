@@ -129,8 +129,9 @@ class Producer:
         # From here on the record is in, unless the chunk was taken just before.
         if chunk.is_sealed:
             return RecordFuture(self._ask(once(lambda: self._intake.place_late(chunk, number))), number)
-        if number == 0:
+        if not chunk.is_announced:
             self._sender.wake()
+            chunk.is_announced = True  # not before: who is interrupted on the way leaves it to the next
         return RecordFuture(chunk.placement, number)
 
     def send_batch(self, topic: str, data: pa.RecordBatch | pa.Table, partitions: Int32s | pa.Array | None = None) -> BatchFuture:

@@ -44,6 +44,7 @@ class StagedChunk:
         "add",
         "created_ms",
         "headers",
+        "is_announced",
         "is_paid",
         "is_sealed",
         "mailbox",
@@ -76,6 +77,7 @@ class StagedChunk:
         self.headers: dict[int, Headers] = {}  # of the rows that have any
         self.partitions: dict[int, int] = {}  # of the rows that name one
         self.is_sealed = False
+        self.is_announced = False  # the sender was woken after there was a row
         self.mailbox = mailbox
         self.placement = Placement(topic, mailbox)  # of the rows that are taken first
         self.placements: list[Placement] = []  # one for each time that rows were taken

@@ -24,7 +24,7 @@ from brokerd.producer.producer import Producer
 from tests.support.broker_double import BrokerDouble, Fault
 from tests.support.interrupts import Struck, strike, strike_thread
 from tests.support.scale import TEST_SCALE
-from tests.support.wait import DEADLINE_S
+from tests.support.wait import DEADLINE_S, wait_until
 from tests.unit.producer.test_producer import producer_of
 
 # What strikes in a generator that is being closed is swallowed there, and Python says so.
@@ -118,6 +118,22 @@ def test_send_into_an_open_chunk(witness: Witness) -> None:
         witness.send(partition=1, timestamp=5)
 
     assert sweep(witness, two) > 300
+
+
+def test_what_is_sent_after_an_interrupted_send_needs_no_flush(broker: BrokerDouble, witness: Witness) -> None:
+    """The interrupted call may be the one that was to wake the sender for a new chunk: the next one does."""
+
+    def is_written(text: bytes) -> bool:
+        return any(text in broker.values("t", partition) for partition in range(4))
+
+    witness.send().result(DEADLINE_S)
+    at = 1
+    while strike(lambda: witness.producer.send("t", b"struck"), at):
+        text = b"after the strike at %d" % at
+        witness.producer.send("t", text)
+        wait_until(lambda text=text: is_written(text), what="a record that nobody flushes is written")  # type: ignore[misc]
+        at += STRIDE
+    assert at > 100
 
 
 def test_send_batch(witness: Witness) -> None:
