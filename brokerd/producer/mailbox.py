@@ -24,8 +24,6 @@ from brokerd.producer.accumulator import NEVER_MS
 T = TypeVar("T")
 Work: TypeAlias = Generator[None, None, T]
 FORKED = "this producer was made before the process was forked and works in the parent only: make one per process"
-# The sender may be late with an answer that is due: it encodes, or a callback holds it up.
-_PATIENCE_S = 10.0
 
 
 def once(action: Callable[[], T]) -> Work[T]:
@@ -170,11 +168,6 @@ class Mailbox:
             errand.latch.release()
         self._waiting = []
         self._owner = 0
-
-
-def patience_s(timeout_s: float) -> float:
-    """How long to wait for an answer that is due after `timeout_s`."""
-    return timeout_s + _PATIENCE_S
 
 
 def _at_once(work: Work[T], refusal: Exception | None) -> T:
