@@ -66,6 +66,7 @@ class Intake:
         self.chunks: dict[str, StagedChunk] = {}
         self.partitioning = RowPartitioner(config, rng)
         self.is_closed = False
+        self._is_all_placed = False  # since it is closed
         self._first_bytes: dict[str, int] = {}  # what is paid at first for a chunk, of topics whose last one was larger
 
     # --- whether anything may come in
@@ -82,6 +83,12 @@ class Intake:
             raise ProducerClosedError(f"the producer failed for good: {fatal}") from fresh(fatal)
         if self.is_closed:
             raise ProducerClosedError("the producer is closed")
+
+    def close(self) -> None:
+        """Nothing more comes in; what is in goes on."""
+        self.is_closed = True
+        self.place_all()
+        self._is_all_placed = True
 
     # --- waiting
 
@@ -275,6 +282,10 @@ class Intake:
         if chunk is None:
             return
         self._pay(chunk)
+        if self._is_all_placed:  # who put rows into such a chunk is refused (see place_late): they go nowhere
+            chunk.is_sealed = True
+            self._core.pool.release(chunk.paid_bytes)
+            return
         taken = chunk.take()
         if chunk.room_bytes > chunk.paid_bytes // 2:
             self._first_bytes.pop(topic, None)

@@ -33,7 +33,7 @@ from brokerd.producer.outcomes import DeliveredTotals
 from brokerd.producer.partitioner import Int32s
 from brokerd.producer.sender import Sender, TransportFactory
 from brokerd.producer.splitting import split_rows
-from brokerd.producer.staging import RECORD_OVERHEAD_BYTES, Headers
+from brokerd.producer.staging import RECORD_OVERHEAD_BYTES, Headers, StagedChunk
 from brokerd.producer.transport import TopicView
 
 logger = logging.getLogger(__name__)
@@ -126,13 +126,18 @@ class Producer:
         if partition is not None:
             chunk.partitions[number] = partition
         chunk.add((number, value, key, self._wall_ns()))
-        # From here on the record is in, unless the chunk was taken just before.
-        if chunk.is_sealed:
+        # From here on the record is in, unless the chunk was taken just before, or came after the producer's end.
+        if chunk.is_sealed or (not chunk.is_announced and not self._announce(chunk)):
             return RecordFuture(self._ask(once(lambda: self._intake.place_late(chunk, number))), number)
-        if not chunk.is_announced:
-            self._sender.wake()
-            chunk.is_announced = True  # not before: who is interrupted on the way leaves it to the next
         return RecordFuture(chunk.placement, number)
+
+    def _announce(self, chunk: StagedChunk) -> bool:
+        """Wakes the sender for a chunk that has its first row. False if it may have come too late to be looked at."""
+        self._sender.wake()
+        if self._intake.is_unusable:
+            return False
+        chunk.is_announced = True  # not before: who is interrupted on the way leaves it to the next
+        return True
 
     def send_batch(self, topic: str, data: pa.RecordBatch | pa.Table, partitions: Int32s | pa.Array | None = None) -> BatchFuture:
         """Sends the rows of an Arrow batch or table: columns key, value (binary or string), headers and timestamp, of which
@@ -251,8 +256,7 @@ class Producer:
         living.discard(self)
 
     def _closing(self, deadline_ms: int) -> Work[None]:
-        self._intake.is_closed = True
-        self._intake.place_all()
+        self._intake.close()
         self._core.accumulator.close()
         self._sender.wake()
         while self._core.accumulator.has_incomplete:

@@ -131,6 +131,37 @@ def test_what_waits_for_memory_is_refused_where_the_producers_end_makes_the_room
     assert producer._core.pool.used_bytes == 0
 
 
+def test_a_record_for_a_chunk_that_came_after_the_end_is_refused(broker: BrokerDouble) -> None:
+    producer = producer_of(broker)
+    know(producer, ["t0"])
+    producer.close()
+    chunk = StagedChunk("t0", 2, 0, CHUNK_BYTES_MIN, producer._mailbox, is_paid=False)
+    producer._intake.chunks["t0"] = chunk
+    with pytest.raises(ProducerClosedError):
+        producer.send("t0", b"late")
+    producer.close()
+
+
+def test_a_record_that_was_refused_is_not_sent_by_a_close_that_still_waits(broker: BrokerDouble) -> None:
+    producer = producer_of(broker, linger_ms=0, request_timeout_ms=60_000, delivery_timeout_ms=120_000)
+    know(producer, ["t0"])
+    broker.faults.append(Fault(drop_request=True))
+    producer.send("t0", b"never answered")
+    with ThreadPoolExecutor(1) as others:
+        closing = others.submit(producer.close, DEADLINE_S)
+        wait_until(lambda: producer._intake.is_closed, what="close() has begun")
+        chunk = StagedChunk("t0", 2, 0, CHUNK_BYTES_MIN, producer._mailbox, is_paid=False)
+        producer._intake.chunks["t0"] = chunk
+        with pytest.raises(ProducerClosedError):
+            producer.send("t0", b"refused")
+        producer._sender.wake()
+        wait_until(lambda: not producer._intake.chunks, what="the sender looks at the chunk")
+        producer.close(0)
+        closing.result(DEADLINE_S)
+    assert producer._core.pool.used_bytes == 0
+    assert producer.abandoned_count == 1  # the one that was taken
+
+
 def test_a_full_buffer_is_waited_for_as_before(broker: BrokerDouble) -> None:
     with producer_of(
         broker, linger_ms=60_000, buffer_memory=CHUNK_BYTES_MIN, batch_size=CHUNK_BYTES_MIN, max_block_ms=20
