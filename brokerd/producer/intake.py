@@ -39,7 +39,7 @@ from brokerd.producer.staging import CHUNK_BYTES_MAX, CHUNK_BYTES_MIN, StagedChu
 from brokerd.producer.transport import TopicView
 
 _NO_PARTITION = -1  # of records that were refused before they had one
-# A chunk that was asked for is kept so long for its first row, which is on its way, unless who asked was interrupted.
+# An empty chunk is kept so long for its first row, which is on its way unless the send that opened the chunk was interrupted.
 _EMPTY_MS = 100
 _TOPICS_REMEMBERED_MAX = 10_000
 
@@ -205,7 +205,7 @@ class Intake:
         return None
 
     def open_chunk(self, topic: str, size: int, partition: int | None, deadline_ms: int) -> Work[StagedChunk]:
-        """A chunk with room for `size` bytes. Whoever asks appends to it, or it is closed again: nobody holds what it paid."""
+        """A chunk with room for `size` bytes. One that stays empty is closed and gives its memory back."""
         view = yield from self.view(topic, deadline_ms)
         if partition is not None and partition >= len(view.leaders):  # the topic may have grown
             view = yield from self.newer_view(topic, deadline_ms)

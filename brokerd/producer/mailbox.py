@@ -33,7 +33,7 @@ def once(action: Callable[[], T]) -> Work[T]:
 
 
 class _Errand(Generic[T]):
-    """One wish. `latch` is let go of once it is settled."""
+    """Work that one caller asked for. `latch` is released once it has a result or an error."""
 
     __slots__ = ("deadline_ms", "error", "is_withdrawn", "latch", "result", "work")
 
@@ -87,7 +87,7 @@ class Mailbox:
             raise ForkedProducerError(what + FORKED)
 
     def ask(self, work: Work[T], *, timeout_s: float | None = None, deadline_ms: int = NEVER_MS, is_kept: bool = False) -> T:
-        """What `work` returns or raises, once it was done; it sees to its own deadline, and is looked at by `deadline_ms`.
+        """Waits for what `work` returns or raises. `work` raises at its own deadline: it is resumed at `deadline_ms` at the latest.
 
         After `timeout_s`, or if an exception strikes meanwhile, it is withdrawn, unless `is_kept`: then it may have been done
         all the same. Raises TimeoutError, ForkedProducerError; RuntimeError in a callback that would wait for itself.
@@ -118,7 +118,7 @@ class Mailbox:
             raise TimeoutError(f"no answer in {timeout_s} s")
 
     def _serve_alone(self, errand: _Errand[T]) -> None:
-        """Nobody serves any more, so nothing changes any more: whoever asks looks for himself."""
+        """The serving thread has ended, so nothing changes any more: the caller does the work itself."""
         try:
             self._posted.remove(errand)  # type: ignore[arg-type]
         except ValueError:
@@ -146,14 +146,14 @@ class Mailbox:
         self._owner = threading.get_ident()
 
     def serve(self) -> int:
-        """Does what can be done of what was asked for; the next deadline of what could not."""
+        """Does what can be done of what was asked for. Returns the earliest deadline of what still waits."""
         while self._posted:
             self._waiting.append(self._posted.popleft())
         self.retry()
         return min((errand.deadline_ms for errand in self._waiting), default=NEVER_MS)
 
     def retry(self) -> None:
-        """Something happened: whoever waits for it looks again, in the order of coming."""
+        """Something happened: all work that waits is resumed, in the order in which it was asked for."""
         if self._waiting:
             waiting, self._waiting = self._waiting, []
             self._waiting = [errand for errand in waiting if not errand.advance()]

@@ -5,8 +5,8 @@ sender's thread takes what is there when the chunk is full, or when its linger p
 goes on (so the order of sends holds whatever they carry), and turns it into an Arrow batch, hashed and split at once.
 
 Threads may still add to a chunk that was sealed: each looks at `is_sealed` *after* it added. What was added before the
-chunk was taken is in; who came later sees the seal and asks for the rest to be taken. Who is interrupted between the two has
-no future, and the record is in the log or nowhere.
+chunk was taken is in; a thread that came later sees the seal and asks for the rest to be taken. One that is interrupted between
+the two gets no future, and its record is in the log or nowhere.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ class StagedChunk:
         self.rows: list[Any] = []  # the fields of one row after those of another: no object is kept for each
         self.add: Callable[[Row], None] = self.rows.extend  # of a tuple: one call that nothing comes between
         self.next_number: Callable[[], int] = itertools.count().__next__
-        # By number, put in before the row. Of a record that never came in nobody asks.
+        # By number, put in before the row. Entries of a record whose send was interrupted before its row came in are never read.
         self.timestamps: dict[int, int] = {}  # ms, of the rows that bring one
         self.headers: dict[int, Headers] = {}  # of the rows that have any
         self.partitions: dict[int, int] = {}  # of the rows that name one
@@ -107,8 +107,8 @@ class TakenRows:
         self._numbers, self._values, self._keys, self._sent_ns = (rows[field::_FIELDS] for field in range(_FIELDS))
         placement.sent_ns = self._sent_ns
         placement.timestamps = chunk.timestamps
-        # Threads that sent at once may have come in in another order than that of their numbers; who was interrupted has a
-        # number and no row.
+        # Rows of threads that sent at the same time may stand in another order than their numbers; a send that was interrupted
+        # leaves a number without a row.
         if self._numbers != _NUMBERS[: self.count]:
             placement.places = {number: place for place, number in enumerate(self._numbers)}
         self.partitions = {
