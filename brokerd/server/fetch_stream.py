@@ -37,6 +37,7 @@ class FetchStream:
     def __init__(self, broker: Broker, context: Context, access: Access) -> None:
         self._broker = broker
         self._context = context
+        self.peer = str(context.peer())  # the client's address, as gRPC names it while the call lasts
         self.is_half_open = True  # until the first message is here
         self.read_bytes = 0  # of requests, and MESSAGE_BYTES for each; the service takes them off
         self._access = access
@@ -47,11 +48,6 @@ class FetchStream:
         self._is_revoked = False
         self._held_bytes = 0  # what of the budget of answers is ours
         self._parked_count = 0  # partitions of the parked fetch
-
-    @property
-    def peer(self) -> str:
-        """The client's address, as gRPC names it."""
-        return str(self._context.peer())
 
     async def run(self) -> None:
         """Returns when the client has ended its side and everything is answered. Raises BrokerdError to end the stream."""

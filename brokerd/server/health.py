@@ -70,10 +70,11 @@ class HealthService:
             self._watchers.discard(changed)
 
     async def _asked(self, context: Context) -> str:
+        peer = str(context.peer())  # gRPC knows it no more once the call is over
         try:
             return await _asked_name(context)
         except BaseException:  # taken back, or no request
-            self._count_fruitless(str(context.peer()))
+            self._count_fruitless(peer)
             raise
 
     def _answer(self, name: str) -> bytes:

@@ -48,6 +48,7 @@ class ProduceStream:
     def __init__(self, broker: Broker, context: Context, access: Access) -> None:
         self._broker = broker
         self._context = context
+        self.peer = str(context.peer())  # the client's address, as gRPC names it while the call lasts
         self.is_half_open = True  # until the first message is here
         self.read_bytes = 0  # of requests, and MESSAGE_BYTES for each; the service takes them off
         self._access = access
@@ -59,11 +60,6 @@ class ProduceStream:
         self._waiting_bytes = 0
         self._writer: asyncio.Task[None] | None = None
         self._answered: asyncio.Future[None] | None = None  # somebody waits for the next answer to be written
-
-    @property
-    def peer(self) -> str:
-        """The client's address, as gRPC names it."""
-        return str(self._context.peer())
 
     async def run(self) -> None:
         """Returns when the client has ended its side and everything is answered. Raises BrokerdError to end the stream."""

@@ -170,16 +170,16 @@ class BrokerService:
 
         async def call(_requests: object, context: Context) -> bytes:
             self._broker.turns.call_arrived()
+            peer = str(context.peer())  # gRPC knows it no more once the call is over
             try:
                 access, generation = self._callers.access(context), self._callers.generation
-                data = await self._read(method, context)
-                peer = str(context.peer())
+                data = await self._read(method, context, peer)
                 await self._broker.turns.take(access.principal, peer)
                 self._request_bytes.add(peer, len(data))  # one that waits is its sender's still
                 if generation != self._callers.generation:
                     access = self._callers.access(context)  # as of now: the request may have been long in coming
                 with self._under_way(method.name):
-                    response = await self._answer(method, access, data, handle, str(context.peer()))
+                    response = await self._answer(method, access, data, handle, peer)
                     self._broker.fruitless.useful(peer)
                     return response.SerializeToString()
             except BrokerdError as error:
@@ -191,11 +191,10 @@ class BrokerService:
 
         return call
 
-    async def _read(self, method: Unary, context: Context) -> bytes:
+    async def _read(self, method: Unary, context: Context, peer: str) -> bytes:
         """The one message of a call; while it does not come, the call is half open."""
         if self._half_open_count >= _HALF_OPEN_MAX:
             raise ResourceExhaustedError(f"{_HALF_OPEN_MAX} calls wait for their requests: try again later")
-        peer = str(context.peer())
         self._half_open[peer] += 1
         self._half_open_count += 1
         try:
@@ -204,7 +203,7 @@ class BrokerService:
         except TimeoutError:
             raise malformed(method.request.DESCRIPTOR.name, f"did not come within {_PATIENCE_S:.0f} s") from None
         except BaseException:  # taken back
-            self._count_fruitless(context)
+            self._count_fruitless(peer)
             raise
         finally:
             self._half_open_count -= 1
@@ -244,6 +243,7 @@ class BrokerService:
 
     async def _serve(self, name: str, kind: type[ProduceStream | FetchStream], context: Context) -> None:
         stream = None
+        is_good = False
         self._broker.turns.call_arrived()
         try:
             access = self._callers.access(context)
@@ -255,7 +255,7 @@ class BrokerService:
             stream = kind(self._broker, context, access)
             self._streams[stream] = (access, context)
             await stream.run()
-            self._broker.fruitless.useful(stream.peer)
+            is_good = True
         except BrokerdError as error:
             await self._abort(name, context, *status_of(error))
         except grpc.aio.BaseError:
@@ -264,21 +264,24 @@ class BrokerService:
             await self._abort(name, context, *status_of(internal(name, error)))
         finally:
             if stream is not None:
-                self._end(stream, context)
+                self._end(stream, is_good=is_good)
 
-    def _end(self, stream: ProduceStream | FetchStream, context: Context) -> None:
+    def _end(self, stream: ProduceStream | FetchStream, *, is_good: bool) -> None:
+        """`is_good`: it ended as a client ends its side. One that was taken back before its first message may look so too."""
         del self._streams[stream]
         self._request_bytes.add(stream.peer, stream.read_bytes)
         if stream.is_half_open:
-            self._count_fruitless(context)
+            self._count_fruitless(stream.peer)
+        elif is_good:
+            self._broker.fruitless.useful(stream.peer)
 
-    def _count_fruitless(self, context: Context) -> None:
-        self._broker.fruitless.add(str(context.peer()), now_ms=self._broker.clock.monotonic_ms())
+    def _count_fruitless(self, peer: str) -> None:
+        self._broker.fruitless.add(peer, now_ms=self._broker.clock.monotonic_ms())
 
     async def _abort(self, name: str, context: Context, code: grpc.StatusCode, details: str, trailer: Trailer) -> NoReturn:
         self._broker.counters.request_errors[name, code.name] += 1
         if code in _FRUITLESS:
-            self._count_fruitless(context)
+            self._count_fruitless(str(context.peer()))
         await context.abort(code, details, trailer)
 
 
