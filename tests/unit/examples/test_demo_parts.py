@@ -100,8 +100,11 @@ def test_progress_is_measured_on_the_terminal_and_drawn_in_what_it_can_show(part
     assert abs(line.count("#") - line.count(".")) <= 1 < line.count("#")
 
 
+# A shell's background jobs, and all that they start, ignore SIGINT: so it attends to signals first.
 _INTERRUPTED = """
-import os, subprocess, sys, threading
+import os, signal, subprocess, sys, threading
+for number in (signal.SIGINT, signal.SIGHUP):
+    signal.signal(number, signal.SIG_DFL)
 from pathlib import Path
 from demo_parts.ending import quick_end
 directory = Path(sys.argv[1])
@@ -132,7 +135,6 @@ def test_a_signal_ends_the_demo_at_once_with_all_that_it_started(tmp_path: Path,
         stderr=pipe,
         text=True,
         env={**os.environ, "PYTHONPATH": str(EXAMPLES)},
-        preexec_fn=_attend_to_signals,
     ) as demo:
         assert demo.stdout is not None
         line = demo.stdout.readline()
@@ -151,9 +153,3 @@ def _has_ended(pid: int) -> bool:
         return Path(f"/proc/{pid}/stat").read_text(encoding="ascii").rpartition(")")[2].split()[0] == "Z"
     except (FileNotFoundError, ProcessLookupError):
         return True
-
-
-def _attend_to_signals() -> None:
-    """In the child: a shell's background jobs, and all that they start, ignore SIGINT."""
-    for number in (signal.SIGINT, signal.SIGHUP):
-        signal.signal(number, signal.SIG_DFL)
