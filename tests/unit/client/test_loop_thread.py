@@ -47,8 +47,9 @@ def test_close_cancels_what_runs_and_may_be_repeated() -> None:
             ended.append("cancelled")
             raise
 
-    loop_thread.submit(forever())
+    running = loop_thread.submit(forever())  # kept: a loop holds its tasks weakly, and nothing else holds one that waits for ever
     assert started.wait(DEADLINE_S)
+    assert not running.done()
     loop_thread.close()
     loop_thread.close()
     assert ended == ["cancelled"]
