@@ -11,6 +11,7 @@ from __future__ import annotations
 import dataclasses
 import random
 from collections import deque
+from collections.abc import Callable
 from typing import Any
 
 from brokerd.config.client import ProducerConfig
@@ -27,7 +28,7 @@ from brokerd.errors import (
 from brokerd.ids import ProducerIdAndEpoch, TopicIdPartition, TopicPartition
 from brokerd.producer.accumulator import NEVER_MS
 from brokerd.producer.actions import Action, CloseStream, FetchMetadata, OpenStream, RequestProducerId, SendRequest
-from brokerd.producer.core import ProducerCore
+from brokerd.producer.core import ACKS, ProducerCore
 from brokerd.producer.idempotence import EPOCH_MAX
 from brokerd.producer.memory import Waiter
 from brokerd.producer.metrics import ProducerMetrics
@@ -35,6 +36,7 @@ from brokerd.producer.producer_batch import Piece, ProducerBatch
 from brokerd.producer.transport import PartitionResult, ProduceResponse, RequestLimits, TopicView
 from brokerd.record.header import SEQUENCE_MAX
 from tests.support.broker_model import IdentityModel, PartitionModel, ProducerEntry
+from tests.support.producer_trace import action_text, ended_text, records_of, split_text
 from tests.support.simulated_network import ERRORS, Record, Sent, SentBatch, Stream
 
 TOPIC = "t"
@@ -54,7 +56,7 @@ class SimulationError(AssertionError):
 class Simulation:
     """Runs one schedule."""
 
-    def __init__(self, seed: int, start: str = "fresh", **settings: Any) -> None:
+    def __init__(self, seed: int, start: str = "fresh", *, trace: list[str] | None = None, **settings: Any) -> None:
         given: dict[str, object] = {
             "linger.ms": 5,
             "batch.size": 3 * RECORD_BYTES,
@@ -69,6 +71,7 @@ class Simulation:
         } | settings
         # Shorter than a user may set it, so that topics are forgotten within a schedule.
         self.config = dataclasses.replace(from_mapping(ProducerConfig, given), metadata_max_idle_ms=600)
+        self.acks = ACKS[self.config.acks]
         self.partition_count = 3
         self.now_ms = 1_000
         metrics = ProducerMetrics(self.now_ms)
@@ -89,7 +92,7 @@ class Simulation:
         self.numbers: dict[ProducerBatch, tuple[ProducerIdAndEpoch, int]] = {}  # as last sent
         self.next_id = 0
         self.next_ms = 0
-        self.trace: list[str] | None = None  # filled if a test makes it a list
+        self.trace = trace  # filled if there is one
         self.core.topics.want(TOPIC, self.now_ms)
         if start != "fresh":
             self.begin_late(start)
@@ -116,7 +119,7 @@ class Simulation:
     def run(self, ops: list[Op]) -> None:
         """Schedule, healing, checks. Raises SimulationError (or whatever the core raises)."""
         for op in ops:
-            self.note(op)
+            self.note("at {} ms: {}", self.now_ms, op)
             getattr(self, "do_" + op[0])(*op[1:])
             self.step()
         self.heal()
@@ -126,10 +129,10 @@ class Simulation:
             self.expect(probe.batch.error is None, f"nothing gets through after healing: {probe.batch.error}")
         self.check()
 
-    def note(self, what: object) -> None:
-        """A line for the trace."""
+    def note(self, line: str | Callable[..., str], *what: Any) -> None:
+        """A line for the trace, made if there is one."""
         if self.trace is not None:
-            self.trace.append(f"{self.now_ms} {what}")
+            self.trace.append(line.format(*what) if isinstance(line, str) else line(*what))
 
     def step(self) -> None:
         """Lets the core decide and does what it says, until it says no more."""
@@ -141,7 +144,7 @@ class Simulation:
             if not step.actions:
                 return
             for action in step.actions:
-                self.note(action)
+                self.note(action_text, action)
                 self.act(action)
 
     def act(self, action: Action) -> None:
@@ -169,7 +172,7 @@ class Simulation:
             tp = TopicPartition(TOPIC, tp_id.partition)
             self.expect(batch.tp == tp, "a batch goes to another partition")
             self.expect(self.now_ms >= self.muted_until_ms.get(tp.partition, 0), "a throttled partition is sent to")
-            records = [record for piece in batch.pieces for record in piece.data]
+            records = records_of(batch)
             sent.batches.append(SentBatch(tp, batch.identity, batch.base_sequence, records))
         under_way = [batch for s in self.core.connections.values() for r in s.in_flight.values() for batch in r.batches.values()]
         for partition in range(self.partition_count):
@@ -181,26 +184,32 @@ class Simulation:
                     self.expect(batch is first, "a retry is sent behind a batch that is still under way")
         self.numbers |= {batch: (batch.identity, batch.base_sequence) for batch in action.batches.values()}
         stream.requests.append(sent)
+        if self.acks == 0:
+            self.core.on_sent(action.node_id, action.correlation_id, self.now_ms)
+            self.note_ended()
 
     def split(self, batch: ProducerBatch, size_max: int) -> list[Piece]:
         """The core asks for a batch in smaller pieces."""
-        records = [record for piece in batch.pieces for record in piece.data]
+        records = records_of(batch)
         self.expect(len(records) > 1, "a single record is to be split")
         each = max(1, min(size_max // RECORD_BYTES, len(records) - 1))
         parts = [records[at : at + each] for at in range(0, len(records), each)]
+        self.note(split_text, batch.tp, parts)
         return [Piece(part, len(part), len(part) * RECORD_BYTES, 0) for part in parts]
 
     def note_ended(self) -> None:
         """Counts ends of records."""
         for batch in self.core.outcomes.take():
-            for record in self.records[batch.tp.partition].values():
-                if record.batch is batch:
-                    record.ends += 1
+            ended = [number for number, record in self.records[batch.tp.partition].items() if record.batch is batch]
+            self.note(ended_text, batch, ended)
+            for number in ended:
+                self.records[batch.tp.partition][number].ends += 1
 
     def grant(self) -> None:
         """Appends for waiters that got memory."""
         while self.waiting and self.waiting[0][0].is_granted:
             _, partition, count = self.waiting.popleft()
+            self.note("memory is granted for {} records of {}-{}", count, TOPIC, partition)
             self.append(partition, count)
         self.expect(not any(waiter.is_granted for waiter, _, _ in self.waiting), "memory is granted out of turn")
 
@@ -281,6 +290,7 @@ class Simulation:
             stream.has_spoken = True
             fence[stream.hello.instance_id] = max(fence.get(stream.hello.instance_id, 0), stream.hello.incarnation)
         if fence[stream.hello.instance_id] != stream.hello.incarnation:
+            self.note("the broker passes over a request of an older stream")
             return
         if is_whole and error >= 0:
             answer = ProduceResponse(sent.correlation_id, stream.throttle_ms, NotReadyError("stopping", fate=Fate.NOT_APPENDED))
@@ -291,7 +301,7 @@ class Simulation:
                 error = -1
             answer = ProduceResponse(sent.correlation_id, stream.throttle_ms, None, results)
         stream.throttle_ms = 0
-        if not stream.is_broken:
+        if not stream.is_broken and self.acks:
             stream.answers.append(answer)
 
     def produce(self, node_id: int, sent: SentBatch, error: int, is_appended: bool) -> PartitionResult:
@@ -306,11 +316,15 @@ class Simulation:
                 raise fault
             if len(records) > self.limits[tp.partition]:
                 raise MessageTooLargeError("more than this broker takes", fate=Fate.NOT_APPENDED)
-            offset = self.log[tp.partition].append(identity, sequence, records)
+            log = self.log[tp.partition]
+            end = len(log.records)
+            offset = log.append(identity, sequence, records)
+            self.note("broker: {} {} at offset {}", sent, "written" if len(log.records) > end else "written before", offset)
             if fault is not None:
                 raise fault
             return PartitionResult(tp_id, offset, self.now_ms, 0)
         except WireError as refused:
+            self.note("broker: {} refused, {}: {}", sent, type(refused).__name__, refused)
             return PartitionResult(tp_id, -1, -1, 0, refused)
 
     def do_answer(self, k: int, times: int = 1) -> None:
@@ -438,7 +452,7 @@ class Simulation:
         batch = record.batch
         error: BrokerdError | None = batch.error
         if error is None:
-            self.expect(is_there, f"record {number} of partition {partition} is acknowledged and not in the log")
+            self.expect(is_there or self.acks == 0, f"record {number} of partition {partition} is acknowledged and not in the log")
             if batch.base_offset >= 0:
                 offset = batch.base_offset + record.place
                 at_offset = self.log[partition].records[offset : offset + 1]

@@ -21,6 +21,7 @@ from brokerd.errors import (
 from brokerd.ids import ProducerIdAndEpoch, TopicPartition
 from brokerd.producer.producer_batch import ProducerBatch
 from brokerd.producer.transport import Hello, ProduceResponse
+from tests.support.producer_trace import records_text
 
 
 class SentBatch(NamedTuple):
@@ -30,6 +31,9 @@ class SentBatch(NamedTuple):
     identity: ProducerIdAndEpoch
     base_sequence: int
     records: list[int]
+
+    def __str__(self) -> str:
+        return records_text(self.tp, self.records)
 
 
 class Sent(NamedTuple):

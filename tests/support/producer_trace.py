@@ -1,0 +1,79 @@
+"""What happens in producer_simulation.py, as lines for people: commands of the core, what the broker did, how records
+ended."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from brokerd.ids import NO_PRODUCER, NO_SEQUENCE, ProducerIdAndEpoch, TopicPartition
+from brokerd.producer.actions import Action, CloseStream, FetchMetadata, OpenStream, RequestProducerId
+from brokerd.producer.producer_batch import ProducerBatch
+
+
+def action_text(action: Action) -> str:
+    """A command of the core."""
+    if isinstance(action, FetchMetadata):
+        return f"ask for metadata of {', '.join(action.topics)}"
+    if isinstance(action, RequestProducerId):
+        if action.current == NO_PRODUCER:
+            return "ask for a producer id"
+        return f"ask for the epoch after {action.current.epoch} of producer {action.current.producer_id}"
+    if isinstance(action, OpenStream):
+        return f"open stream {action.hello.incarnation} to node {action.node_id}"
+    if isinstance(action, CloseStream):
+        return f"close stream {action.incarnation} to node {action.node_id}"
+    batches = "; ".join(
+        batch_text(batch.tp, records_of(batch), batch.identity, batch.base_sequence) for batch in action.batches.values()
+    )
+    return f"send request {action.correlation_id} on stream {action.incarnation}: {batches}"
+
+
+def ended_text(batch: ProducerBatch, records: Sequence[int]) -> str:
+    """What the sender of a batch's records hears."""
+    what = records_text(batch.tp, records)
+    if batch.error is not None:
+        return f"{what} failed: {type(batch.error).__name__}: {batch.error}"
+    return f"{what} delivered" + (f" at offset {batch.base_offset}" if batch.base_offset >= 0 else ", offset unknown")
+
+
+def split_text(tp: TopicPartition, parts: Sequence[Sequence[int]]) -> str:
+    """How a batch is split."""
+    return f"split {tp} into " + " | ".join(numbers_text(part) for part in parts)
+
+
+def batch_text(tp: TopicPartition, records: Sequence[int], identity: ProducerIdAndEpoch, sequence: int) -> str:
+    """A batch with its number."""
+    number = "" if sequence == NO_SEQUENCE else f" (epoch {identity.epoch}, sequence {sequence})"
+    return records_text(tp, records) + number
+
+
+def records_text(tp: TopicPartition, records: Sequence[int]) -> str:
+    """`t-0 records 1 to 4`: records are numbered in the order of sending, over all partitions."""
+    return f"{tp} {numbers_text(records)}"
+
+
+def numbers_text(numbers: Sequence[int]) -> str:
+    """`record 1`, `records 1 to 4`."""
+    runs = list(_runs(numbers))
+    return ("record " if len(numbers) == 1 else "records ") + ", ".join(runs) if runs else "no records"
+
+
+def _runs(numbers: Iterable[int]) -> Iterable[str]:
+    first = last = -2
+    for number in numbers:
+        if number != last + 1:
+            if last >= 0:
+                yield _run(first, last)
+            first = number
+        last = number
+    if last >= 0:
+        yield _run(first, last)
+
+
+def _run(first: int, last: int) -> str:
+    return str(first) if first == last else f"{first} to {last}"
+
+
+def records_of(batch: ProducerBatch) -> list[int]:
+    """Numbers of a batch's records."""
+    return [record for piece in batch.pieces for record in piece.data]
