@@ -4,9 +4,10 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 GEN    := .venv-gen
 LOWEST := .venv-lowest
+DOCS   := .venv-docs
 
 .DEFAULT_GOAL := help
-.PHONY: sweep powercut chaos-planted test-lowest help setup links java gen demo test test-long check bench attacks chaos fuzz clean
+.PHONY: dist docs release-check sweep powercut chaos-planted test-lowest help setup links java gen demo test test-long check bench attacks chaos fuzz clean
 
 help:  ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 12
@@ -23,6 +24,11 @@ $(VENV)/.ready: pyproject.toml
 $(GEN)/.ready: pyproject.toml
 	$(PYTHON) -m venv $(GEN)
 	$(GEN)/bin/python -m pip install --quiet "$$($(PYTHON) tests/support/requirements.py gen)"
+	@touch $@
+
+$(DOCS)/.ready: pyproject.toml
+	$(PYTHON) -m venv $(DOCS)
+	$(DOCS)/bin/python -m pip install --quiet $$($(PYTHON) tests/support/requirements.py docs)
 	@touch $@
 
 $(LOWEST)/.ready: pyproject.toml
@@ -76,6 +82,16 @@ check: setup  ## types, style, generated code
 	$(BIN)/mypy
 	$(BIN)/python proto/generate.py --check
 
+docs: $(DOCS)/.ready  ## build the documentation into site/; a broken link or an unlisted page is an error
+	$(DOCS)/bin/mkdocs build --strict --quiet
+
+dist: setup  ## build the source distribution and the wheel into dist/
+	rm -rf dist
+	$(BIN)/python -m build --outdir dist
+
+release-check:  ## TAG=vX.Y.Z: see that the tag is the version and that CHANGELOG.md has it
+	@$(PYTHON) tests/support/release.py "$(TAG)"
+
 bench: setup java  ## measure against the ceilings; tables on standard output, JSON in benchmarks/results
 	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python -m benchmarks.run $(BENCH_ARGS)
 
@@ -83,4 +99,4 @@ attacks: setup  ## an honest client beside an attacker, one kind of attack after
 	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python -m benchmarks.attacks $(if $(ONLY),--only "$(ONLY)") $(if $(SECONDS),--seconds $(SECONDS))
 
 clean:  ## remove what the targets made
-	rm -rf $(VENV) $(GEN) $(LOWEST) .mypy_cache .ruff_cache .pytest_cache brokerd/sink brokerd/datasource pyspark_brokerd build dist *.egg-info
+	rm -rf $(VENV) $(GEN) $(LOWEST) $(DOCS) site .mypy_cache .ruff_cache .pytest_cache brokerd/sink brokerd/datasource pyspark_brokerd build dist *.egg-info
