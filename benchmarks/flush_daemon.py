@@ -15,9 +15,9 @@ import time
 
 from brokerd.cli import main
 from brokerd.ids import TopicIdPartition
-from brokerd.log.flush_task import FlushTask
+from brokerd.partition.flush_task import FlushTask
 from brokerd.server.handlers.produce import decode
-from brokerd.server.produce_stream import ProduceStream
+from brokerd.server.streams.produce_stream import ProduceStream
 
 SHARED = "shared"
 EACH = "each"

@@ -14,12 +14,12 @@ import pyarrow as pa
 
 from benchmarks.environment import KEYS, value_at
 from brokerd.client.broker_client import BrokerClient
-from brokerd.client.fetch_stream import FetchRequest, FetchStream, PartitionFetch
+from brokerd.client.consumer.fetch_stream import FetchRequest, FetchStream, PartitionFetch
 from brokerd.client.produce_transport import GrpcProduceStream
 from brokerd.clock import SystemClock
 from brokerd.config.client import ClientConfig
 from brokerd.ids import NO_PRODUCER, ProducerIdAndEpoch, TopicIdPartition
-from brokerd.producer.transport import BatchToProduce, Hello, ProduceRequest, RequestLimits
+from brokerd.producer.core.transport import BatchToProduce, Hello, ProduceRequest, RequestLimits
 from brokerd.record.header import crc_seed, encode_header, new_header
 from brokerd.record.payload import KEY_VALUE_SCHEMA, Payload, encode_payload
 from brokerd.wire.event_loop import ignore_poller_noise, settle

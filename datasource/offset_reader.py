@@ -12,9 +12,9 @@ from collections.abc import Container, Iterable, Mapping
 
 from brokerd.client.blocking import BlockingClient
 from brokerd.client.broker_client import BrokerClient
-from brokerd.client.fetch_stream import FetchRequest, PartitionFetch
+from brokerd.client.consumer.fetch_stream import FetchRequest, PartitionFetch
+from brokerd.client.consumer.offsets import OffsetSpec, Wanted, isolation_to_proto
 from brokerd.client.metadata import TopicInfo
-from brokerd.client.offsets import OffsetSpec, Wanted, isolation_to_proto
 from brokerd.datasource.bounds import EARLIEST_NUMBER, LATEST_NUMBER, AtTimestamp, Bound, End, SpecificOffsets
 from brokerd.datasource.options import Assignment, SourceOptions, TopicPattern, Topics
 from brokerd.datasource.patterns import topic_matcher

@@ -15,9 +15,9 @@ from pyspark.sql.datasource import InputPartition
 from brokerd.allocator import keep_freed_memory
 from brokerd.client.blocking import BlockingClient
 from brokerd.client.cache import lease_client
-from brokerd.client.fetched import FetchedBatch
-from brokerd.client.fetcher import PartitionFetcher
-from brokerd.client.positions import FetchRange
+from brokerd.client.consumer.fetched import FetchedBatch
+from brokerd.client.consumer.fetcher import PartitionFetcher
+from brokerd.client.consumer.positions import FetchRange
 from brokerd.datasource.data_loss import report_losses
 from brokerd.datasource.options import SourceOptions
 from brokerd.datasource.planning import OffsetRange, range_gone

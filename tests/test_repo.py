@@ -266,11 +266,11 @@ def test_the_rules_find_what_they_look_for() -> None:
     assert is_zero(ast.parse("f(0)").body[0].value)  # type: ignore[attr-defined]
     assert not is_zero(ast.parse("f(0.1)").body[0].value)  # type: ignore[attr-defined]
     upward = ast.parse("from brokerd.server.daemon import Daemon\nimport brokerd.sink.options\nfrom . import errors\n")
-    assert [(p, m) for _, p, m in project_imports("brokerd/log/segment.py", upward)] == [
+    assert [(p, m) for _, p, m in project_imports("brokerd/storage/segment.py", upward)] == [
         ("server", "brokerd.server.daemon.Daemon"),
         ("sink", "brokerd.sink.options"),
-        ("log", "brokerd.log.errors"),
+        ("storage", "brokerd.storage.errors"),
     ]
-    assert not {"server", "sink"} & allowed_imports("brokerd/log/segment.py")
+    assert not {"server", "sink"} & allowed_imports("brokerd/storage/segment.py")
     assert "sink" in allowed_imports("datasource/source.py")
     assert "sink" not in allowed_imports("datasource/options.py")

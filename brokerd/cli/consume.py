@@ -15,8 +15,8 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from brokerd.cli.record_format import Printer
+    from brokerd.client.consumer.positions import FetchRange
     from brokerd.client.metadata import TopicInfo
-    from brokerd.client.positions import FetchRange
 
 _BYTES_PER_WRITE = 4_194_304
 _EPILOG = """\
@@ -119,7 +119,7 @@ def _partitions(args: argparse.Namespace, topic: TopicInfo) -> Sequence[int]:
 def _print_records(args: argparse.Namespace, config: ConsumerConfig, ranges: Sequence[FetchRange], printer: Printer) -> int:
     from brokerd.allocator import keep_freed_memory
     from brokerd.client.blocking import BlockingClient
-    from brokerd.client.fetcher import PartitionFetcher
+    from brokerd.client.consumer.fetcher import PartitionFetcher
 
     keep_freed_memory()
     printed = 0

@@ -1,4 +1,4 @@
-"""`brokerd doctor`: checks a data directory, and acts where only an operator may. Checking is brokerd/log/doctor.py's."""
+"""`brokerd doctor`: checks a data directory, and acts where only an operator may. Checking is brokerd/offline/doctor.py's."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from brokerd.config.settings import INT64_MAX
 from brokerd.errors import DataDirectoryError
 
 if TYPE_CHECKING:
-    from brokerd.log.partition_check import Finding
+    from brokerd.offline.partition_check import Finding
 
 EXIT_HEALTHY = 0
 EXIT_DAMAGED = 1
@@ -98,8 +98,8 @@ def run(args: argparse.Namespace) -> int:
 
 def _findings(args: argparse.Namespace) -> list[Finding]:
     """Does what was asked. Raises DataDirectoryError, UsageError, OSError."""
-    from brokerd.log import doctor
-    from brokerd.log.rebuild import rebuild_lost
+    from brokerd.offline import doctor
+    from brokerd.offline.rebuild import rebuild_lost
 
     if args.take_out:
         return doctor.take_out(args.directory, *_place(args))

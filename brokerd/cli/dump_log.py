@@ -1,4 +1,4 @@
-"""`brokerd dump-log`: prints what the files of a data directory hold, down to records. Reading them is brokerd/log/dump.py's."""
+"""`brokerd dump-log`: prints what the files of a data directory hold, down to records. Reading them is offline/dump.py's."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def add_parser(subparsers: Subparsers) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Prints all entries. Raises DataDirectoryError if there is no such path."""
-    from brokerd.log.dump import describe_path
+    from brokerd.offline.dump import describe_path
 
     for path in args.paths:
         for entry in describe_path(path):
@@ -132,8 +132,8 @@ def _printed(entry: Entry, printer: Any) -> bytes:
     """The records of a batch, read again from its file. What can not be read is said in a line."""
     import pyarrow as pa
 
-    from brokerd.client.fetched import decode_piece
-    from brokerd.client.positions import Piece
+    from brokerd.client.consumer.fetched import decode_piece
+    from brokerd.client.consumer.positions import Piece
     from brokerd.config.client import ConsumerConfig
     from brokerd.errors import BrokerdError
     from brokerd.ids import TopicIdPartition

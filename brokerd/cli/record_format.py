@@ -14,7 +14,7 @@ from typing import Any, TypeAlias
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from brokerd.client.fetched import LOG_APPEND_TIME, FetchedBatch
+from brokerd.client.consumer.fetched import LOG_APPEND_TIME, FetchedBatch
 from brokerd.errors import ConfigError
 
 Printer: TypeAlias = "Callable[[FetchedBatch], bytes | pa.Buffer]"

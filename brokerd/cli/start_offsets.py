@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from brokerd.client.blocking import BlockingClient
+from brokerd.client.consumer.offsets import OffsetSpec, Wanted
+from brokerd.client.consumer.positions import FetchRange
 from brokerd.client.metadata import TopicInfo
-from brokerd.client.offsets import OffsetSpec, Wanted
-from brokerd.client.positions import FetchRange
 from brokerd.config.settings import INT64_MAX
 from brokerd.errors import ConfigError, WireError
 from brokerd.ids import TopicIdPartition

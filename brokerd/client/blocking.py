@@ -7,9 +7,9 @@ from types import TracebackType
 from typing import Self
 
 from brokerd.client.broker_client import BrokerClient
-from brokerd.client.loop_thread import LoopThread
+from brokerd.client.consumer.offsets import READ_COMMITTED, OffsetAndTimestamp, Wanted
+from brokerd.client.io.loop_thread import LoopThread
 from brokerd.client.metadata import Metadata, ServerInfo
-from brokerd.client.offsets import READ_COMMITTED, OffsetAndTimestamp, Wanted
 from brokerd.client.topics import NewTopic, TopicDescription
 from brokerd.clock import Clock, SystemClock
 from brokerd.config.client import ClientConfig

@@ -15,8 +15,18 @@ from typing import TYPE_CHECKING, TypeVar, cast
 from google.protobuf.message import Message
 
 from brokerd import __version__
-from brokerd.client.answers import checked_count, checked_identity, checked_offset
-from brokerd.client.connection import Connection, RawStream
+from brokerd.client.consumer.offsets import (
+    READ_COMMITTED,
+    OffsetAndTimestamp,
+    Wanted,
+    isolation_to_proto,
+    partition_request,
+    read_offset,
+)
+from brokerd.client.io.answers import checked_count, checked_identity, checked_offset
+from brokerd.client.io.connection import Connection, RawStream
+from brokerd.client.io.retry import Retries, is_repeatable
+from brokerd.client.io.security import ClientSecurity
 from brokerd.client.metadata import (
     NO_LEADER,
     Metadata,
@@ -27,9 +37,6 @@ from brokerd.client.metadata import (
     read_metadata,
     read_server_info,
 )
-from brokerd.client.offsets import READ_COMMITTED, OffsetAndTimestamp, Wanted, isolation_to_proto, partition_request, read_offset
-from brokerd.client.retry import Retries, is_repeatable
-from brokerd.client.security import ClientSecurity
 from brokerd.client.topics import NewTopic, TopicDescription, read_descriptions, read_results
 from brokerd.clock import Clock
 from brokerd.config.broker import GRPC_MAX_MESSAGE_BYTES
@@ -48,7 +55,7 @@ from brokerd.wire.methods import FETCH, PRODUCE
 from brokerd.wire.v1 import error_pb2, metadata_pb2, offsets_pb2, topics_pb2, transaction_pb2
 
 if TYPE_CHECKING:
-    from brokerd.client.fetch_stream import FetchStream
+    from brokerd.client.consumer.fetch_stream import FetchStream
 
 T = TypeVar("T")
 R = TypeVar("R", bound=Message)
@@ -247,7 +254,7 @@ class BrokerClient:
 
     async def open_fetch_stream(self, node_id: int = ANY_NODE) -> FetchStream:
         """A fetch stream to a node. Raises BrokerUnreachableError if it can not be reached now."""
-        from brokerd.client.fetch_stream import FetchStream  # brings pyarrow, which most calls do not need
+        from brokerd.client.consumer.fetch_stream import FetchStream  # brings pyarrow, which most calls do not need
 
         return FetchStream((await self._connected(node_id, self.config.request_timeout_ms)).open_stream(FETCH))
 

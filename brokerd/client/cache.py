@@ -15,7 +15,7 @@ from dataclasses import dataclass, fields
 from brokerd.client.blocking import BlockingClient
 from brokerd.clock import Clock, SystemClock
 from brokerd.config.client import ClientConfig
-from brokerd.exiting import at_exit
+from brokerd.shutdown import at_exit
 
 IDLE_MAX_MS = 60_000  # Spark itself ends an idle worker after a minute
 

@@ -1,4 +1,4 @@
-"""What the producer core asks of the network (brokerd/producer/transport.py), over gRPC. Tries once: the Sender retries.
+"""What the producer core asks of the network (brokerd/producer/core/transport.py), over gRPC. Tries once: the Sender retries.
 
 A stream's hello goes with its first request, so it needs no round trip of its own: what matters is that the broker sees
 it before any batch that the stream repeats. Payloads are copied once, into the message.
@@ -10,16 +10,16 @@ from collections.abc import Mapping, Sequence
 
 from google.protobuf.message import DecodeError
 
-from brokerd.client.answers import throttle_ms, timestamp_or_none
 from brokerd.client.broker_client import BrokerClient
-from brokerd.client.connection import RawStream
+from brokerd.client.io.answers import throttle_ms, timestamp_or_none
+from brokerd.client.io.connection import RawStream
 from brokerd.clock import Clock
 from brokerd.config.client import ClientConfig
 from brokerd.config.settings import INT32_MAX, INT64_MAX
 from brokerd.errors import UnknownServerError, WireError
 from brokerd.ids import ProducerIdAndEpoch, TopicIdPartition
-from brokerd.producer.producer_batch import NO_OFFSET, NO_TIMESTAMP
-from brokerd.producer.transport import Hello, PartitionResult, ProduceRequest, ProduceResponse, RequestLimits, TopicView
+from brokerd.producer.core.producer_batch import NO_OFFSET, NO_TIMESTAMP
+from brokerd.producer.core.transport import Hello, PartitionResult, ProduceRequest, ProduceResponse, RequestLimits, TopicView
 from brokerd.wire.errors import from_proto
 from brokerd.wire.event_loop import settle
 from brokerd.wire.records import join_records

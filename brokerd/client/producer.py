@@ -8,8 +8,8 @@ from brokerd.client.broker_client import check_client
 from brokerd.client.produce_transport import GrpcProduceTransport
 from brokerd.clock import SystemClock
 from brokerd.config.client import ProducerConfig
-from brokerd.producer.arguments import config_of
 from brokerd.producer.producer import Producer as ProducerOverTransport
+from brokerd.producer.rows.arguments import config_of
 
 
 class Producer(ProducerOverTransport):

@@ -1,6 +1,6 @@
 """What callers hold while their records are on the way: a future per record, or one per Arrow batch.
 
-A future is a name for rows of ProducerBatches; it is made lazily and costs two fields. Ends are decided in core.py; the
+A future is a name for rows of ProducerBatches; it is made lazily and costs two fields. Ends are decided in producer_core.py; the
 sender calls listeners in its own thread.
 """
 
@@ -18,8 +18,8 @@ import numpy as np
 import numpy.typing as npt
 
 from brokerd.errors import BrokerdError, fresh
+from brokerd.producer.core.producer_batch import NO_OFFSET, NO_TIMESTAMP, ProducerBatch
 from brokerd.producer.mailbox import Mailbox, Work, once
-from brokerd.producer.producer_batch import NO_OFFSET, NO_TIMESTAMP, ProducerBatch
 
 logger = logging.getLogger(__name__)
 

@@ -27,16 +27,16 @@ from brokerd.errors import (
     fresh,
 )
 from brokerd.ids import TopicPartition
-from brokerd.producer import columns
-from brokerd.producer.accumulator import NEVER_MS
-from brokerd.producer.core import ProducerCore
+from brokerd.producer.core.accumulator import NEVER_MS
+from brokerd.producer.core.partitioner import Int32s
+from brokerd.producer.core.producer_batch import Piece, ProducerBatch
+from brokerd.producer.core.producer_core import ProducerCore
+from brokerd.producer.core.transport import TopicView
 from brokerd.producer.futures import Placement, Segment
 from brokerd.producer.mailbox import Mailbox, Work
-from brokerd.producer.partitioner import Int32s
-from brokerd.producer.producer_batch import Piece, ProducerBatch
-from brokerd.producer.row_partitioner import RowPartitioner
-from brokerd.producer.staging import CHUNK_BYTES_MAX, CHUNK_BYTES_MIN, StagedChunk, TakenRows
-from brokerd.producer.transport import TopicView
+from brokerd.producer.rows import columns
+from brokerd.producer.rows.record_buffer import CHUNK_BYTES_MAX, CHUNK_BYTES_MIN, StagedChunk, TakenRows
+from brokerd.producer.rows.row_partitioner import RowPartitioner
 
 _NO_PARTITION = -1  # of records that were refused before they had one
 # An empty chunk is kept so long for its first row, which is on its way unless the send that opened the chunk was interrupted.

@@ -19,7 +19,7 @@ from collections.abc import Callable, Generator
 from typing import Generic, TypeAlias, TypeVar
 
 from brokerd.errors import ForkedProducerError, ProducerClosedError
-from brokerd.producer.accumulator import NEVER_MS
+from brokerd.producer.core.accumulator import NEVER_MS
 
 T = TypeVar("T")
 Work: TypeAlias = Generator[None, None, T]

@@ -1,7 +1,7 @@
 """Producer: what applications call. It collects, partitions and splits in the caller's thread; the Sender does the rest.
 
 Thread-safe without a lock: what changes state is done in the sender's thread (mailbox.py), where intake.py holds what happens
-to records before they are in the core. Delivery rules are in core.py. An exception that strikes a caller anywhere in here
+to records before they are in the core. Delivery rules are in producer_core.py. An exception that strikes a caller anywhere in here
 (KeyboardInterrupt, an alarm's) leaves each record in or out, and the producer whole.
 """
 
@@ -20,21 +20,22 @@ import pyarrow as pa
 from brokerd.clock import Clock, SystemClock
 from brokerd.config.client import ProducerConfig
 from brokerd.errors import BrokerdError, ClientError, ProducerClosedError
-from brokerd.exiting import end_daemon_thread
 from brokerd.ids import TopicPartition
-from brokerd.producer import arguments, columns, living
-from brokerd.producer.accumulator import NEVER_MS
-from brokerd.producer.core import ProducerCore
+from brokerd.producer import lifecycle as living
+from brokerd.producer.core.accumulator import NEVER_MS
+from brokerd.producer.core.delivery_report import DeliveredTotals
+from brokerd.producer.core.metrics import ProducerMetrics
+from brokerd.producer.core.partitioner import Int32s
+from brokerd.producer.core.producer_core import ProducerCore
+from brokerd.producer.core.transport import TopicView
 from brokerd.producer.futures import BatchFuture, Placement, RecordFuture
 from brokerd.producer.intake import Intake
 from brokerd.producer.mailbox import Work, once
-from brokerd.producer.metrics import ProducerMetrics
-from brokerd.producer.outcomes import DeliveredTotals
-from brokerd.producer.partitioner import Int32s
+from brokerd.producer.rows import arguments, columns
+from brokerd.producer.rows.record_buffer import RECORD_OVERHEAD_BYTES, Headers, StagedChunk
+from brokerd.producer.rows.splitting import split_rows
 from brokerd.producer.sender import Sender, TransportFactory
-from brokerd.producer.splitting import split_rows
-from brokerd.producer.staging import RECORD_OVERHEAD_BYTES, Headers, StagedChunk
-from brokerd.producer.transport import TopicView
+from brokerd.shutdown import end_daemon_thread
 
 logger = logging.getLogger(__name__)
 

@@ -24,15 +24,12 @@ from brokerd.errors import (
     UnknownServerError,
     WireError,
 )
-from brokerd.exiting import OWN_THREADS
 from brokerd.ids import TopicIdPartition
-from brokerd.producer.accumulator import NEVER_MS
-from brokerd.producer.actions import Action, CloseStream, FetchMetadata, OpenStream, RequestProducerId, SendRequest
-from brokerd.producer.core import ACKS, ProducerCore
-from brokerd.producer.encoding import encode_batch_header, encode_pieces
-from brokerd.producer.mailbox import Mailbox
-from brokerd.producer.producer_batch import ProducerBatch
-from brokerd.producer.transport import (
+from brokerd.producer.core.accumulator import NEVER_MS
+from brokerd.producer.core.commands import Action, CloseStream, FetchMetadata, OpenStream, RequestProducerId, SendRequest
+from brokerd.producer.core.producer_batch import ProducerBatch
+from brokerd.producer.core.producer_core import ACKS, ProducerCore
+from brokerd.producer.core.transport import (
     BATCH_OVERHEAD_BYTES,
     BatchToProduce,
     ProduceRequest,
@@ -40,6 +37,9 @@ from brokerd.producer.transport import (
     ProduceTransport,
     RequestLimits,
 )
+from brokerd.producer.mailbox import Mailbox
+from brokerd.producer.rows.encoding import encode_batch_header, encode_pieces
+from brokerd.shutdown import OWN_THREADS
 
 logger = logging.getLogger(__name__)
 

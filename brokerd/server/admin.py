@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 from typing import TypeVar
 
+from brokerd.datadir.steps import Steps
 from brokerd.errors import Fate, NotReadyError
-from brokerd.log.steps import Steps
 from brokerd.server.tasks import forget_end
 
 T = TypeVar("T")

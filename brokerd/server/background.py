@@ -13,12 +13,12 @@ from collections.abc import Awaitable, Callable, Mapping
 from typing import Protocol
 
 from brokerd.allocator import freed_bytes, give_back_memory
-from brokerd.server.answer_budget import PATIENCE_MS
 from brokerd.server.broker import Broker
-from brokerd.server.disconnect import address_of, disconnect, disconnect_all, traffic
 from brokerd.server.failures import internal
-from brokerd.server.machine_memory import machine_bytes
-from brokerd.server.memory_guard import LookTimes, Suspect, UnreadBytes, memory_limit_bytes, resident_bytes, to_end
+from brokerd.server.limits.answer_budget import PATIENCE_MS
+from brokerd.server.limits.disconnect import address_of, disconnect, disconnect_all, traffic
+from brokerd.server.limits.machine_memory import machine_bytes
+from brokerd.server.limits.memory_guard import LookTimes, Suspect, UnreadBytes, memory_limit_bytes, resident_bytes, to_end
 
 logger = logging.getLogger(__name__)
 

@@ -8,19 +8,19 @@ from typing import Protocol
 
 from brokerd.clock import Clock
 from brokerd.config.broker import BrokerConfig
+from brokerd.datadir.log_manager import LogManager
 from brokerd.errors import NotReadyError
-from brokerd.log.log_manager import LogManager
 from brokerd.server.admin import STOPPING, Admin
-from brokerd.server.answer_budget import AnswerBudget
-from brokerd.server.answers import AnswerQueue
-from brokerd.server.fence import InstanceFence
-from brokerd.server.fruitless import FruitlessCalls
-from brokerd.server.limits import ByteBudget
+from brokerd.server.limits.answer_budget import AnswerBudget
+from brokerd.server.limits.budgets import ByteBudget
+from brokerd.server.limits.fence import InstanceFence
+from brokerd.server.limits.fruitless import FruitlessCalls
+from brokerd.server.limits.shares import Shares
 from brokerd.server.metrics.counters import Counters
 from brokerd.server.replica_manager import ReplicaManager
-from brokerd.server.shares import Shares
 from brokerd.server.stopping import within
-from brokerd.server.turns import Turns
+from brokerd.server.waiting.answer_queue import AnswerQueue
+from brokerd.server.waiting.turns import Turns
 
 _SEARCH_THREADS = 2
 _READERS_PATIENCE_S = 0.5

@@ -19,15 +19,14 @@ from grpc_reflection.v1alpha import reflection
 
 from brokerd.clock import Clock, SystemClock
 from brokerd.config.broker import BrokerConfig
+from brokerd.datadir.log_manager import LogManager, RecoveryReport
 from brokerd.errors import BrokerdError
-from brokerd.log.files import Files, RealFiles
-from brokerd.log.log_manager import LogManager, RecoveryReport
 from brokerd.server.background import Background
 from brokerd.server.broker import Broker
-from brokerd.server.descriptors import fitted, raise_limit
 from brokerd.server.failures import internal
 from brokerd.server.grpc_log import leave_out_gone_clients
 from brokerd.server.health import HealthService
+from brokerd.server.limits.descriptors import fitted, raise_limit
 from brokerd.server.method_names import accept_undecodable_names
 from brokerd.server.metrics.collector import snapshot
 from brokerd.server.metrics.endpoint import MetricsEndpoint
@@ -35,6 +34,7 @@ from brokerd.server.security.callers import Callers
 from brokerd.server.security.setup import Security, load_security
 from brokerd.server.service import BrokerService
 from brokerd.server.stopping import overdue, stop_limit_ms, within
+from brokerd.storage.files import Files, RealFiles
 from brokerd.wire.channel import server_arguments
 from brokerd.wire.methods import SERVICE
 from brokerd.wire.v1 import broker_pb2  # noqa: F401 - registers the service's descriptor for reflection

@@ -13,7 +13,7 @@ from grpc_health.v1 import health, health_pb2
 
 from brokerd.server.failures import malformed
 from brokerd.server.security.gate import CountFruitless
-from brokerd.server.streams import Context, read_message
+from brokerd.server.streams.messages import Context, read_message
 from brokerd.wire.methods import SERVICE
 
 _Status = health_pb2.HealthCheckResponse

@@ -1,6 +1,6 @@
 """The partitions of this node: look-up, append, flush, and who is to be woken by what.
 
-The glue between the log and those who wait for it. Rules of the log are in brokerd/log, conditions of waiting in
+The glue between the log and those who wait for it. Rules of the log are in brokerd/partition, conditions of waiting in
 delayed_fetch.py and delayed_produce.py; gRPC is not known here. All of it belongs to the event loop's thread.
 """
 
@@ -15,23 +15,23 @@ import pyarrow as pa
 
 from brokerd.clock import Clock
 from brokerd.config.broker import BrokerConfig
+from brokerd.datadir.flusher import Flusher
+from brokerd.datadir.log_manager import LogManager
 from brokerd.errors import (
     FencedLeaderEpochError,
     InvalidTxnStateError,
     UnknownLeaderEpochError,
 )
 from brokerd.ids import TopicIdPartition
-from brokerd.log.flusher import Flusher
-from brokerd.log.log_manager import LogManager
-from brokerd.log.partition_log import LogAppendInfo, PartitionLog
+from brokerd.partition.partition_log import LogAppendInfo, PartitionLog
 from brokerd.purgatory.driver import PurgatoryDriver
 from brokerd.purgatory.purgatory import Purgatory
 from brokerd.purgatory.timing_wheel import TimingWheel
 from brokerd.record.batch import check_produced
 from brokerd.record.header import crc_seed
-from brokerd.server.limits import ByteBudget
+from brokerd.server.limits.budgets import ByteBudget
 from brokerd.server.metrics.histogram import Histogram
-from brokerd.server.progress import PartitionProgress
+from brokerd.server.waiting.progress import PartitionProgress
 
 logger = logging.getLogger(__name__)
 

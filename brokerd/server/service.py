@@ -23,7 +23,6 @@ from brokerd.clock import stopwatch_ns
 from brokerd.errors import BrokerdError, ResourceExhaustedError
 from brokerd.server.broker import Broker
 from brokerd.server.failures import NotServedError, Trailer, internal, malformed, status_of
-from brokerd.server.fetch_stream import FetchStream
 from brokerd.server.handlers import (
     alter_topic_configs,
     create_partitions,
@@ -36,13 +35,14 @@ from brokerd.server.handlers import (
     metadata,
     server_info,
 )
-from brokerd.server.memory_guard import RequestBytes
-from brokerd.server.produce_stream import ProduceStream
+from brokerd.server.limits.memory_guard import RequestBytes
 from brokerd.server.requests import Requests
 from brokerd.server.security.access import Access
 from brokerd.server.security.callers import Callers
 from brokerd.server.security.guard import Call
-from brokerd.server.streams import Context, read_message
+from brokerd.server.streams.fetch_stream import FetchStream
+from brokerd.server.streams.messages import Context, read_message
+from brokerd.server.streams.produce_stream import ProduceStream
 from brokerd.wire.methods import SERVICE, UNARY, Unary
 
 Handler = Callable[[Broker, Any], Awaitable[Message]]

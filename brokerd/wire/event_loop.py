@@ -3,7 +3,7 @@
 One thread of gRPC collects what was completed for all loops, and whichever loop is awake hands it to the loop that it
 belongs to. So a loop must not be closed before all that gRPC has under way on it is over: the hand-over would raise
 "Event loop is closed" inside another loop, which prints it and leaves the rest of what it had collected for its next turn.
-What belongs to a channel is ended by brokerd/client/connection.py, what is left then is waited for with `settle`.
+What belongs to a channel is ended by brokerd/client/io/connection.py, what is left then is waited for with `settle`.
 """
 
 from __future__ import annotations

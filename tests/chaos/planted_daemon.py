@@ -10,13 +10,13 @@ import sys
 from collections.abc import Callable
 
 from brokerd.cli import main
-from brokerd.log.files import RealFiles
-from brokerd.log.flush_task import FlushTask
-from brokerd.log.names import LOG_SUFFIX
-from brokerd.log.producer_state import BatchMetadata, ProducerStateEntry, ProducerStates
-from brokerd.log.recovery import PartitionRecovery, Recovered
+from brokerd.partition.flush_task import FlushTask
+from brokerd.partition.producer_state import BatchMetadata, ProducerStateEntry, ProducerStates
+from brokerd.partition.recovery import PartitionRecovery, Recovered
 from brokerd.record.batch import walk_batches
 from brokerd.record.header import BatchHeader
+from brokerd.storage.files import RealFiles
+from brokerd.storage.names import LOG_SUFFIX
 
 
 def retries_are_new() -> None:

@@ -13,10 +13,10 @@ from functools import partial
 
 from brokerd import Producer
 from brokerd.client.blocking import BlockingClient
-from brokerd.client.fetched import FetchedBatch
-from brokerd.client.fetcher import PartitionFetcher
-from brokerd.client.offsets import OffsetSpec
-from brokerd.client.positions import FetchRange
+from brokerd.client.consumer.fetched import FetchedBatch
+from brokerd.client.consumer.fetcher import PartitionFetcher
+from brokerd.client.consumer.offsets import OffsetSpec
+from brokerd.client.consumer.positions import FetchRange
 from brokerd.clock import SystemClock
 from brokerd.config.client import ConsumerConfig
 from brokerd.config.settings import from_mapping

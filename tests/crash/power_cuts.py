@@ -14,12 +14,12 @@ from __future__ import annotations
 import random
 from typing import Any
 
+from brokerd.datadir.checkpoint import read_checkpoint
+from brokerd.datadir.log_manager import LogManager
 from brokerd.errors import LogDamagedError, StorageError
-from brokerd.log import partition_log
-from brokerd.log.checkpoint import read_checkpoint
-from brokerd.log.flush_task import FlushTask
-from brokerd.log.log_manager import LogManager
-from brokerd.log.partition_log import PartitionLog
+from brokerd.partition import partition_log
+from brokerd.partition.flush_task import FlushTask
+from brokerd.partition.partition_log import PartitionLog
 from brokerd.record.header import HEADER_SIZE, decode_header
 from brokerd.record.payload import payload_crc
 from tests.support.build import first_log, open_manager, raw_batch, read_batches

@@ -27,13 +27,13 @@ from collections.abc import Callable
 from pathlib import Path
 
 from brokerd.client.blocking import BlockingClient
-from brokerd.client.offsets import OffsetSpec
+from brokerd.client.consumer.offsets import OffsetSpec
 from brokerd.config.client import ClientConfig
 from brokerd.config.settings import from_mapping
 from brokerd.errors import WireError
 from brokerd.ids import TopicIdPartition
-from brokerd.log.doctor import check_data_dir
-from brokerd.log.partition_check import Severity
+from brokerd.offline.doctor import check_data_dir
+from brokerd.offline.partition_check import Severity
 from tests.chaos.checker import Anomaly, check
 from tests.chaos.history import Outcome, Send
 from tests.chaos.workload import Workload

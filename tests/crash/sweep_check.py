@@ -13,8 +13,8 @@ import grpc
 import pyarrow as pa
 
 from brokerd.errors import DataDirectoryError
-from brokerd.log.doctor import check_data_dir
-from brokerd.log.partition_check import Severity
+from brokerd.offline.doctor import check_data_dir
+from brokerd.offline.partition_check import Severity
 from brokerd.record.batch import RecordBatch
 from brokerd.wire.v1 import error_pb2, metadata_pb2, topics_pb2
 from tests.crash.sweep_script import SETTINGS, TOPIC, Expected, PartitionHistory, new_sent

@@ -8,8 +8,8 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from brokerd.log import partition_log
-from brokerd.log.partition_log import PartitionLog
+from brokerd.partition import partition_log
+from brokerd.partition.partition_log import PartitionLog
 from brokerd.record.batch import RecordBatch
 from brokerd.record.header import encode_header
 from tests.support.build import append, arrow_batch, first_log, open_manager, payloads

@@ -9,11 +9,11 @@ from pathlib import Path
 import pytest
 
 from brokerd.errors import Fate, LogDamagedError
-from brokerd.log.doctor import check_data_dir
-from brokerd.log.names import CLEAN_SHUTDOWN
-from brokerd.log.partition_check import Severity
-from brokerd.log.partition_log import PartitionLog
+from brokerd.offline.doctor import check_data_dir
+from brokerd.offline.partition_check import Severity
+from brokerd.partition.partition_log import PartitionLog
 from brokerd.record.payload import payload_crc
+from brokerd.storage.names import CLEAN_SHUTDOWN
 from tests.support.build import append, first_log, open_manager, payloads, read_batches
 from tests.support.files import MemoryFiles
 

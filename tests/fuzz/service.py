@@ -19,8 +19,8 @@ import grpc
 import pyarrow as pa
 
 from brokerd.ids import TopicIdPartition
-from brokerd.log.doctor import check_data_dir
-from brokerd.log.partition_check import Severity
+from brokerd.offline.doctor import check_data_dir
+from brokerd.offline.partition_check import Severity
 from brokerd.record.batch import walk_batches
 from brokerd.record.header import crc_seed
 from brokerd.wire.methods import SERVICE, UNARY

@@ -13,7 +13,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from brokerd.log.partition_log import PartitionLog
+from brokerd.partition.partition_log import PartitionLog
 from brokerd.record.batch import RecordBatch
 from brokerd.record.header import decode_header
 from brokerd.server import replica_manager

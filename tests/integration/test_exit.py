@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from brokerd.client.blocking import BlockingClient
-from brokerd.client.offsets import OffsetSpec
+from brokerd.client.consumer.offsets import OffsetSpec
 from brokerd.config.client import ClientConfig
 from brokerd.ids import TopicPartition
 from tests.support.daemon import DaemonProcess
@@ -23,8 +23,8 @@ import os, queue, signal, sys, threading
 from brokerd import Producer
 from brokerd.client.blocking import BlockingClient
 from brokerd.client.cache import lease_client
-from brokerd.client.fetcher import PartitionFetcher
-from brokerd.client.positions import FetchRange
+from brokerd.client.consumer.fetcher import PartitionFetcher
+from brokerd.client.consumer.positions import FetchRange
 from brokerd.config.client import ConsumerConfig, ProducerConfig
 from brokerd.ids import TopicIdPartition
 from brokerd.sink.producers import lease_producer

@@ -15,15 +15,14 @@ import pyarrow as pa
 import pytest
 
 from brokerd.client.blocking import BlockingClient
-from brokerd.client.loop_thread import LoopThread
+from brokerd.client.io.loop_thread import LoopThread
 from brokerd.client.produce_transport import GrpcProduceTransport
 from brokerd.clock import SystemClock
 from brokerd.config.client import ClientConfig, ProducerConfig
 from brokerd.errors import Fate, UnknownTopicOrPartitionError
 from brokerd.ids import NO_PRODUCER, ProducerIdAndEpoch, TopicIdPartition
-from brokerd.producer.encoding import encode_batch_header, encode_pieces
-from brokerd.producer.producer_batch import Piece, ProducerBatch
-from brokerd.producer.transport import (
+from brokerd.producer.core.producer_batch import Piece, ProducerBatch
+from brokerd.producer.core.transport import (
     BatchToProduce,
     Hello,
     PartitionResult,
@@ -32,6 +31,7 @@ from brokerd.producer.transport import (
     ProduceTransport,
     TopicView,
 )
+from brokerd.producer.rows.encoding import encode_batch_header, encode_pieces
 from tests.support.broker_double import BrokerDouble
 from tests.support.daemon import running_daemon
 from tests.support.wait import DEADLINE_S

@@ -17,16 +17,16 @@ import random
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
+from brokerd.datadir.checkpoint import read_checkpoint
+from brokerd.datadir.log_manager import LogManager
 from brokerd.errors import DataDirectoryError, Fate, StorageError, WireError
 from brokerd.ids import ProducerIdAndEpoch
-from brokerd.log import partition_log
-from brokerd.log.checkpoint import read_checkpoint
-from brokerd.log.flush_task import FlushTask
-from brokerd.log.log_manager import LogManager
-from brokerd.log.names import LOG_SUFFIX, SNAPSHOT_SUFFIX, parse_offset_file
-from brokerd.log.partition_log import PartitionLog
-from brokerd.log.snapshots import snapshot_path
+from brokerd.partition import partition_log
+from brokerd.partition.flush_task import FlushTask
+from brokerd.partition.partition_log import PartitionLog
+from brokerd.partition.snapshots import snapshot_path
 from brokerd.record.header import BatchHeader
+from brokerd.storage.names import LOG_SUFFIX, SNAPSHOT_SUFFIX, parse_offset_file
 from tests.support.build import first_log, open_manager, raw_batch, read_batches
 from tests.support.clock import ManualClock
 from tests.support.files import Killed, MemoryFiles

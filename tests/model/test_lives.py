@@ -9,7 +9,7 @@ from multiprocessing import get_context
 
 import pytest
 
-from brokerd.log import partition_log
+from brokerd.partition import partition_log
 from tests.model.lives import run_seeds
 from tests.support.scale import TEST_SCALE
 

@@ -9,12 +9,12 @@ from typing import Any
 import pytest
 
 from brokerd.ids import NO_PRODUCER, NO_SEQUENCE
-from brokerd.producer.accumulator import NEVER_MS, ReadyCheck, RecordAccumulator
-from brokerd.producer.connections import NodeConnection
-from brokerd.producer.core import ProducerCore
-from brokerd.producer.idempotence import IdempotenceState
-from brokerd.producer.memory import BufferPool
-from brokerd.producer.producer_batch import Piece, ProducerBatch
+from brokerd.producer.core.accumulator import NEVER_MS, ReadyCheck, RecordAccumulator
+from brokerd.producer.core.connections import NodeConnection
+from brokerd.producer.core.idempotence import IdempotenceState
+from brokerd.producer.core.memory import BufferPool
+from brokerd.producer.core.producer_batch import Piece, ProducerBatch
+from brokerd.producer.core.producer_core import ProducerCore
 from brokerd.record.header import add_sequence
 from tests.support.producer_scenarios import assert_nobody_starves
 from tests.support.producer_schedules import run_seed

@@ -16,8 +16,8 @@ from brokerd.errors import (
     UnknownTopicIdError,
 )
 from brokerd.ids import TopicIdPartition, TopicPartition
-from brokerd.producer.idempotence import EPOCH_MAX
-from brokerd.producer.transport import PartitionResult, ProduceResponse, TopicView
+from brokerd.producer.core.idempotence import EPOCH_MAX
+from brokerd.producer.core.transport import PartitionResult, ProduceResponse, TopicView
 from brokerd.record.header import SEQUENCE_MAX
 from tests.support.producer_scenarios import assert_nobody_starves
 from tests.support.producer_simulation import TOPIC, TOPIC_ID, Op, Simulation

@@ -10,6 +10,7 @@ import random
 
 import pytest
 
+from brokerd.datadir.log_manager import LogManager
 from brokerd.errors import (
     DuplicateSequenceError,
     InvalidProducerEpochError,
@@ -18,7 +19,6 @@ from brokerd.errors import (
     WireError,
 )
 from brokerd.ids import ProducerIdAndEpoch
-from brokerd.log.log_manager import LogManager
 from tests.support.build import first_log, open_manager, raw_batch
 from tests.support.clock import ManualClock
 from tests.support.files import MemoryFiles

@@ -14,7 +14,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.functions import udf
 
 from brokerd.client.blocking import BlockingClient
-from brokerd.client.offsets import OffsetSpec
+from brokerd.client.consumer.offsets import OffsetSpec
 from brokerd.config.client import ClientConfig
 from brokerd.ids import TopicPartition
 from tests.spark.pipelines import (

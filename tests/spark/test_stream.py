@@ -10,7 +10,7 @@ from pyspark.errors import StreamingQueryException
 from pyspark.sql import SparkSession
 
 from brokerd.client.blocking import BlockingClient
-from brokerd.client.offsets import OffsetSpec
+from brokerd.client.consumer.offsets import OffsetSpec
 from brokerd.ids import TopicIdPartition, TopicPartition
 from tests.spark.conftest import NewTopic
 from tests.spark.pipelines import (

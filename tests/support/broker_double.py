@@ -27,7 +27,7 @@ from brokerd.errors import (
     WireError,
 )
 from brokerd.ids import ProducerIdAndEpoch, TopicIdPartition, new_topic_id
-from brokerd.producer.transport import (
+from brokerd.producer.core.transport import (
     BATCH_OVERHEAD_BYTES,
     Hello,
     PartitionResult,

@@ -19,7 +19,7 @@ from brokerd.errors import (
     UnknownProducerIdError,
 )
 from brokerd.ids import NO_PRODUCER, NO_PRODUCER_ID, ProducerIdAndEpoch
-from brokerd.producer.transport import Hello
+from brokerd.producer.core.transport import Hello
 
 SEQUENCES = 2**31
 WINDOW = 5

@@ -9,13 +9,13 @@ import pyarrow as pa
 
 from brokerd.clock import Clock
 from brokerd.config.broker import BrokerConfig
+from brokerd.datadir.log_manager import LogManager, RecoveryReport
 from brokerd.ids import NO_PRODUCER, ProducerIdAndEpoch, TopicIdPartition
-from brokerd.log.files import Files
-from brokerd.log.log_manager import LogManager, RecoveryReport
-from brokerd.log.partition_log import PartitionLog
+from brokerd.partition.partition_log import PartitionLog
 from brokerd.record.batch import RecordBatch, walk_batches
 from brokerd.record.header import crc_seed, encode_header, new_header
 from brokerd.record.payload import KEY_VALUE_SCHEMA, encode_payload, payload_crc
+from brokerd.storage.files import Files
 from tests.support.clock import START_WALL_MS, ManualClock
 
 

@@ -17,8 +17,8 @@ from typing import Any, Self, TypeVar
 from brokerd.clock import Clock
 from brokerd.config.broker import BrokerConfig
 from brokerd.config.settings import from_mapping
-from brokerd.log.files import Files
 from brokerd.server.daemon import Daemon
+from brokerd.storage.files import Files
 from brokerd.wire.event_loop import ignore_poller_noise, settle
 from tests.support.wait import DEADLINE_S, wait_until
 

@@ -1,4 +1,4 @@
-"""A data directory in memory that loses what was not synced: the twin of brokerd.log.files.RealFiles.
+"""A data directory in memory that loses what was not synced: the twin of brokerd.storage.files.RealFiles.
 
 Goal: every state that a disk may be in after a crash. `kill` keeps the page cache, `power_cut` keeps what was synced and any
 subset of the other 512-byte sectors; where an unsynced sector is lost beyond the old end of a file, zeros, stale blocks or
@@ -14,7 +14,7 @@ import random
 from collections.abc import Callable, Sequence
 
 from brokerd.errors import DataDirectoryError
-from brokerd.log.files import Buffer, File, WouldBlock
+from brokerd.storage.files import Buffer, File, WouldBlock
 
 SECTOR = 512
 Hook = Callable[[str, str], None]
@@ -89,7 +89,7 @@ class _Inode:
 
 
 class MemoryFile:
-    """See brokerd.log.files.File."""
+    """See brokerd.storage.files.File."""
 
     def __init__(self, files: MemoryFiles, inode: _Inode, path: str) -> None:
         self._files = files

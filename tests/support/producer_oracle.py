@@ -15,7 +15,7 @@ from brokerd.errors import (
     UnknownProducerIdError,
     WireError,
 )
-from brokerd.log.producer_state import BatchMetadata, ProducerStateEntry
+from brokerd.partition.producer_state import BatchMetadata, ProducerStateEntry
 
 RING = 2**31
 _WINDOW = 5

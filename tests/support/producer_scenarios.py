@@ -7,11 +7,11 @@ import random
 from brokerd.config.client import ProducerConfig
 from brokerd.config.settings import from_mapping
 from brokerd.ids import ProducerIdAndEpoch, TopicPartition
-from brokerd.producer.accumulator import RecordAccumulator
-from brokerd.producer.idempotence import IdempotenceState
-from brokerd.producer.memory import BufferPool
-from brokerd.producer.producer_batch import Piece
-from brokerd.producer.transport import RequestLimits
+from brokerd.producer.core.accumulator import RecordAccumulator
+from brokerd.producer.core.idempotence import IdempotenceState
+from brokerd.producer.core.memory import BufferPool
+from brokerd.producer.core.producer_batch import Piece
+from brokerd.producer.core.transport import RequestLimits
 
 PARTITIONS = 64
 HOT = 0

@@ -33,8 +33,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from brokerd.producer.accumulator import NEVER_MS
-from brokerd.producer.actions import FetchMetadata, RequestProducerId
+from brokerd.producer.core.accumulator import NEVER_MS
+from brokerd.producer.core.commands import FetchMetadata, RequestProducerId
 from tests.support.producer_simulation import NO_LIMIT, TOPIC, Simulation
 from tests.support.producer_trace import numbers_text
 from tests.support.simulated_network import ERRORS

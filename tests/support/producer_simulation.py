@@ -26,14 +26,14 @@ from brokerd.errors import (
     WireError,
 )
 from brokerd.ids import ProducerIdAndEpoch, TopicIdPartition, TopicPartition
-from brokerd.producer.accumulator import NEVER_MS
-from brokerd.producer.actions import Action, CloseStream, FetchMetadata, OpenStream, RequestProducerId, SendRequest
-from brokerd.producer.core import ACKS, ProducerCore
-from brokerd.producer.idempotence import EPOCH_MAX
-from brokerd.producer.memory import Waiter
-from brokerd.producer.metrics import ProducerMetrics
-from brokerd.producer.producer_batch import Piece, ProducerBatch
-from brokerd.producer.transport import PartitionResult, ProduceResponse, RequestLimits, TopicView
+from brokerd.producer.core.accumulator import NEVER_MS
+from brokerd.producer.core.commands import Action, CloseStream, FetchMetadata, OpenStream, RequestProducerId, SendRequest
+from brokerd.producer.core.idempotence import EPOCH_MAX
+from brokerd.producer.core.memory import Waiter
+from brokerd.producer.core.metrics import ProducerMetrics
+from brokerd.producer.core.producer_batch import Piece, ProducerBatch
+from brokerd.producer.core.producer_core import ACKS, ProducerCore
+from brokerd.producer.core.transport import PartitionResult, ProduceResponse, RequestLimits, TopicView
 from brokerd.record.header import SEQUENCE_MAX
 from tests.support.broker_model import IdentityModel, PartitionModel, ProducerEntry
 from tests.support.producer_trace import action_text, ended_text, records_of, split_text

@@ -6,8 +6,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from brokerd.ids import NO_PRODUCER, NO_SEQUENCE, ProducerIdAndEpoch, TopicPartition
-from brokerd.producer.actions import Action, CloseStream, FetchMetadata, OpenStream, RequestProducerId
-from brokerd.producer.producer_batch import ProducerBatch
+from brokerd.producer.core.commands import Action, CloseStream, FetchMetadata, OpenStream, RequestProducerId
+from brokerd.producer.core.producer_batch import ProducerBatch
 
 
 def action_text(action: Action) -> str:

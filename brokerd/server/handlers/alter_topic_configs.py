@@ -10,8 +10,8 @@ from __future__ import annotations
 
 from itertools import chain
 
+from brokerd.datadir.topic_store import Topic
 from brokerd.errors import WireError
-from brokerd.log.topic_store import Topic
 from brokerd.server.broker import Broker
 from brokerd.server.failures import internal, malformed
 from brokerd.server.fields import check_config_texts

@@ -10,13 +10,13 @@ from __future__ import annotations
 
 from itertools import chain
 
+from brokerd.datadir.topic_store import Topic
 from brokerd.errors import (
     InvalidPartitionsError,
     InvalidReplicationFactorError,
     InvalidRequestError,
     WireError,
 )
-from brokerd.log.topic_store import Topic
 from brokerd.server.broker import Broker
 from brokerd.server.failures import internal
 from brokerd.server.fields import check_config_texts, check_not_negative

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from brokerd.errors import WireError
 from brokerd.ids import TopicIdPartition
-from brokerd.log.partition_log import PartitionLog
+from brokerd.partition.partition_log import PartitionLog
 from brokerd.server.broker import Broker
 from brokerd.server.failures import internal, malformed
 from brokerd.server.fields import topic_id_partition

@@ -7,9 +7,9 @@ Behaviour
 
 from __future__ import annotations
 
+from brokerd.datadir.topic_store import Topic
 from brokerd.errors import WireError
 from brokerd.ids import TopicIdPartition
-from brokerd.log.topic_store import Topic
 from brokerd.server.broker import Broker
 from brokerd.server.failures import internal
 from brokerd.server.fields import check_topic_id

@@ -10,10 +10,10 @@ from __future__ import annotations
 
 from brokerd.config.settings import settings_of, values_of
 from brokerd.config.topic import TopicConfig, topic_config
+from brokerd.datadir.topic_store import Topic
 from brokerd.errors import StorageError, WireError
 from brokerd.ids import TopicIdPartition
-from brokerd.log.partition_log import PartitionLog
-from brokerd.log.topic_store import Topic
+from brokerd.partition.partition_log import PartitionLog
 from brokerd.server.broker import Broker
 from brokerd.wire.errors import to_proto
 from brokerd.wire.v1 import topics_pb2

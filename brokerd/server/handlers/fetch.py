@@ -22,16 +22,16 @@ from typing import NamedTuple
 
 from brokerd.errors import OffsetOutOfRangeError, WireError
 from brokerd.ids import TopicIdPartition
-from brokerd.log.files import WouldBlock
-from brokerd.log.log_reader import FetchDataInfo
 from brokerd.server.broker import Broker
-from brokerd.server.delayed_fetch import ParkedPartition
 from brokerd.server.failures import internal, malformed
 from brokerd.server.fields import FIELDS_PER_ENTRY, OTHER_FIELDS, check_count, check_not_negative, topic_id_partition
 from brokerd.server.replica_manager import LogEnd, Replica
 from brokerd.server.requests import PARTITIONS, check_doubles
 from brokerd.server.security.access import Access
 from brokerd.server.security.permissions import Right
+from brokerd.server.waiting.delayed_fetch import ParkedPartition
+from brokerd.storage.files import WouldBlock
+from brokerd.storage.log_reader import FetchDataInfo
 from brokerd.wire.errors import to_proto
 from brokerd.wire.records import Bytes, join_records, split_records
 from brokerd.wire.v1 import fetch_pb2

@@ -14,7 +14,7 @@ import asyncio
 
 from brokerd.errors import UnsupportedVersionError, WireError
 from brokerd.ids import TopicIdPartition
-from brokerd.log.partition_log import PartitionLog
+from brokerd.partition.partition_log import PartitionLog
 from brokerd.server.broker import Broker
 from brokerd.server.failures import internal, malformed
 from brokerd.server.fields import check_not_negative, topic_id_partition

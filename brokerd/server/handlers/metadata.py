@@ -12,9 +12,9 @@ from __future__ import annotations
 
 import socket
 
+from brokerd.datadir.topic_store import Topic
 from brokerd.errors import TopicAlreadyExistsError, UnknownTopicOrPartitionError, WireError
 from brokerd.ids import TopicIdPartition
-from brokerd.log.topic_store import Topic
 from brokerd.server.broker import Broker
 from brokerd.server.failures import malformed
 from brokerd.server.fields import check_topic_id

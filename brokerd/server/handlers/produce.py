@@ -21,12 +21,12 @@ import pyarrow as pa
 from brokerd.errors import Action, InvalidRequestError, InvalidRequiredAcksError, InvalidTxnStateError, WireError
 from brokerd.ids import TopicIdPartition
 from brokerd.server.broker import Broker
-from brokerd.server.delayed_produce import Awaited, DelayedProduce
 from brokerd.server.failures import internal, malformed, not_appended
 from brokerd.server.fields import FIELDS_PER_ENTRY, OTHER_FIELDS, check_not_negative, topic_id_partition
 from brokerd.server.requests import first_double
 from brokerd.server.security.access import Access
 from brokerd.server.security.permissions import Right
+from brokerd.server.waiting.delayed_produce import Awaited, DelayedProduce
 from brokerd.wire.errors import to_proto
 from brokerd.wire.records import split_records
 from brokerd.wire.v1 import produce_pb2

@@ -6,7 +6,7 @@ import os
 from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
-from brokerd.log.partition_log import PartitionLog
+from brokerd.partition.partition_log import PartitionLog
 from brokerd.server.metrics.counters import Traffic
 
 _NO_TRAFFIC = Traffic()

@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Protocol, TypeAlias
 
+from brokerd.datadir.topic_store import Topic
 from brokerd.errors import Fate, TopicAuthorizationFailedError, UnknownProducerIdError, UnknownTopicIdError, WireError
-from brokerd.log.topic_store import Topic
 from brokerd.server.security.auth_file import Principal
 from brokerd.server.security.permissions import Permissions, Right
 from brokerd.server.security.producer_owners import ProducerOwners, owner_tag

@@ -11,9 +11,9 @@ from typing import Any
 import grpc
 import pytest
 
+from brokerd.datadir.topic_store import TopicStore
 from brokerd.errors import ErrorCode
 from brokerd.ids import TopicIdPartition
-from brokerd.log.topic_store import TopicStore
 from brokerd.wire.methods import UNARY
 from brokerd.wire.v1 import metadata_pb2, offsets_pb2, topics_pb2, transaction_pb2
 from tests.support.daemon import RunningDaemon

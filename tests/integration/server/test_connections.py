@@ -12,9 +12,9 @@ import pytest
 from h2.exceptions import TooManyStreamsError
 
 from benchmarks.raw_http2 import RawHttp2
-from brokerd.client.connection import Connection
-from brokerd.client.loop_thread import LoopThread
-from brokerd.client.security import ClientSecurity
+from brokerd.client.io.connection import Connection
+from brokerd.client.io.loop_thread import LoopThread
+from brokerd.client.io.security import ClientSecurity
 from brokerd.config.broker import BrokerConfig, check_broker
 from brokerd.config.client import ClientConfig
 from brokerd.config.settings import from_mapping

@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 
 from brokerd.client.blocking import BlockingClient
-from brokerd.client.offsets import OffsetSpec
+from brokerd.client.consumer.offsets import OffsetSpec
 from brokerd.config.client import ClientConfig
 from brokerd.ids import TopicIdPartition
-from brokerd.log.files import RealFiles
+from brokerd.storage.files import RealFiles
 from tests.support.build import append, first_log, open_manager
 from tests.support.daemon import DaemonProcess
 from tests.support.raw_client import RawClient, RawProducer, values_batch

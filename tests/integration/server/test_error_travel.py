@@ -13,8 +13,8 @@ from google.protobuf.message import Message
 
 from brokerd import Producer
 from brokerd.client.blocking import BlockingClient
-from brokerd.client.connection import Connection
-from brokerd.client.security import ClientSecurity
+from brokerd.client.io.connection import Connection
+from brokerd.client.io.security import ClientSecurity
 from brokerd.config.client import ClientConfig
 from brokerd.errors import (
     ERROR_CLASSES,
@@ -25,9 +25,9 @@ from brokerd.errors import (
     UnknownServerError,
     WireError,
 )
-from brokerd.log.names import PRODUCER_IDS
 from brokerd.server import service
 from brokerd.server.broker import Broker
+from brokerd.storage.names import PRODUCER_IDS
 from brokerd.wire.methods import UNARY
 from tests.support.daemon import RunningDaemon, running_daemon
 from tests.support.files import MemoryFiles

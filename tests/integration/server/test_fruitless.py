@@ -10,7 +10,7 @@ import h2.exceptions
 import pytest
 
 from benchmarks.raw_http2 import RawHttp2
-from brokerd.server.fruitless import BURST
+from brokerd.server.limits.fruitless import BURST
 from brokerd.wire.methods import FETCH, PRODUCE, SERVICE, UNARY
 from tests.support.daemon import RunningDaemon, running_daemon
 from tests.support.files import MemoryFiles

@@ -14,8 +14,8 @@ import grpc
 import pytest
 
 from brokerd.config.broker import BrokerConfig
-from brokerd.server.disconnect import traffic
-from brokerd.server.memory_guard import Suspect, to_end
+from brokerd.server.limits.disconnect import traffic
+from brokerd.server.limits.memory_guard import Suspect, to_end
 from brokerd.wire.methods import FETCH, PRODUCE, UNARY
 from tests.support.daemon import DaemonProcess, RunningDaemon
 from tests.support.partial_requests import PartialRequest

@@ -8,8 +8,8 @@ import pyarrow as pa
 import pytest
 
 from brokerd.cli.record_format import format_printer, json_printer
-from brokerd.client.fetched import FetchedBatch, decode_piece
-from brokerd.client.positions import Piece
+from brokerd.client.consumer.fetched import FetchedBatch, decode_piece
+from brokerd.client.consumer.positions import Piece
 from brokerd.errors import ConfigError
 from brokerd.record.batch import RecordBatch
 from tests.support.records import SAMPLE, TIMESTAMP_MS, TP, header_of, key_values, new_batch

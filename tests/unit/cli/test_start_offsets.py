@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from brokerd.cli.start_offsets import StartOffset, parse_offset
-from brokerd.client.offsets import OffsetSpec
+from brokerd.client.consumer.offsets import OffsetSpec
 from brokerd.errors import ConfigError
 
 

@@ -12,8 +12,8 @@ import pytest
 
 from brokerd.client.blocking import BlockingClient
 from brokerd.client.broker_client import BrokerClient
-from brokerd.client.loop_thread import LoopThread
-from brokerd.client.offsets import OffsetAndTimestamp, OffsetSpec
+from brokerd.client.consumer.offsets import OffsetAndTimestamp, OffsetSpec
+from brokerd.client.io.loop_thread import LoopThread
 from brokerd.client.topics import NewTopic
 from brokerd.clock import SystemClock
 from brokerd.config.client import ClientConfig

@@ -10,9 +10,9 @@ from collections.abc import Iterator
 import pytest
 
 from brokerd.client.blocking import BlockingClient
-from brokerd.client.fetcher import PartitionFetcher
-from brokerd.client.loop_thread import LoopThread
-from brokerd.client.positions import FetchRange
+from brokerd.client.consumer.fetcher import PartitionFetcher
+from brokerd.client.consumer.positions import FetchRange
+from brokerd.client.io.loop_thread import LoopThread
 from brokerd.client.producer import Producer
 from brokerd.config.client import ConsumerConfig
 from tests.support.fake_broker import FakeBroker, fake_broker

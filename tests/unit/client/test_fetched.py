@@ -5,8 +5,8 @@ from __future__ import annotations
 import pyarrow as pa
 import pytest
 
-from brokerd.client.fetched import CREATE_TIME, LOG_APPEND_TIME, FetchedBatch, decode_piece
-from brokerd.client.positions import Piece
+from brokerd.client.consumer.fetched import CREATE_TIME, LOG_APPEND_TIME, FetchedBatch, decode_piece
+from brokerd.client.consumer.positions import Piece
 from brokerd.errors import CorruptMessageError
 from brokerd.record.batch import RecordBatch
 from brokerd.record.header import Attributes

@@ -11,8 +11,8 @@ import pyarrow as pa
 import pytest
 
 from brokerd.client.blocking import BlockingClient
-from brokerd.client.fetcher import PartitionFetcher
-from brokerd.client.positions import FetchRange
+from brokerd.client.consumer.fetcher import PartitionFetcher
+from brokerd.client.consumer.positions import FetchRange
 from brokerd.clock import Clock
 from brokerd.config.client import ConsumerConfig
 from brokerd.errors import (

@@ -12,7 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from brokerd.client.loop_thread import LoopThread
+from brokerd.client.io.loop_thread import LoopThread
 from brokerd.errors import ClientError
 from tests.support.interrupts import STRUCK, strike
 from tests.support.wait import DEADLINE_S

@@ -9,8 +9,8 @@ from collections.abc import Sequence
 import pyarrow as pa
 import pytest
 
-from brokerd.client.fetch_stream import Aborted, PartitionFetchResult
-from brokerd.client.positions import FetchRange, RangePosition, is_aborted
+from brokerd.client.consumer.fetch_stream import Aborted, PartitionFetchResult
+from brokerd.client.consumer.positions import FetchRange, RangePosition, is_aborted
 from brokerd.errors import CorruptMessageError, LogDamagedError, WireError
 from brokerd.record.header import Attributes, stamp
 from tests.support.records import SEED, TP, header_of, key_values, new_batch

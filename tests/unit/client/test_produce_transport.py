@@ -10,7 +10,7 @@ from typing import Any
 import grpc
 import pytest
 
-from brokerd.client.loop_thread import LoopThread
+from brokerd.client.io.loop_thread import LoopThread
 from brokerd.client.produce_transport import GrpcProduceTransport, encode_request
 from brokerd.clock import SystemClock
 from brokerd.config.broker import GRPC_MAX_MESSAGE_BYTES
@@ -18,7 +18,7 @@ from brokerd.config.client import ClientConfig
 from brokerd.config.settings import INT32_MAX, INT64_MAX
 from brokerd.errors import BrokerUnreachableError, NotReadyError, UnknownTopicIdError, UnknownTopicOrPartitionError
 from brokerd.ids import NO_PRODUCER, ProducerIdAndEpoch, TopicIdPartition
-from brokerd.producer.transport import BATCH_OVERHEAD_BYTES, BatchToProduce, Hello, ProduceRequest, ProduceTransport, TopicView
+from brokerd.producer.core.transport import BATCH_OVERHEAD_BYTES, BatchToProduce, Hello, ProduceRequest, ProduceTransport, TopicView
 from brokerd.wire.v1 import produce_pb2
 from tests.support.fake_broker import FakeBroker, Partition, fake_broker
 from tests.support.records import key_values, new_batch

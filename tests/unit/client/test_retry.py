@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from brokerd.client.retry import REFUSALS_MS, NoBrokerAnsweredError, Retries, backoff_ms, is_repeatable
+from brokerd.client.io.retry import REFUSALS_MS, NoBrokerAnsweredError, Retries, backoff_ms, is_repeatable
 from brokerd.errors import (
     AuthenticationError,
     BrokerdError,

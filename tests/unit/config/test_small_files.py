@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from brokerd.client.security import ClientSecurity
+from brokerd.client.io.security import ClientSecurity
 from brokerd.config.client import ClientConfig
 from brokerd.config.listeners import Listener
 from brokerd.config.load import load_broker_config

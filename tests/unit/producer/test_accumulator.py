@@ -10,12 +10,12 @@ import pytest
 from brokerd.config.client import ProducerConfig
 from brokerd.config.settings import from_mapping
 from brokerd.ids import TopicPartition
-from brokerd.producer.accumulator import NEVER_MS, REQUEST_FILL_BYTES, RecordAccumulator
-from brokerd.producer.backoff import backoff_ms
-from brokerd.producer.memory import BufferPool
-from brokerd.producer.metrics import WINDOW_MS, WindowedStat
-from brokerd.producer.producer_batch import Piece, ProducerBatch
-from brokerd.producer.transport import BATCH_OVERHEAD_BYTES, RequestLimits
+from brokerd.producer.core.accumulator import NEVER_MS, REQUEST_FILL_BYTES, RecordAccumulator
+from brokerd.producer.core.backoff import backoff_ms
+from brokerd.producer.core.memory import BufferPool
+from brokerd.producer.core.metrics import WINDOW_MS, WindowedStat
+from brokerd.producer.core.producer_batch import Piece, ProducerBatch
+from brokerd.producer.core.transport import BATCH_OVERHEAD_BYTES, RequestLimits
 
 TP = TopicPartition("t", 0)
 OTHER = TopicPartition("t", 1)

@@ -9,8 +9,8 @@ import pyarrow as pa
 import pytest
 
 from brokerd.errors import MessageTooLargeError
-from brokerd.producer.columns import ROUND_BYTES_MAX, check_row_sizes, normalize, rounds, split
-from brokerd.producer.encoding import encode_pieces, null_headers
+from brokerd.producer.rows.columns import ROUND_BYTES_MAX, check_row_sizes, normalize, rounds, split
+from brokerd.producer.rows.encoding import encode_pieces, null_headers
 from brokerd.record.payload import HEADERS_TYPE, KEY_VALUE_SCHEMA, decode_payload
 
 HEADERS = [[{"key": "h", "value": b"1"}], None, []]

@@ -13,7 +13,7 @@ import pytest
 from brokerd.errors import BufferExhaustedError, ProducerClosedError
 from brokerd.producer.intake import Intake
 from brokerd.producer.producer import Producer
-from brokerd.producer.staging import CHUNK_BYTES_MIN, StagedChunk
+from brokerd.producer.rows.record_buffer import CHUNK_BYTES_MIN, StagedChunk
 from tests.support.broker_double import BrokerDouble, Fault
 from tests.support.clock import ManualClock
 from tests.support.wait import DEADLINE_S, wait_until

@@ -8,7 +8,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from brokerd.producer.partitioner import murmur2, partition_for_keys, sort_by_partition
+from brokerd.producer.core.partitioner import murmur2, partition_for_keys, sort_by_partition
 
 # org.apache.kafka.common.utils.UtilsTest.testMurmur2
 PUBLISHED = {

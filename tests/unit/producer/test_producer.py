@@ -28,7 +28,7 @@ from brokerd.errors import (
     UnknownTopicOrPartitionError,
 )
 from brokerd.ids import TopicPartition
-from brokerd.producer.partitioner import partition_for_keys
+from brokerd.producer.core.partitioner import partition_for_keys
 from brokerd.producer.producer import Producer
 from tests.support.broker_double import BrokerDouble, Fault
 from tests.support.clock import ManualClock

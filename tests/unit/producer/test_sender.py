@@ -8,8 +8,8 @@ import threading
 import warnings
 
 from brokerd.config.client import ProducerConfig
+from brokerd.producer.core.transport import Hello
 from brokerd.producer.producer import Producer
-from brokerd.producer.transport import Hello
 from tests.support.broker_double import BrokerDouble, StreamDouble, TransportDouble
 from tests.support.wait import DEADLINE_S
 

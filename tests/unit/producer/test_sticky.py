@@ -11,8 +11,8 @@ from collections.abc import Mapping
 
 import pytest
 
-from brokerd.producer.sticky import RUN_BYTES, PartitionLoad, StickyPartitioner
-from brokerd.producer.transport import TopicView
+from brokerd.producer.core.sticky import RUN_BYTES, PartitionLoad, StickyPartitioner
+from brokerd.producer.core.transport import TopicView
 
 
 class CountingRandom(random.Random):

@@ -20,10 +20,10 @@ from brokerd.errors import (
     UnknownTopicOrPartitionError,
 )
 from brokerd.ids import TopicPartition
+from brokerd.producer.core.topics import TopicRegistry
+from brokerd.producer.core.transport import NO_LEADER, TopicView
 from brokerd.producer.producer import Producer
-from brokerd.producer.staging import CHUNK_BYTES_MAX, CHUNK_BYTES_MIN
-from brokerd.producer.topics import TopicRegistry
-from brokerd.producer.transport import NO_LEADER, TopicView
+from brokerd.producer.rows.record_buffer import CHUNK_BYTES_MAX, CHUNK_BYTES_MIN
 from tests.support.broker_double import BrokerDouble, TopicDouble
 from tests.support.broker_model import PartitionModel
 from tests.support.clock import ManualClock

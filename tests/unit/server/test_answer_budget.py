@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from brokerd.server.answer_budget import PATIENCE_MS, AnswerBudget
+from brokerd.server.limits.answer_budget import PATIENCE_MS, AnswerBudget
 from tests.support.wait import DEADLINE_S
 from tests.unit.server.test_limits import turns
 

@@ -9,7 +9,7 @@ import sys
 import pytest
 
 from brokerd.config.broker import BrokerConfig
-from brokerd.server.descriptors import RESERVED, fitted
+from brokerd.server.limits.descriptors import RESERVED, fitted
 
 
 def test_settings_that_fit_stay_as_they_are(caplog: pytest.LogCaptureFixture) -> None:
@@ -37,7 +37,7 @@ def test_connections_are_served_before_files_are_kept_open() -> None:
 def test_the_soft_limit_becomes_the_hard_one() -> None:
     hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
     program = (
-        "import resource; from brokerd.server.descriptors import raise_limit; "
+        "import resource; from brokerd.server.limits.descriptors import raise_limit; "
         f"resource.setrlimit(resource.RLIMIT_NOFILE, (200, {hard})); "
         "print(raise_limit(), *resource.getrlimit(resource.RLIMIT_NOFILE))"
     )

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from brokerd.server.disconnect import disconnect
+from brokerd.server.limits.disconnect import disconnect
 from tests.support.wait import DEADLINE_S
 
 

@@ -7,7 +7,7 @@ import random
 import pytest
 
 from brokerd.errors import InvalidRequestError, ResourceExhaustedError
-from brokerd.server.fence import REMEMBERED_MS, InstanceFence
+from brokerd.server.limits.fence import REMEMBERED_MS, InstanceFence
 
 A, B = b"a" * 16, b"b" * 16
 P = "etl"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from brokerd.server.fruitless import BURST, PER_SECOND, FruitlessCalls
+from brokerd.server.limits.fruitless import BURST, PER_SECOND, FruitlessCalls
 
 BAD, GOOD = "ipv4:10.0.0.1:1", "ipv4:10.0.0.1:2"
 

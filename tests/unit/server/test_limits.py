@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 
-from brokerd.server.answers import AnswerQueue
-from brokerd.server.limits import ByteBudget
+from brokerd.server.limits.budgets import ByteBudget
+from brokerd.server.waiting.answer_queue import AnswerQueue
 from tests.support.wait import DEADLINE_S
 
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 import pytest
 
-from brokerd.server.machine_memory import least_bytes, limit_files, machine_bytes
+from brokerd.server.limits.machine_memory import least_bytes, limit_files, machine_bytes
 
 GIB = 2**30
 UNIFIED = (

@@ -10,9 +10,9 @@ import pytest
 from brokerd.allocator import freed_bytes, give_back_memory, keep_freed_memory
 from brokerd.config.broker import BrokerConfig
 from brokerd.config.settings import from_mapping
-from brokerd.server import disconnect, memory_guard
-from brokerd.server.disconnect import Address, Traffic, address_of
-from brokerd.server.memory_guard import (
+from brokerd.server.limits import disconnect, memory_guard
+from brokerd.server.limits.disconnect import Address, Traffic, address_of
+from brokerd.server.limits.memory_guard import (
     MESSAGE_BYTES,
     LookTimes,
     RequestBytes,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from brokerd.server.shares import Shares
+from brokerd.server.limits.shares import Shares
 
 
 def _fill(shares: Shares, principal: str, step: int) -> int:

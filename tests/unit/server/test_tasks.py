@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
+from brokerd.datadir.steps import Steps
 from brokerd.errors import NotReadyError, StorageError
-from brokerd.log.steps import Steps
 from brokerd.server.admin import Admin
 from brokerd.server.tasks import look_at_end
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from brokerd.server.turns import Turns
+from brokerd.server.waiting.turns import Turns
 
 
 async def taken(turns: Turns, order: list[str], principal: str, peer: str, name: str) -> None:

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
+from brokerd.datadir.steps import run_here
+from brokerd.datadir.topic_store import Topic, TopicStore
 from brokerd.errors import Fate, TopicAuthorizationFailedError, UnknownProducerIdError, UnknownTopicIdError, WireError
-from brokerd.log.steps import run_here
-from brokerd.log.topic_store import Topic, TopicStore
 from brokerd.server.security.access import Access, unknown_topic_id
 from brokerd.server.security.auth_file import parse_identities
 from brokerd.server.security.guard import Guard

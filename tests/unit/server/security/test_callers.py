@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from brokerd.config.tokens import hash_token
-from brokerd.log.topic_store import TopicStore
+from brokerd.datadir.topic_store import TopicStore
 from brokerd.server.security.auth_file import parse_identities
 from brokerd.server.security.authenticator import Authenticator
 from brokerd.server.security.callers import Callers

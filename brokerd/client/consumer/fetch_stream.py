@@ -1,0 +1,140 @@
+"""One fetch stream: requests and answers as values, payload bytes as slices of the message that brought them.
+
+Which offset to ask for next is decided in positions.py; reconnecting is the fetcher's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import pyarrow as pa
+
+from brokerd.client.io.answers import throttle_ms
+from brokerd.client.io.connection import RawStream
+from brokerd.errors import InvalidRequestError, UnknownServerError, WireError
+from brokerd.ids import TopicIdPartition
+from brokerd.wire.errors import from_proto
+from brokerd.wire.records import split_records
+from brokerd.wire.v1 import fetch_pb2
+
+_NO_EPOCH = -1
+_A_CONSUMER = -1
+
+
+class PartitionFetch(NamedTuple):
+    """One partition to read, from `fetch_offset` on."""
+
+    tp: TopicIdPartition
+    fetch_offset: int
+    max_bytes: int
+
+
+class FetchRequest(NamedTuple):
+    """One poll: answered once `min_bytes` are there, or after `max_wait_ms`."""
+
+    correlation_id: int
+    max_wait_ms: int
+    min_bytes: int
+    max_bytes: int
+    isolation_level: fetch_pb2.IsolationLevel
+    partitions: Sequence[PartitionFetch]
+
+
+class Aborted(NamedTuple):
+    """Records of `producer_id` from `first_offset` up to its marker are void."""
+
+    producer_id: int
+    first_offset: int
+    marker_offset: int
+
+
+class PartitionFetchResult(NamedTuple):
+    """What was read from one partition: `chunks` hold one or more whole batches each."""
+
+    tp: TopicIdPartition
+    error: WireError | None
+    high_watermark: int
+    last_stable_offset: int
+    log_start_offset: int
+    aborted: tuple[Aborted, ...]
+    chunks: Sequence[pa.Buffer]
+
+
+class FetchResponse(NamedTuple):
+    """Answer to one poll; `error` = the whole request failed."""
+
+    correlation_id: int
+    throttle_time_ms: int
+    error: WireError | None
+    results: Sequence[PartitionFetchResult]
+
+
+class FetchStream:
+    """Sends polls and receives their answers in order. At most one poll is parked: the next one completes it at once."""
+
+    def __init__(self, stream: RawStream) -> None:
+        self._stream = stream
+
+    async def send(self, request: FetchRequest) -> None:
+        """Sends one poll. Raises BrokerUnreachableError if the stream is lost."""
+        await self._stream.send(encode_request(request))
+
+    async def receive(self, *, timeout_ms: int) -> FetchResponse:
+        """The next answer. Raises BrokerUnreachableError if the stream is lost or silent for `timeout_ms`."""
+        return decode_response(await self._stream.receive(timeout_ms=timeout_ms))
+
+    def close(self) -> None:
+        """Ends the stream at once."""
+        self._stream.close()
+
+
+def encode_request(request: FetchRequest) -> bytes:
+    """A poll as it travels."""
+    message = fetch_pb2.FetchRequest(
+        correlation_id=request.correlation_id,
+        max_wait_ms=request.max_wait_ms,
+        min_bytes=request.min_bytes,
+        max_bytes=request.max_bytes,
+        isolation_level=request.isolation_level,
+        replica_id=_A_CONSUMER,
+    )
+    for tp, fetch_offset, max_bytes in request.partitions:
+        message.partitions.add(
+            topic_id=tp.topic_id,
+            partition=tp.partition,
+            current_leader_epoch=_NO_EPOCH,
+            fetch_offset=fetch_offset,
+            partition_max_bytes=max_bytes,
+            last_fetched_epoch=_NO_EPOCH,
+            durable_offset=-1,
+        )
+    return message.SerializeToString()
+
+
+def decode_response(data: bytes) -> FetchResponse:
+    """An answer as values; the records are not copied. Raises UnknownServerError if it can not be read."""
+    try:
+        message, records = split_records(fetch_pb2.FetchResponse, data)
+    except InvalidRequestError as error:
+        raise UnknownServerError(f"the broker's answer to a fetch can not be read: {error.message}") from None
+    counts = [result.record_chunks for result in message.results]
+    if sum(counts) != len(records) or any(count < 0 for count in counts):
+        raise UnknownServerError(f"the broker's answer to a fetch holds {len(records)} chunks of records, not as many as it counts")
+    results = []
+    at = 0
+    for result in message.results:
+        results.append(
+            PartitionFetchResult(
+                tp=TopicIdPartition(result.topic_id, result.partition),
+                error=from_proto(result.error) if result.HasField("error") else None,
+                high_watermark=result.high_watermark,
+                last_stable_offset=result.last_stable_offset,
+                log_start_offset=result.log_start_offset,
+                aborted=tuple(Aborted(one.producer_id, one.first_offset, one.marker_offset) for one in result.aborted),
+                chunks=records[at : at + result.record_chunks],
+            )
+        )
+        at += result.record_chunks
+    failure = from_proto(message.error) if message.HasField("error") else None
+    return FetchResponse(message.correlation_id, throttle_ms(message.throttle_time_ms), failure, results)

@@ -1,0 +1,101 @@
+"""Record batches as columns with their offsets. Works on whole columns: never one record at a time. No I/O lives here."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+import numpy as np
+import pyarrow as pa
+
+from brokerd.client.consumer.positions import Piece
+from brokerd.client.io.answers import TIMESTAMP_MAX_MS
+from brokerd.errors import CorruptMessageError
+from brokerd.ids import TopicIdPartition
+from brokerd.record.header import BatchHeader, StampFlags
+from brokerd.record.payload import KEY_VALUE_SCHEMA, TIMESTAMP_TYPE
+
+CREATE_TIME = 0  # Spark's and Kafka's numbers of timestampType
+LOG_APPEND_TIME = 1
+_TIMESTAMP_COLUMN = KEY_VALUE_SCHEMA.get_field_index("timestamp")
+_US_PER_MS = 1_000
+
+
+@dataclass(frozen=True, slots=True)
+class FetchedBatch:
+    """Records of one partition, in offset order, as columns of KEY_VALUE_SCHEMA; `offsets` (int64) has as many rows."""
+
+    tp: TopicIdPartition
+    header: BatchHeader
+    arrow_batch: pa.RecordBatch
+    offsets: pa.Int64Array
+    timestamp_type: int  # CREATE_TIME or LOG_APPEND_TIME, for all records
+
+    @property
+    def record_count(self) -> int:
+        """Number of records."""
+        return int(self.arrow_batch.num_rows)
+
+    def head(self, record_count: int) -> FetchedBatch:
+        """The first `record_count` records, or all if there are not more."""
+        if record_count >= self.record_count:
+            return self
+        return replace(self, arrow_batch=self.arrow_batch.slice(0, record_count), offsets=self.offsets.slice(0, record_count))
+
+    def parts(self, size_bytes: int) -> Iterator[FetchedBatch]:
+        """The records in parts of about so many bytes, without copying."""
+        rows = self.record_count
+        step = max(1, min(rows, rows * size_bytes // max(1, self.arrow_batch.nbytes)))
+        for start in range(0, rows, step):
+            yield replace(self, arrow_batch=self.arrow_batch.slice(start, step), offsets=self.offsets.slice(start, step))
+
+
+def decode_piece(piece: Piece, *, max_uncompressed_bytes: int, check_crc: bool) -> FetchedBatch | None:
+    """The records of a piece as columns, without copying where they are not compressed; None if none lies in its range.
+
+    Raises CorruptMessageError and UnsupportedVersionError with the batch's offset in the text.
+    """
+    header = piece.batch.header
+    arrow_batch = piece.batch.to_arrow(max_uncompressed_bytes=max_uncompressed_bytes, check_crc=check_crc)
+    if header.has_sparse_offsets:
+        arrow_batch, offsets = _sparse_rows(arrow_batch, piece)
+    else:
+        arrow_batch, offsets = _dense_rows(arrow_batch, piece)
+    if arrow_batch.num_rows == 0:
+        return None
+    timestamp_type = CREATE_TIME
+    if header.stamp_flags & StampFlags.LOG_APPEND_TIME:
+        timestamp_type = LOG_APPEND_TIME
+        if not 0 <= header.append_timestamp <= TIMESTAMP_MAX_MS:
+            raise CorruptMessageError(
+                f"batch at offset {header.base_offset}: append_timestamp {header.append_timestamp} is no time in ms since 1970"
+            )
+        stamped = np.full(arrow_batch.num_rows, header.append_timestamp * _US_PER_MS, np.int64)
+        arrow_batch = arrow_batch.set_column(
+            _TIMESTAMP_COLUMN, KEY_VALUE_SCHEMA.field(_TIMESTAMP_COLUMN), pa.array(stamped, TIMESTAMP_TYPE)
+        )
+    return FetchedBatch(piece.tp, header, arrow_batch, pa.array(offsets), timestamp_type)
+
+
+def _dense_rows(arrow_batch: pa.RecordBatch, piece: Piece) -> tuple[pa.RecordBatch, np.ndarray[tuple[int], np.dtype[np.int64]]]:
+    header = piece.batch.header
+    if header.last_offset_delta != arrow_batch.num_rows - 1:
+        raise CorruptMessageError(
+            f"batch at offset {header.base_offset}: {arrow_batch.num_rows} records do not fit last_offset_delta "
+            f"{header.last_offset_delta}"
+        )
+    if piece.from_offset > header.base_offset or piece.until_offset < header.next_offset:
+        arrow_batch = arrow_batch.slice(piece.from_offset - header.base_offset, piece.until_offset - piece.from_offset)
+    return arrow_batch, np.arange(piece.from_offset, piece.until_offset, dtype=np.int64)
+
+
+def _sparse_rows(arrow_batch: pa.RecordBatch, piece: Piece) -> tuple[pa.RecordBatch, np.ndarray[tuple[int], np.dtype[np.int64]]]:
+    header = piece.batch.header
+    deltas = arrow_batch.column("offset_delta")
+    values = deltas.fill_null(-1).to_numpy().astype(np.int64)
+    if len(values) and not (np.all(np.diff(values) > 0) and 0 <= values[0] <= values[-1] <= header.last_offset_delta):
+        raise CorruptMessageError(f"batch at offset {header.base_offset}: its offset_delta column does not rise within the batch")
+    offsets = values + header.base_offset
+    first, end = np.searchsorted(offsets, [piece.from_offset, piece.until_offset])
+    rows = arrow_batch.select(KEY_VALUE_SCHEMA.names).slice(int(first), int(end - first))
+    return rows, offsets[first:end]

@@ -1,0 +1,245 @@
+"""gRPC to one broker: unary calls, raw streams, and the one place where gRPC's status codes become errors.
+
+Nothing is retried here: see broker_client.py.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import weakref
+from typing import TypeVar, cast
+
+import grpc
+import grpc.aio
+from google.protobuf.message import DecodeError, Message
+
+from brokerd.client.io.security import ClientSecurity
+from brokerd.errors import (
+    AuthenticationError,
+    BrokerdError,
+    BrokerUnreachableError,
+    InvalidRequestError,
+    MessageTooLargeError,
+    ResourceExhaustedError,
+    UnknownServerError,
+    UnsupportedVersionError,
+)
+from brokerd.wire.channel import CALLS_PER_CONNECTION, STREAMS_PER_CONNECTION
+from brokerd.wire.errors import from_trailer
+from brokerd.wire.event_loop import ignore_poller_noise
+from brokerd.wire.methods import UNARY
+from brokerd.wire.texts import plain_text
+
+R = TypeVar("R", bound=Message)
+_LOST = (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.CANCELLED, grpc.StatusCode.DEADLINE_EXCEEDED, grpc.StatusCode.ABORTED)
+# A reset stream; and a write that failed because the stream had ended, whose own status gRPC then forgets (grpc/grpc#36066).
+_LOST_IN_CORE = ("RST_STREAM", "Internal error from Core")
+_CONNECT_FAILURE = re.compile(
+    r"(?:Failed to connect to remote host: |DNS resolution failed for |address lookup failed for )([^\]]*)", re.DOTALL
+)
+# What gRPC says of a port at which something else than a gRPC server listens, and what that means.
+_NOT_GRPC = {
+    "Failed parsing HTTP/2": "what listens there speaks another protocol: is it a brokerd's port?",
+    "before receiving SETTINGS frame": (
+        "it took the connection, but did not answer: is it a brokerd's port, or is the broker overloaded?"
+    ),
+}
+_RESOLVER_CHATTER = re.compile(r"C-ares status is not ARES_SUCCESS [^:]*: ")
+_DETAILS_MAX_CHARACTERS = 300
+_TOO_LARGE_FOR_BROKER = "lower max.request.size, or raise the broker's socket.request.max.bytes"
+
+
+class _Channel:
+    """One connection of gRPC's, and how many streams are open on it."""
+
+    def __init__(self, channel: grpc.aio.Channel) -> None:
+        self.grpc = channel
+        self.open_streams = 0
+
+    @property
+    def has_room(self) -> bool:
+        """True if one more stream leaves room for calls."""
+        return self.open_streams < STREAMS_PER_CONNECTION
+
+    def open_stream(self, path: str, metadata: tuple[tuple[str, str], ...]) -> grpc.aio.StreamStreamCall[bytes, bytes]:
+        """A stream, counted until its end."""
+        call: grpc.aio.StreamStreamCall[bytes, bytes] = self.grpc.stream_stream(path)(metadata=metadata)
+        self.open_streams += 1
+        call.add_done_callback(self._ended)
+        return call
+
+    def _ended(self, _call: object) -> None:
+        self.open_streams -= 1
+
+    async def close(self) -> None:
+        """Returns once gRPC has nothing more to say of it to this loop."""
+        # gRPC completes things in order. A change away from a state that a channel is not in is complete at once: once it
+        # is here, so is all that the cancelled calls had under way.
+        await self.grpc.wait_for_state_change(grpc.ChannelConnectivity.SHUTDOWN)
+        await self.grpc.close()
+
+
+class Connection:
+    """To one address, for the running loop. gRPC connects on first use, and again by itself after a loss.
+
+    Calls go over one connection. Streams do too, until they are many: a broker has a limit for each connection, and beyond it
+    gRPC waits for others to end, which streams do not.
+    """
+
+    def __init__(self, address: str, security: ClientSecurity) -> None:
+        """Raises ConfigError if a token would cross a network in plaintext."""
+        self.address = address
+        self._security = security
+        ignore_poller_noise(asyncio.get_running_loop())
+        self._turns = asyncio.Semaphore(CALLS_PER_CONNECTION)
+        self._channels = [_Channel(security.open_channel(address))]
+        self._streams: weakref.WeakSet[RawStream] = weakref.WeakSet()
+        self._calls: set[grpc.aio.UnaryUnaryCall[bytes, bytes]] = set()
+
+    async def call(self, name: str, request: Message, response_type: type[R], *, timeout_ms: int) -> R:
+        """One unary call of the method `name`. Raises BrokerUnreachableError, or what the status code says."""
+        async with self._turns:
+            return await self._call(name, request, response_type, timeout_ms)
+
+    async def _call(self, name: str, request: Message, response_type: type[R], timeout_ms: int) -> R:
+        method: grpc.aio.UnaryUnaryMultiCallable[bytes, bytes] = self._channels[0].grpc.unary_unary(UNARY[name].path)
+        call = method(request.SerializeToString(), timeout=timeout_ms / 1000, metadata=self._security.metadata())
+        self._calls.add(call)
+        try:
+            data = await call
+        except grpc.aio.AioRpcError as error:
+            raise self.error_from(error, name) from None
+        finally:
+            self._calls.discard(call)
+        try:
+            return response_type.FromString(data)
+        except DecodeError:
+            raise UnknownServerError(f"{self.address} answered {name} with bytes that are no {response_type.__name__}") from None
+
+    def open_stream(self, path: str) -> RawStream:
+        """A bidirectional stream of raw messages; nothing is sent yet."""
+        channel = next((channel for channel in self._channels if channel.has_room), None)
+        if channel is None:
+            channel = _Channel(self._security.open_channel(self.address))
+            self._channels.append(channel)
+        stream = RawStream(self, channel.open_stream(path, self._security.metadata()), path)
+        self._streams.add(stream)
+        return stream
+
+    async def close(self) -> None:
+        """Cancels all calls and closes; returns once gRPC has nothing more to say of it to this loop."""
+        for stream in list(self._streams):
+            stream.close()
+        for call in list(self._calls):
+            call.cancel()
+        for channel in self._channels:
+            await channel.close()
+
+    def error_from(self, error: grpc.aio.AioRpcError, what: str) -> BrokerdError:
+        """What a failed call means here."""
+        answered = from_trailer(error.trailing_metadata())
+        if answered is not None:
+            return answered
+        code = error.code()
+        full = error.details() or ""
+        details = _shortened(full)
+        if code is grpc.StatusCode.DEADLINE_EXCEEDED:
+            return BrokerUnreachableError(f"{self.address} did not answer {what} in time")
+        if code is grpc.StatusCode.UNAVAILABLE:
+            handshake_error = self._security.handshake_error(self.address, full)
+            if handshake_error is not None:
+                return handshake_error
+            hint = self._security.hint(full) or next((text for mark, text in _NOT_GRPC.items() if mark in full), "")
+            details = f"{self.address}: {hint}" if hint else details
+        if code in _LOST or (code is grpc.StatusCode.INTERNAL and any(text in details for text in _LOST_IN_CORE)):
+            return BrokerUnreachableError(details or f"{self.address} ended the call")
+        if code is grpc.StatusCode.RESOURCE_EXHAUSTED:
+            if "Received message larger than max" in details and not details.startswith("CLIENT"):
+                return MessageTooLargeError(f"{self.address}: {details}: {_TOO_LARGE_FOR_BROKER}")
+            return MessageTooLargeError(details) if "larger than max" in details else ResourceExhaustedError(details)
+        if code in (grpc.StatusCode.INVALID_ARGUMENT, grpc.StatusCode.FAILED_PRECONDITION, grpc.StatusCode.OUT_OF_RANGE):
+            return InvalidRequestError(details)
+        if code in (grpc.StatusCode.UNAUTHENTICATED, grpc.StatusCode.PERMISSION_DENIED):
+            may_pass = code is grpc.StatusCode.UNAUTHENTICATED  # who is known and may not will not a moment later
+            return AuthenticationError(f"{self.address} refused {what}: {details}", may_pass=may_pass)
+        if code is grpc.StatusCode.UNIMPLEMENTED:
+            return UnsupportedVersionError(f"{self.address} does not know {what}: is it a brokerd, and recent enough? ({details})")
+        return UnknownServerError(f"{self.address} failed in {what}: {details or code.name}")
+
+
+class RawStream:
+    """One bidirectional stream of messages as bytes. One writer and one reader at a time.
+
+    Every loss of the stream (broker gone, stream ended by it, close()) is a BrokerUnreachableError to both.
+    """
+
+    def __init__(self, connection: Connection, call: grpc.aio.StreamStreamCall[bytes, bytes], path: str) -> None:
+        self._connection = connection
+        self._call = call
+        self._what = path.rsplit("/", 1)[-1]
+        self._is_closed = False
+
+    async def send(self, message: bytes) -> None:
+        """Sends one message; awaiting is flow control."""
+        try:
+            await self._call.write(message)
+        except (grpc.aio.AioRpcError, asyncio.InvalidStateError) as error:
+            raise await self._error(error) from None
+        except asyncio.CancelledError:
+            self._reraise_if_cancelled()
+            raise self._closed() from None
+
+    async def receive(self, *, timeout_ms: int | None = None) -> bytes:
+        """The next message. After `timeout_ms` the stream is closed, since it can not be told any more what comes next."""
+        try:
+            async with asyncio.timeout(None if timeout_ms is None else timeout_ms / 1000):
+                message = await self._call.read()
+        except TimeoutError:
+            self.close()
+            raise BrokerUnreachableError(
+                f"{self._connection.address} did not answer {self._what} for {(timeout_ms or 0) / 1000:.1f} s"
+            ) from None
+        except (grpc.aio.AioRpcError, asyncio.InvalidStateError) as error:
+            raise await self._error(error) from None
+        except asyncio.CancelledError:
+            self._reraise_if_cancelled()
+            raise self._closed() from None
+        if message is grpc.aio.EOF:
+            raise BrokerUnreachableError(f"{self._connection.address} ended the {self._what} stream")
+        return cast("bytes", message)
+
+    def close(self) -> None:
+        """Cancels the stream; nothing is waited for."""
+        self._is_closed = True
+        self._call.cancel()
+
+    def _reraise_if_cancelled(self) -> None:
+        """gRPC raises CancelledError also where close() cancelled the call, and not someone this task."""
+        task = asyncio.current_task()
+        if not self._is_closed or (task is not None and task.cancelling()):
+            raise
+
+    def _closed(self) -> BrokerUnreachableError:
+        return BrokerUnreachableError(f"the {self._what} stream to {self._connection.address} was closed")
+
+    async def _error(self, error: BaseException) -> BrokerdError:
+        """Why the stream ended; InvalidStateError only says that it did."""
+        if self._is_closed:
+            return self._closed()
+        if isinstance(error, grpc.aio.AioRpcError):
+            return self._connection.error_from(error, self._what)
+        code = await self._call.code()
+        if code is grpc.StatusCode.OK:
+            return BrokerUnreachableError(f"{self._connection.address} ended the {self._what} stream")
+        details = await self._call.details() or ""
+        trailer = await self._call.trailing_metadata() or grpc.aio.Metadata()
+        rpc_error = grpc.aio.AioRpcError(code, grpc.aio.Metadata(), trailer, details)
+        return self._connection.error_from(rpc_error, self._what)
+
+
+def _shortened(details: str) -> str:
+    """gRPC's text without its own wrapping: "failed to connect to all addresses; last error: ... Connection refused (111)"."""
+    found = _CONNECT_FAILURE.search(details)
+    text = found.group(1) if found else details
+    return plain_text(_RESOLVER_CHATTER.sub("", text).removeprefix("connect: ").strip(), _DETAILS_MAX_CHARACTERS)

@@ -1,0 +1,174 @@
+"""An event loop in a thread of its own: the bridge between code that blocks and code that awaits.
+
+One owner makes it lazily, in the process that uses it: neither loops nor gRPC survive a fork.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import concurrent.futures
+import logging
+import os
+import threading
+import weakref
+from collections.abc import Awaitable, Callable, Coroutine, Iterable
+from typing import Any, Generic, TypeVar
+
+from brokerd.errors import ClientError
+from brokerd.shutdown import OWN_THREADS, at_exit, end_daemon_thread, watch_child
+from brokerd.wire.event_loop import is_grpc_task, settle
+
+logger = logging.getLogger(__name__)
+
+T = TypeVar("T")
+CLOSE_TIMEOUT_S = 5.0  # of each cleanup
+# Longer than all that closing waits for: a thread that is left behind at exit prints what it had not ended.
+_JOIN_TIMEOUT_S = 30.0
+_open: weakref.WeakSet[LoopThread] = weakref.WeakSet()
+
+
+class LoopThread:
+    """Runs coroutines for other threads. A daemon thread, so that a forgotten one never keeps the interpreter alive;
+    what is still open at exit is closed first.
+    """
+
+    def __init__(self, name: str = f"{OWN_THREADS}loop") -> None:
+        self._pid = os.getpid()
+        self.loop = asyncio.new_event_loop()
+        self.is_closed = False
+        self._cleanups: list[Callable[[], Awaitable[None]]] = []
+        self._thread = threading.Thread(target=self._main, name=name, daemon=True)
+        self._thread.start()
+        _open.add(self)
+        watch_child()
+
+    def submit(self, coro: Coroutine[Any, Any, T]) -> concurrent.futures.Future[T]:
+        """Starts `coro` on the loop. Raises ClientError if the loop is closed or belongs to the process before a fork."""
+        self._check_open(coro)
+        return asyncio.run_coroutine_threadsafe(coro, self.loop)
+
+    def _check_open(self, coro: Coroutine[Any, Any, object]) -> None:
+        if self.is_closed or os.getpid() != self._pid:
+            coro.close()
+            end_daemon_thread()
+            why = "is closed" if self.is_closed else "was made before this process was forked: make it in the process that uses it"
+            raise ClientError(f"this client {why}")
+
+    def run(self, coro: Coroutine[Any, Any, T]) -> T:
+        """Blocks until `coro` is done; what interrupts the wait cancels it. Not to be called on the loop's own thread."""
+        assert threading.current_thread() is not self._thread, "this would wait for itself"
+        self._check_open(coro)
+        call = _Call(self.loop, coro)
+        try:
+            self.loop.call_soon_threadsafe(call.start)
+            call.ended.acquire()
+        except BaseException:
+            self.loop.call_soon_threadsafe(call.cancel)
+            end_daemon_thread()
+            raise
+        try:
+            return call.outcome()
+        except BaseException:
+            end_daemon_thread()
+            raise
+        finally:
+            del call  # its error knows this frame by now
+
+    def at_close(self, cleanup: Callable[[], Awaitable[None]]) -> None:
+        """Awaits `cleanup()` on the loop when it closes, after what runs on it was cancelled: for what must not outlive it."""
+        self._cleanups.append(cleanup)
+
+    def close(self) -> None:
+        """Cancels what still runs, cleans up, ends the thread. May be called twice, and in a forked child (does nothing)."""
+        if self.is_closed or os.getpid() != self._pid:
+            return
+        self.is_closed = True
+        self.loop.call_soon_threadsafe(self.loop.stop)
+        if threading.current_thread() is not self._thread:
+            self._thread.join(_JOIN_TIMEOUT_S)
+
+    def _main(self) -> None:
+        asyncio.set_event_loop(self.loop)
+        try:
+            self.loop.run_forever()
+        finally:
+            self.loop.run_until_complete(self._wind_up())
+            self.loop.run_until_complete(self.loop.shutdown_asyncgens())
+            self.loop.close()
+
+    async def _wind_up(self) -> None:
+        await _cancelled(task for task in asyncio.all_tasks() if not is_grpc_task(task))
+        for cleanup in self._cleanups:
+            try:
+                async with asyncio.timeout(CLOSE_TIMEOUT_S):
+                    await cleanup()
+            except Exception as error:
+                logger.warning("closing did not go to its end: %r", error)
+        await settle()
+        await _cancelled(asyncio.all_tasks())
+
+
+class _Call(Generic[T]):
+    """A coroutine that a thread waits for, on a latch that nobody else knows: an exception that strikes the thread in a lock
+    that it shared with the loop would leave the loop waiting for that lock."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, coro: Coroutine[Any, Any, T]) -> None:
+        self._loop = loop
+        self._coro = coro
+        self._task: asyncio.Task[T] | None = None
+        self._is_cancelled = False
+        self.ended = threading.Lock()
+        self.ended.acquire()
+
+    def start(self) -> None:
+        """On the loop."""
+        if self._is_cancelled:
+            self._coro.close()
+            return
+        self._task = self._loop.create_task(self._coro)
+        self._task.add_done_callback(self._on_done)
+
+    def _on_done(self, task: asyncio.Task[T]) -> None:
+        if not task.cancelled():
+            task.exception()  # it is looked at, even if who waited has gone
+        self.ended.release()
+
+    def cancel(self) -> None:
+        """On the loop: nobody waits any more."""
+        self._is_cancelled = True
+        if self._task is not None:
+            self._task.cancel()
+
+    def outcome(self) -> T:
+        """Once ended: what the coroutine returned or raised."""
+        assert self._task is not None
+        try:
+            return self._task.result()
+        except asyncio.CancelledError:
+            raise concurrent.futures.CancelledError from None
+        finally:
+            self._task = None
+
+
+async def _cancelled(tasks: Iterable[asyncio.Task[Any]]) -> None:
+    """Ends `tasks`, of which one may be the caller: that one stays."""
+    others = [task for task in tasks if task is not asyncio.current_task()]
+    for task in others:
+        task.cancel()
+    await asyncio.gather(*others, return_exceptions=True)
+
+
+def _close_all() -> None:
+    for loop_thread in list(_open):
+        loop_thread.close()
+
+
+def _keep_all() -> None:
+    """In a forked child: what belongs to the parent's loops is never freed, since gRPC's destructors would crash it."""
+    _kept.extend(_open)
+    _open.clear()
+
+
+_kept: list[LoopThread] = []
+os.register_at_fork(after_in_child=_keep_all)
+at_exit(_close_all)

@@ -1,0 +1,90 @@
+"""The end of the logs at a clean stop: all flushed, and beside each what the next start reads instead of its batches.
+
+What is on the disk already is not written again, so idle partitions cost nothing. The rest is nearly all waiting for the disk, and
+syncs that wait together share its journal: many logs end at a time.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor
+from typing import TypeVar
+
+from brokerd.datadir.node_state import CleanLogs
+from brokerd.partition.entries import CleanLog, CleanSegment
+from brokerd.partition.partition_log import PartitionLog
+from brokerd.partition.snapshots import write_snapshot
+from brokerd.storage.files import Files
+
+logger = logging.getLogger(__name__)
+
+_THREADS_MAX = 32
+_LOGS_PER_THREAD = 8  # for fewer a thread is not worth its start
+
+T = TypeVar("T")
+
+
+def end_logs(files: Files, logs: Iterable[PartitionLog]) -> CleanLogs:
+    """Flushes the logs and writes their ends; those that ended cleanly. One log's trouble spoils the end of no other, nor does that
+    of a file that only saves work.
+    """
+    logs = list(logs)
+    _flush(logs)
+    clean: CleanLogs = {}
+    ended = [log for log in logs if log.is_retirable and log.high_watermark == log.log_end_offset]
+    _for_all(lambda log: _write_end(files, log), [log for log in ended if not _has_end(log)])
+    for log in ended:
+        if not any(segment.has_excess_bytes for segment in log.segments):
+            segments = tuple(CleanSegment(segment.base_offset, segment.size_bytes) for segment in log.segments)
+            clean[log.tp] = CleanLog(log.log_end_offset, segments)
+    return clean
+
+
+def _flush(logs: list[PartitionLog]) -> None:
+    tasks = [(log, task) for log in logs if (task := log.prepare_flush()) is not None]
+    errors: list[OSError | None] = [None] * len(tasks)
+
+    def run(at: int) -> None:
+        try:
+            tasks[at][1].run()
+        except OSError as error:
+            errors[at] = error
+
+    _for_all(run, range(len(tasks)))
+    for (log, task), error in zip(tasks, errors, strict=True):
+        if error is None:
+            log.complete_flush(task)
+        else:
+            log.fail_flush(task, error)
+
+
+def _has_end(log: PartitionLog) -> bool:
+    """True if the next start finds all that `_write_end` would write."""
+    return log.snapshots.newest == log.log_end_offset and log.segments[-1].has_written_index
+
+
+def _write_end(files: Files, log: PartitionLog) -> None:
+    """Index of the last segment and a snapshot at the end, so that the next start reads nothing else."""
+    directory = log.tp.directory_name
+    try:
+        if not log.segments[-1].has_written_index:
+            log.segments[-1].write_index()
+        if log.snapshots.newest != log.log_end_offset:
+            write_snapshot(files, directory, log.snapshot_body(), log.log_end_offset)
+        files.sync_dir(directory)
+    except OSError as error:
+        logger.warning("%s: could not write its end (%s): the next start reads more of it", log.name, error.strerror)
+
+
+def _for_all(do: Callable[[T], None], items: Iterable[T]) -> None:
+    """Calls `do` for each, in threads where there are many."""
+    items = list(items)
+    threads = min(_THREADS_MAX, len(items) // _LOGS_PER_THREAD)
+    if threads <= 1:
+        for item in items:
+            do(item)
+        return
+    with ThreadPoolExecutor(threads, thread_name_prefix="brokerd-close") as pool:
+        for done in [pool.submit(do, item) for item in items]:
+            done.result()

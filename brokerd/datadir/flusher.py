@@ -1,0 +1,129 @@
+"""Flushes dirty partitions off the event loop: one flush per partition at a time, a few partitions side by side.
+
+What is appended while a partition's flush is under way goes with its next one, so acknowledgements share fsyncs. What a
+flush does is in flush_task.py.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import logging
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+
+from brokerd.partition.flush_task import FlushTask
+from brokerd.partition.partition_log import PartitionLog
+
+logger = logging.getLogger(__name__)
+
+_RETRY_S = 0.1
+
+
+class Flusher:
+    """Lives in one event loop. `on_advance` is called when a high watermark moved, `on_failure` when a log has stopped."""
+
+    def __init__(
+        self,
+        *,
+        threads: int,
+        on_advance: Callable[[PartitionLog], None],
+        on_failure: Callable[[PartitionLog], None],
+        on_flush: Callable[[int], None] | None = None,
+    ) -> None:
+        """`on_flush` is told how long each flush took, in nanoseconds."""
+        self._on_flush = on_flush
+        self._on_advance = on_advance
+        self._on_failure = on_failure
+        self._threads = threads
+        self._pool = ThreadPoolExecutor(threads, thread_name_prefix="brokerd-flush")
+        self._waiting: dict[PartitionLog, None] = {}  # in order of arrival; a log that is being flushed may wait for its next
+        self._under_way: set[PartitionLog] = set()
+        self._told: dict[PartitionLog, list[asyncio.Future[None]]] = {}
+        self._retrying: set[PartitionLog] = set()  # what could not be opened may be soon
+        self._is_closed = False
+        self._is_scheduled = False
+        self._idle = asyncio.Event()
+        self._idle.set()
+
+    def mark_dirty(self, log: PartitionLog) -> None:
+        """To be called after each append."""
+        self._waiting[log] = None
+        self._idle.clear()
+        if not self._is_scheduled and log not in self._under_way:
+            # Not at once: what else is appended in this turn of the loop goes with the same flush.
+            self._is_scheduled = True
+            asyncio.get_running_loop().call_soon(self._start_flushes)
+
+    async def flush(self, log: PartitionLog) -> None:
+        """Returns after the next flush of this log, whatever it ended with."""
+        told: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._told.setdefault(log, []).append(told)
+        self.mark_dirty(log)
+        await told
+
+    async def drain(self) -> None:
+        """Returns once nothing is dirty, or what is has stopped."""
+        await self._idle.wait()
+
+    def close(self) -> None:
+        """Ends the threads; what is under way is completed by nobody. Call `drain` first."""
+        self._is_closed = True
+        self._pool.shutdown(wait=True)
+
+    def _start_flushes(self) -> None:
+        self._is_scheduled = False
+        loop = asyncio.get_running_loop()
+        for log in [log for log in self._waiting if log not in self._under_way][: self._threads - len(self._under_way)]:
+            del self._waiting[log]
+            task = log.prepare_flush()
+            if task is None:
+                self._tell(log)
+            else:
+                self._under_way.add(log)
+                future = loop.run_in_executor(self._pool, task.run)
+                future.add_done_callback(lambda done, log=log, task=task: self._finish(log, task, done))  # type: ignore[misc]
+        if not self._waiting and not self._under_way and not self._retrying:
+            self._idle.set()
+
+    def _finish(self, log: PartitionLog, task: FlushTask, done: asyncio.Future[None]) -> None:
+        """Whatever one flush ends with, the others go on."""
+        self._under_way.discard(log)
+        try:
+            self._settle(log, task, done.exception())
+        except Exception:
+            logger.exception("%s: a flush ended, but whoever waits for it could not be told", log.name)
+        self._tell(log)
+        if task.untried_error is not None and log.is_dirty:
+            logger.warning("%s: a flush could not begin (%s) and is tried again", log.name, task.untried_error.strerror)
+            self._retrying.add(log)
+            asyncio.get_running_loop().call_later(_RETRY_S, self._retry, log)
+        elif log.is_dirty:
+            self._waiting[log] = None
+        self._start_flushes()
+
+    def _retry(self, log: PartitionLog) -> None:
+        self._retrying.discard(log)
+        if not self._is_closed:
+            self.mark_dirty(log)
+
+    def _tell(self, log: PartitionLog) -> None:
+        for told in self._told.pop(log, []):
+            if not told.done():
+                told.set_result(None)
+
+    def _settle(self, log: PartitionLog, task: FlushTask, error: BaseException | None) -> None:
+        if error is not None:
+            # Of a flush that did not come to its end nothing is known, whatever stopped it.
+            if not isinstance(error, OSError):
+                logger.error("%s: internal error in a flush", log.name, exc_info=error)
+                error = OSError(errno.EIO, f"internal error: {type(error).__name__}")
+            log.fail_flush(task, error)
+            self._waiting.pop(log, None)
+            self._on_failure(log)
+            return
+        has_advanced = log.complete_flush(task)
+        if self._on_flush is not None:
+            self._on_flush(task.duration_ns)
+        if has_advanced:
+            self._on_advance(log)

@@ -1,0 +1,203 @@
+"""What a data directory knows of itself: format version, ids, leader epoch, clean-shutdown mark, block of producer ids."""
+
+from __future__ import annotations
+
+import errno
+import uuid
+from typing import NamedTuple
+
+from brokerd.datadir.epoch_slots import read_epoch_slots, write_epoch_slot
+from brokerd.datadir.steps import Steps
+from brokerd.errors import DataDirectoryError
+from brokerd.ids import PRODUCER_NUMBERS, TopicIdPartition
+from brokerd.partition.entries import CleanLog, CleanSegment
+from brokerd.storage.checksummed_file import DocumentError, read_json, write_json
+from brokerd.storage.files import Files, is_no_space
+from brokerd.storage.names import CLEAN_SHUTDOWN, CLOCK, LEADER_EPOCH, META, PRODUCER_IDS, is_foreign, parse_partition_directory
+from brokerd.storage.spare_files import SpareFiles
+
+FORMAT_VERSION = 1
+META_KIND = "data-directory"
+EPOCH_KIND = "leader-epoch"
+CLEAN_KIND = "clean-shutdown"
+CLOCK_KIND = "clock"
+PRODUCER_IDS_KIND = "producer-ids"
+PRODUCER_ID_BLOCK = 1_000
+PRODUCER_IDS_MAX = PRODUCER_NUMBERS  # a thousand a second for 34 years
+
+
+class Meta(NamedTuple):
+    """Written once, when the directory is first used."""
+
+    cluster_id: str
+    node_id: int
+    directory_id: str
+
+
+CleanLogs = dict[TopicIdPartition, CleanLog]
+
+
+def read_meta(files: Files) -> Meta | None:
+    """The directory's ids; None if it is new. Raises DataDirectoryError if the format version is not known."""
+    try:
+        value = read_json(files, META, META_KIND, FORMAT_VERSION)
+    except FileNotFoundError:
+        return None
+    except DocumentError as error:
+        raise damaged(META, error) from None
+    return Meta(value["cluster_id"], value["node_id"], value["directory_id"])
+
+
+def check_not_foreign(files: Files) -> None:
+    """A directory that is none of ours yet must hold nothing of others: a mistyped name is no place for logs, and its owner's
+    files no neighbours. Writes nothing. Raises DataDirectoryError, OSError.
+    """
+    names = files.listdir()
+    is_ours = META in names or any(parse_partition_directory(name) for name in names)
+    foreign = [] if is_ours else [name for name in names if is_foreign(name)]
+    if foreign:
+        more = f" and {len(foreign) - 1} more" if len(foreign) > 1 else ""
+        raise DataDirectoryError(
+            f"the data directory is not brokerd's: it holds {foreign[0]!r}{more}, and no file 'meta'; "
+            "name an empty or a new directory"
+        )
+
+
+def create_meta(files: Files, node_id: int) -> Meta:
+    """Makes the ids of a new directory, once all its other files are there. Raises OSError."""
+    meta = Meta(str(uuid.uuid4()), node_id, str(uuid.uuid4()))
+    write_json(files, META, META_KIND, FORMAT_VERSION, meta._asdict())
+    return meta
+
+
+def read_epoch(files: Files) -> int:
+    """The epoch of the last start. Raises DataDirectoryError."""
+    try:
+        epoch = int(read_json(files, LEADER_EPOCH, EPOCH_KIND, FORMAT_VERSION)["leader_epoch"])
+    except FileNotFoundError:
+        raise missing(LEADER_EPOCH) from None
+    except DocumentError as error:
+        raise damaged(LEADER_EPOCH, error) from None
+    return max(epoch, read_epoch_slots(files))
+
+
+def write_epoch(files: Files, epoch: int, spares: SpareFiles | None = None) -> None:
+    """Makes the epoch of this start durable, on a full disk in the place that is kept for it; without that, `spares` helps. Raises
+    OSError.
+    """
+    value = {"leader_epoch": epoch}
+    try:
+        write_json(files, LEADER_EPOCH, EPOCH_KIND, FORMAT_VERSION, value)
+    except OSError as error:
+        if not is_no_space(error):
+            raise
+        try:
+            write_epoch_slot(files, epoch)
+        except OSError:
+            write_json(files, LEADER_EPOCH, EPOCH_KIND, FORMAT_VERSION, value, spares=spares)
+
+
+def take_clean_mark(files: Files, ended_epoch: int, *, keep: bool = False) -> CleanLogs:
+    """The logs as the run that just ended closed them, empty if it did not close; the mark is gone on return, unless it is to be
+    kept since nothing will be written. Raises OSError.
+    """
+    try:
+        value = read_json(files, CLEAN_SHUTDOWN, CLEAN_KIND, FORMAT_VERSION)
+    except FileNotFoundError:
+        return {}
+    except DocumentError:
+        value = {"leader_epoch": -1}
+    if not keep:
+        files.unlink(CLEAN_SHUTDOWN)
+        files.sync_dir()
+    if value["leader_epoch"] != ended_epoch:
+        return {}
+    logs: CleanLogs = {}
+    for name, (end, segments) in value["partitions"].items():
+        tp = parse_partition_directory(name)
+        if tp is not None:
+            logs[tp] = CleanLog(end, tuple(CleanSegment(*segment) for segment in segments))
+    return logs
+
+
+def write_clean_mark(files: Files, epoch: int, logs: CleanLogs, spares: SpareFiles | None = None) -> None:
+    """Says that these logs are closed, flushed and have a snapshot at their end. The last write of a run. Raises OSError."""
+    partitions = {tp.directory_name: (log.log_end_offset, log.segments) for tp, log in logs.items()}
+    write_json(files, CLEAN_SHUTDOWN, CLEAN_KIND, FORMAT_VERSION, {"leader_epoch": epoch, "partitions": partitions}, spares=spares)
+
+
+def read_clock(files: Files) -> int | None:
+    """The wall time that was believed last, ms; None if nothing good is known of it. Raises OSError, DataDirectoryError."""
+    try:
+        return int(read_json(files, CLOCK, CLOCK_KIND, FORMAT_VERSION)["believed_ms"])
+    except (FileNotFoundError, DocumentError):
+        return None
+
+
+def write_clock(files: Files, believed_ms: int) -> None:
+    """Notes the wall time that is believed. Raises OSError."""
+    write_json(files, CLOCK, CLOCK_KIND, FORMAT_VERSION, {"believed_ms": believed_ms})
+
+
+class ProducerIds:
+    """Producer ids that are never given twice: taken in blocks, a block being durable before its first id is used."""
+
+    def __init__(self, files: Files) -> None:
+        self._files = files
+        self._next = 0
+        self._limit = 0
+
+    @property
+    def next_id(self) -> int:
+        """The lowest id that nobody has been given."""
+        return self._next
+
+    def open(self) -> None:
+        """Begins at the next unused block. Raises DataDirectoryError."""
+        try:
+            self._next = self._limit = int(read_json(self._files, PRODUCER_IDS, PRODUCER_IDS_KIND, FORMAT_VERSION)["next_block"])
+        except FileNotFoundError:
+            raise missing(PRODUCER_IDS) from None
+        except DocumentError as error:
+            raise damaged(PRODUCER_IDS, error) from None
+
+    def create(self, next_block: int = 0) -> None:
+        """Makes the file where there is none. Raises OSError."""
+        self._write(next_block)
+
+    @property
+    def has_next(self) -> bool:
+        """True if `take` may be called."""
+        return self._next < self._limit
+
+    def reserve(self) -> Steps[None]:
+        """Takes a block if none is left; one at a time. Raises OSError if it could not be made durable, or all ids are used up."""
+        if not self.has_next:
+            limit = self._limit + PRODUCER_ID_BLOCK
+            if limit > PRODUCER_IDS_MAX:
+                raise OSError(errno.EOVERFLOW, f"all {PRODUCER_IDS_MAX} ids have been given")
+            yield lambda: self._write(limit)
+            self._limit = limit
+
+    def take(self) -> int:
+        """A new id, of a block that is reserved."""
+        assert self.has_next
+        self._next += 1
+        return self._next - 1
+
+    def _write(self, limit: int) -> None:
+        write_json(self._files, PRODUCER_IDS, PRODUCER_IDS_KIND, FORMAT_VERSION, {"next_block": limit})
+
+
+def missing(name: str) -> DataDirectoryError:
+    """The error for a file that is gone. To begin anew without it would give ids or epochs twice, or forget topics."""
+    return DataDirectoryError(
+        f"the file {name} of the data directory is missing; put it back from a copy before you start again, or see `brokerd doctor`"
+    )
+
+
+def damaged(name: str, error: DocumentError) -> DataDirectoryError:
+    """The error for a file that does not hold what was written."""
+    return DataDirectoryError(
+        f"the file {name} of the data directory is damaged ({error.message}); `brokerd doctor` tells what to do"
+    )

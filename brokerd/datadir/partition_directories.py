@@ -1,0 +1,113 @@
+"""Directories of partitions: made durable before the topic is known, removed after it is forgotten. No logs are opened here."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+from collections.abc import Sequence
+
+from brokerd.datadir.topic_store import TopicStore
+from brokerd.ids import TopicIdPartition
+from brokerd.storage.files import Files
+from brokerd.storage.names import (
+    INDEX_SUFFIX,
+    LOG_SUFFIX,
+    TIME_INDEX_SUFFIX,
+    offset_file,
+    parse_offset_file,
+    parse_partition_directory,
+)
+
+
+def create_directories(files: Files, tps: Sequence[TopicIdPartition]) -> None:
+    """Makes each partition's directory, durably on return, with an empty first segment, which is so once the partition is opened
+    (recovery.py syncs what it finds). Raises OSError, leaving some.
+    """
+    for tp in tps:
+        files.mkdir(tp.directory_name)
+        files.create(f"{tp.directory_name}/{offset_file(0, LOG_SUFFIX)}").close()
+    files.sync_dir()
+
+
+def discard_directories(files: Files, tps: Sequence[TopicIdPartition]) -> None:
+    """Removes what an unfinished creation made, as far as the disk allows; the next start does the rest. A directory that holds
+    records was there before it, and stays.
+    """
+    for tp in tps:
+        with contextlib.suppress(OSError):
+            if _is_empty(files, tp.directory_name):
+                remove_directory(files, tp.directory_name)
+
+
+def remove_directories(files: Files, tps: Sequence[TopicIdPartition]) -> None:
+    """Removes what deleted partitions hold, durably on return. Raises OSError."""
+    for tp in tps:
+        with contextlib.suppress(FileNotFoundError):
+            remove_directory(files, tp.directory_name)
+    files.sync_dir()
+
+
+def remove_directory(files: Files, directory: str) -> None:
+    """Removes a partition's directory and all files in it; the parent is for the caller to sync. Raises OSError."""
+    for is_last in (False, False, True):
+        for name in files.listdir(directory):
+            with contextlib.suppress(FileNotFoundError):
+                files.unlink(f"{directory}/{name}")
+        try:
+            files.rmdir(directory)
+        except OSError as error:
+            # A flush that was under way may still write an index or a snapshot.
+            if is_last or error.errno != errno.ENOTEMPTY:
+                raise
+        else:
+            return
+
+
+def cut_log(files: Files, tp: TopicIdPartition, base_offset: int, position: int) -> None:
+    """Ends a partition's log at a byte of the segment at `base_offset`, durably on return: what follows is removed, the newest
+    first, and with the segment's last batches its index goes. Snapshots stay. Raises OSError.
+    """
+    directory = tp.directory_name
+    derived = (INDEX_SUFFIX, TIME_INDEX_SUFFIX)
+    parsed = [entry for entry in map(parse_offset_file, files.listdir(directory)) if entry is not None]
+    for base, suffix in sorted(parsed, reverse=True):
+        if (suffix in derived and base >= base_offset) or (suffix == LOG_SUFFIX and base > base_offset):
+            files.unlink(f"{directory}/{offset_file(base, suffix)}")
+    files.sync_dir(directory)
+    if (base_offset, LOG_SUFFIX) in parsed:
+        file = files.open(f"{directory}/{offset_file(base_offset, LOG_SUFFIX)}", writable=True)
+        try:
+            file.truncate(min(position, file.size()))
+            file.fdatasync()
+        finally:
+            file.close()
+
+
+def remove_leftovers(files: Files, topics: TopicStore) -> list[str]:
+    """Ends creations and deletions that a crash cut short. Returns directories that belong to no known topic and hold records:
+    they are left alone. Raises OSError.
+    """
+    unknown = []
+    known = {topic.id: topic.partition_count for topic in topics.list()}
+    for name in files.listdir():
+        tp = parse_partition_directory(name)
+        if tp is None or tp.partition < known.get(tp.topic_id, 0):
+            continue
+        if tp.topic_id in topics.deleting or _is_empty(files, name):
+            remove_directory(files, name)
+        else:
+            unknown.append(name)
+    return unknown
+
+
+def _is_empty(files: Files, directory: str) -> bool:
+    """True if the directory holds no records."""
+    for name in files.listdir(directory):
+        parsed = parse_offset_file(name)
+        if parsed is not None and parsed[1] == LOG_SUFFIX:
+            file = files.open(f"{directory}/{name}")
+            size = file.size()
+            file.close()
+            if size:
+                return False
+    return True

@@ -1,0 +1,195 @@
+"""Changes of topics: create, grow, alter, delete. Each is steps (steps.py): what waits for the disk is a job for a thread.
+
+The order is the rule here. New partitions are durable before the topics file names them, the file before anybody sees the
+change; a deleted topic is gone from the file before its data goes (what if that is not certain: topic_store.py). Only one
+change may be under way at a time: whoever runs the steps sees to it. What is looked up, checked and changed in memory, all
+stands between two jobs, so it is true together. What is only to be validated is asked of the same check_* that the change
+itself begins with.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import NamedTuple
+
+from brokerd.config.broker import BrokerConfig, checked_topic_config
+from brokerd.config.settings import settings_of, unknown_setting
+from brokerd.config.topic import TopicConfig, normalized, topic_config
+from brokerd.datadir.partition_directories import create_directories, discard_directories, remove_directories
+from brokerd.datadir.steps import Steps
+from brokerd.datadir.topic_store import Topic, TopicStore
+from brokerd.errors import (
+    Fate,
+    InvalidConfigError,
+    InvalidPartitionsError,
+    InvalidTopicError,
+    PolicyViolationError,
+    StorageError,
+    TopicAlreadyExistsError,
+)
+from brokerd.ids import TopicIdPartition, new_topic_id, topic_name_problem
+from brokerd.partition.recovery import Recovered
+from brokerd.storage.files import Files
+from brokerd.storage.spare_files import SpareFiles
+
+logger = logging.getLogger(__name__)
+
+
+class LogsOfTopics(NamedTuple):
+    """What changes of topics do to logs; the log manager's."""
+
+    check_writable: Callable[[], None]  # raises StorageError if nothing may be written
+    make: Callable[[Topic, TopicConfig, TopicIdPartition], Recovered]  # of an empty directory; in any thread; raises OSError
+    unmake: Callable[[TopicIdPartition], None]  # what `make` made, or began, and was not added is given back; in any thread
+    add: Callable[[Topic, TopicConfig, Mapping[TopicIdPartition, Recovered]], None]  # they are logs of this node from now on
+    configure: Callable[[Topic, TopicConfig], None]  # a topic's logs work by other settings from now on
+    forget: Callable[[Topic], None]  # a topic's logs are deleted
+
+
+class TopicChanges:
+    """See the module."""
+
+    def __init__(self, config: BrokerConfig, files: Files, spares: SpareFiles, topics: TopicStore, logs: LogsOfTopics) -> None:
+        self._config = config
+        self._files = files
+        self._spares = spares
+        self._topics = topics
+        self._logs = logs
+
+    def create(self, name: str, partitions: int, configs: Mapping[str, str]) -> Steps[Topic]:
+        """Creates a topic, durably in the end; 0 partitions = num.partitions. Raises what `check_create` does, StorageError."""
+        topic = self.check_create(name, partitions, configs)
+        yield from self._add_partitions(topic, range(topic.partition_count))
+        return topic
+
+    def check_create(self, name: str, partitions: int, configs: Mapping[str, str], before: Sequence[Topic] = ()) -> Topic:
+        """The topic that `create` would make, once it had made those of `before`; nothing is made.
+
+        Raises InvalidTopicError, TopicAlreadyExistsError, InvalidPartitionsError, InvalidConfigError, PolicyViolationError,
+        StorageError.
+        """
+        problem = topic_name_problem(name)
+        if problem:
+            raise InvalidTopicError(f"'{name[:300]}' can not be a topic's name: {problem}")
+        if self._topics.has(name) or any(topic.name == name for topic in before):
+            raise TopicAlreadyExistsError(f"topic '{name}' exists already")
+        count = partitions or self._config.num_partitions
+        self._check_count(name, count, count, sum(topic.partition_count for topic in before))
+        if len(self._topics) + len(before) >= self._config.max_topics:
+            raise PolicyViolationError(f"there are {len(self._topics)} topics, as many as max.topics allows")
+        config = checked_topic_config(self._config, configs)
+        self._logs.check_writable()
+        return Topic(name, new_topic_id(), count, normalized(config, configs))
+
+    def grow(self, name: str, total: int) -> Steps[Topic]:
+        """Adds partitions up to `total`, durably in the end. Raises what `check_grow` does, StorageError."""
+        grown = self.check_grow(name, total)
+        yield from self._add_partitions(grown, range(self._topics.by_name(name).partition_count, total))
+        return grown
+
+    def check_grow(self, name: str, total: int) -> Topic:
+        """The topic as `grow` would make it; nothing is changed. Raises InvalidPartitionsError, UnknownTopicOrPartitionError,
+        PolicyViolationError, StorageError.
+        """
+        topic = self._topics.by_name(name)
+        if total <= topic.partition_count:
+            raise InvalidPartitionsError(
+                f"topic '{name}' can not have {total} partitions: the number only grows, from today's {topic.partition_count} "
+                f"to at most {self._config.max_partitions_per_topic} (max.partitions.per.topic)"
+            )
+        self._check_count(name, total, total - topic.partition_count)
+        self._logs.check_writable()
+        return topic._replace(partition_count=total)
+
+    def alter(self, name: str, set_configs: Mapping[str, str], unset: Iterable[str]) -> Steps[Topic]:
+        """Changes settings, durably in the end. Raises what `check_alter` does, StorageError."""
+        changed = self.check_alter(name, set_configs, unset)
+        yield from self._topics.put(changed)
+        self._logs.configure(changed, self._topic_config(changed.configs))
+        return changed
+
+    def check_alter(self, name: str, set_configs: Mapping[str, str], unset: Iterable[str]) -> Topic:
+        """The topic as `alter` would make it; nothing is changed. Raises InvalidConfigError, UnknownTopicOrPartitionError,
+        StorageError.
+        """
+        topic = self._topics.by_name(name)
+        removed = set(unset)
+        known = settings_of(TopicConfig)
+        for setting in sorted(removed - set(known)):
+            raise InvalidConfigError(unknown_setting(setting, known, where="(topic setting)").message)
+        configs = {key: value for key, value in topic.configs.items() if key not in removed} | dict(set_configs)
+        config = checked_topic_config(self._config, configs)
+        self._logs.check_writable()
+        return topic._replace(configs=normalized(config, configs))
+
+    def delete(self, wanted: str | bytes, on_deleted: Callable[[Topic], None] | None = None) -> Steps[Topic]:
+        """Deletes a topic, by name or id, durably in the end; `on_deleted` is called once it is gone for everybody, before its
+        files are removed. Raises UnknownTopicOrPartitionError, UnknownTopicIdError, StorageError: with an unknown fate the topic is
+        gone, and its files stay until the next start, which finds it deleted, or still there with all that it held.
+        """
+        topic = self._topics.by_name(wanted) if isinstance(wanted, str) else self._topics.by_id(wanted)
+        self._logs.check_writable()
+        failed: StorageError | None = None
+        try:
+            yield from self._topics.remove(topic)
+        except StorageError as error:
+            if error.fate is not Fate.UNKNOWN:
+                raise
+            failed = error
+        self._logs.forget(topic)
+        if on_deleted is not None:
+            on_deleted(topic)
+        if failed is not None:
+            raise failed
+        tps = [TopicIdPartition(topic.id, partition) for partition in range(topic.partition_count)]
+        try:
+            yield lambda: remove_directories(self._files, tps)
+        except OSError as error:
+            logger.warning("topic %s is deleted, its files are removed at the next start: %s", topic.name, error)
+        else:
+            self._topics.forget(topic.id)
+        if not self._spares.is_whole:
+            yield self._spares.restore
+        return topic
+
+    def _add_partitions(self, topic: Topic, partitions: Sequence[int]) -> Steps[None]:
+        """Makes logs, and then the topic that has them, durable. Raises StorageError: then nothing is left of them."""
+        tps = [TopicIdPartition(topic.id, partition) for partition in partitions]
+        config = self._topic_config(topic.configs)
+        made: dict[TopicIdPartition, Recovered] = {}
+
+        def make() -> None:
+            create_directories(self._files, tps)
+            made.update({tp: self._logs.make(topic, config, tp) for tp in tps})
+
+        def unmake() -> None:
+            # The same names may be made anew: a descriptor that was kept would then lead to the files that are removed here.
+            for tp in tps:
+                self._logs.unmake(tp)
+            discard_directories(self._files, tps)
+
+        try:
+            yield make
+            yield from self._topics.put(topic)
+        except (OSError, StorageError) as error:
+            yield unmake
+            if isinstance(error, StorageError):
+                raise
+            raise StorageError(f"topic '{topic.name}' could not be created ({error.strerror})") from error
+        self._logs.add(topic, config, made)
+
+    def _topic_config(self, configs: Mapping[str, str]) -> TopicConfig:
+        return topic_config(configs, self._config.topic_defaults())
+
+    def _check_count(self, name: str, total: int, added: int, added_before: int = 0) -> None:
+        if not 1 <= total <= self._config.max_partitions_per_topic:
+            raise InvalidPartitionsError(
+                f"topic '{name}' can not have {total} partitions: "
+                f"max.partitions.per.topic is {self._config.max_partitions_per_topic}"
+            )
+        if self._topics.partition_count() + added_before + added > self._config.max_partitions:
+            raise PolicyViolationError(
+                f"topic '{name}' can not have {total} partitions: {added} more would make more than the "
+                f"{self._config.max_partitions} that all topics together may have (max.partitions)"
+            )

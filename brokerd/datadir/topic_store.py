@@ -1,0 +1,154 @@
+"""Topics: names, ids, partition counts and settings, in one small durable file. No logs here.
+
+A deleted topic's id stays listed until its directories are gone, so that a crash in between leaves nothing behind and
+nothing that is not known to be deleted is ever removed.
+
+A write whose last step fails, the sync of the directory, has an unknown fate: a start may find the file as it was before or
+after. In memory stands what neither can make a loss: an addition has not happened, so that nothing is acknowledged for what
+may be forgotten; a removal has happened, so that nothing is acknowledged for what may be removed. The next write settles it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from collections.abc import Set as AbstractSet
+from typing import NamedTuple
+
+from brokerd.datadir.node_state import damaged, missing
+from brokerd.datadir.steps import Job, Steps
+from brokerd.errors import Fate, StorageError, UnknownTopicIdError, UnknownTopicOrPartitionError
+from brokerd.storage.checksummed_file import DocumentError, NotSyncedError, read_json, write_json
+from brokerd.storage.files import Files
+from brokerd.storage.names import TOPICS
+from brokerd.storage.spare_files import SpareFiles
+
+TOPICS_KIND = "topics"
+TOPICS_VERSION = 1
+
+
+class Topic(NamedTuple):
+    """One topic. `configs` holds only what was set for it."""
+
+    name: str
+    id: bytes
+    partition_count: int
+    configs: Mapping[str, str]
+
+
+class TopicStore:
+    """See the module."""
+
+    def __init__(self, files: Files, spares: SpareFiles | None = None) -> None:
+        self._files = files
+        self._spares = spares
+        self._by_name: dict[str, Topic] = {}
+        self._by_id: dict[bytes, Topic] = {}
+        self.deleting: set[bytes] = set()
+
+    def __len__(self) -> int:
+        return len(self._by_name)
+
+    def open(self) -> None:
+        """Reads the file. Raises DataDirectoryError."""
+        try:
+            value = read_json(self._files, TOPICS, TOPICS_KIND, TOPICS_VERSION)
+        except FileNotFoundError:
+            raise missing(TOPICS) from None
+        except DocumentError as error:
+            raise damaged(TOPICS, error) from None
+        for entry in value["topics"]:
+            self._put(Topic(entry["name"], bytes.fromhex(entry["id"]), entry["partitions"], entry["configs"]))
+        self.deleting = {bytes.fromhex(topic_id) for topic_id in value["deleting"]}
+
+    def create(self, topics: Iterable[Topic] = ()) -> None:
+        """Makes the file where there is none. Raises OSError."""
+        self._job({topic.name: topic for topic in topics}, set())()
+
+    def list(self) -> list[Topic]:
+        """All topics, by name."""
+        return [self._by_name[name] for name in sorted(self._by_name)]
+
+    def has(self, name: str) -> bool:
+        """True if there is a topic of that name."""
+        return name in self._by_name
+
+    def by_name(self, name: str) -> Topic:
+        """Raises UnknownTopicOrPartitionError."""
+        topic = self._by_name.get(name)
+        if topic is None:
+            raise UnknownTopicOrPartitionError(f"there is no topic '{name}'")
+        return topic
+
+    def by_id(self, topic_id: bytes) -> Topic:
+        """Raises UnknownTopicIdError."""
+        topic = self._by_id.get(topic_id)
+        if topic is None:
+            raise UnknownTopicIdError(f"there is no topic with id {topic_id.hex()}: it was deleted, and perhaps created anew")
+        return topic
+
+    def partition_count(self) -> int:
+        """Partitions of all topics."""
+        return sum(topic.partition_count for topic in self._by_name.values())
+
+    def put(self, topic: Topic) -> Steps[None]:
+        """Adds or replaces a topic; nobody sees it before it is durable. Raises StorageError: then nothing has changed, but with an
+        unknown fate the change may show at the next start.
+
+        Only one `put` or `remove` may be under way at a time.
+        """
+        try:
+            yield self._job({**self._by_name, topic.name: topic}, self.deleting)
+        except NotSyncedError as error:
+            raise StorageError(
+                f"topic '{topic.name}' could not be made durable ({error.strerror}): it is as it was, "
+                f"but unless topics are changed again the change may show after a restart",
+                fate=Fate.UNKNOWN,
+            ) from error
+        except OSError as error:
+            raise StorageError(f"topic '{topic.name}' could not be written ({error.strerror})") from error
+        self._put(topic)
+
+    def remove(self, topic: Topic) -> Steps[None]:
+        """Removes a topic durably; its id is in `deleting` until `forget`. Raises StorageError: then nothing has changed, but with
+        an unknown fate the topic is removed, and may be back at the next start.
+        """
+        rest = {name: other for name, other in self._by_name.items() if name != topic.name}
+        try:
+            yield self._job(rest, self.deleting | {topic.id})
+        except NotSyncedError as error:
+            self._remove(topic)
+            raise StorageError(
+                f"the end of topic '{topic.name}' could not be made durable ({error.strerror}): it is gone, "
+                f"but a power cut may bring it back",
+                fate=Fate.UNKNOWN,
+            ) from error
+        except OSError as error:
+            raise StorageError(f"topic '{topic.name}' could not be deleted ({error.strerror})") from error
+        self._remove(topic)
+
+    def forget(self, topic_id: bytes) -> None:
+        """The directories of a deleted topic are gone; made durable by the next write."""
+        self.deleting.discard(topic_id)
+
+    def _put(self, topic: Topic) -> None:
+        self._by_name[topic.name] = topic
+        self._by_id[topic.id] = topic
+
+    def _remove(self, topic: Topic) -> None:
+        del self._by_name[topic.name]
+        del self._by_id[topic.id]
+        self.deleting.add(topic.id)
+
+    def _job(self, by_name: Mapping[str, Topic], deleting: AbstractSet[bytes]) -> Job:
+        """Writes the file as it will be; of what is changed in the meantime it sees nothing."""
+        present, deleting = [by_name[name] for name in sorted(by_name)], frozenset(deleting)
+
+        def write() -> None:
+            topics = [
+                {"name": topic.name, "id": topic.id.hex(), "partitions": topic.partition_count, "configs": dict(topic.configs)}
+                for topic in present
+            ]
+            value = {"topics": topics, "deleting": sorted(topic_id.hex() for topic_id in deleting)}
+            write_json(self._files, TOPICS, TOPICS_KIND, TOPICS_VERSION, value, spares=self._spares)
+
+        return write

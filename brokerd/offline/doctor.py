@@ -1,0 +1,287 @@
+"""Checks a data directory offline: every header and payload CRC, every index, snapshot and checkpoint against the log.
+
+`check_data_dir` changes nothing. The repairs do what only an operator may ask for, and leave the rest to the next start: the
+checkpoint is made anew, damage is accepted as lost (a hole), or given up with all that follows it, a batch that nobody can decode
+is taken out. Other files of the directory
+that are lost are rebuild.py's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+from brokerd.datadir.checkpoint import CheckpointFile, read_checkpoint
+from brokerd.datadir.node_state import ProducerIds, read_epoch, read_meta, take_clean_mark
+from brokerd.datadir.partition_directories import cut_log
+from brokerd.datadir.topic_store import TopicStore
+from brokerd.errors import BrokerdError, DataDirectoryError
+from brokerd.ids import TopicIdPartition, TopicPartition
+from brokerd.offline.partition_check import Finding, PartitionCheck, Severity
+from brokerd.partition.entries import NEW_PARTITION, CheckpointEntry
+from brokerd.record.header import BatchHeader, crc_seed
+from brokerd.storage.behind_damage import whole_headers
+from brokerd.storage.damage import Hole, read_holes, write_holes
+from brokerd.storage.files import Files, RealFiles
+from brokerd.storage.names import (
+    CHECKPOINT,
+    CLEAN_SHUTDOWN,
+    HOLES,
+    LEADER_EPOCH,
+    LOG_SUFFIX,
+    META,
+    PRODUCER_IDS,
+    TOPICS,
+    offset_file,
+    parse_offset_file,
+    parse_partition_directory,
+)
+
+_CONSEQUENCES = {
+    META: "With `--rebuild-lost` the cluster gets a new id and this node is 0; nothing else depends on it.",
+    LEADER_EPOCH: "With `--rebuild-lost` it goes on far above all epochs in the logs; nothing is lost by that.",
+    PRODUCER_IDS: "With `--rebuild-lost` ids go on far above all in the logs; nothing is lost by that.",
+    TOPICS: "Records are all there, but names and settings of topics stand in this file alone; a damaged one is text to look into. "
+    "`--rebuild-lost --name ID=NAME ...` gives topics their names back, ID being the first 32 digits of a partition's directory. "
+    "Their settings are to be set again, and topics that were being deleted come back.",
+}
+
+
+class _Directory(NamedTuple):
+    """What the data directory says of itself."""
+
+    topics: TopicStore
+    checkpoint: dict[TopicIdPartition, CheckpointEntry] | None
+    epoch: int
+    findings: list[Finding]
+
+
+def check_data_dir(path: str, *, decodes_records: bool = False) -> list[Finding]:
+    """All that is wrong or worth knowing, in order of the files. `decodes_records`: also see which batches readers can decode.
+    Raises DataDirectoryError if a broker uses the directory, or if there is none.
+    """
+    files = RealFiles(path, must_exist=True)
+    try:
+        names = files.listdir()
+        if META not in names and not any(map(parse_partition_directory, names)):
+            raise DataDirectoryError(f"{path} is not a data directory of brokerd: it has no file '{META}' and no partitions")
+        files.lock()
+        directory = _read_directory(files)
+        findings = directory.findings
+        for check in _partition_checks(files, directory, decodes_records=decodes_records):
+            findings.extend(check.run())
+        if not any(finding.path == TOPICS for finding in findings):
+            findings.extend(_unknown_directories(files, directory.topics))
+        return findings
+    finally:
+        files.close()
+
+
+def rebuild_checkpoint(path: str) -> list[Finding]:
+    """Writes the checkpoint anew where it is missing or damaged, believing what is whole in each log to be durable. Returns what
+    it wrote, as notes. Raises DataDirectoryError if there is a good one.
+    """
+    files = RealFiles(path, must_exist=True)
+    try:
+        files.lock()
+        directory = _read_directory(files)
+        if directory.checkpoint is not None:
+            raise DataDirectoryError("the checkpoint is in order; nothing to do")
+        entries, findings = {}, []
+        for check in _partition_checks(files, directory):
+            check.run()
+            entries[check.tp] = CheckpointEntry(check.first_offset, check.end_offset, check.first_offset)
+            text = f"{check.name} holds offsets {check.first_offset} to {check.end_offset}"
+            findings.append(Finding(Severity.NOTE, CHECKPOINT, text, check.name, check.end_offset))
+        _replace_checkpoint(files, entries)
+        return findings
+    finally:
+        files.close()
+
+
+def accept_damaged(path: str) -> list[Finding]:
+    """Accepts each damaged range as lost: it becomes a hole, which is refused to its readers, and everything else of the partition
+    is served and appended to again from the next start on. Returns the holes, as notes. Raises DataDirectoryError.
+    """
+    return _with_damaged(path, _accept)
+
+
+def give_up_damaged(path: str) -> list[Finding]:
+    """Gives up, in each damaged partition, the first damaged batch and all behind it, for good. Their offsets are a hole from then
+    on: none is given twice. Returns what is given up, as notes. Raises DataDirectoryError. May be repeated after a crash.
+    """
+    return _with_damaged(path, _give_up)
+
+
+def take_out(path: str, partition: str, offset: int) -> list[Finding]:
+    """Takes the batch that holds `offset` out of a partition (named topic-number): from the next start on its readers go past it.
+    The batch stays where it is: its offsets are not given again, and its producer's sequence numbers count. Returns what is taken
+    out, as a note. Raises DataDirectoryError, and changes nothing, if there is no such batch. May be repeated.
+    """
+    files = RealFiles(path, must_exist=True)
+    try:
+        files.lock()
+        directory = _read_directory(files)
+        if directory.checkpoint is None:
+            raise DataDirectoryError("the checkpoint is missing or damaged; rebuild it first")
+        check = next((check for check in _partition_checks(files, directory) if check.name == partition), None)
+        if check is None:
+            raise DataDirectoryError(f"there is no partition '{partition}': it is named TOPIC-NUMBER, as in events-0")
+        if not check.first_offset <= offset < check.durable_end:
+            raise DataDirectoryError(
+                f"offset {offset} of {partition} can not be taken out: what is known to be durable are offsets "
+                f"{check.first_offset} to {check.durable_end - 1}; a start of the broker finds out about later ones"
+            )
+        header = _batch_at(files, check.tp, offset)
+        if header is None:
+            raise DataDirectoryError(f"{partition} has no whole batch at offset {offset}: for damage there is `--accept-damaged`")
+        check.holes = read_holes(files, check.tp.directory_name, crc_seed(check.tp))
+        _write_holes(files, check, [Hole(header.base_offset, header.next_offset, is_taken_out=True)])
+        text = f"{partition}: offsets {header.base_offset} to {header.last_offset}, one batch, are taken out: readers go past them"
+        return [Finding(Severity.NOTE, f"{check.tp.directory_name}/{HOLES}", text, partition, header.base_offset)]
+    finally:
+        files.close()
+
+
+def _batch_at(files: Files, tp: TopicIdPartition, offset: int) -> BatchHeader | None:
+    """The whole batch that holds an offset, if there is one."""
+    parsed = [entry for entry in map(parse_offset_file, files.listdir(tp.directory_name)) if entry is not None]
+    base = max((base for base, suffix in parsed if suffix == LOG_SUFFIX and base <= offset), default=None)
+    if base is None:
+        return None
+    file = files.open(f"{tp.directory_name}/{offset_file(base, LOG_SUFFIX)}")
+    try:
+        headers = whole_headers(file, crc_seed(tp), base)
+        return next((header for header in headers if header.base_offset <= offset < header.next_offset), None)
+    finally:
+        file.close()
+
+
+def _with_damaged(path: str, repair: Callable[[Files, PartitionCheck], list[Finding]]) -> list[Finding]:
+    files = RealFiles(path, must_exist=True)
+    try:
+        files.lock()
+        directory = _read_directory(files)
+        if directory.checkpoint is None:
+            raise DataDirectoryError("the checkpoint is missing or damaged; rebuild it first")
+        findings: list[Finding] = []
+        for check in _partition_checks(files, directory):
+            check.run()
+            if check.damaged:
+                findings.extend(repair(files, check))
+        if findings:
+            _replace_checkpoint(files, directory.checkpoint)  # last: where it was late, the clean mark alone said what was durable
+        return findings
+    finally:
+        files.close()
+
+
+def _accept(files: Files, check: PartitionCheck) -> list[Finding]:
+    _write_holes(files, check, check.damaged)
+    return [
+        Finding(
+            Severity.NOTE,
+            f"{check.tp.directory_name}/{HOLES}",
+            f"{check.name}: offsets {hole.first_offset} to {hole.until_offset - 1} are accepted as lost, the log goes on",
+            check.name,
+            hole.first_offset,
+        )
+        for hole in check.damaged
+    ]
+
+
+def _give_up(files: Files, check: PartitionCheck) -> list[Finding]:
+    assert check.cut is not None
+    first, end = check.damaged[0].first_offset, check.end_offset
+    # The hole first: whatever a crash leaves of the rest then is nothing that anybody misses.
+    _write_holes(files, check, [Hole(first, end)])
+    cut_log(files, check.tp, *check.cut)
+    text = f"{check.name}: offsets {first} to {end - 1} are given up ({max(check.durable_end - first, 0)} were durable)"
+    return [Finding(Severity.NOTE, check.tp.directory_name, text, check.name, first)]
+
+
+def _write_holes(files: Files, check: PartitionCheck, holes: list[Hole]) -> None:
+    directory = check.tp.directory_name
+    if directory not in files.listdir():
+        files.mkdir(directory)
+        files.sync_dir()
+    write_holes(files, directory, crc_seed(check.tp), [*check.holes, *holes])
+
+
+def _replace_checkpoint(files: Files, entries: dict[TopicIdPartition, CheckpointEntry]) -> None:
+    file = CheckpointFile(files)
+    file.write(entries, file.capture())
+    _remove_clean_mark(files)
+
+
+def _remove_clean_mark(files: Files) -> None:
+    if CLEAN_SHUTDOWN in files.listdir():
+        files.unlink(CLEAN_SHUTDOWN)
+        files.sync_dir()
+
+
+def _read_directory(files: Files) -> _Directory:
+    findings: list[Finding] = []
+    topics, epoch = TopicStore(files), 2**31 - 1
+
+    def lost(name: str, reason: str) -> None:
+        text = f"{reason} The broker does not start. {_CONSEQUENCES[name]}"
+        findings.append(Finding(Severity.ERROR, name, text))
+
+    try:
+        if read_meta(files) is None:
+            lost(META, f"the file {META} of the data directory is missing.")
+    except BrokerdError as error:
+        lost(META, f"{error}.")
+    try:
+        epoch = read_epoch(files)
+    except BrokerdError as error:
+        lost(LEADER_EPOCH, f"{error}.")
+    try:
+        topics.open()
+    except BrokerdError as error:
+        lost(TOPICS, f"{error}.")
+    try:
+        ProducerIds(files).open()
+    except BrokerdError as error:
+        lost(PRODUCER_IDS, f"{error}.")
+    entries = read_checkpoint(files)
+    if entries is None:
+        text = (
+            "the checkpoint is missing or damaged: the broker starts read-only; `--rebuild-checkpoint` takes the logs as they are"
+        )
+        findings.append(Finding(Severity.ERROR, CHECKPOINT, text))
+    else:
+        for tp, clean in take_clean_mark(files, epoch, keep=True).items():
+            entries[tp] = entries.get(tp, NEW_PARTITION).known_durable(clean.log_end_offset)
+    return _Directory(topics, entries, epoch, findings)
+
+
+def _partition_checks(files: Files, directory: _Directory, *, decodes_records: bool = False) -> list[PartitionCheck]:
+    def check(tp: TopicIdPartition, name: str) -> PartitionCheck:
+        entry = directory.checkpoint.get(tp, NEW_PARTITION) if directory.checkpoint is not None else None
+        return PartitionCheck(files, tp, name, entry, max_epoch=directory.epoch, decodes_records=decodes_records)
+
+    checks = []
+    if any(finding.path == TOPICS for finding in directory.findings):
+        for name in files.listdir():
+            tp = parse_partition_directory(name)
+            if tp is not None:
+                checks.append(check(tp, name))
+    for topic in directory.topics.list():
+        tps = [TopicIdPartition(topic.id, partition) for partition in range(topic.partition_count)]
+        checks.extend(check(tp, str(TopicPartition(topic.name, tp.partition))) for tp in tps)
+    return checks
+
+
+def _unknown_directories(files: Files, topics: TopicStore) -> list[Finding]:
+    known = {topic.id: topic.partition_count for topic in topics.list()}
+    findings = []
+    for name in files.listdir():
+        tp = parse_partition_directory(name)
+        if tp is not None and tp.partition >= known.get(tp.topic_id, 0):
+            text = "the directory of a deleted topic: the next start removes it"
+            if tp.topic_id not in topics.deleting:
+                text = "the directory belongs to no known topic; the broker leaves it alone if it holds data"
+            findings.append(Finding(Severity.WARNING, name, text))
+    return findings

@@ -1,0 +1,195 @@
+"""What stands in the files of a data directory, as dicts for people and programs. Reads only, with or without a broker.
+
+Every format that brokerd writes can be shown here. Judging it is doctor.py's.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from brokerd.datadir import checkpoint, node_state, topic_store
+from brokerd.errors import BrokerdError, DataDirectoryError
+from brokerd.ids import TopicIdPartition
+from brokerd.partition import leader_epochs, snapshots
+from brokerd.record.header import BatchHeader, crc_seed
+from brokerd.storage import damage, names, segment
+from brokerd.storage.behind_damage import find_behind_damage
+from brokerd.storage.checksummed_file import DocumentError, decode_document
+from brokerd.storage.files import File, RealFiles, read_whole
+from brokerd.storage.index import INDEX_VERSION, decode_summary
+from brokerd.storage.scan import Scan
+
+Entry = dict[str, Any]
+
+
+def describe_path(path: str) -> Iterator[Entry]:
+    """Describes a file, or all files of a partition's or a data directory, one dict after the other; each has "type" and "path".
+
+    A file that can not be read as what its name says gives a dict of type "problem". Raises DataDirectoryError if there is
+    no such path.
+    """
+    if os.path.isdir(path):
+        files = RealFiles(path, must_exist=True)
+        try:
+            entries = files.listdir()
+        finally:
+            files.close()
+        for name in entries:
+            below = os.path.join(path, name)
+            if os.path.isdir(below) or _describer(name) is not None:
+                yield from describe_path(below)
+        return
+    parent, name = os.path.split(os.path.abspath(path))
+    describer = _describer(name)
+    if describer is None:
+        if not os.path.lexists(path):
+            raise DataDirectoryError(f"there is no file {path}")
+        raise DataDirectoryError(f"{path} is not a file of a brokerd data directory: its name is none of theirs")
+    files = RealFiles(parent, must_exist=True)
+    try:
+        yield from describer(files, name, names.parse_partition_directory(os.path.basename(parent)), path)
+    except FileNotFoundError:
+        raise DataDirectoryError(f"there is no file {path}") from None
+    except (BrokerdError, OSError) as error:
+        yield {"type": "problem", "path": path, "problem": str(error)}
+    finally:
+        files.close()
+
+
+Describer = Callable[[RealFiles, str, TopicIdPartition | None, str], Iterator[Entry]]
+
+
+def _describer(name: str) -> Describer | None:
+    parsed = names.parse_offset_file(name)
+    return _BY_SUFFIX.get(parsed[1]) if parsed is not None else _BY_NAME.get(name)
+
+
+def _describe_segment(files: RealFiles, name: str, tp: TopicIdPartition | None, path: str) -> Iterator[Entry]:
+    if tp is None:
+        raise DocumentError("a segment is read in its partition's directory: the directory's name is part of the CRC")
+    parsed = names.parse_offset_file(name)
+    assert parsed is not None
+    file = files.open(name)
+    try:
+        size = file.size()
+        yield {"type": "segment", "path": path, "base_offset": parsed[0], "size_bytes": size, "partition": str(tp)}
+        yield from _describe_batches(file, size, parsed[0], crc_seed(tp), path)
+    finally:
+        file.close()
+
+
+def _describe_batches(file: File, size: int, base_offset: int, seed: int, path: str) -> Iterator[Entry]:
+    position, offset = 0, base_offset
+    while position < size:
+        scan = Scan(file, seed, position=position, end=size, next_offset=offset, epoch=0, max_epoch=2**31 - 1, payload_from=0)
+        for header in scan:
+            yield {"type": "batch", "path": path, "position": scan.batch_position, **describe_header(header)}
+        if scan.problem is None:
+            return
+        yield {"type": "problem", "path": path, "position": scan.position, "offset": scan.next_offset, "problem": scan.problem}
+        found = find_behind_damage(file, seed, position=scan.position, offset=scan.next_offset, end=size)
+        if found is None:
+            return
+        position, offset = found[0], found[1].base_offset
+
+
+def describe_header(header: BatchHeader) -> Entry:
+    """A batch header's fields, and what follows from them."""
+    return {
+        "base_offset": header.base_offset,
+        "last_offset": header.last_offset,
+        "record_count": header.record_count,
+        "size_bytes": header.size,
+        "leader_epoch": header.leader_epoch,
+        "append_timestamp": header.append_timestamp,
+        "base_timestamp": header.base_timestamp,
+        "max_timestamp": header.max_timestamp,
+        "producer_id": header.producer_id,
+        "producer_epoch": header.producer_epoch,
+        "base_sequence": header.base_sequence,
+        "is_transactional": header.is_transactional,
+        "is_control": header.is_control,
+        "payload_kind": header.payload_kind,
+        "schema_id": header.schema_id,
+        "uncompressed_bytes": header.uncompressed_bytes,
+        "magic": header.magic,
+        "header_crc": f"{header.header_crc:08x}",
+        "payload_crc": f"{header.payload_crc:08x}",
+    }
+
+
+def _describe_index(files: RealFiles, name: str, tp: TopicIdPartition | None, path: str) -> Iterator[Entry]:
+    is_time = name.endswith(names.TIME_INDEX_SUFFIX)
+    kind = segment.TIME_INDEX_KIND if is_time else segment.INDEX_KIND
+    body = decode_document(read_whole(files, name), kind, INDEX_VERSION)
+    summary, count = decode_summary(body)
+    entry: Entry = {"type": kind, "path": path, **summary._asdict(), "entry_count": count}
+    entry["belongs_here"] = tp is None or summary.seed == crc_seed(tp)
+    yield entry
+
+
+def _describe_snapshot(files: RealFiles, name: str, tp: TopicIdPartition | None, path: str) -> Iterator[Entry]:
+    body = decode_document(read_whole(files, name), snapshots.SNAPSHOT_KIND, snapshots.SNAPSHOT_VERSION)
+    snapshot = snapshots.decode_snapshot(body)
+    producers = [
+        {
+            "producer_id": producer_id,
+            "epoch": entry.epoch,
+            "has_wrapped": entry.has_wrapped,
+            "txn_first_offset": entry.txn_first_offset,
+            "batches": [batch._asdict() for batch in entry.batches],
+        }
+        for producer_id, entry in snapshot.producers.items()
+    ]
+    yield {
+        "type": snapshots.SNAPSHOT_KIND,
+        "path": path,
+        "offset": snapshot.offset,
+        "epochs": [entry._asdict() for entry in snapshot.epochs],
+        "producers": producers,
+        "forgotten_number": snapshot.forgotten_number,
+        "belongs_here": tp is None or snapshot.seed == crc_seed(tp),
+    }
+
+
+def _describe_epochs(files: RealFiles, name: str, _tp: TopicIdPartition | None, path: str) -> Iterator[Entry]:
+    body = decode_document(read_whole(files, name), leader_epochs.EPOCHS_KIND, leader_epochs.EPOCHS_VERSION)
+    entries = leader_epochs.decode_epochs_body(body)
+    if entries is None:
+        raise DocumentError("its entries are malformed")
+    yield {"type": leader_epochs.EPOCHS_KIND, "path": path, "epochs": [entry._asdict() for entry in entries]}
+
+
+def _describe_checkpoint(files: RealFiles, name: str, _tp: TopicIdPartition | None, path: str) -> Iterator[Entry]:
+    body = decode_document(read_whole(files, name), checkpoint.CHECKPOINT_KIND, checkpoint.CHECKPOINT_VERSION)
+    partitions = {str(tp): entry._asdict() for tp, entry in checkpoint.decode_checkpoint(body).items()}
+    yield {"type": checkpoint.CHECKPOINT_KIND, "path": path, "partitions": partitions}
+
+
+def _json_describer(kind: str, version: int) -> Describer:
+    def describe(files: RealFiles, name: str, _tp: TopicIdPartition | None, path: str) -> Iterator[Entry]:
+        yield {"type": kind, "path": path, **json.loads(decode_document(read_whole(files, name), kind, version))}
+
+    return describe
+
+
+_BY_SUFFIX: dict[str, Describer] = {
+    names.LOG_SUFFIX: _describe_segment,
+    names.INDEX_SUFFIX: _describe_index,
+    names.TIME_INDEX_SUFFIX: _describe_index,
+    names.SNAPSHOT_SUFFIX: _describe_snapshot,
+}
+_BY_NAME: dict[str, Describer] = {
+    names.LEADER_EPOCHS: _describe_epochs,
+    names.HOLES: _json_describer(damage.HOLES_KIND, damage.HOLES_VERSION),
+    names.CHECKPOINT: _describe_checkpoint,
+    names.META: _json_describer(node_state.META_KIND, node_state.FORMAT_VERSION),
+    names.CLOCK: _json_describer(node_state.CLOCK_KIND, node_state.FORMAT_VERSION),
+    names.LEADER_EPOCH: _json_describer(node_state.EPOCH_KIND, node_state.FORMAT_VERSION),
+    names.CLEAN_SHUTDOWN: _json_describer(node_state.CLEAN_KIND, node_state.FORMAT_VERSION),
+    names.PRODUCER_IDS: _json_describer(node_state.PRODUCER_IDS_KIND, node_state.FORMAT_VERSION),
+    names.TOPICS: _json_describer(topic_store.TOPICS_KIND, topic_store.TOPICS_VERSION),
+}

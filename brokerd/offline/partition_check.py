@@ -1,0 +1,336 @@
+"""What `brokerd doctor` finds in one partition. Reads only."""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Mapping
+from typing import NamedTuple
+
+import pyarrow as pa
+
+from brokerd.errors import BrokerdError, CorruptMessageError, UnsupportedVersionError
+from brokerd.ids import TopicIdPartition
+from brokerd.partition.entries import NEW_PARTITION, CheckpointEntry
+from brokerd.partition.leader_epochs import EpochEntry, LeaderEpochs, read_leader_epochs
+from brokerd.partition.producer_state import ProducerStateEntry, ProducerStates
+from brokerd.partition.snapshots import read_snapshot, snapshot_offsets
+from brokerd.record.batch import MAX_DECOMPRESSED_BYTES, RecordBatch
+from brokerd.record.header import BatchHeader, crc_seed
+from brokerd.storage.behind_damage import NO_OFFSET_LIMIT, Place, find_behind_damage
+from brokerd.storage.damage import Hole, holes_end, is_covered, read_holes
+from brokerd.storage.files import File, Files
+from brokerd.storage.names import (
+    HOLES,
+    INDEX_SUFFIX,
+    LEADER_EPOCHS,
+    LOG_SUFFIX,
+    SNAPSHOT_SUFFIX,
+    TEMPORARY_SUFFIX,
+    TIME_INDEX_SUFFIX,
+    offset_file,
+    parse_offset_file,
+)
+from brokerd.storage.open_files import OpenFiles
+from brokerd.storage.scan import Scan
+from brokerd.storage.segment import Segment
+
+_WAYS_OUT = (
+    "put the file back from a copy, or else `--accept-damaged` gives up this range alone, "
+    "`--give-up-damaged` all that follows it too"
+)
+
+
+class Severity(enum.Enum):
+    """How bad a finding is."""
+
+    ERROR = "error"  # something durable is lost or can not be read
+    WARNING = "warning"  # the next start puts it right, and says so
+    NOTE = "note"  # worth knowing
+
+
+class Finding(NamedTuple):
+    """One thing found. `partition` is topic-number, `offset` the first one concerned, where they apply."""
+
+    severity: Severity
+    path: str
+    message: str
+    partition: str | None = None
+    offset: int | None = None
+
+
+class PartitionCheck:
+    """Checks one partition; `run` is called once, the offsets are set afterwards. `entry`: None if the checkpoint is lost; then
+    what is whole counts as durable, and what stands before it too."""
+
+    def __init__(
+        self,
+        files: Files,
+        tp: TopicIdPartition,
+        name: str,
+        entry: CheckpointEntry | None,
+        *,
+        max_epoch: int,
+        decodes_records: bool = False,
+    ) -> None:
+        self._files = files
+        self._open_files = OpenFiles(files, limit=4)
+        self._entry = entry or NEW_PARTITION
+        self._is_durable_end_known = entry is not None
+        self._max_epoch = max_epoch
+        self._decodes_records = decodes_records
+        self._seed = crc_seed(tp)
+        self._findings: list[Finding] = []
+        self._directory = tp.directory_name
+        self._producers = ProducerStates(name, limit=2**31)
+        self._epochs = LeaderEpochs()
+        self._states: dict[int, dict[int, ProducerStateEntry]] = {}
+        self.tp = tp
+        self.name = name
+        self.first_offset = self._entry.log_start_offset
+        self.end_offset = self._entry.log_start_offset
+        self.holes: list[Hole] = []  # that operators have accepted, or made
+        self.damaged: list[Hole] = []  # what else can not be read, though it lies in the log, in order
+        self.cut: tuple[int, int] | None = None  # segment (its base offset) and position of the first of `damaged`
+        self._is_whole = True
+
+    def run(self) -> list[Finding]:
+        """All findings of this partition. Raises OSError where even the directory can not be read."""
+        try:
+            names = self._files.listdir(self._directory)
+        except FileNotFoundError:
+            names = []
+            self._add(Severity.ERROR, "", "the partition's directory is missing", self._entry.log_start_offset)
+        self.holes = read_holes(self._files, self._directory, self._seed)
+        self._entry = self._entry.known_durable(holes_end(self.holes))
+        for hole in self.holes:
+            if hole.is_taken_out and hole.until_offset > self._entry.log_start_offset:
+                text = f"offsets {hole.first_offset} to {hole.until_offset - 1} are taken out: readers go past them"
+                self._add(Severity.NOTE, HOLES, text, hole.first_offset)
+        parsed = [parse_offset_file(name) for name in names]
+        bases = sorted(entry[0] for entry in parsed if entry is not None and entry[1] == LOG_SUFFIX)
+        snapshots = snapshot_offsets(names)
+        self._check_segments(bases, set(snapshots))
+        self._check_snapshots(snapshots, is_whole_log=bool(bases) and bases[0] == 0)
+        self._check_epochs(names)
+        self._check_names(names)
+        self._open_files.close()
+        return self._findings
+
+    @property
+    def durable_end(self) -> int:
+        """All below it was durable."""
+        return self._entry.durable_end
+
+    def _add(self, severity: Severity, name: str, message: str, offset: int | None = None) -> None:
+        path = f"{self._directory}/{name}" if name else self._directory
+        self._findings.append(Finding(severity, path, message, self.name, offset))
+
+    def _damage(self, name: str, message: str, offset: int, until: int, cut: tuple[int, int]) -> None:
+        """Offsets up to `until` are damaged; `cut` is where a log ends that ends before them."""
+        self._is_whole = False
+        start = self._entry.log_start_offset
+        if until <= start:
+            self._add(Severity.NOTE, name, f"{message}; it lies below the log start, where it does no harm", offset)
+        elif is_covered(self.holes, max(offset, start), until):
+            self._add(Severity.NOTE, name, f"{message}; it is accepted as lost", offset)
+        else:
+            self.damaged.append(Hole(offset, until))
+            self.cut = self.cut or cut
+            self._add(Severity.ERROR, name, f"{message}; {_WAYS_OUT}", offset)
+
+    def _check_segments(self, bases: list[int], snapshots: set[int]) -> None:
+        expected = self.first_offset
+        if bases:
+            if self._is_durable_end_known and self._entry.log_start_offset < min(bases[0], self._entry.durable_end):
+                self._damage("", f"offsets {expected} to {bases[0] - 1} are missing", expected, bases[0], (bases[0], 0))
+            expected = self.first_offset = bases[0]
+        for at, base in enumerate(bases):
+            if base != expected:
+                self._check_gap(expected, base)
+            successor = bases[at + 1] if at + 1 < len(bases) else None
+            expected = self._check_segment(base, snapshots, successor)
+        self.end_offset = max(expected, self._entry.durable_end)
+        if expected < self._entry.durable_end:
+            text = f"offsets {expected} to {self._entry.durable_end - 1} were durable and are missing"
+            last = bases[-1] if bases else 0
+            self._damage("", text, expected, self._entry.durable_end, (last, 2**62))
+
+    def _check_gap(self, expected: int, base: int) -> None:
+        name = offset_file(base, LOG_SUFFIX)
+        if expected < (min(base, self._entry.durable_end) if self._is_durable_end_known else base):
+            text = f"offsets {expected} to {base - 1} were durable and are missing"
+            self._damage(name, text, expected, base, (base, 0))
+        else:
+            self._add(Severity.WARNING, name, f"the segment does not follow offset {expected}: the next start removes it", base)
+
+    def _check_segment(self, base: int, snapshots: set[int], successor: int | None) -> int:
+        """Checks one data file and its indexes; returns the offset after it."""
+        segment = Segment(self._files, self._open_files, self._directory, base, self._seed)
+        name = offset_file(base, LOG_SUFFIX)
+        position, expected, is_whole = 0, base, True
+        with self._open_files.use(segment.path) as file:
+            size = file.size()
+            while True:
+                scan = Scan(
+                    file,
+                    self._seed,
+                    position=position,
+                    end=size,
+                    next_offset=expected,
+                    epoch=max(self._epochs.latest, 0),
+                    max_epoch=self._max_epoch,
+                    payload_from=0,
+                )
+                self._note_state(expected, snapshots)
+                for header in scan:
+                    segment.size_bytes = scan.batch_position
+                    segment.note(header, 2**62)
+                    self._producers.replay(header)
+                    self._epochs.assign(header.leader_epoch, header.base_offset)
+                    self._note_state(header.next_offset, snapshots)
+                    self._check_records(name, file, scan.batch_position, header)
+                expected = scan.next_offset
+                if scan.problem is None:
+                    break
+                is_whole = False
+                found = self._find_behind(scan, file, size, successor)
+                if self._is_torn(scan, found, successor):
+                    text = f"a torn tail of {size - scan.position} bytes ({scan.problem}): the next start cuts it off"
+                    self._add(Severity.WARNING, name, text, expected)
+                    break
+                until = successor if successor is not None else max(self._entry.durable_end, expected + 1)
+                if found is not None:
+                    until = found.header.base_offset
+                text = f"the batch at offset {expected}, byte {scan.position}, was durable and is damaged: {scan.problem}"
+                self._damage(name, text, expected, until, (base, scan.position))
+                if found is None:
+                    return until
+                position, expected = found.position, until
+        if is_whole:
+            self._check_index(segment, is_last=successor is None)
+        return expected
+
+    def _check_records(self, name: str, file: File, position: int, header: BatchHeader) -> None:
+        """Sees that readers, as they are by default, can decode a whole batch, if that is asked for."""
+        is_out = is_covered([hole for hole in self.holes if hole.is_taken_out], header.base_offset, header.next_offset)
+        is_read = not header.is_control and not is_out and header.next_offset > self._entry.log_start_offset
+        if not self._decodes_records or not is_read:
+            return
+        batch = RecordBatch(header, pa.py_buffer(bytes(file.pread(header.size, position))))
+        try:
+            batch.to_arrow(max_uncompressed_bytes=MAX_DECOMPRESSED_BYTES, check_crc=False)
+        except (CorruptMessageError, UnsupportedVersionError) as error:
+            text = f"readers can not decode the batch ({error.message}): `--take-out {self.name}@{header.base_offset}` takes it out"
+            self._add(Severity.ERROR, name, text, header.base_offset)
+
+    def _is_torn(self, scan: Scan, found: Place | None, successor: int | None) -> bool:
+        """True if the next start will cut here."""
+        if self._is_durable_end_known:
+            return scan.next_offset >= self._entry.durable_end and not scan.must_keep
+        return found is None and successor is None and not scan.must_keep
+
+    def _find_behind(self, scan: Scan, file: File, size: int, successor: int | None) -> Place | None:
+        known = self._entry.durable_end
+        return find_behind_damage(
+            file,
+            self._seed,
+            position=scan.position,
+            offset=scan.next_offset,
+            end=size,
+            limit_offset=NO_OFFSET_LIMIT if successor is None else successor,
+            known_offset=known if scan.next_offset < known else NO_OFFSET_LIMIT,
+            cut_offsets={hole.first_offset for hole in self.holes},
+            epoch=scan.epoch,
+            max_epoch=self._max_epoch,
+        )
+
+    def _note_state(self, offset: int, snapshots: set[int]) -> None:
+        if offset in snapshots:
+            self._states[offset] = dict(self._producers.entries)
+
+    def _check_index(self, segment: Segment, *, is_last: bool) -> None:
+        name = offset_file(segment.base_offset, INDEX_SUFFIX)
+        try:
+            summary = segment.read_summary()
+            index = segment.read_index()
+        except (BrokerdError, OSError) as error:
+            self._add(Severity.WARNING, name, f"the index can not be read ({error}): it is rebuilt when it is needed")
+            return
+        if summary is None and is_last:
+            return
+        if summary is None or (index is None and not (is_last and summary.size_bytes < segment.size_bytes)):
+            text = "the index is missing, damaged or not of this log: it is rebuilt when it is needed"
+            self._add(Severity.WARNING, name, text, segment.base_offset)
+        elif index is not None and not self._points_at_batches(segment, list(zip(index.offsets, index.positions, strict=True))):
+            self._add(Severity.ERROR, name, "the index does not point at batches", segment.base_offset)
+
+    def _points_at_batches(self, segment: Segment, entries: list[tuple[int, int]]) -> bool:
+        wanted = dict(entries)
+        with self._open_files.use(segment.path) as file:
+            scan = Scan(
+                file,
+                self._seed,
+                position=0,
+                end=segment.size_bytes,
+                next_offset=segment.base_offset,
+                epoch=0,
+                max_epoch=self._max_epoch,
+                payload_from=2**63 - 1,
+            )
+            for header in scan:
+                if wanted.get(header.base_offset) == scan.batch_position:
+                    del wanted[header.base_offset]
+        return not wanted
+
+    def _check_snapshots(self, offsets: list[int], *, is_whole_log: bool) -> None:
+        for offset in offsets:
+            name = offset_file(offset, SNAPSHOT_SUFFIX)
+            try:
+                snapshot = read_snapshot(self._files, self._directory, offset, self._seed)
+            except (BrokerdError, OSError) as error:
+                self._add(Severity.WARNING, name, f"the snapshot can not be read: {error}", offset)
+                continue
+            if snapshot is None:
+                self._add(
+                    Severity.WARNING, name, "the snapshot is damaged or not of this log: an older one or the log is used", offset
+                )
+            elif offset > self.end_offset:
+                self._add(Severity.WARNING, name, "the snapshot lies above the log's end: the next start removes it", offset)
+            elif (
+                is_whole_log
+                and self._is_whole
+                and offset in self._states
+                and not (_may_follow(snapshot.producers, self._states[offset]) and snapshot.epochs == self._epochs.below(offset))
+            ):
+                self._add(Severity.ERROR, name, "the snapshot contradicts the log", offset)
+
+    def _check_epochs(self, names: list[str]) -> None:
+        if LEADER_EPOCHS not in names:
+            return
+        known = read_leader_epochs(self._files, self._directory, self._seed)
+        if known is None:
+            self._add(Severity.WARNING, LEADER_EPOCHS, "the file is damaged or not of this log: it is rebuilt from the log")
+        elif self._is_whole and not _is_prefix(known, self._epochs.entries):
+            self._add(Severity.WARNING, LEADER_EPOCHS, "the file does not agree with the log: it is rebuilt from the log")
+
+    def _check_names(self, names: list[str]) -> None:
+        known = {LOG_SUFFIX, INDEX_SUFFIX, TIME_INDEX_SUFFIX, SNAPSHOT_SUFFIX}
+        for name in names:
+            parsed = parse_offset_file(name)
+            if name.endswith(TEMPORARY_SUFFIX):
+                self._add(Severity.NOTE, name, "left by a write that did not end: the next start removes it")
+            elif name not in (LEADER_EPOCHS, HOLES) and (parsed is None or parsed[1] not in known):
+                self._add(Severity.NOTE, name, "not a file of brokerd: it is left alone")
+
+
+def _may_follow(snapshot: Mapping[int, ProducerStateEntry], replayed: dict[int, ProducerStateEntry]) -> bool:
+    """True if the snapshot is the replayed state, less what has expired."""
+    return all(replayed.get(producer_id) == entry for producer_id, entry in snapshot.items())
+
+
+def _is_prefix(known: tuple[EpochEntry, ...], entries: list[EpochEntry]) -> bool:
+    """The log may have begun a new epoch since the file was written; retention may have removed the first ones."""
+    starts = dict(known)
+    last = known[-1].epoch if known else -1
+    # The first one in the log may have begun in segments that are gone.
+    return all(starts.get(entry.epoch) == entry.start_offset for entry in entries[1:] if entry.epoch <= last)

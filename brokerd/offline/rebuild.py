@@ -1,0 +1,191 @@
+"""Makes lost files of a data directory anew from what its logs hold: topics, producer ids, leader epoch, ids of the directory.
+
+Only because an operator asked, and only what is missing or damaged; a damaged file stays beside as `<name>.damaged`. Numbers
+that must never be given twice begin far above all that is found. What no log holds is lost: names and settings of topics.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator, Mapping
+from typing import NamedTuple
+
+from brokerd.datadir.checkpoint import read_checkpoint
+from brokerd.datadir.node_state import (
+    CLEAN_KIND,
+    EPOCH_KIND,
+    FORMAT_VERSION,
+    META_KIND,
+    PRODUCER_ID_BLOCK,
+    PRODUCER_IDS_KIND,
+    PRODUCER_IDS_MAX,
+    ProducerIds,
+    create_meta,
+    write_epoch,
+)
+from brokerd.datadir.topic_store import TOPICS_KIND, TOPICS_VERSION, Topic, TopicStore
+from brokerd.errors import DataDirectoryError
+from brokerd.ids import TopicIdPartition, producer_number, topic_name_problem
+from brokerd.offline.partition_check import Finding, Severity
+from brokerd.partition.leader_epochs import read_leader_epochs
+from brokerd.partition.snapshots import read_snapshot, snapshot_offsets
+from brokerd.record.header import BatchHeader, crc_seed
+from brokerd.storage.behind_damage import whole_headers
+from brokerd.storage.checksummed_file import DocumentError, read_json
+from brokerd.storage.files import Files, RealFiles
+from brokerd.storage.names import (
+    CLEAN_SHUTDOWN,
+    LEADER_EPOCH,
+    LOG_SUFFIX,
+    META,
+    PRODUCER_IDS,
+    TOPICS,
+    parse_offset_file,
+    parse_partition_directory,
+)
+
+# Starts that wrote nothing, and producers that were given an id and wrote nothing that is still there, leave no trace.
+EPOCH_MARGIN = 1_000_000
+PRODUCER_ID_MARGIN = 1_000_000_000
+_DAMAGED_SUFFIX = ".damaged"
+_FILES = (
+    (META, META_KIND, FORMAT_VERSION),
+    (TOPICS, TOPICS_KIND, TOPICS_VERSION),
+    (LEADER_EPOCH, EPOCH_KIND, FORMAT_VERSION),
+    (PRODUCER_IDS, PRODUCER_IDS_KIND, FORMAT_VERSION),
+)
+
+
+class _Seen(NamedTuple):
+    """The largest of what the partitions hold; -1 = nothing."""
+
+    leader_epoch: int
+    producer_id: int
+
+
+def rebuild_lost(path: str, names: Mapping[str, str]) -> list[Finding]:
+    """Makes what is missing or damaged of these files anew. `names`: names of topics by id (32 hex digits), where the topics are
+    lost; a topic without one is called recovered-<id>. Returns what it wrote, as notes.
+
+    Raises DataDirectoryError if nothing is lost, if a file is of a newer format, or if a name can not be used: nothing is
+    changed then. May be repeated after a crash.
+    """
+    files = RealFiles(path, must_exist=True)
+    try:
+        partitions = [tp for tp in map(parse_partition_directory, files.listdir()) if tp is not None]
+        if not partitions:
+            raise DataDirectoryError(
+                f"{path} holds no partitions: there is nothing to rebuild from; an empty directory starts anew"
+            )
+        files.lock()
+        lost = [name for name, kind, version in _FILES if _is_lost(files, name, kind, version)]
+        if not lost:
+            raise DataDirectoryError(
+                "the topics, the producer ids, the leader epoch and the directory's ids are in order; for the checkpoint there is "
+                "--rebuild-checkpoint, for damaged records --accept-damaged"
+            )
+        if names and TOPICS not in lost:
+            raise DataDirectoryError(f"the file {TOPICS} is in order: names can be given only while it is lost")
+        topics = _topics(files, partitions, names) if TOPICS in lost else []
+        seen = _largest_seen(files, partitions)
+        for name in set(lost) & set(files.listdir()):
+            files.rename(name, name + _DAMAGED_SUFFIX)
+        if CLEAN_SHUTDOWN in files.listdir():
+            files.unlink(CLEAN_SHUTDOWN)
+        files.sync_dir()
+        return _write(files, lost, topics, seen)
+    finally:
+        files.close()
+
+
+def _is_lost(files: Files, name: str, kind: str, version: int) -> bool:
+    try:
+        read_json(files, name, kind, version)
+    except (FileNotFoundError, DocumentError):
+        return True
+    return False
+
+
+def _topics(files: Files, partitions: list[TopicIdPartition], names: Mapping[str, str]) -> list[Topic]:
+    ids = {tp.topic_id for tp in partitions}
+    unknown = sorted(set(names) - {topic_id.hex() for topic_id in ids})
+    if unknown:
+        raise DataDirectoryError(
+            f"there is no partition of a topic with id {unknown[0]}: ids are the first 32 digits of directories"
+        )
+    counts: dict[bytes, int] = {}
+    for tp in (*partitions, *(read_checkpoint(files) or {})):
+        if tp.topic_id in ids:
+            counts[tp.topic_id] = max(counts.get(tp.topic_id, 0), tp.partition + 1)
+    topics = [Topic(names.get(topic_id.hex(), f"recovered-{topic_id.hex()}"), topic_id, counts[topic_id], {}) for topic_id in ids]
+    for topic in topics:
+        problem = topic_name_problem(topic.name)
+        if problem:
+            raise DataDirectoryError(f"'{topic.name}' can not be a topic's name: {problem}")
+    if len({topic.name for topic in topics}) != len(topics):
+        raise DataDirectoryError("two topics would have the same name: give each its own")
+    return sorted(topics)
+
+
+def _write(files: Files, lost: list[str], topics: list[Topic], seen: _Seen) -> list[Finding]:
+    notes = []
+    if TOPICS in lost:
+        TopicStore(files).create(topics)
+        for topic in topics:
+            text = (
+                f"topic {topic.id.hex()} is called '{topic.name}' and has {topic.partition_count} partition(s); settings are lost"
+            )
+            notes.append(Finding(Severity.NOTE, TOPICS, text))
+    if PRODUCER_IDS in lost:
+        block = (seen.producer_id // PRODUCER_ID_BLOCK + 1) * PRODUCER_ID_BLOCK + PRODUCER_ID_MARGIN
+        block = min(block, PRODUCER_IDS_MAX - PRODUCER_ID_MARGIN)  # clients of a broker that is open to all make up any id
+        ProducerIds(files).create(block)
+        notes.append(
+            Finding(Severity.NOTE, PRODUCER_IDS, f"producer ids go on at {block}; the largest in the logs is {seen.producer_id}")
+        )
+    if LEADER_EPOCH in lost:
+        epoch = min(max(seen.leader_epoch, 0) + EPOCH_MARGIN, 2**31 - 2)
+        write_epoch(files, epoch)
+        notes.append(
+            Finding(
+                Severity.NOTE, LEADER_EPOCH, f"the leader epoch goes on at {epoch}; the largest in the logs is {seen.leader_epoch}"
+            )
+        )
+    if META in lost:
+        meta = create_meta(files, 0)
+        notes.append(Finding(Severity.NOTE, META, f"the cluster has the new id {meta.cluster_id}, and this is node {meta.node_id}"))
+    return notes
+
+
+def _largest_seen(files: Files, partitions: list[TopicIdPartition]) -> _Seen:
+    epochs, producer_ids = [-1], [-1]
+    with contextlib.suppress(FileNotFoundError, DocumentError):  # it was not closed cleanly
+        epochs.append(int(read_json(files, CLEAN_SHUTDOWN, CLEAN_KIND, FORMAT_VERSION)["leader_epoch"]))
+    for tp in partitions:
+        seed = crc_seed(tp)
+        epochs.extend(entry.epoch for entry in read_leader_epochs(files, tp.directory_name, seed) or ())
+        names = files.listdir(tp.directory_name)
+        for offset in snapshot_offsets(names):
+            snapshot = read_snapshot(files, tp.directory_name, offset, seed)
+            if snapshot is not None:
+                epochs.extend(entry.epoch for entry in snapshot.epochs)
+                producer_ids.extend(map(producer_number, snapshot.producers))
+                producer_ids.append(snapshot.forgotten_number)
+        for name in names:
+            parsed = parse_offset_file(name)
+            if parsed is not None and parsed[1] == LOG_SUFFIX:
+                for header in _headers(files, f"{tp.directory_name}/{name}", parsed[0], seed):
+                    epochs.append(header.leader_epoch)
+                    if header.producer_id >= 0:
+                        producer_ids.append(producer_number(header.producer_id))
+                epochs, producer_ids = [max(epochs)], [max(producer_ids)]
+    return _Seen(max(epochs), max(producer_ids))
+
+
+def _headers(files: Files, path: str, base_offset: int, seed: int) -> Iterator[BatchHeader]:
+    """Headers of all whole batches, also behind damage."""
+    file = files.open(path)
+    try:
+        yield from whole_headers(file, seed, base_offset)
+    finally:
+        file.close()

@@ -1,0 +1,254 @@
+"""The walk through one partition's segments at a start: what is whole, what is damaged, where a torn tail begins, what it says
+of producers and epochs. Reads only; what is to be done about it is recovery's (recovery.py).
+
+It begins from a snapshot of producer state, or from nothing, and finds out whether the log bears that snapshot out: it must
+end where a batch does, and every batch below it that is walked must have the leader epoch that the snapshot has for it.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+from brokerd.ids import TopicIdPartition
+from brokerd.partition.entries import CheckpointEntry, CleanLog
+from brokerd.partition.leader_epochs import LeaderEpochs
+from brokerd.partition.producer_state import ProducerStates
+from brokerd.partition.snapshots import Snapshot
+from brokerd.record.header import BatchHeader, crc_seed
+from brokerd.storage.behind_damage import NO_OFFSET_LIMIT, Place, find_behind_damage
+from brokerd.storage.damage import DamagedRange, Hole, first_that_stops, is_covered
+from brokerd.storage.files import File, Files
+from brokerd.storage.index import SparseIndex
+from brokerd.storage.open_files import OpenFiles
+from brokerd.storage.scan import Scan
+from brokerd.storage.segment import Segment
+
+logger = logging.getLogger(__name__)
+
+
+class RecoveryInput(NamedTuple):
+    """What is known of a partition before its directory is read."""
+
+    tp: TopicIdPartition
+    name: str
+    index_interval_bytes: int
+    max_producer_ids: int
+    max_epoch: int  # the epoch of the run that ended: no batch can have a higher one
+    free_producer_number: int  # nobody has been given an id with this number or a higher one
+    checkpoint: CheckpointEntry
+    clean: CleanLog | None
+    read_only_reason: str
+
+
+class LogWalk:
+    """One walk from one snapshot; `run` is called once, and what it found is in the public fields."""
+
+    def __init__(
+        self,
+        files: Files,
+        open_files: OpenFiles,
+        given: RecoveryInput,
+        sizes: Mapping[int, int],
+        holes: Sequence[Hole],
+        snapshot: Snapshot | None,
+        *,
+        is_clean: bool,
+    ) -> None:
+        """`sizes`: size of each segment by its base offset. `holes`: what an operator has accepted as lost. `is_clean`: all is as a
+        clean stop left it.
+        """
+        self._open_files = open_files
+        self._given = given
+        self._seed = crc_seed(given.tp)
+        self._durable_end = given.checkpoint.durable_end
+        self._log_start = given.checkpoint.log_start_offset
+        self._sizes = sizes
+        self._holes = holes
+        self._snapshot = snapshot
+        self._snapshot_epochs = LeaderEpochs(snapshot.epochs if snapshot is not None else ())
+        self._walked_epoch = 0
+        self._clean_end = given.clean.log_end_offset if is_clean and given.clean is not None else None
+        directory = given.tp.directory_name
+        self.segments = [Segment(files, open_files, directory, base, self._seed) for base in sorted(sizes)]
+        self.producers = ProducerStates(given.name, limit=given.max_producer_ids)
+        if snapshot is not None:
+            self.producers.restore(snapshot.producers, snapshot.forgotten_number)
+        self.epochs = LeaderEpochs(snapshot.epochs if snapshot is not None else ())
+        self.end = 0
+        self.contradicts_snapshot = False
+        self.damaged: list[DamagedRange] = []
+        self.rebuilt: list[Segment] = []  # segments that were read, so that their index is new
+        self.scanned_bytes = 0
+        self.forgotten: list[Segment] = []  # below the log start, and no part of the log: a removal that was cut short
+        self.torn: Segment | None = None  # to be cut to its size_bytes
+        self.removed: list[Segment] = []  # to be removed, with a torn tail or because the log does not reach them
+        self.cut_bytes = 0
+
+    def run(self) -> None:
+        """See the module. Raises OSError."""
+        self.forget_below(self._first_needed())
+        if self._snapshot is None and self.first_offset > 0:
+            logger.warning("%s: no snapshot says who wrote what is gone: silent producers need another id", self._given.name)
+            self.producers.forget_all(self._given.free_producer_number)
+        self.end = self._walk()
+        if self.torn is not None:
+            self.cut_bytes += sizes_of(self._sizes, [self.torn]) - self.torn.size_bytes
+        self.cut_bytes += sizes_of(self._sizes, self.removed)
+        if self.end < self._durable_end:
+            self._damage(self.end, self._durable_end, "bytes are missing")
+        # No offset is given twice, whatever is lost below.
+        self.end = max(self.end, self._durable_end)
+        if self._snapshot is not None and self._snapshot.offset > self.end:
+            self.contradicts_snapshot = True
+
+    @property
+    def is_stopped(self) -> bool:
+        """True if something is damaged that nobody has accepted: then nothing may be changed."""
+        return first_that_stops(self.damaged, self._log_start) is not None
+
+    @property
+    def first_offset(self) -> int:
+        """Where the log begins: the first segment's base, or the log start if there is none."""
+        return self.segments[0].base_offset if self.segments else self._log_start
+
+    def _first_needed(self) -> int:
+        """No segment that ends at or below this offset is needed: neither records nor producers in it."""
+        return min(self._log_start, self._snapshot.offset) if self._snapshot is not None else 0
+
+    def forget_below(self, offset: int) -> None:
+        """Takes segments that end at or below `offset` out of the log, never the last one."""
+        while len(self.segments) > 1 and self.segments[1].base_offset <= offset:
+            self.forgotten.append(self.segments.pop(0))
+
+    def _walk(self) -> int:
+        """Goes through all segments in order; returns the offset where the log ends."""
+        start = self._log_start
+        expected = self.first_offset
+        if expected > start and not self._given.read_only_reason:
+            if start >= self._durable_end:
+                self._stop_at(0)
+                return start
+            self._damage(start, expected, "segments are missing", resume=(expected, 0))
+        at = 0
+        while at < len(self.segments):
+            segment = self.segments[at]
+            if segment.base_offset != expected:
+                if segment.base_offset < expected or expected >= self._durable_end:
+                    self._stop_at(at)
+                    return expected
+                self._damage(expected, segment.base_offset, "segments are missing", resume=(segment.base_offset, 0))
+                expected = segment.base_offset
+                if expected <= start:
+                    self.forgotten += self.segments[:at]
+                    self.segments, at = self.segments[at:], 0
+            successor = self.segments[at + 1].base_offset if at + 1 < len(self.segments) else None
+            if self._believe_summary(segment, successor if successor is not None else self._clean_end):
+                expected = segment.next_offset
+            else:
+                expected, is_torn = self._scan(segment, successor)
+                if is_torn:
+                    self.torn = segment
+                    self._stop_at(at + 1)
+                    return expected
+            at += 1
+        return expected
+
+    def _stop_at(self, at: int) -> None:
+        """The log ends before segment `at`."""
+        self.removed = self.segments[at:]
+        self.segments = self.segments[:at]
+
+    def _believe_summary(self, segment: Segment, next_base: int | None) -> bool:
+        """True if the segment need not be walked, and its index says the same as its size and the successor's name."""
+        if next_base is None or self._snapshot is None or next_base > self._snapshot.offset:
+            return False
+        if self._clean_end is None and next_base > self._given.checkpoint.recovery_point:
+            return False
+        summary = segment.read_summary()
+        if summary is None or summary.size_bytes != self._sizes[segment.base_offset] or summary.next_offset != next_base:
+            return False
+        segment.take_summary(summary)
+        return True
+
+    def _scan(self, segment: Segment, successor: int | None) -> tuple[int, bool]:
+        """Walks one segment. Returns the offset where it ends, and True if a torn batch stands there."""
+        segment.index = SparseIndex()
+        self.rebuilt.append(segment)
+        size = self._sizes[segment.base_offset]
+        position, expected, resumed = 0, segment.base_offset, False
+        with self._open_files.use(segment.path) as file:
+            while True:
+                scan = Scan(
+                    file,
+                    self._seed,
+                    position=position,
+                    end=size,
+                    next_offset=expected,
+                    epoch=self._lowest_epoch(expected),
+                    max_epoch=self._given.max_epoch,
+                    payload_from=self._given.checkpoint.recovery_point,
+                )
+                for header in scan:
+                    segment.size_bytes = scan.batch_position
+                    segment.note(header, self._given.index_interval_bytes, force_entry=resumed)
+                    resumed = False
+                    self._take(header)
+                self.scanned_bytes += scan.position - position
+                expected = scan.next_offset
+                if scan.problem is None:
+                    return expected, False
+                if expected >= self._durable_end and not scan.must_keep:
+                    return expected, True
+                found = self._find_behind(scan, file, size, successor)
+                if found is None:
+                    until = successor if successor is not None else max(self._durable_end, expected + 1)
+                    self._damage(expected, until, scan.problem, resume=(until, 0))
+                    if successor is not None:
+                        segment.end_damaged(size, successor)
+                    return until, False
+                position, header = found
+                self._damage(expected, header.base_offset, scan.problem, resume=(segment.base_offset, position))
+                expected, resumed = header.base_offset, True
+
+    def _find_behind(self, scan: Scan, file: File, size: int, successor: int | None) -> Place | None:
+        return find_behind_damage(
+            file,
+            self._seed,
+            position=scan.position,
+            offset=scan.next_offset,
+            end=size,
+            limit_offset=NO_OFFSET_LIMIT if successor is None else successor,
+            known_offset=self._durable_end if scan.next_offset < self._durable_end else NO_OFFSET_LIMIT,
+            cut_offsets={hole.first_offset for hole in self._holes},
+            epoch=scan.epoch,
+            max_epoch=self._given.max_epoch,
+        )
+
+    def _lowest_epoch(self, offset: int) -> int:
+        """The epoch that the batch at `offset` has at least. Below a snapshot its epochs are yet to be borne out."""
+        is_below = self._snapshot is not None and offset < self._snapshot.offset
+        return max(self._walked_epoch, 0 if is_below else self._snapshot_epochs.latest, 0)
+
+    def _take(self, header: BatchHeader) -> None:
+        """What a batch says of producers and epochs, or of the snapshot that claims to know it."""
+        snapshot = self._snapshot
+        if snapshot is None or header.base_offset >= snapshot.offset:
+            self.producers.replay(header)
+        elif header.next_offset > snapshot.offset or self._snapshot_epochs.epoch_at(header.base_offset) != header.leader_epoch:
+            self.contradicts_snapshot = True
+        self.epochs.assign(header.leader_epoch, header.base_offset)
+        self._walked_epoch = header.leader_epoch
+
+    def _damage(self, first: int, until: int, reason: str, *, resume: tuple[int, int] = (-1, 0)) -> None:
+        if until > first:
+            is_accepted = is_covered(self._holes, max(first, self._log_start), until)
+            self.damaged.append(DamagedRange(first, until, reason, *resume, is_accepted))
+            if self._snapshot is None or self._snapshot.offset < until:
+                self.producers.forget_all(self._given.free_producer_number)
+
+
+def sizes_of(sizes: Mapping[int, int], segments: list[Segment]) -> int:
+    """Bytes of the files of these segments."""
+    return sum(sizes[segment.base_offset] for segment in segments)

@@ -1,0 +1,304 @@
+"""Recovery of one partition: from what a crash left on disk to a log that may be served. Steps 4 to 7 of nine.
+
+    4  the newest snapshot of producer state that the log bears out; headers are walked, payloads from the recovery point on
+    5  the first batch that is not whole: below durable_end it is corruption, and nothing is cut; above it, a torn tail is cut
+    6  write [durable_end, end) again from the verified bytes, and sync: pages of a failed fsync look clean
+    7  indexes, epochs and a snapshot at the end; then segments below the log start go, if a removal was cut short
+
+Every step may be repeated after a crash. Steps 1-3, 8 and 9 are the log manager's; the walk is in log_walk.py.
+
+A snapshot is written once all below it is synced, and a cut removes those above it, durably, before anything is appended.
+So one that is whole, of this log and at or below its end tells the truth, wherever the recovery point stands. What it says
+of records that are gone stands nowhere else: no segment goes before a snapshot above it is durable.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+from typing import NamedTuple
+
+from brokerd.partition.leader_epochs import EpochEntry, read_leader_epochs, remove_leader_epochs, write_leader_epochs
+from brokerd.partition.log_state import LogState
+from brokerd.partition.log_walk import LogWalk, RecoveryInput
+from brokerd.partition.snapshots import (
+    Snapshot,
+    encode_snapshot,
+    read_snapshot,
+    remove_snapshot,
+    snapshot_offsets,
+    write_snapshot,
+)
+from brokerd.record.header import crc_seed
+from brokerd.storage.damage import holes_end, read_holes
+from brokerd.storage.files import Files, write_all
+from brokerd.storage.names import LOG_SUFFIX, TEMPORARY_SUFFIX, parse_offset_file
+from brokerd.storage.open_files import OpenFiles
+from brokerd.storage.scan import Scan
+from brokerd.storage.segment import Segment
+
+logger = logging.getLogger(__name__)
+
+_REWRITE_BYTES = 4 * 1_048_576
+
+
+class Recovered(NamedTuple):
+    """The log's state, and what was done to get there."""
+
+    state: LogState
+    cut_bytes: int
+    scanned_bytes: int
+
+
+class PartitionRecovery:
+    """Recovers one partition; `run` is called once."""
+
+    def __init__(self, files: Files, open_files: OpenFiles, given: RecoveryInput) -> None:
+        self._files = files
+        self._open_files = open_files
+        self._directory = given.tp.directory_name
+        self._seed = crc_seed(given.tp)
+        self._holes = read_holes(files, self._directory, self._seed)
+        self._given = given._replace(checkpoint=given.checkpoint.known_durable(holes_end(self._holes)))
+        self._durable_end = self._given.checkpoint.durable_end
+        self._sizes: dict[int, int] = {}
+        self._snapshot: Snapshot | None = None  # the one that is believed
+        self._unwritten: Snapshot | None = None
+        self._names_changed = False
+
+    def run(self) -> Recovered:
+        """See the module. Raises OSError where the directory can not be read or written at all."""
+        offsets = snapshot_offsets(self._list())
+        is_clean = self._is_clean()
+        walk = self._walk(offsets, is_clean)
+        end = walk.end
+        if walk.is_stopped:
+            # Nothing is touched; what lies above durable_end is kept, and not shown, until an operator has decided.
+            end = max(self._durable_end, walk.first_offset)
+        elif self._may_write():
+            self._cut(walk, offsets)
+            if not is_clean or self._snapshot is None:
+                self._write_tail_again(walk.segments)
+            self._settle(walk, offsets)
+        for hole in self._holes:
+            if hole.is_taken_out and hole.until_offset > self._given.checkpoint.log_start_offset:
+                said = (self._given.name, hole.first_offset, hole.until_offset - 1)
+                logger.warning("%s: offsets %d to %d are taken out: readers go past them", *said)
+        return Recovered(self._state(end, walk), walk.cut_bytes, walk.scanned_bytes)
+
+    # Steps before 4: what is there
+
+    def _list(self) -> list[str]:
+        try:
+            names = self._files.listdir(self._directory)
+        except FileNotFoundError:
+            names = []
+            if self._may_write() and self._durable_end <= self._given.checkpoint.log_start_offset:
+                self._files.mkdir(self._directory)
+                self._files.sync_dir()
+        if self._may_write():
+            for name in [name for name in names if name.endswith(TEMPORARY_SUFFIX)]:
+                self._files.unlink(f"{self._directory}/{name}")
+        for parsed in map(parse_offset_file, names):
+            if parsed is not None and parsed[1] == LOG_SUFFIX:
+                segment = Segment(self._files, self._open_files, self._directory, parsed[0], self._seed)
+                with self._open_files.use(segment.path) as file:
+                    self._sizes[segment.base_offset] = file.size()
+        return names
+
+    def _may_write(self) -> bool:
+        return not self._given.read_only_reason
+
+    def _is_clean(self) -> bool:
+        clean = self._given.clean
+        return clean is not None and list(clean.segments) == sorted(self._sizes.items())
+
+    # Step 4
+
+    def _walk(self, offsets: list[int], is_clean: bool) -> LogWalk:
+        """The walk from the newest snapshot that holds against the log; from nothing if none does."""
+        known = self._known_epochs()
+        first_offset = min(self._sizes, default=self._given.checkpoint.log_start_offset)
+        for offset in reversed(offsets):
+            # What lies between an older one and the first record is known to nobody.
+            snapshot = self._read_snapshot(offset) if offset >= first_offset else None
+            if snapshot is not None and _may_agree(snapshot, known):
+                walk = self._walk_from(snapshot, is_clean)
+                if not walk.contradicts_snapshot:
+                    self._snapshot = snapshot
+                    return walk
+        return self._walk_from(None, False)
+
+    def _walk_from(self, snapshot: Snapshot | None, is_clean: bool) -> LogWalk:
+        walk = LogWalk(self._files, self._open_files, self._given, self._sizes, self._holes, snapshot, is_clean=is_clean)
+        walk.run()
+        return walk
+
+    def _read_snapshot(self, offset: int) -> Snapshot | None:
+        try:
+            return read_snapshot(self._files, self._directory, offset, self._seed)
+        except OSError as error:
+            logger.warning("%s: the snapshot at offset %d can not be read (%s)", self._given.name, offset, error.strerror)
+            return None
+
+    def _known_epochs(self) -> tuple[EpochEntry, ...] | None:
+        try:
+            return read_leader_epochs(self._files, self._directory, self._seed)
+        except OSError as error:
+            logger.warning("%s: the file of leader epochs can not be read (%s)", self._given.name, error.strerror)
+            return None
+
+    # Step 5
+
+    def _cut(self, walk: LogWalk, offsets: list[int]) -> None:
+        """Removes all above the end, the snapshots first; durably before anything is appended."""
+        if walk.torn is None and not walk.removed:
+            return
+        for offset in offsets:
+            if offset > walk.end:
+                remove_snapshot(self._files, self._directory, offset)
+        for segment in reversed(walk.removed):
+            segment.remove()
+        self._files.sync_dir(self._directory)
+        if walk.torn is not None:
+            walk.torn.remove_index()
+            handle = self._open_files.acquire(walk.torn.path, writable=True)
+            try:
+                handle.file.truncate(walk.torn.size_bytes)
+                handle.file.fdatasync()
+            finally:
+                self._open_files.release(handle)
+            self._files.sync_dir(self._directory)
+
+    # Step 6
+
+    def _write_tail_again(self, segments: list[Segment]) -> None:
+        for segment in segments:
+            if segment.next_offset > self._durable_end or segment is segments[-1]:
+                position = self._position(segment, self._durable_end)
+                handle = self._open_files.acquire(segment.path, writable=True)
+                try:
+                    while position < segment.size_bytes:
+                        data = handle.file.pread(min(_REWRITE_BYTES, segment.size_bytes - position), position)
+                        write_all(handle.file, [data], position, len(data))
+                        position += len(data)
+                    handle.file.fdatasync()
+                finally:
+                    self._open_files.release(handle)
+        self._files.sync_dir(self._directory)
+
+    def _position(self, segment: Segment, offset: int) -> int:
+        """Position of the batch at `offset`; the segment's start or end where it lies outside."""
+        if offset <= segment.base_offset:
+            return 0
+        if offset >= segment.next_offset or segment.index is None:
+            return segment.size_bytes
+        base, position = segment.index.floor(offset) or (segment.base_offset, 0)
+        with self._open_files.use(segment.path) as file:
+            scan = Scan(
+                file,
+                self._seed,
+                position=position,
+                end=segment.size_bytes,
+                next_offset=base,
+                epoch=0,
+                max_epoch=self._given.max_epoch,
+                payload_from=2**63 - 1,
+            )
+            for header in scan:
+                if header.next_offset > offset:
+                    return scan.batch_position
+        return segment.size_bytes
+
+    # Step 7
+
+    def _settle(self, walk: LogWalk, offsets: list[int]) -> None:
+        """Leaves a segment to append to, and no snapshot that was not believed; then writes what is derived from the log."""
+        if not walk.segments or walk.segments[-1].next_offset != walk.end:
+            if walk.segments:
+                last = walk.segments[-1]
+                last.end_damaged(max(last.size_bytes, self._sizes[last.base_offset]), walk.end)
+            segment = Segment(self._files, self._open_files, self._directory, walk.end, self._seed)
+            segment.create()
+            walk.segments.append(segment)
+            self._names_changed = True
+        believed = -1 if self._snapshot is None else self._snapshot.offset
+        for offset in offsets:
+            if offset > believed:
+                # One that could not be believed must not stay, even if no new one can be written.
+                remove_snapshot(self._files, self._directory, offset)
+                self._names_changed = True
+        self._remove_contradicting_epochs(walk)
+        self._write_snapshot(walk, believed)
+        try:
+            self._write_derived(walk)
+        except OSError as error:
+            logger.warning("%s: could not write an index or the epochs (%s)", self._given.name, error)
+        if self._names_changed:
+            self._files.sync_dir(self._directory)
+        self._remove_below_log_start(walk)
+        walk.segments[-1].loaded_index(self._given.index_interval_bytes)
+
+    def _remove_contradicting_epochs(self, walk: LogWalk) -> None:
+        """The file bears witness against snapshots, so it may be too old, but not wrong."""
+        known = self._known_epochs()
+        if known is not None and known != tuple(walk.epochs.entries[: len(known)]):
+            remove_leader_epochs(self._files, self._directory)
+            self._names_changed = True
+
+    def _write_snapshot(self, walk: LogWalk, believed: int) -> None:
+        if believed == walk.end:
+            return
+        producers = walk.producers
+        found = Snapshot(self._seed, walk.end, walk.epochs.below(walk.end), producers.entries, producers.forgotten_number)
+        body = encode_snapshot(found)
+        try:
+            write_snapshot(self._files, self._directory, body, walk.end)
+            self._names_changed = True
+        except OSError as error:
+            self._unwritten = found._replace(producers=dict(producers.entries))
+            logger.warning(
+                "%s: could not write a snapshot (%s): old segments stay until one is written", self._given.name, error.strerror
+            )
+
+    def _write_derived(self, walk: LogWalk) -> None:
+        for segment in walk.rebuilt:
+            # What is missing at an end shows by no checksum: only the next start's walk can find it again.
+            if segment in walk.segments[:-1] and not segment.is_end_damaged:
+                segment.write_index()
+                self._names_changed = True
+        if self._known_epochs() != tuple(walk.epochs.entries):
+            write_leader_epochs(self._files, self._directory, walk.epochs.entries, self._seed)
+            self._names_changed = True
+
+    def _remove_below_log_start(self, walk: LogWalk) -> None:
+        """Ends a removal that a crash cut short, if the producers of those segments are in a snapshot; they are synced by now."""
+        durable = walk.end if self._unwritten is None else self._snapshot.offset if self._snapshot is not None else -1
+        walk.forget_below(min(self._given.checkpoint.log_start_offset, durable))
+        if walk.forgotten and walk.first_offset <= durable:
+            for segment in walk.forgotten:
+                segment.remove()
+            self._files.sync_dir(self._directory)
+
+    def _state(self, end: int, walk: LogWalk) -> LogState:
+        snapshots: list[int] = []
+        with contextlib.suppress(FileNotFoundError):
+            snapshots = snapshot_offsets(self._files.listdir(self._directory))
+        return LogState(
+            segments=walk.segments,
+            producers=walk.producers,
+            epochs=walk.epochs,
+            log_start_offset=min(max(self._given.checkpoint.log_start_offset, 0), end),
+            log_end_offset=end,
+            recovery_point=min(self._given.checkpoint.recovery_point, end),
+            damaged=[*walk.damaged, *(hole.as_range() for hole in self._holes)],
+            read_only_reason=self._given.read_only_reason,
+            snapshot_offsets=snapshots,
+            unwritten_snapshot=self._unwritten,
+        )
+
+
+def _may_agree(snapshot: Snapshot, known: tuple[EpochEntry, ...] | None) -> bool:
+    """True if the epochs file says nothing else of what lies below the snapshot; it may be older, and say less."""
+    below = tuple(entry for entry in known or () if entry.start_offset < snapshot.offset)
+    return snapshot.epochs[: len(below)] == below

@@ -1,0 +1,281 @@
+"""Time in a log: which of a producer's times are accepted, and from a time to the first record that is not older.
+
+The index narrows it to a batch, and the batch's own timestamp column to the record. This is the one place where the broker
+looks into a payload: into that column, of one batch for each look-up. Where a header has promised a time that none of its records
+has, the next batch that promises one is answered as it stands, so that a look-up costs the same whatever clients wrote; a reader
+then begins a little early, never late. A time far ahead would hide all later ones from it, so none is accepted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import NamedTuple, Protocol
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from brokerd.config.topic import TopicConfig
+from brokerd.errors import CorruptMessageError, Fate, InvalidTimestampError
+from brokerd.record.batch import RecordBatch
+from brokerd.record.header import BatchHeader, StampFlags
+from brokerd.record.payload import decode_timestamps, payload_crc
+from brokerd.storage.damage import DamagedRange, damage_error, past_taken_out
+from brokerd.storage.files import File
+from brokerd.storage.log_reader import LogReader
+from brokerd.storage.open_files import OpenFiles
+from brokerd.storage.scan import Scan
+from brokerd.storage.segment import Segment, batch_timestamp
+
+_US_PER_MS = 1_000
+TIMESTAMP_MAX_MS = (2**63 - 1) // _US_PER_MS  # records have microseconds in 64 bits
+
+
+class OffsetAndTimestamp(NamedTuple):
+    """A record's offset and its timestamp, ms."""
+
+    offset: int
+    timestamp: int
+
+
+class _Search:
+    """A time that is looked for."""
+
+    def __init__(self, timestamp_ms: int, *, has_decoded: bool = False) -> None:
+        self.timestamp_ms = timestamp_ms
+        self.has_decoded = has_decoded  # a batch's records were looked at, in vain
+
+
+class Searched(Protocol):
+    """A partition's log, as far as a look-up by time knows it."""
+
+    name: str
+    config: TopicConfig
+    log_start_offset: int
+    high_watermark: int
+
+    @property
+    def segments(self) -> tuple[Segment, ...]:
+        """Oldest first."""
+
+
+def check_timestamps(name: str, header: BatchHeader, config: TopicConfig, now_wall_ms: int) -> None:
+    """Raises InvalidTimestampError if a producer's time lies too far ahead, where it is the producer's time that counts."""
+    if config.message_timestamp_type == "LogAppendTime":
+        return
+    latest = max(header.base_timestamp, header.max_timestamp)
+    if latest > TIMESTAMP_MAX_MS:
+        text = f"{name}: {latest} is no record's time: ms since 1970 end at {TIMESTAMP_MAX_MS}"
+        raise InvalidTimestampError(text, fate=Fate.NOT_APPENDED)
+    if latest - now_wall_ms > config.message_timestamp_after_max_ms:
+        raise InvalidTimestampError(
+            f"{name}: a record's time, {latest} ms, lies {latest - now_wall_ms} ms ahead of the broker's clock, more than "
+            f"message.timestamp.after.max.ms ({config.message_timestamp_after_max_ms}): check its unit and the producer's clock",
+            fate=Fate.NOT_APPENDED,
+        )
+
+
+def find_by_timestamp(
+    log: Searched, reader: LogReader, open_files: OpenFiles, seed: int, timestamp_ms: int
+) -> OffsetAndTimestamp | None:
+    """See PartitionLog.offset_for_timestamp. Raises OSError, LogDamagedError."""
+    found = _find(log, reader, open_files, seed, _Search(timestamp_ms), log.log_start_offset)
+    end = found.offset if found is not None else log.high_watermark
+    for damaged in reader.damaged:
+        # The record asked for may have been there: neither a later one nor "none" is an answer.
+        if damaged.stops(log.log_start_offset) and damaged.first_offset < end:
+            raise damage_error(log.name, damaged)
+    return found
+
+
+def find_max_timestamp(log: Searched, reader: LogReader, open_files: OpenFiles, seed: int) -> OffsetAndTimestamp | None:
+    """See PartitionLog.max_timestamp_offset. Raises OSError, LogDamagedError."""
+    first_offset, until = log.log_start_offset, log.high_watermark
+    for damaged in reader.damaged:
+        if damaged.stops(first_offset) and damaged.first_offset < until:
+            raise damage_error(log.name, damaged)  # the record asked for may have been there
+    largest = _Largest(first_offset, until)
+    for segment in log.segments:
+        if segment.next_offset <= first_offset or segment.base_offset >= until:
+            continue
+        if any(entry.is_taken_out and segment.base_offset <= entry.first_offset < segment.next_offset for entry in reader.damaged):
+            with open_files.use(segment.path) as file:
+                _find_largest_left(log, reader, file, segment, seed, largest)
+        elif segment.base_offset >= first_offset and segment.next_offset <= until:
+            largest.add(segment.max_timestamp)
+        elif segment.max_timestamp > largest.timestamp:
+            with open_files.use(segment.path) as file:
+                _find_largest(log, reader, file, segment, seed, largest)
+    if first_offset >= until:
+        return None
+    return _find(log, reader, open_files, seed, _Search(largest.timestamp), largest.begin)
+
+
+class _Largest:
+    """The largest timestamp of what is left of a log, and where the look for it may begin."""
+
+    def __init__(self, first_offset: int, until: int) -> None:
+        self.first_offset = first_offset
+        self.until = until
+        self.timestamp = -1
+        self._rest = (-1, first_offset)
+
+    def add(self, timestamp: int) -> None:
+        """A batch's, or a whole segment's."""
+        self.timestamp = max(self.timestamp, timestamp)
+
+    def add_rest(self, timestamp: int, next_offset: int) -> None:
+        """That of what is left of a batch which ends before `next_offset`."""
+        self._rest = (timestamp, next_offset)
+        self.add(timestamp)
+
+    @property
+    def begin(self) -> int:
+        """Not a batch whose records with that time are deleted: to look into it would be in vain."""
+        return self._rest[1] if self._rest[0] < self.timestamp else self.first_offset
+
+
+def _find_largest(log: Searched, reader: LogReader, file: File, segment: Segment, seed: int, largest: _Largest) -> None:
+    """In a segment of which the first batches are deleted, or the last ones are not durable. Where the index can say it, most
+    headers are passed over."""
+    index = segment.loaded_index(log.config.index_interval_bytes)
+    offset, position, gone = index.floor_with_time(largest.first_offset) or (segment.base_offset, 0, -1)
+    last = index.floor_with_time(largest.until)
+    for at, header in _headers(reader, file, segment, seed, offset, position):
+        if header.base_offset >= largest.until:
+            return
+        if header.base_offset < largest.first_offset:
+            gone = max(gone, batch_timestamp(header))
+            if header.last_offset >= largest.first_offset:
+                _add_rest(log.name, file, at, header, largest)
+        elif last is not None and last[0] > header.base_offset and last[2] > gone:
+            largest.add(last[2])  # it stands here or behind, and before the last entry
+            for _, behind in _headers(reader, file, segment, seed, last[0], last[1]):
+                if behind.base_offset >= largest.until:
+                    break
+                largest.add(batch_timestamp(behind))
+            return
+        else:
+            largest.add(batch_timestamp(header))
+
+
+def _find_largest_left(log: Searched, reader: LogReader, file: File, segment: Segment, seed: int, largest: _Largest) -> None:
+    """In a segment of which batches are taken out: what its index says counts them in, so all headers are walked."""
+    for at, header in _headers(reader, file, segment, seed, segment.base_offset, 0):
+        if header.base_offset >= largest.until:
+            return
+        if header.last_offset < largest.first_offset or _is_taken_out(reader, header):
+            continue
+        if header.base_offset < largest.first_offset:
+            _add_rest(log.name, file, at, header, largest)
+        else:
+            largest.add(batch_timestamp(header))
+
+
+def _is_taken_out(reader: LogReader, header: BatchHeader) -> bool:
+    return past_taken_out(reader.damaged, header.base_offset) >= header.next_offset
+
+
+def _add_rest(name: str, file: File, position: int, header: BatchHeader, largest: _Largest) -> None:
+    """A batch whose first records are deleted."""
+    timestamp = batch_timestamp(header)
+    if not (header.stamp_flags & StampFlags.LOG_APPEND_TIME or header.is_control or header.has_sparse_offsets):
+        times = _times(name, file, position, header)
+        newest = pc.max(times.slice(largest.first_offset - header.base_offset)).as_py() if times is not None else None
+        timestamp = newest // _US_PER_MS if newest is not None else timestamp
+    largest.add_rest(timestamp, header.next_offset)
+
+
+def _find(
+    log: Searched, reader: LogReader, open_files: OpenFiles, seed: int, search: _Search, first_offset: int
+) -> OffsetAndTimestamp | None:
+    """The first record from `first_offset` on that is not older, among what can be read."""
+    for segment in log.segments:
+        if segment.max_timestamp >= search.timestamp_ms and segment.next_offset > first_offset:
+            with open_files.use(segment.path) as file:
+                found = _find_in_segment(log, reader, file, segment, seed, search, first_offset)
+            if found is not None:
+                return found
+    return None
+
+
+def _find_in_segment(
+    log: Searched, reader: LogReader, file: File, segment: Segment, seed: int, search: _Search, first_offset: int
+) -> OffsetAndTimestamp | None:
+    floor = segment.loaded_index(log.config.index_interval_bytes).floor_by_time(search.timestamp_ms)
+    for position, header in _headers(reader, file, segment, seed, *(floor or (segment.base_offset, 0))):
+        if header.base_offset >= log.high_watermark:
+            return None
+        is_wanted = batch_timestamp(header) >= search.timestamp_ms and header.last_offset >= first_offset
+        if is_wanted and not _is_taken_out(reader, header):
+            found = _find_in_batch(log.name, file, position, header, search, first_offset)
+            if found is not None:
+                return found
+    return None
+
+
+def _headers(
+    reader: LogReader, file: File, segment: Segment, seed: int, offset: int, position: int
+) -> Iterator[tuple[int, BatchHeader]]:
+    """Positions and headers of the batches from one on, past damage. Where an index that led here may be to blame for a bad batch,
+    all come again from the segment's start. Raises OSError."""
+    is_start = position == 0
+    while True:
+        scan = Scan(
+            file,
+            seed,
+            position=position,
+            end=segment.size_bytes,
+            next_offset=offset,
+            epoch=0,
+            max_epoch=2**31 - 1,
+            payload_from=2**63 - 1,
+        )
+        for header in scan:
+            yield scan.batch_position, header
+        if scan.error is not None:
+            raise scan.error
+        if scan.problem is None:
+            return
+        if not is_start:
+            is_start, offset, position = True, segment.base_offset, 0
+            continue
+        damaged = reader.register(file, segment, scan.position, scan.next_offset, scan.problem)
+        if damaged.resume_segment != segment.base_offset:
+            return
+        offset, position = damaged.until_offset, damaged.resume_position
+
+
+def _find_in_batch(
+    name: str, file: File, position: int, header: BatchHeader, search: _Search, first_offset: int
+) -> OffsetAndTimestamp | None:
+    """The record within a batch; its base offset where records have no times of their own, or a batch was searched before."""
+    whole = OffsetAndTimestamp(max(header.base_offset, first_offset), batch_timestamp(header))
+    if header.stamp_flags & StampFlags.LOG_APPEND_TIME or header.is_control or header.has_sparse_offsets:
+        return whole
+    if search.has_decoded:
+        return whole
+    search.has_decoded = True
+    times = _times(name, file, position, header)
+    if times is None:
+        return whole
+    # Microseconds to milliseconds, rounded down as Kafka's clients see them.
+    matches = pc.greater_equal(times, min(search.timestamp_ms, TIMESTAMP_MAX_MS) * _US_PER_MS)
+    skipped = max(first_offset - header.base_offset, 0)
+    at = pc.index(matches.slice(skipped), True).as_py()
+    if at < 0:
+        return None if times.null_count == 0 else whole
+    at += skipped
+    return OffsetAndTimestamp(header.base_offset + at, times[at].as_py() // _US_PER_MS)
+
+
+def _times(name: str, file: File, position: int, header: BatchHeader) -> pa.Array | None:
+    """The timestamps of a batch's records, microseconds; None if they can not be decoded. Raises LogDamagedError, OSError."""
+    batch = RecordBatch(header, pa.py_buffer(bytes(file.pread(header.size, position))))
+    if payload_crc(batch.payload) != header.payload_crc:
+        raise damage_error(name, DamagedRange(header.base_offset, header.next_offset, "payload_crc does not match", -1, 0))
+    try:
+        return decode_timestamps(
+            batch.payload, record_count=header.record_count, uncompressed_bytes=header.uncompressed_bytes
+        ).cast(pa.int64())
+    except CorruptMessageError:
+        return None

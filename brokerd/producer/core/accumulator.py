@@ -1,0 +1,343 @@
+"""RecordAccumulator: what waits to be sent, by partition. Says what is ready, and hands out what a request shall carry.
+
+Operations wanted: append at the tail; which nodes can be sent to, and when to look again; take one batch per partition for
+a node; put a failed one back in its place; expire, flush, abort. Goals: order per partition through any retry, no partition
+starves, memory is never counted wrong. Plan: a queue per partition, kept only while it has batches; a partition that was
+drained goes to the end of the round.
+
+Pure: not thread-safe, never waits, reads no clock. What an answer means is in producer_core.py, sequences are in idempotence.py,
+memory in memory.py.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict, deque
+from collections.abc import Callable, Iterable
+from typing import NamedTuple
+
+from brokerd.config.client import ProducerConfig
+from brokerd.errors import BrokerdError
+from brokerd.ids import TopicPartition
+from brokerd.producer.core.idempotence import IdempotenceState
+from brokerd.producer.core.memory import BufferPool
+from brokerd.producer.core.producer_batch import Piece, ProducerBatch
+from brokerd.producer.core.sticky import PartitionLoad
+from brokerd.producer.core.transport import BATCH_OVERHEAD_BYTES, NO_LEADER, RequestLimits, TopicView
+
+NEVER_MS = 2**63 - 1
+# A request is answered when the last of its batches is durable. Were all partitions in one large request, none could send
+# before the slowest is done, and encoding, sending, writing and syncing would take turns instead of overlapping.
+REQUEST_FILL_BYTES = 2_097_152
+
+LeaderOf = Callable[[TopicPartition], int]
+
+
+class AppendResult(NamedTuple):
+    """Where records went: `at` is the position of the first in the batch."""
+
+    batch: ProducerBatch
+    at: int
+    is_new_batch: bool
+    is_full: bool
+
+
+class ReadyCheck(NamedTuple):
+    """Nodes that can be sent to now, when to look again (NEVER_MS: nothing waits), topics without a known leader."""
+
+    nodes: set[int]
+    next_check_ms: int
+    leaderless_topics: set[str]
+
+
+class PartitionQueue:
+    """Batches of one partition that are not under way, the oldest first; the last may be open."""
+
+    __slots__ = ("batches", "in_flight_count", "muted_until_ms", "tp")
+
+    def __init__(self, tp: TopicPartition) -> None:
+        self.tp = tp
+        self.batches: deque[ProducerBatch] = deque()
+        self.in_flight_count = 0
+        self.muted_until_ms = 0
+
+
+class RecordAccumulator:
+    """See the module. `sequences` is None without idempotence."""
+
+    def __init__(self, config: ProducerConfig, sequences: IdempotenceState | None, pool: BufferPool) -> None:
+        self._config = config
+        self._sequences = sequences
+        self.pool = pool
+        self._queues: OrderedDict[TopicPartition, PartitionQueue] = OrderedDict()
+        self._incomplete: dict[ProducerBatch, None] = {}  # in order of creation
+        self._batch_count = 0
+        self._flushing: set[ProducerBatch] = set()
+        self._batch_sizes: dict[str, int] = {}  # of topics for which the broker takes less than batch.size
+        self._learned_ms: dict[str, int] = {}  # when that was last seen
+        self.is_closed = False
+
+    # --- appending
+
+    def append(self, tp: TopicPartition, piece: Piece, now_ms: int) -> AppendResult:
+        """Adds records whose bytes were already taken from the pool. `now_ms` is when the first of them was sent.
+
+        A batch closes when the next piece would carry it beyond batch.size; a larger piece makes a batch of its own.
+        """
+        queue = self._queue(tp)
+        batch = queue.batches[-1] if queue.batches else None
+        if batch is not None and not batch.is_closed and batch.size_bytes + piece.size_bytes > self.batch_size_of(tp.topic):
+            batch.is_closed = True
+        is_new = batch is None or batch.is_closed
+        if batch is None or batch.is_closed:
+            self._batch_count += 1
+            batch = ProducerBatch(tp, now_ms, (self._batch_count,))
+            queue.batches.append(batch)
+            self._incomplete[batch] = None
+        at = batch.add(piece)
+        is_full = self._is_full(queue, batch)
+        if is_full and batch.size_bytes >= self.batch_size_of(tp.topic):
+            batch.is_closed = True
+        return AppendResult(batch, at, is_new, is_full)
+
+    def batch_size_of(self, topic: str) -> int:
+        """At how many bytes a batch of the topic closes: batch.size, or less if the broker was found to take less."""
+        return self._batch_sizes.get(topic, self._config.batch_size)
+
+    def learn_batch_size(self, topic: str, size_bytes: int, now_ms: int) -> int:
+        """From now on batches of the topic close at `size_bytes`, if that is less than before; what it is then."""
+        self._learned_ms[topic] = now_ms
+        self._batch_sizes[topic] = size_bytes = max(1, min(size_bytes, self.batch_size_of(topic)))
+        return size_bytes
+
+    def forget_batch_size(self, topic: str) -> None:
+        """What was learned of the topic is out of date."""
+        self._batch_sizes.pop(topic, None)
+        self._learned_ms.pop(topic, None)
+
+    def forget_batch_sizes(self, until_ms: int) -> None:
+        """What was last seen until then is out of date: the broker's limit may have been raised."""
+        for topic in [topic for topic, learned_ms in self._learned_ms.items() if learned_ms <= until_ms]:
+            self.forget_batch_size(topic)
+
+    # --- what can be sent
+
+    def ready(self, leader_of: LeaderOf, now_ms: int) -> ReadyCheck:
+        """Which nodes have a sendable batch. A batch is sendable when it is full, or its linger has passed, or appenders
+        wait for memory, or somebody flushes it, or the producer closes, or it is a retry whose back-off has passed; never
+        in a muted partition, never behind a back-off, never out of turn of its sequence.
+        """
+        nodes: set[int] = set()
+        leaderless: set[str] = set()
+        next_check_ms = NEVER_MS
+        for tp, queue in self._queues.items():
+            sendable_ms = self._sendable_ms(queue, now_ms)
+            if sendable_ms > now_ms:
+                next_check_ms = min(next_check_ms, sendable_ms)
+                continue
+            leader = leader_of(tp)
+            if leader == NO_LEADER:
+                leaderless.add(tp.topic)
+            else:
+                nodes.add(leader)
+        return ReadyCheck(nodes, next_check_ms, leaderless)
+
+    def _sendable_ms(self, queue: PartitionQueue, now_ms: int) -> int:
+        """When the first batch of the queue may go, as far as time alone tells (NEVER_MS: an event must come first)."""
+        if not queue.batches or self._is_muted(queue):
+            return NEVER_MS
+        batch = queue.batches[0]
+        if self._sequences is not None and not self._sequences.may_drain(batch):
+            return NEVER_MS
+        not_before_ms = max(queue.muted_until_ms, batch.retry_at_ms)
+        if batch.attempts > 0 or self._is_full(queue, batch) or self._is_hurried(batch):
+            return max(not_before_ms, now_ms) if not_before_ms > now_ms else now_ms
+        return max(not_before_ms, batch.created_ms + self._config.linger_ms)
+
+    def _is_full(self, queue: PartitionQueue, batch: ProducerBatch) -> bool:
+        return len(queue.batches) > 1 or batch.is_closed or batch.size_bytes >= self.batch_size_of(batch.tp.topic)
+
+    def _is_hurried(self, batch: ProducerBatch) -> bool:
+        return self.pool.is_exhausted or self.is_closed or batch in self._flushing
+
+    def _is_muted(self, queue: PartitionQueue) -> bool:
+        return queue.in_flight_count >= self._config.max_in_flight_batches
+
+    def drain(self, node_id: int, leader_of: LeaderOf, limits: RequestLimits, now_ms: int) -> list[ProducerBatch]:
+        """Batches for one request to a node: one per partition, of so many partitions and bytes as the node takes in one
+        request, at most max.request.size (the first goes even if larger). It is full at REQUEST_FILL_BYTES: what is left goes
+        into the next of the requests that may be under way. Sizes are estimates until batches are encoded.
+
+        Partitions that were served go to the end of the round, so none starves. Each batch taken is closed, gets its
+        sequence if it has none, and mutes its partition.
+        """
+        drained: list[ProducerBatch] = []
+        size_bytes = BATCH_OVERHEAD_BYTES  # of the request itself
+        size_max = min(self._config.max_request_size, limits.bytes_max)
+        for tp, queue in self._queues.items():
+            if len(drained) == limits.partitions_max:
+                break
+            if self._sendable_ms(queue, now_ms) > now_ms or leader_of(tp) != node_id:
+                continue
+            batch = queue.batches[0]
+            size_bytes += batch.size_bytes + BATCH_OVERHEAD_BYTES
+            if drained and size_bytes > size_max:
+                break
+            drained.append(batch)
+            if size_bytes >= REQUEST_FILL_BYTES:
+                break
+        for batch in drained:
+            self._take(batch)
+        return drained
+
+    def _take(self, batch: ProducerBatch) -> None:
+        queue = self._queues[batch.tp]
+        queue.batches.popleft()
+        batch.is_closed = True
+        if self._sequences is not None and not batch.has_sequence:
+            self._sequences.assign(batch)
+        batch.is_in_flight = True
+        batch.attempts += 1
+        self.mute(batch.tp)
+        self._queues.move_to_end(batch.tp)
+
+    # --- what became of it
+
+    def mute(self, tp: TopicPartition) -> None:
+        """One more batch of the partition is under way; at max.in.flight.batches.per.partition nothing more drains."""
+        self._queues[tp].in_flight_count += 1
+
+    def unmute(self, tp: TopicPartition, throttled_until_ms: int) -> None:
+        """One batch of the partition is no longer under way; nothing drains before `throttled_until_ms` all the same."""
+        queue = self._queues[tp]
+        queue.in_flight_count -= 1
+        assert queue.in_flight_count >= 0
+        queue.muted_until_ms = max(queue.muted_until_ms, throttled_until_ms)
+
+    def forget_idle(self, tp: TopicPartition, now_ms: int) -> None:
+        """Drops the partition's queue if nothing is left of it, so that a long life leaves nothing behind."""
+        queue = self._queues.get(tp)
+        if queue is not None and not queue.batches and not queue.in_flight_count and queue.muted_until_ms <= now_ms:
+            del self._queues[tp]
+
+    def reenqueue(self, batch: ProducerBatch, retry_at_ms: int) -> None:
+        """Puts a batch back in its place: in order of sending, which is that of sequence, ahead of all that was never sent."""
+        batch.retry_at_ms = retry_at_ms
+        queue = self._queues[batch.tp]
+        later: list[ProducerBatch] = []
+        while queue.batches and queue.batches[0].order < batch.order:
+            later.append(queue.batches.popleft())
+        queue.batches.appendleft(batch)
+        queue.batches.extendleft(reversed(later))
+
+    def split(self, batch: ProducerBatch, pieces: list[Piece]) -> None:
+        """Puts a batch back in its place as several, one for each piece."""
+        self.reenqueue(batch, 0)
+        batch.split_into(pieces)
+        queue = self._queues[batch.tp]
+        earlier: list[ProducerBatch] = []
+        while (first := queue.batches.popleft()) is not batch:
+            earlier.append(first)
+        queue.batches.extendleft(reversed((*earlier, *batch.parts)))
+        if self._sequences is not None and batch.has_sequence:
+            self._sequences.on_split(batch)
+        if batch in self._flushing:
+            self._flushing.remove(batch)
+            self._flushing.update(batch.parts)
+        # Expiry looks at the oldest first: the parts are as old as the batch was.
+        self._incomplete = {part: None for one in self._incomplete for part in (batch.parts if one is batch else (one,))}
+        self.pool.adjust(sum(part.accounted_bytes for part in batch.parts) - batch.accounted_bytes)
+        batch.accounted_bytes = 0
+
+    def release(self, batch: ProducerBatch) -> None:
+        """Frees what an ended batch holds, once nothing of it is under way."""
+        assert batch.is_done, "only an ended batch is freed"
+        assert not batch.is_in_flight, "what is under way is still read"
+        self.pool.release(batch.accounted_bytes)
+        batch.accounted_bytes = 0
+        batch.pieces = []
+        batch.encoded = None
+
+    def finished(self, batch: ProducerBatch) -> None:
+        """The batch has its final state: flushes no longer wait for it."""
+        self._incomplete.pop(batch, None)
+        self._flushing.discard(batch)
+
+    def remove(self, batch: ProducerBatch) -> None:
+        """Takes an ended batch out of its queue, if it is there."""
+        queue = self._queues.get(batch.tp)
+        if queue is not None and batch in queue.batches:
+            queue.batches.remove(batch)
+
+    def expired_batches(self, now_ms: int) -> list[ProducerBatch]:
+        """Batches older than delivery.timeout.ms, under way or not, in order of creation."""
+        limit_ms = now_ms - self._config.delivery_timeout_ms
+        expired = []
+        for batch in self._incomplete:
+            if batch.created_ms > limit_ms:
+                break
+            expired.append(batch)
+        return expired
+
+    def next_expiry_ms(self) -> int:
+        """When the oldest batch expires."""
+        for batch in self._incomplete:
+            return batch.created_ms + self._config.delivery_timeout_ms
+        return NEVER_MS
+
+    # --- flush, close
+
+    def begin_flush(self) -> list[ProducerBatch]:
+        """What is incomplete now, from now on sent without linger. The flush is over when all of it is done."""
+        batches = list(self._incomplete)
+        self._flushing.update(batches)
+        return batches
+
+    def incomplete(self) -> list[ProducerBatch]:
+        """Every batch without a final state, in order of creation."""
+        return list(self._incomplete)
+
+    def close(self) -> None:
+        """From now on everything is sent without linger; the caller lets nothing more in."""
+        self.is_closed = True
+
+    # --- looking
+
+    def queued(self, tp: TopicPartition) -> Iterable[ProducerBatch]:
+        """Batches of a partition that are not under way."""
+        queue = self._queues.get(tp)
+        return tuple(queue.batches) if queue is not None else ()
+
+    def load_of(self, topic: str, view: TopicView) -> PartitionLoad:
+        """What speaks against each of the topic's partitions now, for records that may go to any."""
+        return PartitionLoad(view, lambda: self._queue_sizes(topic), lambda number: self._is_backing_off(topic, number))
+
+    def _queue_sizes(self, topic: str) -> dict[int, int]:
+        return {tp.partition: len(queue.batches) for tp, queue in self._queues.items() if tp.topic == topic and queue.batches}
+
+    def _is_backing_off(self, topic: str, partition: int) -> bool:
+        queue = self._queues.get(TopicPartition(topic, partition))
+        return queue is not None and bool(queue.batches) and queue.batches[0].attempts > 0
+
+    def in_flight_count(self, tp: TopicPartition) -> int:
+        """Batches of a partition that are under way."""
+        queue = self._queues.get(tp)
+        return queue.in_flight_count if queue is not None else 0
+
+    def partitions(self) -> list[TopicPartition]:
+        """Partitions with something queued, under way or throttled."""
+        return list(self._queues)
+
+    @property
+    def has_incomplete(self) -> bool:
+        """True while some batch has no final state."""
+        return bool(self._incomplete)
+
+    def last_error(self) -> BrokerdError | None:
+        """What the oldest incomplete batch last met, for people."""
+        return next((batch.last_error for batch in self._incomplete if batch.last_error), None)
+
+    def _queue(self, tp: TopicPartition) -> PartitionQueue:
+        queue = self._queues.get(tp)
+        if queue is None:
+            queue = self._queues[tp] = PartitionQueue(tp)
+        return queue

@@ -1,0 +1,51 @@
+"""What is said of records that failed: which, why, and whether they may be in the log all the same. Texts only; who fails is
+decided in producer_core.py."""
+
+from __future__ import annotations
+
+from brokerd.config.client import ProducerConfig
+from brokerd.errors import AbortedBatchError, BrokerdError, DeliveryTimeoutError, Fate, MessageTooLargeError, WireError
+from brokerd.producer.core.producer_batch import ProducerBatch
+from brokerd.producer.core.transport import RequestLimits
+
+
+def expired(batch: ProducerBatch, delivery_timeout_ms: int, last_trouble: BrokerdError | None) -> DeliveryTimeoutError:
+    """delivery.timeout.ms passed."""
+    trouble = batch.last_error or last_trouble
+    tail = f"; last trouble: {trouble}" if trouble else ""
+    return DeliveryTimeoutError(
+        f"{batch.record_count} records for {batch.tp} were not acknowledged in delivery.timeout.ms "
+        f"({delivery_timeout_ms} ms), {batch.attempts} attempts: {_where(batch)}{tail}"
+    )
+
+
+def beyond_request(batch: ProducerBatch, limits: RequestLimits, config: ProducerConfig) -> MessageTooLargeError:
+    """No request to this broker can carry the batch."""
+    return MessageTooLargeError(
+        f"a record batch of {batch.size_bytes} bytes fits into no request, the broker's socket.request.max.bytes leaves "
+        f"{limits.bytes_max} for batches: raise it, or make records smaller (max.request.size is {config.max_request_size} here)",
+        fate=Fate.NOT_APPENDED,
+    )
+
+
+def aborted(batch: ProducerBatch, reason: str) -> AbortedBatchError:
+    """The application gave up."""
+    return AbortedBatchError(f"{batch.record_count} records for {batch.tp} were given up, {reason}: {_where(batch)}")
+
+
+def refused(batch: ProducerBatch, error: BrokerdError) -> BrokerdError:
+    """The broker's answer, made true of the whole delivery and not of the last attempt alone."""
+    if not isinstance(error, WireError) or error.fate is not Fate.NOT_APPENDED:
+        return error
+    if batch.is_fate_unknown:
+        return type(error)(f"{error.message} (an earlier attempt may have written the records)", fate=Fate.UNKNOWN)
+    if isinstance(error, MessageTooLargeError) and batch.record_count == 1:
+        return MessageTooLargeError(
+            f"one record of {batch.tp} is too large for the broker, in a batch of its own: {error.message}", fate=Fate.NOT_APPENDED
+        )
+    return error
+
+
+def _where(batch: ProducerBatch) -> str:
+    may_be_there = batch.is_fate_unknown or batch.is_in_flight
+    return "they may be in the log all the same" if may_be_there else "they are not in the log"

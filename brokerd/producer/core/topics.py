@@ -1,0 +1,207 @@
+"""What the producer knows of topics: ids, partition counts, leaders; and when to ask again. Pure.
+
+Who asks, and what becomes of batches when a topic changes, is in producer_core.py.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Mapping
+
+from brokerd.config.client import ProducerConfig
+from brokerd.errors import WireError
+from brokerd.ids import TopicIdPartition, TopicPartition
+from brokerd.producer.core.backoff import backoff_ms
+from brokerd.producer.core.transport import NO_LEADER, TopicView
+from brokerd.producer.rows.arguments import checked_topic
+
+
+class TopicWaiter:
+    """Somebody who can not go on without the topic; `error` is the last answer since the waiting began, if it was none. `view` is
+    the first answer to a request that was sent after it began."""
+
+    __slots__ = ("error", "request_count", "topic", "view")
+
+    def __init__(self, topic: str, request_count: int) -> None:
+        self.topic = topic
+        self.request_count = request_count  # sent before
+        self.error: WireError | None = None
+        self.view: TopicView | None = None
+
+
+class TopicRegistry:
+    """Views of the topics in use. A topic is in use from its first `want` until nobody waits for it, nor looked at it for
+    metadata.max.idle.ms. Its id is kept for good: if it comes back with another, it is another topic.
+    """
+
+    def __init__(self, config: ProducerConfig, rng: random.Random) -> None:
+        self._config = config
+        self._rng = rng
+        self._views: dict[str, TopicView] = {}
+        self._ids: dict[str, bytes] = {}
+        self._waiters: dict[str, list[TopicWaiter]] = {}
+        self._used_ms: dict[str, int] = {}  # when each topic in use was last looked at
+        self._is_refresh_needed = False  # of all topics in use
+        self._new: set[str] = set()  # in use, not found yet, and to be asked for
+        self._request_count = 0
+        self._asked: tuple[str, ...] = ()  # by the request that is under way
+        self._is_all_asked = False
+        self.is_unanswered = False  # nobody answered the last request
+        self._fetched_ms = 0
+        self._not_before_ms = 0
+        self._failures = 0
+
+    def want(self, topic: str, now_ms: int) -> None:
+        """The topic is in use; unknown ones are asked for at the next chance."""
+        self._used_ms[topic] = now_ms
+        if topic not in self._views:
+            self._new.add(topic)
+
+    def wait_for(self, topic: str, now_ms: int, *, newer: bool = False) -> TopicWaiter:
+        """As `want`, and the topic is asked for again and again until it is found; `leave` ends it. `newer`: what is known of it
+        is not enough. Raises TypeError and ValueError for what can not be a topic's name, before anybody is asked."""
+        checked_topic(topic)
+        self.want(topic, now_ms)
+        if newer:
+            self._new.add(topic)
+        waiter = TopicWaiter(topic, self._request_count)
+        self._waiters.setdefault(topic, []).append(waiter)
+        return waiter
+
+    def leave(self, waiter: TopicWaiter, now_ms: int) -> None:
+        """One waits no longer. A topic that is not there is forgotten with the last who waited for it; one of which nothing has
+        been heard yet is still asked for: whoever comes again finds the answer."""
+        topic = waiter.topic
+        self._waiters[topic].remove(waiter)
+        if not self._waiters[topic]:
+            del self._waiters[topic]
+        if topic in self._views:
+            self._used_ms[topic] = now_ms
+        elif topic not in self._waiters and waiter.error is not None:
+            self._drop(topic)
+
+    def use(self, topic: str, now_ms: int) -> TopicView | None:
+        """The topic as last seen, for who has records for it; None after too long a time in which nobody had."""
+        if topic not in self._used_ms:
+            return None
+        if self._is_idle(topic, now_ms):
+            self._drop(topic)
+            return None
+        self._used_ms[topic] = now_ms
+        return self._views.get(topic)
+
+    def peek(self, topic: str, now_ms: int) -> TopicView | None:
+        """As `use`, and changes nothing: for other threads."""
+        return self._views.get(topic) if topic in self._used_ms and not self._is_idle(topic, now_ms) else None
+
+    def _is_idle(self, topic: str, now_ms: int) -> bool:
+        return topic not in self._waiters and now_ms - self._used_ms.get(topic, 0) >= self._config.metadata_max_idle_ms
+
+    def _drop(self, topic: str) -> None:
+        self._used_ms.pop(topic, None)
+        self._views.pop(topic, None)
+        self._new.discard(topic)
+
+    def view(self, topic: str) -> TopicView | None:
+        """The topic as last seen."""
+        return self._views.get(topic)
+
+    def leader_of(self, tp: TopicPartition) -> int:
+        """Node that leads the partition, or NO_LEADER."""
+        view = self._views.get(tp.topic)
+        return view.leaders[tp.partition] if view is not None and tp.partition < len(view.leaders) else NO_LEADER
+
+    def id_of(self, tp: TopicPartition) -> TopicIdPartition:
+        """The partition by its topic's id."""
+        return TopicIdPartition(self._views[tp.topic].topic_id, tp.partition)
+
+    def note_unwritable(self, tp: TopicPartition) -> None:
+        """A partition refuses records for good: until the next answer says otherwise, none go there that may go elsewhere."""
+        view = self._views.get(tp.topic)
+        if view is not None:
+            self._views[tp.topic] = view._replace(unwritable=view.unwritable | {tp.partition})
+        self.request_refresh()
+
+    def request_refresh(self) -> None:
+        """What is known is out of date."""
+        self._is_refresh_needed = True
+
+    def due_ms(self, now_ms: int, *, is_busy: bool) -> int | None:
+        """When to ask next, or None. A topic that was never asked for waits for nothing, as long as all is well. An idle producer
+        lets its knowledge grow old."""
+        if self._asked or not self._used_ms:
+            return None
+        if self._new:
+            return now_ms if self._failures == 0 else max(now_ms, self._not_before_ms)
+        if self._is_refresh_needed:
+            return max(now_ms, self._not_before_ms)
+        return max(self._fetched_ms + self._config.metadata_max_age_ms, self._not_before_ms) if is_busy else None
+
+    def begin(self, now_ms: int) -> tuple[str, ...]:
+        """The topics to ask for, now (maybe none): all, or the new ones if the others have time. Idle ones are forgotten."""
+        for topic in [topic for topic in self._used_ms if self._is_idle(topic, now_ms)]:
+            self._drop(topic)
+        is_refresh_due = self._is_refresh_needed and now_ms >= self._not_before_ms
+        self._is_all_asked = is_refresh_due or not self._new
+        self._asked = tuple(topic for topic in self._used_ms if self._is_all_asked or topic in self._new)
+        self._is_refresh_needed = self._is_refresh_needed and not self._is_all_asked
+        self._new.clear()
+        self._request_count += 1
+        return self._asked
+
+    def on_result(self, answer: Mapping[str, TopicView | WireError], now_ms: int) -> list[str]:
+        """Takes an answer in. Returns the topics that have another id than before."""
+        asked, self._asked = self._asked, ()
+        self.is_unanswered = False
+        if self._is_all_asked:
+            self._fetched_ms = now_ms
+        replaced = []
+        is_complete = True
+        for topic in dict.fromkeys((*asked, *answer)):
+            view = answer.get(topic)
+            if topic not in self._used_ms:
+                continue
+            if not isinstance(view, TopicView):
+                is_complete = False
+                self._on_absent(topic, view)
+                continue
+            self._on_found(topic, view)
+            if self._ids.setdefault(topic, view.topic_id) != view.topic_id:
+                replaced.append(topic)
+            self._ids[topic] = view.topic_id
+            self._views[topic] = view
+            is_complete = is_complete and NO_LEADER not in view.leaders
+        self._wait(now_ms, 0 if is_complete else self._failures + 1)
+        return replaced
+
+    def _on_found(self, topic: str, view: TopicView) -> None:
+        self._new.discard(topic)
+        for waiter in self._waiters.get(topic, ()):
+            if waiter.request_count < self._request_count:
+                waiter.view = view
+            elif topic in self._views:  # it needs newer knowledge than this answer, which was on its way already
+                self._new.add(topic)
+
+    def _on_absent(self, topic: str, error: WireError | None) -> None:
+        """There is no such topic, or the answer leaves it out."""
+        waiters = self._waiters.get(topic, ())
+        for waiter in waiters:
+            waiter.error = error or waiter.error
+        if waiters and (error is None or error.retriable):
+            self._is_refresh_needed = True
+        elif topic not in self._views and not waiters and error is not None:
+            self._drop(topic)
+
+    def on_failure(self, now_ms: int) -> None:
+        """Nobody answered."""
+        self._asked = ()
+        self.is_unanswered = True
+        self._is_refresh_needed = True
+        self._wait(now_ms, self._failures + 1)
+
+    def _wait(self, now_ms: int, failures: int) -> None:
+        """Even after a good answer the next request keeps its distance: a stale one repeated at once helps nobody."""
+        self._failures = failures
+        self._not_before_ms = now_ms + backoff_ms(
+            self._config.retry_backoff_ms, self._config.retry_backoff_max_ms, max(1, failures), self._rng
+        )

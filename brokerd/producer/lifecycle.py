@@ -1,0 +1,86 @@
+"""All producers of this process: what a fork and the end of the process do to them. How one closes is its own business."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import weakref
+from collections.abc import Sequence
+from typing import Protocol
+
+from brokerd.clock import Clock, SystemClock
+from brokerd.shutdown import at_exit, watch_child
+
+logger = logging.getLogger(__name__)
+
+_EXIT_TIMEOUT_MS = 10_000
+
+
+class Closing(Protocol):
+    """A producer, as far as its end is concerned."""
+
+    abandoned_count: int  # records that close() gave up, because its time was over
+
+    def flush(self, timeout: float | None = None) -> None:
+        """Sends everything, and awaits it at most `timeout` seconds. Raises TimeoutError."""
+
+    def close(self, timeout: float | None = None) -> None:
+        """Sends and awaits everything, at most `timeout` seconds."""
+
+
+class Living(Closing, Protocol):
+    """A producer, as far as this module knows it."""
+
+    def after_fork(self) -> None:
+        """Told in the child."""
+
+
+_living: weakref.WeakSet[Living] = weakref.WeakSet()
+_kept: list[Living] = []  # of processes before a fork
+
+
+def add(producer: Living) -> None:
+    """From now on it hears of forks, and is closed at exit."""
+    _living.add(producer)
+    watch_child()
+
+
+def discard(producer: Living) -> None:
+    """It is closed."""
+    _living.discard(producer)
+
+
+def _after_fork() -> None:
+    _kept.extend(_living)  # in a child nothing of the parent's is freed: gRPC's destructors would crash it
+    _living.clear()
+    for producer in _kept:
+        producer.after_fork()
+
+
+def _close_all() -> None:
+    close_each(list(_living), SystemClock())
+
+
+def close_each(producers: Sequence[Closing], clock: Clock) -> None:
+    """Closes all within the time of one: they send side by side, and are waited for in turn."""
+    for producer in producers:
+        with contextlib.suppress(TimeoutError):
+            producer.flush(0)
+    deadline_ms = clock.monotonic_ms() + _EXIT_TIMEOUT_MS
+    for producer in producers:
+        try:
+            producer.close(max(0, deadline_ms - clock.monotonic_ms()) / 1000)
+        except KeyboardInterrupt:  # whoever asks again does not want to wait
+            deadline_ms = clock.monotonic_ms()
+            producer.close(0)
+        if producer.abandoned_count:  # nobody is left who could look at their futures
+            logger.warning(
+                "%d record(s) were given up because the process ended: no broker has acknowledged them. Call flush() or close() "
+                "before the end, and look at the futures that send() returns",
+                producer.abandoned_count,
+            )
+
+
+os.register_at_fork(after_in_child=_after_fork)
+at_exit(_close_all)

@@ -1,0 +1,115 @@
+"""What callers of the Producer hand in, checked and brought into one form. Columns are in columns.py."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Mapping
+
+import numpy as np
+import pyarrow as pa
+
+from brokerd.config.client import ProducerConfig, check_producer, producer_config
+from brokerd.errors import ConfigError
+from brokerd.ids import TOPIC_NAME_MAX_LENGTH, topic_name_problem
+from brokerd.producer.core.partitioner import Int32s
+from brokerd.producer.rows.record_buffer import Headers
+
+_TIMEOUT_MAX_S = 2**31  # decades
+TIMESTAMP_MS_MAX = (2**63 - 1) // 1000
+
+
+def config_of(config: Mapping[str, object] | ProducerConfig | None, settings: Mapping[str, object]) -> ProducerConfig:
+    """Settings from a mapping by name, from keywords with underscores, or a ready configuration. Raises ConfigError."""
+    given = {name.replace("_", "."): value for name, value in settings.items()}
+    if isinstance(config, ProducerConfig):
+        if given:
+            raise ConfigError("settings by keyword go with a mapping, not with a ProducerConfig")
+        check_producer(config)
+        return config
+    return producer_config({**(config or {}), **given})
+
+
+def checked_topic(topic: object) -> None:
+    """Raises TypeError or ValueError for what can be no topic's name, or none of a request."""
+    if not isinstance(topic, str):
+        raise TypeError(f"topic must be text, not {type(topic).__name__}")
+    problem = topic_name_problem(topic, internal=True)
+    if problem is not None:
+        raise ValueError(f"topic {topic[:TOPIC_NAME_MAX_LENGTH]!r} can not be a topic's name: {problem}")
+
+
+def to_bytes(data: object, name: str) -> bytes | None:
+    """Bytes as they are, text as UTF-8. Raises TypeError and ValueError naming the argument."""
+    if data is None or type(data) is bytes:
+        return data
+    if isinstance(data, str):
+        return _encoded(data, name)
+    if isinstance(data, (bytes, bytearray, memoryview)):
+        return bytes(data)
+    raise TypeError(f"{name} must be bytes, text or None, not {type(data).__name__}: serialize it first")
+
+
+def checked_timestamp(timestamp_ms: int) -> int:
+    """A time in ms that a record can carry. Raises ValueError, TypeError."""
+    if not 0 <= (timestamp_ms := checked_int(timestamp_ms, "timestamp")) <= TIMESTAMP_MS_MAX:
+        raise ValueError(f"timestamp {timestamp_ms} is out of range: milliseconds since 1970-01-01 UTC")
+    return timestamp_ms
+
+
+def checked_int(number: object, name: str) -> int:
+    """A whole number. Raises TypeError naming the argument."""
+    try:
+        return operator.index(number)  # type: ignore[arg-type]
+    except TypeError:
+        raise TypeError(f"{name} must be a whole number, not {type(number).__name__}") from None
+
+
+def checked_timeout_ms(timeout: float) -> int:
+    """A time-out in seconds, as ms. Raises TypeError, ValueError."""
+    if isinstance(timeout, bool) or not isinstance(timeout, (int, float)):
+        raise TypeError(f"timeout must be a number of seconds or None, not {type(timeout).__name__}")
+    if not timeout >= 0:
+        raise ValueError(f"timeout must not be negative, it is {timeout}: 0 waits for nothing, None for as long as it takes")
+    return int(min(timeout, _TIMEOUT_MAX_S) * 1000)
+
+
+def checked_rows(data: object) -> None:
+    """Raises TypeError for what is neither of the two forms of columns that `send_batch` takes."""
+    if not isinstance(data, (pa.RecordBatch, pa.Table)):
+        raise TypeError(f"data must be a RecordBatch or a Table, not {type(data).__name__}")
+
+
+def checked_partitions(partitions: object, row_count: int) -> Int32s:
+    """A partition for each row. Raises TypeError, ValueError."""
+    try:
+        given = np.asarray(partitions)
+        checked = given.astype(np.int32)
+    except (TypeError, ValueError, OverflowError):
+        raise TypeError("partitions must be whole numbers of 32 bits, one for each row, without a null") from None
+    if given.ndim != 1 or given.dtype.kind not in "iu" or not (checked == given).all():
+        raise TypeError("partitions must be whole numbers of 32 bits, one for each row, without a null")
+    if len(checked) != row_count:
+        raise ValueError(f"{len(checked)} partitions were given for {row_count} rows")
+    return checked
+
+
+def checked_headers(headers: Headers | Mapping[str, bytes]) -> tuple[Headers, int]:
+    """Headers as pairs, and about how many bytes they take. Raises TypeError, ValueError."""
+    try:
+        pairs = [(key, value) for key, value in (headers.items() if isinstance(headers, Mapping) else headers)]
+    except (TypeError, ValueError):
+        raise TypeError("headers must be pairs of (text, bytes), or a mapping of text to bytes") from None
+    size = 0
+    for key, value in pairs:
+        if not isinstance(key, str) or not (value is None or isinstance(value, bytes)):
+            raise TypeError(f"a header is (text, bytes), not ({type(key).__name__}, {type(value).__name__})")
+        size += len(_encoded(key, "a header's key")) + len(value or b"") + 24
+    return pairs, size
+
+
+def _encoded(text: str, name: str) -> bytes:
+    """Text as UTF-8. What can not be raises here, in the caller."""
+    try:
+        return text.encode()
+    except UnicodeEncodeError as error:
+        raise ValueError(f"{name} is no text that UTF-8 can hold: {error.reason} at position {error.start}") from None

@@ -1,0 +1,204 @@
+"""Arrow batches on their way in: which columns may come, in which types, and how rows are split over partitions.
+
+Everything here is by column, never by record, and changes no state of the producer.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from brokerd.errors import Fate, MessageTooLargeError
+from brokerd.producer.core.partitioner import Int32s, sort_by_partition
+from brokerd.producer.core.producer_batch import Piece
+from brokerd.record.payload import HEADERS_TYPE, TIMESTAMP_TYPE
+
+COLUMNS = ("key", "value", "headers", "timestamp")
+# Beyond its columns as they come, a row takes a timestamp (8), a header offset (4) and validity bits in the encoded batch.
+ROW_OVERHEAD_BYTES = 13
+# What one round of splitting takes and copies at a time.
+ROUND_BYTES_MAX = 8 * 1024 * 1024
+
+
+class PartitionPiece(NamedTuple):
+    """Rows for one partition; `first_row` is where they begin in the order of `split`."""
+
+    partition: int
+    piece: Piece
+    first_row: int
+
+
+def import_lazy_parts() -> None:
+    """Has pyarrow import now what it imports at its first need: numpy.ma, and pandas if there is one. An exception that strikes
+    a thread in an import leaves the module locked for all that import it later, and the sender would wait for ever."""
+    pa.array(np.zeros(1, np.int64)).to_numpy()
+
+
+def normalize(arrow_batch: pa.RecordBatch) -> pa.RecordBatch:
+    """The batch with the columns key, value and, if they say anything, headers and timestamp, in the types of the wire.
+
+    Strings are taken as their UTF-8 bytes. Raises ValueError naming an unknown or missing column, TypeError naming a
+    column of a wrong type.
+    """
+    names = arrow_batch.schema.names
+    unknown = [name for name in names if name not in COLUMNS]
+    if unknown:
+        raise ValueError(f"unknown column '{unknown[0]}': a batch may have {', '.join(COLUMNS)}")
+    if "value" not in names:
+        raise ValueError(f"column 'value' is missing: the batch has {', '.join(names) or 'no columns'}")
+    count = arrow_batch.num_rows
+    key = _bytes_column(arrow_batch, "key") if "key" in names else pa.nulls(count, pa.binary())
+    columns = {"key": key, "value": _bytes_column(arrow_batch, "value")}
+    if "headers" in names and arrow_batch.column("headers").null_count < count:
+        columns["headers"] = _cast(arrow_batch.column("headers"), HEADERS_TYPE, "headers", "a list of (key: string, value: binary)")
+    if "timestamp" in names and arrow_batch.column("timestamp").null_count < count:
+        timestamps = _cast(arrow_batch.column("timestamp"), TIMESTAMP_TYPE, "timestamp", "a timestamp")
+        if pc.min(timestamps.view(pa.int64())).as_py() < 0:
+            raise ValueError("column 'timestamp' has a time before 1970, which a log can not hold")
+        columns["timestamp"] = timestamps
+    return pa.RecordBatch.from_arrays(list(columns.values()), list(columns))
+
+
+def _bytes_column(arrow_batch: pa.RecordBatch, name: str) -> pa.Array:
+    column = arrow_batch.column(name)
+    kind = column.type
+    if pa.types.is_binary(kind):
+        return column
+    if pa.types.is_dictionary(kind):
+        kind = kind.value_type
+    is_text = pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind)
+    is_bytes = pa.types.is_large_binary(kind) or pa.types.is_binary_view(kind) or pa.types.is_fixed_size_binary(kind)
+    if is_text or is_bytes or pa.types.is_binary(kind) or pa.types.is_null(kind):
+        return _cast(column, pa.binary(), name, "binary or string")
+    raise TypeError(f"column '{name}' is {column.type}, it must be binary or string: cast it first")
+
+
+def _cast(column: pa.Array, kind: pa.DataType, name: str, words: str) -> pa.Array:
+    if column.type == kind:
+        return column
+    try:
+        return column.cast(kind)
+    except pa.ArrowException as error:
+        raise TypeError(f"column '{name}' is {column.type}, it must be {words}: {error}") from None
+
+
+def check_row_sizes(arrow_batch: pa.RecordBatch, max_request_size: int) -> None:
+    """Raises MessageTooLargeError if a row alone exceeds max.request.size. Free for a batch that is smaller in all."""
+    if arrow_batch.nbytes <= max_request_size:
+        return
+    sizes = _row_bytes(arrow_batch)
+    largest = int(sizes.argmax())
+    if sizes[largest] > max_request_size:
+        raise too_large(int(sizes[largest]), max_request_size)
+
+
+def too_large(size_bytes: int, max_request_size: int) -> MessageTooLargeError:
+    """The error for a record that fits no request."""
+    return MessageTooLargeError(
+        f"a record of {size_bytes} bytes exceeds the producer's max.request.size ({max_request_size}): raise it, and the "
+        "topic's max.message.bytes to at least the same, or send smaller records",
+        fate=Fate.NOT_APPENDED,
+    )
+
+
+def rounds(arrow_batches: list[pa.RecordBatch]) -> Iterator[list[pa.RecordBatch]]:
+    """The batches in rounds of some MiB, so that splitting holds no second copy of large ones: small ones together, large ones in
+    slices."""
+    together: list[pa.RecordBatch] = []
+    size_bytes = 0
+    for arrow_batch in arrow_batches:
+        count = max(1, -(-arrow_batch.nbytes // ROUND_BYTES_MAX))
+        rows = max(1, -(-arrow_batch.num_rows // count))
+        for at in range(0, arrow_batch.num_rows, rows):
+            part = arrow_batch.slice(at, rows)
+            if together and size_bytes + part.nbytes > ROUND_BYTES_MAX:
+                yield together
+                together, size_bytes = [], 0
+            together.append(part)
+            size_bytes += part.nbytes
+    if together:
+        yield together
+
+
+# Up to so many partitions a `take` for each is cheaper than one for all and a copy for each.
+_TAKES_MAX = 24
+
+
+class SplitRows(NamedTuple):
+    """Rows by partition. `order` says which row of the input stands at each place; None = as they came."""
+
+    pieces: list[PartitionPiece]
+    order: npt.NDArray[np.intp] | None
+
+
+def split(
+    arrow_batch: pa.RecordBatch, partitions: Int32s, partition_count: int, *, batch_size: int, timestamp_ms: int
+) -> SplitRows:
+    """Rows (normalized, at least one) by partition, in their order, in pieces of at most batch.size (or one row).
+
+    No piece keeps the others alive: with slices, a batch of 64 MiB with a few rows for a muted partition would stay whole
+    in memory while those few were accounted. So rows are copied once, by a `take` for each partition; where there are many
+    partitions, or pieces to cut, one `take` sorts all rows and each piece is copied out of it.
+    """
+    order: npt.NDArray[np.intp] | None = None
+    first = int(partitions[0])
+    if (partitions == first).all():
+        bounds = {first: (0, arrow_batch.num_rows)}
+        rows = arrow_batch
+    else:
+        order, ends = sort_by_partition(partitions, partition_count)
+        used = np.flatnonzero(np.diff(ends)).tolist()
+        if len(used) <= _TAKES_MAX:
+            places = pa.array(order)
+            pieces = []
+            for partition in used:
+                at, count = int(ends[partition]), int(ends[partition + 1] - ends[partition])
+                taken = arrow_batch.take(places.slice(at, count))
+                size = taken.nbytes + count * ROW_OVERHEAD_BYTES
+                pieces.append(PartitionPiece(partition, Piece(taken, count, size, timestamp_ms), at))
+            if all(part.piece.size_bytes <= batch_size for part in pieces):
+                return SplitRows(pieces, order)
+        rows = arrow_batch.take(pa.array(order))
+        bounds = {partition: (int(ends[partition]), int(ends[partition + 1])) for partition in used}
+    if rows.nbytes + rows.num_rows * ROW_OVERHEAD_BYTES <= batch_size:
+        cuts = {partition: [lo, hi] for partition, (lo, hi) in bounds.items()}
+    else:
+        ends_bytes = np.cumsum(_row_bytes(rows))
+        cuts = {partition: _cut(ends_bytes, lo, hi, batch_size) for partition, (lo, hi) in bounds.items()}
+    empty = rows.slice(0, 0)
+    pieces = []
+    for partition, points in cuts.items():
+        for lo, hi in itertools.pairwise(points):
+            copied = pa.concat_batches([empty, rows.slice(lo, hi - lo)])
+            size = copied.nbytes + (hi - lo) * ROW_OVERHEAD_BYTES
+            pieces.append(PartitionPiece(partition, Piece(copied, hi - lo, size, timestamp_ms), lo))
+    return SplitRows(pieces, order)
+
+
+def _cut(ends_bytes: Any, lo: int, hi: int, batch_size: int) -> list[int]:
+    """Cut points of rows [lo, hi) such that each part has at most `batch_size` bytes, or one row."""
+    points = [lo]
+    while points[-1] < hi:
+        at = points[-1]
+        before = int(ends_bytes[at - 1]) if at else 0
+        end = int(np.searchsorted(ends_bytes[at:hi], before + batch_size, side="right")) + at
+        points.append(max(at + 1, end))
+    return points
+
+
+def _row_bytes(arrow_batch: pa.RecordBatch) -> npt.NDArray[np.int64]:
+    """About what each row takes; headers count at the size of their column's average."""
+    sizes = np.full(arrow_batch.num_rows, ROW_OVERHEAD_BYTES + 8, np.int64)
+    for name in ("key", "value"):
+        column = arrow_batch.column(name)
+        offsets = np.frombuffer(column.buffers()[1], np.int32, len(column) + 1, column.offset * 4)
+        sizes += np.diff(offsets)
+    if "headers" in arrow_batch.schema.names:
+        sizes += -(-arrow_batch.column("headers").nbytes // max(1, arrow_batch.num_rows))
+    return sizes

@@ -1,0 +1,35 @@
+"""A batch that the broker finds too large, in smaller pieces: its bytes back into columns, its columns into rows. Rare, so it
+copies: the pieces share no memory, and each is freed with its own batch.
+"""
+
+from __future__ import annotations
+
+import pyarrow as pa
+
+from brokerd.producer.core.producer_batch import NO_TIMESTAMP, Piece, ProducerBatch
+from brokerd.producer.rows.columns import ROW_OVERHEAD_BYTES
+from brokerd.record.payload import KEY_VALUE_SCHEMA_ID, decode_payload
+
+
+def split_rows(batch: ProducerBatch, size_max: int) -> list[Piece]:
+    """The records of an encoded batch of two or more, in order, in at least two pieces of as many records each; if those are
+    much alike, a piece has `size_max` bytes at most, uncompressed (or one record)."""
+    payload = batch.encoded.payload
+    rows = decode_payload(
+        payload.data,
+        schema_id=KEY_VALUE_SCHEMA_ID,
+        record_count=payload.record_count,
+        uncompressed_bytes=payload.uncompressed_bytes,
+        max_uncompressed_bytes=payload.uncompressed_bytes,
+    )
+    if rows.column("headers").null_count == rows.num_rows:
+        rows = rows.drop_columns(["headers"])
+    count = max(2, -(-batch.uncompressed_bytes // size_max))
+    rows_each = max(1, rows.num_rows // count)
+    empty = rows.slice(0, 0)
+    pieces = []
+    for at in range(0, rows.num_rows, rows_each):
+        copied = pa.concat_batches([empty, rows.slice(at, rows_each)])
+        size = copied.nbytes + copied.num_rows * ROW_OVERHEAD_BYTES
+        pieces.append(Piece(copied, copied.num_rows, size, NO_TIMESTAMP))
+    return pieces

@@ -1,0 +1,238 @@
+"""One fetch stream: at most one parked fetch, answered in order. What a fetch reads is in handlers/fetch.py.
+
+A parked fetch costs memory only: the stream's own task is waiting for the client's next message anyhow, and what is
+parked is one DelayedFetch. When it completes, a short-lived task reads, answers and is gone.
+
+An answer counts against max.fetch.bytes.in.flight from before it is read until gRPC has taken it, which is when the client
+reads: a client that asks and does not read is ended by background.py.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+
+import grpc
+
+from brokerd.clock import stopwatch_ns
+from brokerd.errors import BrokerdError, ErrorCode, NotReadyError, ResourceExhaustedError
+from brokerd.server.broker import Broker
+from brokerd.server.failures import internal
+from brokerd.server.handlers import fetch
+from brokerd.server.handlers.fetch import FetchParams, PartitionRead
+from brokerd.server.limits.memory_guard import MESSAGE_BYTES
+from brokerd.server.metrics.counters import Phase
+from brokerd.server.security.access import Access
+from brokerd.server.streams.messages import Context, read_message
+from brokerd.server.tasks import look_at_end
+from brokerd.server.waiting.delayed_fetch import DelayedFetch
+from brokerd.server.waiting.turns import LARGE_PARTITIONS
+
+_RETRY_AFTER_MS = 1_000
+
+
+class FetchStream:
+    """Serves one stream to its end."""
+
+    def __init__(self, broker: Broker, context: Context, access: Access) -> None:
+        self._broker = broker
+        self._context = context
+        self.peer = str(context.peer())  # the client's address, as gRPC names it while the call lasts
+        self.is_half_open = True  # until the first message is here
+        self.read_bytes = 0  # of requests, and MESSAGE_BYTES for each; the service takes them off
+        self._access = access
+        self._is_large = True  # the last request, by its partitions; a first one may be
+        self._parked: DelayedFetch | None = None
+        self._answered: asyncio.Future[None] | None = None  # done when the fetch that was parked is answered
+        self._answering: asyncio.Task[None] | None = None
+        self._is_revoked = False
+        self._held_bytes = 0  # what of the budget of answers is ours
+        self._parked_count = 0  # partitions of the parked fetch
+
+    async def run(self) -> None:
+        """Returns when the client has ended its side and everything is answered. Raises BrokerdError to end the stream."""
+        try:
+            while (data := await read_message(self._context)) is not None:
+                self.is_half_open = False
+                self.read_bytes += len(data) + MESSAGE_BYTES
+                await self._finish_parked()
+                if self._is_large:
+                    await self._broker.turns.take(self._access.principal, self.peer)
+                params = fetch.decode(self._broker, data)
+                self._is_large = len(params.partitions) > LARGE_PARTITIONS
+                del data
+                await self._serve(params)
+            if self._answered is not None:
+                await self._answered
+        except grpc.aio.BaseError as error:
+            if isinstance(error, grpc.aio.AbortError):
+                raise
+        finally:
+            self._end()
+
+    async def close(self, code: grpc.StatusCode, details: str) -> None:
+        """Ends the stream from outside, once its answer is out."""
+        with contextlib.suppress(BrokerdError):
+            await self._finish_parked()
+        await self._context.abort(code, details)
+
+    async def revoke(self, code: grpc.StatusCode, details: str) -> None:
+        """Ends the stream of a caller that may not have it any more: no answer goes out from now on."""
+        self._is_revoked = True
+        if self._parked is not None:
+            self._parked.cancel()
+            self._parked = None
+            self._count_parked(0)
+            if self._answered is not None:
+                self._answered.set_result(None)
+        await self._context.abort(code, details)
+
+    async def _finish_parked(self) -> None:
+        """The next request is here: what is parked is answered with what there is."""
+        if self._parked is not None:
+            self._parked.force_complete()
+        if self._answered is not None:
+            await asyncio.shield(self._answered)
+            self._answered = None
+
+    async def _serve(self, params: FetchParams) -> None:
+        if self._broker.is_stopping:
+            await self._write(
+                fetch.encode_error(params, NotReadyError("the broker is stopping: try again, it or another will be back"))
+            )
+            return
+        received_ns = stopwatch_ns()
+        try:
+            reads = await self._read(params)
+            if fetch.must_answer_now(params, reads):
+                data = self._encode(params, reads)
+                del reads  # as many bytes again, not to be kept while the client reads
+                await self._write_answer(data, received_ns, parked_ns=0)
+                return
+        finally:
+            self._hold(0)
+        if self._is_revoked:
+            return
+        if self._is_full(len(params.partitions)):
+            self._broker.counters.failed_fetch[ErrorCode.RESOURCE_EXHAUSTED] += 1
+            await self._write(fetch.encode_error(params, self._too_many()))
+        else:
+            self._park(params, reads, received_ns)
+
+    def _is_full(self, partition_count: int) -> bool:
+        """True if a fetch of so many partitions may not wait beside those that do."""
+        if len(self._broker.replicas.fetch_purgatory) >= self._broker.config.max_parked_fetches:
+            return True
+        return not self._broker.parked_partitions.has_room(self._access.principal, partition_count)
+
+    async def _read(self, params: FetchParams) -> list[PartitionRead]:
+        """Reads as much as the budget allows; what was read is held then."""
+        if self._broker.answer_budget.is_share_small:
+            async with self._broker.answer_budget.turns:
+                return await self._read_with_room(params)
+        return await self._read_with_room(params)
+
+    async def _read_with_room(self, params: FetchParams) -> list[PartitionRead]:
+        budget = self._broker.answer_budget
+        if budget.is_used_up:
+            await budget.wait_for_room()
+        max_bytes = budget.share(params.max_bytes)
+        self._hold(max_bytes)
+        reads = await fetch.read(self._broker, self._access, params, max_bytes=max_bytes)
+        self._hold(sum([result.size_bytes for result in reads]))
+        return reads
+
+    def _encode(self, params: FetchParams, reads: list[PartitionRead]) -> bytes:
+        for result in reads:
+            if result.data is not None:
+                self._broker.counters.fetched(result.asked.tp.topic_id, result.data.size_bytes)
+        return fetch.encode(params, reads)
+
+    def _hold(self, size_bytes: int) -> None:
+        self._broker.answer_budget.add(size_bytes - self._held_bytes)
+        self._held_bytes = size_bytes
+
+    def _count_parked(self, partition_count: int) -> None:
+        self._broker.parked_partitions.add(self._access.principal, partition_count - self._parked_count)
+        self._parked_count = partition_count
+
+    def _park(self, params: FetchParams, reads: list[PartitionRead], received_ns: int) -> None:
+        loop = asyncio.get_running_loop()
+        parked_from_ns = stopwatch_ns()
+        answered = self._answered = loop.create_future()
+
+        def start_answer() -> asyncio.Task[None]:
+            self._answering = loop.create_task(self._answer_parked(params, answered, received_ns, parked_from_ns))
+            look_at_end(self._answering, "answer to a parked fetch")
+            return self._answering
+
+        operation = DelayedFetch(
+            self._broker.clock.monotonic_ms() + params.max_wait_ms,
+            fetch.to_park(params, reads),
+            end=params.end,
+            min_bytes=params.min_bytes,
+            on_done=lambda: self._broker.answers.put(start_answer),
+        )
+        self._parked = operation
+        self._count_parked(len(params.partitions))
+        # Something may have been appended during a cold read above: this looks again before it waits.
+        if not self._broker.replicas.fetch_purgatory.try_complete_else_watch(operation, operation.keys()):
+            self._broker.replicas.fetch_driver.schedule()
+
+    async def _answer_parked(
+        self, params: FetchParams, answered: asyncio.Future[None], received_ns: int, parked_from_ns: int
+    ) -> None:
+        self._parked = None
+        self._count_parked(0)
+        parked_ns = stopwatch_ns() - parked_from_ns
+        try:
+            data = self._encode(params, await self._read(params))
+            await self._write_answer(data, received_ns, parked_ns=parked_ns)
+        except grpc.aio.BaseError:
+            pass  # the client is gone; reading will say so too
+        except Exception as error:
+            internal("answer to a parked fetch", error)
+            await self._context.abort(grpc.StatusCode.INTERNAL, "internal error; the broker's log says more")
+        finally:
+            self._hold(0)
+            self._answering = None
+            if not answered.done():
+                answered.set_result(None)
+
+    async def _write_answer(self, data: bytes, received_ns: int, *, parked_ns: int) -> None:
+        ready_ns = stopwatch_ns()
+        await self._write(data)
+        now_ns = stopwatch_ns()
+        counters = self._broker.counters
+        counters.bytes_out += len(data)
+        counters.fetch_time[Phase.LOCAL].observe_ns(ready_ns - received_ns - parked_ns)
+        counters.fetch_time[Phase.REMOTE].observe_ns(parked_ns)
+        counters.fetch_time[Phase.RESPONSE_SEND].observe_ns(now_ns - ready_ns)
+        counters.fetch_time[Phase.TOTAL].observe_ns(now_ns - received_ns)
+
+    async def _write(self, data: bytes) -> None:
+        if self._is_revoked:
+            return
+        budget = self._broker.answer_budget
+        budget.begin_write(self, len(data), now_ms=self._broker.clock.monotonic_ms())
+        try:
+            await self._context.write(data)
+        finally:
+            budget.end_write(self)
+
+    def _too_many(self) -> ResourceExhaustedError:
+        waiting, principal = len(self._broker.replicas.fetch_purgatory), self._access.principal
+        parked = self._broker.parked_partitions
+        return ResourceExhaustedError(
+            f"{waiting} fetches of {parked.total} partitions wait already, {parked.count(principal)} of them of principal "
+            f"'{principal}', and max.parked.fetches or max.parked.partitions allows no more: try again later",
+            retry_after_ms=_RETRY_AFTER_MS,
+        )
+
+    def _end(self) -> None:
+        if self._parked is not None:
+            self._parked.cancel()
+            self._parked = None
+        self._count_parked(0)
+        if self._answering is not None:
+            self._answering.cancel()

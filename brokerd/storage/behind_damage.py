@@ -1,0 +1,265 @@
+"""Where a log goes on behind a bad batch.
+
+What follows one is no batch for certain: a value may hold what looks like a batch of this very partition, with right CRCs and
+offsets that fit, for nothing in them is secret. So what is found counts
+
+    1  if two of the three things that the bad header says of its batch lead there: its length, its offsets, its payload's CRC;
+    2  else, where the header says nothing any more, if the batches that follow it reach the end of the segment, or a bad batch
+       whose header leads on by rule 1, and no batch behind them has an offset that they have. Of these the first is taken that
+       the bad header's offsets do not speak against.
+
+A bad batch whose header is whole has its length beyond doubt: nothing inside it is looked at. What remains: a value that goes
+on to the very end of its batch and fits the offsets of the next one, in a batch whose header is lost altogether.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator
+from typing import NamedTuple
+
+import google_crc32c
+
+from brokerd.errors import UnsupportedVersionError
+from brokerd.record.header import HEADER_SIZE, MARK, BatchHeader, decode_header, header_problem, header_size_claimed
+from brokerd.storage.files import File
+from brokerd.storage.scan import Scan
+
+_WINDOW_BYTES = 1_048_576
+_ALIGNMENT = 8
+NO_OFFSET_LIMIT = 2**63 - 1
+_NO_EPOCH_LIMIT = 2**31 - 1
+
+
+class Place(NamedTuple):
+    """A batch in a segment file."""
+
+    position: int
+    header: BatchHeader
+
+
+class _Bad(NamedTuple):
+    """A bad batch: where it begins, and what is left of its header (None where nothing is)."""
+
+    position: int
+    offset: int
+    header: BatchHeader | None
+
+    @property
+    def said_end(self) -> int:
+        """Where the header says that the batch ends; -1 = it says nothing."""
+        return self.position + self.header.size if self.header is not None else -1
+
+    @property
+    def said_offset(self) -> int:
+        """The offset that the header says comes next; -1 = it says nothing that can be."""
+        return self.offset + self.header.last_offset_delta + 1 if self.header and self.header.last_offset_delta >= 0 else -1
+
+
+def find_behind_damage(
+    file: File,
+    seed: int,
+    *,
+    position: int,
+    offset: int,
+    end: int,
+    limit_offset: int = NO_OFFSET_LIMIT,
+    known_offset: int = NO_OFFSET_LIMIT,
+    cut_offsets: Collection[int] = (),
+    epoch: int = 0,
+    max_epoch: int = _NO_EPOCH_LIMIT,
+) -> Place | None:
+    """The batch where the log goes on behind the bad one at `position`, where `offset` was to stand; None if there is none.
+
+    `end` is the segment's size, `limit_offset` the base of the next segment, and `known_offset` one where a batch must begin or
+    the segment end, as far as they are known; `cut_offsets`: where an operator may have had it cut. Raises OSError.
+    """
+    known_offset = min(known_offset, limit_offset)
+    return _Search(file, seed, end, limit_offset, known_offset, cut_offsets, epoch, max_epoch).run(position, offset)
+
+
+def whole_headers(file: File, seed: int, base_offset: int) -> Iterator[BatchHeader]:
+    """Headers of all whole batches of a segment, also behind damage; payloads are not read. Raises OSError."""
+    position, offset, end = 0, base_offset, file.size()
+    while position < end:
+        scan = Scan(
+            file, seed, position=position, end=end, next_offset=offset, epoch=0, max_epoch=_NO_EPOCH_LIMIT, payload_from=2**63 - 1
+        )
+        yield from scan
+        if scan.problem is None:
+            return
+        found = find_behind_damage(file, seed, position=scan.position, offset=scan.next_offset, end=end)
+        if found is None:
+            return
+        position, offset = found.position, found.header.base_offset
+
+
+class _Search:
+    def __init__(
+        self,
+        file: File,
+        seed: int,
+        end: int,
+        limit_offset: int,
+        known_offset: int,
+        cut_offsets: Collection[int],
+        epoch: int,
+        max_epoch: int,
+    ) -> None:
+        self._file = file
+        self._seed = seed
+        self._end = end
+        self._limit_offset = limit_offset
+        self._known_offset = known_offset
+        self._cut_offsets = cut_offsets
+        self._epoch = epoch
+        self._max_epoch = max_epoch
+
+    def run(self, position: int, offset: int) -> Place | None:
+        while position < self._end:
+            here = self._whole_at(position, offset)
+            if here is not None:
+                return here  # batches are missing before it
+            bad = self._bad_at(position, offset)
+            led_to = self._led_to(bad)
+            if led_to is not None:
+                return led_to
+            if not self._is_header_whole(bad) and not self._leads_to_remains(bad):
+                return self._search(bad)
+            position, offset = bad.said_end, bad.said_offset
+        return None
+
+    def _search(self, bad: _Bad) -> Place | None:
+        """Behind a bad batch whose header says nothing, or not the truth."""
+        at = bad.position + _ALIGNMENT
+        while (place := next(self._candidates(at, bad.offset), None)) is not None:
+            if place.header.base_offset >= self._known_offset:
+                at = place.position + place.header.size
+                continue
+            first, at = self._follow(place, bad)
+            if first is not None:
+                return first
+        return None
+
+    def _led_to(self, bad: _Bad) -> Place | None:
+        """Rule 1."""
+        if bad.header is None:
+            return None
+        said = self._whole_at(bad.said_end, bad.offset)
+        if said is not None and (said.header.base_offset == bad.said_offset or self._has_payload(bad, said.position)):
+            return said
+        if self._is_header_whole(bad):
+            return None  # whatever stands before that end lies inside
+        for place in self._candidates(bad.position + _ALIGNMENT, bad.offset):
+            if place.header.base_offset == bad.said_offset and self._has_payload(bad, place.position):
+                return place
+            if place.header.base_offset > bad.said_offset:
+                break
+        return None
+
+    def _follow(self, place: Place, bad: _Bad) -> tuple[Place | None, int]:
+        """Rule 2: where to go on, or None; and where the batches from `place` on come to an end."""
+        first = place
+        reaches = False
+        scan = Scan(
+            self._file,
+            self._seed,
+            position=place.position,
+            end=self._end,
+            next_offset=place.header.base_offset,
+            epoch=self._epoch,
+            max_epoch=self._max_epoch,
+            payload_from=0,
+        )
+        for header in scan:
+            if header.base_offset == bad.said_offset or scan.batch_position == bad.said_end:
+                first = Place(scan.batch_position, header)
+            reaches = reaches or header.next_offset == self._known_offset
+        # Batches that end where the bad one says that it ends lie inside it.
+        is_inside = scan.next_offset == bad.said_offset or scan.position == bad.said_end
+        if is_inside or scan.next_offset > self._limit_offset:
+            reaches = False
+        elif scan.problem is None:
+            reaches = reaches or self._known_offset == NO_OFFSET_LIMIT or scan.next_offset in self._cut_offsets
+        elif not reaches:
+            next_bad = self._bad_at(scan.position, scan.next_offset)
+            led_to = self._led_to(next_bad)
+            reaches = self._leads_to_remains(next_bad) if led_to is None else led_to.header.base_offset == next_bad.said_offset
+        if reaches and scan.position < self._end and self._is_refuted(scan.position, bad.offset, scan.next_offset):
+            reaches = False
+        return (first if reaches else None), max(scan.position, place.position + _ALIGNMENT)
+
+    def _is_refuted(self, position: int, offset: int, next_offset: int) -> bool:
+        """True if a batch that is part of no other stands behind `position` with an offset that was already had before it."""
+        while (place := next(self._candidates(position, offset), None)) is not None:
+            if place.header.base_offset < next_offset:
+                return True
+            position = place.position + place.header.size
+        return False
+
+    def _bad_at(self, position: int, offset: int) -> _Bad:
+        prefix = bytes(self._file.pread(HEADER_SIZE, position))
+        header = decode_header(prefix) if len(prefix) == HEADER_SIZE else None
+        if header is not None and header.mark != MARK and header.base_offset != offset:
+            header = None
+        return _Bad(position, offset, header)
+
+    def _is_header_whole(self, bad: _Bad) -> bool:
+        header = self._header_at(bad.position)
+        return header is not None and header.base_offset == bad.offset and header.last_offset_delta >= 0
+
+    def _leads_to_remains(self, bad: _Bad) -> bool:
+        """True if another bad batch stands where this one says that it ends: its header is there, with the offset that follows."""
+        if bad.header is None or not bad.position < bad.said_end <= self._end - HEADER_SIZE:
+            return False
+        header = decode_header(bytes(self._file.pread(HEADER_SIZE, bad.said_end)))
+        return header.mark == MARK and header.base_offset == bad.said_offset
+
+    def _has_payload(self, bad: _Bad, end: int) -> bool:
+        """True if what stands between the bad header and `end` is the payload that the header speaks of."""
+        begin = bad.position + HEADER_SIZE
+        if bad.header is None or end <= begin:
+            return False
+        payload = self._file.pread(end - begin, begin)
+        return len(payload) == end - begin and google_crc32c.value(bytes(payload)) == bad.header.payload_crc
+
+    def _candidates(self, position: int, offset: int) -> Iterator[Place]:
+        """Whole batches from `position` on, whatever they are part of, whose offsets lie behind `offset`."""
+        at = position
+        while at < self._end:
+            window = bytes(self._file.pread(min(_WINDOW_BYTES, self._end - at), at))
+            found = window.find(MARK)
+            while found >= 0:
+                if (at + found) % _ALIGNMENT == 0:
+                    place = self._whole_at(at + found, offset)
+                    if place is not None:
+                        yield place
+                found = window.find(MARK, found + 1)
+            if len(window) < len(MARK):
+                return
+            at += len(window) - len(MARK) + 1
+
+    def _whole_at(self, position: int, offset: int) -> Place | None:
+        """The batch at `position` if it is whole and lies between `offset` and the segment's end."""
+        header = self._header_at(position)
+        if header is None or position + header.size > self._end:
+            return None
+        if header.base_offset <= offset or header.next_offset > self._limit_offset:
+            return None
+        if not self._epoch <= header.leader_epoch <= self._max_epoch or header.last_offset_delta < 0:
+            return None
+        payload = bytes(self._file.pread(header.batch_length, position + header.header_size))
+        return Place(position, header) if google_crc32c.value(payload) == header.payload_crc else None
+
+    def _header_at(self, position: int) -> BatchHeader | None:
+        """The header at `position` if it is whole; its payload may not be there."""
+        if not 0 <= position <= self._end - HEADER_SIZE:
+            return None
+        prefix = bytes(self._file.pread(HEADER_SIZE, position))
+        if len(prefix) < HEADER_SIZE or prefix[: len(MARK)] != MARK:
+            return None
+        header = decode_header(prefix)
+        try:
+            problem = header_problem(header, bytes(self._file.pread(header_size_claimed(prefix), position)), self._seed)
+        except UnsupportedVersionError:
+            return None
+        return None if problem else header

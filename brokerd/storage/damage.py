@@ -1,0 +1,140 @@
+"""Ranges of a log that can not be served, because what was durable there is no longer whole.
+
+What lies below the log start is nobody's: damage there stops nothing. A range that an operator has accepted (a hole) is refused
+to its readers like any other, and stops nothing else. A batch that is whole may be taken out, because nobody can decode it: that
+is a hole too, but its readers go past it. The batch stays where it is, and its producer's sequence numbers count. Holes stand in
+a file of the partition.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import NamedTuple
+
+from brokerd.errors import DataDirectoryError, Fate, LogDamagedError
+from brokerd.storage.checksummed_file import DocumentError, read_json, write_json
+from brokerd.storage.files import Files
+from brokerd.storage.names import HOLES
+
+HOLES_KIND = "holes"
+HOLES_VERSION = 1
+
+
+class Hole(NamedTuple):
+    """Offsets from `first_offset` up to, not including, `until_offset`, which an operator has accepted as lost, or taken out."""
+
+    first_offset: int
+    until_offset: int
+    is_taken_out: bool = False
+
+    def as_range(self) -> DamagedRange:
+        """As the log knows it."""
+        reason = "taken out" if self.is_taken_out else "a hole"
+        return DamagedRange(self.first_offset, self.until_offset, reason, is_accepted=True, is_taken_out=self.is_taken_out)
+
+
+class DamagedRange(NamedTuple):
+    """Offsets from `first_offset` up to, not including, `until_offset`. The log goes on at byte `resume_position` of the
+    segment `resume_segment` (its base offset), if it goes on."""
+
+    first_offset: int
+    until_offset: int
+    reason: str
+    resume_segment: int = -1
+    resume_position: int = 0
+    is_accepted: bool = False
+    is_taken_out: bool = False  # accepted, and its readers go past it
+
+    def is_live(self, log_start_offset: int) -> bool:
+        """True if some of it lies in the log."""
+        return self.until_offset > log_start_offset
+
+    def stops(self, log_start_offset: int) -> bool:
+        """True if nothing may be appended or removed because of it."""
+        return self.is_live(log_start_offset) and not self.is_accepted
+
+
+def first_that_stops(ranges: Iterable[DamagedRange], log_start_offset: int) -> DamagedRange | None:
+    """The range because of which the log has stopped, clipped at the log start; None if there is none."""
+    for damaged in ranges:
+        if damaged.stops(log_start_offset):
+            return damaged._replace(first_offset=max(damaged.first_offset, log_start_offset))
+    return None
+
+
+def damage_error(name: str, damaged: DamagedRange, *, fate: Fate = Fate.UNSPECIFIED) -> LogDamagedError:
+    """The error for a read in the range, or for an append to its log."""
+    advice = f"accepted as lost, the log goes on at offset {damaged.until_offset}"
+    if not damaged.is_accepted:
+        advice = "`brokerd doctor` tells more"
+    return LogDamagedError(
+        f"{name}: offsets {damaged.first_offset} to {damaged.until_offset - 1} were durable and are damaged ({damaged.reason}); "
+        f"{advice}",
+        fate=fate,
+        resume_offset=damaged.until_offset,
+    )
+
+
+def damage_at(ranges: tuple[DamagedRange, ...], offset: int) -> DamagedRange | None:
+    """The range that holds `offset`."""
+    return next((damaged for damaged in ranges if damaged.first_offset <= offset < damaged.until_offset), None)
+
+
+def past_taken_out(ranges: Iterable[DamagedRange], offset: int) -> int:
+    """The first offset from `offset` on that is not taken out."""
+    for damaged in ranges:
+        if damaged.is_taken_out and damaged.first_offset <= offset < damaged.until_offset:
+            offset = damaged.until_offset
+    return offset
+
+
+def is_covered(holes: Iterable[Hole], first_offset: int, until_offset: int) -> bool:
+    """True if holes take up all offsets from `first_offset` up to `until_offset`."""
+    for hole in sorted(holes):
+        if hole.first_offset <= first_offset < hole.until_offset:
+            first_offset = hole.until_offset
+    return first_offset >= until_offset
+
+
+def holes_end(holes: Iterable[Hole]) -> int:
+    """Where the last hole ends; 0 if there is none. What an operator has accepted was there: a log never ends before it."""
+    return max((hole.until_offset for hole in holes), default=0)
+
+
+def joined(holes: Iterable[Hole]) -> list[Hole]:
+    """The same offsets in as few holes of each kind as can be, in order within a kind."""
+    result: list[Hole] = []
+    for hole in sorted(holes, key=lambda hole: (hole.is_taken_out, hole)):
+        last = result[-1] if result else None
+        if last is not None and last.is_taken_out == hole.is_taken_out and hole.first_offset <= last.until_offset:
+            result[-1] = last._replace(until_offset=max(last.until_offset, hole.until_offset))
+        else:
+            result.append(hole)
+    return result
+
+
+def read_holes(files: Files, directory: str, seed: int) -> list[Hole]:
+    """Holes of a partition; none if the file is missing, damaged or another log's: then its damage counts again. Raises OSError."""
+    try:
+        value = read_json(files, f"{directory}/{HOLES}", HOLES_KIND, HOLES_VERSION)
+    except (FileNotFoundError, DocumentError):
+        return []
+    if value.get("seed") != seed:
+        return []
+    try:
+        accepted = [Hole(int(first), int(until)) for first, until in value["holes"]]
+        return accepted + [Hole(int(first), int(until), True) for first, until in value.get("taken_out", [])]
+    except (KeyError, TypeError, ValueError):
+        text = f"{directory}/{HOLES} is whole, but holds no holes: put it back from a copy, or remove it"
+        raise DataDirectoryError(text) from None
+
+
+def write_holes(files: Files, directory: str, seed: int, holes: Iterable[Hole]) -> None:
+    """Replaces the file, durably on return. Raises OSError."""
+    in_order = joined(holes)
+    value = {
+        "seed": seed,
+        "holes": [[hole.first_offset, hole.until_offset] for hole in in_order if not hole.is_taken_out],
+        "taken_out": [[hole.first_offset, hole.until_offset] for hole in in_order if hole.is_taken_out],
+    }
+    write_json(files, f"{directory}/{HOLES}", HOLES_KIND, HOLES_VERSION, value)

@@ -1,0 +1,288 @@
+"""The one seam to the file system: every byte that the log reads or writes passes here.
+
+Paths are relative to the data directory, at most `directory/file`, and links are never followed. Promises: what was
+written is durable only after `fdatasync` returned, a name only after `sync_dir` of its directory returned, and a failed
+`fdatasync` must not be tried again. Not in the contract: atomic writes of any size, order between writes that were not
+synced, preallocation. The twin for tests, which loses what was not synced, is tests/support/files.py.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import fcntl
+import os
+from collections.abc import Iterator, Sequence
+from typing import Protocol, TypeAlias
+
+from brokerd.errors import DataDirectoryError
+from brokerd.storage.names import LOCK
+
+Buffer: TypeAlias = bytes | bytearray | memoryview
+
+_NO_SPACE = frozenset({errno.ENOSPC, errno.EDQUOT})
+_TOO_MANY_OPEN = frozenset({errno.EMFILE, errno.ENFILE})
+# RWF_NOWAIT is refused by some file systems: then every read counts as cold.
+_NOWAIT_REFUSED = frozenset({errno.EOPNOTSUPP, errno.EINVAL, errno.ENOSYS})
+# Much is read in pieces, so that an fdatasync never waits behind more than one of them.
+_PIECE_BYTES = 1_048_576
+
+
+class WouldBlock(Exception):  # noqa: N818 - not a failure: ask again where waiting is allowed
+    """A read that was to come from the page cache alone would have waited for the disk."""
+
+
+class File(Protocol):
+    """One open file. May be read by several threads at a time; written by one."""
+
+    def pwritev(self, buffers: Sequence[Buffer], position: int) -> int:
+        """Writes at `position`; returns the number of bytes written, which may be fewer than given. Raises OSError."""
+
+    def pread(self, size: int, position: int, *, nowait: bool = False) -> Buffer:
+        """Up to `size` bytes, fewer at the end of the file; with `nowait` fewer too where the cache ends.
+
+        Raises WouldBlock (only with `nowait`, nothing cached), OSError.
+        """
+
+    def size(self) -> int:
+        """Bytes in the file."""
+
+    def truncate(self, size: int) -> None:
+        """Cuts the file to `size` bytes; durable after fdatasync."""
+
+    def fdatasync(self) -> None:
+        """Returns once content and size are durable. Never call it again after it raised OSError."""
+
+    def close(self) -> None:
+        """Closes; a second call does nothing."""
+
+
+class Files(Protocol):
+    """The data directory. All methods raise OSError; a missing name is FileNotFoundError, a link is refused."""
+
+    def open(self, path: str, *, writable: bool = False) -> File:
+        """Opens an existing regular file."""
+
+    def create(self, path: str) -> File:
+        """Creates a file for writing; FileExistsError if the name is taken."""
+
+    def listdir(self, path: str = "") -> list[str]:
+        """Names in a directory, sorted; "" is the data directory."""
+
+    def mkdir(self, path: str) -> None:
+        """Makes a directory; durable after sync_dir of its parent."""
+
+    def rmdir(self, path: str) -> None:
+        """Removes an empty directory."""
+
+    def unlink(self, path: str) -> None:
+        """Removes a name."""
+
+    def rename(self, old: str, new: str) -> None:
+        """Gives a file another name, over what has it already, at once."""
+
+    def sync_dir(self, path: str = "") -> None:
+        """Returns once the names of a directory are durable."""
+
+    def lock(self) -> None:
+        """Takes the data directory for this process until `close`. Raises DataDirectoryError if another has it."""
+
+    def close(self) -> None:
+        """Gives the lock back."""
+
+
+def write_all(file: File, buffers: Sequence[Buffer], position: int, size: int) -> None:
+    """Writes `buffers` (`size` bytes in all) at `position`, past short writes too. Raises OSError: any part may be written."""
+    written = file.pwritev(buffers, position)
+    if written == size:
+        return
+    rest = memoryview(b"".join(buffers))
+    while written < size:
+        count = file.pwritev([rest[written:]], position + written)
+        if count == 0:
+            raise OSError(errno.EIO, "the file takes no more bytes")
+        written += count
+
+
+def read_whole(files: Files, path: str) -> bytes:
+    """All bytes of a small file. Raises OSError."""
+    file = files.open(path)
+    try:
+        return bytes(file.pread(file.size(), 0))
+    finally:
+        file.close()
+
+
+def is_too_many_open(error: OSError) -> bool:
+    """True if the process, or the machine, may open no more files."""
+    return error.errno in _TOO_MANY_OPEN
+
+
+def is_no_space(error: OSError) -> bool:
+    """True if the disk or a quota is full."""
+    return error.errno in _NO_SPACE
+
+
+class RealFile:
+    """A descriptor."""
+
+    __slots__ = ("_fd",)
+
+    def __init__(self, fd: int) -> None:
+        self._fd = fd
+
+    def pwritev(self, buffers: Sequence[Buffer], position: int) -> int:
+        """See File."""
+        return os.pwritev(self._fd, buffers, position)
+
+    def pread(self, size: int, position: int, *, nowait: bool = False) -> Buffer:
+        """See File."""
+        if not nowait:
+            return self._pread_whole(size, position)
+        data = bytearray(size)
+        try:
+            count = os.preadv(self._fd, [data], position, os.RWF_NOWAIT)
+        except BlockingIOError:
+            raise WouldBlock from None
+        except OSError as error:
+            if error.errno in _NOWAIT_REFUSED:
+                raise WouldBlock from None
+            raise
+        return data if count == size else memoryview(data)[:count]
+
+    def _pread_whole(self, size: int, position: int) -> Buffer:
+        if size <= _PIECE_BYTES:
+            whole = os.pread(self._fd, size, position)
+            if len(whole) == size or not whole:
+                return whole
+        data = bytearray(size)
+        view = memoryview(data)
+        count = 0
+        while count < size and (read := os.preadv(self._fd, [view[count : count + _PIECE_BYTES]], position + count)):
+            count += read
+        return data if count == size else view[:count]
+
+    def size(self) -> int:
+        """See File."""
+        return os.fstat(self._fd).st_size
+
+    def truncate(self, size: int) -> None:
+        """See File."""
+        os.ftruncate(self._fd, size)
+
+    def fdatasync(self) -> None:
+        """See File."""
+        os.fdatasync(self._fd)
+
+    def close(self) -> None:
+        """See File."""
+        fd, self._fd = self._fd, -1
+        if fd >= 0:
+            os.close(fd)
+
+
+def _without_read_ahead(fd: int) -> int:
+    """Has the kernel read what is asked for and no more: who reads on asks for much. Its own read-ahead (8 MiB on some machines)
+    holds up whoever starts it, and every fdatasync that comes to the disk behind it.
+    """
+    with contextlib.suppress(OSError):  # advice
+        os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_RANDOM)
+    return fd
+
+
+class RealFiles:
+    """A directory of the machine, created if it is missing unless `must_exist`."""
+
+    def __init__(self, root: str, *, must_exist: bool = False) -> None:
+        self.root = os.path.abspath(root)
+        self._lock_fd = -1
+        self._root_fd = -1
+        try:
+            if not must_exist:
+                os.makedirs(self.root, mode=0o750, exist_ok=True)
+            self._root_fd = os.open(self.root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        except OSError as error:
+            raise DataDirectoryError(f"the data directory {self.root} can not be used: {error.strerror}") from None
+
+    def open(self, path: str, *, writable: bool = False) -> File:
+        """See Files."""
+        return RealFile(_without_read_ahead(self._open(path, os.O_RDWR if writable else os.O_RDONLY)))
+
+    def create(self, path: str) -> File:
+        """See Files."""
+        return RealFile(_without_read_ahead(self._open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL)))
+
+    def _open(self, path: str, flags: int) -> int:
+        # O_NOFOLLOW guards the last component only, so a directory is opened by itself first.
+        with self._directory(path) as (dir_fd, name):
+            return os.open(name, flags | os.O_NOFOLLOW | os.O_CLOEXEC, 0o640, dir_fd=dir_fd)
+
+    def listdir(self, path: str = "") -> list[str]:
+        """See Files."""
+        fd = self._open(path or ".", os.O_RDONLY | os.O_DIRECTORY)
+        try:
+            return sorted(os.listdir(fd))
+        finally:
+            os.close(fd)
+
+    def mkdir(self, path: str) -> None:
+        """See Files."""
+        os.mkdir(path, 0o750, dir_fd=self._root_fd)
+
+    def rmdir(self, path: str) -> None:
+        """See Files."""
+        os.rmdir(path, dir_fd=self._root_fd)
+
+    def unlink(self, path: str) -> None:
+        """See Files."""
+        with self._directory(path) as (dir_fd, name):
+            os.unlink(name, dir_fd=dir_fd)
+
+    def rename(self, old: str, new: str) -> None:
+        """See Files."""
+        with self._directory(old) as (old_fd, old_name), self._directory(new) as (new_fd, new_name):
+            os.replace(old_name, new_name, src_dir_fd=old_fd, dst_dir_fd=new_fd)
+
+    def sync_dir(self, path: str = "") -> None:
+        """See Files."""
+        fd = self._open(path or ".", os.O_RDONLY | os.O_DIRECTORY)
+        try:
+            os.fsync(fd)
+        finally:
+            os.close(fd)
+
+    def lock(self) -> None:
+        """See Files."""
+        try:
+            fd = self._open(LOCK, os.O_RDWR | os.O_CREAT)
+        except OSError as error:
+            if error.errno != errno.EROFS:
+                raise
+            fd = self._open(LOCK, os.O_RDONLY)
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            os.close(fd)
+            raise DataDirectoryError(
+                f"the data directory {self.root} is locked: another brokerd uses it; stop that one, or choose another data.dir"
+            ) from None
+        self._lock_fd = fd
+
+    def close(self) -> None:
+        """See Files."""
+        for fd in (self._lock_fd, self._root_fd):
+            if fd >= 0:
+                os.close(fd)
+        self._lock_fd = self._root_fd = -1
+
+    @contextlib.contextmanager
+    def _directory(self, path: str) -> Iterator[tuple[int, str]]:
+        parent, slash, name = path.rpartition("/")
+        if not slash:
+            yield self._root_fd, name
+            return
+        fd = os.open(parent, os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=self._root_fd)
+        try:
+            yield fd, name
+        finally:
+            os.close(fd)

@@ -1,0 +1,105 @@
+"""The sparse index of one segment: offset to position, and time to position. Pure; derived from the log, so never trusted.
+
+Operations: `add` at the end, `floor` by offset, `floor_by_time`. Entries lie about index.interval.bytes apart; a search
+gives the position of a batch at or before the one wanted, and the reader walks headers from there. On disk (`.index` and
+`.timeindex`) only for segments that are closed, with a summary of the segment that a reader compares with the log.
+"""
+
+from __future__ import annotations
+
+import struct
+import sys
+from array import array
+from bisect import bisect_left, bisect_right
+from typing import NamedTuple
+
+from brokerd.storage.checksummed_file import DocumentError
+
+_SUMMARY = struct.Struct("<IqqqqqqI")
+INDEX_VERSION = 1
+
+
+class SegmentSummary(NamedTuple):
+    """What a closed segment holds. Timestamps in ms, -1 if it is empty."""
+
+    seed: int  # CRC seed of the partition: an index of another log never passes
+    base_offset: int
+    next_offset: int
+    size_bytes: int
+    max_timestamp: int
+    first_append_timestamp: int
+    max_append_timestamp: int
+
+
+class SparseIndex:
+    """Entries (offset, position, largest timestamp before it). Read by any thread while one appends."""
+
+    __slots__ = ("offsets", "positions", "times")
+
+    def __init__(self) -> None:
+        self.offsets = array("q")
+        self.positions = array("q")
+        self.times = array("q")
+
+    def __len__(self) -> int:
+        return len(self.offsets)
+
+    def add(self, offset: int, position: int, max_timestamp_before: int) -> None:
+        """Notes a batch. Offsets, positions and times never decrease."""
+        # `offsets` last: a search in another thread looks there first.
+        self.positions.append(position)
+        self.times.append(max_timestamp_before)
+        self.offsets.append(offset)
+
+    def floor(self, offset: int) -> tuple[int, int] | None:
+        """(base offset, position) of the last noted batch that begins at or before `offset`; None: begin at the start."""
+        at = bisect_right(self.offsets, offset)
+        return (self.offsets[at - 1], self.positions[at - 1]) if at else None
+
+    def floor_with_time(self, offset: int) -> tuple[int, int, int] | None:
+        """As `floor`, with the largest timestamp in the segment before that batch."""
+        at = bisect_right(self.offsets, offset)
+        return (self.offsets[at - 1], self.positions[at - 1], self.times[at - 1]) if at else None
+
+    def floor_by_time(self, timestamp_ms: int) -> tuple[int, int] | None:
+        """(base offset, position) of the last noted batch before which every timestamp is smaller than `timestamp_ms`."""
+        at = bisect_left(self.times, timestamp_ms, 0, len(self.offsets))
+        return (self.offsets[at - 1], self.positions[at - 1]) if at else None
+
+
+def encode_index(index: SparseIndex, summary: SegmentSummary) -> tuple[bytes, bytes]:
+    """Bodies of `.index` and `.timeindex`."""
+    head = _SUMMARY.pack(*summary, len(index))
+    return head + _bytes(index.offsets) + _bytes(index.positions), head + _bytes(index.times)
+
+
+def decode_index(offset_body: bytes, time_body: bytes) -> tuple[SparseIndex, SegmentSummary]:
+    """The index and what it says of its segment. Raises DocumentError."""
+    summary, count = decode_summary(offset_body)
+    size = _SUMMARY.size
+    if time_body[:size] != offset_body[:size] or len(offset_body) != size + 16 * count or len(time_body) != size + 8 * count:
+        raise DocumentError("the offset index and the time index do not belong together")
+    index = SparseIndex()
+    index.positions.frombytes(offset_body[size + 8 * count :])
+    index.times.frombytes(time_body[size:])
+    index.offsets.frombytes(offset_body[size : size + 8 * count])
+    if sys.byteorder != "little":
+        for column in (index.offsets, index.positions, index.times):
+            column.byteswap()
+    return index, summary
+
+
+def decode_summary(body: bytes) -> tuple[SegmentSummary, int]:
+    """Summary and number of entries of an index body. Raises DocumentError."""
+    if len(body) < _SUMMARY.size:
+        raise DocumentError("the index is shorter than its summary")
+    *summary, count = _SUMMARY.unpack_from(body)
+    return SegmentSummary(*summary), count
+
+
+def _bytes(column: array[int]) -> bytes:
+    if sys.byteorder == "little":
+        return column.tobytes()
+    swapped = array("q", column)
+    swapped.byteswap()
+    return swapped.tobytes()

@@ -1,0 +1,254 @@
+"""Reading of one partition: from an offset to bytes of whole batches. May run in the event loop (cached_only) or a thread.
+
+It sees segments through an immutable tuple, so that rolls and retention in the event loop do not disturb it. Who may see
+how far (high watermark, last stable offset) is the caller's business.
+"""
+
+from __future__ import annotations
+
+import errno
+from bisect import bisect_right
+from typing import NamedTuple
+
+from brokerd.errors import LogDamagedError, StorageError
+from brokerd.record.header import HEADER_SIZE
+from brokerd.storage.batch_walk import Walk, walk_chunk
+from brokerd.storage.behind_damage import find_behind_damage
+from brokerd.storage.damage import DamagedRange, Hole, damage_at, damage_error, is_covered, past_taken_out
+from brokerd.storage.files import Buffer, File, WouldBlock
+from brokerd.storage.open_files import OpenFiles
+from brokerd.storage.segment import Segment
+
+_HINTS_MAX = 256
+_PROBE_BYTES = 4_096
+# RWF_NOWAIT does not wait for the disk, but it has the kernel begin to read what is missing: 10 ms of work for some megabytes, in
+# the event loop. So where much is wanted, single bytes are asked first; a thread reads what is not there.
+_INLINE_BYTES = 131_072
+_PROBE_EVERY_BYTES = 262_144
+
+
+class FetchDataInfo(NamedTuple):
+    """Whole batches, as bytes-like chunks one after the other. `first_offset` is the base offset of the first batch, which may
+    lie below the offset asked for."""
+
+    chunks: list[Buffer]
+    size_bytes: int
+    first_offset: int
+    next_offset: int
+    aborted: list[tuple[int, int]]  # (producer id, first offset) of aborted transactions
+
+
+class _Start(NamedTuple):
+    """A batch to begin at: its base offset and position; `is_derived` if an index or a hint says so."""
+
+    offset: int
+    position: int
+    is_derived: bool
+
+
+class LogReader:
+    """Reads one partition's segments."""
+
+    def __init__(self, name: str, seed: int, open_files: OpenFiles, *, index_interval_bytes: int) -> None:
+        self._name = name
+        self._seed = seed
+        self._open_files = open_files
+        self._index_interval_bytes = index_interval_bytes
+        self._hints: dict[int, tuple[int, int]] = {}  # next offset of an earlier read -> (segment base, position)
+        self.segments: tuple[Segment, ...] = ()
+        self.damaged: tuple[DamagedRange, ...] = ()
+
+    def read(self, offset: int, *, max_bytes: int, until_offset: int, cached_only: bool) -> FetchDataInfo:
+        """See PartitionLog.read. `offset` lies in the log. Raises FileNotFoundError if its segment has been removed."""
+        offset = past_taken_out(self.damaged, offset)
+        damaged = damage_at(self.damaged, offset)
+        if damaged is not None:
+            raise damage_error(self._name, damaged)
+        until_offset = min([until_offset, *(entry.first_offset for entry in self.damaged if entry.first_offset > offset)])
+        chunks: list[Buffer] = []
+        size_bytes = 0
+        next_offset = first_offset = offset
+        while next_offset < until_offset and (not chunks or size_bytes < max_bytes):
+            try:
+                chunk, first, after = self._read_segment(
+                    next_offset, max_bytes - size_bytes, until_offset, cached_only=cached_only, is_first=not chunks
+                )
+            except (WouldBlock, LogDamagedError, StorageError):
+                if chunks:
+                    break  # the next read meets it first
+                raise
+            if not chunk:
+                break
+            if not chunks:
+                first_offset = first
+            chunks.append(chunk)
+            size_bytes += len(chunk)
+            next_offset = after
+        return FetchDataInfo(chunks, size_bytes, first_offset, next_offset, [])
+
+    def segment_at(self, offset: int) -> Segment:
+        """The segment whose range holds `offset`. Raises FileNotFoundError if it has been removed."""
+        segments = self.segments
+        at = bisect_right(segments, offset, key=lambda segment: segment.base_offset) - 1
+        if at < 0:
+            raise FileNotFoundError
+        return segments[at]
+
+    def forget_hints(self) -> None:
+        """To be called when segments are removed."""
+        self._hints.clear()
+
+    def _read_segment(
+        self, offset: int, max_bytes: int, until_offset: int, *, cached_only: bool, is_first: bool
+    ) -> tuple[Buffer, int, int]:
+        """One chunk of the segment that holds `offset`: bytes, first offset, next offset. Empty if nothing fits."""
+        segment = self.segment_at(offset)
+        try:
+            with self._open_files.use(segment.path) as file:
+                start = self._start(segment, offset, cached_only)
+                found = self._read_from(file, segment, start, offset, max_bytes, until_offset, cached_only, is_first)
+        except FileNotFoundError:
+            raise  # removed meanwhile, most likely: the log knows
+        except OSError as error:
+            raise self._storage_error(offset, error) from error
+        return found
+
+    def _start(self, segment: Segment, offset: int, cached_only: bool) -> _Start:
+        hint = self._hints.get(offset)
+        if hint is not None and hint[0] == segment.base_offset:
+            return _Start(offset, hint[1], True)
+        if cached_only and segment.index is None:
+            raise WouldBlock
+        floor = segment.loaded_index(self._index_interval_bytes).floor(offset)
+        start = _Start(segment.base_offset, 0, False) if floor is None else _Start(*floor, True)
+        for damaged in self.damaged:
+            if damaged.resume_segment == segment.base_offset and start.offset < damaged.until_offset <= offset:
+                start = _Start(damaged.until_offset, damaged.resume_position, False)
+        return start
+
+    def _read_from(
+        self,
+        file: File,
+        segment: Segment,
+        start: _Start,
+        offset: int,
+        max_bytes: int,
+        until_offset: int,
+        cached_only: bool,
+        is_first: bool,
+    ) -> tuple[Buffer, int, int]:
+        end = segment.size_bytes
+        size = max(max_bytes, _PROBE_BYTES)
+        while start.position < end:
+            wanted = min(size if start.offset == offset else size + self._index_interval_bytes, end - start.position)
+            if cached_only and wanted > _INLINE_BYTES:
+                _probe(file, start.position, wanted)
+            data = file.pread(wanted, start.position, nowait=cached_only)
+            walk = walk_chunk(data, self._seed, expected=start.offset, offset=offset, until_offset=until_offset)
+            taken = walk.end - walk.start
+            if taken > 0:
+                found = self._taken(segment, start, data, walk.start, walk.end, walk.first_offset, walk.next_offset, max_bytes)
+                return found if is_first or len(found[0]) <= max_bytes else (b"", offset, offset)
+            if walk.reached_until:
+                return b"", offset, offset
+            if walk.problem is not None:
+                start = self._past_bad_batch(file, segment, start, walk, walk.problem, offset, cached_only)
+                continue
+            if len(data) < wanted:
+                if cached_only:
+                    raise WouldBlock
+                start = self._behind(file, segment, start.position + walk.end, walk.next_offset, "bytes are missing", offset)
+                continue
+            if walk.needed > max_bytes and not is_first:
+                return b"", offset, offset
+            start = _Start(walk.next_offset, start.position + walk.end, start.is_derived)
+            size = max(size, walk.needed)
+        return b"", offset, offset
+
+    def _taken(
+        self,
+        segment: Segment,
+        start: _Start,
+        data: Buffer,
+        first: int,
+        last: int,
+        first_offset: int,
+        next_offset: int,
+        max_bytes: int,
+    ) -> tuple[Buffer, int, int]:
+        end = last
+        if last - first > max_bytes:
+            # Only where what was skipped made room for more than was asked, or the first batch is larger.
+            walk_end, next_in = self._trim(data, first, last, first_offset, max_bytes)
+            end, next_offset = walk_end, next_in
+        if len(self._hints) >= _HINTS_MAX:
+            self._hints.clear()
+        if next_offset < segment.next_offset:
+            self._hints[next_offset] = (segment.base_offset, start.position + end)
+        chunk = data if first == 0 and end == len(data) else memoryview(data)[first:end]
+        return chunk, first_offset, next_offset
+
+    def _trim(self, data: Buffer, first: int, last: int, first_offset: int, max_bytes: int) -> tuple[int, int]:
+        """End and next offset of the batches from `first` that fit `max_bytes`; at least one."""
+        view = memoryview(data)
+        size = max(max_bytes, HEADER_SIZE)
+        while True:
+            walk = walk_chunk(view[first : first + size], self._seed, expected=first_offset, offset=-1, until_offset=2**63 - 1)
+            if walk.end:
+                return first + walk.end, walk.next_offset
+            size = min(max(walk.needed, size + 1), last - first)
+
+    def _past_bad_batch(
+        self, file: File, segment: Segment, start: _Start, walk: Walk, problem: str, offset: int, cached_only: bool
+    ) -> _Start:
+        """Where to begin instead, on the way to `offset`: at the segment's start if the index may be to blame (it is dropped), or
+        behind the damage. Raises LogDamagedError where `offset` is damaged, WouldBlock.
+        """
+        if cached_only:
+            raise WouldBlock  # searching on takes long
+        if start.is_derived:
+            self._hints.clear()
+            segment.index = None
+            segment.remove_index()
+            return _Start(segment.base_offset, 0, False)
+        return self._behind(file, segment, start.position + walk.end, walk.next_offset, problem, offset)
+
+    def _behind(self, file: File, segment: Segment, position: int, bad_offset: int, problem: str, offset: int) -> _Start:
+        damaged = self.register(file, segment, position, bad_offset, problem)
+        if damaged.until_offset > offset or damaged.resume_segment != segment.base_offset:
+            raise damage_error(self._name, damaged)
+        return _Start(damaged.until_offset, damaged.resume_position, False)
+
+    def register(self, file: File, segment: Segment, position: int, bad_offset: int, problem: str) -> DamagedRange:
+        """The damaged range that begins at `bad_offset`, where a bad batch stands at `position`. Raises OSError."""
+        for known in self.damaged:
+            leads_on = known.resume_segment == segment.base_offset or known.until_offset >= segment.next_offset
+            if known.first_offset <= bad_offset < known.until_offset and leads_on:
+                return known
+        found = find_behind_damage(
+            file,
+            self._seed,
+            position=position,
+            offset=bad_offset,
+            end=segment.size_bytes,
+            limit_offset=segment.next_offset,
+        )
+        if found is None:
+            damaged = DamagedRange(bad_offset, segment.next_offset, problem)
+        else:
+            damaged = DamagedRange(bad_offset, found.header.base_offset, problem, segment.base_offset, found.position)
+        holes = [Hole(entry.first_offset, entry.until_offset) for entry in self.damaged if entry.is_accepted]
+        damaged = damaged._replace(is_accepted=is_covered(holes, bad_offset, damaged.until_offset))
+        self.damaged = (*self.damaged, damaged)
+        return damaged
+
+    def _storage_error(self, offset: int, error: OSError) -> StorageError:
+        wait = " (too many open files)" if error.errno in (errno.EMFILE, errno.ENFILE) else ""
+        return StorageError(f"{self._name}: reading at offset {offset} failed: {error.strerror}{wait}", retry_after_ms=100)
+
+
+def _probe(file: File, position: int, size: int) -> None:
+    """Raises WouldBlock if some of these bytes are not cached, as far as samples tell."""
+    last = position + size - 1
+    for at in (*range(position, last, _PROBE_EVERY_BYTES), last):
+        file.pread(1, at, nowait=True)

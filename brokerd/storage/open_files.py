@@ -1,0 +1,112 @@
+"""A bound on open segment files: the least recently used are closed, those in use never.
+
+A file that was written stays in use until it is flushed: a descriptor opened afterwards could miss the error of a failed
+write-back. Which files exist is not known here.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import OrderedDict
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from brokerd.storage.files import File, Files, is_too_many_open
+
+Key = tuple[str, bool]
+
+
+class Handle:
+    """A file in use. Give it back with `OpenFiles.release`."""
+
+    __slots__ = ("file", "is_dropped", "key", "users")
+
+    def __init__(self, key: Key, file: File) -> None:
+        self.key = key
+        self.file = file
+        self.users = 0
+        self.is_dropped = False
+
+
+class OpenFiles:
+    """Open files, at most `limit` of them besides those in use at the moment. Safe from any thread."""
+
+    def __init__(self, files: Files, *, limit: int) -> None:
+        self._files = files
+        self._limit = limit
+        self._lock = threading.Lock()
+        self._handles: OrderedDict[Key, Handle] = OrderedDict()
+
+    def __len__(self) -> int:
+        return len(self._handles)
+
+    @contextmanager
+    def use(self, path: str) -> Iterator[File]:
+        """The file open for reading until the block ends. Raises OSError."""
+        handle = self.acquire(path)
+        try:
+            yield handle.file
+        finally:
+            self.release(handle)
+
+    def acquire(self, path: str, *, writable: bool = False) -> Handle:
+        """The open file, not closed before `release`. Raises OSError."""
+        key = (path, writable)
+        with self._lock:
+            handle = self._handles.get(key)
+            if handle is None:
+                handle = Handle(key, self._open(path, writable))
+                self._evict(len(self._handles) + 1 - self._limit)
+                self._handles[key] = handle
+            else:
+                self._handles.move_to_end(key)
+            handle.users += 1
+            return handle
+
+    def release(self, handle: Handle) -> None:
+        """Ends one use."""
+        with self._lock:
+            handle.users -= 1
+            if handle.is_dropped and not handle.users:
+                handle.file.close()
+
+    def drop(self, path: str) -> None:
+        """Forgets a file whose name is gone or is to be opened anew; closed when its last user is done."""
+        with self._lock:
+            for key in ((path, False), (path, True)):
+                handle = self._handles.pop(key, None)
+                if handle is not None:
+                    handle.is_dropped = True
+                    if not handle.users:
+                        handle.file.close()
+
+    def make_room(self) -> bool:
+        """Closes half of the files; False if all are in use."""
+        with self._lock:
+            return self._evict(len(self._handles) // 2 + 1) > 0
+
+    def close(self) -> None:
+        """Drops all."""
+        for path, _ in list(self._handles):
+            self.drop(path)
+
+    def _open(self, path: str, writable: bool) -> File:
+        try:
+            return self._files.open(path, writable=writable)
+        except OSError as error:
+            if not is_too_many_open(error) or not self._evict(len(self._handles) // 2 + 1):
+                raise
+            return self._files.open(path, writable=writable)
+
+    def _evict(self, count: int) -> int:
+        """Closes up to `count` files that nobody uses, the least recently used first; returns how many."""
+        idle: list[Key] = []
+        if count > 0:
+            for key, handle in self._handles.items():
+                if not handle.users:
+                    idle.append(key)
+                    if len(idle) == count:
+                        break
+        for key in idle:
+            self._handles.pop(key).file.close()
+        return len(idle)

@@ -1,0 +1,215 @@
+"""One segment: a data file that begins at a base offset, and the sparse index of it. Appends and positions, no policy.
+
+Which batch is accepted, when to roll and what is durable is the partition log's; checking what a crash left is recovery's.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Sequence
+
+from brokerd.record.header import BatchHeader, StampFlags
+from brokerd.storage.checksummed_file import DocumentError, read_document, write_document
+from brokerd.storage.files import Buffer, Files, write_all
+from brokerd.storage.index import INDEX_VERSION, SegmentSummary, SparseIndex, decode_index, decode_summary, encode_index
+from brokerd.storage.names import INDEX_SUFFIX, LOG_SUFFIX, SNAPSHOT_SUFFIX, TIME_INDEX_SUFFIX, offset_file
+from brokerd.storage.open_files import Handle, OpenFiles
+from brokerd.storage.scan import Scan
+
+INDEX_KIND = "offset-index"
+TIME_INDEX_KIND = "time-index"
+_LOG_APPEND_TIME = int(StampFlags.LOG_APPEND_TIME)
+
+
+class Segment:
+    """See the module. `size_bytes` is the end of the last whole batch; the file may have more after a failed write."""
+
+    def __init__(self, files: Files, open_files: OpenFiles, directory: str, base_offset: int, seed: int) -> None:
+        self._files = files
+        self._open_files = open_files
+        self._seed = seed
+        self.directory = directory
+        self.base_offset = base_offset
+        self.next_offset = base_offset
+        self.size_bytes = 0
+        self.max_timestamp = -1
+        self.first_append_timestamp = -1
+        self.max_append_timestamp = -1
+        self.path = self._path(LOG_SUFFIX)
+        self.index: SparseIndex | None = None
+        # Kept open from the first write to the end of the flush that covers it.
+        self.dirty_handle: Handle | None = None
+        self.has_excess_bytes = False
+        self.is_end_damaged = False
+        self._written: SegmentSummary | None = None  # what the index files, both of them whole, say of the segment
+        self.is_of_this_run = False  # something was appended to it since the start
+
+    def create(self) -> None:
+        """Makes the empty data file. Raises OSError."""
+        self._files.create(self.path).close()
+        self.index = SparseIndex()
+
+    def append(self, buffers: Sequence[Buffer], size: int) -> None:
+        """Writes the bytes of one batch at the end; call `note` afterwards. Raises OSError: then `cut_excess` has been tried."""
+        handle = self._dirty()
+        self.cut_excess()
+        try:
+            write_all(handle.file, buffers, self.size_bytes, size)
+            self.is_of_this_run = True
+        except OSError:
+            self.has_excess_bytes = True
+            with contextlib.suppress(OSError):
+                self.cut_excess()
+            raise
+
+    def cut_excess(self) -> None:
+        """Cuts off what a failed write left. Raises OSError."""
+        if self.has_excess_bytes:
+            self._dirty().file.truncate(self.size_bytes)
+            self.has_excess_bytes = False
+
+    def note(self, header: BatchHeader, index_interval_bytes: int, *, force_entry: bool = False) -> None:
+        """Counts in the batch that stands at `size_bytes`."""
+        index = self.index
+        if index is not None:
+            last = index.positions[-1] if len(index) else 0
+            if force_entry or self.size_bytes - last > index_interval_bytes:
+                index.add(header.base_offset, self.size_bytes, self.max_timestamp)
+        self.size_bytes += header.size
+        self.next_offset = header.next_offset
+        self.max_timestamp = max(self.max_timestamp, batch_timestamp(header))
+        self.max_append_timestamp = max(self.max_append_timestamp, header.append_timestamp)
+        if self.first_append_timestamp < 0:
+            self.first_append_timestamp = header.append_timestamp
+
+    def end_damaged(self, size_bytes: int, next_offset: int) -> None:
+        """The segment's last bytes are no batches; they stay, and the log goes on at `next_offset` in the next segment."""
+        self.size_bytes = size_bytes
+        self.next_offset = next_offset
+        self.is_end_damaged = True
+
+    def has_passed(self, retention_ms: int, now_wall_ms: int, earliest_append_ms: int) -> bool:
+        """True if all that it holds is past retention (-1: never). What was appended here since the start is no older than
+        `earliest_append_ms`, whatever its stamp says.
+        """
+        newest = max(self.max_append_timestamp, earliest_append_ms) if self.is_of_this_run else self.max_append_timestamp
+        return retention_ms >= 0 and now_wall_ms - newest > retention_ms
+
+    def loaded_index(self, index_interval_bytes: int) -> SparseIndex:
+        """The index, read from its files or else from the log. Raises OSError."""
+        index = self.index
+        if index is None:
+            index = self.read_index()
+            if index is None:
+                index = self._scan_index(index_interval_bytes)
+            self.index = index
+        return index
+
+    def summary(self) -> SegmentSummary:
+        """What stands in the segment."""
+        return SegmentSummary(
+            self._seed,
+            self.base_offset,
+            self.next_offset,
+            self.size_bytes,
+            self.max_timestamp,
+            self.first_append_timestamp,
+            self.max_append_timestamp,
+        )
+
+    def take_summary(self, summary: SegmentSummary) -> None:
+        """Believes a summary instead of a scan; the index is read when it is needed."""
+        self.next_offset = summary.next_offset
+        self.size_bytes = summary.size_bytes
+        self.max_timestamp = summary.max_timestamp
+        self.first_append_timestamp = summary.first_append_timestamp
+        self.max_append_timestamp = summary.max_append_timestamp
+
+    def read_summary(self) -> SegmentSummary | None:
+        """The summary in the index files if it can belong to this log; compare it with the data file. Raises OSError."""
+        try:
+            summary, _ = decode_summary(read_document(self._files, self._path(INDEX_SUFFIX), INDEX_KIND, INDEX_VERSION))
+        except (FileNotFoundError, DocumentError):
+            return None
+        return summary if summary.seed == self._seed and summary.base_offset == self.base_offset else None
+
+    @property
+    def has_written_index(self) -> bool:
+        """True if the index files say what the segment holds now, or it holds nothing."""
+        return self.size_bytes == 0 or self._written == self.summary()
+
+    def write_index(self) -> None:
+        """Writes both index files; the directory is for the caller to sync. Raises OSError."""
+        if self.index is not None:
+            summary = self.summary()
+            offset_body, time_body = encode_index(self.index, summary)
+            write_document(self._files, self._path(INDEX_SUFFIX), INDEX_KIND, INDEX_VERSION, offset_body, sync_dir=False)
+            write_document(self._files, self._path(TIME_INDEX_SUFFIX), TIME_INDEX_KIND, INDEX_VERSION, time_body, sync_dir=False)
+            self._written = summary
+
+    def remove_index(self) -> None:
+        """Removes both index files. Raises OSError."""
+        self._written = None
+        for suffix in (INDEX_SUFFIX, TIME_INDEX_SUFFIX):
+            with contextlib.suppress(FileNotFoundError):
+                self._files.unlink(self._path(suffix))
+
+    def remove(self) -> None:
+        """Removes the index files, the snapshot at the base, and the data file last. Raises OSError."""
+        self.remove_index()
+        with contextlib.suppress(FileNotFoundError):
+            self._files.unlink(self._path(SNAPSHOT_SUFFIX))
+        with contextlib.suppress(FileNotFoundError):
+            self._files.unlink(self.path)
+        self._open_files.drop(self.path)
+
+    def release_dirty(self) -> None:
+        """Gives up the handle without a flush, because the log has stopped or is deleted."""
+        handle, self.dirty_handle = self.dirty_handle, None
+        if handle is not None:
+            self._open_files.release(handle)
+
+    def _dirty(self) -> Handle:
+        handle = self.dirty_handle
+        if handle is None:
+            handle = self.dirty_handle = self._open_files.acquire(self.path, writable=True)
+        return handle
+
+    def read_index(self) -> SparseIndex | None:
+        """The index from its files if it says the same of the segment as `summary`. Raises OSError."""
+        try:
+            offset_body = read_document(self._files, self._path(INDEX_SUFFIX), INDEX_KIND, INDEX_VERSION)
+            time_body = read_document(self._files, self._path(TIME_INDEX_SUFFIX), TIME_INDEX_KIND, INDEX_VERSION)
+            index, summary = decode_index(offset_body, time_body)
+        except (FileNotFoundError, DocumentError):
+            return None
+        if summary != self.summary():
+            return None
+        self._written = summary
+        return index
+
+    def _scan_index(self, index_interval_bytes: int) -> SparseIndex:
+        rebuilt = Segment(self._files, self._open_files, self.directory, self.base_offset, self._seed)
+        rebuilt.index = SparseIndex()
+        with self._open_files.use(self.path) as file:
+            scan = Scan(
+                file,
+                self._seed,
+                position=0,
+                end=self.size_bytes,
+                next_offset=self.base_offset,
+                epoch=0,
+                max_epoch=2**31 - 1,
+                payload_from=2**63 - 1,
+            )
+            for header in scan:
+                rebuilt.note(header, index_interval_bytes)
+        return rebuilt.index
+
+    def _path(self, suffix: str) -> str:
+        return f"{self.directory}/{offset_file(self.base_offset, suffix)}"
+
+
+def batch_timestamp(header: BatchHeader) -> int:
+    """The largest timestamp that readers see in a batch, ms."""
+    return header.append_timestamp if header.stamp_flags & _LOG_APPEND_TIME else header.max_timestamp

@@ -1,0 +1,116 @@
+"""Files kept so that a full disk can still be told what makes room: the log starts, the topics, the epoch of a start.
+
+To free room brokerd must first write: a segment goes only once a checkpoint says that the log begins behind it. So a few
+files of a fixed size lie ready, really written and synced. On a full disk one is written over in place, which needs no
+new blocks, cut, synced and renamed to what it now is. Unlinking one and writing anew would not do: a producer that
+tries again would be faster. Copy-on-write file systems may refuse even this. What is written is not known here.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import threading
+
+from brokerd.storage.files import File, Files, write_all
+from brokerd.storage.names import CHECKPOINT, TOPICS, spare_file
+
+SPARE_COUNT = 4
+_KEPT_FROM_DERIVED = 2
+_STEP_BYTES = 16_384
+_GROWTH = 2  # documents may grow to this many times their size before the next `restore`
+_FILLING = b"brokerd: room for a full disk.\n\n"  # no zeros: a file system may leave them out
+
+
+class SpareFiles:
+    """The spare files of one data directory. Safe from any thread."""
+
+    def __init__(self, files: Files) -> None:
+        self._files = files
+        self._lock = threading.Lock()
+        self._sizes: dict[str, int] = {}
+        self._wanted_bytes = _STEP_BYTES
+
+    @property
+    def is_whole(self) -> bool:
+        """True if there is nothing to restore."""
+        return len(self._sizes) == SPARE_COUNT and min(self._sizes.values()) >= self._wanted_bytes
+
+    def find(self) -> None:
+        """Takes note of what an earlier run left. Raises OSError."""
+        names = set(self._files.listdir())
+        for name in map(spare_file, range(SPARE_COUNT)):
+            if name in names:
+                self._sizes[name] = self._size(name)
+        for name in names & {CHECKPOINT, TOPICS}:
+            self.note_document(self._size(name))
+
+    def note_document(self, size_bytes: int) -> None:
+        """A document of this size was written: the spare files are to be large enough for the next one."""
+        self._wanted_bytes = max(self._wanted_bytes, -(-size_bytes * _GROWTH // _STEP_BYTES) * _STEP_BYTES)
+
+    def restore(self) -> None:
+        """Makes what is missing or too small, as far as there is room: without room, what is there must do."""
+        with self._lock, contextlib.suppress(OSError):
+            if self.is_whole:
+                return
+            for name in map(spare_file, range(SPARE_COUNT)):
+                if self._sizes.get(name, 0) < self._wanted_bytes:
+                    self._make(name, self._wanted_bytes)
+            self._files.sync_dir()
+
+    def write_over(self, path: str, data: bytes, *, is_derived: bool = False) -> None:
+        """Turns a spare file into the file at `path`, its content durable on return; the directory is for the caller to sync.
+
+        Raises OSError: then what was at `path` is still there; ENOSPC if there is no spare file, or if the last ones are wanted
+        for what is not derived from the log.
+        """
+        with self._lock:
+            name, file = self._take(path, _KEPT_FROM_DERIVED if is_derived else 0)
+            try:
+                try:
+                    write_all(file, [data], 0, len(data))
+                    file.truncate(len(data))
+                    file.fdatasync()
+                finally:
+                    file.close()
+                self._files.rename(name, path)
+            except OSError:
+                with contextlib.suppress(OSError):
+                    self._files.unlink(name)
+                raise
+
+    def _take(self, path: str, keep: int) -> tuple[str, File]:
+        """The largest one, open. Raises OSError."""
+        while len(self._sizes) > keep:
+            name = max(self._sizes, key=self._sizes.__getitem__)
+            del self._sizes[name]
+            with contextlib.suppress(FileNotFoundError):  # perhaps somebody looked for room by hand
+                return name, self._files.open(name, writable=True)
+        raise OSError(errno.ENOSPC, "No space left on device, and no spare file", path)
+
+    def _size(self, name: str) -> int:
+        file = self._files.open(name)
+        try:
+            return file.size()
+        finally:
+            file.close()
+
+    def _make(self, name: str, size: int) -> None:
+        temporary = name + ".tmp"
+        with contextlib.suppress(FileNotFoundError):
+            self._files.unlink(temporary)
+        data = _FILLING * (size // len(_FILLING))
+        try:
+            file = self._files.create(temporary)
+            try:
+                write_all(file, [data], 0, size)
+                file.fdatasync()
+            finally:
+                file.close()
+            self._files.rename(temporary, name)
+        except OSError:
+            with contextlib.suppress(OSError):
+                self._files.unlink(temporary)
+            raise
+        self._sizes[name] = size

@@ -1,0 +1,85 @@
+"""A clean stop writes what is dirty, many logs at a time, and leaves alone what the disk has already."""
+
+from __future__ import annotations
+
+import errno
+import os
+
+from brokerd.datadir.log_manager import LogManager
+from brokerd.ids import TopicIdPartition
+from tests.support.build import append, open_manager, payloads
+from tests.support.files import MemoryFiles
+
+PARTITIONS = 40  # enough that several threads end them
+
+
+def changes(files: MemoryFiles, manager: LogManager) -> list[str]:
+    """Closes the logs; what was written, renamed or synced in the directories of partitions."""
+    seen: list[str] = []
+    files.hook = lambda operation, path: seen.append(f"{operation} {path}") if "/" in path or operation == "sync_dir" else None
+    manager.close()
+    files.hook = None
+    return [one for one in seen if not one.endswith(" ") and one.split()[0] not in ("open", "pread", "listdir")]
+
+
+def test_what_was_not_written_to_costs_nothing() -> None:
+    files = MemoryFiles()
+    manager, _ = open_manager(files)
+    topic = manager.create_topic("t", PARTITIONS, {})
+    logs = [manager.partition(TopicIdPartition(topic.id, partition)) for partition in range(PARTITIONS)]
+    for log in logs[:20]:
+        append(log, b"x")
+        log.flush()
+    seen = changes(files, manager)
+    assert {one.split()[1].partition("/")[0] for one in seen} == {log.tp.directory_name for log in logs[:20]}
+    manager, report = open_manager(files)
+    assert report.was_clean
+    append(manager.partition(logs[7].tp), b"more")
+    seen = changes(files, manager)
+    assert {one.split()[1].partition("/")[0] for one in seen} == {logs[7].tp.directory_name}
+    manager, report = open_manager(files)
+    assert report.was_clean
+    assert payloads(manager.partition(logs[7].tp)) == [b"x".ljust(8, b"\0"), b"more".ljust(8, b"\0")]
+    assert changes(files, manager) == []
+
+
+def test_an_end_that_is_lost_or_rotten_is_written_again() -> None:
+    files = MemoryFiles()
+    manager, _ = open_manager(files)
+    topic = manager.create_topic("t", 2, {})
+    one, other = (manager.partition(TopicIdPartition(topic.id, partition)) for partition in range(2))
+    for log in (one, other):
+        append(log, b"x")
+    manager.close()
+    timeindex = next(path for path in files.paths() if path.startswith(one.tp.directory_name) and path.endswith(".timeindex"))
+    snapshot = next(path for path in files.paths() if path.startswith(other.tp.directory_name) and path.endswith("1.snapshot"))
+    whole = {path: files.read_file(path) for path in (timeindex, snapshot)}
+    for path in whole:
+        files.flip_bit(path, 8 * (len(whole[path]) - 1))
+    manager, _ = open_manager(files)
+    manager.close()
+    assert {path: files.read_file(path) for path in whole} == whole
+
+
+def test_of_many_one_that_can_not_be_flushed_spoils_no_other() -> None:
+    files = MemoryFiles()
+    manager, _ = open_manager(files)
+    topic = manager.create_topic("t", PARTITIONS, {})
+    logs = [manager.partition(TopicIdPartition(topic.id, partition)) for partition in range(PARTITIONS)]
+    for log in logs:
+        append(log, b"kept")
+    bad = logs[3]
+
+    def hook(operation: str, path: str) -> None:
+        if operation == "fdatasync" and path == bad.segments[0].path:
+            raise OSError(errno.EIO, os.strerror(errno.EIO), path)
+
+    files.hook = hook
+    manager.close()
+    files.hook = None
+    assert manager.dirty_bytes == 0
+    assert bad.failure is not None
+    assert [log.failure for log in logs if log is not bad] == [None] * (PARTITIONS - 1)
+    manager, _ = open_manager(files)
+    for log in logs:
+        assert payloads(manager.partition(log.tp)) == [b"kept".ljust(8, b"\0")]

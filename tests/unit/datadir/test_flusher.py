@@ -1,0 +1,209 @@
+"""Group commit with real threads: one flush per partition at a time, what comes meanwhile goes with the next."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import threading
+
+import pytest
+
+from brokerd.datadir.flusher import Flusher
+from brokerd.errors import StorageError
+from brokerd.partition.partition_log import PartitionLog
+from tests.support.build import append, first_log, open_manager
+from tests.support.files import MemoryFiles
+from tests.support.wait import DEADLINE_S
+
+
+class SlowDisk:
+    """Lets fdatasyncs of data files begin, counts them, and lets them end when told."""
+
+    def __init__(self, files: MemoryFiles) -> None:
+        self.count = 0
+        self.began = threading.Semaphore(0)
+        self.may_end = threading.Semaphore(0)
+        self.error: Exception | None = None
+        files.hook = self._hook
+
+    def _hook(self, operation: str, path: str) -> None:
+        if operation == "fdatasync" and path.endswith(".log"):
+            self.count += 1
+            self.began.release()
+            assert self.may_end.acquire(timeout=DEADLINE_S)
+            if self.error is not None:
+                raise self.error
+
+
+def test_what_comes_during_a_flush_shares_the_next_one() -> None:
+    async def run() -> None:
+        files = MemoryFiles()
+        manager, _ = open_manager(files)
+        log, other = first_log(manager, "t"), first_log(manager, "u")
+        disk = SlowDisk(files)
+        advanced: list[tuple[str, int]] = []
+        flusher = Flusher(
+            threads=2, on_advance=lambda log: advanced.append((log.name, log.high_watermark)), on_failure=lambda log: None
+        )
+        for _ in range(3):
+            append(log, b"first")
+            flusher.mark_dirty(log)
+        await asyncio.to_thread(disk.began.acquire, timeout=DEADLINE_S)
+        for _ in range(50):
+            append(log, b"meanwhile")
+            flusher.mark_dirty(log)
+        append(other, b"not held up")
+        flusher.mark_dirty(other)
+        await asyncio.to_thread(disk.began.acquire, timeout=DEADLINE_S)
+        assert log.high_watermark == 0
+        for _ in range(3):
+            disk.may_end.release()
+        await asyncio.wait_for(flusher.drain(), DEADLINE_S)
+        flusher.close()
+        assert disk.count == 3
+        assert sorted(advanced) == [("t-0", 3), ("t-0", 53), ("u-0", 1)]
+        assert log.dirty_bytes == manager.dirty_bytes == 0
+
+    asyncio.run(run())
+
+
+def test_a_failed_flush_is_told_once_and_others_go_on() -> None:
+    async def run() -> None:
+        files = MemoryFiles()
+        manager, _ = open_manager(files)
+        log, other = first_log(manager, "t"), first_log(manager, "u")
+        disk = SlowDisk(files)
+        failed: list[PartitionLog] = []
+        flusher = Flusher(threads=1, on_advance=lambda log: None, on_failure=failed.append)
+        disk.error = OSError(5, "Input/output error")
+        disk.may_end.release()
+        append(log, b"doubt")
+        flusher.mark_dirty(log)
+        await asyncio.wait_for(flusher.drain(), DEADLINE_S)
+        assert failed == [log]
+        with pytest.raises(StorageError):
+            append(log, b"no")
+        disk.error = None
+        disk.may_end.release()
+        append(other, b"fine")
+        flusher.mark_dirty(other)
+        await asyncio.wait_for(flusher.drain(), DEADLINE_S)
+        flusher.close()
+        assert (log.high_watermark, other.high_watermark) == (0, 1)
+        assert failed == [log]
+
+    asyncio.run(run())
+
+
+def test_more_partitions_than_threads_are_all_flushed() -> None:
+    async def run() -> None:
+        manager, _ = open_manager(MemoryFiles())
+        manager.create_topic("many", 40, {})
+        flusher = Flusher(threads=3, on_advance=lambda log: None, on_failure=lambda log: None)
+        for _ in range(5):
+            for log in manager.partitions():
+                append(log, b"x")
+                flusher.mark_dirty(log)
+            await asyncio.sleep(0)
+        await asyncio.wait_for(flusher.drain(), DEADLINE_S)
+        flusher.close()
+        assert {log.high_watermark for log in manager.partitions()} == {5}
+
+    asyncio.run(run())
+
+
+def test_whatever_a_flush_ends_with_its_log_stops_and_others_go_on() -> None:
+    async def run() -> None:
+        files = MemoryFiles()
+        manager, _ = open_manager(files)
+        log, other = first_log(manager, "t"), first_log(manager, "u")
+        disk = SlowDisk(files)
+        failed: list[PartitionLog] = []
+        flusher = Flusher(threads=1, on_advance=lambda log: None, on_failure=failed.append)
+        append(log, b"doubt")
+        append(other, b"waits for the thread")
+        flusher.mark_dirty(log)
+        flusher.mark_dirty(other)
+        await asyncio.to_thread(disk.began.acquire, timeout=DEADLINE_S)
+        disk.error = MemoryError()
+        disk.may_end.release()
+        await asyncio.to_thread(disk.began.acquire, timeout=DEADLINE_S)
+        disk.error = None
+        disk.may_end.release()
+        await asyncio.wait_for(flusher.drain(), DEADLINE_S)
+        flusher.close()
+        assert failed == [log]
+        with pytest.raises(StorageError, match="MemoryError"):
+            append(log, b"no")
+        assert (log.high_watermark, log.dirty_bytes, other.high_watermark) == (0, 0, 1)
+
+    asyncio.run(run())
+
+
+def test_listeners_that_fail_hold_up_nothing() -> None:
+    async def run() -> None:
+        manager, _ = open_manager(MemoryFiles())
+        log, other = first_log(manager, "t"), first_log(manager, "u")
+
+        def fail(log: PartitionLog) -> None:
+            raise KeyError(log.name)
+
+        flusher = Flusher(threads=1, on_advance=fail, on_failure=fail)
+        for _ in range(3):
+            for each in (log, other):
+                append(each, b"x")
+                flusher.mark_dirty(each)
+            await asyncio.wait_for(flusher.drain(), DEADLINE_S)
+        flusher.close()
+        assert (log.high_watermark, other.high_watermark) == (3, 3)
+
+    asyncio.run(run())
+
+
+def test_a_directory_that_can_not_be_opened_to_be_synced_is_no_failed_flush() -> None:
+    async def run() -> None:
+        files = MemoryFiles()
+        manager, _ = open_manager(files, log_segment_bytes=4_096)
+        log = first_log(manager)
+        refusals = iter([errno.EMFILE, errno.ENFILE])
+
+        def hook(operation: str, path: str) -> None:
+            if operation == "sync_dir" and path == log.tp.directory_name:
+                code = next(refusals, None)
+                if code is not None:
+                    raise OSError(code, errno.errorcode[code])
+
+        files.hook = hook
+        failed: list[PartitionLog] = []
+        flusher = Flusher(threads=1, on_advance=lambda log: None, on_failure=failed.append)
+        for n in range(20):
+            append(log, b"%04d" % n * 100)
+        assert log.segment_count > 1
+        flusher.mark_dirty(log)
+        await asyncio.wait_for(flusher.drain(), DEADLINE_S)
+        flusher.close()
+        assert not failed
+        assert (log.failure, log.high_watermark, log.dirty_bytes) == (None, 20, 0)
+        assert not log.snapshots.has_waiting
+        assert append(log, b"goes on") == 20
+
+    asyncio.run(run())
+
+
+def test_a_flush_here_that_could_not_be_tried_says_so_and_stops_nothing() -> None:
+    files = MemoryFiles()
+    log = first_log(open_manager(files, log_segment_bytes=4_096)[0])
+    for n in range(20):
+        append(log, b"%04d" % n * 100)
+
+    def hook(operation: str, path: str) -> None:
+        if operation == "sync_dir":
+            raise OSError(errno.EMFILE, "EMFILE")
+
+    files.hook = hook
+    with pytest.raises(OSError, match="EMFILE"):
+        log.flush()
+    assert (log.failure, log.high_watermark) == (None, 0)
+    files.hook = None
+    log.flush()
+    assert log.high_watermark == 20

@@ -1,0 +1,318 @@
+"""A full disk: what makes room works all the same, and then all goes on as before."""
+
+from __future__ import annotations
+
+import errno
+import random
+from typing import Any
+
+import pytest
+
+from brokerd.datadir.epoch_slots import make_epoch_slots, read_epoch_slots, write_epoch_slot
+from brokerd.datadir.log_manager import LogManager
+from brokerd.errors import LogDamagedError, StorageError
+from brokerd.ids import ProducerIdAndEpoch
+from brokerd.partition.partition_log import PartitionLog
+from brokerd.storage.names import CLEAN_SHUTDOWN
+from brokerd.storage.spare_files import SPARE_COUNT, SpareFiles
+from tests.support.build import append, first_log, open_manager, payloads
+from tests.support.clock import START_WALL_MS
+from tests.support.files import MemoryFiles
+
+SETTINGS: dict[str, Any] = {"log_segment_bytes": 4_096}
+
+
+@pytest.fixture
+def files() -> MemoryFiles:
+    return MemoryFiles()
+
+
+@pytest.fixture
+def manager(files: MemoryFiles) -> LogManager:
+    return open_manager(files, **SETTINGS)[0]
+
+
+def _fill_disk(files: MemoryFiles, log: PartitionLog) -> int:
+    """Appends until nothing fits any more; what is left of the disk is taken too. Returns the log end."""
+    for _ in range(400):
+        append(log, b"x" * 200)
+    log.flush()
+    files.space_left = 0
+    _assert_full(log)
+    return log.log_end_offset
+
+
+def _assert_full(log: PartitionLog) -> None:
+    with pytest.raises(StorageError, match="the disk is full"):
+        append(log, b"x" * 200)
+
+
+def _assert_goes_on(log: PartitionLog) -> None:
+    for _ in range(20):
+        append(log, b"x" * 200)
+    log.flush()
+    assert log.high_watermark == log.log_end_offset
+
+
+def _spares(files: MemoryFiles) -> list[str]:
+    return [path for path in files.paths() if path.startswith("spare-")]
+
+
+def test_retention_makes_room_and_appends_go_on(files: MemoryFiles, manager: LogManager) -> None:
+    manager.create_topic("t", 1, {"retention.bytes": "4096"})
+    log = first_log(manager)
+    end = _fill_disk(files, log)
+    assert manager.retention_pass(START_WALL_MS) > 2
+    start = log.log_start_offset
+    assert start > 0
+    _assert_goes_on(log)
+    assert len(_spares(files)) == SPARE_COUNT, "room for the next time"
+    files.power_cut(random.Random(1))
+    log = first_log(open_manager(files, **SETTINGS)[0])
+    assert (log.log_start_offset, log.log_end_offset) == (start, end + 20)
+
+
+def test_records_can_be_deleted_as_often_as_there_are_spare_files(files: MemoryFiles, manager: LogManager) -> None:
+    log = first_log(manager)
+    end = _fill_disk(files, log)
+
+    def others_are_faster(operation: str, path: str) -> None:
+        if operation == "create" and "spare" in path:
+            raise OSError(errno.ENOSPC, "No space left on device")
+
+    files.hook = others_are_faster
+    for before_offset in range(10, 10 + SPARE_COUNT):
+        files.space_left = 0
+        assert log.delete_records(before_offset) == before_offset
+    assert not _spares(files)
+    files.space_left = 0
+    with pytest.raises(StorageError, match="the log start could not be written"):
+        log.delete_records(end)
+    files.hook = None
+    _assert_full(log)
+    assert manager.retention_pass(START_WALL_MS) == 1
+    assert log.delete_records(end) == end
+    assert manager.retention_pass(START_WALL_MS) > 2
+    _assert_goes_on(log)
+    assert len(_spares(files)) == SPARE_COUNT
+
+
+def test_deleting_all_records_makes_room(files: MemoryFiles, manager: LogManager) -> None:
+    log = first_log(manager)
+    end = _fill_disk(files, log)
+    assert log.delete_records(-1) == end
+    assert manager.retention_pass(START_WALL_MS) > 2
+    _assert_goes_on(log)
+
+
+def test_what_is_durable_already_goes_though_the_checkpoint_can_not_be_written(files: MemoryFiles, manager: LogManager) -> None:
+    manager.create_topic("a", 1, {})
+    manager.create_topic("b", 1, {"retention.bytes": "4096"})
+    log, other = first_log(manager, "a"), first_log(manager, "b")
+    _fill_disk(files, log)
+    files.space_left = None
+    end = _fill_disk(files, other)
+    log.delete_records(-1)
+    for name in _spares(files):
+        files.remove_file(name)
+    files.space_left = 0
+    with pytest.raises(OSError, match="no spare file"):
+        manager.retention_pass(START_WALL_MS)
+    assert (log.segment_count, other.log_start_offset) == (1, 0)
+    assert manager.retention_pass(START_WALL_MS) > 2
+    assert 0 < other.log_start_offset < end
+    _assert_goes_on(other)
+
+
+def test_the_last_segments_of_several_logs_expire(files: MemoryFiles) -> None:
+    manager, _ = open_manager(files, log_retention_ms=1_000)
+    logs = [first_log(manager, name) for name in "abcdef"]
+    for log in logs:
+        for _ in range(100):
+            append(log, b"x" * 200)
+        log.flush()
+    files.space_left = 50  # an empty file has room, its content has not
+    _assert_full(logs[0])
+    late = START_WALL_MS + 10_000
+    assert manager.retention_pass(late) == len(logs)
+    assert [log.size_bytes for log in logs] == [0] * len(logs)
+    _assert_goes_on(logs[0])
+    files.kill()
+    manager, report = open_manager(files, log_retention_ms=1_000)
+    assert not report.damaged
+    assert [first_log(manager, name).log_start_offset for name in "abcdef"] == [100] * len(logs)
+
+
+def test_a_topic_can_be_altered_and_deleted(files: MemoryFiles, manager: LogManager) -> None:
+    log, other = first_log(manager, "t"), first_log(manager, "u")
+    _fill_disk(files, log)
+    _assert_full(other)
+    manager.alter_topic("u", {"retention.bytes": "4096"}, [])
+    manager.delete_topic("t")
+    _assert_goes_on(other)
+
+
+def test_a_start_on_a_full_disk_comes_up_and_makes_room(files: MemoryFiles, manager: LogManager) -> None:
+    log = first_log(manager)
+    end = _fill_disk(files, log)
+    files.kill()
+    manager, report = open_manager(files, log_retention_bytes=4_096, **SETTINGS)
+    assert not report.read_only_reason
+    log = first_log(manager)
+    assert log.log_end_offset == end
+    assert len(payloads(log)) == end
+    assert manager.retention_pass(START_WALL_MS) > 2
+    _assert_goes_on(log)
+
+
+def test_spare_files_grow_with_what_they_are_for(files: MemoryFiles, manager: LogManager) -> None:
+    size = len(files.read_file("spare-0"))
+    manager.create_topic("many", 600, {})
+    manager.write_checkpoint()
+    assert len(files.read_file("spare-0")) > max(size, len(files.read_file("checkpoint")))
+    files.space_left = 0
+    first_log(manager, "many", 599)
+    manager.delete_topic("many")
+    assert "many" not in files.read_file("topics").decode()
+
+
+def test_a_write_that_fails_keeps_the_old_file_and_the_other_spares(files: MemoryFiles, manager: LogManager) -> None:
+    spares = SpareFiles(files)
+    spares.find()
+    before = files.read_file("checkpoint")
+
+    def fail(operation: str, path: str) -> None:
+        if operation == "fdatasync" and path.startswith("spare-"):
+            raise OSError(errno.EIO, "EIO")
+
+    files.hook = fail
+    with pytest.raises(OSError, match="EIO"):
+        spares.write_over("checkpoint", b"new")
+    files.hook = None
+    assert files.read_file("checkpoint") == before
+    assert len(_spares(files)) == SPARE_COUNT - 1
+    spares.write_over("checkpoint", b"new")
+    assert files.read_file("checkpoint") == b"new"
+    spares.restore()
+    assert len(_spares(files)) == SPARE_COUNT
+    assert spares.is_whole
+
+
+def test_a_spare_file_that_a_crash_left_cut_is_made_anew(files: MemoryFiles, manager: LogManager) -> None:
+    files.write_file("spare-2", b"short")
+    files.write_file("spare-1.tmp", b"left over")
+    files.kill()
+    open_manager(files, **SETTINGS)
+    assert len({len(files.read_file(f"spare-{number}")) for number in range(SPARE_COUNT)}) == 1
+
+
+@pytest.mark.parametrize("used_up", [0, SPARE_COUNT])
+def test_a_disk_that_stays_full_is_started_on_as_often_as_one_likes(files: MemoryFiles, manager: LogManager, used_up: int) -> None:
+    log = first_log(manager)
+    end = _fill_disk(files, log)
+
+    def others_are_faster(operation: str, path: str) -> None:
+        if operation == "create":
+            raise OSError(errno.ENOSPC, "No space left on device")
+
+    files.hook = others_are_faster
+    for before_offset in range(used_up):
+        files.space_left = 0
+        log.delete_records(before_offset + 1)
+    epochs = []
+    for _ in range(7):
+        files.kill()
+        files.space_left = 0
+        manager, report = open_manager(files, log_retention_bytes=4_096, **SETTINGS)
+        assert not report.read_only_reason
+        log = first_log(manager)
+        assert (log.log_start_offset, log.log_end_offset) == (used_up, end)
+        assert len(payloads(log)) == end - used_up
+        epochs.append(log.leader_epoch)
+    assert epochs == list(range(epochs[0], epochs[0] + 7))
+    if used_up < SPARE_COUNT:
+        assert manager.retention_pass(START_WALL_MS) > 2
+        files.hook = None
+        _assert_goes_on(log)
+    files.hook = files.space_left = None
+    files.power_cut(random.Random(1))
+    assert open_manager(files, **SETTINGS)[0].leader_epoch == epochs[-1] + 1
+
+
+def test_a_start_that_can_not_be_noted_at_all_serves_what_is_there(files: MemoryFiles, manager: LogManager) -> None:
+    log = first_log(manager)
+    for _ in range(30):
+        append(log, b"x" * 200)
+    log.flush()
+    files.kill()
+
+    def fail(operation: str, path: str) -> None:
+        if operation in ("create", "unlink", "rename", "pwritev", "truncate", "fdatasync", "sync_dir", "mkdir"):
+            raise OSError(errno.EROFS, "Read-only file system")
+
+    files.hook = fail
+    for _ in range(3):
+        manager, report = open_manager(files, **SETTINGS)
+        assert "Read-only file system" in report.read_only_reason
+        log = first_log(manager)
+        assert len(payloads(log)) == 30
+        with pytest.raises(LogDamagedError, match="is read-only"):
+            append(log, b"no")
+        manager.close()
+    files.hook = None
+    manager, report = open_manager(files, **SETTINGS)
+    assert not report.read_only_reason
+    assert append(first_log(manager), b"again") == 30
+
+
+def test_an_epoch_slot_that_is_torn_or_rotten_gives_no_epoch_twice(files: MemoryFiles) -> None:
+    make_epoch_slots(files)
+    assert read_epoch_slots(files) == -1
+    for epoch in (5, 6, 7):
+        write_epoch_slot(files, epoch)
+    assert read_epoch_slots(files) == 7
+    for slot, seen in ((0, 8), (1, 7)):
+        rotten = files.copy()
+        rotten.flip_bit("epoch-slots", (slot * 4_096 + 60) * 8)
+        assert read_epoch_slots(rotten) == seen
+
+
+def test_a_stop_on_a_full_disk_is_clean(files: MemoryFiles, manager: LogManager) -> None:
+    log = first_log(manager)
+    end = _fill_disk(files, log)
+    files.space_left = 0
+    manager.close()
+    assert CLEAN_SHUTDOWN in files.listdir()
+    files.space_left = 0
+    manager, report = open_manager(files, **SETTINGS)
+    assert report.was_clean
+    assert len(payloads(first_log(manager))) == end
+
+
+@pytest.mark.parametrize("trouble", ["no end", "no flush"])
+def test_one_log_that_can_not_be_written_spoils_the_clean_stop_of_no_other(
+    files: MemoryFiles, manager: LogManager, trouble: str
+) -> None:
+    logs = [first_log(manager, name) for name in "abc"]
+    for log in logs:
+        append(log, b"x", producer=ProducerIdAndEpoch(5, 0), sequence=0)
+        log.flush()
+        append(log, b"y", producer=ProducerIdAndEpoch(5, 0), sequence=1)
+    bad = logs[1]
+
+    def fail(operation: str, path: str) -> None:
+        is_flush = operation == "fdatasync" and path.endswith(".log")
+        is_end = operation == "create" and path.endswith(".tmp")
+        if path.startswith(bad.tp.directory_name) and (is_flush if trouble == "no flush" else is_end):
+            raise OSError(errno.EIO, "EIO")
+
+    files.hook = fail
+    manager.close()
+    files.hook = None
+    manager, report = open_manager(files, **SETTINGS)
+    assert report.unclean == (trouble == "no flush")
+    assert report.was_clean == (trouble == "no end")
+    for name in "abc":
+        log = first_log(manager, name)
+        assert payloads(log) == [b"x" + bytes(7), b"y" + bytes(7)]
+        assert append(log, b"z", producer=ProducerIdAndEpoch(5, 0), sequence=2) == 2

@@ -1,0 +1,431 @@
+"""A data directory: topics, locks, versions, epochs, producer ids, clean and unclean ends."""
+
+from __future__ import annotations
+
+import contextlib
+import random
+from pathlib import Path
+
+import pytest
+
+from brokerd.datadir.steps import run_here
+from brokerd.errors import (
+    DataDirectoryError,
+    InvalidConfigError,
+    InvalidPartitionsError,
+    InvalidTopicError,
+    LogDamagedError,
+    PolicyViolationError,
+    StorageError,
+    TopicAlreadyExistsError,
+    UnknownTopicIdError,
+    UnknownTopicOrPartitionError,
+)
+from brokerd.ids import ProducerIdAndEpoch, TopicIdPartition
+from brokerd.storage.checksummed_file import encode_document
+from brokerd.storage.files import RealFiles
+from tests.support.build import append, first_log, open_manager, payloads
+from tests.support.clock import ManualClock
+from tests.support.files import Killed, MemoryFiles
+
+
+def test_topics_are_durable_on_return() -> None:
+    files = MemoryFiles()
+    manager, _ = open_manager(files, num_partitions=3)
+    created = manager.create_topic("a.b_c-1", 2, {"retention.ms": "1000"})
+    default = manager.create_topic("default", 0, {})
+    assert default.partition_count == 3
+    files.power_cut(random.Random(1))
+    manager, report = open_manager(files)
+    assert manager.topics.list() == [created, default]
+    assert manager.topics.by_id(created.id) == created
+    assert report.partitions == 5
+    assert first_log(manager, "a.b_c-1", 1).config.retention_ms == 1_000
+
+
+@pytest.mark.parametrize("name", ["notes.txt", "spare-x", "meta.bak", "00000000000000000000.log", "a" * 32 + "-01"])
+def test_a_directory_of_others_is_refused_untouched(tmp_path: Path, name: str) -> None:
+    (tmp_path / name).write_text("mine")
+    (tmp_path / "z").mkdir()
+    with pytest.raises(DataDirectoryError, match=rf"is not brokerd's: it holds '{name}' and 1 more, and no file 'meta'"):
+        open_manager(RealFiles(str(tmp_path)))
+    assert sorted(path.name for path in tmp_path.iterdir()) == sorted([name, "z"])
+
+
+def test_what_a_file_system_or_a_first_start_cut_short_left_is_no_hindrance(tmp_path: Path) -> None:
+    for name in ("lost+found", ".keep", "lock", "spare-3", "checkpoint", "topics.tmp"):
+        (tmp_path / name).touch()
+    open_manager(RealFiles(str(tmp_path)))[0].close()
+    (tmp_path / "notes.txt").touch()
+    open_manager(RealFiles(str(tmp_path)))[0].close()
+
+
+def test_bad_topics_are_refused_by_name() -> None:
+    manager, _ = open_manager(MemoryFiles(), max_topics=2, max_partitions=6, max_partitions_per_topic=4)
+    manager.create_topic("t", 1, {})
+    for name in ("", ".", "..", "a/b", "ä", "x" * 250, "__mine", "a\0b"):
+        with pytest.raises(InvalidTopicError, match="can not be a topic's name"):
+            manager.create_topic(name, 1, {})
+    with pytest.raises(TopicAlreadyExistsError):
+        manager.create_topic("t", 1, {})
+    for count in (-1, 5):
+        with pytest.raises(InvalidPartitionsError, match=r"max\.partitions\.per\.topic"):
+            manager.create_topic("u", count, {})
+    with pytest.raises(InvalidConfigError, match=r"retention\.ms"):
+        manager.create_topic("u", 1, {"retention.ms": "soon"})
+    with pytest.raises(InvalidConfigError, match=r"did you mean 'retention\.ms'"):
+        manager.create_topic("u", 1, {"retention.m": "1"})
+    manager.create_topic("u", 4, {})
+    with pytest.raises(PolicyViolationError, match=r"max\.topics"):
+        manager.create_topic("v", 1, {})
+    with pytest.raises(PolicyViolationError, match=r"max\.partitions"):
+        manager.create_partitions("t", 3)
+
+
+def test_a_deleted_topic_is_gone_and_a_new_one_of_that_name_is_another() -> None:
+    files = MemoryFiles()
+    manager, _ = open_manager(files)
+    log = first_log(manager)
+    append(log, b"old")
+    flush = log.prepare_flush()
+    assert flush is not None
+    deleted = manager.delete_topic("t")
+    flush.run()
+    log.complete_flush(flush)
+    with pytest.raises(UnknownTopicIdError):
+        append(log, b"late")
+    with pytest.raises(UnknownTopicIdError):
+        manager.partition(log.tp)
+    with pytest.raises(UnknownTopicOrPartitionError):
+        manager.delete_topic("t")
+    again = manager.create_topic("t", 1, {})
+    assert again.id != deleted.id
+    with pytest.raises(UnknownTopicOrPartitionError):
+        manager.partition(TopicIdPartition(again.id, 1))
+    assert payloads(first_log(manager)) == []
+    assert not [path for path in files.paths() if deleted.id.hex() in path]
+    assert files.open_count <= 2
+
+
+def test_partitions_grow_and_settings_change_durably() -> None:
+    files = MemoryFiles()
+    manager, _ = open_manager(files)
+    log = first_log(manager)
+    manager.create_partitions("t", 3)
+    with pytest.raises(InvalidPartitionsError, match="the number only grows"):
+        manager.create_partitions("t", 3)
+    manager.alter_topic("t", {"retention.bytes": "5", "segment.ms": "9"}, [])
+    manager.alter_topic("t", {"retention.ms": "7"}, ["segment.ms"])
+    assert (log.config.retention_bytes, log.config.retention_ms, log.config.segment_ms) == (5, 7, 604_800_000)
+    with pytest.raises(InvalidConfigError):
+        manager.alter_topic("t", {"retention.bytes": "x"}, [])
+    files.power_cut(random.Random(1))
+    manager, _ = open_manager(files)
+    assert manager.topics.by_name("t").configs == {"retention.bytes": "5", "retention.ms": "7"}
+    assert len(manager.partitions()) == 3
+
+
+def test_node_id_that_is_not_the_directorys_is_refused_and_changes_nothing() -> None:
+    files = MemoryFiles()
+    manager, _ = open_manager(files, node_id=5)
+    assert manager.node_id == 5
+    append(first_log(manager), b"one")
+    manager.close()
+    before = {path: files.read_file(path) for path in files.paths()}
+    for wrong in (0, 6):
+        with pytest.raises(DataDirectoryError, match=f"node.id is {wrong}, but the data directory belongs to node 5: set"):
+            open_manager(files, node_id=wrong)
+        assert {path: files.read_file(path) for path in files.paths()} == before
+        files.kill()
+    for right in (5, -1):
+        manager, report = open_manager(files, node_id=right)
+        assert (manager.node_id, report.was_clean) == (5, True)
+        manager.close()
+
+
+def test_new_directory_without_a_node_id_is_node_0() -> None:
+    assert open_manager(MemoryFiles())[0].node_id == 0
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_partitions_are_durable_before_the_topics_file_names_them(seed: int) -> None:
+    files = MemoryFiles()
+    manager, _ = open_manager(files)
+
+    def cut_power(operation: str, path: str) -> None:
+        if (operation, path) == ("create", "topics.tmp"):
+            raise Killed
+
+    files.hook = cut_power
+    with pytest.raises(Killed):
+        manager.create_topic("t", 3, {})
+    files.power_cut(random.Random(seed))
+    directories = {path.partition("/")[0] for path in files.paths() if path.endswith("/00000000000000000000.log")}
+    assert len(directories) == 3
+
+
+def test_what_a_change_is_about_is_looked_up_when_its_turn_comes() -> None:
+    manager, _ = open_manager(MemoryFiles())
+    old = manager.create_topic("t", 1, {})
+    by_id, growth = manager.changes.delete(old.id), manager.changes.grow("t", 2)
+    creation = manager.changes.create("u", 1, {})
+    manager.delete_topic("t")
+    manager.create_topic("u", 1, {})
+    new = manager.create_topic("t", 2, {})
+    with pytest.raises(UnknownTopicIdError):
+        run_here(by_id)
+    with pytest.raises(InvalidPartitionsError):
+        run_here(growth)
+    with pytest.raises(TopicAlreadyExistsError):
+        run_here(creation)
+    assert manager.topics.by_name("t") == new
+
+
+def test_the_leader_epoch_rises_at_each_start_and_is_stamped() -> None:
+    files = MemoryFiles()
+    for life in range(1, 4):
+        manager, report = open_manager(files)
+        assert manager.leader_epoch == life
+        assert report.was_clean == (life > 1)
+        append(first_log(manager), b"x")
+        manager.close()
+    log = first_log(open_manager(files)[0])
+    assert [tuple(entry) for entry in log.epochs.entries] == [(1, 0), (2, 1), (3, 2)]
+
+
+def test_a_second_broker_is_refused_while_the_first_lives(tmp_path: Path) -> None:
+    manager, _ = open_manager(RealFiles(str(tmp_path)))
+    with pytest.raises(DataDirectoryError, match="locked: another brokerd uses it"):
+        open_manager(RealFiles(str(tmp_path)))
+    manager.close()
+    open_manager(RealFiles(str(tmp_path)))[0].close()
+
+
+def test_an_unknown_format_version_is_refused_and_nothing_is_modified() -> None:
+    files = MemoryFiles()
+    manager, _ = open_manager(files)
+    append(first_log(manager), b"x")
+    manager.close()
+    files.write_file("meta", encode_document("data-directory", 2, b"{}"))
+    before = {path: files.read_file(path) for path in files.paths()}
+    with pytest.raises(DataDirectoryError, match="format version 2; this brokerd reads version 1"):
+        open_manager(files)
+    assert {path: files.read_file(path) for path in files.paths()} == before
+
+
+@pytest.mark.parametrize("name", ["meta", "leader-epoch", "topics", "producer-ids"])
+def test_damaged_files_of_the_directory_are_refused_by_name(name: str) -> None:
+    files = MemoryFiles()
+    manager, _ = open_manager(files)
+    first_log(manager)
+    manager.next_producer_id()
+    manager.close()
+    files.flip_bit(name, 300)
+    with pytest.raises(DataDirectoryError, match=f"{name} of the data directory is damaged"):
+        open_manager(files)
+
+
+@pytest.mark.parametrize("name", ["leader-epoch", "topics", "producer-ids"])
+def test_lost_files_of_the_directory_are_refused_and_nothing_is_modified(name: str) -> None:
+    for is_used in (False, True):
+        files = MemoryFiles()
+        manager, _ = open_manager(files)
+        if is_used:
+            append(first_log(manager), b"x")
+        manager.close()
+        kept = files.read_file(name)
+        files.remove_file(name)
+        before = {path: files.read_file(path) for path in files.paths()}
+        with pytest.raises(DataDirectoryError, match=f"the file {name} of the data directory is missing; put it back"):
+            open_manager(files)
+        assert {path: files.read_file(path) for path in files.paths()} == before
+        files.kill()
+        files.write_file(name, kept)
+        open_manager(files)[0].close()
+
+
+def test_a_first_start_may_be_killed_anywhere() -> None:
+    for number in range(1, 40):
+        files, count = MemoryFiles(), 0
+
+        def hook(operation: str, path: str, number: int = number) -> None:
+            nonlocal count
+            count += 1
+            if count == number:
+                raise Killed
+
+        files.hook = hook
+        with contextlib.suppress(Killed):
+            open_manager(files)
+        files.power_cut(random.Random(number))
+        manager, report = open_manager(files)
+        assert not report.read_only_reason
+        manager.create_topic("t", 1, {})
+
+
+def test_the_checkpoint_keeps_what_it_knows_of_unknown_partitions() -> None:
+    files = MemoryFiles()
+    manager, _ = open_manager(files)
+    no_topics = files.read_file("topics")
+    log = first_log(manager)
+    for _ in range(3):
+        append(log, b"durable")
+    log.flush()
+    manager.write_checkpoint()
+    files.kill()
+    topics = files.read_file("topics")
+    files.write_file("topics", no_topics)  # an old copy, put back
+    manager, report = open_manager(files)
+    assert report.unknown_directories == [log.tp.directory_name]
+    first_log(manager, "other")
+    manager.write_checkpoint()
+    files.kill()
+    files.write_file("topics", topics)
+    files.flip_bit(log.segments[0].path, 20 * 8)
+    _, report = open_manager(files)
+    assert len(report.damaged) == 1, "rot in what was durable must not pass for a torn tail"
+    assert not report.cut_bytes
+
+
+@pytest.mark.parametrize("harm", ["missing", "damaged"])
+def test_without_its_checkpoint_a_directory_is_read_only(harm: str) -> None:
+    files = MemoryFiles()
+    manager, _ = open_manager(files)
+    log = first_log(manager)
+    append(log, b"kept")
+    log.flush()
+    files.kill()
+    if harm == "missing":
+        files.remove_file("checkpoint")
+    else:
+        files.flip_bit("checkpoint", 200)
+    for _ in range(2):
+        manager, report = open_manager(files)
+        assert "doctor" in report.read_only_reason
+        log = first_log(manager)
+        assert payloads(log) == [b"kept\0\0\0\0"]
+        with pytest.raises(LogDamagedError, match="read-only"):
+            append(log, b"no")
+        with pytest.raises(StorageError, match="read-only"):
+            manager.create_topic("u", 1, {})
+        with pytest.raises(StorageError, match="read-only"):
+            manager.delete_topic("t")
+        with pytest.raises(StorageError, match="read-only"):
+            manager.next_producer_id()
+        manager.close()
+
+
+def test_producer_ids_are_never_given_twice() -> None:
+    files, rng, given = MemoryFiles(), random.Random(2), set[int]()
+    for life in range(6):
+        manager, _ = open_manager(files)
+        for _ in range(rng.choice((0, 1, 999, 1_000, 1_001))):
+            given_now = manager.next_producer_id()
+            assert given_now not in given
+            given.add(given_now)
+        if life % 2:
+            manager.close()
+        files.power_cut(rng)
+
+
+def test_unfinished_creations_go_and_unknown_data_stays() -> None:
+    files = MemoryFiles()
+    manager, _ = open_manager(files)
+    log = first_log(manager)
+    append(log, b"x")
+    manager.close()
+    for name in ("0" * 32 + "-0", "1" * 32 + "-0"):
+        files.mkdir(name)
+        files.create(f"{name}/{0:020d}.log").close()
+    files.write_file("1" * 32 + f"-0/{0:020d}.log", b"data of a topic that nobody knows")
+    _, report = open_manager(files)
+    assert report.unknown_directories == ["1" * 32 + "-0"]
+    assert "0" * 32 + "-0" not in files.listdir()
+
+
+def test_a_topic_that_can_not_be_created_leaves_nothing() -> None:
+    files = MemoryFiles()
+    manager, _ = open_manager(files)
+    before = files.listdir()
+    for failing in range(1, 12):
+        count = 0
+
+        def hook(operation: str, path: str, failing: int = failing) -> None:
+            nonlocal count
+            if operation in ("mkdir", "create", "sync_dir", "pwritev"):
+                count += 1
+                if count == failing:
+                    raise OSError(28, "No space left on device")
+
+        files.hook = hook
+        try:
+            manager.create_topic(f"t{failing}", 2, {})
+        except StorageError:
+            files.hook = None
+            assert not manager.topics.has(f"t{failing}")
+            assert [name for name in files.listdir() if name not in before and "-" in name] == []
+        else:
+            files.hook = None
+            manager.delete_topic(f"t{failing}")
+
+
+def test_the_checkpoint_is_written_at_most_once_an_interval_and_only_if_something_moved() -> None:
+    files, clock = MemoryFiles(), ManualClock()
+    manager, _ = open_manager(files, clock)
+    log = first_log(manager)
+    clock.advance(1_000)
+    assert manager.write_checkpoint_if_due(clock.monotonic_ms())
+    clock.advance(5_000)
+    assert not manager.write_checkpoint_if_due(clock.monotonic_ms())
+    append(log, b"x")
+    assert not manager.write_checkpoint_if_due(clock.monotonic_ms())
+    log.flush()
+    job = manager.checkpoint_job(clock.monotonic_ms())
+    assert job is not None
+    append(log, b"x")
+    log.flush()
+    assert manager.checkpoint_job(clock.monotonic_ms() + 999) is None
+    log.delete_records(2)
+    newer = files.read_file("checkpoint")
+    job.run()
+    assert files.read_file("checkpoint") == newer
+
+
+def test_expired_producers_stay_forgotten_after_a_restart() -> None:
+    files, clock = MemoryFiles(), ManualClock()
+    manager, _ = open_manager(files, clock, producer_id_expiration_ms=10_000)
+    log = first_log(manager)
+    append(log, b"x", producer=ProducerIdAndEpoch(1, 0), sequence=0, now_ms=clock.wall_ms())
+    log.flush()
+    clock.advance(10_001)
+    assert manager.expire_producers(clock.wall_ms()) == 1
+    files.kill()
+    log = first_log(open_manager(files, clock, producer_id_expiration_ms=10_000)[0])
+    assert log.producer_count == 0
+
+
+def test_a_clean_mark_of_an_earlier_run_is_not_believed() -> None:
+    files = MemoryFiles()
+    manager, _ = open_manager(files)
+    append(first_log(manager), b"x")
+    manager.close()
+    old_mark = files.read_file("clean-shutdown")
+    manager, _ = open_manager(files)
+    assert "clean-shutdown" not in files.listdir()
+    files.kill()
+    files.write_file("clean-shutdown", old_mark)
+    assert not open_manager(files)[1].was_clean
+
+
+def test_a_batch_of_an_epoch_that_has_not_been_is_not_whole() -> None:
+    files = MemoryFiles()
+    for _ in range(3):
+        manager, _ = open_manager(files)
+        log = first_log(manager)
+        append(log, b"x")
+        log.flush()
+        files.kill()
+    files.write_file("leader-epoch", encode_document("leader-epoch", 1, b'{"leader_epoch": 2}'))
+    manager, report = open_manager(files)
+    assert first_log(manager).log_end_offset == 2
+    assert sum(report.cut_bytes.values()) == 104

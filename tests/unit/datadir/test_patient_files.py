@@ -1,0 +1,80 @@
+"""A process that may open no more files: what is only kept open makes room for rolls, DeleteRecords, topics and retention."""
+
+from __future__ import annotations
+
+import errno
+
+import pytest
+
+from brokerd.datadir.log_manager import LogManager
+from brokerd.datadir.steps import run_here
+from brokerd.storage.patient_files import PatientFiles
+from tests.support.build import append, first_log, open_manager, payloads
+from tests.support.files import MemoryFiles
+
+LIMIT = 40
+_OPENING = ("open", "create", "rename", "sync_dir", "unlink")
+
+
+def scarce_files() -> MemoryFiles:
+    """A directory of which the process may have LIMIT files open."""
+    files = MemoryFiles()
+
+    def refuse(operation: str, path: str) -> None:
+        if operation in _OPENING and files.open_count >= LIMIT:
+            raise OSError(errno.EMFILE, "Too many open files", path)
+
+    files.hook = refuse
+    return files
+
+
+@pytest.fixture
+def crowded() -> LogManager:
+    """A log of many segments, all of which have been read."""
+    manager, _ = open_manager(scarce_files(), log_segment_bytes=4_096, log_max_open_files=1_000)
+    log = first_log(manager)
+    for number in range(100):
+        append(log, b"%d" % number * 1_500)
+        log.flush()
+    assert len(payloads(log)) == 100
+    assert log.segment_count > LIMIT
+    return manager
+
+
+def test_rolls_topics_and_their_removal_go_on(crowded: LogManager) -> None:
+    log = first_log(crowded)
+    before = log.segment_count
+    for number in range(20):
+        append(log, b"%d" % number * 1_500)
+        log.flush()
+    assert log.segment_count > before
+    crowded.create_topic("other", 10, {})
+    crowded.create_partitions("other", 20)
+    for partition in range(20):
+        append(first_log(crowded, "other", partition), b"x")
+        first_log(crowded, "other", partition).flush()
+    crowded.delete_topic("other")
+
+
+def test_delete_records_and_retention_go_on(crowded: LogManager) -> None:
+    log = first_log(crowded)
+    assert run_here(crowded.delete_records([(log, 50)])) == [None]
+    assert log.log_start_offset == 50
+    crowded.retention_pass(0)
+    assert len(payloads(log)) == 50
+    crowded.close()
+
+
+def test_where_nothing_can_be_closed_the_error_is_raised() -> None:
+    files = scarce_files()
+    handles = [files.create(f"f{number}") for number in range(LIMIT)]
+    with pytest.raises(OSError, match="Too many open files") as refused:
+        PatientFiles(files, lambda: False).sync_dir()
+    assert refused.value.errno == errno.EMFILE
+
+    def close_one() -> bool:
+        handles.pop().close()
+        return True
+
+    PatientFiles(files, close_one).sync_dir()
+    assert len(handles) == LIMIT - 1

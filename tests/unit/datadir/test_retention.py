@@ -1,0 +1,194 @@
+"""What retention and deletion of records may take, and what must be durable before they do."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import random
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from brokerd.datadir.steps import run_here
+from brokerd.errors import Fate, LogDamagedError, StorageError
+from brokerd.ids import ProducerIdAndEpoch
+from brokerd.partition.partition_log import PartitionLog
+from tests.support.build import append, first_log, open_manager, read_batches
+from tests.support.clock import START_WALL_MS
+from tests.support.files import MemoryFiles
+
+SETTINGS: dict[str, Any] = {"log_segment_bytes": 4_096}
+EARLY, LATE = ProducerIdAndEpoch(7, 0), ProducerIdAndEpoch(8, 0)
+
+
+@pytest.fixture
+def files() -> MemoryFiles:
+    return MemoryFiles()
+
+
+def _failing(operation: str, part: str, code: int = errno.EIO) -> Callable[[str, str], None]:
+    """A hook that fails an operation on paths that hold `part`."""
+
+    def hook(called: str, path: str) -> None:
+        if called == operation and part in path:
+            raise OSError(code, errno.errorcode[code])
+
+    return hook
+
+
+def _fill(log: PartitionLog, count: int = 60) -> None:
+    """Several segments, flushed."""
+    for _ in range(count):
+        append(log, b"x" * 200)
+    log.flush()
+
+
+def test_nothing_at_or_above_damage_is_retired(files: MemoryFiles) -> None:
+    manager, _ = open_manager(files, log_retention_bytes=4_096, **SETTINGS)
+    log = first_log(manager)
+    _fill(log)
+    assert log.retained_from(START_WALL_MS) > log.segments[2].base_offset
+    damaged = log.segments[1]
+    files.flip_bit(damaged.path, 20 * 8)
+    with pytest.raises(LogDamagedError):
+        log.read(damaged.base_offset, max_bytes=1_000, until_offset=60, cached_only=False)
+    assert log.retained_from(START_WALL_MS) == damaged.base_offset
+    assert manager.retention_pass(START_WALL_MS) == 0
+    assert log.last_stable_offset == log.high_watermark == 60
+
+
+@pytest.mark.parametrize("by", ["delete_records", "retention"])
+@pytest.mark.parametrize("ending", ["killed", "power cut", "killed before the removal"])
+def test_producer_state_outlives_the_records(files: MemoryFiles, by: str, ending: str) -> None:
+    settings = SETTINGS | ({"log_retention_bytes": 4_096} if by == "retention" else {})
+    manager, _ = open_manager(files, **settings)
+    log = first_log(manager)
+    append(log, b"first", producer=EARLY, sequence=0)
+    _fill(log)
+    manager.write_checkpoint()
+    if ending == "killed before the removal":
+        files.hook = _failing("unlink", "-0/")
+    if by == "delete_records":
+        log.delete_records(-1)
+    with contextlib.suppress(OSError):
+        manager.retention_pass(START_WALL_MS)
+    assert log.log_start_offset > 0
+    files.power_cut(random.Random(1)) if ending == "power cut" else files.kill()
+    log = first_log(open_manager(files, **settings)[0])
+    assert log.segments[0].base_offset > 0
+    end = log.log_end_offset
+    assert append(log, b"first", producer=EARLY, sequence=0) == 0, "a repeated batch is answered as its first append"
+    assert log.log_end_offset == end
+    assert append(log, b"next", producer=EARLY, sequence=1) == end
+
+
+def test_a_segment_waits_for_the_snapshot_at_its_end(files: MemoryFiles) -> None:
+    manager, _ = open_manager(files, **SETTINGS)
+    log = first_log(manager)
+    append(log, b"first", producer=EARLY, sequence=0)
+    files.hook = _failing("create", ".snapshot.tmp")
+    _fill(log)
+    log.delete_records(-1)
+    assert manager.retention_pass(START_WALL_MS) == 0
+    files.hook = None
+    append(log, b"another flush", producer=LATE, sequence=0)
+    log.flush()
+    assert manager.retention_pass(START_WALL_MS) > 2
+    files.kill()
+    log = first_log(open_manager(files, **SETTINGS)[0])
+    assert append(log, b"first", producer=EARLY, sequence=0) == 0
+
+
+def test_nothing_is_removed_below_a_log_start_that_is_not_durable(files: MemoryFiles) -> None:
+    manager, _ = open_manager(files, **SETTINGS)
+    manager.create_topic("a", 1, {"retention.bytes": "4096"})
+    manager.create_topic("b", 1, {})
+    log, other = first_log(manager, "a"), first_log(manager, "b")
+    _fill(log)
+    _fill(other)
+    manager.write_checkpoint()
+    files.hook = _failing("create", "checkpoint")
+    with pytest.raises(OSError, match="EIO"):
+        manager.retention_pass(START_WALL_MS)
+    assert (log.log_start_offset, log.segments[0].base_offset) == (0, 0)
+    manager.alter_topic("a", {"retention.bytes": "-1"}, [])
+    for moved in (log, other):
+        moved.set_log_start(40)  # nothing is left for retention to decide, and nothing is durable
+    assert manager.retention_pass(START_WALL_MS) == 0
+    assert [moved.segments[0].base_offset for moved in (log, other)] == [0, 0]
+    files.kill()
+    _, report = open_manager(files, **SETTINGS)
+    assert not report.damaged
+
+
+def test_a_log_that_can_not_roll_does_not_hold_up_the_others(files: MemoryFiles) -> None:
+    manager, _ = open_manager(files, **SETTINGS)
+    manager.create_topic("a", 1, {"retention.ms": "1000"})
+    manager.create_topic("b", 1, {"retention.bytes": "4096"})
+    stuck, other = first_log(manager, "a"), first_log(manager, "b")
+    append(stuck, b"x")
+    stuck.flush()
+    _fill(other)
+    files.hook = _failing("create", stuck.tp.directory_name)
+    assert manager.retention_pass(START_WALL_MS + 10_000) > 2
+    assert (stuck.log_start_offset, stuck.segment_count) == (0, 1)
+    files.hook = None
+    assert manager.retention_pass(START_WALL_MS + 10_000) == 1
+
+
+def test_one_logs_files_that_can_not_be_removed_do_not_hold_up_the_others(files: MemoryFiles) -> None:
+    manager, _ = open_manager(files, log_retention_bytes=4_096, **SETTINGS)
+    first, second = first_log(manager, "a"), first_log(manager, "b")
+    _fill(first)
+    _fill(second)
+    files.hook = _failing("unlink", first.tp.directory_name)
+    with pytest.raises(OSError, match="EIO"):
+        manager.retention_pass(START_WALL_MS)
+    assert sum(path.startswith(second.tp.directory_name) and path.endswith(".log") for path in files.paths()) < 3
+    files.kill()
+    manager, report = open_manager(files, **SETTINGS)
+    assert not report.damaged
+    assert sum(path.startswith(first.tp.directory_name) and path.endswith(".log") for path in files.paths()) < 3
+
+
+def test_a_log_start_whose_directory_was_not_synced_has_an_unknown_fate() -> None:
+    outcomes = set()
+    for seed in range(30):
+        files = MemoryFiles()
+        manager, _ = open_manager(files, **SETTINGS)
+        log = first_log(manager)
+        _fill(log)
+        files.hook = _failing("sync_dir", "")
+        (error,) = run_here(manager.delete_records([(log, 40)]))
+        files.hook = None
+        assert isinstance(error, StorageError)
+        assert error.fate is Fate.UNKNOWN
+        assert "a restart may find it moved" in error.message
+        assert log.log_start_offset == 0, "it is as it was: what is read on is there"
+        assert len(list(read_batches(log, 0))) == 60
+        if seed % 3 == 0:
+            manager.write_checkpoint()  # settles it
+            assert manager.retention_pass(START_WALL_MS) == 0
+        if seed % 2:
+            files.power_cut(random.Random(seed))
+        else:
+            files.kill()
+        log = first_log(open_manager(files, **SETTINGS)[0])
+        outcomes.add((seed % 3 == 0, log.log_start_offset))
+        assert log.high_watermark == 60
+        assert len(list(read_batches(log, log.log_start_offset))) == 60 - log.log_start_offset
+    assert outcomes == {(True, 0), (False, 0), (False, 40)}
+
+
+def test_a_log_start_that_could_not_be_written_has_not_moved(files: MemoryFiles) -> None:
+    manager, _ = open_manager(files, **SETTINGS)
+    log = first_log(manager)
+    _fill(log)
+    files.hook = _failing("create", "checkpoint")
+    (error,) = run_here(manager.delete_records([(log, 40)]))
+    files.hook = None
+    assert isinstance(error, StorageError)
+    assert error.fate is not Fate.UNKNOWN
+    files.kill()
+    assert first_log(open_manager(files, **SETTINGS)[0]).log_start_offset == 0

@@ -1,0 +1,177 @@
+"""What is shown of a data directory, what is found in it, and the two repairs an operator may ask for."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from brokerd.errors import DataDirectoryError, LogDamagedError
+from brokerd.ids import ProducerIdAndEpoch
+from brokerd.offline.doctor import accept_damaged, check_data_dir, give_up_damaged, rebuild_checkpoint
+from brokerd.offline.dump import describe_path
+from brokerd.offline.partition_check import Severity
+from brokerd.storage.files import RealFiles
+from tests.support.build import append, first_log, open_manager, payloads
+
+
+def _tree(root: Path) -> dict[str, bytes]:
+    return {str(path.relative_to(root)): path.read_bytes() for path in sorted(root.rglob("*")) if path.is_file()}
+
+
+@pytest.fixture
+def data_dir(tmp_path: Path) -> Path:
+    """A directory closed cleanly: topic t, 30 batches in several segments, one producer."""
+    manager, _ = open_manager(RealFiles(str(tmp_path)), log_segment_bytes=4_096, log_index_interval_bytes=500)
+    log = first_log(manager)
+    for n in range(30):
+        append(log, b"%04d" % n * 60, producer=ProducerIdAndEpoch(9, 0), sequence=n)
+    manager.next_producer_id()
+    manager.close()
+    return tmp_path
+
+
+def _segment(data_dir: Path, at: int = 0) -> Path:
+    return sorted(data_dir.glob("*/*.log"))[at]
+
+
+def _kill_clean_mark(data_dir: Path) -> None:
+    (data_dir / "clean-shutdown").unlink()
+
+
+def test_every_file_is_described_as_json_and_nothing_is_touched(data_dir: Path) -> None:
+    before = _tree(data_dir)
+    entries = list(describe_path(str(data_dir)))
+    assert _tree(data_dir) == before
+    json.dumps(entries)
+    types = [entry["type"] for entry in entries]
+    assert types.count("batch") == 30
+    assert types.count("segment") == len(list(data_dir.glob("*/*.log"))) > 2
+    assert {"offset-index", "time-index", "producer-snapshot", "leader-epochs", "checkpoint", "topics", "data-directory"} <= set(
+        types
+    )
+    assert {"leader-epoch", "clean-shutdown", "producer-ids"} <= set(types)
+    batches = [entry for entry in entries if entry["type"] == "batch"]
+    assert [(entry["base_offset"], entry["base_sequence"], entry["producer_id"]) for entry in batches[:2]] == [(0, 0, 9), (1, 1, 9)]
+    snapshot = [entry for entry in entries if entry["type"] == "producer-snapshot"][-1]
+    assert snapshot["producers"][0]["batches"][-1]["last_sequence"] == 29
+    assert all(entry.get("belongs_here", True) for entry in entries)
+
+
+def test_damage_is_shown_where_it_is_and_what_follows_too(data_dir: Path) -> None:
+    path = _segment(data_dir)
+    data = bytearray(path.read_bytes())
+    data[400] ^= 1
+    path.write_bytes(data)
+    entries = list(describe_path(str(path)))
+    problem = next(entry for entry in entries if entry["type"] == "problem")
+    assert (problem["offset"], problem["position"]) == (1, 336)
+    assert [entry["base_offset"] for entry in entries if entry["type"] == "batch"][:2] == [0, 2]
+
+
+def test_files_that_are_none_of_ours_are_problems_or_refused(data_dir: Path, tmp_path: Path) -> None:
+    (data_dir / "checkpoint").write_bytes(b"nonsense")
+    assert [entry["type"] for entry in describe_path(str(data_dir / "checkpoint"))] == ["problem"]
+    with pytest.raises(DataDirectoryError, match="there is no file"):
+        list(describe_path(str(data_dir / f"{99:020d}.snapshot")))
+    (tmp_path / "other").write_text("")
+    with pytest.raises(DataDirectoryError, match="other is not a file of a brokerd data directory: its name is none of theirs"):
+        list(describe_path(str(tmp_path / "other")))
+    with pytest.raises(DataDirectoryError, match=r"there is no file .*nowhere"):
+        list(describe_path(str(tmp_path / "nowhere")))
+
+
+def test_a_healthy_directory_has_no_findings_and_is_not_touched(data_dir: Path) -> None:
+    before = _tree(data_dir)
+    assert check_data_dir(str(data_dir)) == []
+    assert _tree(data_dir) == before
+    with pytest.raises(DataDirectoryError, match="not a data directory"):
+        check_data_dir(str(data_dir.parent))
+
+
+def test_a_directory_in_use_is_refused(data_dir: Path) -> None:
+    manager, _ = open_manager(RealFiles(str(data_dir)))
+    with pytest.raises(DataDirectoryError, match="locked"):
+        check_data_dir(str(data_dir))
+    manager.close()
+
+
+@pytest.mark.parametrize("pattern", ["*/*.index", "*/*.timeindex", "*/*.snapshot", "*/leader-epochs"])
+def test_rotten_derived_files_are_warnings(data_dir: Path, pattern: str) -> None:
+    path = sorted(data_dir.glob(pattern))[0]
+    data = bytearray(path.read_bytes())
+    data[-3] ^= 4
+    path.write_bytes(data)
+    findings = check_data_dir(str(data_dir))
+    assert [finding.severity for finding in findings] == [Severity.WARNING]
+    assert findings[0].path.split("/")[1].split(".")[0] == path.name.split(".")[0]
+
+
+@pytest.mark.parametrize("name", ["meta", "leader-epoch", "topics", "producer-ids", "checkpoint"])
+def test_rotten_files_of_the_directory_are_errors(data_dir: Path, name: str) -> None:
+    data = bytearray((data_dir / name).read_bytes())
+    data[-3] ^= 4
+    (data_dir / name).write_bytes(data)
+    findings = check_data_dir(str(data_dir))
+    assert Severity.ERROR in {finding.severity for finding in findings if finding.path == name}
+
+
+def test_a_torn_tail_is_a_warning_and_a_missing_segment_an_error(data_dir: Path) -> None:
+    last = _segment(data_dir, -1)
+    last.write_bytes(last.read_bytes() + b"torn")
+    findings = [finding for finding in check_data_dir(str(data_dir)) if "torn tail of 4 bytes" in finding.message]
+    assert [finding.severity for finding in findings] == [Severity.WARNING]
+    _segment(data_dir, 1).unlink()
+    errors = [finding for finding in check_data_dir(str(data_dir)) if finding.severity is Severity.ERROR]
+    assert [(finding.partition, finding.offset) for finding in errors] == [("t-0", 12)]
+
+
+def test_a_missing_checkpoint_is_rebuilt_when_asked(data_dir: Path) -> None:
+    with pytest.raises(DataDirectoryError, match="in order"):
+        rebuild_checkpoint(str(data_dir))
+    (data_dir / "checkpoint").unlink()
+    manager, report = open_manager(RealFiles(str(data_dir)))
+    assert report.read_only_reason
+    manager.close()
+    notes = rebuild_checkpoint(str(data_dir))
+    assert [(note.partition, note.offset) for note in notes] == [("t-0", 30)]
+    manager, report = open_manager(RealFiles(str(data_dir)))
+    assert not report.read_only_reason
+    assert append(first_log(manager), b"again") == 30
+    manager.close()
+
+
+def test_the_doctor_says_of_damage_what_can_be_done(data_dir: Path) -> None:
+    _segment(data_dir, 1).unlink()
+    (error,) = (finding for finding in check_data_dir(str(data_dir)) if finding.severity is Severity.ERROR)
+    assert "--accept-damaged" in error.message
+    assert "--give-up-damaged" in error.message
+    accept_damaged(str(data_dir))
+    assert not [finding for finding in check_data_dir(str(data_dir)) if "--accept-damaged" in finding.message]
+
+
+def test_what_is_damaged_can_be_given_up(data_dir: Path) -> None:
+    path = _segment(data_dir, 1)
+    data = bytearray(path.read_bytes())
+    data[500] ^= 1
+    path.write_bytes(data)
+    _kill_clean_mark(data_dir)
+    manager, report = open_manager(RealFiles(str(data_dir)), log_segment_bytes=4_096)
+    assert report.damaged
+    manager.close()
+    notes = give_up_damaged(str(data_dir))
+    assert [(note.partition, note.offset) for note in notes] == [("t-0", 13)]
+    manager, report = open_manager(RealFiles(str(data_dir)), log_segment_bytes=4_096)
+    log = first_log(manager)
+    assert not report.damaged
+    assert log.high_watermark == 30, "no offset is given twice"
+    with pytest.raises(LogDamagedError, match=r"offsets 13 to 29 .* goes on at offset 30") as told:
+        payloads(log, 13)
+    assert told.value.resume_offset == 30
+    assert append(log, b"again") == 30
+    log.flush()
+    assert payloads(log, 30) == [b"again\0\0\0"]
+    manager.close()
+    assert not [finding for finding in check_data_dir(str(data_dir)) if finding.severity is Severity.ERROR]
+    assert give_up_damaged(str(data_dir)) == []

@@ -1,0 +1,187 @@
+"""Files of a data directory that are lost, made anew from the logs: nothing is given twice, and nothing is forgotten but names."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from brokerd.datadir.log_manager import LogManager
+from brokerd.datadir.node_state import ProducerIds
+from brokerd.errors import DataDirectoryError
+from brokerd.ids import ProducerIdAndEpoch
+from brokerd.offline.doctor import check_data_dir
+from brokerd.offline.partition_check import Severity
+from brokerd.offline.rebuild import EPOCH_MARGIN, PRODUCER_ID_MARGIN, rebuild_lost
+from brokerd.storage.files import RealFiles
+from tests.support.build import append, first_log, open_manager, payloads
+from tests.support.clock import START_WALL_MS
+
+LOST = ("meta", "topics", "leader-epoch", "producer-ids")
+HELD = 700
+
+
+def _open(data_dir: Path) -> LogManager:
+    return open_manager(RealFiles(str(data_dir)), log_segment_bytes=4_096)[0]
+
+
+def _kill(data_dir: Path, manager: LogManager) -> None:
+    """As after a kill: the lock is free, there is no clean mark."""
+    manager.close()
+    (data_dir / "clean-shutdown").unlink()
+
+
+@pytest.fixture
+def data_dir(tmp_path: Path) -> Path:
+    """Topics t (2 partitions, one without records) and u; three starts, the last of which ended by a kill."""
+    for _ in range(3):
+        manager = _open(tmp_path)
+        for name, partitions in (("t", 2), ("u", 1)):
+            if not manager.topics.has(name):
+                manager.create_topic(name, partitions, {"retention.ms": "-1"})
+            log = first_log(manager, name)
+            for _ in range(20):
+                append(log, b"x" * 300, producer=ProducerIdAndEpoch(HELD, 0), sequence=log.log_end_offset)
+            log.flush()
+        _kill(tmp_path, manager)
+    return tmp_path
+
+
+@pytest.mark.parametrize("how", ["missing", "damaged"])
+@pytest.mark.parametrize("name", LOST)
+def test_one_lost_file_is_made_anew(data_dir: Path, name: str, how: str) -> None:
+    path = data_dir / name
+    before = path.read_bytes()
+    path.unlink() if how == "missing" else path.write_bytes(before[:-3] + b"\0" + before[-2:])
+    files = RealFiles(str(data_dir))
+    with pytest.raises(DataDirectoryError, match="doctor"):
+        open_manager(files)
+    files.close()
+    errors = [finding for finding in check_data_dir(str(data_dir)) if finding.severity is Severity.ERROR]
+    assert [finding.path for finding in errors] == [name]
+    assert "--rebuild-lost" in errors[0].message
+    notes = rebuild_lost(str(data_dir), {})
+    assert {note.path for note in notes} == {name}
+    assert (data_dir / f"{name}.damaged").exists() == (how == "damaged")
+    assert not [finding for finding in check_data_dir(str(data_dir)) if finding.severity is Severity.ERROR]
+    manager = _open(data_dir)
+    names = [topic.name for topic in manager.topics.list()]
+    assert len(names) == 2
+    assert (names == ["t", "u"]) == (name != "topics")
+    for topic in names:
+        assert len(payloads(first_log(manager, topic))) == 60
+    assert (manager.leader_epoch > EPOCH_MARGIN) == (name == "leader-epoch")
+    assert (manager.next_producer_id() > HELD + PRODUCER_ID_MARGIN) == (name == "producer-ids")
+    manager.close()
+
+
+def test_all_lost_at_once_and_names_given_back(data_dir: Path) -> None:
+    manager = _open(data_dir)
+    ids = {topic.name: topic.id.hex() for topic in manager.topics.list()}
+    epoch = manager.leader_epoch
+    append(first_log(manager, "t"), b"last", producer=ProducerIdAndEpoch(HELD + 5_000, 0), sequence=0)
+    manager.close()
+    for name in LOST:
+        (data_dir / name).unlink()
+    text = "\n".join(finding.message for finding in check_data_dir(str(data_dir)))
+    assert "--rebuild-lost --name ID=NAME" in text
+    notes = rebuild_lost(str(data_dir), {ids["t"]: "t"})
+    assert {note.path for note in notes} == set(LOST)
+    assert f"'recovered-{ids['u']}'" in "\n".join(note.message for note in notes)
+    manager = _open(data_dir)
+    assert manager.leader_epoch > epoch
+    assert manager.next_producer_id() > HELD + 5_000
+    topic = manager.topics.by_name("t")
+    assert (topic.id.hex(), topic.partition_count) == (ids["t"], 2)
+    log = first_log(manager, "t")
+    assert len(payloads(log)) == 61
+    # Producer state is there too: the same batch again is answered with its offset.
+    assert append(log, b"last", producer=ProducerIdAndEpoch(HELD + 5_000, 0), sequence=0) == 60
+    assert append(log, b"next", producer=ProducerIdAndEpoch(HELD, 0), sequence=60) == 61
+    manager.close()
+    assert check_data_dir(str(data_dir)) == []
+
+
+@pytest.mark.parametrize("at", [200, -20], ids=["a batch", "the last batch"])
+def test_what_stands_behind_damage_counts_too(data_dir: Path, at: int) -> None:
+    for path in data_dir.glob("*/*"):
+        if path.suffix != ".log":
+            path.unlink()
+        elif path.stat().st_size:
+            data = bytearray(path.read_bytes())
+            data[at] ^= 1
+            path.write_bytes(data)
+    (data_dir / "leader-epoch").unlink()
+    (data_dir / "producer-ids").unlink()
+    notes = {note.path: note.message for note in rebuild_lost(str(data_dir), {})}
+    assert "the largest in the logs is 3" in notes["leader-epoch"]
+    assert f"the largest in the logs is {HELD}" in notes["producer-ids"]
+
+
+def _tree(data_dir: Path) -> dict[str, bytes]:
+    return {str(path): path.read_bytes() for path in data_dir.rglob("*") if path.is_file() and path.name != "lock"}
+
+
+def test_what_can_not_be_done_changes_nothing(data_dir: Path, tmp_path_factory: pytest.TempPathFactory) -> None:
+    with pytest.raises(DataDirectoryError, match=r"in order.*--rebuild-checkpoint.*--accept-damaged"):
+        rebuild_lost(str(data_dir), {})
+    with pytest.raises(DataDirectoryError, match="no partitions"):
+        rebuild_lost(str(tmp_path_factory.mktemp("empty")), {})
+    (data_dir / "producer-ids").unlink()
+    topic_ids = sorted({path.name.partition("-")[0] for path in data_dir.glob("*-0")} - {"spare"})
+    before = _tree(data_dir)
+    for names, problem in (
+        ({topic_ids[0]: "x"}, "the file topics is in order"),
+        ({"0" * 32: "x"}, "no partition of a topic with id 000"),
+        ({topic_ids[0]: "no/such"}, "can not be a topic's name"),
+        ({topic_ids[0]: "same", topic_ids[1]: "same"}, "two topics would have the same name"),
+    ):
+        if problem.startswith("no partition"):
+            (data_dir / "topics").unlink()
+            before = _tree(data_dir)
+        with pytest.raises(DataDirectoryError, match=problem):
+            rebuild_lost(str(data_dir), names)
+        assert _tree(data_dir) == before
+    newer = (data_dir / "meta").read_bytes().replace(b"data-directory 1 ", b"data-directory 2 ")
+    (data_dir / "meta").write_bytes(newer)
+    rebuild_lost(str(data_dir), {})
+    assert (data_dir / "meta.damaged").read_bytes() == newer, "its CRC covers the version: it is damaged, not newer"
+
+
+def test_a_newer_format_is_not_rebuilt(data_dir: Path) -> None:
+    from brokerd.storage.checksummed_file import encode_document
+
+    (data_dir / "meta").write_bytes(encode_document("data-directory", 2, b"{}"))
+    (data_dir / "topics").unlink()
+    with pytest.raises(DataDirectoryError, match="format version 2"):
+        rebuild_lost(str(data_dir), {})
+    assert not (data_dir / "topics").exists()
+
+
+def test_a_rebuild_that_was_cut_short_can_be_repeated(data_dir: Path) -> None:
+    for name in LOST:
+        (data_dir / name).rename(data_dir / f"{name}.damaged")
+    assert {note.path for note in rebuild_lost(str(data_dir), {})} == set(LOST)
+    (data_dir / "meta").unlink()
+    assert [note.path for note in rebuild_lost(str(data_dir), {})] == ["meta"]
+    manager = _open(data_dir)
+    assert manager.topics.partition_count() == 3
+    manager.close()
+
+
+def test_ids_go_on_above_those_that_a_log_has_forgotten(data_dir: Path) -> None:
+    manager = _open(data_dir)
+    log = first_log(manager, "t")
+    log.delete_records(log.high_watermark)
+    assert manager.retention_pass(START_WALL_MS)
+    manager.close()
+    ProducerIds(RealFiles(str(data_dir))).create(5 * PRODUCER_ID_MARGIN)
+    for path in data_dir.glob("*/*.snapshot"):
+        path.unlink()
+    _open(data_dir).close()
+    (data_dir / "producer-ids").unlink()
+    rebuild_lost(str(data_dir), {})
+    manager = _open(data_dir)
+    producer = ProducerIdAndEpoch(manager.next_producer_id(), 0)
+    assert append(first_log(manager, "t"), b"new", producer=producer, sequence=0) == log.log_end_offset
+    manager.close()

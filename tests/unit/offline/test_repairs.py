@@ -1,0 +1,246 @@
+"""Repairs by an operator, and what becomes of them: no offset is given twice, and what is lost is said."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from brokerd.datadir.log_manager import LogManager
+from brokerd.errors import LogDamagedError
+from brokerd.offline import doctor
+from brokerd.offline.doctor import accept_damaged, check_data_dir, give_up_damaged, rebuild_checkpoint
+from brokerd.offline.partition_check import Severity
+from brokerd.partition.partition_log import PartitionLog
+from brokerd.storage.files import RealFiles
+from tests.support.build import append, first_log, open_manager, read_batches
+from tests.support.clock import START_WALL_MS
+from tests.support.files import Killed, MemoryFiles
+
+SMALL: dict[str, Any] = {"log_segment_bytes": 4_096, "log_index_interval_bytes": 300}
+COUNT = 40
+SIZE = 96 + 304
+
+
+def _append(log: PartitionLog) -> int:
+    return append(log, b"%04d" % log.log_end_offset * 76)
+
+
+def _open(root: Path, **settings: object) -> tuple[LogManager, PartitionLog]:
+    manager, _ = open_manager(RealFiles(str(root)), **{**SMALL, **settings})
+    return manager, first_log(manager)
+
+
+def _fill(log: PartitionLog, count: int = COUNT) -> None:
+    for _ in range(count):
+        _append(log)
+    log.flush()
+
+
+def _rot(path: Path, position: int) -> None:
+    data = bytearray(path.read_bytes())
+    data[position] ^= 1
+    path.write_bytes(data)
+
+
+def _old_checkpoint(root: Path, more: Callable[[], None]) -> None:
+    """What `more` does is in the directory, and in no checkpoint: as after a kill within the second."""
+    checkpoint = (root / "checkpoint").read_bytes()
+    more()
+    (root / "checkpoint").write_bytes(checkpoint)
+    (root / "clean-shutdown").unlink(missing_ok=True)
+
+
+@pytest.mark.parametrize("is_restarted", [True, False])
+def test_offsets_that_were_given_up_are_never_given_again(tmp_path: Path, is_restarted: bool) -> None:
+    manager, log = _open(tmp_path)
+    _fill(log)
+    manager.write_checkpoint()
+
+    def more() -> None:
+        _fill(log, 15)
+        manager.close()
+
+    _old_checkpoint(tmp_path, more)
+    _rot(tmp_path / log.segments[1].path, 20)
+    assert give_up_damaged(str(tmp_path))
+    if not is_restarted:
+        (tmp_path / "checkpoint").unlink()
+        rebuild_checkpoint(str(tmp_path))
+    manager, log = _open(tmp_path)
+    assert log.damage is None
+    assert log.log_end_offset == COUNT + 15
+    assert _append(log) == COUNT + 15
+    log.flush()
+    assert [batch.header.base_offset for batch in read_batches(log, COUNT + 15)] == [COUNT + 15]
+    manager.close()
+    assert not [finding for finding in check_data_dir(str(tmp_path)) if finding.severity is Severity.ERROR]
+
+
+@pytest.mark.parametrize("is_lost", [True, False], ids=["cut", "rotten"])
+def test_a_clean_stop_without_a_checkpoint_says_what_was_durable(tmp_path: Path, is_lost: bool) -> None:
+    manager, log = _open(tmp_path)
+    _fill(log)
+    manager.write_checkpoint()
+    checkpoint = (tmp_path / "checkpoint").read_bytes()
+    _fill(log, 15)
+    manager.close()
+    (tmp_path / "checkpoint").write_bytes(checkpoint)  # a full disk took the mark of a clean stop, and not this
+    last = tmp_path / log.segments[-1].path
+    if is_lost:
+        last.write_bytes(last.read_bytes()[:-SIZE])
+    else:
+        _rot(last, last.stat().st_size - SIZE + 20)
+    assert [f.offset for f in check_data_dir(str(tmp_path)) if f.severity is Severity.ERROR] == [COUNT + 14]
+    if not is_lost:
+        last_snapshot = last.parent / f"{COUNT + 15:020d}.snapshot"
+        last_snapshot.unlink()
+    manager, log = _open(tmp_path)
+    assert log.damage is not None
+    assert log.log_end_offset == COUNT + 15
+    manager.close()
+    accept_damaged(str(tmp_path))
+    manager, log = _open(tmp_path)
+    assert _append(log) == COUNT + 15
+    manager.close()
+
+
+def test_what_stands_behind_accepted_damage_above_a_late_checkpoint_stays(tmp_path: Path) -> None:
+    manager, log = _open(tmp_path)
+    _fill(log, 2)
+    manager.write_checkpoint()
+    checkpoint = (tmp_path / "checkpoint").read_bytes()
+    _fill(log, 7)
+    manager.close()
+    (tmp_path / "checkpoint").write_bytes(checkpoint)
+    path = tmp_path / log.segments[0].path
+    data = path.read_bytes()
+    path.write_bytes(data[: 6 * SIZE] + bytes(120) + data[6 * SIZE + 120 :])
+    assert accept_damaged(str(tmp_path))
+    manager, log = _open(tmp_path)
+    assert _readable(log) == [0, 1, 2, 3, 4, 5, 7, 8]
+    assert _append(log) == 9
+    manager.close()
+
+
+def test_to_give_up_what_follows_takes_nothing_from_before_it(tmp_path: Path) -> None:
+    manager, log = _open(tmp_path)
+    _fill(log, 8)
+    manager.close()
+    path = tmp_path / log.segments[0].path
+    data = path.read_bytes()
+    path.write_bytes(data[: 2 * SIZE] + bytes(120) + data[2 * SIZE + 120 :])
+    assert accept_damaged(str(tmp_path))
+    _rot(path, 6 * SIZE + 120)
+    assert give_up_damaged(str(tmp_path))
+    for _ in range(2):
+        manager, log = _open(tmp_path)
+        assert log.damage is None
+        assert [offset for offset in _readable(log) if offset < 8] == [0, 1, 3, 4, 5]
+        assert _append(log) >= 8
+        manager.close()
+
+
+@pytest.mark.parametrize("harm", ["unlink", "rot"])
+@pytest.mark.parametrize("missing_bytes", [SIZE, SIZE // 2])
+@pytest.mark.parametrize("at", [1, -1], ids=["in the middle", "at the end"])
+def test_batches_that_are_gone_count_again_once_the_holes_are_lost(tmp_path: Path, at: int, missing_bytes: int, harm: str) -> None:
+    manager, log = _open(tmp_path)
+    _fill(log)
+    segment = log.segments[at]
+    manager.close()
+    (tmp_path / "clean-shutdown").unlink()
+    path = tmp_path / segment.path
+    path.write_bytes(path.read_bytes()[:-missing_bytes])
+    lost = segment.next_offset - 1
+    accept_damaged(str(tmp_path))
+    for _ in range(2):
+        manager, log = _open(tmp_path)
+        _fill(log, 30)
+        manager.close()
+    holes = next(tmp_path.glob("*/holes"))
+    if harm == "unlink":
+        holes.unlink()
+    else:
+        holes.write_bytes(b"nonsense")
+    manager, log = _open(tmp_path)
+    assert log.damage is not None
+    with pytest.raises(LogDamagedError):
+        log.offset_for_timestamp(START_WALL_MS + 1)
+    with pytest.raises(LogDamagedError):
+        list(read_batches(log, lost))
+    manager.close()
+
+
+@pytest.mark.parametrize("is_power_cut", [False, True], ids=["kill", "power cut"])
+@pytest.mark.parametrize("repair", [accept_damaged, give_up_damaged])
+def test_a_repair_that_is_killed_anywhere_can_be_repeated(monkeypatch: pytest.MonkeyPatch, repair: Any, is_power_cut: bool) -> None:
+    whole = MemoryFiles()
+    manager, _ = open_manager(whole, **SMALL)
+    log = first_log(manager)
+    _fill(log)
+    manager.write_checkpoint()
+    checkpoint = whole.read_file("checkpoint")
+    _fill(log, 15)
+    manager.close()
+    whole.write_file("checkpoint", checkpoint)
+    for offset in (13, 50):
+        segment = next(segment for segment in reversed(log.segments) if segment.base_offset <= offset)
+        whole.flip_bit(segment.path, ((offset - segment.base_offset) * SIZE + 20) * 8)
+    for number in range(1, 200):
+        files = whole.copy()
+        monkeypatch.setattr(doctor, "RealFiles", lambda path, must_exist, files=files: files)
+        is_through = not _killed(files, number, lambda: repair(""))
+        if is_power_cut:
+            files.power_cut(random.Random(number), any_subset=True)
+        else:
+            files.kill()
+        if number % 2:  # a broker has run in between
+            manager, _ = open_manager(files, **SMALL)
+            assert first_log(manager).log_end_offset == COUNT + 15
+            files.kill()
+        for _ in range(2):
+            repair("")
+            files.kill()
+        log = first_log(open_manager(files, **SMALL)[0])
+        assert (log.damage, log.log_end_offset, _append(log)) == (None, COUNT + 15, COUNT + 15)
+        log.flush()
+        lost = {13, 50} if repair is accept_damaged else set(range(13, COUNT + 15))
+        assert _readable(log) == [n for n in range(COUNT + 16) if n not in lost]
+        if is_through:
+            return
+    raise AssertionError("the repair has no end")
+
+
+def _killed(files: MemoryFiles, number: int, call: Callable[[], object]) -> bool:
+    left = [number]
+
+    def hook(operation: str, path: str) -> None:
+        left[0] -= 1
+        if left[0] <= 0:
+            raise Killed
+
+    files.hook = hook
+    try:
+        call()
+    except Killed:
+        return True
+    finally:
+        files.hook = None
+    return False
+
+
+def _readable(log: PartitionLog) -> list[int]:
+    found: list[int] = []
+    at = log.log_start_offset
+    while at < log.high_watermark:
+        try:
+            for batch in read_batches(log, at):
+                found.append(batch.header.base_offset)
+                at = batch.header.next_offset
+        except LogDamagedError:
+            at += 1
+    return found

@@ -1,0 +1,275 @@
+"""Damage that matters and damage that does not: below the log start, accepted, and what stands behind it.
+
+Each log here has 40 batches of one record in several segments; rot is one flipped bit, or bytes that are wiped out.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from brokerd.datadir.log_manager import LogManager
+from brokerd.errors import LogDamagedError
+from brokerd.offline.doctor import accept_damaged, check_data_dir, give_up_damaged, rebuild_checkpoint
+from brokerd.offline.partition_check import Severity
+from brokerd.partition.partition_log import PartitionLog
+from brokerd.storage.files import RealFiles
+from tests.support.build import append, first_log, open_manager, payloads, read_batches
+from tests.support.clock import START_WALL_MS
+from tests.support.files import MemoryFiles
+
+SMALL: dict[str, Any] = {"log_segment_bytes": 4_096, "log_index_interval_bytes": 300}
+COUNT = 40
+SIZE = 96 + 304
+
+
+def _payload(n: int) -> bytes:
+    return b"%04d" % n * 76
+
+
+def _filled(files: MemoryFiles | RealFiles, **settings: object) -> tuple[LogManager, PartitionLog]:
+    manager, _ = open_manager(files, **{**SMALL, **settings})
+    log = first_log(manager)
+    for n in range(COUNT):
+        append(log, _payload(n))
+    log.flush()
+    manager.write_checkpoint()
+    return manager, log
+
+
+def _place(log: PartitionLog, offset: int) -> tuple[str, int]:
+    segment = next(segment for segment in reversed(log.segments) if segment.base_offset <= offset)
+    return segment.path, (offset - segment.base_offset) * SIZE
+
+
+def _rot(files: MemoryFiles, log: PartitionLog, offset: int, at: int = 120) -> None:
+    path, position = _place(log, offset)
+    files.flip_bit(path, (position + at) * 8)
+
+
+def _rot_file(root: Path, log: PartitionLog, offset: int, at: int = 120) -> None:
+    path, position = _place(log, offset)
+    data = bytearray((root / path).read_bytes())
+    data[position + at] ^= 1
+    (root / path).write_bytes(data)
+
+
+def _readable(log: PartitionLog) -> list[int]:
+    """Offsets of all batches that can be read."""
+    found: list[int] = []
+    at = log.log_start_offset
+    while at < log.high_watermark:
+        try:
+            for batch in read_batches(log, at):
+                found.append(batch.header.base_offset)
+                at = batch.header.next_offset
+        except LogDamagedError:
+            at += 1
+    return found
+
+
+@pytest.mark.parametrize("at", [9, 20, 120], ids=["length", "base offset", "payload"])
+@pytest.mark.parametrize("start", [15, 19, 20, 23])
+def test_rot_below_the_log_start_is_no_damage(start: int, at: int) -> None:
+    files = MemoryFiles()
+    manager, log = _filled(files)
+    log.delete_records(start)
+    for offset in (11, 13, 14):
+        _rot(files, log, offset, at)
+    files.kill()
+    manager, report = open_manager(files, **SMALL)
+    log = first_log(manager)
+    assert not report.damaged
+    assert (log.log_start_offset, log.high_watermark) == (start, COUNT)
+    assert _readable(log) == list(range(start, COUNT))
+    assert append(log, b"goes on") == COUNT
+    log.flush()
+    manager.retention_pass(START_WALL_MS)
+    assert log.segments[0].base_offset == start // 10 * 10
+
+
+def test_rot_below_the_log_start_is_met_by_readers_of_a_clean_start_and_is_none() -> None:
+    files = MemoryFiles()
+    manager, log = _filled(files)
+    manager.close()
+    manager, _ = open_manager(files, **SMALL)
+    log = first_log(manager)
+    log.delete_records(15)
+    for offset in (11, 13):
+        _rot(files, log, offset, 20)
+    for segment in log.segments:
+        segment.index = None
+        segment.remove_index()
+    assert _readable(log) == list(range(15, COUNT))
+    assert log.offset_for_timestamp(0) is not None
+    assert append(log, b"goes on") == COUNT
+
+
+def test_damage_that_the_log_start_passes_stops_nothing_any_more() -> None:
+    files = MemoryFiles()
+    _, log = _filled(files)
+    _rot(files, log, 13, 20)
+    log.segments[1].index = None
+    log.segments[1].remove_index()
+    with pytest.raises(LogDamagedError):
+        payloads(log, 13)
+    assert log.damage is not None
+    assert _readable(log) == [n for n in range(COUNT) if n != 13]
+    log.set_log_start(14)
+    assert append(log, b"goes on") == COUNT
+
+
+def test_damage_that_the_log_start_cuts_is_said_from_there_on() -> None:
+    files = MemoryFiles()
+    manager, _ = open_manager(files, **SMALL)
+    log = first_log(manager)
+    for n in range(8):
+        append(log, _payload(n), count=10)
+    log.flush()
+    log.delete_records(25)
+    files.flip_bit(log.segments[0].path, (2 * SIZE + 20) * 8)
+    files.kill()
+    log = first_log(open_manager(files, **SMALL)[0])
+    assert "offsets 25 to 29 were durable" in str(log.damage)
+    with pytest.raises(LogDamagedError):
+        payloads(log, 25)
+    assert len(payloads(log, 30)) == 5
+
+
+@pytest.mark.parametrize("at", range(0, 96, 8))
+def test_neighbours_of_several_rotten_places_stay_readable(at: int) -> None:
+    files = MemoryFiles()
+    _, log = _filled(files, log_segment_bytes=1 << 20)
+    rotten = [3, 4, 8, 20, 39]
+    for offset in rotten:
+        _rot(files, log, offset, at if offset == 8 else 120 if offset == 4 else 30)
+    files.kill()
+    log = first_log(open_manager(files, **SMALL)[0])
+    assert _readable(log) == [n for n in range(COUNT) if n not in rotten]
+
+
+def test_what_stands_behind_a_page_that_is_wiped_out_is_found() -> None:
+    files = MemoryFiles()
+    _, log = _filled(files, log_segment_bytes=1 << 20)
+    data = bytearray(files.read_file(log.segments[0].path))
+    data[2_010:4_058] = bytes(2_048)
+    data[10_010:10_100] = bytes(90)
+    files.write_file(log.segments[0].path, bytes(data))
+    files.kill()
+    log = first_log(open_manager(files, **SMALL)[0])
+    assert [damaged[:2] for damaged in log.damaged_ranges] == [(5, 11), (25, 26)]
+    assert _readable(log) == [n for n in range(COUNT) if n not in (5, 6, 7, 8, 9, 10, 25)]
+
+
+@pytest.fixture
+def data_dir(tmp_path: Path) -> Path:
+    return tmp_path
+
+
+@pytest.mark.parametrize("rotten", [[3], [13, 14], [9], [30, 38], [39], [38, 39]])
+def test_what_is_accepted_is_a_hole_and_all_else_lives_on(data_dir: Path, rotten: list[int]) -> None:
+    manager, log = _filled(RealFiles(str(data_dir)))
+    manager.close()
+    for offset in rotten:
+        _rot_file(data_dir, log, offset, 20)
+    (data_dir / "clean-shutdown").unlink()
+    manager, report = open_manager(RealFiles(str(data_dir)), **SMALL)
+    assert report.damaged
+    manager.close()
+    notes = accept_damaged(str(data_dir))
+    assert [(note.severity, note.offset) for note in notes] == [
+        (Severity.NOTE, offset) for offset in rotten if offset - 1 not in rotten
+    ]
+    for _ in range(3):
+        manager, report = open_manager(RealFiles(str(data_dir)), **SMALL)
+        log = first_log(manager)
+        assert not report.damaged
+        assert _readable(log) == [n for n in range(log.high_watermark) if n not in rotten]
+        with pytest.raises(LogDamagedError, match="accepted as lost, the log goes on at offset") as told:
+            payloads(log, rotten[0])
+        assert told.value.resume_offset == next(n for n in range(rotten[0], COUNT + 1) if n not in rotten)
+        assert append(log, b"goes on") == log.high_watermark
+        log.flush()
+        assert log.offset_for_timestamp(0) is not None
+        manager.close()
+        assert not [finding for finding in check_data_dir(str(data_dir)) if finding.severity is Severity.ERROR]
+    assert accept_damaged(str(data_dir)) == []
+    assert log.high_watermark == COUNT + 3
+
+
+def test_retention_passes_a_hole(data_dir: Path) -> None:
+    manager, log = _filled(RealFiles(str(data_dir)))
+    _rot_file(data_dir, log, 13, 20)
+    manager.close()
+    accept_damaged(str(data_dir))
+    manager, _ = open_manager(RealFiles(str(data_dir)), log_retention_bytes=4_096, **SMALL)
+    assert manager.retention_pass(START_WALL_MS) > 1
+    assert first_log(manager).damaged_ranges == ()
+    manager.close()
+
+
+@pytest.mark.parametrize("repair", [accept_damaged, give_up_damaged])
+def test_a_repair_leaves_the_log_start_and_the_end_where_they_are(data_dir: Path, repair: Any) -> None:
+    manager, log = _filled(RealFiles(str(data_dir)))
+    log.delete_records(15)
+    _rot_file(data_dir, log, 11, 20)
+    manager.close()
+    assert repair(str(data_dir)) == [], "below the log start there is nothing to repair"
+    _rot_file(data_dir, log, 22, 20)
+    repair(str(data_dir))
+    manager, report = open_manager(RealFiles(str(data_dir)), **SMALL)
+    log = first_log(manager)
+    assert not report.damaged
+    assert (log.log_start_offset, log.high_watermark) == (15, COUNT)
+    lost = range(22, 23 if repair is accept_damaged else COUNT)
+    assert _readable(log) == [n for n in range(15, COUNT) if n not in lost]
+    assert append(log, b"goes on") == COUNT
+    manager.close()
+
+
+@pytest.mark.parametrize("at", [9, 20, 57, 120])
+def test_a_checkpoint_that_is_rebuilt_over_rot_keeps_what_stands_behind_it(data_dir: Path, at: int) -> None:
+    manager, log = _filled(RealFiles(str(data_dir)))
+    manager.close()
+    for offset in (13, 33, 35):
+        _rot_file(data_dir, log, offset, at)
+    (data_dir / "checkpoint").unlink()
+    rebuild_checkpoint(str(data_dir))
+    manager, report = open_manager(RealFiles(str(data_dir)), **SMALL)
+    log = first_log(manager)
+    assert (bool(report.damaged), report.cut_bytes, log.high_watermark) == (True, {}, COUNT)
+    assert _readable(log) == [n for n in range(COUNT) if n not in (13, 33, 35)]
+    manager.close()
+    accept_damaged(str(data_dir))
+    manager, report = open_manager(RealFiles(str(data_dir)), **SMALL)
+    assert not report.damaged
+    assert append(first_log(manager), b"goes on") == COUNT
+    manager.close()
+
+
+def test_a_hole_file_that_rots_makes_its_damage_count_again(data_dir: Path) -> None:
+    manager, log = _filled(RealFiles(str(data_dir)))
+    _rot_file(data_dir, log, 13, 20)
+    manager.close()
+    accept_damaged(str(data_dir))
+    next(data_dir.glob("*/holes")).write_bytes(b"nonsense")
+    manager, report = open_manager(RealFiles(str(data_dir)), **SMALL)
+    assert len(report.damaged) == 1
+    manager.close()
+
+
+@pytest.mark.parametrize("is_cut", [True, False], ids=["cut", "removed"])
+def test_a_tail_that_is_gone_is_said_beside_other_damage(is_cut: bool) -> None:
+    files = MemoryFiles()
+    _, log = _filled(files)
+    files.kill()
+    _rot(files, log, 13)
+    last = log.segments[-1]
+    files.write_file(last.path, files.read_file(last.path)[:-1]) if is_cut else files.remove_file(last.path)
+    _, report = open_manager(files, **SMALL)
+    assert report.damaged
+    missing = {COUNT - 1} if is_cut else set(range(last.base_offset, COUNT))
+    files.kill()
+    assert _readable(first_log(open_manager(files, **SMALL)[0])) == [n for n in range(COUNT) if n not in {13, *missing}]

@@ -1,0 +1,224 @@
+"""Full disks, failing disks, too many open files: one log stops or one request fails, and nothing else."""
+
+from __future__ import annotations
+
+import errno
+import random
+from collections.abc import Callable
+
+import pytest
+
+from brokerd.errors import Fate, ResourceExhaustedError, StorageError
+from brokerd.ids import ProducerIdAndEpoch
+from brokerd.partition.partition_log import PartitionLog
+from tests.support.build import append, first_log, open_manager, payloads
+from tests.support.files import MemoryFiles
+
+
+def _failing(operation: str, suffix: str, code: int) -> Callable[[str, str], None]:
+    def hook(called: str, path: str) -> None:
+        if called == operation and path.endswith(suffix):
+            raise OSError(code, errno.errorcode[code])
+
+    return hook
+
+
+@pytest.fixture
+def files() -> MemoryFiles:
+    return MemoryFiles()
+
+
+@pytest.fixture
+def log(files: MemoryFiles) -> PartitionLog:
+    log = first_log(open_manager(files, log_segment_bytes=4_096)[0])
+    append(log, b"durable")
+    log.flush()
+    return log
+
+
+@pytest.mark.parametrize("space", [0, 1, 95, 96, 130, 1_000])
+def test_a_full_disk_refuses_definitely_and_takes_appends_again(files: MemoryFiles, log: PartitionLog, space: int) -> None:
+    before = files.read_file(log.segments[0].path)
+    files.space_left = space
+    producer = ProducerIdAndEpoch(3, 0)
+    with pytest.raises(StorageError, match="the disk is full") as refused:
+        append(log, b"x" * 1_000, producer=producer, sequence=0)
+    assert refused.value.fate is Fate.NOT_APPENDED
+    assert refused.value.retriable
+    assert files.read_file(log.segments[0].path) == before
+    assert payloads(log) == [b"durable\0"]
+    files.space_left = None
+    assert append(log, b"again", producer=producer, sequence=0) == 1
+    log.flush()
+    assert payloads(log) == [b"durable\0", b"again\0\0\0"]
+
+
+def test_a_write_that_can_not_be_cut_off_again_has_an_unknown_fate(files: MemoryFiles, log: PartitionLog) -> None:
+    files.space_left = 50
+    files.hook = _failing("truncate", ".log", errno.EIO)
+    with pytest.raises(StorageError) as refused:
+        append(log, b"x" * 100)
+    assert refused.value.fate is Fate.UNKNOWN
+    files.space_left = None
+    with pytest.raises(StorageError):
+        append(log, b"still not")
+    files.hook = None
+    append(log, b"now")
+    log.flush()
+    assert payloads(log) == [b"durable\0", b"now\0\0\0\0\0"]
+    assert len(files.read_file(log.segments[0].path)) == log.size_bytes
+
+
+def test_a_failed_flush_stops_that_log_for_good_and_the_tail_is_written_again(files: MemoryFiles) -> None:
+    manager, _ = open_manager(files)
+    log, other = first_log(manager, "t"), first_log(manager, "u")
+    append(log, b"kept")
+    log.flush()
+    append(log, b"doubt")
+    files.hook = _failing("fdatasync", log.segments[0].path, errno.EIO)
+    with pytest.raises(OSError, match="EIO"):
+        log.flush()
+    files.hook = None
+    assert (log.high_watermark, log.dirty_bytes) == (1, 0)
+    with pytest.raises(StorageError, match="a flush failed") as refused:
+        append(log, b"no")
+    assert refused.value.fate is Fate.NOT_APPENDED
+    assert log.prepare_flush() is None
+    assert payloads(log) == [b"kept\0\0\0\0"]
+    append(other, b"goes on")
+    other.flush()
+    manager.close()
+    # The pages look clean to the kernel, though the disk never had them: what is served must be written again first.
+    reopened, _ = open_manager(files)
+    served = payloads(first_log(reopened, "t"))
+    assert served == [b"kept\0\0\0\0", b"doubt\0\0\0"]
+    files.power_cut(random.Random(1))
+    assert payloads(first_log(open_manager(files)[0], "t")) == served
+
+
+def test_a_read_error_is_that_ranges_alone(files: MemoryFiles, log: PartitionLog) -> None:
+    for n in range(40):
+        append(log, b"%04d" % n * 50)
+    log.flush()
+    assert log.segment_count > 2
+    files.hook = _failing("pread", log.segments[1].path, errno.EIO)
+    with pytest.raises(StorageError, match=r"t-0: reading at offset \d+ failed"):
+        log.read(log.segments[1].base_offset, max_bytes=100, until_offset=41, cached_only=False)
+    assert log.read(0, max_bytes=100_000, until_offset=41, cached_only=False).next_offset == log.segments[1].base_offset
+    assert log.read(log.segments[2].base_offset, max_bytes=100, until_offset=41, cached_only=False).chunks
+    assert append(log, b"goes on") == 41
+
+
+def test_too_many_open_files_is_a_refused_request(files: MemoryFiles, log: PartitionLog) -> None:
+    files.hook = _failing("open", ".log", errno.EMFILE)
+    log._resources.open_files.close()
+    with pytest.raises(ResourceExhaustedError, match="too many open files") as refused:
+        append(log, b"x")
+    assert refused.value.fate is Fate.NOT_APPENDED
+    with pytest.raises(StorageError, match="too many open files"):
+        log.read(0, max_bytes=100, until_offset=1, cached_only=False)
+    files.hook = None
+    assert append(log, b"x") == 1
+
+
+def test_open_files_stay_bounded_over_many_segments(files: MemoryFiles) -> None:
+    manager, _ = open_manager(files, log_segment_bytes=4_096, log_max_open_files=16)
+    log = first_log(manager)
+    for n in range(200):
+        append(log, b"%04d" % n * 300)
+        log.flush()
+    assert log.segment_count > 50
+    assert len(payloads(log)) == 200
+    assert files.open_count <= 17
+
+
+@pytest.mark.parametrize("suffix", [".snapshot.tmp", ".index.tmp", "leader-epochs.tmp"])
+def test_derived_files_that_can_not_be_written_stop_nothing(files: MemoryFiles, suffix: str) -> None:
+    manager, _ = open_manager(files, log_segment_bytes=4_096)
+    log = first_log(manager)
+    files.hook = _failing("create", suffix, errno.ENOSPC)
+    for n in range(30):
+        append(log, b"%04d" % n * 80)
+        if n % 7 == 0:
+            log.flush()
+    log.flush()
+    assert log.high_watermark == 30
+    found = payloads(log)
+    files.kill()
+    reopened, report = open_manager(files, log_segment_bytes=4_096)
+    assert not report.cut_bytes
+    assert payloads(first_log(reopened)) == found
+
+
+def test_a_roll_that_fails_leaves_the_log_as_it_was(files: MemoryFiles, log: PartitionLog) -> None:
+    append(log, b"x" * 3_800)
+    files.hook = _failing("create", ".log", errno.EROFS)
+    with pytest.raises(StorageError) as refused:
+        append(log, b"needs a new segment" * 20)
+    assert refused.value.fate is Fate.NOT_APPENDED
+    assert log.segment_count == 1
+    files.hook = None
+    assert append(log, b"needs a new segment" * 20) == 2
+    assert log.segment_count == 2
+
+
+@pytest.mark.parametrize("operation", ["create", "fdatasync", "rename"])
+def test_a_checkpoint_that_can_not_be_written_undoes_what_depends_on_it(files: MemoryFiles, operation: str) -> None:
+    manager, _ = open_manager(files, log_segment_bytes=4_096, log_retention_bytes=4_096)
+    log = first_log(manager)
+    for n in range(40):
+        append(log, b"%04d" % n * 80)
+    log.flush()
+    suffix = "checkpoint" if operation == "rename" else "checkpoint.tmp"
+    files.hook = _failing(operation, suffix, errno.EIO)
+    with pytest.raises(StorageError, match="log start"):
+        log.delete_records(20)
+    with pytest.raises(OSError, match="EIO"):
+        manager.retention_pass(0)
+    assert log.log_start_offset == 0
+    assert len(payloads(log)) == 40
+    with pytest.raises(OSError, match="EIO"):
+        manager.write_checkpoint_if_due(10_000_000)
+    files.hook = None
+    assert manager.retention_pass(0) > 0
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_a_roll_is_durable_though_no_derived_file_can_be_written(files: MemoryFiles, seed: int) -> None:
+    """Then nothing but the flush itself syncs the directory that names the new segment."""
+    manager, _ = open_manager(files, log_segment_bytes=4_096)
+    log = first_log(manager)
+
+    def fail(operation: str, path: str) -> None:
+        if operation == "create" and path.endswith(".tmp"):
+            raise OSError(errno.EIO, "EIO")
+
+    files.hook = fail
+    for n in range(40):
+        append(log, b"%04d" % n * 80)
+        log.flush()
+    assert log.segment_count > 2
+    found = payloads(log)
+    files.power_cut(random.Random(seed))
+    reopened, report = open_manager(files, log_segment_bytes=4_096)
+    assert not report.damaged
+    assert payloads(first_log(reopened)) == found
+
+
+def test_what_a_failed_write_left_does_not_stay_in_a_closed_segment(files: MemoryFiles, log: PartitionLog) -> None:
+    append(log, b"x" * 3_500)
+    files.space_left = 50
+    files.hook = _failing("truncate", ".log", errno.EIO)
+    with pytest.raises(StorageError) as refused:
+        append(log, b"y" * 200)
+    assert refused.value.fate is Fate.UNKNOWN
+    files.space_left = files.hook = None
+    assert append(log, b"needs a new segment" * 40) == 2
+    closed = log.segments[0]
+    assert (log.segment_count, len(files.read_file(closed.path))) == (2, closed.size_bytes)
+    log.flush()
+    found = payloads(log)
+    files.power_cut(random.Random(2))
+    reopened, report = open_manager(files, log_segment_bytes=4_096)
+    assert not report.damaged
+    assert payloads(first_log(reopened)) == found

@@ -1,0 +1,86 @@
+"""Reads that begin in time and find their files gone: by retention, with a deleted topic, or by somebody else's hand."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+
+import pytest
+
+from brokerd.datadir.log_manager import LogManager
+from brokerd.errors import OffsetOutOfRangeError, StorageError, UnknownTopicIdError, WireError
+from brokerd.partition.partition_log import PartitionLog
+from brokerd.storage.files import File
+from tests.support.build import append, first_log, open_manager
+from tests.support.clock import START_WALL_MS
+from tests.support.files import MemoryFiles
+
+
+@pytest.fixture
+def files() -> MemoryFiles:
+    return MemoryFiles()
+
+
+@pytest.fixture
+def manager(files: MemoryFiles) -> LogManager:
+    return open_manager(files, log_segment_bytes=4_096)[0]
+
+
+@pytest.fixture
+def log(manager: LogManager) -> PartitionLog:
+    log = first_log(manager)
+    for _ in range(60):
+        append(log, b"x" * 200)
+    log.flush()
+    manager.write_checkpoint()
+    log._resources.open_files.close()  # nobody has read it lately
+    return log
+
+
+def _overtaken(log: PartitionLog, by: Callable[[], object], read: Callable[[], object]) -> WireError:
+    """What a read says if this is done between its look at the log and its look at the file."""
+    use = log._resources.open_files.use
+
+    def overtaken(path: str) -> AbstractContextManager[File]:
+        log._resources.open_files.use = use  # type: ignore[method-assign]
+        by()
+        return use(path)
+
+    log._resources.open_files.use = overtaken  # type: ignore[method-assign,assignment]
+    with pytest.raises(WireError) as raised:
+        read()
+    return raised.value
+
+
+def test_a_read_overtaken_by_retention_is_told_where_the_log_begins(manager: LogManager, log: PartitionLog) -> None:
+    def retire() -> None:
+        log.delete_records(-1)
+        manager.retention_pass(START_WALL_MS)
+
+    error = _overtaken(log, retire, lambda: log.read(0, max_bytes=1_000, until_offset=60, cached_only=False))
+    assert isinstance(error, OffsetOutOfRangeError)
+    assert error.log_start_offset == 60
+
+
+def test_a_read_overtaken_by_a_deletion_is_told_that(manager: LogManager, log: PartitionLog) -> None:
+    def read() -> object:
+        return log.read(0, max_bytes=1_000, until_offset=60, cached_only=False)
+
+    error = _overtaken(log, lambda: manager.delete_topic("t"), read)
+    assert isinstance(error, UnknownTopicIdError)
+
+
+def test_a_look_up_overtaken_may_be_asked_again(manager: LogManager, log: PartitionLog) -> None:
+    def retire() -> None:
+        log.delete_records(-1)
+        manager.retention_pass(START_WALL_MS)
+
+    error = _overtaken(log, retire, lambda: log.offset_for_timestamp(0))
+    assert isinstance(error, StorageError)
+    assert error.retriable
+
+
+def test_a_file_that_somebody_took_is_no_end_of_the_log(files: MemoryFiles, log: PartitionLog) -> None:
+    files.remove_file(log.segments[0].path)
+    with pytest.raises(StorageError, match="a file of the log that holds offset 3 is missing"):
+        log.read(3, max_bytes=1_000, until_offset=60, cached_only=False)

@@ -1,0 +1,175 @@
+"""The table of answers, row by row, and its boundaries."""
+
+from __future__ import annotations
+
+import pytest
+
+from brokerd.errors import (
+    DuplicateSequenceError,
+    Fate,
+    InvalidProducerEpochError,
+    OutOfOrderSequenceError,
+    UnknownProducerIdError,
+    WireError,
+)
+from brokerd.ids import PRODUCER_NUMBER_BITS, ProducerIdAndEpoch
+from brokerd.partition.producer_state import BatchMetadata, ProducerStates
+from tests.support.build import raw_batch
+
+MAX = 2**31 - 1
+
+
+class Partition:
+    """Producer states of a log that is written one after the other."""
+
+    def __init__(self, limit: int = 100) -> None:
+        self.states = ProducerStates("t-0", limit=limit)
+        self.end = 0
+
+    def send(self, first: int, count: int = 1, *, epoch: int = 0, producer_id: int = 7, timestamp: int = 0) -> int:
+        """Returns the base offset: a new one, or that of the batch that is repeated."""
+        header = raw_batch(b"x", count=count, producer=ProducerIdAndEpoch(producer_id, epoch), sequence=first).header
+        before = dict(self.states.entries)
+        prepared = self.states.prepare(header, self.end, timestamp)
+        assert self.states.entries == before
+        if isinstance(prepared, BatchMetadata):
+            return prepared.base_offset
+        self.states.commit(producer_id, prepared)
+        self.end += count
+        return self.end - count
+
+
+def _refusal(partition: Partition, error: type[WireError], first: int, count: int = 1, **fields: int) -> WireError:
+    before = dict(partition.states.entries)
+    with pytest.raises(error) as refused:
+        partition.send(first, count, **fields)
+    assert partition.states.entries == before
+    return refused.value
+
+
+def test_next_in_sequence_is_appended_and_the_last_five_are_recognised() -> None:
+    partition = Partition()
+    offsets = [partition.send(n * 3, 3) for n in range(7)]
+    assert offsets == [0, 3, 6, 9, 12, 15, 18]
+    assert [partition.send(n * 3, 3) for n in range(2, 7)] == offsets[2:]
+    error = _refusal(partition, DuplicateSequenceError, 3, 3)
+    assert (error.expected_sequence, error.current_epoch, error.fate) == (21, 0, Fate.UNSPECIFIED)
+    _refusal(partition, DuplicateSequenceError, 0, 21)
+    _refusal(partition, DuplicateSequenceError, 19, 2)
+
+
+@pytest.mark.parametrize(("first", "count"), [(11, 1), (12, 5), (9, 2), (0, 11), (MAX, 1), (MAX, 3)])
+def test_gaps_and_partial_overlaps_are_out_of_order(first: int, count: int) -> None:
+    partition = Partition()
+    partition.send(0, 10)
+    error = _refusal(partition, OutOfOrderSequenceError, first, count)
+    assert (error.expected_sequence, error.current_epoch, error.fate) == (10, 0, Fate.NOT_APPENDED)
+    assert "10 is expected" in str(error)
+    assert "producer 7" in str(error)
+    assert partition.send(10) == 10
+
+
+def test_a_lower_epoch_is_fenced_and_a_higher_one_begins_at_0() -> None:
+    partition = Partition()
+    partition.send(0, 5, epoch=3)
+    error = _refusal(partition, InvalidProducerEpochError, 5, epoch=2)
+    assert (error.current_epoch, error.fate) == (3, Fate.NOT_APPENDED)
+    error = _refusal(partition, OutOfOrderSequenceError, 5, epoch=4)
+    assert error.expected_sequence == 0
+    assert partition.send(0, 5, epoch=4) == 5
+    _refusal(partition, InvalidProducerEpochError, 0, 5, epoch=3)
+    assert partition.send(0, epoch=32_767) == 10
+
+
+def test_an_unknown_producer_begins_at_0() -> None:
+    partition = Partition()
+    error = _refusal(partition, UnknownProducerIdError, 4)
+    assert error.fate is Fate.NOT_APPENDED
+    assert partition.send(0) == 0
+
+
+@pytest.mark.parametrize(
+    ("last_batch", "next_batch", "after"),
+    [
+        ((MAX - 1, 1), (MAX, 1), 0),
+        ((MAX, 1), (0, 1), 1),
+        ((MAX - 1, 3), (1, 2), 3),
+        ((MAX - 1, 2), (0, 5), 5),
+        ((MAX - 4, 10), (5, 1), 6),
+    ],
+)
+def test_sequences_wrap(last_batch: tuple[int, int], next_batch: tuple[int, int], after: int) -> None:
+    partition = Partition()
+    partition.send(0, last_batch[0])
+    at = partition.send(*last_batch)
+    assert partition.send(*next_batch) == at + last_batch[1]
+    assert partition.send(*last_batch) == at
+    assert partition.send(*next_batch) == at + last_batch[1]
+    _refusal(partition, OutOfOrderSequenceError, after + 1)
+    assert partition.send(after) == at + last_batch[1] + next_batch[1]
+    _refusal(partition, DuplicateSequenceError, MAX - 100, 3)
+
+
+def test_before_the_wrap_large_numbers_are_a_gap_and_after_it_the_past() -> None:
+    partition = Partition()
+    partition.send(0, 1_000)
+    _refusal(partition, OutOfOrderSequenceError, MAX - 5, 3)
+    partition.send(1_000, MAX - 1_000)
+    _refusal(partition, DuplicateSequenceError, MAX - 5, 3)
+    _refusal(partition, OutOfOrderSequenceError, 5)
+    partition.send(MAX)
+    partition.send(0, 10)
+    _refusal(partition, DuplicateSequenceError, MAX - 5, 3)
+    _refusal(partition, OutOfOrderSequenceError, 11)
+    _refusal(partition, OutOfOrderSequenceError, 5, 6)
+
+
+def test_producers_expire() -> None:
+    partition = Partition(limit=2)
+    partition.send(0, producer_id=1, timestamp=100)
+    partition.send(0, producer_id=2, timestamp=200)
+    assert partition.states.expire(150) == 1
+    _refusal(partition, UnknownProducerIdError, 1, producer_id=1)
+    assert partition.send(0, producer_id=1, timestamp=200) == 2
+    assert partition.send(1, producer_id=2) == 3
+
+
+def test_a_newcomer_has_the_one_forgotten_that_was_silent_longest() -> None:
+    partition = Partition(limit=3)
+    for producer_id in (1, 2, 3):
+        partition.send(0, producer_id=producer_id)
+    partition.send(1, producer_id=1)
+    partition.send(0, producer_id=4)
+    assert list(partition.states.entries) == [3, 1, 4]
+    error = _refusal(partition, UnknownProducerIdError, 1, producer_id=2)
+    assert error.fate is Fate.NOT_APPENDED
+    error = _refusal(partition, UnknownProducerIdError, 0, producer_id=2)
+    assert "may be one that was forgotten for newer ones (max.producer.ids.per.partition)" in str(error)
+    _refusal(partition, UnknownProducerIdError, 0, producer_id=2, epoch=1)
+    assert partition.send(2, producer_id=1) == 5
+    assert partition.send(0, producer_id=5) == 6
+    assert partition.states.forgotten_number == 3
+
+
+def test_the_number_alone_says_how_new_an_id_is_whoever_owns_it() -> None:
+    partition = Partition(limit=1)
+    tag = 5 << PRODUCER_NUMBER_BITS
+    partition.send(0, producer_id=tag | 8)
+    partition.send(0, producer_id=9)
+    _refusal(partition, UnknownProducerIdError, 0, producer_id=7)
+    _refusal(partition, UnknownProducerIdError, 0, producer_id=tag | 8)
+    partition.send(0, producer_id=tag | 10)
+
+
+def test_a_producer_with_an_open_transaction_is_not_forgotten() -> None:
+    partition = Partition(limit=2)
+    for producer_id in (1, 2):
+        header = raw_batch(b"x", producer=ProducerIdAndEpoch(producer_id, 0), sequence=0, attributes=1).header
+        prepared = partition.states.prepare(header, partition.end, 0)
+        assert not isinstance(prepared, BatchMetadata)
+        partition.states.commit(producer_id, prepared)
+    partition.send(0, producer_id=3)
+    assert list(partition.states.entries) == [1, 2], "all others wait for their end, so the newcomer itself is forgotten at once"
+    partition.states.end_transaction([1])
+    partition.send(0, producer_id=4)
+    assert list(partition.states.entries) == [2, 4]

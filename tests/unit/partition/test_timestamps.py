@@ -1,0 +1,175 @@
+"""Which of a producer's times are accepted: one far ahead would hide all later ones from look-ups by time."""
+
+from __future__ import annotations
+
+import struct
+
+import pyarrow as pa
+import pytest
+
+from brokerd.datadir.log_manager import LogManager
+from brokerd.errors import CorruptMessageError, Fate, InvalidConfigError, InvalidTimestampError
+from brokerd.ids import ProducerIdAndEpoch
+from brokerd.partition import timestamps
+from brokerd.partition.partition_log import PartitionLog
+from brokerd.partition.timestamps import TIMESTAMP_MAX_MS
+from brokerd.record.arrow_metadata import read_arrow_metadata
+from brokerd.record.batch import RecordBatch
+from brokerd.record.header import HEADER_SIZE, crc_seed, decode_header, encode_header
+from brokerd.record.payload import decode_timestamps, encode_payload
+from tests.support.build import append, arrow_batch, first_log, open_manager, raw_batch
+from tests.support.clock import START_WALL_MS
+from tests.support.files import MemoryFiles
+from tests.support.records import key_values
+
+HOUR_MS = 3_600_000
+INT64_MAX = 2**63 - 1
+PRODUCER = ProducerIdAndEpoch(5, 0)
+
+
+@pytest.fixture
+def files() -> MemoryFiles:
+    return MemoryFiles()
+
+
+@pytest.fixture
+def manager(files: MemoryFiles) -> LogManager:
+    return open_manager(files)[0]
+
+
+@pytest.fixture
+def log(manager: LogManager) -> PartitionLog:
+    return first_log(manager)
+
+
+def _append(log: PartitionLog, timestamp_ms: int, now_ms: int = START_WALL_MS) -> int:
+    return log.append(arrow_batch([b"v"], [timestamp_ms]), now_wall_ms=now_ms).base_offset
+
+
+@pytest.mark.parametrize("timestamp_ms", [0, 1, START_WALL_MS, START_WALL_MS + HOUR_MS])
+def test_the_past_is_welcome_however_long_ago_and_an_hour_of_the_future(log: PartitionLog, timestamp_ms: int) -> None:
+    _append(log, timestamp_ms)
+    log.flush()
+    assert log.offset_for_timestamp(timestamp_ms) == (0, timestamp_ms)
+
+
+def test_a_time_too_far_ahead_is_refused_and_leaves_no_trace(log: PartitionLog) -> None:
+    ahead = raw_batch(b"x", timestamp_ms=START_WALL_MS + HOUR_MS + 1, producer=PRODUCER, sequence=0)
+    with pytest.raises(
+        InvalidTimestampError, match=r"3600001 ms ahead .*message\.timestamp\.after\.max\.ms \(3600000\)"
+    ) as refused:
+        log.append(ahead, now_wall_ms=START_WALL_MS)
+    assert refused.value.fate is Fate.NOT_APPENDED
+    assert (log.log_end_offset, log.producer_count, log.is_dirty) == (0, 0, False)
+    append(log, b"x", producer=PRODUCER, sequence=0)
+    _append(log, START_WALL_MS + 7)
+    log.flush()
+    assert log.offset_for_timestamp(START_WALL_MS + 1) == (1, START_WALL_MS + 7)
+    assert log.max_timestamp_offset() == (1, START_WALL_MS + 7)
+
+
+def test_the_limit_is_the_topics_own(manager: LogManager, log: PartitionLog) -> None:
+    manager.alter_topic("t", {"message.timestamp.after.max.ms": "10"}, [])
+    _append(log, START_WALL_MS + 10)
+    with pytest.raises(InvalidTimestampError):
+        _append(log, START_WALL_MS + 11)
+    with pytest.raises(InvalidConfigError, match=r"message\.timestamp\.after\.max\.ms"):
+        manager.alter_topic("t", {"message.timestamp.after.max.ms": "-1"}, [])
+
+
+def test_with_the_brokers_time_the_producers_does_not_matter(manager: LogManager, log: PartitionLog) -> None:
+    manager.alter_topic("t", {"message.timestamp.type": "LogAppendTime"}, [])
+    append(log, b"x", timestamp_ms=INT64_MAX)
+    log.flush()
+    assert log.max_timestamp_offset() == (0, START_WALL_MS)
+
+
+def test_without_a_limit_times_end_where_microseconds_do(manager: LogManager, log: PartitionLog) -> None:
+    manager.alter_topic("t", {"message.timestamp.after.max.ms": str(INT64_MAX)}, [])
+    _append(log, TIMESTAMP_MAX_MS)
+    with pytest.raises(InvalidTimestampError, match="is no record's time"):
+        append(log, b"x", timestamp_ms=TIMESTAMP_MAX_MS + 1)
+    log.flush()
+    assert log.max_timestamp_offset() == (0, TIMESTAMP_MAX_MS)
+    assert log.offset_for_timestamp(TIMESTAMP_MAX_MS + 1) is None
+    assert log.offset_for_timestamp(INT64_MAX) is None
+
+
+def test_what_was_accepted_once_is_answered_so_after_the_clock_was_set_back(log: PartitionLog) -> None:
+    batch = raw_batch(b"x", timestamp_ms=START_WALL_MS, producer=PRODUCER, sequence=0)
+    log.append(batch, now_wall_ms=START_WALL_MS)
+    again = log.append(batch, now_wall_ms=START_WALL_MS - 10 * HOUR_MS)
+    assert (again.base_offset, again.is_duplicate) == (0, True)
+
+
+def test_a_time_that_an_older_log_holds_breaks_no_look_up(files: MemoryFiles, log: PartitionLog) -> None:
+    _append(log, START_WALL_MS)
+    _append(log, START_WALL_MS + 5)
+    log.flush()
+    path = log.segments[0].path
+    data = files.read_file(path)
+    header = decode_header(data[:HEADER_SIZE])._replace(max_timestamp=INT64_MAX)
+    files.write_file(path, encode_header(header, crc_seed(log.tp)) + data[HEADER_SIZE:])
+    files.kill()
+    log = first_log(open_manager(files)[0])
+    assert log.log_end_offset == 2
+    assert log.max_timestamp_offset() is None, "the header lies: no record has that time"
+    assert log.offset_for_timestamp(START_WALL_MS + 1) == (1, START_WALL_MS + 5)
+
+
+def _promising(count: int, claimed_ms: int) -> RecordBatch:
+    """A batch whose header promises a time that none of its records has."""
+    batch = arrow_batch([b"v"] * count, [0] * count)
+    header = batch.header._replace(max_timestamp=claimed_ms)
+    return RecordBatch(header, pa.py_buffer(encode_header(header, 0) + batch.data.to_pybytes()[HEADER_SIZE:]))
+
+
+def test_a_look_up_reads_the_records_of_one_batch_whatever_headers_promise(
+    log: PartitionLog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    decoded: list[int] = []
+
+    def counting(data: pa.Buffer, **claims: int) -> pa.Array:
+        decoded.append(claims["record_count"])
+        return decode_timestamps(data, **claims)
+
+    monkeypatch.setattr(timestamps, "decode_timestamps", counting)
+    wanted = START_WALL_MS + 5
+    for _ in range(50):
+        log.append(_promising(10, wanted), now_wall_ms=START_WALL_MS)
+    _append(log, wanted)
+    log.flush()
+    # A little early: what promised the time is read in vain, and nothing that has it is missed.
+    assert log.offset_for_timestamp(wanted) == (10, wanted)
+    assert decoded == [10]
+
+
+def test_an_honest_log_is_answered_to_the_record(log: PartitionLog) -> None:
+    times = [START_WALL_MS + number for number in range(100)]
+    for first in range(0, 100, 10):
+        log.append(arrow_batch([b"v"] * 10, times[first : first + 10]), now_wall_ms=START_WALL_MS)
+    log.flush()
+    assert [log.offset_for_timestamp(time) for time in times] == list(enumerate(times))
+
+
+@pytest.mark.parametrize("codec", ["none", "lz4", "zstd"])
+def test_times_are_read_without_the_other_columns(codec: str) -> None:
+    arrow = key_values([bytes(8 * 1_048_576)] * 3)
+    payload = encode_payload(arrow, codec)
+    claims = {"record_count": 3, "uncompressed_bytes": payload.uncompressed_bytes}
+    times = decode_timestamps(payload.data, **claims)
+    assert times.equals(arrow.column("timestamp"))
+
+
+def test_a_column_of_times_that_claims_too_much_is_not_allocated() -> None:
+    payload = encode_payload(key_values([b"x"] * 3), "zstd")
+    body = bytearray(payload.data.to_pybytes())
+    metadata = read_arrow_metadata(memoryview(body))
+    at = metadata.body_at + metadata.buffers[16][0]
+    (honest,) = struct.unpack_from("<q", body, at)
+    claimed = 50_000_000
+    struct.pack_into("<q", body, at, claimed)
+    honest = 3 * 8 if honest == -1 else honest
+    lengths = payload.uncompressed_bytes - honest + claimed
+    with pytest.raises(CorruptMessageError, match="for 3 timestamps"):
+        decode_timestamps(pa.py_buffer(bytes(body)), record_count=3, uncompressed_bytes=lengths)

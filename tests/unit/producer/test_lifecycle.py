@@ -1,0 +1,30 @@
+"""Goal: at exit all producers together take the time of one, and each has had it."""
+
+from __future__ import annotations
+
+from brokerd.producer.lifecycle import close_each
+from tests.support.clock import ManualClock
+
+
+class Slow:
+    """A producer whose broker does not answer: it takes all the time that it is given."""
+
+    def __init__(self, clock: ManualClock, calls: list[str]) -> None:
+        self.abandoned_count = 0
+        self._clock = clock
+        self._calls = calls
+
+    def flush(self, timeout: float | None = None) -> None:
+        self._calls.append(f"flush {timeout}")
+        raise TimeoutError
+
+    def close(self, timeout: float | None = None) -> None:
+        assert timeout is not None
+        self._calls.append(f"close {timeout}")
+        self._clock.advance(int(timeout * 1000))
+
+
+def test_all_begin_to_send_before_one_is_waited_for_and_share_its_time() -> None:
+    clock, calls = ManualClock(), list[str]()
+    close_each([Slow(clock, calls), Slow(clock, calls)], clock)
+    assert calls == ["flush 0", "flush 0", "close 10.0", "close 0.0"]

@@ -1,0 +1,76 @@
+"""Small files that are replaced whole."""
+
+from __future__ import annotations
+
+import pytest
+
+from brokerd.errors import DataDirectoryError
+from brokerd.storage.checksummed_file import (
+    DocumentError,
+    NotSyncedError,
+    decode_document,
+    encode_document,
+    read_document,
+    read_json,
+    write_document,
+    write_json,
+)
+from tests.support.files import MemoryFiles
+
+
+def test_a_document_begins_with_a_line_for_people() -> None:
+    assert encode_document("checkpoint", 1, b"body").startswith(b"brokerd checkpoint 1 4 ")
+    assert decode_document(encode_document("checkpoint", 1, b"body"), "checkpoint", 1) == b"body"
+    assert decode_document(encode_document("checkpoint", 1, b""), "checkpoint", 1) == b""
+
+
+def test_every_flipped_bit_and_every_cut_is_seen() -> None:
+    data = encode_document("topics", 1, b"some body")
+    for bit in range(len(data) * 8):
+        flipped = bytearray(data)
+        flipped[bit // 8] ^= 1 << bit % 8
+        with pytest.raises(DocumentError):
+            decode_document(bytes(flipped), "topics", 1)
+    for size in range(len(data)):
+        with pytest.raises(DocumentError):
+            decode_document(data[:size], "topics", 1)
+
+
+def test_another_version_is_refused_with_advice_and_another_kind_is_damage() -> None:
+    with pytest.raises(DataDirectoryError, match="format version 2; this brokerd reads version 1"):
+        decode_document(encode_document("topics", 2, b""), "topics", 1)
+    with pytest.raises(DocumentError):
+        decode_document(encode_document("topics", 1, b""), "checkpoint", 1)
+
+
+@pytest.mark.parametrize("operation", ["create", "pwritev", "fdatasync", "rename"])
+def test_a_failed_replacement_leaves_the_old_one(operation: str) -> None:
+    files = MemoryFiles()
+    write_document(files, "f", "kind", 1, b"old")
+
+    def hook(called: str, path: str) -> None:
+        if called == operation:
+            raise OSError(28, "No space left on device")
+
+    files.hook = hook
+    with pytest.raises(OSError, match="No space"):
+        write_document(files, "f", "kind", 1, b"new")
+    files.hook = None
+    assert read_document(files, "f", "kind", 1) == b"old"
+    write_json(files, "f", "kind", 1, {"a": [1]})
+    assert read_json(files, "f", "kind", 1) == {"a": [1]}
+    assert files.listdir() == ["f"]
+
+
+def test_a_replacement_that_a_power_cut_may_undo_is_told_apart() -> None:
+    files = MemoryFiles()
+    write_document(files, "f", "kind", 1, b"old")
+
+    def hook(called: str, path: str) -> None:
+        if called == "sync_dir":
+            raise OSError(5, "Input/output error")
+
+    files.hook = hook
+    with pytest.raises(NotSyncedError, match="Input/output error"):
+        write_document(files, "f", "kind", 1, b"new")
+    assert read_document(files, "f", "kind", 1) == b"new"
