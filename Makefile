@@ -37,7 +37,8 @@ $(LOWEST)/.ready: pyproject.toml
 	$(LOWEST)/bin/python -m pip install --quiet --config-settings editable_mode=compat --editable '.[dev]' --constraint $(LOWEST)/constraints.txt
 	@touch $@
 
-# sink/ and datasource/ are the packages brokerd.sink and brokerd.datasource: an uninstalled checkout sees them through links.
+# sink/ and datasource/ are the packages brokerd.sink and brokerd.datasource. Git keeps links that say so; a source distribution
+# can hold none, so they are made there.
 links:
 	@test -e brokerd/sink || ln -s ../sink brokerd/sink
 	@test -e brokerd/datasource || ln -s ../datasource brokerd/datasource
@@ -99,4 +100,4 @@ attacks: setup  ## an honest client beside an attacker, one kind of attack after
 	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python -m benchmarks.attacks $(if $(ONLY),--only "$(ONLY)") $(if $(SECONDS),--seconds $(SECONDS))
 
 clean:  ## remove what the targets made
-	rm -rf $(VENV) $(GEN) $(LOWEST) $(DOCS) site .mypy_cache .ruff_cache .pytest_cache brokerd/sink brokerd/datasource pyspark_brokerd build dist *.egg-info
+	rm -rf $(VENV) $(GEN) $(LOWEST) $(DOCS) site .mypy_cache .ruff_cache .pytest_cache build dist *.egg-info

@@ -1,5 +1,5 @@
 """What a user installs is what the tree holds: a source distribution is built from a copy of the tree, and a wheel from that,
-without a network, and compared.
+without a network, and compared. What a clone holds works as it is.
 
 Packages are listed by hand in pyproject.toml, since sink/ and datasource/ are mapped; a forgotten one would be missing in
 the wheel alone, where no other test looks.
@@ -7,11 +7,13 @@ the wheel alone, where no other test looks.
 
 from __future__ import annotations
 
+import os
 import shutil
 import subprocess
 import sys
 import tarfile
 import tempfile
+import tomllib
 import zipfile
 from email.parser import Parser
 from pathlib import Path
@@ -22,6 +24,7 @@ from brokerd import __version__
 from tests.test_repo import ROOT, tracked
 
 _SHIPPED = (".py", ".pyi", "py.typed", ".service")
+_LINKS = {"brokerd/sink": "../sink", "brokerd/datasource": "../datasource", "pyspark_brokerd": "datasource/pyspark_brokerd"}
 _DIST_INFO = f"brokerd-{__version__}.dist-info"
 
 
@@ -31,6 +34,8 @@ def tree(tmp_path_factory: pytest.TempPathFactory) -> Path:
     tree = tmp_path_factory.mktemp("tree")
     for name in tracked():
         (tree / name).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(ROOT / name, tree / name, follow_symlinks=False)
+    for name in _LINKS:
         shutil.copy(ROOT / name, tree / name, follow_symlinks=False)
     return tree
 
@@ -71,6 +76,27 @@ def place_in_wheel(name: str) -> str:
     if name.startswith("datasource/pyspark_brokerd/"):
         return name.removeprefix("datasource/")
     return f"brokerd/{name}" if name.startswith(("sink/", "datasource/")) else name
+
+
+def test_a_clone_has_links_where_a_build_maps_packages() -> None:
+    mapped = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]["package-dir"]
+    assert {
+        package.replace(".", "/"): os.path.relpath(to, Path(package.replace(".", "/")).parent) for package, to in mapped.items()
+    } == _LINKS
+    assert {name: str((ROOT / name).readlink()) for name in _LINKS} == _LINKS
+    if (ROOT / ".git").exists():  # links that git ignores are links that a clone does not have
+        listed = subprocess.run(["git", "ls-files", "--stage", *_LINKS], cwd=ROOT, capture_output=True, text=True, check=True)
+        assert {line.split("\t")[1]: line.split()[0] for line in listed.stdout.splitlines()} == dict.fromkeys(_LINKS, "120000")
+
+
+def test_what_a_clone_holds_can_be_imported_before_anything_is_installed(tree: Path) -> None:
+    modules = ("brokerd.sink.writer", "brokerd.datasource.source", "pyspark_brokerd")
+    program = f"import importlib, sys\nsys.path.insert(0, {str(tree)!r})\n"
+    program += f"print(*[importlib.import_module(name).__file__ for name in {modules!r}], sep='\\n')"
+    done = subprocess.run([sys.executable, "-I", "-B", "-c", program], cwd=tree, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr[-2000:]
+    places = ("brokerd/sink/writer.py", "brokerd/datasource/source.py", "pyspark_brokerd/__init__.py")
+    assert done.stdout.split() == [str(tree / place) for place in places]
 
 
 def test_the_source_distribution_holds_what_the_tree_holds(sdist: Path) -> None:
