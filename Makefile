@@ -45,7 +45,7 @@ links:
 	@test -e pyspark_brokerd || ln -s datasource/pyspark_brokerd pyspark_brokerd
 
 java:
-	@command -v java >/dev/null 2>&1 || test -x "$$JAVA_HOME/bin/java" || { echo "Java 17 or newer is needed to run Spark, and pip can not bring it: install a JDK (Debian: apt install openjdk-17-jre-headless) or set JAVA_HOME" >&2; exit 1; }
+	@command -v java >/dev/null 2>&1 || test -x "$$JAVA_HOME/bin/java" || { echo "Java 17 or newer is needed to run Spark, and pip cannot bring it: install a JDK (Debian: apt install openjdk-17-jre-headless) or set JAVA_HOME" >&2; exit 1; }
 
 gen: setup  ## regenerate brokerd/wire/v1 from proto/
 	$(BIN)/python proto/generate.py

@@ -79,7 +79,7 @@ def _dict_ns(waiting: list[TimerEntry], batches: list[list[TimerEntry]]) -> tupl
 
 
 def _heap_ns(deadlines: list[int], batches: list[list[TimerEntry]]) -> int:
-    """One push and one pop: a heap can not cancel, it has to take out at the top."""
+    """One push and one pop: a heap cannot cancel, it has to take out at the top."""
     heap = [(deadline, number) for number, deadline in enumerate(deadlines)]
     heapq.heapify(heap)
     taken = []

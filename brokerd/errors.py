@@ -1,7 +1,7 @@
 """The closed list of errors: one class a code, one place that says what each means for a client.
 
     BrokerdError
-    ├── DataDirectoryError        the broker can not use its data directory
+    ├── DataDirectoryError        the broker cannot use its data directory
     ├── WireError                 has an ErrorCode; travels in answers
     │   └── one class per code, below, in the order of error.proto
     └── ClientError               raised in the client's own process
@@ -131,7 +131,7 @@ def fresh(error: E) -> E:
 
 
 class DataDirectoryError(BrokerdError):
-    """A data directory can not be used: locked, of an unknown format version, or its own files are damaged."""
+    """A data directory cannot be used: locked, of an unknown format version, or its own files are damaged."""
 
 
 class WireError(BrokerdError):
@@ -399,7 +399,7 @@ class ForkedProducerError(ClientError):
 
 
 class InvalidRecordError(ClientError, ValueError):
-    """A row can not become a record: it names no topic, an impossible partition, a header without a key."""
+    """A row cannot become a record: it names no topic, an impossible partition, a header without a key."""
 
 
 class DataLossError(ClientError):

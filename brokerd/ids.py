@@ -28,7 +28,7 @@ class TopicPartition(NamedTuple):
 
 
 class TopicIdPartition(NamedTuple):
-    """A partition as wire and disk name it: a topic that is created anew has another id."""
+    """A partition as wire and disk name it: a topic that is recreated has another id."""
 
     topic_id: bytes  # 16 bytes
     partition: int

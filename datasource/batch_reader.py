@@ -62,7 +62,7 @@ class BrokerdBatchReader(DataSourceReader):
 
 
 class PushdownReader(BrokerdBatchReader):
-    """The same where Spark pushes filters down, which it does anew for each action: so each is planned anew.
+    """The same where Spark pushes filters down, which it does for each action: so each action is planned afresh.
 
     No filter is taken: Spark keeps the last plan for later actions, also for those that do not filter.
     """

@@ -82,8 +82,8 @@ class OffsetReader:
         return dict(snapshot.latest)
 
     def wait_for_records(self, snapshot: Snapshot, *, timeout_ms: int) -> None:
-        """Returns once a partition has grown past `snapshot`, or after `timeout_ms`, or early if the broker can not be asked:
-        the call that follows says why. This is one parked fetch per node (more if one can not name all of its partitions), not
+        """Returns once a partition has grown past `snapshot`, or after `timeout_ms`, or early if the broker cannot be asked:
+        the call that follows says why. This is one parked fetch per node (more if one cannot name all of its partitions), not
         a loop."""
         ends = {TopicIdPartition(snapshot.topic_ids[tp.topic], tp.partition): offset for tp, offset in snapshot.latest.items()}
         self._client.loop_thread.run(_wait_for_records(self._client.broker_client, ends, self._isolation, timeout_ms))

@@ -1,10 +1,10 @@
 """Offsets as Spark's checkpoint keeps them: `{"topic": {"0": next}}` as in Spark's Kafka connector, plus `@brokerd`.
 
 An offset is exclusive: one past the last record read. This is said here, once. `@brokerd` (no topic may be called so)
-holds what offsets alone can not say:
+holds what offsets alone cannot say:
 
     version   of this form; a checkpoint of a later version is refused
-    topicIds  which topic the offsets belong to: one that was deleted and created anew has another id
+    topicIds  which topic the offsets belong to: one that was deleted and recreated has another id
     starts    where a batch begins in partitions that are new in it, or in which it does not begin where the last one ended
 
 The first offset of a query is symbolic, because Spark asks for it again when batch 0 is replayed: `startingOffsets`
@@ -66,7 +66,7 @@ def parse_source_offset(stored: Mapping[str, Any]) -> SourceOffset:
             starts=_flat(meta.get("starts", {})),
         )
     except (AttributeError, KeyError, TypeError, ValueError) as error:
-        raise ConfigError(f"the checkpoint's offsets can not be read ({error}): {dict(stored)}") from None
+        raise ConfigError(f"the checkpoint's offsets cannot be read ({error}): {dict(stored)}") from None
 
 
 def user_json(offsets: Mapping[TopicPartition, int]) -> dict[str, dict[str, int]]:

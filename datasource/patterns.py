@@ -37,7 +37,7 @@ _PROPERTY = re.compile(r"\\([pP])(?:\{(\w+)\}|([A-Z]))")
 
 
 def topic_matcher(pattern: str) -> Callable[[str], bool]:
-    """A function that says whether a topic's name matches. Raises ConfigError naming what can not be taken over."""
+    """A function that says whether a topic's name matches. Raises ConfigError naming what cannot be taken over."""
     try:
         compiled = re.compile(_to_python(pattern), re.ASCII)
     except (re.error, OverflowError, RecursionError) as error:

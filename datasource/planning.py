@@ -77,7 +77,7 @@ def continue_from(previous: SourceOffset, snapshot: Snapshot) -> Continuation:
     A  known, its offset still in the log: there.
     B  known, but its log begins later: records were lost; at the log's start.
     C  known, but its log ends earlier: its tail was lost; at the log's end.
-    D  the topic has another id: it was deleted and created anew, what was not read is lost; at the new log's start.
+    D  the topic has another id: it was deleted and recreated, what was not read is lost; at the new log's start.
     E  new partition of a known topic: at 0, where every log begins. If its log begins later, records were lost.
     F  new topic: at its log's start; nothing was promised of it.
     G  known, but no longer there: what was not read of it is lost.
@@ -89,9 +89,7 @@ def continue_from(previous: SourceOffset, snapshot: Snapshot) -> Continuation:
     for topic in sorted(created_anew):
         ended = {str(tp.partition): offset for tp, offset in sorted(previous.offsets.items()) if tp.topic == topic}
         if ended:  # else its loss was told when it was missing
-            losses.append(
-                f"topic '{topic}' was deleted and created anew: what the old one held from offsets {ended} on was not read"
-            )
+            losses.append(f"topic '{topic}' was deleted and recreated: what the old one held from offsets {ended} on was not read")
     for tp in sorted(snapshot.latest):
         earliest = snapshot.earliest[tp]
         known = previous.offsets.get(tp) if tp.topic not in created_anew else None

@@ -4,7 +4,7 @@
     brokerd topics create counts
     spark-submit --properties-file conf/spark-defaults.conf examples/write_aggregates.py [HOST:PORT] [TOPIC]
 
-Together with write_stream.py. A log can not be overwritten, so an aggregation is written in one of two ways: `minutes` gets each
+Together with write_stream.py. A log cannot be overwritten, so an aggregation is written in one of two ways: `minutes` gets each
 count once, when its minute is over; `counts` gets every change, as it comes.
 """
 

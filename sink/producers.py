@@ -1,5 +1,5 @@
 """Producers that outlive tasks: Spark runs task after task in one Python process, and a connection, a producer id and
-metadata anew for each would cost a micro-batch more than its rows. Kafka's Spark connector keeps its producers likewise.
+metadata for each would cost a micro-batch more than its rows. Kafka's Spark connector keeps its producers likewise.
 
 A producer serves one task at a time. One whose task failed is given up with all that it still holds; one that was idle for a
 while is closed at the next lease. Nothing is shared across a fork.

@@ -34,9 +34,9 @@ class SinkCommitMessage(WriterCommitMessage):
 
 
 # What Spark asks for with mode("overwrite"), and with outputMode("complete"), which hands over the whole result each time.
-_NO_OVERWRITE = 'a log can not be overwritten: write with .mode("append")'
+_NO_OVERWRITE = 'a log cannot be overwritten: write with .mode("append")'
 _NO_COMPLETE = (
-    'a log can not be overwritten, which outputMode("complete") would do with each batch. Write an aggregation with '
+    'a log cannot be overwritten, which outputMode("complete") would do with each batch. Write an aggregation with '
     '.outputMode("append") after .withWatermark(...), each result once, when its window is over; or write what each batch '
     'changes, with .outputMode("update").foreachBatch(write), where write(rows, batch_id) calls '
     'rows.write.format("brokerd")....mode("append").save()'
@@ -125,11 +125,11 @@ def write_rows(options: SinkOptions, arrow_batches: Iterator[pa.RecordBatch]) ->
 
 
 def _send(producer: Producer, rows: TopicRows) -> None:
-    """Hands rows over; what the producer says of a row that it can not take is told with the topic."""
+    """Hands rows over; what the producer says of a row that it cannot take is told with the topic."""
     try:
         producer.send_batch(rows.topic, rows.records, rows.partitions)
     except ValueError as error:
-        raise InvalidRecordError(f"rows for topic '{rows.topic}' can not be written: {error}") from None
+        raise InvalidRecordError(f"rows for topic '{rows.topic}' cannot be written: {error}") from None
 
 
 def _raise_first(producer: Producer) -> None:

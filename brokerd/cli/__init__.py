@@ -68,7 +68,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     except OSError as error:
         if error.errno not in _CAN_NOT_WRITE or error.filename is not None:
             raise
-        print(f"brokerd: can not write to standard output: {error.strerror}", file=sys.stderr)
+        print(f"brokerd: cannot write to standard output: {error.strerror}", file=sys.stderr)
         _drop_output()
         return EXIT_FAILED
     return code
@@ -83,7 +83,7 @@ def _open_closed_streams() -> None:
 
 
 def _drop_output() -> None:
-    """What is still buffered can not be written either: without this the interpreter complains about it at its end."""
+    """What is still buffered cannot be written either: without this the interpreter complains about it at its end."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 

@@ -14,7 +14,7 @@ def read_command_config(path: str) -> dict[str, str]:
         with open(path, encoding="utf-8") as file:
             text = file.read()
     except OSError as error:
-        raise ConfigError(f"can not read --command-config {path}: {error.strerror}") from None
+        raise ConfigError(f"cannot read --command-config {path}: {error.strerror}") from None
     except UnicodeDecodeError:
         raise ConfigError(f"--command-config {path} is not UTF-8 text") from None
     found: dict[str, str] = {}

@@ -42,7 +42,7 @@ def add_parser(subparsers: Subparsers) -> None:
     actions.add_argument(
         "--rebuild-checkpoint",
         action="store_true",
-        help="write a lost or damaged checkpoint anew: what is whole in each log counts as durable",
+        help="rebuild a lost or damaged checkpoint: what is whole in each log counts as durable",
     )
     actions.add_argument(
         "--accept-damaged",
@@ -57,12 +57,12 @@ def add_parser(subparsers: Subparsers) -> None:
     actions.add_argument(
         "--rebuild-lost",
         action="store_true",
-        help="make lost or damaged topics, producer-ids, leader-epoch and meta anew from the logs; names of topics with --name",
+        help="rebuild lost or damaged topics, producer-ids, leader-epoch and meta from the logs; names of topics with --name",
     )
     actions.add_argument(
         "--decode",
         action="store_true",
-        help="also decode the records of each batch, as readers do, and name the batches that they can not decode",
+        help="also decode the records of each batch, as readers do, and name the batches that they cannot decode",
     )
     actions.add_argument(
         "--take-out",
@@ -88,7 +88,7 @@ def run(args: argparse.Namespace) -> int:
         findings = _findings(args)
     except OSError as error:
         place = error.filename or args.directory
-        raise DataDirectoryError(f"{place}: a file can not be read or written: {error.strerror}") from None
+        raise DataDirectoryError(f"{place}: a file cannot be read or written: {error.strerror}") from None
     if args.json:
         print_json([{**finding._asdict(), "severity": finding.severity.value} for finding in findings])
     else:

@@ -129,7 +129,7 @@ def _record_lines(entry: Entry) -> bytes:
 
 
 def _printed(entry: Entry, printer: Any) -> bytes:
-    """The records of a batch, read again from its file. What can not be read is said in a line."""
+    """The records of a batch, read again from its file. What cannot be read is said in a line."""
     import pyarrow as pa
 
     from brokerd.client.consumer.fetched import decode_piece

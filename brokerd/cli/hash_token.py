@@ -50,7 +50,7 @@ def _generated(path: str) -> str:
         with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w", encoding="ascii") as file:
             file.write(token + "\n")
     except OSError as error:
-        raise ConfigError(f"can not write the new file {path}: {error.strerror}") from None
+        raise ConfigError(f"cannot write the new file {path}: {error.strerror}") from None
     return token
 
 

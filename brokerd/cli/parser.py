@@ -165,6 +165,6 @@ def check_range(args: argparse.Namespace, option: str, value: int | None, *, max
 
 
 def usage_error(args: argparse.Namespace, message: str) -> UsageError:
-    """A mistake in the command line that argparse can not see."""
+    """A mistake in the command line that argparse cannot see."""
     prog = " ".join(word for word in ("brokerd", args.command, getattr(args, "verb", None)) if word)
     return UsageError(f"{prog}: {message} (see '{prog} --help')")

@@ -246,7 +246,7 @@ def _read(source: BinaryIO, path: str) -> bytes:
     try:
         return source.read1(_READ_BYTES)  # type: ignore[attr-defined, no-any-return]
     except OSError as error:
-        raise ConfigError(f"can not read {_name_of(path)}: {error.strerror}") from None
+        raise ConfigError(f"cannot read {_name_of(path)}: {error.strerror}") from None
 
 
 def _name_of(path: str) -> str:
@@ -261,6 +261,6 @@ def _input(path: str) -> Iterator[BinaryIO]:
     try:
         file = open(path, "rb")  # noqa: SIM115 (closed below; this error is told apart from errors while it is read)
     except OSError as error:
-        raise ConfigError(f"can not read {path}: {error.strerror}") from None
+        raise ConfigError(f"cannot read {path}: {error.strerror}") from None
     with file:
         yield file

@@ -21,7 +21,7 @@ class BlockingClient:
     """BrokerClient's calls, each blocking until it is answered. Any thread may call; close() when done, or use `with`."""
 
     def __init__(self, config: ClientConfig, clock: Clock | None = None) -> None:
-        """Connects to nothing yet. Raises ConfigError if bootstrap.servers can not be read."""
+        """Connects to nothing yet. Raises ConfigError if bootstrap.servers cannot be read."""
         self.broker_client = BrokerClient(config, clock if clock is not None else SystemClock())
         self.loop_thread = LoopThread()
         self.loop_thread.at_close(self.broker_client.close)

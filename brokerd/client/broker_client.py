@@ -80,7 +80,7 @@ class BrokerClient:
 
     def __init__(self, config: ClientConfig, clock: Clock, *, is_retrying: bool = True) -> None:
         """Connects to nothing yet. `is_retrying` False: every call is tried once, for an owner that has retries of its own.
-        Raises ConfigError if bootstrap.servers or the security settings can not be used."""
+        Raises ConfigError if bootstrap.servers or the security settings cannot be used."""
         self.config = config
         self.clock = clock
         self._addresses = parse_bootstrap_servers(config.bootstrap_servers)
@@ -128,7 +128,7 @@ class BrokerClient:
 
     async def partitions_per_request(self, node_id: int = ANY_NODE, *, refresh: bool = False) -> int:
         """How many partitions one request to a node may name; `refresh` asks again, as the node may be another process now.
-        Raises BrokerUnreachableError if it can not be reached now."""
+        Raises BrokerUnreachableError if it cannot be reached now."""
         if refresh:
             self._server_infos.pop(self._address(node_id), None)
         connection = await self._connected(node_id, self.config.request_timeout_ms)
@@ -136,7 +136,7 @@ class BrokerClient:
         return max(1, limits.get("max.partitions.per.request", PARTITIONS_PER_REQUEST))
 
     async def request_bytes_max(self, node_id: int = ANY_NODE) -> int:
-        """Bytes of the largest request that a node takes, as far as it says so. Raises BrokerUnreachableError if it can not be
+        """Bytes of the largest request that a node takes, as far as it says so. Raises BrokerUnreachableError if it cannot be
         reached now."""
         connection = await self._connected(node_id, self.config.request_timeout_ms)
         limit = self._server_infos[connection.address].limits.get("socket.request.max.bytes", GRPC_MAX_MESSAGE_BYTES)
@@ -144,7 +144,7 @@ class BrokerClient:
 
     async def chunks(self, node_id: int, items: Sequence[T]) -> list[Sequence[T]]:
         """`items`, one for each partition, in groups that are small enough for one request to a node. Raises
-        BrokerUnreachableError if it can not be reached now."""
+        BrokerUnreachableError if it cannot be reached now."""
         size = await self.partitions_per_request(node_id)
         return [items[at : at + size] for at in range(0, len(items), size)]
 
@@ -249,11 +249,11 @@ class BrokerClient:
     # ---- streams: not retried here
 
     async def open_produce_stream(self, node_id: int = ANY_NODE) -> RawStream:
-        """A stream of ProduceRequests as bytes, to a node. Raises BrokerUnreachableError if it can not be reached now."""
+        """A stream of ProduceRequests as bytes, to a node. Raises BrokerUnreachableError if it cannot be reached now."""
         return (await self._connected(node_id, self.config.request_timeout_ms)).open_stream(PRODUCE)
 
     async def open_fetch_stream(self, node_id: int = ANY_NODE) -> FetchStream:
-        """A fetch stream to a node. Raises BrokerUnreachableError if it can not be reached now."""
+        """A fetch stream to a node. Raises BrokerUnreachableError if it cannot be reached now."""
         from brokerd.client.consumer.fetch_stream import FetchStream  # brings pyarrow, which most calls do not need
 
         return FetchStream((await self._connected(node_id, self.config.request_timeout_ms)).open_stream(FETCH))

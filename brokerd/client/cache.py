@@ -38,7 +38,7 @@ class ClientCache:
     @contextlib.contextmanager
     def lease(self, config: ClientConfig) -> Iterator[BlockingClient]:
         """A client for these settings (what a ProducerConfig or ConsumerConfig adds does not matter), not to be closed by
-        the borrower. Raises ConfigError if bootstrap.servers can not be read.
+        the borrower. Raises ConfigError if bootstrap.servers cannot be read.
         """
         key = (os.getpid(), _shared_settings(config))
         with self._lock:

@@ -32,7 +32,7 @@ class GrpcProduceTransport:
     """ProduceTransport over gRPC, with connections of its own. Made on the loop that uses it."""
 
     def __init__(self, config: ClientConfig, clock: Clock) -> None:
-        """Connects to nothing yet. Raises ConfigError if bootstrap.servers can not be read."""
+        """Connects to nothing yet. Raises ConfigError if bootstrap.servers cannot be read."""
         self._client = BrokerClient(config, clock, is_retrying=False)
 
     async def metadata(self, topics: Sequence[str]) -> Mapping[str, TopicView | WireError]:
@@ -101,11 +101,11 @@ def _head_bytes_max(hello: Hello) -> int:
 
 
 def decode_response(data: bytes) -> ProduceResponse:
-    """An answer as values. Raises UnknownServerError if it can not be read."""
+    """An answer as values. Raises UnknownServerError if it cannot be read."""
     try:
         message = produce_pb2.ProduceResponse.FromString(data)
     except DecodeError:
-        raise UnknownServerError("the broker's answer to a produce request can not be read") from None
+        raise UnknownServerError("the broker's answer to a produce request cannot be read") from None
     results = [
         PartitionResult(
             tp=TopicIdPartition(result.topic_id, result.partition),

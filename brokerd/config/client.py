@@ -33,7 +33,7 @@ class ClientConfig:
     auth_token: str = setting(
         "auth.token", "", "Token that says who this client is; auth.token.file keeps it off command lines.", is_secret=True
     )
-    auth_token_file: str = setting("auth.token.file", "", "File with the token, read anew for each connection and stream.")
+    auth_token_file: str = setting("auth.token.file", "", "File with the token, read again for each connection and stream.")
     auth_allow_plaintext: bool = setting(
         "auth.allow.plaintext", False, "Send the token beyond loopback without TLS (behind a proxy or a mesh that encrypts)."
     )
@@ -201,7 +201,7 @@ class ConsumerConfig(ClientConfig):
     skip_corrupt_batches: bool = setting(
         "skip.corrupt.batches",
         False,
-        "Go past what can not be read, with a warning that names its offsets: a batch that came whole and can not be decoded, "
+        "Go past what cannot be read, with a warning that names its offsets: a batch that came whole and cannot be decoded, "
         "and damage behind which the log goes on (ours).",
     )
 

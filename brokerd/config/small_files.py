@@ -29,13 +29,13 @@ def read_small_file(path: str, what: str) -> bytes:
         with open(fd, "rb") as file:
             mode = os.fstat(fd).st_mode
             if not stat.S_ISREG(mode):
-                raise ConfigError(f"can not read {what} {path}: it is {_kind(mode)}, and must be a regular file")
+                raise ConfigError(f"cannot read {what} {path}: it is {_kind(mode)}, and must be a regular file")
             data = file.read(FILE_BYTES_MAX + 1)
     except (OSError, ValueError) as error:  # ValueError: a NUL in the path
         reason = error.strerror if isinstance(error, OSError) else error
-        raise ConfigError(f"can not read {what} {path}: {reason}") from None
+        raise ConfigError(f"cannot read {what} {path}: {reason}") from None
     if len(data) > FILE_BYTES_MAX:
-        raise ConfigError(f"can not read {what} {path}: it has more than {FILE_BYTES_MAX} bytes; is it the right file?")
+        raise ConfigError(f"cannot read {what} {path}: it has more than {FILE_BYTES_MAX} bytes; is it the right file?")
     return data
 
 

@@ -3,7 +3,7 @@
 Why one SHA-256 and no slow, salted hash: tokens here are not passwords that people think up. `check_token` lets only long
 random ones through, and nobody guesses 128 bits, fast hash or slow. What scrypt would add is work that any stranger could
 make the broker do, some 50 ms of its one core for every wrong token. The hash keeps one thing: whoever reads the file (a
-backup, a ticket with the configuration pasted in) can not use what stands there.
+backup, a ticket with the configuration pasted in) cannot use what stands there.
 """
 
 from __future__ import annotations
@@ -32,14 +32,14 @@ def generate_token() -> str:
 
 
 def check_token(token: str) -> None:
-    """Raises ConfigError, without the token, if it is none that random bits made: guessing is all that a hash can not stop."""
+    """Raises ConfigError, without the token, if it is none that random bits made: guessing is all that a hash cannot stop."""
     if not TOKEN_CHARACTERS_MIN <= len(token) <= TOKEN_CHARACTERS_MAX:
         raise ConfigError(
             f"the token has {len(token)} characters, it must have {TOKEN_CHARACTERS_MIN} to {TOKEN_CHARACTERS_MAX}: "
             "let 'brokerd hash-token --generate' make one"
         )
     if not _TOKEN.fullmatch(token):
-        raise ConfigError("the token holds a character other than letters, digits and . _ ~ + / = -: it can not travel in a header")
+        raise ConfigError("the token holds a character other than letters, digits and . _ ~ + / = -: it cannot travel in a header")
     if len(set(token)) < _DISTINCT_CHARACTERS_MIN:
         raise ConfigError("the token is too regular to be random: let 'brokerd hash-token --generate' make one")
 

@@ -127,7 +127,7 @@ class LogManager:
         try:
             return self._open()
         except OSError as error:
-            raise DataDirectoryError(f"{path} can not be opened: {error.strerror} {error.filename or ''}".rstrip()) from error
+            raise DataDirectoryError(f"{path} cannot be opened: {error.strerror} {error.filename or ''}".rstrip()) from error
         except DataDirectoryError as error:
             if path in error.message:
                 raise
@@ -204,7 +204,7 @@ class LogManager:
         self.expire_producers(wall_ms)
 
     def _raise_epoch(self) -> None:
-        """Makes this start's epoch durable. Where that can not be, nothing may be appended; what is there is served."""
+        """Makes this start's epoch durable. Where that cannot be, nothing may be appended; what is there is served."""
         try:
             write_epoch(self._files, self.leader_epoch, self._spares)
         except OSError as error:
@@ -467,7 +467,7 @@ class LogManager:
         return CheckpointJob(self._checkpoint, self._spares, self._checkpoint.capture(), self._present_entries())
 
     def _present_entries(self) -> dict[TopicIdPartition, CheckpointEntry]:
-        """A copy of all entries; only those that moved are made anew."""
+        """A copy of all entries; only those that moved are rebuilt."""
         assert self._resources is not None
         for log in self._resources.moved:
             if log.tp in self._logs:

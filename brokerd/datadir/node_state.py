@@ -190,7 +190,7 @@ class ProducerIds:
 
 
 def missing(name: str) -> DataDirectoryError:
-    """The error for a file that is gone. To begin anew without it would give ids or epochs twice, or forget topics."""
+    """The error for a file that is gone. Starting without it would give ids or epochs twice, or forget topics."""
     return DataDirectoryError(
         f"the file {name} of the data directory is missing; put it back from a copy before you start again, or see `brokerd doctor`"
     )

@@ -35,7 +35,7 @@ class _Removal(NamedTuple):
 def roll_expired(logs: Iterable[PartitionLog], now_wall_ms: int) -> list[PartitionLog]:
     """Closes last segments that are past retention; returns their logs, which are to be flushed before `retire`.
 
-    A log that can not be rolled is passed over: the next pass tries again.
+    A log that cannot be rolled is passed over: the next pass tries again.
     """
     rolled = []
     for log in logs:

@@ -71,7 +71,7 @@ class TopicChanges:
         """
         problem = topic_name_problem(name)
         if problem:
-            raise InvalidTopicError(f"'{name[:300]}' can not be a topic's name: {problem}")
+            raise InvalidTopicError(f"'{name[:300]}' cannot be a topic's name: {problem}")
         if self._topics.has(name) or any(topic.name == name for topic in before):
             raise TopicAlreadyExistsError(f"topic '{name}' exists already")
         count = partitions or self._config.num_partitions
@@ -95,7 +95,7 @@ class TopicChanges:
         topic = self._topics.by_name(name)
         if total <= topic.partition_count:
             raise InvalidPartitionsError(
-                f"topic '{name}' can not have {total} partitions: the number only grows, from today's {topic.partition_count} "
+                f"topic '{name}' cannot have {total} partitions: the number only grows, from today's {topic.partition_count} "
                 f"to at most {self._config.max_partitions_per_topic} (max.partitions.per.topic)"
             )
         self._check_count(name, total, total - topic.partition_count)
@@ -164,7 +164,7 @@ class TopicChanges:
             made.update({tp: self._logs.make(topic, config, tp) for tp in tps})
 
         def unmake() -> None:
-            # The same names may be made anew: a descriptor that was kept would then lead to the files that are removed here.
+            # The same names may be created again: a descriptor that was kept would then lead to the files that are removed here.
             for tp in tps:
                 self._logs.unmake(tp)
             discard_directories(self._files, tps)
@@ -185,11 +185,11 @@ class TopicChanges:
     def _check_count(self, name: str, total: int, added: int, added_before: int = 0) -> None:
         if not 1 <= total <= self._config.max_partitions_per_topic:
             raise InvalidPartitionsError(
-                f"topic '{name}' can not have {total} partitions: "
+                f"topic '{name}' cannot have {total} partitions: "
                 f"max.partitions.per.topic is {self._config.max_partitions_per_topic}"
             )
         if self._topics.partition_count() + added_before + added > self._config.max_partitions:
             raise PolicyViolationError(
-                f"topic '{name}' can not have {total} partitions: {added} more would make more than the "
+                f"topic '{name}' cannot have {total} partitions: {added} more would make more than the "
                 f"{self._config.max_partitions} that all topics together may have (max.partitions)"
             )

@@ -83,7 +83,7 @@ class TopicStore:
         """Raises UnknownTopicIdError."""
         topic = self._by_id.get(topic_id)
         if topic is None:
-            raise UnknownTopicIdError(f"there is no topic with id {topic_id.hex()}: it was deleted, and perhaps created anew")
+            raise UnknownTopicIdError(f"there is no topic with id {topic_id.hex()}: it was deleted, and perhaps recreated")
         return topic
 
     def partition_count(self) -> int:

@@ -2,5 +2,5 @@
 
 dump.py             what the files hold, down to records
 doctor.py           what is wrong, and the repairs that an operator may ask for (partition_check.py)
-rebuild.py          files that are lost, made anew from the logs
+rebuild.py          files that are lost, rebuilt from the logs
 """

@@ -1,7 +1,7 @@
 """Checks a data directory offline: every header and payload CRC, every index, snapshot and checkpoint against the log.
 
 `check_data_dir` changes nothing. The repairs do what only an operator may ask for, and leave the rest to the next start: the
-checkpoint is made anew, damage is accepted as lost (a hole), or given up with all that follows it, a batch that nobody can decode
+checkpoint is rebuilt, damage is accepted as lost (a hole), or given up with all that follows it, a batch that nobody can decode
 is taken out. Other files of the directory
 that are lost are rebuild.py's.
 """
@@ -78,7 +78,7 @@ def check_data_dir(path: str, *, decodes_records: bool = False) -> list[Finding]
 
 
 def rebuild_checkpoint(path: str) -> list[Finding]:
-    """Writes the checkpoint anew where it is missing or damaged, believing what is whole in each log to be durable. Returns what
+    """Rebuilds the checkpoint where it is missing or damaged, believing what is whole in each log to be durable. Returns what
     it wrote, as notes. Raises DataDirectoryError if there is a good one.
     """
     files = RealFiles(path, must_exist=True)
@@ -129,7 +129,7 @@ def take_out(path: str, partition: str, offset: int) -> list[Finding]:
             raise DataDirectoryError(f"there is no partition '{partition}': it is named TOPIC-NUMBER, as in events-0")
         if not check.first_offset <= offset < check.durable_end:
             raise DataDirectoryError(
-                f"offset {offset} of {partition} can not be taken out: what is known to be durable are offsets "
+                f"offset {offset} of {partition} cannot be taken out: what is known to be durable are offsets "
                 f"{check.first_offset} to {check.durable_end - 1}; a start of the broker finds out about later ones"
             )
         header = _batch_at(files, check.tp, offset)

@@ -28,7 +28,7 @@ Entry = dict[str, Any]
 def describe_path(path: str) -> Iterator[Entry]:
     """Describes a file, or all files of a partition's or a data directory, one dict after the other; each has "type" and "path".
 
-    A file that can not be read as what its name says gives a dict of type "problem". Raises DataDirectoryError if there is
+    A file that cannot be read as what its name says gives a dict of type "problem". Raises DataDirectoryError if there is
     no such path.
     """
     if os.path.isdir(path):

@@ -43,7 +43,7 @@ _WAYS_OUT = (
 class Severity(enum.Enum):
     """How bad a finding is."""
 
-    ERROR = "error"  # something durable is lost or can not be read
+    ERROR = "error"  # something durable is lost or cannot be read
     WARNING = "warning"  # the next start puts it right, and says so
     NOTE = "note"  # worth knowing
 
@@ -89,12 +89,12 @@ class PartitionCheck:
         self.first_offset = self._entry.log_start_offset
         self.end_offset = self._entry.log_start_offset
         self.holes: list[Hole] = []  # that operators have accepted, or made
-        self.damaged: list[Hole] = []  # what else can not be read, though it lies in the log, in order
+        self.damaged: list[Hole] = []  # what else cannot be read, though it lies in the log, in order
         self.cut: tuple[int, int] | None = None  # segment (its base offset) and position of the first of `damaged`
         self._is_whole = True
 
     def run(self) -> list[Finding]:
-        """All findings of this partition. Raises OSError where even the directory can not be read."""
+        """All findings of this partition. Raises OSError where even the directory cannot be read."""
         try:
             names = self._files.listdir(self._directory)
         except FileNotFoundError:
@@ -220,7 +220,7 @@ class PartitionCheck:
         try:
             batch.to_arrow(max_uncompressed_bytes=MAX_DECOMPRESSED_BYTES, check_crc=False)
         except (CorruptMessageError, UnsupportedVersionError) as error:
-            text = f"readers can not decode the batch ({error.message}): `--take-out {self.name}@{header.base_offset}` takes it out"
+            text = f"readers cannot decode the batch ({error.message}): `--take-out {self.name}@{header.base_offset}` takes it out"
             self._add(Severity.ERROR, name, text, header.base_offset)
 
     def _is_torn(self, scan: Scan, found: Place | None, successor: int | None) -> bool:
@@ -254,7 +254,7 @@ class PartitionCheck:
             summary = segment.read_summary()
             index = segment.read_index()
         except (BrokerdError, OSError) as error:
-            self._add(Severity.WARNING, name, f"the index can not be read ({error}): it is rebuilt when it is needed")
+            self._add(Severity.WARNING, name, f"the index cannot be read ({error}): it is rebuilt when it is needed")
             return
         if summary is None and is_last:
             return
@@ -288,7 +288,7 @@ class PartitionCheck:
             try:
                 snapshot = read_snapshot(self._files, self._directory, offset, self._seed)
             except (BrokerdError, OSError) as error:
-                self._add(Severity.WARNING, name, f"the snapshot can not be read: {error}", offset)
+                self._add(Severity.WARNING, name, f"the snapshot cannot be read: {error}", offset)
                 continue
             if snapshot is None:
                 self._add(

@@ -1,4 +1,4 @@
-"""Makes lost files of a data directory anew from what its logs hold: topics, producer ids, leader epoch, ids of the directory.
+"""Rebuilds lost files of a data directory from what its logs hold: topics, producer ids, leader epoch, ids of the directory.
 
 Only because an operator asked, and only what is missing or damaged; a damaged file stays beside as `<name>.damaged`. Numbers
 that must never be given twice begin far above all that is found. What no log holds is lost: names and settings of topics.
@@ -64,10 +64,10 @@ class _Seen(NamedTuple):
 
 
 def rebuild_lost(path: str, names: Mapping[str, str]) -> list[Finding]:
-    """Makes what is missing or damaged of these files anew. `names`: names of topics by id (32 hex digits), where the topics are
-    lost; a topic without one is called recovered-<id>. Returns what it wrote, as notes.
+    """Rebuilds the files that are missing or damaged. `names`: names of topics by id (32 hex digits), where the topics are lost;
+    a topic without one is called recovered-<id>. Returns what it wrote, as notes.
 
-    Raises DataDirectoryError if nothing is lost, if a file is of a newer format, or if a name can not be used: nothing is
+    Raises DataDirectoryError if nothing is lost, if a file is of a newer format, or if a name cannot be used: nothing is
     changed then. May be repeated after a crash.
     """
     files = RealFiles(path, must_exist=True)
@@ -75,7 +75,7 @@ def rebuild_lost(path: str, names: Mapping[str, str]) -> list[Finding]:
         partitions = [tp for tp in map(parse_partition_directory, files.listdir()) if tp is not None]
         if not partitions:
             raise DataDirectoryError(
-                f"{path} holds no partitions: there is nothing to rebuild from; an empty directory starts anew"
+                f"{path} holds no partitions: there is nothing to rebuild from; an empty directory starts afresh"
             )
         files.lock()
         lost = [name for name, kind, version in _FILES if _is_lost(files, name, kind, version)]
@@ -121,7 +121,7 @@ def _topics(files: Files, partitions: list[TopicIdPartition], names: Mapping[str
     for topic in topics:
         problem = topic_name_problem(topic.name)
         if problem:
-            raise DataDirectoryError(f"'{topic.name}' can not be a topic's name: {problem}")
+            raise DataDirectoryError(f"'{topic.name}' cannot be a topic's name: {problem}")
     if len({topic.name for topic in topics}) != len(topics):
         raise DataDirectoryError("two topics would have the same name: give each its own")
     return sorted(topics)

@@ -151,7 +151,7 @@ class PartitionLog:
 
     @property
     def damaged_ranges(self) -> tuple[DamagedRange, ...]:
-        """Ranges of the log that can not be read."""
+        """Ranges of the log that cannot be read."""
         return tuple(damaged for damaged in self._reader.damaged if damaged.is_live(self.log_start_offset))
 
     @property
@@ -360,7 +360,7 @@ class PartitionLog:
     def offset_for_timestamp(self, timestamp_ms: int) -> OffsetAndTimestamp | None:
         """The first durable record whose timestamp is at least `timestamp_ms`; None if there is none. Reads: call it in a thread.
 
-        Raises StorageError; LogDamagedError if the record may be one that can not be read.
+        Raises StorageError; LogDamagedError if the record may be one that cannot be read.
         """
         return self._look_up(lambda: find_by_timestamp(self, self._reader, self._resources.open_files, self._seed, timestamp_ms))
 
@@ -405,7 +405,7 @@ class PartitionLog:
         target = self.high_watermark if before_offset == -1 else before_offset
         if not 0 <= target <= self.high_watermark:
             raise OffsetOutOfRangeError(
-                f"{self.name}: can not delete records before offset {before_offset}, the high watermark is {self.high_watermark}"
+                f"{self.name}: cannot delete records before offset {before_offset}, the high watermark is {self.high_watermark}"
             )
         return target
 

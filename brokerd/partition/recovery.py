@@ -67,7 +67,7 @@ class PartitionRecovery:
         self._names_changed = False
 
     def run(self) -> Recovered:
-        """See the module. Raises OSError where the directory can not be read or written at all."""
+        """See the module. Raises OSError where the directory cannot be read or written at all."""
         offsets = snapshot_offsets(self._list())
         is_clean = self._is_clean()
         walk = self._walk(offsets, is_clean)
@@ -138,14 +138,14 @@ class PartitionRecovery:
         try:
             return read_snapshot(self._files, self._directory, offset, self._seed)
         except OSError as error:
-            logger.warning("%s: the snapshot at offset %d can not be read (%s)", self._given.name, offset, error.strerror)
+            logger.warning("%s: the snapshot at offset %d cannot be read (%s)", self._given.name, offset, error.strerror)
             return None
 
     def _known_epochs(self) -> tuple[EpochEntry, ...] | None:
         try:
             return read_leader_epochs(self._files, self._directory, self._seed)
         except OSError as error:
-            logger.warning("%s: the file of leader epochs can not be read (%s)", self._given.name, error.strerror)
+            logger.warning("%s: the file of leader epochs cannot be read (%s)", self._given.name, error.strerror)
             return None
 
     # Step 5

@@ -269,7 +269,7 @@ def _find_in_batch(
 
 
 def _times(name: str, file: File, position: int, header: BatchHeader) -> pa.Array | None:
-    """The timestamps of a batch's records, microseconds; None if they can not be decoded. Raises LogDamagedError, OSError."""
+    """The timestamps of a batch's records, microseconds; None if they cannot be decoded. Raises LogDamagedError, OSError."""
     batch = RecordBatch(header, pa.py_buffer(bytes(file.pread(header.size, position))))
     if payload_crc(batch.payload) != header.payload_crc:
         raise damage_error(name, DamagedRange(header.base_offset, header.next_offset, "payload_crc does not match", -1, 0))

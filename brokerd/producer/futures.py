@@ -140,7 +140,7 @@ T = TypeVar("T")
 
 
 class ProduceFuture(ABC, Generic[T]):
-    """Common behaviour; like concurrent.futures.Future, but it can not be cancelled. Also awaitable in any event loop."""
+    """Common behaviour; like concurrent.futures.Future, but it cannot be cancelled. Also awaitable in any event loop."""
 
     __slots__ = ("_placement",)
 

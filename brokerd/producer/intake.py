@@ -317,8 +317,8 @@ class Intake:
         return next_ms
 
     def _place(self, taken: TakenRows, paid_bytes: int) -> None:
-        """Turns rows into pieces of batches, which hold memory from here on instead of what was paid. What can not be placed (a
-        partition that its topic, created anew, no longer has) ends its futures with the error, and nothing else: the sender and
+        """Turns rows into pieces of batches, which hold memory from here on instead of what was paid. What cannot be placed (a
+        partition that its topic, recreated, no longer has) ends its futures with the error, and nothing else: the sender and
         other topics go on."""
         topic, placement, created_ms = taken.chunk.topic, taken.placement, taken.chunk.created_ms
         refused: tuple[ProducerBatch, BrokerdError] | None = None

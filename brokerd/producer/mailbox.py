@@ -6,7 +6,7 @@ state of a producer belongs to the thread that sends, where no such exception ar
 the box (one append) and sleeps on a latch of its own. An errand is done there as a whole, or not at all, whatever becomes of
 who asked for it.
 
-An errand is a generator: it yields while it can not go on yet, and is asked again after every event that somebody may have
+An errand is a generator: it yields while it cannot go on yet, and is asked again after every event that somebody may have
 waited for.
 """
 
@@ -78,7 +78,7 @@ class Mailbox:
 
     @property
     def is_own_thread(self) -> bool:
-        """True in the thread that serves, which can not wait for itself."""
+        """True in the thread that serves, which cannot wait for itself."""
         return threading.get_ident() == self._owner
 
     def refuse_fork(self, what: str = "") -> None:
@@ -94,7 +94,7 @@ class Mailbox:
         """
         self.refuse_fork()
         if self.is_own_thread:
-            return _at_once(work, RuntimeError("a callback can not wait for its producer: it runs in the thread that sends"))
+            return _at_once(work, RuntimeError("a callback cannot wait for its producer: it runs in the thread that sends"))
         errand: _Errand[T] = _Errand(work, deadline_ms)
         self._posted.append(errand)  # type: ignore[arg-type]
         try:

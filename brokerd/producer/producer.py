@@ -98,7 +98,7 @@ class Producer:
 
         Blocks up to max.block.ms while the topic is unknown or the buffer is full: UnknownTopicOrPartitionError,
         BrokerUnreachableError, BufferExhaustedError. MessageTooLargeError for a record beyond max.request.size;
-        ProducerClosedError after close or a final failure; ValueError and TypeError for what can not be sent.
+        ProducerClosedError after close or a final failure; ValueError and TypeError for what cannot be sent.
         """
         # What follows is paid for every record, so it is ordered and written for speed: the usual case first, nothing twice.
         if type(value) is bytes and type(key) is bytes:

@@ -116,7 +116,7 @@ class Sender:
     def refuse_own_thread(self) -> None:
         """A callback that waits for the sender would wait for itself. Raises RuntimeError."""
         if self._thread is threading.current_thread():
-            raise RuntimeError("a callback can not flush or close its producer: it runs in the thread that sends")
+            raise RuntimeError("a callback cannot flush or close its producer: it runs in the thread that sends")
 
     # --- the thread
 
@@ -345,7 +345,7 @@ class Sender:
         try:
             encoded = encode_pieces(batch.pieces, self._config.compression_type)
         except Exception as error:
-            failure = UnknownServerError(f"records for {batch.tp} can not be encoded: {error!r}")
+            failure = UnknownServerError(f"records for {batch.tp} cannot be encoded: {error!r}")
             self._report(lambda now_ms: self._core.on_encode_failed(batch, failure, now_ms))
             return False
         batch.encoded = encoded

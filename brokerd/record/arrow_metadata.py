@@ -51,7 +51,7 @@ def read_arrow_metadata(payload: memoryview) -> ArrowMetadata:
 def uncompressed_lengths(metadata: ArrowMetadata, payload: memoryview) -> list[int]:
     """Bytes that each buffer takes once decompressed, as it claims: what Arrow will allocate, and no more.
 
-    Raises CorruptMessageError if a claim is negative or can not be read.
+    Raises CorruptMessageError if a claim is negative or cannot be read.
     """
     if metadata.compression == "none":
         return [length for _, length in metadata.buffers]

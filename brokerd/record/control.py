@@ -48,7 +48,7 @@ def decode_control(batch: RecordBatch) -> control_pb2.ControlRecord:
             raise DecodeError
         record.ParseFromString(payload[_PREFIX_BYTES : _PREFIX_BYTES + length])
     except DecodeError:
-        raise CorruptMessageError(f"control batch at offset {batch.header.base_offset} can not be read") from None
+        raise CorruptMessageError(f"control batch at offset {batch.header.base_offset} cannot be read") from None
     if record.version != CONTROL_VERSION:
         raise UnsupportedVersionError(f"control record version {record.version} is not known; this version reads {CONTROL_VERSION}")
     return record

@@ -129,8 +129,8 @@ def decode_payload(
     max_uncompressed_bytes: int,
     is_sparse: bool = False,
 ) -> pa.RecordBatch:
-    """Payload bytes as columns, without copying where they are not compressed, checked so that a hostile payload can
-    not crash the process: allocates at most `max_uncompressed_bytes`. Raises CorruptMessageError, UnsupportedVersionError.
+    """Payload bytes as columns, without copying where they are not compressed, checked so that a hostile payload
+    cannot crash the process: allocates at most `max_uncompressed_bytes`. Raises CorruptMessageError, UnsupportedVersionError.
     """
     if schema_id != KEY_VALUE_SCHEMA_ID:
         raise UnsupportedVersionError(f"schema_id {schema_id} is not known; this version reads {KEY_VALUE_SCHEMA_ID}")

@@ -47,7 +47,7 @@ _FETCHES_AT_ONCE = 64  # of parked ones that are ended at a stop, between two lo
 
 
 class ListenError(BrokerdError):
-    """The broker can not listen where it was told to."""
+    """The broker cannot listen where it was told to."""
 
 
 class Daemon:
@@ -247,11 +247,11 @@ def _bind(server: grpc.aio.Server, host: str, port: int, credentials: grpc.Serve
             return server.add_secure_port(address, credentials)
         except RuntimeError:
             problem = _bind_problem(host, port) or "gRPC refused it"
-    raise ListenError(f"can not listen on {address}: {problem}")
+    raise ListenError(f"cannot listen on {address}: {problem}")
 
 
 def _bind_problem(host: str, port: int) -> str | None:
-    """Why the address can not be bound, or None: asked with a socket of our own, since gRPC does not say."""
+    """Why the address cannot be bound, or None: asked with a socket of our own, since gRPC does not say."""
     try:
         family, kind, protocol, _, address = socket.getaddrinfo(host.strip("[]"), port, type=socket.SOCK_STREAM)[0]
         with socket.socket(family, kind, protocol) as probe:

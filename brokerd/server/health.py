@@ -98,6 +98,6 @@ async def _asked_name(context: Context) -> str:
         pass
     await context.abort(
         grpc.StatusCode.INVALID_ARGUMENT,
-        malformed("HealthCheckRequest", "did not come, can not be parsed, or is too large").message,
+        malformed("HealthCheckRequest", "did not come, cannot be parsed, or is too large").message,
     )
     raise AssertionError("abort raises")

@@ -116,7 +116,7 @@ class Requests:
             _check_counts(data, 0, len(data), self._bounds[name], what)
             request = request_type.FromString(data)
         except (DecodeError, IndexError, ValueError):
-            raise malformed(what, "the bytes can not be parsed") from None
+            raise malformed(what, "the bytes cannot be parsed") from None
         for repeated in REPEATED.get(name, ()):
             _settle_doubles(request, repeated)
         return request

@@ -81,7 +81,7 @@ UNARY_HANDLERS: dict[str, Handler] = {
 
 
 # What looks at a request as it came. A handler sees only what its caller has a right to: what is wrong with the rest, or with the
-# whole, it can not tell.
+# whole, it cannot tell.
 UNARY_CHECKS: dict[str, Check] = {
     "GetServerInfo": server_info.check,
     "Metadata": metadata.check,

@@ -1,4 +1,4 @@
-"""Ranges of a log that can not be served, because what was durable there is no longer whole.
+"""Ranges of a log that cannot be served, because what was durable there is no longer whole.
 
 What lies below the log start is nobody's: damage there stops nothing. A range that an operator has accepted (a hole) is refused
 to its readers like any other, and stops nothing else. A batch that is whole may be taken out, because nobody can decode it: that

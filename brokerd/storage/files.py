@@ -202,7 +202,7 @@ class RealFiles:
                 os.makedirs(self.root, mode=0o750, exist_ok=True)
             self._root_fd = os.open(self.root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         except OSError as error:
-            raise DataDirectoryError(f"the data directory {self.root} can not be used: {error.strerror}") from None
+            raise DataDirectoryError(f"the data directory {self.root} cannot be used: {error.strerror}") from None
 
     def open(self, path: str, *, writable: bool = False) -> File:
         """See Files."""

@@ -71,7 +71,7 @@ class OpenFiles:
                 handle.file.close()
 
     def drop(self, path: str) -> None:
-        """Forgets a file whose name is gone or is to be opened anew; closed when its last user is done."""
+        """Forgets a file whose name is gone or which is to be reopened; closed when its last user is done."""
         with self._lock:
             for key in ((path, False), (path, True)):
                 handle = self._handles.pop(key, None)

@@ -43,7 +43,7 @@ class Scan:
         self.next_offset = next_offset
         self.epoch = epoch
         self.problem: str | None = None
-        # True if cutting would be wrong whatever durable_end says: a newer format, or a disk that can not be read.
+        # True if cutting would be wrong whatever durable_end says: a newer format, or a disk that cannot be read.
         self.must_keep = False
         self.error: OSError | None = None  # why reading failed, if that is the problem
 

@@ -2,7 +2,7 @@
 
 To free room brokerd must first write: a segment goes only once a checkpoint says that the log begins behind it. So a few
 files of a fixed size lie ready, really written and synced. On a full disk one is written over in place, which needs no
-new blocks, cut, synced and renamed to what it now is. Unlinking one and writing anew would not do: a producer that
+new blocks, cut, synced and renamed to what it now is. Unlinking one and writing a new file would not do: a producer that
 tries again would be faster. Copy-on-write file systems may refuse even this. What is written is not known here.
 """
 

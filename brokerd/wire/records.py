@@ -60,7 +60,7 @@ def split_records(message_type: type[M], data: bytes, *, max_fields: int = MAX_F
         slow = [pa.py_buffer(entry) for entry in message.records]  # type: ignore[attr-defined]
         message.ClearField("records")
     except (DecodeError, IndexError, ValueError):
-        raise InvalidRequestError(f"not a {message_type.DESCRIPTOR.name}: the bytes can not be parsed") from None
+        raise InvalidRequestError(f"not a {message_type.DESCRIPTOR.name}: the bytes cannot be parsed") from None
     return message, slow
 
 

@@ -1,6 +1,6 @@
 """The rows of a file as records: key and value as the file holds them, in its order.
 
-Read here and not by Spark, whose readers guess types ("007" becomes 7), cut times, and make null of what they can not read:
+Read here and not by Spark, whose readers guess types ("007" becomes 7), cut times, and make null of what they cannot read:
 what is compared at the end is compared with the file. JSON goes to the log as it is written there, character by character;
 a CSV row as a JSON object of texts; a row of Parquet as a JSON object whose times and decimals are text, in full precision.
 """
@@ -47,7 +47,7 @@ def records_of(path: Path, key: str) -> pa.Table:
     try:
         rows = list(reader(path, key))
     except OSError as error:
-        raise ValueError(f"can not read {path}: {error.strerror or error}") from None
+        raise ValueError(f"cannot read {path}: {error.strerror or error}") from None
     if not rows:
         raise ValueError(f"{path} holds no rows")
     return pa.table([[row.key for row in rows], [row.value for row in rows]], schema=_SCHEMA)
@@ -123,7 +123,7 @@ def _of_json(path: Path, key: str) -> Iterator[Record]:
         columns.update(dict.fromkeys(said))
         found = said.get(key)
         if isinstance(found, (dict, list)):
-            raise _wrong_json(path, text, at, f"'{key}' is a list or an object, which can not be a key")
+            raise _wrong_json(path, text, at, f"'{key}' is a list or an object, which cannot be a key")
         yield Record(_key_bytes(found), written)
     if columns:
         _check_column(path, key, list(columns))
@@ -206,12 +206,12 @@ def _of_parquet(path: Path, key: str) -> Iterator[Record]:
         _check_column(path, key, table.column_names)
         plain = table.cast(pa.schema([field.with_type(_plain_type(field.type)) for field in table.schema]))
     except pa.ArrowException as error:
-        raise ValueError(f"can not read {path}: {error}") from None
+        raise ValueError(f"cannot read {path}: {error}") from None
     for batch in plain.to_batches():
         for row in batch.to_pylist():
             found = row[key]
             if isinstance(found, (dict, list)):
-                raise ValueError(f"{path}: '{key}' is a list or an object, which can not be a key")
+                raise ValueError(f"{path}: '{key}' is a list or an object, which cannot be a key")
             yield Record(_key_bytes(found), json.dumps(_plain(row), ensure_ascii=False))
 
 

@@ -33,7 +33,7 @@ def java_problem() -> str | None:
     home = os.environ.get("JAVA_HOME")
     if shutil.which("java") or (home and Path(home, "bin", "java").exists()):
         return None
-    return "Java 17 or newer is needed to run Spark, and pip can not bring it: install a JDK, or set JAVA_HOME to one"
+    return "Java 17 or newer is needed to run Spark, and pip cannot bring it: install a JDK, or set JAVA_HOME to one"
 
 
 def spark_defaults(path: Path = _DEFAULTS) -> dict[str, str]:

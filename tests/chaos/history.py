@@ -56,7 +56,7 @@ class Poll(NamedTuple):
 
 
 class Seek(NamedTuple):
-    """A consumer started, or started again, at an offset: the order of its polls begins anew."""
+    """A consumer started, or started again, at an offset: the order of its polls starts over."""
 
     consumer: int
     tp: TopicPartition

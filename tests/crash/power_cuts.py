@@ -6,7 +6,7 @@ What is promised, and checked after each start:
 - what a recovery has cut never comes back (nothing resurrected);
 - rot below the checkpoint's durable_end is reported, by recovery or at the read, and nothing is cut because of it.
 
-Rot above that mark is the documented second that can not be decided, so none is planted there.
+Rot above that mark is the documented second that cannot be decided, so none is planted there.
 """
 
 from __future__ import annotations

@@ -47,7 +47,7 @@ _SETTINGS: dict[str, object] = {"log.segment.bytes": 65_536, "log.checkpoint.int
 _FLAGS = {LOG_FLUSH: "journal written", NO_LOG_FLUSH: "journal lost"}
 _WHOM = ("machine", "disk")
 _KINDS = [(whom, flag) for whom in _WHOM for flag in _FLAGS]
-# States of threads in /proc: stopped; and stopped or about to be, at the end of a call that can not be interrupted.
+# States of threads in /proc: stopped; and stopped or about to be, at the end of a call that cannot be interrupted.
 _STOPPED = frozenset("T")
 _STOPPING = frozenset("TD")
 _WORK_SECONDS = 0.8

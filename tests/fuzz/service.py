@@ -232,7 +232,7 @@ class Target:
             context = await self._stream("Fetch", [head.SerializeToString()])
             response, chunks = split_records(fetch_pb2.FetchResponse, context.written[0])
             if response.results[0].HasField("error"):
-                raise FuzzError(f"the honest partition can not be read: {response.results[0].error}")
+                raise FuzzError(f"the honest partition cannot be read: {response.results[0].error}")
             for chunk in chunks:
                 for batch in walk_batches(chunk, seed):
                     self._check_stored(batch.header.base_offset, batch.data)

@@ -97,10 +97,10 @@ def test_dry_run_creates_nothing(terminal: Terminal) -> None:
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [
-        (["topics", "create", "bad name"], "'bad name' can not be a topic's name: only letters"),
+        (["topics", "create", "bad name"], "'bad name' cannot be a topic's name: only letters"),
         (
             ["topics", "create", "t", "-p", "1000000"],
-            "topic 't' can not have 1000000 partitions: max.partitions.per.topic is 10000",
+            "topic 't' cannot have 1000000 partitions: max.partitions.per.topic is 10000",
         ),
         (["topics", "describe", "known-topik"], "there is no topic 'known-topik': did you mean 'known-topic'?"),
         (["topics", "delete", "zzz"], "there is no topic 'zzz'\n"),
@@ -109,7 +109,7 @@ def test_dry_run_creates_nothing(terminal: Terminal) -> None:
         (
             ["topics", "alter", "known-topic", "-p", "1"],
             (
-                "topic 'known-topic' can not have 1 partitions: the number only grows, from today's 1 to at most 10000 "
+                "topic 'known-topic' cannot have 1 partitions: the number only grows, from today's 1 to at most 10000 "
                 "(max.partitions.per.topic)"
             ),
         ),
@@ -120,8 +120,8 @@ def test_dry_run_creates_nothing(terminal: Terminal) -> None:
         ),
         (["produce", "zzz"], "there is no topic 'zzz': create it with"),
         (["produce", "known-topic", "-p", "7"], "topic 'known-topic' has partitions 0 to 0, no 7"),
-        (["produce", "known-topic", "--file", "/no/such"], "can not read /no/such: No such file or directory"),
-        (["produce", "known-topic", "--file", "/proc/self/mem"], "can not read /proc/self/mem: Input/output error"),
+        (["produce", "known-topic", "--file", "/no/such"], "cannot read /no/such: No such file or directory"),
+        (["produce", "known-topic", "--file", "/proc/self/mem"], "cannot read /proc/self/mem: Input/output error"),
     ],
 )
 def test_failure_is_one_sentence(terminal: Terminal, arguments: list[str], sentence: str) -> None:
@@ -258,7 +258,7 @@ def test_doctor_makes_lost_files_anew(terminal: Terminal, tmp_path: Path, monkey
 
 
 def test_doctor_that_can_not_write_names_the_data_directory(tmp_path: Path) -> None:
-    """As on a full disk; what it prints is not what can not be written."""
+    """As on a full disk; what it prints is not what cannot be written."""
     data_dir = tmp_path / "data"
     with running_daemon(data_dir):
         pass
@@ -266,7 +266,7 @@ def test_doctor_that_can_not_write_names_the_data_directory(tmp_path: Path) -> N
     code = "import resource, sys; resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0)); from brokerd.cli import main; sys.exit(main())"
     command = [sys.executable, "-B", "-c", code, "doctor", str(data_dir), "--rebuild-checkpoint"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=DEADLINE_S, check=False)
-    expected = f"brokerd: {data_dir}: a file can not be read or written: File too large\n"
+    expected = f"brokerd: {data_dir}: a file cannot be read or written: File too large\n"
     assert (done.returncode, done.stdout, done.stderr) == (1, "", expected)
 
 

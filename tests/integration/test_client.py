@@ -107,10 +107,10 @@ def test_deleted_records_are_told_with_the_first_offset_that_is_left(
 def test_topic_that_was_created_anew_is_not_read_under_its_old_id(
     daemon: RunningDaemon, client: BlockingClient, config: ConsumerConfig
 ) -> None:
-    old = created(client, "anew")
-    assert client.delete_topics(["anew"]) == {"anew": old.topic_id}
-    new = created(client, "anew")
-    write(daemon.address, "anew", 0, 5)
+    old = created(client, "renewed")
+    assert client.delete_topics(["renewed"]) == {"renewed": old.topic_id}
+    new = created(client, "renewed")
+    write(daemon.address, "renewed", 0, 5)
     with pytest.raises(UnknownTopicIdError):
         read(client, config, [FetchRange(old, 0, 5)])
     assert read(client, config, [FetchRange(new, 0, 5)]) == list(range(5))

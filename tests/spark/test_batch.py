@@ -143,7 +143,7 @@ def test_a_record_that_is_too_large_names_key_and_limit(spark: SparkSession, dae
         ("string(id) AS value", {"topics": "x"}, "append", "unknown option 'topics' .*did you mean 'topic'?"),
         ("string(id) AS value", {"kafka.key.serializer": "x"}, "append", "is not accepted"),
         ("string(id) AS value", {"linger.ms": "soon"}, "append", "linger.ms must be a whole number, not 'soon'"),
-        ("string(id) AS value", {}, "overwrite", r"a log can not be overwritten: write with \.mode\(\"append\"\)"),
+        ("string(id) AS value", {}, "overwrite", r"a log cannot be overwritten: write with \.mode\(\"append\"\)"),
         ("string(id) AS v", {}, "append", "column 'value' is missing"),
         ("id AS value", {}, "append", "column 'value' is bigint, but must be string or binary"),
         ("string(id) AS value, id", {}, "append", "column 'id' is not one that the sink writes"),

@@ -100,7 +100,7 @@ def held_back(frame: DataFrame, mark: Path) -> DataFrame:
     """
     path, first_held, looks = str(mark), ROWS * 3 // 4, 60_000
 
-    def may_come(value: bytes) -> bool:  # in a worker, which can not import the tests
+    def may_come(value: bytes) -> bool:  # in a worker, which cannot import the tests
         if json.loads(bytes(value))["number"] >= first_held:
             pause = threading.Event()
             for look in range(looks):

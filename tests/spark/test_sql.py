@@ -32,7 +32,7 @@ def test_a_table_takes_its_options_where_it_is_created_and_where_it_is_used(
         query = f"SELECT count(*) AS n FROM events WITH ({at_use})"
         assert spark.sql(query).collect()[0]["n"] == 2
         rows(spark, topic, daemon.address, 3)
-        assert spark.sql(query).collect()[0]["n"] == 5, "each statement plans a table anew"
+        assert spark.sql(query).collect()[0]["n"] == 5, "each statement plans a table again"
         assert spark.read.options(**{"bootstrap.servers": daemon.address, "subscribe": topic}).table("events").count() == 5
         with pytest.raises(Exception, match=r"option 'bootstrap.servers' is missing .*after the table's name in WITH \(\.\.\.\)"):
             spark.sql("SELECT * FROM events").collect()
@@ -97,7 +97,7 @@ def test_with_filter_pushdown_every_action_that_filters_is_planned_anew(
             for row in fresh.groupBy("partition").agg({"offset": "count"}).toDF("partition", "n").collect()
         }
         client.delete_records({TopicIdPartition(topic_id, partition): 1 for partition in ends})
-        assert fresh.count() == 10 - len(ends), "an earliest start is resolved anew too"
+        assert fresh.count() == 10 - len(ends), "an earliest start is resolved again too"
         assert frame.where("partition = 0").count() == ends.get(0, 1) - 1
         assert frame.count() == 10 - len(ends), "no filter is left in the plan of an action without one"
     finally:

@@ -129,7 +129,7 @@ def test_topic_created_anew_stops_the_query_or_is_read_from_its_start(
     client.delete_topics([topic])
     client.create_topic(topic, 1)
     write(frame_of(spark, numbers(100, 150)), daemon.address, topic)
-    with pytest.raises(StreamingQueryException, match=f"topic '{topic}' was deleted and created anew"):
+    with pytest.raises(StreamingQueryException, match=f"topic '{topic}' was deleted and recreated"):
         run(start_to_files(read_stream(spark, daemon.address, topic), tmp_path / "anew2", tmp_path / "checkpoint"))
     tolerant = read_stream(spark, daemon.address, topic, failOnDataLoss="false")
     assert run(start_to_files(tolerant, tmp_path / "anew3", tmp_path / "checkpoint")) == [50]
@@ -164,7 +164,7 @@ def test_wrong_streams_fail_with_a_sentence(
         )
     counts = read_stream(spark, daemon.address, topic).groupBy("key").count().selectExpr("key", "string(count) AS value")
     writer = counts.writeStream.format("brokerd").option("bootstrap.servers", daemon.address).option("topic", topic)
-    with pytest.raises(Exception, match="a log can not be overwritten"):
+    with pytest.raises(Exception, match="a log cannot be overwritten"):
         run(writer.outputMode("complete").option("checkpointLocation", str(tmp_path / "b")).trigger(availableNow=True).start())
 
 

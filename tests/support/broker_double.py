@@ -88,7 +88,7 @@ class BrokerDouble:
     max_message_bytes: int = 16 * 1024 * 1024
 
     def create_topic(self, name: str, partitions: int) -> TopicDouble:
-        """A new topic, or the same name anew with another id."""
+        """A new topic, or the same name again with another id."""
         topic = TopicDouble(new_topic_id(), [PartitionModel() for _ in range(partitions)], [NODE] * partitions)
         self.topics[name] = topic
         return topic

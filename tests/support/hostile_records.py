@@ -141,7 +141,7 @@ def try_one(data: pa.Buffer) -> str:
 
 
 def _peak_rss_kib() -> int:
-    """Most memory this program ever held: VmHWM begins anew at exec, unlike ru_maxrss, which remembers the parent."""
+    """Most memory this program ever held: VmHWM starts over at exec, unlike ru_maxrss, which remembers the parent."""
     with open("/proc/self/status") as status:
         return next(int(line.split()[1]) for line in status if line.startswith("VmHWM"))
 

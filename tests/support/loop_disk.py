@@ -72,7 +72,7 @@ class LoopDisk:
             os.close(fd)
 
     def restore_power(self) -> None:
-        """Mounts it anew, from what is in the image; nobody may use a file of it any more."""
+        """Mounts it again, from what is in the image; nobody may use a file of it any more."""
         self._unmount()
         _run("mount", self._device, str(self.path))
 

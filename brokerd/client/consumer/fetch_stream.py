@@ -113,11 +113,11 @@ def encode_request(request: FetchRequest) -> bytes:
 
 
 def decode_response(data: bytes) -> FetchResponse:
-    """An answer as values; the records are not copied. Raises UnknownServerError if it can not be read."""
+    """An answer as values; the records are not copied. Raises UnknownServerError if it cannot be read."""
     try:
         message, records = split_records(fetch_pb2.FetchResponse, data)
     except InvalidRequestError as error:
-        raise UnknownServerError(f"the broker's answer to a fetch can not be read: {error.message}") from None
+        raise UnknownServerError(f"the broker's answer to a fetch cannot be read: {error.message}") from None
     counts = [result.record_chunks for result in message.results]
     if sum(counts) != len(records) or any(count < 0 for count in counts):
         raise UnknownServerError(f"the broker's answer to a fetch holds {len(records)} chunks of records, not as many as it counts")

@@ -4,7 +4,7 @@ Two threads share the work. The loop thread asks, walks batch headers, and asks 
 reading thread decodes. So the next fetch is under way while the last is decoded, and a slow reader holds the broker back:
 a fetch is sent only if there is room for its answer.
 
-After a lost connection everything begins anew from the next offset of each range. A position moves only when its answer
+After a lost connection everything starts again from the next offset of each range. A position moves only when its answer
 is handed over, and the two happen without an await between them, so nothing is read twice or left out.
 """
 

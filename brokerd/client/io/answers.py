@@ -45,7 +45,7 @@ def timestamp_or_none(timestamp_ms: int) -> int:
 
 
 def checked_topic(what: str, name: str, topic_id: bytes) -> None:
-    """Raises UnknownServerError for what can not be a topic's name or id."""
+    """Raises UnknownServerError for what cannot be a topic's name or id."""
     problem = topic_name_problem(name, internal=True)
     if problem is not None:
         raise senseless(what, f"a topic named '{plain_text(name, _VALUE_MAX_CHARACTERS)}': {problem}")
@@ -54,7 +54,7 @@ def checked_topic(what: str, name: str, topic_id: bytes) -> None:
 
 
 def checked_address(what: str, host: str, port: int) -> None:
-    """Raises UnknownServerError for what a client can not connect to, or should not."""
+    """Raises UnknownServerError for what a client cannot connect to, or should not."""
     if not _HOST.fullmatch(host) or not 0 < port <= _PORT_MAX:
         raise senseless(what, f"a node at '{plain_text(host, _VALUE_MAX_CHARACTERS)}', port {port}")
 

@@ -191,7 +191,7 @@ class RawStream:
             raise self._closed() from None
 
     async def receive(self, *, timeout_ms: int | None = None) -> bytes:
-        """The next message. After `timeout_ms` the stream is closed, since it can not be told any more what comes next."""
+        """The next message. After `timeout_ms` the stream is closed, since it cannot be told any more what comes next."""
         try:
             async with asyncio.timeout(None if timeout_ms is None else timeout_ms / 1000):
                 message = await self._call.read()

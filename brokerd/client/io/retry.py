@@ -57,7 +57,7 @@ class Retries:
         return max(0, self._started_ms + self._limit_ms(error) - now_ms)
 
     def succeeded(self, *, now_ms: int) -> None:
-        """Begins anew: what comes next has the whole time again."""
+        """Starts over: what comes next has the whole time again."""
         self._started_ms = now_ms
         self.failures = 0
 

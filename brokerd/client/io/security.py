@@ -26,7 +26,7 @@ class ClientSecurity:
     """The security settings of one client, with their files read."""
 
     def __init__(self, config: ClientConfig) -> None:
-        """Raises ConfigError if settings contradict each other or a file can not be used."""
+        """Raises ConfigError if settings contradict each other or a file cannot be used."""
         self.is_tls = config.security_protocol == "SSL"
         _check(config)
         self._config = config
@@ -136,7 +136,7 @@ def _credentials(config: ClientConfig) -> grpc.ChannelCredentials:
             context.load_cert_chain(config.ssl_certificate_file, config.ssl_key_file, password="")
     except ssl.SSLError as error:
         reason = (error.reason or "not PEM").replace("_", " ").lower()
-        raise ConfigError(f"{name} can not be used ({reason}): it must be PEM, its key without a passphrase") from None
+        raise ConfigError(f"{name} cannot be used ({reason}): it must be PEM, its key without a passphrase") from None
     return grpc.ssl_channel_credentials(authorities, key, certificate)
 
 

@@ -28,7 +28,7 @@ class Verdict(enum.Enum):
 
     RETRY = "retry"  # under its number, or a new one once the partition has moved to a raised epoch
     SPLIT = "split"  # in smaller ones, under its numbers
-    FAIL = "fail"  # or, of an error of the producer's state: its fate can not be known any more
+    FAIL = "fail"  # or, of an error of the producer's state: its fate cannot be known any more
     ACKNOWLEDGED_LOST = "acknowledged lost"  # fatal: the broker does not have what it acknowledged
 
 
@@ -169,7 +169,7 @@ class IdempotenceState:
         return list(self._partitions)
 
     def forget(self, tp: TopicPartition) -> None:
-        """The partition is another one now (its topic was created anew): numbers begin again. Nothing may be under way."""
+        """The partition is another one now (its topic was recreated): numbers begin again. Nothing may be under way."""
         state = self._partitions.pop(tp, None)
         for batch in state.sequenced if state is not None else ():
             batch.clear_sequence()

@@ -222,14 +222,14 @@ class ProducerCore:
             self.fail_for_good(error, now_ms)
 
     def _settle_replaced(self, tp: TopicPartition, now_ms: int) -> None:
-        """A partition of a topic that was created anew starts again, once nothing is under way to the old one. What may be
+        """A partition of a topic that was recreated starts again, once nothing is under way to the old one. What may be
         in the old log is not written twice; what certainly is not goes to the new one.
         """
         if tp not in self._replaced or self.accumulator.in_flight_count(tp):
             return
         for batch in self.accumulator.queued(tp):
             if batch.is_fate_unknown:
-                text = f"topic '{tp.topic}' was deleted or created anew while records were on their way to it"
+                text = f"topic '{tp.topic}' was deleted or recreated while records were on their way to it"
                 self._fail(batch, UnknownTopicIdError(f"{text}; they may have been in the old one", fate=Fate.UNKNOWN), now_ms)
         if self.sequences is not None:
             self.sequences.forget(tp)
@@ -385,7 +385,7 @@ class ProducerCore:
 
     def _split(self, batch: ProducerBatch, now_ms: int) -> None:
         """The broker takes no batch so large (KIP-126): smaller ones stand in its place and in its numbers. They begin to be
-        counted anew, as the broker's limit is not the network's fault, and later batches of the topic begin smaller.
+        counted again, as the broker's limit is not the network's fault, and later batches of the topic begin smaller.
 
         How small is not known but by trying: half of the smallest refused, so at most twice as many as needed.
         """

@@ -17,7 +17,7 @@ from brokerd.producer.rows.arguments import checked_topic
 
 
 class TopicWaiter:
-    """Somebody who can not go on without the topic; `error` is the last answer since the waiting began, if it was none. `view` is
+    """Somebody who cannot go on without the topic; `error` is the last answer since the waiting began, if it was none. `view` is
     the first answer to a request that was sent after it began."""
 
     __slots__ = ("error", "request_count", "topic", "view")
@@ -59,7 +59,7 @@ class TopicRegistry:
 
     def wait_for(self, topic: str, now_ms: int, *, newer: bool = False) -> TopicWaiter:
         """As `want`, and the topic is asked for again and again until it is found; `leave` ends it. `newer`: what is known of it
-        is not enough. Raises TypeError and ValueError for what can not be a topic's name, before anybody is asked."""
+        is not enough. Raises TypeError and ValueError for what cannot be a topic's name, before anybody is asked."""
         checked_topic(topic)
         self.want(topic, now_ms)
         if newer:

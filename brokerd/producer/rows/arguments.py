@@ -35,7 +35,7 @@ def checked_topic(topic: object) -> None:
         raise TypeError(f"topic must be text, not {type(topic).__name__}")
     problem = topic_name_problem(topic, internal=True)
     if problem is not None:
-        raise ValueError(f"topic {topic[:TOPIC_NAME_MAX_LENGTH]!r} can not be a topic's name: {problem}")
+        raise ValueError(f"topic {topic[:TOPIC_NAME_MAX_LENGTH]!r} cannot be a topic's name: {problem}")
 
 
 def to_bytes(data: object, name: str) -> bytes | None:
@@ -108,7 +108,7 @@ def checked_headers(headers: Headers | Mapping[str, bytes]) -> tuple[Headers, in
 
 
 def _encoded(text: str, name: str) -> bytes:
-    """Text as UTF-8. What can not be raises here, in the caller."""
+    """Text as UTF-8. What cannot be raises here, in the caller."""
     try:
         return text.encode()
     except UnicodeEncodeError as error:

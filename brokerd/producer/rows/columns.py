@@ -60,7 +60,7 @@ def normalize(arrow_batch: pa.RecordBatch) -> pa.RecordBatch:
     if "timestamp" in names and arrow_batch.column("timestamp").null_count < count:
         timestamps = _cast(arrow_batch.column("timestamp"), TIMESTAMP_TYPE, "timestamp", "a timestamp")
         if pc.min(timestamps.view(pa.int64())).as_py() < 0:
-            raise ValueError("column 'timestamp' has a time before 1970, which a log can not hold")
+            raise ValueError("column 'timestamp' has a time before 1970, which a log cannot hold")
         columns["timestamp"] = timestamps
     return pa.RecordBatch.from_arrays(list(columns.values()), list(columns))
 

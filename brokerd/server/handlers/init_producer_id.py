@@ -2,7 +2,7 @@
 
 Behaviour
 - producer_id = producer_epoch = -1: a new id with epoch 0. Ids come from a durable counter and are never given twice.
-- Otherwise the given id with its epoch raised by one; an epoch of 32,767 can not be raised, so it gets a new id. Under
+- Otherwise the given id with its epoch raised by one; an epoch of 32,767 cannot be raised, so it gets a new id. Under
   authentication, so does who asks for another principal's (security/producer_owners.py).
 - Transactions are not served: UNIMPLEMENTED.
 """

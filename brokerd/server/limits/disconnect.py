@@ -1,4 +1,4 @@
-"""Connections of this process, seen from below gRPC: ending one, and what came over each. Needed where a stream can not be ended:
+"""Connections of this process, seen from below gRPC: ending one, and what came over each. Needed where a stream cannot be ended:
 gRPC for asyncio has no cancel on the server's side, and a status waits behind the very bytes that the client does not read, which
 stay in memory.
 

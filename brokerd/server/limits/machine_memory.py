@@ -10,7 +10,7 @@ import os
 import re
 from collections.abc import Callable, Iterator
 
-Read = Callable[[str], str | None]  # a file's text; None = it can not be read
+Read = Callable[[str], str | None]  # a file's text; None = it cannot be read
 
 _CGROUP = "/proc/self/cgroup"
 _MOUNTS = "/proc/self/mountinfo"

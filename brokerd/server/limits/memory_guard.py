@@ -62,7 +62,7 @@ class RequestBytes:
             self._bytes.popitem(last=False)
 
     def take(self) -> Mapping[str, int]:
-        """All of them; counting begins anew."""
+        """All of them; counting starts over."""
         taken, self._bytes = self._bytes, OrderedDict()
         return taken
 
@@ -88,7 +88,7 @@ class UnreadBytes:
     """About how many bytes of each connection are no request yet, looked at from time to time.
 
     From look to look what came is added, and what is explained taken off, never below zero (a cumulative sum, Page 1954): what
-    is explained too generously is gone at the next look and can not hide a request that begins later.
+    is explained too generously is gone at the next look and cannot hide a request that begins later.
     """
 
     def __init__(self, *, now_ms: int) -> None:

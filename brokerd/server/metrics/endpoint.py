@@ -40,7 +40,7 @@ class MetricsEndpoint:
         self._connections: dict[asyncio.Task[None], None] = {}  # the oldest first
 
     async def start(self, host: str, port: int, tls: ssl.SSLContext | None) -> None:
-        """Listens. Raises ConfigError if it can not."""
+        """Listens. Raises ConfigError if it cannot."""
         try:
             import prometheus_client  # noqa: F401 - asked for now, not at the first scrape
         except ImportError:
@@ -60,7 +60,7 @@ class MetricsEndpoint:
             # TLS begins in _serve, so that whoever is silent in its handshake is counted and ended as anybody else.
             self._server = await asyncio.start_server(self._serve, host.strip("[]"), port, limit=_HEAD_MAX_BYTES)
         except OSError as error:
-            raise ConfigError(f"can not listen on metrics.host = {host}, metrics.port = {port}: {error.strerror}") from None
+            raise ConfigError(f"cannot listen on metrics.host = {host}, metrics.port = {port}: {error.strerror}") from None
         self.port = self._server.sockets[0].getsockname()[1]
 
     async def stop(self) -> None:

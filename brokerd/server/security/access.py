@@ -146,4 +146,4 @@ class Access:
 
 def unknown_topic_id(topic_id: bytes) -> UnknownTopicIdError:
     """The error for an id that does not exist, as TopicStore.by_id has it; a test holds the two equal."""
-    return UnknownTopicIdError(f"there is no topic with id {topic_id.hex()}: it was deleted, and perhaps created anew")
+    return UnknownTopicIdError(f"there is no topic with id {topic_id.hex()}: it was deleted, and perhaps recreated")

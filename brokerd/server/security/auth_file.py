@@ -81,7 +81,7 @@ def parse_identities(document: Mapping[str, Any]) -> Identities:
         if other != name:
             raise ConfigError(f"principals '{other}' and '{name}' would have their producer ids in common: rename one of them")
         if not (entry.get("tokens") or entry.get("certificates")):
-            raise ConfigError(f"principal '{name}' can not show who it is: give it tokens or certificates")
+            raise ConfigError(f"principal '{name}' cannot show who it is: give it tokens or certificates")
     if len(hashes) > CREDENTIALS_MAX:
         raise ConfigError(f"it has {len(hashes)} tokens, more than the {CREDENTIALS_MAX} that are allowed")
     return Identities(principals, tuple(hashes.items()), certificates)

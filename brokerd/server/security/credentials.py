@@ -42,7 +42,7 @@ class Certificates:
             self._next = newer._current
 
     def _take_next(self) -> Any:
-        """What is to be used from now on, None = as before: gRPC would build everything anew for each connection."""
+        """What is to be used from now on, None = as before: gRPC would rebuild everything for each connection."""
         with self._lock:
             newer, self._next = self._next, None
         return newer
@@ -64,7 +64,7 @@ def tls_context(listener: Listener) -> ssl.SSLContext:
         context.load_cert_chain(listener.certificate_file, listener.key_file, password="")
     except ssl.SSLError as error:
         raise ConfigError(
-            f"ssl.certificate.file {listener.certificate_file} and ssl.key.file {listener.key_file} can not be used: "
+            f"ssl.certificate.file {listener.certificate_file} and ssl.key.file {listener.key_file} cannot be used: "
             f"{_reason(error)}; they must be PEM, belong together, and the key must have no passphrase"
         ) from None
     if listener.client_auth == "required":

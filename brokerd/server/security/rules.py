@@ -1,7 +1,7 @@
 """What every method of the contract needs of its caller: the one table. A test fails for a method without a rule.
 
 Applying a rule is in guard.py; the two streams ask `Access` themselves, partition by partition, with the right that stands
-here. Methods that are not served have their rule all the same, so that serving one can not forget it.
+here. Methods that are not served have their rule all the same, so that serving one cannot forget it.
 """
 
 from __future__ import annotations

@@ -43,7 +43,7 @@ class Security(NamedTuple):
 
 
 def load_security(config: BrokerConfig) -> Security:
-    """Raises ConfigError if the settings contradict each other, or a file can not be used."""
+    """Raises ConfigError if the settings contradict each other, or a file cannot be used."""
     listener = listener_of(config)
     check_listeners(listener)
     needs_certificate = config.ssl_client_auth == "required"

@@ -174,7 +174,7 @@ def test_a_port_that_is_taken_is_named(tmp_path: Path) -> None:
         taken.listen()
         port = taken.getsockname()[1]
         context = running_daemon(tmp_path / "data", files=MemoryFiles(), metrics_port=port)
-        with pytest.raises(ConfigError, match=f"can not listen on metrics.host = 127.0.0.1, metrics.port = {port}"), context:
+        with pytest.raises(ConfigError, match=f"cannot listen on metrics.host = 127.0.0.1, metrics.port = {port}"), context:
             pass
 
 

@@ -110,7 +110,7 @@ def test_files_that_can_not_be_used_are_named_and_not_quoted(tmp_path: Path) -> 
     missing = refused_start(ssl_certificate_file=one.certificate_file, ssl_key_file=str(tmp_path / "missing"))
     assert "must be PEM, belong together" in swapped
     assert "must be PEM, belong together" in mixed
-    assert missing.startswith("can not read ssl.key.file")
+    assert missing.startswith("cannot read ssl.key.file")
     tokens_in_plain = tmp_path / "plain.toml"
     tokens_in_plain.write_text(f'[principals.a]\ntokens = ["{UNKNOWN_TOKEN}"]\n')
     plain = refused_start(auth_file=str(tokens_in_plain))

@@ -102,7 +102,7 @@ def test_requests_on_open_streams_are_refused_while_stopping(running: RunningDae
 def test_a_start_that_fails_leaves_nothing_open(tmp_path: Path) -> None:
     with running_daemon(tmp_path / "data") as running:
         taken = running.daemon.port
-        with pytest.raises(ListenError, match=f"can not listen on 127.0.0.1:{taken}: address already in use"):
+        with pytest.raises(ListenError, match=f"cannot listen on 127.0.0.1:{taken}: address already in use"):
             asyncio.run(Daemon(BrokerConfig(data_dir=str(tmp_path / "other"), port=taken)).start())
         with pytest.raises(DataDirectoryError, match="is locked"):
             asyncio.run(Daemon(BrokerConfig(data_dir=str(tmp_path / "data"), port=0)).start())
@@ -111,7 +111,7 @@ def test_a_start_that_fails_leaves_nothing_open(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("host", ["256.0.0.1", "no such host", "192.0.2.1"])
 def test_a_host_that_is_not_ours_is_named(tmp_path: Path, host: str) -> None:
-    with pytest.raises(ListenError, match="can not listen on"):
+    with pytest.raises(ListenError, match="cannot listen on"):
         asyncio.run(Daemon(BrokerConfig(data_dir=str(tmp_path / "data"), host=host, port=0, allow_unauthenticated=True)).start())
 
 
@@ -178,7 +178,7 @@ def test_a_second_daemon_on_the_same_directory_or_port_is_refused_in_one_sentenc
     assert f"the data directory {process.data_dir} is locked" in text
     code, text = start_and_fail(DaemonProcess(tmp_path / "other", port=process.port))
     assert (code, text.count("\n")) == (1, 1), text
-    assert f"can not listen on 127.0.0.1:{process.port}: address already in use" in text
+    assert f"cannot listen on 127.0.0.1:{process.port}: address already in use" in text
 
 
 def test_a_wrong_setting_is_refused_in_one_sentence(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Goal: standard streams that can not be written, or that are closed, end in a sentence and never in a traceback."""
+"""Goal: standard streams that cannot be written, or that are closed, end in a sentence and never in a traceback."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def directory(tmp_path: Path) -> Path:
 
 
 def test_full_disk_behind_standard_output_is_told(directory: Path) -> None:
-    expected = "brokerd: can not write to standard output: No space left on device\n"
+    expected = "brokerd: cannot write to standard output: No space left on device\n"
     assert shell(f"{HASH_TOKEN} < token > /dev/full", directory) == (1, expected)
 
 

@@ -54,7 +54,7 @@ def test_what_is_no_file_is_refused_by_name(tmp_path: Path, make: Callable[[Path
     make(path)
     with pytest.raises(ConfigError) as refused:
         read_small_file(str(path), "ssl.key.file")
-    assert refused.value.message.startswith(f"can not read ssl.key.file {path}: ")
+    assert refused.value.message.startswith(f"cannot read ssl.key.file {path}: ")
     assert kind in refused.value.message
 
 
@@ -76,5 +76,5 @@ READERS: dict[str, Callable[[str], object]] = {
 def test_every_reader_asks_for_a_file(tmp_path: Path, what: str, make: Callable[[Path], None], kind: str) -> None:
     path = tmp_path / "it"
     make(path)
-    with pytest.raises(ConfigError, match=re.escape(f"can not read {what} {path}: ") + f".*{kind}"):
+    with pytest.raises(ConfigError, match=re.escape(f"cannot read {what} {path}: ") + f".*{kind}"):
         READERS[what](str(path))

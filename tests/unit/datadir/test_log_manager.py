@@ -64,7 +64,7 @@ def test_bad_topics_are_refused_by_name() -> None:
     manager, _ = open_manager(MemoryFiles(), max_topics=2, max_partitions=6, max_partitions_per_topic=4)
     manager.create_topic("t", 1, {})
     for name in ("", ".", "..", "a/b", "ä", "x" * 250, "__mine", "a\0b"):
-        with pytest.raises(InvalidTopicError, match="can not be a topic's name"):
+        with pytest.raises(InvalidTopicError, match="cannot be a topic's name"):
             manager.create_topic(name, 1, {})
     with pytest.raises(TopicAlreadyExistsError):
         manager.create_topic("t", 1, {})

@@ -90,7 +90,7 @@ def test_growing_into_records_that_nobody_knows_leaves_them_alone(files: MemoryF
 
 
 def _fail_to_sync_topics(files: MemoryFiles) -> None:
-    """The next file of topics is renamed, and then its directory can not be synced."""
+    """The next file of topics is renamed, and then its directory cannot be synced."""
     names: list[str] = []
 
     def hook(called: str, on: str) -> None:

@@ -1,4 +1,4 @@
-"""spark.read: bounds resolved against the broker, and sentences for those that can not be."""
+"""spark.read: bounds resolved against the broker, and sentences for those that cannot be."""
 
 from __future__ import annotations
 

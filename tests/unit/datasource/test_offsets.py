@@ -59,7 +59,7 @@ def test_a_later_version_is_refused() -> None:
     ],
 )
 def test_damaged_offsets_are_refused_with_their_text(stored: dict[str, Any]) -> None:
-    with pytest.raises(ConfigError, match="the checkpoint's offsets can not be read"):
+    with pytest.raises(ConfigError, match="the checkpoint's offsets cannot be read"):
         parse_source_offset(stored)
 
 

@@ -135,12 +135,12 @@ def test_parquet_keeps_every_digit(files: Any, tmp_path: Path) -> None:
         ("a.json", '[{"id": 1},\n', ", line 1: the array does not end"),
         ("a.json", '[{"id": 1},\n]', ", line 2: nothing follows the comma"),
         ("a.json", '[{"id": 1}]\n7', ", line 2: more follows the array"),
-        ("a.json", '{"id": [1]}', ", line 1: 'id' is a list or an object, which can not be a key"),
+        ("a.json", '{"id": [1]}', ", line 1: 'id' is a list or an object, which cannot be a key"),
         ("a.json", '{"id": NaN}', ", line 1: NaN is no number of JSON"),
         ("a.jsonl", '{"id": 1}\n{"id": ' + "[" * 100_000, ", line 2: nested too deeply"),
         ("a.json", b'{"id": 1}\n{"id": "\xff"}', ", line 2: not UTF-8 text"),
         ("a.json", '{"x": 1}\n{"y": 1}\n', " has no column 'id'; there are: x, y"),
-        ("a.parquet", "no parquet", "can not read "),
+        ("a.parquet", "no parquet", "cannot read "),
         ("a.xml", "<a/>", " is not a .json, .jsonl, .ndjson, .csv or .parquet file"),
     ],
 )
@@ -159,7 +159,7 @@ def test_parquet_without_rows_and_files_that_are_not_there(files: Any, tmp_path:
     pq.write_table(pa.table({"id": pa.array([], pa.string())}), path)
     with pytest.raises(ValueError, match=r"none\.parquet holds no rows"):
         files.records_of(path, "id")
-    with pytest.raises(ValueError, match=r"can not read .*gone.csv: No such file or directory"):
+    with pytest.raises(ValueError, match=r"cannot read .*gone.csv: No such file or directory"):
         files.records_of(tmp_path / "gone.csv", "id")
     (tmp_path / "folder.csv").mkdir()
     with pytest.raises(ValueError, match=r"folder\.csv: Is a directory"):

@@ -1,4 +1,4 @@
-"""Files of a data directory that are lost, made anew from the logs: nothing is given twice, and nothing is forgotten but names."""
+"""Files of a data directory that are lost, rebuilt from the logs: nothing is given twice, and nothing is forgotten but names."""
 
 from __future__ import annotations
 
@@ -133,7 +133,7 @@ def test_what_can_not_be_done_changes_nothing(data_dir: Path, tmp_path_factory: 
     for names, problem in (
         ({topic_ids[0]: "x"}, "the file topics is in order"),
         ({"0" * 32: "x"}, "no partition of a topic with id 000"),
-        ({topic_ids[0]: "no/such"}, "can not be a topic's name"),
+        ({topic_ids[0]: "no/such"}, "cannot be a topic's name"),
         ({topic_ids[0]: "same", topic_ids[1]: "same"}, "two topics would have the same name"),
     ):
         if problem.startswith("no partition"):

@@ -221,7 +221,7 @@ def test_a_callback_sends_and_can_not_wait_for_itself(broker: BrokerDouble) -> N
         producer.flush(DEADLINE_S)
         producer.flush(DEADLINE_S)
         assert told[0].result(0).offset == 1
-    assert told[1] == "a callback can not wait for its producer: it runs in the thread that sends"
+    assert told[1] == "a callback cannot wait for its producer: it runs in the thread that sends"
 
 
 def traceback_length(error: BaseException) -> int:

@@ -280,7 +280,7 @@ def test_callbacks_and_await(broker: BrokerDouble, producer: Producer) -> None:
     assert asyncio.run(both()) == (0, 10)
     producer.flush(DEADLINE_S)
     batch.add_done_callback(lambda _: seen.append("late"))
-    with producer_of(broker, linger_ms=60_000) as patient, pytest.raises(RuntimeError, match="can not flush"):
+    with producer_of(broker, linger_ms=60_000) as patient, pytest.raises(RuntimeError, match="cannot flush"):
         _raise_from_callback(patient)
     assert seen == [0, 4, "late"] or seen == [4, 0, "late"]
 

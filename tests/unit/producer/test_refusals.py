@@ -1,4 +1,4 @@
-"""What can not be sent ends its own futures with a sentence, and nothing else: other topics go on, no memory stays taken, and
+"""What cannot be sent ends its own futures with a sentence, and nothing else: other topics go on, no memory stays taken, and
 a producer that has failed for good leaves nobody waiting."""
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ ONE_ROW = pa.RecordBatch.from_pydict({"value": [b"v"]})
 
 
 def shrink_topic(producer: Producer, broker: BrokerDouble) -> None:
-    """The topic is created anew with fewer partitions, and the producer comes to know it."""
+    """The topic is recreated with fewer partitions, and the producer comes to know it."""
     broker.create_topic("t", 2)
 
     def learn() -> Work[None]:
@@ -64,8 +64,8 @@ BAD_TOPICS: list[tuple[object, type[Exception], str]] = [
     (5, TypeError, "topic must be text, not int"),
     (b"t", TypeError, "topic must be text, not bytes"),
     (["t"], TypeError, "list"),
-    ("", ValueError, "topic '' can not be a topic's name: it is empty"),
-    ("half \ud800", ValueError, r"topic 'half \\ud800' can not be a topic's name: only letters"),
+    ("", ValueError, "topic '' cannot be a topic's name: it is empty"),
+    ("half \ud800", ValueError, r"topic 'half \\ud800' cannot be a topic's name: only letters"),
     ("x" * 5_000, ValueError, "it has 5000 characters"),
     ("..", ValueError, "'.' and '..' are not names"),
 ]
@@ -134,7 +134,7 @@ def test_bad_servers_and_files_are_refused_before_there_is_a_producer() -> None:
         GrpcProducer({"bootstrap.servers": "127.0.0.1:99999"})
     with pytest.raises(ConfigError, match=r"bootstrap\.servers is empty"):
         GrpcProducer(bootstrap_servers=" ,")
-    with pytest.raises(ConfigError, match=r"can not read ssl\.ca\.file"):
+    with pytest.raises(ConfigError, match=r"cannot read ssl\.ca\.file"):
         GrpcProducer({"security.protocol": "SSL", "ssl.ca.file": "nowhere.pem"})
     with pytest.raises(ConfigError, match=r"the token would cross the network to far\.example:9192 in plaintext"):
         GrpcProducer({"bootstrap.servers": "127.0.0.1:9192,far.example:9192", "auth.token": "secret"})

@@ -1,4 +1,4 @@
-"""What the producer knows of topics: asked for when needed, forgotten when idle, recognised when created anew."""
+"""What the producer knows of topics: asked for when needed, forgotten when idle, recognised when recreated."""
 
 from __future__ import annotations
 

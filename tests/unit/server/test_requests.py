@@ -125,7 +125,7 @@ def test_what_entries_repeat_is_bounded_too(entry: dict[str, Any], field: str) -
 
 @pytest.mark.parametrize("data", [b"\x0a\x05abc", b"\x0a", b"\xff" * 20, b"\x0a\xff\xff\xff\xff\xff\xff\xff\xff\x7f", b"\x0f"])
 def test_bytes_that_are_no_message_are_malformed(data: bytes) -> None:
-    with pytest.raises(MalformedError, match="the bytes can not be parsed"):
+    with pytest.raises(MalformedError, match="the bytes cannot be parsed"):
         REQUESTS.parse("Metadata", data)
     with pytest.raises(MalformedError, match="more than 2097152"):
         REQUESTS.parse("Metadata", bytes(UNARY_REQUEST_MAX_BYTES + 1))

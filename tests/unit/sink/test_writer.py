@@ -115,7 +115,7 @@ def test_rows_that_the_producer_can_not_take_are_told_with_their_topic(
     broker: FakeBroker, columns: dict[str, pa.Array], sentence: str
 ) -> None:
     broker.create("events", 2)
-    with pytest.raises(InvalidRecordError, match=f"rows for topic 'events' can not be written: {sentence}"):
+    with pytest.raises(InvalidRecordError, match=f"rows for topic 'events' cannot be written: {sentence}"):
         write_rows(options_for(broker, topic="events"), iter([numbered(0, 3, **columns)]))
 
 
@@ -135,7 +135,7 @@ def test_plan_refuses_before_any_task_runs(broker: FakeBroker) -> None:
     plan_write(given(broker, topic="events"), VALUE, overwrite=False)
     with pytest.raises(ConfigError, match=r'write with \.mode\("append"\)'):
         plan_write(given(broker, topic="events"), VALUE, overwrite=True)
-    with pytest.raises(ConfigError, match=r"a log can not be overwritten.*\.withWatermark\(\.\.\.\).*\.foreachBatch\(write\)"):
+    with pytest.raises(ConfigError, match=r"a log cannot be overwritten.*\.withWatermark\(\.\.\.\).*\.foreachBatch\(write\)"):
         plan_write(given(broker, topic="events"), VALUE, overwrite=True, is_streaming=True)
     with pytest.raises(UnknownTopicOrPartitionError, match="topic 'nope' does not exist: create it first"):
         plan_write(given(broker, topic="nope"), VALUE, overwrite=False)

@@ -96,9 +96,9 @@ def test_links_are_not_followed(tmp_path: Path) -> None:
 
 def test_a_directory_that_can_not_be_made_is_one_sentence(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    with pytest.raises(DataDirectoryError, match="can not be used"):
+    with pytest.raises(DataDirectoryError, match="cannot be used"):
         RealFiles(str(tmp_path / "file" / "below"))
-    with pytest.raises(DataDirectoryError, match="can not be used"):
+    with pytest.raises(DataDirectoryError, match="cannot be used"):
         RealFiles(str(tmp_path / "none"), must_exist=True)
 
 
