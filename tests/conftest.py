@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import signal
+
 import pytest
 from hypothesis import HealthCheck, settings
 
@@ -9,6 +11,9 @@ from hypothesis import HealthCheck, settings
 # nothing is remembered from one run to the next.
 settings.register_profile("brokerd", deadline=None, suppress_health_check=[HealthCheck.too_slow], database=None)
 settings.load_profile("brokerd")
+
+# A shell's background jobs ignore SIGINT, and all that they start does too: here Ctrl-C works wherever the tests were started.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

@@ -11,7 +11,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from pathlib import Path
 
 import pyarrow as pa
@@ -20,6 +20,7 @@ import pytest
 from brokerd import Producer
 from brokerd.cli import main
 from brokerd.record.payload import KEY_VALUE_SCHEMA
+from tests.support.child import child
 from tests.support.daemon import DaemonProcess, RunningDaemon, running_daemon
 from tests.support.wait import DEADLINE_S
 
@@ -270,27 +271,11 @@ def test_doctor_that_can_not_write_names_the_data_directory(tmp_path: Path) -> N
     assert (done.returncode, done.stdout, done.stderr) == (1, "", expected)
 
 
-def _attend_to_ctrl_c() -> None:
-    """In the child: a shell's background jobs, and all that they start, ignore SIGINT."""
-    signal.signal(signal.SIGINT, signal.SIG_DFL)
-
-
 def test_every_header_of_a_name_is_written(terminal: Terminal) -> None:
     terminal.run("topics", "create", "repeated-headers")
     terminal.run("produce", "repeated-headers", "-q", "-H", "a=1", "-H", "b=", "-H", "a=2", stdin=b"x\n")
     code, out, _ = terminal.run("consume", "repeated-headers", "--exit", "-q", "-f", "%h\\n")
     assert (code, out) == (0, "a=1,b=,a=2\n")
-
-
-@contextmanager
-def child(command: list[str], env: dict[str, str] | None = None) -> Iterator[subprocess.Popen[str]]:
-    """A process whose output is read; it is gone at the end of the block, and its pipes are closed, whatever fails there."""
-    pipe = subprocess.PIPE
-    with subprocess.Popen(command, stdout=pipe, stderr=pipe, text=True, env=env, preexec_fn=_attend_to_ctrl_c) as process:
-        try:
-            yield process
-        finally:
-            process.kill()
 
 
 def test_follower_prints_what_comes_rides_over_a_restart_and_ends_by_ctrl_c(

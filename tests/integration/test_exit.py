@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import AbstractContextManager
 from pathlib import Path
 
 import pytest
@@ -15,6 +16,7 @@ from brokerd.client.blocking import BlockingClient
 from brokerd.client.consumer.offsets import OffsetSpec
 from brokerd.config.client import ClientConfig
 from brokerd.ids import TopicPartition
+from tests.support.child import child, first_line
 from tests.support.daemon import DaemonProcess
 from tests.support.wait import DEADLINE_S
 
@@ -115,14 +117,10 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[DaemonProcess]:
         yield broker
 
 
-def start(code: str, topic: str, broker: DaemonProcess, *, before: str = "") -> subprocess.Popen[str]:
-    return subprocess.Popen(
-        [sys.executable, "-W", "always", "-c", before + _HEAD + code, topic, broker.address],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        cwd=Path(__file__).parents[2],
-    )
+def started(
+    code: str, topic: str, broker: DaemonProcess, *, before: str = "", stdin: int | None = None
+) -> AbstractContextManager[subprocess.Popen[str]]:
+    return child([sys.executable, "-W", "always", "-c", before + _HEAD + code, topic, broker.address], stdin=stdin)
 
 
 def count(broker: DaemonProcess, topic: str) -> int:
@@ -143,9 +141,9 @@ def new_topic(broker: DaemonProcess) -> str:
 def test_what_was_forgotten_is_closed_in_silence(what: str, broker: DaemonProcess) -> None:
     code, record_count = _FORGETFUL[what]
     topic = new_topic(broker)
-    child = start(code, topic, broker)
-    told = child.communicate(timeout=DEADLINE_S)
-    assert (child.returncode, *told) == (0, "", "")
+    with started(code, topic, broker) as process:
+        told = process.communicate(timeout=DEADLINE_S)
+    assert (process.returncode, *told) == (0, "", "")
     if record_count is not None:
         assert count(broker, topic) == record_count
 
@@ -166,9 +164,9 @@ def ask():
 pool.apply_async(ask)
 ready.wait()
 """
-    child = start(code, new_topic(broker), broker, before=before)
-    told = child.communicate(timeout=DEADLINE_S)
-    assert (child.returncode, *told) == (0, "joined\n", "")
+    with started(code, new_topic(broker), broker, before=before) as process:
+        told = process.communicate(timeout=DEADLINE_S)
+    assert (process.returncode, *told) == (0, "joined\n", "")
 
 
 @pytest.mark.parametrize("work", ["producer.send(TOPIC, value=b'x')", "producer.send(TOPIC, value=b'x').result()", "poll()"])
@@ -183,12 +181,11 @@ try:
 except KeyboardInterrupt:
     print("interrupted")
 """
-    child = start(code, new_topic(broker), broker)
-    assert child.stdout is not None
-    assert child.stdout.readline() == "ready\n"
-    child.send_signal(signal.SIGINT)
-    told = child.communicate(timeout=DEADLINE_S)
-    assert (child.returncode, *told) == (0, "interrupted\n", "")
+    with started(code, new_topic(broker), broker) as process:
+        assert first_line(process) == "ready\n"
+        process.send_signal(signal.SIGINT)
+        told = process.communicate(timeout=DEADLINE_S)
+    assert (process.returncode, *told) == (0, "interrupted\n", "")
 
 
 def test_whoever_interrupts_the_last_sending_does_not_wait_for_it_and_hears_what_is_lost(tmp_path: Path) -> None:
@@ -204,22 +201,11 @@ def interrupt():
     os.kill(os.getpid(), signal.SIGINT)
 threading.Thread(target=interrupt, daemon=True).start()
 """
-    with DaemonProcess(tmp_path / "data") as broker:
-        topic = new_topic(broker)
-        child = subprocess.Popen(
-            [sys.executable, "-c", _HEAD + code, topic, broker.address],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-            cwd=Path(__file__).parents[2],
-        )
-        assert child.stdout is not None
-        assert child.stdout.readline() == "ready\n"
+    with DaemonProcess(tmp_path / "data") as broker, started(code, new_topic(broker), broker, stdin=subprocess.PIPE) as process:
+        assert first_line(process) == "ready\n"
         broker.process.send_signal(signal.SIGSTOP)
-        told = child.communicate("go\n", timeout=DEADLINE_S)
-        broker.process.send_signal(signal.SIGCONT)
-    assert (child.returncode, told[0]) == (0, "")
+        told = process.communicate("go\n", timeout=DEADLINE_S)
+    assert (process.returncode, told[0]) == (0, "")
     assert [line.split(":")[0] for line in told[1].splitlines()] == ["1 record(s) were given up because the process ended"] * 3
 
 
@@ -232,17 +218,10 @@ for _ in range(5):
     give_seconds(sys.argv[1], 1)
     sync_latencies(sys.argv[1], b"x", 1)
 """
-    root = Path(__file__).parents[2]
-    command = [sys.executable, "-m", "benchmarks.floor"]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=root) as server:
-        assert server.stdout is not None
-        address = server.stdout.readline().split()[-1]
-        try:
-            done = subprocess.run(
-                [sys.executable, "-c", code, address], capture_output=True, text=True, cwd=root, timeout=DEADLINE_S, check=False
-            )
-        finally:
-            server.send_signal(signal.SIGINT)
-            told = server.communicate(timeout=DEADLINE_S)
-    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+    with child([sys.executable, "-m", "benchmarks.floor"]) as server:
+        with child([sys.executable, "-c", code, first_line(server).split()[-1]]) as client:
+            heard = client.communicate(timeout=DEADLINE_S)
+        server.send_signal(signal.SIGINT)
+        told = server.communicate(timeout=DEADLINE_S)
+    assert (client.returncode, *heard) == (0, "", "")
     assert (server.returncode, *told) == (0, "", "")

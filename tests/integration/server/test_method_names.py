@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import codecs
 import socket
-import subprocess
 import sys
 import textwrap
 from pathlib import Path
@@ -15,6 +14,7 @@ import pytest
 from brokerd.server.method_names import accept_undecodable_names
 from brokerd.wire.methods import SERVICE, UNARY
 from tests.fuzz.inputs import PREFACE, frame, headers_block
+from tests.support.child import child, first_line
 from tests.support.daemon import DaemonProcess
 from tests.support.raw_client import RawClient
 from tests.support.victim import Victim
@@ -102,10 +102,8 @@ def test_the_process_ends_with_an_error_when_grpc_stops_serving(tmp_path: Path) 
         sys.exit(main())
     """)
     command = [sys.executable, "-c", code, "start", "--data-dir", str(tmp_path / "data"), "--port", "0"]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as child:
-        assert child.stdout is not None
-        port = int(child.stdout.readline().rpartition(":")[2])
-        call(port, b"/\xff")
-        _, told = child.communicate(timeout=DEADLINE_S)
-    assert child.returncode == 1
+    with child(command) as process:
+        call(int(first_line(process).rpartition(":")[2]), b"/\xff")
+        _, told = process.communicate(timeout=DEADLINE_S)
+    assert process.returncode == 1
     assert "brokerd start: gRPC ended its server" in told

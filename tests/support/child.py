@@ -1,0 +1,29 @@
+"""Child processes of tests: their output is read, and they are gone at the end of the block, whatever fails in there."""
+
+from __future__ import annotations
+
+import subprocess
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+@contextmanager
+def child(
+    command: Sequence[str], *, env: Mapping[str, str] | None = None, stdin: int | None = None
+) -> Iterator[subprocess.Popen[str]]:
+    """A process with its output in pipes, whose current directory is the project's."""
+    pipe = subprocess.PIPE
+    with subprocess.Popen(command, stdin=stdin, stdout=pipe, stderr=pipe, text=True, env=env, cwd=ROOT) as process:
+        try:
+            yield process
+        finally:
+            process.kill()
+
+
+def first_line(process: subprocess.Popen[str]) -> str:
+    """The next line that a child prints."""
+    assert process.stdout is not None
+    return process.stdout.readline()
