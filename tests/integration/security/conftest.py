@@ -9,6 +9,8 @@ from typing import Any
 import grpc
 import pytest
 
+from brokerd.client.io import retry
+from brokerd.producer import sender
 from tests.support.daemon import RunningDaemon, running_daemon
 from tests.support.files import MemoryFiles
 from tests.support.identities import AUTH_FILE
@@ -50,6 +52,14 @@ def details_with(details: Any, metadata: tuple[tuple[str, str], ...]) -> Any:
         details.credentials,
     )
     return changed
+
+
+@pytest.fixture
+def quick_refusals(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Who was never accepted gives up soon: how long a refusal is doubted is not what these tests are about."""
+    for module in (retry, sender):
+        assert module.REFUSALS_MS == 3_000
+        monkeypatch.setattr(module, "REFUSALS_MS", 50)
 
 
 @pytest.fixture(scope="module")

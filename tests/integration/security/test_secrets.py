@@ -26,6 +26,8 @@ from tests.support.wait import DEADLINE_S
 
 CANARIES = (*TOKENS.values(), UNKNOWN_TOKEN)
 
+pytestmark = pytest.mark.usefixtures("quick_refusals")
+
 
 def check_silent(*texts: str) -> None:
     for text in texts:

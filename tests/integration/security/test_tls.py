@@ -24,6 +24,8 @@ from tests.support.files import MemoryFiles
 from tests.support.identities import AUTH_FILE, TOKENS, UNKNOWN_TOKEN
 from tests.support.wait import DEADLINE_S
 
+pytestmark = pytest.mark.usefixtures("quick_refusals")
+
 
 class Papers:
     """Certificates of one test run."""

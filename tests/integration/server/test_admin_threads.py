@@ -278,6 +278,7 @@ def test_a_flush_under_way_does_not_keep_a_deleted_topics_files(
     assert not any(path.startswith(tp.directory_name) for path in files.paths())
 
 
+@pytest.mark.parametrize("settings", [{"shutdown_grace_ms": 50}], indirect=True)
 def test_a_stop_waits_for_what_is_under_way(running: RunningDaemon, client: RawClient, files: MemoryFiles) -> None:
     held = _held(files, "create", "topics.tmp")
     creation, _ = _start(lambda: _outcome(lambda: _create(client)))
