@@ -13,10 +13,13 @@ import re
 import subprocess
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import TypeGuard
 
 import pytest
 
 from tests.support.layers import allowed_imports, importer_of, project_imports
+
+pytestmark = pytest.mark.xdist_group("test_repo.py")  # each file is parsed once
 
 ROOT = Path(__file__).resolve().parents[1]
 FILE_LINES_MAX = 500
@@ -215,6 +218,23 @@ def test_tests_do_not_sleep() -> None:
     offences(found())
 
 
+def test_tests_read_nothing_beside_the_project() -> None:
+    def found() -> Iterator[str]:
+        for name in sources("tests/", "benchmarks/", "examples/"):
+            for node in ast.walk(parsed(name)):
+                if is_parent_beyond(node, name.count("/")):
+                    yield f"{name}:{node.lineno} goes above the project's root: take such a path from an environment variable"
+
+    offences(found())
+
+
+def is_parent_beyond(node: ast.AST, depth: int) -> TypeGuard[ast.Subscript]:
+    """True for `path.parents[n]` of a file that has fewer folders above it in the project."""
+    if not (isinstance(node, ast.Subscript) and isinstance(node.value, ast.Attribute) and node.value.attr == "parents"):
+        return False
+    return isinstance(node.slice, ast.Constant) and isinstance(node.slice.value, int) and node.slice.value > depth
+
+
 def is_zero(call: ast.Call) -> bool:
     """True for f(0)."""
     return len(call.args) == 1 and isinstance(call.args[0], ast.Constant) and call.args[0].value == 0
@@ -265,6 +285,8 @@ def test_the_rules_find_what_they_look_for() -> None:
     assert [called_name(node) for node in ast.walk(tree) if isinstance(node, ast.Call)] == ["time.sleep"]
     assert is_zero(ast.parse("f(0)").body[0].value)  # type: ignore[attr-defined]
     assert not is_zero(ast.parse("f(0.1)").body[0].value)  # type: ignore[attr-defined]
+    (path,) = (node for node in ast.walk(ast.parse("Path(__file__).parents[2]")) if isinstance(node, ast.Subscript))
+    assert [is_parent_beyond(path, depth) for depth in (1, 2)] == [True, False]
     upward = ast.parse("from brokerd.server.daemon import Daemon\nimport brokerd.sink.options\nfrom . import errors\n")
     assert [(p, m) for _, p, m in project_imports("brokerd/storage/segment.py", upward)] == [
         ("server", "brokerd.server.daemon.Daemon"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+import os
 from pathlib import Path
 
 import pytest
@@ -16,7 +17,7 @@ from tests.spark.conftest import NewTopic
 from tests.spark.pipelines import by_key, flights, flights_of_file, frame_of, in_log_order, pairs_of, read, write
 from tests.support.daemon import DaemonProcess
 
-FLIGHTS_FILE = Path(__file__).resolve().parents[3] / "shared" / "data" / "flights-20k.json"
+FLIGHTS = os.environ.get("BROKERD_TEST_FLIGHTS")  # a JSON file of flights, instead of made-up ones
 HEADERS_DDL = "array<struct<key:string,value:binary>>"
 
 
@@ -24,7 +25,7 @@ HEADERS_DDL = "array<struct<key:string,value:binary>>"
 def test_round_trip_keeps_every_byte_and_the_order_of_each_key(
     spark: SparkSession, daemon: DaemonProcess, new_topic: NewTopic, tasks: int
 ) -> None:
-    given = flights_of_file(FLIGHTS_FILE) if FLIGHTS_FILE.exists() and tasks == 4 else flights(20_000)
+    given = flights_of_file(Path(FLIGHTS)) if FLIGHTS and tasks == 4 else flights(20_000)
     topic = new_topic(4)
     write(frame_of(spark, given, tasks=tasks), daemon.address, topic)
     rows = read(spark, daemon.address, topic).collect()
