@@ -5,9 +5,11 @@ BIN    := $(VENV)/bin
 GEN    := .venv-gen
 LOWEST := .venv-lowest
 DOCS   := .venv-docs
+# As many processes as there are cores; what shares a Spark session or a broker stays together. PYTEST_ARGS="-n 0": one process.
+PYTEST := -m pytest -q -n auto --maxprocesses 8 --dist loadgroup
 
 .DEFAULT_GOAL := help
-.PHONY: dist docs release-check sweep powercut chaos-planted test-lowest help setup links java gen demo test test-long check bench attacks chaos fuzz clean
+.PHONY: dist docs release-check sweep powercut chaos-planted test-lowest quick coverage help setup links java gen demo test test-long check bench attacks chaos fuzz clean
 
 help:  ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 12
@@ -53,14 +55,28 @@ gen: setup  ## regenerate brokerd/wire/v1 from proto/
 demo: setup java  ## run the main job: a broker, a Spark write, a Spark read; INPUT=file KEY=column for your own rows
 	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python examples/demo.py $(if $(INPUT),--input "$$INPUT") $(if $(KEY),--key "$$KEY") $(if $(ROWS),--rows "$$ROWS")
 
+quick: setup  ## the tests of units and models, for while you work (less than a minute on two cores)
+	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python $(PYTEST) -m "not slow" tests/unit tests/model tests/test_repo.py $(PYTEST_ARGS)
+
 test: setup java  ## run the tests
-	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python -m pytest -q $(PYTEST_ARGS)
+	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python $(PYTEST) $(PYTEST_ARGS)
 
 test-long: setup java  ## the same tests at twenty times the runs of what is random (an hour or more)
-	BROKERD_TEST_SCALE=20 PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python -m pytest -q --timeout 7200 $(PYTEST_ARGS)
+	BROKERD_TEST_SCALE=20 PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python $(PYTEST) --timeout 7200 $(PYTEST_ARGS)
 
-test-lowest: $(LOWEST)/.ready $(GEN)/.ready links  ## the quick tests with the lowest versions of what pyproject.toml allows
-	PATH="$(CURDIR)/$(LOWEST)/bin:$$PATH" $(LOWEST)/bin/python -m pytest -q tests/unit tests/test_repo.py tests/integration/security $(PYTEST_ARGS)
+# The test left out allows its child to write no file at all.
+coverage: setup java  ## the share of each package's lines and branches that the tests run, and the least covered modules
+	rm -f .coverage .coverage.*
+	-PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python -m coverage run $(PYTEST) \
+	  --deselect tests/integration/test_cli.py::test_doctor_that_can_not_write_names_the_data_directory $(PYTEST_ARGS)
+	$(BIN)/python -m coverage combine --quiet
+	$(BIN)/python -m coverage json --quiet -o - | $(BIN)/python tests/support/coverage_table.py
+
+# Everything that meets a library whose version may differ: columns, the wire, both ends of a connection, TLS. Not what reads the
+# tree (tests/test_repo.py), runs Spark (its lowest version is the newest), or kills, cuts and loads for long.
+test-lowest: $(LOWEST)/.ready links  ## units, server and clients with the lowest versions of what pyproject.toml allows
+	PATH="$(CURDIR)/$(LOWEST)/bin:$$PATH" $(LOWEST)/bin/python $(PYTEST) -m "not slow" \
+	  tests/unit tests/integration --ignore tests/integration/test_attacks.py --ignore tests/integration/test_benchmarks.py $(PYTEST_ARGS)
 
 chaos: setup  ## the real daemon under load and faults, its history judged; SECONDS=1800 SEED=n KINDS=kill,cut
 	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python -m tests.chaos.run --seconds $(or $(SECONDS),120) $(if $(SEED),--seed $(SEED)) $(if $(KINDS),--kinds $(KINDS))

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import resource
 import signal
+from collections.abc import Generator
 
 import pytest
 from hypothesis import HealthCheck, settings
+
+from tests.support.scale import TEST_SCALE
 
 # How fast a machine is decides about no test: neither about one example's time nor about how long examples take to make. And
 # nothing is remembered from one run to the next.
@@ -14,6 +18,33 @@ settings.load_profile("brokerd")
 
 # A shell's background jobs ignore SIGINT, and all that they start does too: here Ctrl-C works wherever the tests were started.
 signal.signal(signal.SIGINT, signal.default_int_handler)
+
+SLOW_S = 5
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Workers take tests one by one. Those that share a fixture of their module stay together, so that it is made once."""
+    for item in items:
+        definitions = item._fixtureinfo.name2fixturedefs.values() if isinstance(item, pytest.Function) else ()
+        if any(definition.scope == "module" for each in definitions for definition in each):
+            item.add_marker(pytest.mark.xdist_group(item.path.name))
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_call(item: pytest.Item) -> Generator[None, object, object]:
+    """Holds the mark `slow`, by processor time: a busy machine changes nothing. Twice what the mark says, for one that is slow."""
+    before_s = _processor_time_s()
+    result = yield
+    taken_s = _processor_time_s() - before_s
+    if taken_s > 2 * SLOW_S and item.get_closest_marker("slow") is None and TEST_SCALE == 1:
+        pytest.fail(f"it took {taken_s:.0f} s of processor time: mark it slow, or make it quicker than {SLOW_S} s", pytrace=False)
+    return result
+
+
+def _processor_time_s() -> float:
+    """Of this process, and of its children that have ended."""
+    own, children = resource.getrusage(resource.RUSAGE_SELF), resource.getrusage(resource.RUSAGE_CHILDREN)
+    return own.ru_utime + own.ru_stime + children.ru_utime + children.ru_stime
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

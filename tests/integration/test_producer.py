@@ -53,7 +53,6 @@ def read_all(address: str, topic_id: bytes, ends: dict[int, int]) -> dict[int, l
     return values
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("in_flight", [1, 5])
 def test_connections_cut_at_any_byte_lose_and_repeat_nothing(daemon: DaemonProcess, proxy: Proxy, in_flight: int) -> None:
     rng = random.Random(in_flight)

@@ -17,7 +17,6 @@ SCHEDULES = 5_000 * TEST_SCALE
 PARTS = 20
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("part", range(PARTS))
 def test_random_schedules_keep_every_promise(part: int) -> None:
     for seed in range(part, SCHEDULES, PARTS):

@@ -32,7 +32,6 @@ BOMB_BYTES = 64 * 1_048_576
 VALUE_BUFFER = 5
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("seed", [20_001, 20_002])
 def test_mutated_batches_never_crash_and_never_outgrow_the_limits(seed: int, tmp_path: Path) -> None:
     progress = tmp_path / "progress"
