@@ -25,6 +25,8 @@ ROWS = 10_000
 VALUE_BYTES = 100
 PARTITIONS = 8
 BATCHES = 200
+SMALL_ROWS = 100  # of a small batch
+SMALL_BATCHES = 3_000
 RECORDS = 300_000
 REPEATS = 5
 
@@ -97,6 +99,17 @@ def steps(arrow_batch: pa.RecordBatch) -> dict[str, float]:
     return {name: seconds * 1e9 for name, seconds in taken.items()}
 
 
+def small_batches(producer: Producer, rows: pa.RecordBatch) -> float:
+    """Milliseconds of all threads' CPU for one small `send_batch`."""
+
+    def send() -> None:
+        for _ in range(SMALL_BATCHES):
+            producer.send_batch("t", rows)
+        producer.flush()
+
+    return best_s(send, time.process_time) * 1e3 / SMALL_BATCHES
+
+
 def main() -> None:
     """Measures and prints."""
     keys = [b"%08d" % (row * 7919 % 1_000_000) for row in range(ROWS)]
@@ -125,6 +138,10 @@ def main() -> None:
         send_batches()
         seconds = best_s(send_batches, time.process_time)
         print(f"{'send_batch, all threads CPU':32} {BATCHES * ROWS / seconds / 1e6:8.2f} M rows/s")
+        small = arrow_batch.slice(0, SMALL_ROWS)
+        print(f"{'send_batch of 100 rows':32} {small_batches(producer, small):8.3f} ms CPU a batch")
+        keyless = small_batches(producer, small.select(["value"]))
+        print(f"{'send_batch of 100 without keys':32} {keyless:8.3f} ms CPU a batch")
         for with_key in (False, True):
             name = "send with key" if with_key else "send without key"
             caller = best_s(lambda: send_records(with_key), time.thread_time)  # noqa: B023

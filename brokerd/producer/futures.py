@@ -82,6 +82,7 @@ class Placement:
 
     __slots__ = (
         "_inverse",
+        "first_rows",
         "is_placed",
         "listeners",
         "mailbox",
@@ -102,6 +103,8 @@ class Placement:
         self.order: npt.NDArray[np.intp] | None = None
         self.orders: list[tuple[int, npt.NDArray[np.intp] | None]] = []  # of send_batch: each round's first row, and its order
         self.places: dict[int, int] | None = None  # where in the column each number is; None: it is its own place
+        # At which row each place begins, and one more for the end; None: each is one row.
+        self.first_rows: list[int] | None = None
         self.sent_ns: Sequence[int] = ()  # when each row was sent, by place
         self.timestamps: dict[int, int] = {}  # ms, by number, of the rows that brought one
         self.listeners: list[Callable[[], None]] = []
@@ -111,25 +114,53 @@ class Placement:
         """True if the record of that number is among its rows."""
         return number < len(self.sent_ns) if self.places is None else number in self.places
 
-    def place_of(self, number: int) -> int:
-        """The row of a record of `send`."""
+    def _place_of(self, number: int) -> int:
         return number if self.places is None else self.places[number]
+
+    def row_of(self, number: int) -> int:
+        """The row of a record of `send`, the first one of a batch."""
+        place = self._place_of(number)
+        return place if self.first_rows is None else self.first_rows[place]
 
     def timestamp_of(self, number: int) -> int:
         """When a record of `send` was, or what it brought; ms."""
         timestamp = self.timestamps.get(number)
-        return self.sent_ns[self.place_of(number)] // 1_000_000 if timestamp is None else timestamp
+        return self.sent_ns[self._place_of(number)] // 1_000_000 if timestamp is None else timestamp
 
     def segment_of(self, row: int) -> tuple[Segment, int]:
         """The segment that row `row` of the input is in, and its place there."""
         if self.order is not None:
-            if self._inverse is None:
-                inverse = np.empty_like(self.order)
-                inverse[self.order] = np.arange(len(self.order))
-                self._inverse = inverse
-            row = int(self._inverse[row])
+            row = int(self._inverse_of(self.order)[row])
         segment = self.segments[bisect.bisect_right(self.segments, row, key=_first_row) - 1]
         return segment, row - segment.first_row
+
+    def _inverse_of(self, order: npt.NDArray[np.intp]) -> npt.NDArray[np.intp]:
+        """Where in `order` each row is."""
+        if self._inverse is None:
+            inverse = np.empty_like(order)
+            inverse[order] = np.arange(len(order))
+            self._inverse = inverse
+        return self._inverse
+
+    def part_of(self, number: int) -> Placement:
+        """Where the rows of one batch among the entries are, as if it had been appended alone."""
+        assert self.first_rows is not None, "some entry is a batch"
+        place = self._place_of(number)
+        first, end = self.first_rows[place], self.first_rows[place + 1]
+        rows = np.arange(first, end) if self.order is None else self._inverse_of(self.order)[first:end]
+        order = np.argsort(rows, kind="stable")
+        rows = rows[order]
+        part = Placement(self.topic, self.mailbox)
+        part.orders.append((0, order))
+        at = 0
+        while at < len(rows):  # of each partition they lie side by side, as all its rows stay in order
+            row = int(rows[at])
+            segment = self.segments[bisect.bisect_right(self.segments, row, key=_first_row) - 1]
+            count = int(np.searchsorted(rows, segment.first_row + segment.record_count)) - at
+            part.segments.append(Segment(at, segment.batch, segment.at + row - segment.first_row, count))
+            at += count
+        part.is_placed = True
+        return part
 
 
 def _first_row(segment: Segment) -> int:
@@ -249,7 +280,7 @@ class RecordFuture(ProduceFuture[RecordMetadata]):
         return (self._locate()[0],)
 
     def _locate(self) -> tuple[ProducerBatch, int]:
-        segment, place = self._placement.segment_of(self._placement.place_of(self._row))
+        segment, place = self._placement.segment_of(self._placement.row_of(self._row))
         return segment.batch.locate(segment.at + place)
 
     def _value(self) -> RecordMetadata:
@@ -264,10 +295,24 @@ class RecordFuture(ProduceFuture[RecordMetadata]):
 class BatchFuture(ProduceFuture[ProducedBatch]):
     """All rows of one `send_batch`."""
 
-    __slots__ = ()
+    __slots__ = ("_number", "_part")
+
+    def __init__(self, placement: Placement, number: int | None = None) -> None:
+        """`number` is that of the entry that they are, if they were appended together with others."""
+        self._placement = placement
+        self._number = number
+        self._part: Placement | None = None if number is not None else placement
+
+    @property
+    def _rows(self) -> Placement:
+        """Where they are; only asked once placed."""
+        if self._part is None:
+            assert self._number is not None
+            self._part = self._placement.part_of(self._number)
+        return self._part
 
     def _batches(self) -> Iterable[ProducerBatch]:
-        for segment in self._placement.segments:
+        for segment in self._rows.segments:
             if not segment.batch.parts:
                 yield segment.batch
             else:
@@ -275,7 +320,7 @@ class BatchFuture(ProduceFuture[ProducedBatch]):
 
     def _value(self) -> ProducedBatch:
         rows = []
-        for segment in self._placement.segments:
+        for segment in self._rows.segments:
             for batch, at, count in _spans(segment):
                 offset = batch.base_offset if batch.base_offset == NO_OFFSET else batch.base_offset + at
                 rows.append(ProducedRows(batch.tp.partition, offset, count))
@@ -285,8 +330,8 @@ class BatchFuture(ProduceFuture[ProducedBatch]):
         """Waits up to `timeout` seconds; what became of each row, whatever became of the others. Raises as `exception`."""
         self.exception(timeout)
         told = []
-        rounds = self._placement.orders
-        for segment in self._placement.segments:
+        rounds = self._rows.orders
+        for segment in self._rows.segments:
             begin, order = rounds[bisect.bisect_right(rounds, segment.first_row, key=lambda one: one[0]) - 1]
             at = segment.first_row
             for batch, place, count in _spans(segment):

@@ -11,7 +11,6 @@ import logging
 import random
 from collections.abc import Callable
 
-import numpy as np
 import pyarrow as pa
 
 from brokerd.clock import Clock
@@ -35,7 +34,7 @@ from brokerd.producer.core.transport import TopicView
 from brokerd.producer.futures import Placement, Segment
 from brokerd.producer.mailbox import Mailbox, Work
 from brokerd.producer.rows import columns
-from brokerd.producer.rows.record_buffer import CHUNK_BYTES_MAX, CHUNK_BYTES_MIN, StagedChunk, TakenRows
+from brokerd.producer.rows.record_buffer import CHUNK_BYTES_MAX, CHUNK_BYTES_MIN, SMALL_BATCH_BYTES, StagedChunk, TakenRows
 from brokerd.producer.rows.row_partitioner import RowPartitioner
 
 _NO_PARTITION = -1  # of records that were refused before they had one
@@ -233,6 +232,11 @@ class Intake:
             self.check_usable()
 
     @property
+    def small_batch_bytes(self) -> int:
+        """Up to how many bytes a batch goes into a chunk."""
+        return min(SMALL_BATCH_BYTES, self._most_bytes // 4, self._config.max_request_size)
+
+    @property
     def _most_bytes(self) -> int:
         """What a chunk may hold."""
         return min(CHUNK_BYTES_MAX, self._config.batch_size, self._config.buffer_memory // 4)
@@ -327,7 +331,7 @@ class Intake:
         except Exception as error:
             self._core.pool.release(paid_bytes)
             batch = ProducerBatch(TopicPartition(topic, _NO_PARTITION), created_ms)
-            placement.segments.append(Segment(0, batch, 0, taken.count))
+            placement.segments.append(Segment(0, batch, 0, taken.row_count))
             refused = (batch, _as_brokerd_error(topic, error))
         else:
             self._core.pool.adjust(sum(part.piece.size_bytes for part in parts.pieces) - paid_bytes)
@@ -347,14 +351,12 @@ class Intake:
         view = self._core.topics.view(topic) or TopicView(b"", (0,) * taken.chunk.partition_count)
         count = len(view.leaders)
         load = self._core.accumulator.load_of(topic, view)
-        if rows.num_rows == 1:
+        wanted = taken.partitions
+        if rows.num_rows == 1 and not taken.chunk.has_batches:
             used_bytes = taken.used_bytes
-            partition = self.partitioning.choose_one(topic, rows, taken.partitions.get(0), used_bytes, load)
+            named = int(wanted[0]) if wanted is not None and wanted[0] >= 0 else None
+            partition = self.partitioning.choose_one(topic, rows, named, used_bytes, load)
             return columns.SplitRows([columns.PartitionPiece(partition, Piece(rows, 1, used_bytes, 0), 0)], None)
-        wanted = None
-        if taken.partitions:
-            wanted = np.full(rows.num_rows, -1, np.int32)
-            wanted[list(taken.partitions)] = list(taken.partitions.values())
         keyless = self.partitioning.keyless_rows(topic, rows, wanted, load)
         chosen = self.partitioning.choose(rows, wanted, keyless, count)
         return columns.split(rows, chosen, count, batch_size=self._core.accumulator.batch_size_of(topic), timestamp_ms=0)

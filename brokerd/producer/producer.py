@@ -32,7 +32,7 @@ from brokerd.producer.futures import BatchFuture, Placement, RecordFuture
 from brokerd.producer.intake import Intake
 from brokerd.producer.mailbox import Work, once
 from brokerd.producer.rows import arguments, columns
-from brokerd.producer.rows.record_buffer import RECORD_OVERHEAD_BYTES, Headers, StagedChunk
+from brokerd.producer.rows.record_buffer import RECORD_OVERHEAD_BYTES, Headers, StagedChunk, small_batch_bytes
 from brokerd.producer.rows.splitting import split_rows
 from brokerd.producer.sender import Sender, TransportFactory
 from brokerd.shutdown import end_daemon_thread
@@ -128,8 +128,8 @@ class Producer:
             chunk.partitions[number] = partition
         chunk.add((number, value, key, self._wall_ns()))
         # From here on the record is in, unless the chunk was taken just before, or came after the producer's end.
-        if chunk.is_sealed or (not chunk.is_announced and not self._announce(chunk)):
-            return RecordFuture(self._ask(once(lambda: self._intake.place_late(chunk, number))), number)
+        if chunk.is_sealed or not chunk.is_announced:
+            return RecordFuture(self._placement_in(chunk, number), number)
         return RecordFuture(chunk.placement, number)
 
     def _announce(self, chunk: StagedChunk) -> bool:
@@ -153,20 +153,28 @@ class Producer:
         arguments.checked_rows(data)
         if partitions is not None:
             partitions = arguments.checked_partitions(partitions, data.num_rows)
-        placement = Placement(topic, self._mailbox)
-        placement.is_placed = True
         arrow_batches = data.to_batches() if isinstance(data, pa.Table) else [data]
         normalized = [columns.normalize(arrow_batch) for arrow_batch in arrow_batches if arrow_batch.num_rows]
         for arrow_batch in normalized:
             columns.check_row_sizes(arrow_batch, self.config.max_request_size)
         if not normalized:
+            placement = Placement(topic, self._mailbox)
+            placement.is_placed = True
             return BatchFuture(placement)
+        size_bytes = small_batch_bytes(normalized[0])
+        is_small = len(normalized) == 1 and size_bytes <= self._intake.small_batch_bytes
+        if is_small and partitions is None:
+            return self._send_small(topic, normalized[0], size_bytes, None)
         deadline_ms = self._deadline_ms()
         view = self._view(topic, deadline_ms)
         if partitions is not None:
             if partitions.max() >= len(view.leaders):  # the topic may have grown
                 view = self._ask(self._intake.newer_view(topic, deadline_ms), deadline_ms)
             self._intake.partitioning.check(partitions, len(view.leaders))
+        if is_small:
+            return self._send_small(topic, normalized[0], size_bytes, partitions)
+        placement = Placement(topic, self._mailbox)
+        placement.is_placed = True
         first_row = 0
         for together in columns.rounds(normalized):
             try:
@@ -177,6 +185,29 @@ class Producer:
                     error.message += f"; the first {first_row} of {data.num_rows} rows are on their way: send only the others again"
                 raise
         return BatchFuture(placement)
+
+    def _send_small(self, topic: str, rows: pa.RecordBatch, size_bytes: int, partitions: Int32s | None) -> BatchFuture:
+        """Puts rows into the topic's chunk as `send` does a record; copied, so that they keep nothing else alive, and whoever made
+        them may use the memory again."""
+        rows = columns.copied(rows)
+        highest = -1 if partitions is None else int(partitions.max())
+        chunk = self._chunks.get(topic) or self._intake.open_on_credit(topic, size_bytes, max(0, highest))
+        if chunk is None or chunk.room_bytes < size_bytes or highest >= chunk.partition_count:
+            deadline_ms = self._deadline_ms()
+            chunk = self._ask(self._intake.open_chunk(topic, size_bytes, max(0, highest), deadline_ms), deadline_ms)
+        chunk.room_bytes -= size_bytes
+        number = chunk.next_number()
+        chunk.has_batches = True
+        if partitions is not None:
+            chunk.partitions[number] = partitions.copy()
+        chunk.add((number, rows, None, self._wall_ns()))
+        return BatchFuture(self._placement_in(chunk, number), number)
+
+    def _placement_in(self, chunk: StagedChunk, number: int) -> Placement:
+        """Where an entry that was just added to a chunk is looked for."""
+        if chunk.is_sealed or (not chunk.is_announced and not self._announce(chunk)):
+            return self._ask(once(lambda: self._intake.place_late(chunk, number)))
+        return chunk.placement
 
     def _send_rows(
         self,

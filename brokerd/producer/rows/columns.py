@@ -88,6 +88,11 @@ def _cast(column: pa.Array, kind: pa.DataType, name: str, words: str) -> pa.Arra
         raise TypeError(f"column '{name}' is {column.type}, it must be {words}: {error}") from None
 
 
+def copied(arrow_batch: pa.RecordBatch) -> pa.RecordBatch:
+    """The rows in memory of their own."""
+    return pa.concat_batches([arrow_batch.slice(0, 0), arrow_batch])
+
+
 def check_row_sizes(arrow_batch: pa.RecordBatch, max_request_size: int) -> None:
     """Raises MessageTooLargeError if a row alone exceeds max.request.size. Free for a batch that is smaller in all."""
     if arrow_batch.nbytes <= max_request_size:
@@ -171,13 +176,12 @@ def split(
     else:
         ends_bytes = np.cumsum(_row_bytes(rows))
         cuts = {partition: _cut(ends_bytes, lo, hi, batch_size) for partition, (lo, hi) in bounds.items()}
-    empty = rows.slice(0, 0)
     pieces = []
     for partition, points in cuts.items():
         for lo, hi in itertools.pairwise(points):
-            copied = pa.concat_batches([empty, rows.slice(lo, hi - lo)])
-            size = copied.nbytes + (hi - lo) * ROW_OVERHEAD_BYTES
-            pieces.append(PartitionPiece(partition, Piece(copied, hi - lo, size, timestamp_ms), lo))
+            part = copied(rows.slice(lo, hi - lo))
+            size = part.nbytes + (hi - lo) * ROW_OVERHEAD_BYTES
+            pieces.append(PartitionPiece(partition, Piece(part, hi - lo, size, timestamp_ms), lo))
     return SplitRows(pieces, order)
 
 

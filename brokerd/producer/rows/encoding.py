@@ -31,12 +31,8 @@ class EncodedBatch(NamedTuple):
 
 def encode_pieces(pieces: Sequence[Piece], compression: str) -> EncodedBatch:
     """All records of a batch, in order, as one payload. Records without a timestamp get their piece's."""
-    batches = [piece.data for piece in pieces]
-    key, value = (_joined([batch.column(i) for batch in batches]) for i in (0, 1))
-    timestamp = _joined([_timestamps(piece) for piece in pieces])
-    if any("headers" in batch.schema.names for batch in batches):
-        headers = _joined([_headers(batch) for batch in batches])
-    else:
+    key, value, headers, timestamp = _columns(pieces)
+    if headers is None:
         headers = null_headers(len(value))
     arrow_batch = pa.RecordBatch.from_arrays([key, value, headers, timestamp], schema=KEY_VALUE_SCHEMA)
     payload = encode_payload(arrow_batch, compression)
@@ -59,6 +55,26 @@ def encode_batch_header(batch: ProducerBatch, tp: TopicIdPartition) -> bytes:
         base_sequence=batch.base_sequence,
     )
     return encode_header(header, crc_seed(tp))
+
+
+def joined(pieces: Sequence[Piece]) -> pa.RecordBatch:
+    """All records, in order, as one batch of `columns.normalize` in which each has a timestamp."""
+    key, value, headers, timestamp = _columns(pieces)
+    columns = {"key": key, "value": value, **({} if headers is None else {"headers": headers}), "timestamp": timestamp}
+    return pa.RecordBatch.from_arrays(list(columns.values()), list(columns))
+
+
+def _columns(pieces: Sequence[Piece]) -> tuple[pa.Array, pa.Array, pa.Array | None, pa.Array]:
+    """Key, value, headers if there are any, and timestamp."""
+    batches = [piece.data for piece in pieces]
+    key, value = (_joined([batch.column(i) for batch in batches]) for i in (0, 1))
+    if all(batch.num_columns == 2 for batch in batches):
+        micros = np.array([piece.timestamp_ms for piece in pieces], np.int64) * 1000
+        repeated = np.repeat(micros, [piece.record_count for piece in pieces])
+        return key, value, None, pa.array(repeated).view(TIMESTAMP_TYPE)
+    has_headers = any("headers" in batch.schema.names for batch in batches)
+    headers = _joined([_headers(batch) for batch in batches]) if has_headers else None
+    return key, value, headers, _joined([_timestamps(piece) for piece in pieces])
 
 
 def _joined(arrays: list[pa.Array]) -> pa.Array:

@@ -2,7 +2,8 @@
 
 `send` extends one list, in the application's thread and without a lock: a record is in with that call, or it is not. The
 sender's thread takes what is there when the chunk is full, or when its linger passes, or before anything else of its topic
-goes on (so the order of sends holds whatever they carry), and turns it into an Arrow batch, hashed and split at once.
+goes on (so the order of sends holds whatever they carry), and turns it into an Arrow batch, hashed and split at once. A small Arrow
+batch of `send_batch` goes the same way, as one entry: to have the sender take each would cost more than its rows.
 
 Threads may still add to a chunk that was sealed: each looks at `is_sealed` *after* it added. What was added before the
 chunk was taken is in; a thread that came later sees the seal and asks for the rest to be taken. One that is interrupted between
@@ -18,20 +19,33 @@ from typing import Any, TypeAlias
 import numpy as np
 import pyarrow as pa
 
+from brokerd.producer.core.partitioner import Int32s
+from brokerd.producer.core.producer_batch import Piece
 from brokerd.producer.futures import Placement
 from brokerd.producer.mailbox import Mailbox
+from brokerd.producer.rows.columns import ROW_OVERHEAD_BYTES
+from brokerd.producer.rows.encoding import joined
 from brokerd.record.payload import HEADERS_TYPE, TIMESTAMP_TYPE
 
 CHUNK_BYTES_MAX = 524_288
 CHUNK_BYTES_MIN = 16_384  # what is paid for the first one of a topic: there may be thousands of topics
 # List entries, a future, and what the row adds beside its bytes when it is a column.
 RECORD_OVERHEAD_BYTES = 40
+# Up to so many bytes a batch of `send_batch` is an entry of a chunk. To split a larger one costs more than to hand it over, and is
+# better done in the thread that sends it.
+SMALL_BATCH_BYTES = 65_536
 
 Headers = Sequence[tuple[str, bytes | None]]
-# Number in the chunk, value, key, ns since 1970 when it was sent.
-Row: TypeAlias = tuple[int, bytes | None, bytes | None, int]
+# Number in the chunk, value (or a batch of columns.normalize), key, ns since 1970 when it was sent.
+Row: TypeAlias = tuple[int, bytes | pa.RecordBatch | None, bytes | None, int]
 _FIELDS = 4
 _NUMBERS = list(range(CHUNK_BYTES_MAX // RECORD_OVERHEAD_BYTES))
+
+
+def small_batch_bytes(rows: pa.RecordBatch) -> int:
+    """What a normalized batch takes in a chunk."""
+    size_bytes: int = rows.nbytes + rows.num_rows * (ROW_OVERHEAD_BYTES + 8) + RECORD_OVERHEAD_BYTES
+    return size_bytes
 
 
 class StagedChunk:
@@ -43,6 +57,7 @@ class StagedChunk:
         "_taken_count",
         "add",
         "created_ms",
+        "has_batches",
         "headers",
         "is_announced",
         "is_paid",
@@ -75,7 +90,8 @@ class StagedChunk:
         # By number, put in before the row. Entries of a record whose send was interrupted before its row came in are never read.
         self.timestamps: dict[int, int] = {}  # ms, of the rows that bring one
         self.headers: dict[int, Headers] = {}  # of the rows that have any
-        self.partitions: dict[int, int] = {}  # of the rows that name one
+        self.partitions: dict[int, int | Int32s] = {}  # of the entries that name one, or one for each of their rows
+        self.has_batches = False  # some entry is a batch; said before it is put in
         self.is_sealed = False
         self.is_announced = False  # the sender was woken after there was a row
         self.mailbox = mailbox
@@ -96,9 +112,10 @@ class StagedChunk:
 
 
 class TakenRows:
-    """Some rows of a chunk on their way into batches, with the place where their futures look."""
+    """Some entries of a chunk on their way into batches, with the place where their futures look. An entry is a row, or several:
+    `count` is of entries, `row_count` of rows."""
 
-    __slots__ = ("_keys", "_numbers", "_sent_ns", "_values", "chunk", "count", "partitions", "placement")
+    __slots__ = ("_keys", "_numbers", "_sent_ns", "_values", "chunk", "count", "placement", "row_count")
 
     def __init__(self, chunk: StagedChunk, rows: list[Any], placement: Placement) -> None:
         self.chunk = chunk
@@ -111,15 +128,29 @@ class TakenRows:
         # leaves a number without a row.
         if self._numbers != _NUMBERS[: self.count]:
             placement.places = {number: place for place, number in enumerate(self._numbers)}
-        self.partitions = {
-            place: chunk.partitions[number]
-            for place, number in (enumerate(self._numbers) if chunk.partitions else ())
-            if number in chunk.partitions
-        }
+        self.row_count = self.count
+        if chunk.has_batches:
+            counts = (value.num_rows if type(value) is pa.RecordBatch else 1 for value in self._values)
+            placement.first_rows = list(itertools.accumulate(counts, initial=0))
+            self.row_count = placement.first_rows[-1]
+
+    @property
+    def partitions(self) -> Int32s | None:
+        """By row, the partition that was named, or -1; None if none was."""
+        named = self.chunk.partitions
+        if not named:
+            return None
+        first_rows = self.placement.first_rows
+        if first_rows is None:
+            return np.array([named.get(number, -1) for number in self._numbers], np.int32)
+        chosen = np.full(self.row_count, -1, np.int32)
+        for place, number in enumerate(self._numbers):
+            chosen[first_rows[place] : first_rows[place + 1]] = named.get(number, -1)
+        return chosen
 
     @property
     def used_bytes(self) -> int:
-        """Bytes that the rows hold."""
+        """Bytes that the rows hold, where no entry is a batch."""
         headers = self.chunk.headers
         size = RECORD_OVERHEAD_BYTES * self.count
         size += sum(len(data) for column in (self._values, self._keys) for data in column if data is not None)
@@ -128,16 +159,33 @@ class TakenRows:
         return size
 
     def to_arrow(self) -> pa.RecordBatch:
-        """The records as columns of `columns.normalize`."""
-        has_keys = self._keys.count(None) < self.count
-        key = pa.array(self._keys, pa.binary()) if has_keys else pa.nulls(self.count, pa.binary())
-        columns = {"key": key, "value": pa.array(self._values, pa.binary())}
+        """The records as columns of `columns.normalize`, each with its timestamp."""
+        if not self.chunk.has_batches:
+            return self._columns(0, self.count)
+        pieces = []
+        at = 0
+        for place, value in enumerate(self._values):
+            if type(value) is pa.RecordBatch:
+                if at < place:
+                    pieces.append(Piece(self._columns(at, place), place - at, 0, 0))
+                pieces.append(Piece(value, value.num_rows, 0, self._sent_ns[place] // 1_000_000))
+                at = place + 1
+        if at < self.count:
+            pieces.append(Piece(self._columns(at, self.count), self.count - at, 0, 0))
+        return joined(pieces)
+
+    def _columns(self, first: int, end: int) -> pa.RecordBatch:
+        """The entries from `first` to before `end`, each of which is one row."""
+        numbers, keys = self._numbers[first:end], self._keys[first:end]
+        count = end - first
+        key = pa.array(keys, pa.binary()) if keys.count(None) < count else pa.nulls(count, pa.binary())
+        columns = {"key": key, "value": pa.array(self._values[first:end], pa.binary())}
         if self.chunk.headers:
-            rows = [self.chunk.headers.get(number) for number in self._numbers]
+            rows = [self.chunk.headers.get(number) for number in numbers]
             columns["headers"] = pa.array([None if row is None else [_entry(*pair) for pair in row] for row in rows], HEADERS_TYPE)
-        millis = np.array(self._sent_ns, np.int64) // 1_000_000
+        millis = np.array(self._sent_ns[first:end], np.int64) // 1_000_000
         if self.chunk.timestamps:
-            own = [(place, self.chunk.timestamps.get(number)) for place, number in enumerate(self._numbers)]
+            own = [(place, self.chunk.timestamps.get(number)) for place, number in enumerate(numbers)]
             places = [place for place, timestamp in own if timestamp is not None]
             millis[places] = [timestamp for _, timestamp in own if timestamp is not None]
         columns["timestamp"] = pa.array(millis * 1_000).view(TIMESTAMP_TYPE)

@@ -136,6 +136,14 @@ def test_what_is_sent_after_an_interrupted_send_needs_no_flush(broker: BrokerDou
     assert at > 100
 
 
+@pytest.fixture(params=["in a chunk", "handed over"])
+def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """How rows of `send_batch` come to the sender: small batches as entries of a chunk, others by themselves."""
+    if request.param == "handed over":
+        monkeypatch.setattr("brokerd.producer.intake.SMALL_BATCH_BYTES", 0)
+
+
+@pytest.mark.usefixtures("way")
 def test_send_batch(witness: Witness) -> None:
     def mixed() -> None:
         witness.send()
@@ -174,14 +182,16 @@ def test_close(broker: BrokerDouble) -> None:
     assert at > 100
 
 
-def test_waiting_for_memory(broker: BrokerDouble) -> None:
-    """What was asked for and nobody waits for any more is not done, or holds nothing."""
-    with producer_of(broker, buffer_memory=2_000, linger_ms=5) as producer:
+@pytest.mark.parametrize(("memory_bytes", "counts"), [(2_000, (40, 40, 40)), (10_000, (100, 100, 10, 10, 10))])
+def test_waiting_for_memory(broker: BrokerDouble, memory_bytes: int, counts: tuple[int, ...]) -> None:
+    """What was asked for and nobody waits for any more is not done, or holds nothing; of batches that are handed over, and of
+    small ones."""
+    with producer_of(broker, buffer_memory=memory_bytes, linger_ms=5) as producer:
         witness = Witness(broker, producer)
 
         def more_than_fits() -> None:
-            for _ in range(3):
-                witness.send_batch(40)
+            for count in counts:
+                witness.send_batch(count)
             witness.send()
 
         assert sweep(witness, more_than_fits) > 500

@@ -1,0 +1,222 @@
+"""Goal: a small Arrow batch costs its caller no hand-over, and is all the same what `send_batch` promises: all rows or none, in
+order with what `send` brings, each with its place, nothing kept alive and nothing lost where the producer ends.
+"""
+
+from __future__ import annotations
+
+import datetime
+import itertools
+import os
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from brokerd.errors import InvalidTopicError, MessageTooLargeError, ProducerClosedError
+from brokerd.producer.intake import Intake
+from brokerd.producer.rows.record_buffer import CHUNK_BYTES_MIN, SMALL_BATCH_BYTES, StagedChunk, small_batch_bytes
+from brokerd.record.payload import HEADERS_TYPE, TIMESTAMP_TYPE
+from tests.support.broker_double import BrokerDouble
+from tests.support.wait import DEADLINE_S
+from tests.unit.producer.test_producer import producer_of, rows
+
+PARTITIONS = 4
+
+
+@pytest.fixture
+def broker() -> BrokerDouble:
+    double = BrokerDouble()
+    double.create_topic("t", PARTITIONS)
+    return double
+
+
+def counted(monkeypatch: pytest.MonkeyPatch, name: str) -> list[Any]:
+    """Calls of a method of the intake."""
+    calls: list[Any] = []
+    method = getattr(Intake, name)
+
+    def wrapper(self: Intake, *given: Any) -> Any:
+        calls.append(given)
+        return method(self, *given)
+
+    monkeypatch.setattr(Intake, name, wrapper)
+    return calls
+
+
+@pytest.mark.parametrize("has_keys", [True, False])
+def test_small_batches_ask_nothing_of_the_senders_thread(
+    broker: BrokerDouble, monkeypatch: pytest.MonkeyPatch, has_keys: bool
+) -> None:
+    data = rows(10) if has_keys else rows(10).select(["value"])
+    with producer_of(broker, linger_ms=60_000) as producer:
+        producer.send_batch("t", data)
+        producer.flush()
+        asked = [counted(monkeypatch, name) for name in ("open_chunk", "take_rows", "keyless_rows")]
+        futures = [producer.send_batch("t", data) for _ in range(20)]
+        producer.flush()
+        assert asked == [[], [], []]
+        assert sum(sum(future.result(0).record_counts.values()) for future in futures) == 200
+
+
+def test_large_batches_are_handed_over(broker: BrokerDouble, monkeypatch: pytest.MonkeyPatch) -> None:
+    large = rows(5_000)
+    assert small_batch_bytes(large) > SMALL_BATCH_BYTES
+    taken = counted(monkeypatch, "take_rows")
+    with producer_of(broker, batch_size=2**20) as producer:
+        producer.send_batch("t", large).result(DEADLINE_S)
+    assert len(taken) == 1
+
+
+def test_records_and_small_batches_of_one_chunk_know_their_places(broker: BrokerDouble) -> None:
+    with producer_of(broker, linger_ms=60_000) as producer:
+        batches, singles = [], []
+        for start in range(0, 300, 10):
+            batches.append((start, producer.send_batch("t", rows(9, start))))
+            singles.append((start + 9, producer.send("t", b"v%08d" % (start + 9), key=b"k%d" % start)))
+        producer.flush()
+        assert len(broker.requests) == 1, "all of it went through one chunk"
+    for number, single in singles:
+        place = single.result(0)
+        assert broker.values("t", place.partition)[place.offset] == b"v%08d" % number
+    for start, batch in batches:
+        seen = []
+        for outcome in batch.outcomes(0):
+            for at, row in enumerate(outcome.rows.tolist()):
+                assert broker.values("t", outcome.partition)[outcome.offset + at] == b"v%08d" % (start + row)
+                seen.append(row)
+        assert sorted(seen) == list(range(9))
+        assert sum(batch.result(0).record_counts.values()) == 9
+    for partition in range(PARTITIONS):
+        assert broker.values("t", partition) == sorted(broker.values("t", partition))
+
+
+def test_everything_of_a_row_arrives_whatever_its_neighbours_bring(broker: BrokerDouble) -> None:
+    bare = pa.RecordBatch.from_pydict({"value": pa.array([b"bare"], pa.binary())})
+    headers = pa.array([[{"key": "h", "value": b"x"}], None], HEADERS_TYPE)
+    full = pa.RecordBatch.from_pydict(
+        {
+            "key": pa.array([b"k", None], pa.binary()),
+            "value": pa.array([b"full", None], pa.binary()),
+            "headers": headers,
+            "timestamp": pa.array([5_000, None], TIMESTAMP_TYPE),
+        }
+    )
+    with producer_of(broker, linger_ms=60_000) as producer:
+        zeros = [np.zeros(count, np.int32) for count in (1, 2)]
+        producer.send_batch("t", bare, zeros[0])
+        producer.send("t", b"single", headers={"s": b"y"}, timestamp=7, partition=0)
+        producer.send_batch("t", full, zeros[1])
+        producer.send_batch("t", bare, zeros[0])
+        producer.flush()
+    written = broker.records("t", 0)
+    assert [row["value"] for row in written] == [b"bare", b"single", b"full", None, b"bare"]
+    assert [row["key"] for row in written] == [None, None, b"k", None, None]
+    assert [row["headers"] for row in written] == [
+        None,
+        [{"key": "s", "value": b"y"}],
+        [{"key": "h", "value": b"x"}],
+        None,
+        None,
+    ]
+    epoch = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
+    millis = [(row["timestamp"] - epoch) // datetime.timedelta(milliseconds=1) for row in written]
+    assert (millis[1], millis[2]) == (7, 5)
+    assert all(milli > 1_000_000 for milli in (millis[0], millis[3], millis[4]))
+
+
+def test_named_partitions_and_those_of_the_key_go_together(broker: BrokerDouble) -> None:
+    wanted = np.array([3, -1, 0, -1], np.int32)
+    with producer_of(broker, linger_ms=60_000) as producer:
+        by_key = producer.send_batch("t", rows(4))
+        mixed = producer.send_batch("t", rows(4), wanted)
+        wanted[:] = 1  # the caller's again
+        producer.flush()
+    places = [
+        {row: outcome.partition for outcome in future.outcomes(0) for row in outcome.rows.tolist()} for future in (by_key, mixed)
+    ]
+    assert places[1] == {0: 3, 1: places[0][1], 2: 0, 3: places[0][3]}
+
+
+def test_the_memory_of_a_batch_is_its_callers_again(broker: BrokerDouble) -> None:
+    text = bytearray(b"first")
+    offsets = pa.py_buffer(np.array([0, 5], np.int32))
+    value = pa.Array.from_buffers(pa.binary(), 1, [None, offsets, pa.py_buffer(text)])
+    with producer_of(broker, linger_ms=60_000) as producer:
+        future = producer.send_batch("t", pa.RecordBatch.from_arrays([value], ["value"]))
+        text[:] = b"later"
+        producer.flush()
+        partition = future.result(0).rows[0].partition
+    assert broker.values("t", partition) == [b"first"]
+
+
+def test_a_batch_that_fails_is_told_of_its_own_rows_alone(broker: BrokerDouble) -> None:
+    broker.max_message_bytes = 2_000
+    large = pa.RecordBatch.from_pydict({"value": [os.urandom(5_000)]})
+    with producer_of(broker, linger_ms=60_000) as producer:
+        data = [rows(3), rows(3), large, rows(3)]
+        partitions = [np.full(one.num_rows, partition, np.int32) for partition, one in enumerate(data)]
+        futures = [producer.send_batch("t", one, wanted) for one, wanted in zip(data, partitions, strict=True)]
+        producer.flush()
+        assert len(broker.requests) == 1
+    assert [type(future.exception(0)) for future in futures] == [type(None), type(None), MessageTooLargeError, type(None)]
+    assert [outcome.rows.tolist() for future in futures for outcome in future.outcomes(0)] == [[0, 1, 2], [0, 1, 2], [0], [0, 1, 2]]
+
+
+def test_a_batch_that_is_split_by_the_broker_still_has_its_rows(broker: BrokerDouble) -> None:
+    broker.max_message_bytes = 2_000
+    with producer_of(broker, linger_ms=60_000) as producer:
+        futures = [(start, producer.send_batch("t", rows(40, start))) for start in range(0, 400, 40)]
+        producer.flush()
+        assert producer.metrics()["batch-split-rate"] > 0
+    for start, future in futures:
+        assert sum(future.result(0).record_counts.values()) == 40
+        for outcome in future.outcomes(0):
+            for at, row in enumerate(outcome.rows.tolist()):
+                assert broker.values("t", outcome.partition)[outcome.offset + at] == b"v%08d" % (start + row)
+
+
+def test_a_small_batch_for_a_chunk_that_came_after_the_end_is_refused(broker: BrokerDouble) -> None:
+    producer = producer_of(broker)
+    producer.send_batch("t", rows(3)).result(DEADLINE_S)
+    producer.close()
+    chunk = StagedChunk("t", PARTITIONS, 0, CHUNK_BYTES_MIN, producer._mailbox, is_paid=False)
+    producer._intake.chunks["t"] = chunk
+    with pytest.raises(ProducerClosedError):
+        producer.send_batch("t", rows(3))
+    producer.close()
+    assert sum(len(broker.values("t", partition)) for partition in range(PARTITIONS)) == 3
+
+
+def test_a_small_batch_that_comes_as_its_chunk_is_taken_is_placed_all_the_same(broker: BrokerDouble) -> None:
+    """The sequence: a thread finds the chunk; the sender takes it; the thread adds to it, and sees that it is sealed."""
+    with producer_of(broker, linger_ms=60_000) as producer:
+        producer.send("t", b"first")
+        chunk = producer._intake.chunks["t"]
+        producer.flush()
+        producer._intake.chunks["t"] = chunk  # as whoever looked it up just before still sees it
+        late = producer.send_batch("t", rows(20))
+        later = producer.send("t", b"later")
+        producer._intake.chunks.pop("t")
+        producer.flush()
+        assert sum(late.result(0).record_counts.values()) == 20
+        assert later.result(0).offset >= 0
+
+
+def test_a_topic_that_is_no_name_is_refused(broker: BrokerDouble) -> None:
+    with producer_of(broker) as producer, pytest.raises((ValueError, InvalidTopicError)):
+        producer.send_batch("no topic", rows(3))
+
+
+def test_any_mixture_is_written_once_and_in_order(broker: BrokerDouble) -> None:
+    numbers = itertools.count()
+    with producer_of(broker, linger_ms=0) as producer:
+        start = 0
+        for count in [1, 7, 0, 3_000, 2, 1, 900, 4] * 5:
+            if count:
+                producer.send_batch("t", rows(count, start), np.full(count, 2, np.int32))
+            else:
+                producer.send("t", b"v%08d" % start, partition=2)
+            start += count or 1
+        producer.flush()
+    assert broker.values("t", 2) == [b"v%08d" % number for number in itertools.islice(numbers, start)]
