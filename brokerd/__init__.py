@@ -11,7 +11,7 @@ import os
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from brokerd.client.producer import Producer
+    from brokerd.producer.producer import Producer
 
 __version__ = "0.1.0"
 __all__ = ["Producer", "__version__"]
@@ -19,7 +19,7 @@ __all__ = ["Producer", "__version__"]
 
 def __getattr__(name: str) -> object:
     if name == "Producer":
-        from brokerd.client.producer import Producer
+        from brokerd.producer.producer import Producer
 
         return Producer
     raise AttributeError(f"module 'brokerd' has no attribute '{name}'")

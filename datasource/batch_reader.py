@@ -15,7 +15,7 @@ from collections.abc import Iterable, Iterator, Sequence
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceReader, Filter, InputPartition
 
-from brokerd.client.cache import lease_client
+from brokerd.client.leases import lease_client
 from brokerd.datasource.data_loss import report_losses
 from brokerd.datasource.offset_reader import OffsetReader, report_absent
 from brokerd.datasource.options import SourceOptions

@@ -6,21 +6,17 @@ up here.
 
 from __future__ import annotations
 
-import asyncio
 import logging
 from collections.abc import Container, Iterable, Mapping
 
 from brokerd.client.blocking import BlockingClient
-from brokerd.client.broker_client import BrokerClient
-from brokerd.client.consumer.fetch_stream import FetchRequest, PartitionFetch
-from brokerd.client.consumer.offsets import OffsetSpec, Wanted, isolation_to_proto
+from brokerd.client.consumer.offsets import OffsetSpec, Wanted
 from brokerd.client.metadata import TopicInfo
 from brokerd.datasource.bounds import EARLIEST_NUMBER, LATEST_NUMBER, AtTimestamp, Bound, End, SpecificOffsets
 from brokerd.datasource.options import Assignment, SourceOptions, TopicPattern, Topics
 from brokerd.datasource.patterns import topic_matcher
 from brokerd.datasource.planning import Snapshot
 from brokerd.errors import (
-    BrokerdError,
     ConfigError,
     InvalidTopicError,
     UnknownTopicIdError,
@@ -82,11 +78,9 @@ class OffsetReader:
         return dict(snapshot.latest)
 
     def wait_for_records(self, snapshot: Snapshot, *, timeout_ms: int) -> None:
-        """Returns once a partition has grown past `snapshot`, or after `timeout_ms`, or early if the broker cannot be asked:
-        the call that follows says why. This is one parked fetch per node (more if one cannot name all of its partitions), not
-        a loop."""
+        """Returns once a partition has grown past `snapshot`, or after `timeout_ms`, or early if the broker cannot be asked."""
         ends = {TopicIdPartition(snapshot.topic_ids[tp.topic], tp.partition): offset for tp, offset in snapshot.latest.items()}
-        self._client.loop_thread.run(_wait_for_records(self._client.broker_client, ends, self._isolation, timeout_ms))
+        self._client.wait_for_records(ends, self._isolation, timeout_ms=timeout_ms)
 
     def _topics(self) -> tuple[dict[str, TopicInfo], frozenset[str]]:
         """The subscribed topics, and the names of those that do not exist."""
@@ -176,43 +170,3 @@ def _check_names(option: str, missing: list[TopicPartition], others: list[TopicP
         )
     if others:
         raise ConfigError(f"{option} names partitions that are not read: {', '.join(map(str, sorted(others)))}")
-
-
-async def _wait_for_records(client: BrokerClient, ends: Mapping[TopicIdPartition, int], isolation: str, timeout_ms: int) -> None:
-    if not ends:
-        await asyncio.sleep(timeout_ms / 1000)
-        return
-    try:
-        by_leader: dict[int, list[TopicIdPartition]] = {}
-        for tp in ends:
-            by_leader.setdefault(await client.leader(tp), []).append(tp)
-        chunks = [(node_id, chunk) for node_id, tps in by_leader.items() for chunk in await client.chunks(node_id, tps)]
-    except BrokerdError:
-        return
-    waits = [
-        asyncio.create_task(_parked_fetch(client, node_id, {tp: ends[tp] for tp in chunk}, isolation, timeout_ms))
-        for node_id, chunk in chunks
-    ]
-    done, pending = await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
-    for wait in pending:
-        wait.cancel()
-    await asyncio.gather(*done, *pending, return_exceptions=True)
-
-
-async def _parked_fetch(
-    client: BrokerClient, node_id: int, ends: Mapping[TopicIdPartition, int], isolation: str, timeout_ms: int
-) -> None:
-    stream = await client.open_fetch_stream(node_id)
-    try:
-        request = FetchRequest(
-            correlation_id=0,
-            max_wait_ms=timeout_ms,
-            min_bytes=1,
-            max_bytes=1,
-            isolation_level=isolation_to_proto(isolation),
-            partitions=[PartitionFetch(tp, offset, 1) for tp, offset in ends.items()],
-        )
-        await stream.send(request)
-        await stream.receive(timeout_ms=timeout_ms + client.config.request_timeout_ms)
-    finally:
-        stream.close()

@@ -14,10 +14,10 @@ from pyspark.sql.datasource import InputPartition
 
 from brokerd.allocator import keep_freed_memory
 from brokerd.client.blocking import BlockingClient
-from brokerd.client.cache import lease_client
 from brokerd.client.consumer.fetched import FetchedBatch
 from brokerd.client.consumer.fetcher import PartitionFetcher
 from brokerd.client.consumer.positions import FetchRange
+from brokerd.client.leases import lease_client
 from brokerd.datasource.data_loss import report_losses
 from brokerd.datasource.options import SourceOptions
 from brokerd.datasource.planning import OffsetRange, range_gone

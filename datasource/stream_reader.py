@@ -13,7 +13,7 @@ import pyarrow as pa
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
 
-from brokerd.client.cache import lease_client
+from brokerd.client.leases import lease_client
 from brokerd.clock import Clock
 from brokerd.datasource.data_loss import report_losses
 from brokerd.datasource.offset_reader import OffsetReader, report_absent

@@ -18,9 +18,9 @@ from pyspark.sql.datasource import (
 )
 
 from brokerd.allocator import keep_freed_memory
-from brokerd.client.cache import lease_client
-from brokerd.client.producer import Producer
+from brokerd.client.leases import lease_client
 from brokerd.errors import ConfigError, InvalidRecordError, UnknownTopicOrPartitionError
+from brokerd.producer.producer import Producer
 from brokerd.sink.columns import TopicRows, check_columns, to_records
 from brokerd.sink.options import SinkOptions, parse_sink_options
 from brokerd.sink.producers import delivered_counts, lease_producer

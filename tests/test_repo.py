@@ -206,6 +206,15 @@ def test_only_clock_py_reads_clocks() -> None:
     offences(found())
 
 
+def test_only_process_py_asks_for_forks_and_the_end() -> None:
+    offences(
+        f"{name}:{node.lineno} calls {called}: brokerd/process.py is the one place for what a process does at a fork and at its end"
+        for name in sources(*PRODUCT)
+        for node, called in calls(name)
+        if called in ("os.register_at_fork", "atexit.register", "Finalize") and name != "brokerd/process.py"
+    )
+
+
 def test_tests_do_not_sleep() -> None:
     def found() -> Iterator[str]:
         for name in sources("tests/"):

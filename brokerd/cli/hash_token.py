@@ -1,4 +1,4 @@
-"""`brokerd hash-token`: what the broker's auth file holds of a token. Why it is hashed so: brokerd/config/tokens.py."""
+"""`brokerd hash-token`: what the broker's auth file holds of a token. Why it is hashed so: brokerd/server/security/tokens.py."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ import os
 import sys
 
 from brokerd.cli.parser import Subparsers
-from brokerd.config.tokens import check_token, generate_token, hash_token
 from brokerd.errors import ConfigError
+from brokerd.server.security.tokens import check_token, generate_token, hash_token
 
 _EPILOG = """\
 A token is never an argument: other users of the machine could see it. The hash goes into the broker's auth.file:

@@ -29,8 +29,8 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from brokerd.client.metadata import TopicInfo
-    from brokerd.client.producer import Producer
     from brokerd.producer.futures import BatchFuture
+    from brokerd.producer.producer import Producer
 
 _READ_BYTES = 1_048_576
 _CHUNK_LINES = 1_000  # what a failure names
@@ -172,7 +172,7 @@ def _json_format(args: argparse.Namespace, topic: TopicInfo) -> _ToChunk:
 def _send(args: argparse.Namespace, config: ProducerConfig, chunks: Iterator[_Chunk]) -> int:
     """Sends it all and waits for the answers; the number of records. Raises BrokerdError for the first failure."""
     from brokerd.allocator import keep_freed_memory
-    from brokerd.client.producer import Producer
+    from brokerd.producer.producer import Producer
 
     keep_freed_memory()
     with Producer(config) as producer:

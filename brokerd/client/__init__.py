@@ -6,8 +6,7 @@
     metadata.py           nodes and topics as values
     topics.py             what describe, create and delete speak of, as values
     produce_transport.py  what the producer core asks of the network
-    producer.py           brokerd.Producer: the producer core over it
-    cache.py              one client per process and settings, for Spark's workers
+    leases.py             clients, and the sink's producers, that outlive the tasks of Spark's workers
 
 Nothing here knows Spark, and only this package, wire and server import grpc.
 """

@@ -90,6 +90,12 @@ class BlockingClient:
         """Offsets by end or by time, of partitions by topic name."""
         return self.loop_thread.run(self.broker_client.list_offsets_by_name(wanted, isolation))
 
+    def wait_for_records(self, ends: Mapping[TopicIdPartition, int], isolation: str, *, timeout_ms: int) -> None:
+        """Returns once a partition has a record at its offset or above, or after `timeout_ms`, or if the broker cannot be asked."""
+        from brokerd.client.consumer.growth import wait_for_records  # brings pyarrow, which most calls do not need
+
+        self.loop_thread.run(wait_for_records(self.broker_client, ends, isolation, timeout_ms=timeout_ms))
+
     def init_producer_id(self, current: ProducerIdAndEpoch = NO_PRODUCER) -> ProducerIdAndEpoch:
         """A new producer id, or `current` with its epoch raised."""
         return self.loop_thread.run(self.broker_client.init_producer_id(current))

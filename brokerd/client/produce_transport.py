@@ -6,15 +6,15 @@ it before any batch that the stream repeats. Payloads are copied once, into the 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from google.protobuf.message import DecodeError
 
-from brokerd.client.broker_client import BrokerClient
+from brokerd.client.broker_client import BrokerClient, check_client
 from brokerd.client.io.answers import throttle_ms, timestamp_or_none
 from brokerd.client.io.connection import RawStream
-from brokerd.clock import Clock
-from brokerd.config.client import ClientConfig
+from brokerd.clock import Clock, SystemClock
+from brokerd.config.client import ClientConfig, ProducerConfig
 from brokerd.config.settings import INT32_MAX, INT64_MAX
 from brokerd.errors import UnknownServerError, WireError
 from brokerd.ids import ProducerIdAndEpoch, TopicIdPartition
@@ -26,6 +26,13 @@ from brokerd.wire.records import join_records
 from brokerd.wire.v1 import produce_pb2
 
 _NO_EPOCH = -1
+
+
+def grpc_transport(config: ProducerConfig) -> Callable[[ProducerConfig], GrpcProduceTransport]:
+    """Makes the transport that a producer with these settings has unless it is given another: where it asks for one, on its own
+    loop. Raises ConfigError if bootstrap.servers or the security settings can not be used."""
+    check_client(config)
+    return lambda config: GrpcProduceTransport(config, SystemClock())
 
 
 class GrpcProduceTransport:

@@ -5,6 +5,8 @@
     topic.py      what can be set for one topic
     client.py     producer, consumer and what they share
     load.py       the daemon's from file, environment and flags
+    listeners.py  who may reach a broker: rules between the daemon's settings, here because a configuration is refused by them, and
+                  because clients go by the same idea of what stays on the machine
     sample.py     conf/brokerd.toml out of the settings
 
 No other module parses a setting or repeats a default.

@@ -6,7 +6,7 @@ What a yielded job raises is raised at the `yield`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator
+from collections.abc import Awaitable, Callable, Generator
 from typing import TypeVar
 
 T = TypeVar("T")
@@ -16,11 +16,25 @@ Steps = Generator[Job, object, T]
 
 def run_here(steps: Steps[T]) -> T:
     """Runs all, waiting for the disk. Raises what the steps raise."""
+
+    async def wait_here(job: Job) -> object:
+        return job()
+
+    try:
+        drive(steps, wait_here).send(None)  # it never suspends
+    except StopIteration as end:
+        value: T = end.value
+        return value
+    raise AssertionError("a job that is waited for here has nothing to suspend for")
+
+
+async def drive(steps: Steps[T], wait: Callable[[Job], Awaitable[object]]) -> T:
+    """Runs all, awaiting each job by `wait` (asyncio.to_thread, in an event loop). Raises what the steps raise."""
     try:
         job = next(steps)
         while True:
             try:
-                result = job()
+                result = await wait(job)
             except Exception as error:
                 job = steps.throw(error)
             else:

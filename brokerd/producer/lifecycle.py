@@ -1,16 +1,14 @@
-"""All producers of this process: what a fork and the end of the process do to them. How one closes is its own business."""
+"""All producers of this process: how they close at its end, within the time of one. How one closes is its own business."""
 
 from __future__ import annotations
 
 import contextlib
 import logging
-import os
-import weakref
 from collections.abc import Sequence
 from typing import Protocol
 
 from brokerd.clock import Clock, SystemClock
-from brokerd.shutdown import at_exit, watch_child
+from brokerd.process import Open
 
 logger = logging.getLogger(__name__)
 
@@ -36,32 +34,6 @@ class Living(Closing, Protocol):
         """Told in the child."""
 
 
-_living: weakref.WeakSet[Living] = weakref.WeakSet()
-_kept: list[Living] = []  # of processes before a fork
-
-
-def add(producer: Living) -> None:
-    """From now on it hears of forks, and is closed at exit."""
-    _living.add(producer)
-    watch_child()
-
-
-def discard(producer: Living) -> None:
-    """It is closed."""
-    _living.discard(producer)
-
-
-def _after_fork() -> None:
-    _kept.extend(_living)  # in a child nothing of the parent's is freed: gRPC's destructors would crash it
-    _living.clear()
-    for producer in _kept:
-        producer.after_fork()
-
-
-def _close_all() -> None:
-    close_each(list(_living), SystemClock())
-
-
 def close_each(producers: Sequence[Closing], clock: Clock) -> None:
     """Closes all within the time of one: they send side by side, and are waited for in turn."""
     for producer in producers:
@@ -82,5 +54,4 @@ def close_each(producers: Sequence[Closing], clock: Clock) -> None:
             )
 
 
-os.register_at_fork(after_in_child=_after_fork)
-at_exit(_close_all)
+open_producers: Open[Living] = Open(lambda producers: close_each(producers, SystemClock()), lambda producer: producer.after_fork())

@@ -21,7 +21,7 @@ from brokerd.clock import Clock, SystemClock
 from brokerd.config.client import ProducerConfig
 from brokerd.errors import BrokerdError, ClientError, ProducerClosedError
 from brokerd.ids import TopicPartition
-from brokerd.producer import lifecycle as living
+from brokerd.process import end_daemon_thread
 from brokerd.producer.core.accumulator import NEVER_MS
 from brokerd.producer.core.delivery_report import DeliveredTotals
 from brokerd.producer.core.metrics import ProducerMetrics
@@ -30,12 +30,12 @@ from brokerd.producer.core.producer_core import ProducerCore
 from brokerd.producer.core.transport import TopicView
 from brokerd.producer.futures import BatchFuture, Placement, RecordFuture
 from brokerd.producer.intake import Intake
+from brokerd.producer.lifecycle import open_producers
 from brokerd.producer.mailbox import Work, once
 from brokerd.producer.rows import arguments, columns
 from brokerd.producer.rows.record_buffer import RECORD_OVERHEAD_BYTES, Headers, StagedChunk, small_batch_bytes
 from brokerd.producer.rows.splitting import split_rows
 from brokerd.producer.sender import Sender, TransportFactory
-from brokerd.shutdown import end_daemon_thread
 
 logger = logging.getLogger(__name__)
 
@@ -45,6 +45,9 @@ _CLOSE_AFTER_ERROR_S = 10
 
 class Producer:
     """Writes records to topics; keeps order per partition, and duplicates nothing however often it has to retry.
+
+        with Producer(bootstrap_servers="127.0.0.1:9192") as producer:
+            producer.send("events", key="user-1", value=b"...")
 
     `config`: settings by Kafka's names (`{"bootstrap.servers": ...}`) or a ProducerConfig; keywords are settings too, with
     underscores for dots. One producer serves many threads; make one per process: after a fork it refuses to work in the
@@ -57,11 +60,15 @@ class Producer:
         self,
         config: Mapping[str, object] | ProducerConfig | None = None,
         *,
-        transport_factory: TransportFactory,
+        transport_factory: TransportFactory | None = None,
         clock: Clock | None = None,
         **settings: object,
     ) -> None:
         self.config = arguments.config_of(config, settings)
+        if transport_factory is None:
+            from brokerd.client.produce_transport import grpc_transport
+
+            transport_factory = grpc_transport(self.config)
         self._clock: Clock = clock if clock is not None else SystemClock()
         self._wall_ns = self._clock.wall_ns
         rng = random.Random(os.urandom(16))  # noqa: S311 (jitter and sticky partitions)
@@ -80,7 +87,7 @@ class Producer:
         self._chunks = self._intake.chunks
         columns.import_lazy_parts()
         self._sender.start(self._intake.place_due, self._intake.place_all, owner=self)
-        living.add(self)
+        open_producers.add(self)
 
     # --- sending
 
@@ -285,7 +292,7 @@ class Producer:
         deadline_ms = self._ends_ms(timeout)
         self._mailbox.ask(self._closing(deadline_ms), deadline_ms=deadline_ms, is_kept=True)
         self._sender.join(None)
-        living.discard(self)
+        open_producers.discard(self)
 
     def _closing(self, deadline_ms: int) -> Work[None]:
         self._intake.close()

@@ -25,6 +25,7 @@ from brokerd.errors import (
     WireError,
 )
 from brokerd.ids import TopicIdPartition
+from brokerd.process import OWN_THREADS
 from brokerd.producer.core.accumulator import NEVER_MS
 from brokerd.producer.core.commands import Action, CloseStream, FetchMetadata, OpenStream, RequestProducerId, SendRequest
 from brokerd.producer.core.producer_batch import ProducerBatch
@@ -39,7 +40,6 @@ from brokerd.producer.core.transport import (
 )
 from brokerd.producer.mailbox import Mailbox
 from brokerd.producer.rows.encoding import encode_batch_header, encode_pieces
-from brokerd.shutdown import OWN_THREADS
 
 logger = logging.getLogger(__name__)
 

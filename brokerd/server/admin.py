@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import TypeVar
 
-from brokerd.datadir.steps import Steps
+from brokerd.datadir.steps import Steps, drive
 from brokerd.errors import Fate, NotReadyError
 from brokerd.server.tasks import forget_end
 
@@ -39,15 +39,4 @@ class Admin:
         async with self._lock:
             if self._is_stopping:  # hundreds may wait, and a stop has no time for them
                 raise NotReadyError(STOPPING, fate=Fate.NOT_APPENDED)
-            try:
-                job = next(steps)
-                while True:
-                    try:
-                        result = await asyncio.to_thread(job)
-                    except Exception as error:
-                        job = steps.throw(error)
-                    else:
-                        job = steps.send(result)
-            except StopIteration as end:
-                value: T = end.value
-                return value
+            return await drive(steps, asyncio.to_thread)

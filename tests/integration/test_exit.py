@@ -24,7 +24,7 @@ _HEAD = """
 import os, queue, signal, sys, threading
 from brokerd import Producer
 from brokerd.client.blocking import BlockingClient
-from brokerd.client.cache import lease_client
+from brokerd.client.leases import lease_client
 from brokerd.client.consumer.fetcher import PartitionFetcher
 from brokerd.client.consumer.positions import FetchRange
 from brokerd.config.client import ConsumerConfig, ProducerConfig

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import textwrap
 
-from brokerd.config.tokens import hash_token
+from brokerd.server.security.tokens import hash_token
 
 TOKENS = {
     "reader": "reader-Zq8rV2mKx0pLw7TnB5cYd3HsJf6Ga1Ue",

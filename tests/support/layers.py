@@ -12,7 +12,8 @@ LAYERS: dict[str, set[str]] = {
     "ids": set(),
     "errors": set(),
     "clock": set(),
-    "shutdown": set(),
+    "process": set(),
+    "backoff": set(),
     "config": {"errors", "ids"},
     "record": {"ids", "errors", "wire.v1"},
     "wire": {"ids", "errors", "config", "wire.v1"},
@@ -23,18 +24,20 @@ LAYERS: dict[str, set[str]] = {
     "purgatory": _BASE,
     "transaction": _BASE | {"wire.v1"},
     "server": _BASE | {"allocator", "storage", "partition", "datadir", "purgatory", "transaction", "wire", "wire.v1"},
-    "producer": _BASE | {"shutdown"},
-    "client": _BASE | {"shutdown", "wire", "wire.v1", "producer"},
-    "sink": _BASE | {"allocator", "client", "producer"},
+    "producer": _BASE | {"backoff", "process"},
+    "client": _BASE | {"backoff", "process", "wire", "wire.v1", "producer"},
+    "sink": _BASE | {"allocator", "client", "process", "producer"},
     "datasource": _BASE | {"allocator", "client", "producer"},
     "cli": _BASE | {"allocator", "client", "producer", "offline", "datadir", "partition", "storage"},
     "pyspark_brokerd": {"datasource"},
-    "": {"client", "errors", "ids", "cli"},  # brokerd/__init__.py and __main__.py: what users see, lazily
+    "": {"producer", "errors", "ids", "cli"},  # brokerd/__init__.py and __main__.py: what users see, lazily
 }
 # Files that wire parts together.
 _EXTRA: dict[str, set[str]] = {
     "datasource/source.py": {"sink"},
     "brokerd/cli/start.py": {"server"},
+    "brokerd/cli/hash_token.py": {"server"},  # of which it needs security/tokens.py alone
+    "brokerd/producer/producer.py": {"client"},  # the transport that it has if it is given none
 }
 
 _VERSION = ("brokerd", "brokerd.__version__")  # everybody may know it

@@ -35,7 +35,7 @@ from brokerd.errors import (
     UnsupportedVersionError,
     WireError,
 )
-from brokerd.shutdown import end_daemon_thread
+from brokerd.process import end_daemon_thread
 
 logger = logging.getLogger(__name__)
 

@@ -10,12 +10,11 @@ import concurrent.futures
 import logging
 import os
 import threading
-import weakref
-from collections.abc import Awaitable, Callable, Coroutine, Iterable
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
 from typing import Any, Generic, TypeVar
 
 from brokerd.errors import ClientError
-from brokerd.shutdown import OWN_THREADS, at_exit, end_daemon_thread, watch_child
+from brokerd.process import OWN_THREADS, Open, end_daemon_thread
 from brokerd.wire.event_loop import is_grpc_task, settle
 
 logger = logging.getLogger(__name__)
@@ -24,7 +23,6 @@ T = TypeVar("T")
 CLOSE_TIMEOUT_S = 5.0  # of each cleanup
 # Longer than all that closing waits for: a thread that is left behind at exit prints what it had not ended.
 _JOIN_TIMEOUT_S = 30.0
-_open: weakref.WeakSet[LoopThread] = weakref.WeakSet()
 
 
 class LoopThread:
@@ -39,8 +37,7 @@ class LoopThread:
         self._cleanups: list[Callable[[], Awaitable[None]]] = []
         self._thread = threading.Thread(target=self._main, name=name, daemon=True)
         self._thread.start()
-        _open.add(self)
-        watch_child()
+        _open_threads.add(self)
 
     def submit(self, coro: Coroutine[Any, Any, T]) -> concurrent.futures.Future[T]:
         """Starts `coro` on the loop. Raises ClientError if the loop is closed or belongs to the process before a fork."""
@@ -158,17 +155,9 @@ async def _cancelled(tasks: Iterable[asyncio.Task[Any]]) -> None:
     await asyncio.gather(*others, return_exceptions=True)
 
 
-def _close_all() -> None:
-    for loop_thread in list(_open):
+def _close_all(loop_threads: Sequence[LoopThread]) -> None:
+    for loop_thread in loop_threads:
         loop_thread.close()
 
 
-def _keep_all() -> None:
-    """In a forked child: what belongs to the parent's loops is never freed, since gRPC's destructors would crash it."""
-    _kept.extend(_open)
-    _open.clear()
-
-
-_kept: list[LoopThread] = []
-os.register_at_fork(after_in_child=_keep_all)
-at_exit(_close_all)
+_open_threads = Open(_close_all)

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
+from brokerd.backoff import backoff_ms
 from brokerd.errors import AuthenticationError, BrokerdError, BrokerUnreachableError, ErrorCode, WireError
 
-BACKOFF_JITTER = 0.2
-_DOUBLINGS_MAX = 30
 # How long a client that was never accepted tries again after a refusal: a restart or a reload of tokens passes in less, and who
 # gave a wrong token wants to hear of it. Once it was accepted, the call's own time is the limit.
 REFUSALS_MS = 3_000
@@ -15,14 +14,6 @@ _DEFINITE = (ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.UNKNOWN_TOPIC_ID)
 
 class NoBrokerAnsweredError(BrokerUnreachableError):
     """Every try that there was time for has failed: not to be tried again by whoever made the call."""
-
-
-def backoff_ms(attempt: int, *, initial_ms: int, max_ms: int, random: float) -> int:
-    """Wait before try number `attempt` + 1 (`attempt` from 0): doubles up to `max_ms`, then a fifth more or less, told by
-    `random` in [0, 1). As Kafka's ExponentialBackoff.
-    """
-    base = min(initial_ms << min(attempt, _DOUBLINGS_MAX), max(initial_ms, max_ms))
-    return round(base * (1 + BACKOFF_JITTER * (2 * random - 1)))
 
 
 def is_repeatable(error: BaseException) -> bool:
@@ -65,10 +56,10 @@ class Retries:
         """Wait in ms before the next try, or None: not worth it, or no time is left for one."""
         if not is_repeatable(error):
             return None
-        wait_ms = backoff_ms(self.failures, initial_ms=self._backoff_initial_ms, max_ms=self._backoff_max_ms, random=random)
+        self.failures += 1
+        wait_ms = backoff_ms(self.failures, first_ms=self._backoff_initial_ms, max_ms=self._backoff_max_ms, random=random)
         if isinstance(error, WireError):
             wait_ms = max(wait_ms, error.retry_after_ms)
-        self.failures += 1
         return wait_ms if now_ms + wait_ms < self._started_ms + self._limit_ms(error) else None
 
     def _limit_ms(self, error: BaseException) -> int:

@@ -3,7 +3,7 @@
 producer_core.py      the machine: what each event changes, what is to be done next (commands.py)
 accumulator.py        batches by partition: linger, ready, drain, mute (producer_batch.py, memory.py)
 idempotence.py        producer id, epoch, sequences (identity_requests.py)
-connections.py        streams to nodes (backoff.py)
+connections.py        streams to nodes
 topics.py             what is known of topics
 partitioner.py        which partition a key belongs to (sticky.py: rows without a key)
 failures.py           what an answer's error means for a batch

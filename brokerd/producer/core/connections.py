@@ -10,9 +10,9 @@ import random
 from collections.abc import Iterable
 from typing import NamedTuple
 
+from brokerd.backoff import backoff_ms
 from brokerd.config.client import ProducerConfig
 from brokerd.ids import TopicIdPartition
-from brokerd.producer.core.backoff import backoff_ms
 from brokerd.producer.core.producer_batch import ProducerBatch
 from brokerd.producer.core.transport import RequestLimits
 
@@ -78,7 +78,9 @@ class NodeConnection:
         """The stream is gone; returns what was under way, whose fate is unknown."""
         self.state = ConnectionState.CLOSED
         self._failures += 1
-        self.not_before_ms = now_ms + backoff_ms(config.reconnect_backoff_ms, config.reconnect_backoff_max_ms, self._failures, rng)
+        self.not_before_ms = now_ms + backoff_ms(
+            self._failures, first_ms=config.reconnect_backoff_ms, max_ms=config.reconnect_backoff_max_ms, random=rng.random()
+        )
         lost = list(self.in_flight.values())
         self.in_flight.clear()
         return lost

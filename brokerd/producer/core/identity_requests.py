@@ -5,8 +5,8 @@ from __future__ import annotations
 
 import random
 
+from brokerd.backoff import backoff_ms
 from brokerd.config.client import ProducerConfig
-from brokerd.producer.core.backoff import backoff_ms
 
 
 class IdentityRequests:
@@ -31,4 +31,6 @@ class IdentityRequests:
         self.is_under_way = False
         self._failures += 1
         config = self._config
-        self.not_before_ms = now_ms + backoff_ms(config.retry_backoff_ms, config.retry_backoff_max_ms, self._failures, self._rng)
+        self.not_before_ms = now_ms + backoff_ms(
+            self._failures, first_ms=config.retry_backoff_ms, max_ms=config.retry_backoff_max_ms, random=self._rng.random()
+        )

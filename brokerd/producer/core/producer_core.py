@@ -18,6 +18,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Mapping
 
+from brokerd.backoff import backoff_ms
 from brokerd.config.client import ProducerConfig
 from brokerd.errors import (
     BrokerdError,
@@ -36,7 +37,6 @@ from brokerd.errors import (
 from brokerd.ids import ProducerIdAndEpoch, TopicIdPartition, TopicPartition
 from brokerd.producer.core import failures
 from brokerd.producer.core.accumulator import NEVER_MS, RecordAccumulator
-from brokerd.producer.core.backoff import backoff_ms
 from brokerd.producer.core.commands import Action, CloseStream, FetchMetadata, OpenStream, RequestProducerId, SendRequest, Step
 from brokerd.producer.core.connections import ConnectionState, InFlightRequest, NodeConnection
 from brokerd.producer.core.delivery_report import Outcomes
@@ -377,7 +377,8 @@ class ProducerCore:
         return Verdict.RETRY if error.retriable else Verdict.FAIL
 
     def _retry(self, batch: ProducerBatch, error: BrokerdError, now_ms: int) -> None:
-        wait_ms = self._backoff_ms(batch.attempts)
+        first_ms, max_ms = self._config.retry_backoff_ms, self._config.retry_backoff_max_ms
+        wait_ms = backoff_ms(max(1, batch.attempts), first_ms=first_ms, max_ms=max_ms, random=self._rng.random())
         if isinstance(error, WireError):
             wait_ms = max(wait_ms, error.retry_after_ms)
         self.accumulator.reenqueue(batch, now_ms + wait_ms)
@@ -494,6 +495,3 @@ class ProducerCore:
                 connection.withdraw(batch)
             connection.in_flight[self._correlation_id] = InFlightRequest(self._correlation_id, rest, now_ms)
         return SendRequest(request.node_id, request.incarnation, self._correlation_id, rest)
-
-    def _backoff_ms(self, failures: int) -> int:
-        return backoff_ms(self._config.retry_backoff_ms, self._config.retry_backoff_max_ms, max(1, failures), self._rng)

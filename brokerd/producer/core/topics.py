@@ -8,10 +8,10 @@ from __future__ import annotations
 import random
 from collections.abc import Mapping
 
+from brokerd.backoff import backoff_ms
 from brokerd.config.client import ProducerConfig
 from brokerd.errors import WireError
 from brokerd.ids import TopicIdPartition, TopicPartition
-from brokerd.producer.core.backoff import backoff_ms
 from brokerd.producer.core.transport import NO_LEADER, TopicView
 from brokerd.producer.rows.arguments import checked_topic
 
@@ -203,5 +203,8 @@ class TopicRegistry:
         """Even after a good answer the next request keeps its distance: a stale one repeated at once helps nobody."""
         self._failures = failures
         self._not_before_ms = now_ms + backoff_ms(
-            self._config.retry_backoff_ms, self._config.retry_backoff_max_ms, max(1, failures), self._rng
+            max(1, failures),
+            first_ms=self._config.retry_backoff_ms,
+            max_ms=self._config.retry_backoff_max_ms,
+            random=self._rng.random(),
         )

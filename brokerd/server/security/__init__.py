@@ -3,6 +3,7 @@
     setup.py         builds it all out of the settings
     credentials.py   certificates as gRPC and the metrics endpoint take them
     authenticator.py a call's token or certificate -> a principal
+    tokens.py        bearer tokens and their hashes
     auth_file.py     principals, hashed tokens and rights, read from TOML
     permissions.py   rights on topics by pattern; pure
     access.py        one principal's decisions about this broker's topics, remembered

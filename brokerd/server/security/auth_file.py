@@ -19,10 +19,10 @@ from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
 from brokerd.config.small_files import read_small_file
-from brokerd.config.tokens import is_token_hash
 from brokerd.errors import ConfigError
 from brokerd.server.security.permissions import Permissions, Right
 from brokerd.server.security.producer_owners import owner_tag
+from brokerd.server.security.tokens import is_token_hash
 
 PRINCIPALS_MAX = 1_000
 CREDENTIALS_MAX = 1_000  # tokens of all principals: each is compared for each call

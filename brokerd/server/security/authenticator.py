@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 
-from brokerd.config.tokens import TOKEN_CHARACTERS_MAX, find_hash
 from brokerd.errors import BrokerdError
 from brokerd.server.security.auth_file import Identities, Principal
 from brokerd.server.security.certificate_names import names_in_pem
 from brokerd.server.security.permissions import UNLIMITED
+from brokerd.server.security.tokens import TOKEN_CHARACTERS_MAX, find_hash
 
 AUTHORIZATION = "authorization"
 _BEARER = "bearer "

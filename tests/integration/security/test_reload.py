@@ -20,11 +20,11 @@ from brokerd.client.blocking import BlockingClient
 from brokerd.config.broker import BrokerConfig
 from brokerd.config.client import ClientConfig
 from brokerd.config.settings import from_mapping
-from brokerd.config.tokens import hash_token
 from brokerd.errors import AuthenticationError, BrokerdError, ConfigError, ErrorCode
 from brokerd.ids import TopicIdPartition
 from brokerd.server import daemon
 from brokerd.server.security.setup import Security, load_security
+from brokerd.server.security.tokens import hash_token
 from brokerd.wire.v1 import metadata_pb2
 from tests.integration.security.conftest import with_token
 from tests.support.certificates import Authority, Issued

@@ -13,8 +13,8 @@ from brokerd.client.blocking import BlockingClient
 from brokerd.client.consumer.fetcher import PartitionFetcher
 from brokerd.client.consumer.positions import FetchRange
 from brokerd.client.io.loop_thread import LoopThread
-from brokerd.client.producer import Producer
 from brokerd.config.client import ConsumerConfig
+from brokerd.producer.producer import Producer
 from tests.support.fake_broker import FakeBroker, fake_broker
 from tests.support.wait import DEADLINE_S
 

@@ -70,7 +70,7 @@ def test_use_after_a_fork_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_forgotten_clients_do_not_keep_the_interpreter_alive() -> None:
     program = (
-        "from brokerd.client.cache import lease_client\n"
+        "from brokerd.client.leases import lease_client\n"
         "from brokerd.config.client import ClientConfig\n"
         "from brokerd.errors import BrokerUnreachableError\n"
         "config = ClientConfig(bootstrap_servers='127.0.0.1:1', api_timeout_ms=1)\n"

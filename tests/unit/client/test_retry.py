@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from brokerd.client.io.retry import REFUSALS_MS, NoBrokerAnsweredError, Retries, backoff_ms, is_repeatable
+from brokerd.client.io.retry import REFUSALS_MS, NoBrokerAnsweredError, Retries, is_repeatable
 from brokerd.errors import (
     AuthenticationError,
     BrokerdError,
@@ -23,24 +23,6 @@ MIDDLE = 0.5  # no jitter
 
 def retries(timeout_ms: int = 1_000) -> Retries:
     return Retries(timeout_ms=timeout_ms, backoff_initial_ms=100, backoff_max_ms=400, now_ms=5_000)
-
-
-def test_backoff_doubles_up_to_its_maximum() -> None:
-    waits = [backoff_ms(attempt, initial_ms=100, max_ms=1_000, random=MIDDLE) for attempt in range(6)]
-    assert waits == [100, 200, 400, 800, 1_000, 1_000]
-
-
-@pytest.mark.parametrize(("random", "wait_ms"), [(0.0, 80), (MIDDLE, 100), (0.999999, 120)])
-def test_backoff_jitter_is_a_fifth_either_way(random: float, wait_ms: int) -> None:
-    assert backoff_ms(0, initial_ms=100, max_ms=1_000, random=random) == wait_ms
-
-
-def test_backoff_maximum_below_the_first_wait_keeps_the_first_wait() -> None:
-    assert backoff_ms(9, initial_ms=100, max_ms=10, random=MIDDLE) == 100
-
-
-def test_backoff_of_a_huge_attempt_is_bounded() -> None:
-    assert backoff_ms(10_000, initial_ms=1, max_ms=1_000, random=MIDDLE) == 1_000
 
 
 @pytest.mark.parametrize(

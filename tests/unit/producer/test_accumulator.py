@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import random
 from typing import Any
 
 import pytest
@@ -11,7 +10,6 @@ from brokerd.config.client import ProducerConfig
 from brokerd.config.settings import from_mapping
 from brokerd.ids import TopicPartition
 from brokerd.producer.core.accumulator import NEVER_MS, REQUEST_FILL_BYTES, RecordAccumulator
-from brokerd.producer.core.backoff import backoff_ms
 from brokerd.producer.core.memory import BufferPool
 from brokerd.producer.core.metrics import WINDOW_MS, WindowedStat
 from brokerd.producer.core.producer_batch import Piece, ProducerBatch
@@ -148,14 +146,6 @@ def test_memory_is_given_in_the_order_of_asking() -> None:
     assert pool.used_bytes == 0
     with pytest.raises(AssertionError):
         pool.release(1)
-
-
-def test_backoff_doubles_to_its_limit_with_jitter() -> None:
-    rng = random.Random(1)
-    for failures, expected in ((1, 100), (2, 200), (4, 800), (5, 1_000), (500, 1_000)):
-        waits = [backoff_ms(100, 1_000, failures, rng) for _ in range(200)]
-        assert expected * 0.8 <= min(waits) < max(waits) <= expected * 1.2
-    assert backoff_ms(0, 0, 3, rng) == 0
 
 
 def test_metrics_forget_after_two_windows() -> None:

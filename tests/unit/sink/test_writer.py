@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import pickle
 from collections.abc import Iterator
 from typing import Any
@@ -10,13 +9,10 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from brokerd.client.producer import Producer
 from brokerd.errors import ConfigError, InvalidRecordError, UnknownTopicOrPartitionError
 from brokerd.record.batch import RecordBatch
 from brokerd.sink.options import SinkOptions, parse_sink_options
-from brokerd.sink.producers import IDLE_MAX_MS, ProducerPool
 from brokerd.sink.writer import BrokerdBatchWriter, BrokerdStreamWriter, SinkCommitMessage, plan_write, write_rows
-from tests.support.clock import ManualClock
 from tests.support.fake_broker import FakeBroker, Partition, fake_broker
 from tests.support.records import header_of
 
@@ -154,30 +150,3 @@ def test_writers_pickle_as_spark_ships_them(broker: FakeBroker) -> None:
     batch_writer.abort([None, None])
     stream_writer.commit(messages, batchId=7)
     stream_writer.abort([None, None], batchId=7)
-
-
-def test_pool_gives_a_producer_to_one_task_at_a_time_and_closes_idle_ones(broker: FakeBroker) -> None:
-    made: list[Producer] = []
-
-    def make(config: Any) -> Producer:
-        made.append(Producer(config))
-        return made[-1]
-
-    clock = ManualClock()
-    pool = ProducerPool(clock, make)
-    config = options_for(broker).producer_config()
-    with pool.lease(config) as first, pool.lease(config) as second:
-        assert first is not second
-    with pool.lease(config) as third:
-        assert third in (first, second)
-    clock.advance(IDLE_MAX_MS)
-    with pool.lease(config) as fresh:
-        assert fresh not in (first, second)
-    assert len(made) == 3
-    with contextlib.suppress(RuntimeError), pool.lease(config) as failing:
-        assert failing is fresh
-        raise RuntimeError("the task's own")
-    with pool.lease(config) as another:
-        assert another is not fresh
-    pool.close()
-    assert len(made) == 4

@@ -7,12 +7,12 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from brokerd.config.tokens import hash_token
 from brokerd.datadir.topic_store import TopicStore
 from brokerd.server.security.auth_file import parse_identities
 from brokerd.server.security.authenticator import Authenticator
 from brokerd.server.security.callers import Callers
 from brokerd.server.security.guard import Guard
+from brokerd.server.security.tokens import hash_token
 from tests.support.certificates import Authority
 from tests.support.clock import ManualClock
 from tests.support.files import MemoryFiles

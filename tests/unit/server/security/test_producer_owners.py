@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from brokerd.config.tokens import hash_token
 from brokerd.errors import ConfigError
 from brokerd.server.security import auth_file
 from brokerd.server.security.auth_file import parse_identities
 from brokerd.server.security.producer_owners import NOBODY, ProducerOwners, owner_tag
+from brokerd.server.security.tokens import hash_token
 
 
 def test_tags_are_written_to_disk_and_never_change() -> None:

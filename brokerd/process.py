@@ -1,7 +1,10 @@
-"""The end of a process that forgot to close its clients: they close themselves, and nobody hears of it.
+"""What a fork and the end of a process do to the clients and producers that it has open; nobody else asks Python for either.
 
-At exit Python has joined all threads but daemon threads. One that is still inside a client, or comes back to it, would be told
-that the client is closed: no error of its own, printed at the end of a program in which nothing went wrong. So it ends there.
+A forked child forgets what is its parent's, and never frees it: gRPC's destructors would crash it.
+
+At exit, clients that nobody closed close themselves, and nobody hears of it. By then Python has joined all threads but daemon
+threads. One that is still inside a client, or comes back to it, would be told that the client is closed: no error of its own,
+printed at the end of a program in which nothing went wrong. So it ends there.
 """
 
 from __future__ import annotations
@@ -10,11 +13,16 @@ import atexit
 import os
 import sys
 import threading
-from collections.abc import Callable
+import weakref
+from collections.abc import Callable, Sequence
+from typing import Generic, TypeVar
+
+T = TypeVar("T")
 
 OWN_THREADS = "brokerd-"  # how the names of the clients' own threads begin
 _is_exiting = threading.Event()
 _closes: list[Callable[[], object]] = []
+_forgets: list[Callable[[], object]] = []
 _watched_pid = 0  # the child of multiprocessing whose end is seen to
 
 
@@ -22,6 +30,46 @@ def at_exit(close: Callable[[], object]) -> None:
     """Calls `close` when the interpreter ends; what is asked for last is called first."""
     _closes.append(close)
     atexit.register(_run, close)
+
+
+def in_forked_child(forget: Callable[[], object]) -> None:
+    """Calls `forget` in each child that is forked from now on."""
+    _forgets.append(forget)
+
+
+def _after_fork() -> None:
+    for forget in _forgets:
+        forget()
+
+
+os.register_at_fork(after_in_child=_after_fork)
+
+
+class Open(Generic[T]):
+    """Those of a kind that this process has open: closed at exit, kept for ever in a forked child."""
+
+    def __init__(self, close_all: Callable[[Sequence[T]], object], after_fork: Callable[[T], object] = lambda _: None) -> None:
+        """`after_fork` is called in a child with each that the parent has open."""
+        self._open: weakref.WeakSet[T] = weakref.WeakSet()
+        self._kept: list[T] = []  # of processes before a fork
+        self._tell = after_fork
+        at_exit(lambda: close_all(list(self._open)))
+        in_forked_child(self._keep)
+
+    def add(self, one: T) -> None:
+        """From now on it hears of forks, and is closed at exit."""
+        self._open.add(one)
+        watch_child()
+
+    def discard(self, one: T) -> None:
+        """It is closed."""
+        self._open.discard(one)
+
+    def _keep(self) -> None:
+        self._kept.extend(self._open)
+        self._open.clear()
+        for one in self._kept:
+            self._tell(one)
 
 
 def watch_child() -> None:

@@ -1,0 +1,112 @@
+"""What one process keeps to lend: code that is called again and again in processes that it does not own (Spark's workers are
+forked and used for many tasks, and readers and writers are pickled) borrows a client or a producer, since a connection, an id
+and metadata anew for each task would cost a micro-batch more than its rows. Kafka's Spark connector does likewise.
+
+Closed when they were idle for a while (noticed at the next lease), and, like all clients and producers, at exit. Nothing is
+shared across a fork.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, fields
+from typing import Generic, TypeVar
+
+from brokerd import process
+from brokerd.client.blocking import BlockingClient
+from brokerd.clock import Clock, SystemClock
+from brokerd.config.client import ClientConfig
+
+T = TypeVar("T")
+C = TypeVar("C", bound=ClientConfig)
+IDLE_MAX_MS = 60_000  # Spark itself ends an idle worker after a minute
+
+
+@dataclass(slots=True, eq=False)
+class _Entry(Generic[C, T]):
+    config: C
+    lent: T
+    lease_count: int = 0
+    idle_since_ms: int = 0
+
+
+class LeaseCache(Generic[C, T]):
+    """What is made of settings, lent to those who bring the same ones. Any thread may lease."""
+
+    def __init__(self, clock: Clock, make: Callable[[C], T], close: Callable[[T], object], *, is_shared: bool) -> None:
+        """`is_shared`: several may have it at once. What is lent to one at a time is given up when its lease ends by an error."""
+        self._clock = clock
+        self._make = make
+        self._close = close
+        self._is_shared = is_shared
+        self.forget()
+
+    def forget(self) -> None:
+        """Begins anew without closing anything: in a forked child all is the parent's, the lock too (a thread may have held it)."""
+        self._lock = threading.Lock()
+        self._entries: list[_Entry[C, T]] = []
+
+    @contextlib.contextmanager
+    def lease(self, config: C) -> Iterator[T]:
+        """What is lent for these settings, made if need be (raises what making raises); not to be closed by the borrower."""
+        with self._lock:
+            overdue = self._take_overdue()
+            entry = self._fitting(config)
+            entry.lease_count += 1
+        for other in overdue:
+            self._close(other.lent)
+        is_whole = self._is_shared
+        try:
+            yield entry.lent
+            is_whole = True
+        finally:
+            self._give_back(entry, is_whole=is_whole)
+
+    def close(self) -> None:
+        """Closes all that nobody has."""
+        with self._lock:
+            idle = [entry for entry in self._entries if not entry.lease_count]
+            self._entries = [entry for entry in self._entries if entry.lease_count]
+        for entry in idle:
+            self._close(entry.lent)
+
+    def _fitting(self, config: C) -> _Entry[C, T]:
+        for entry in self._entries:
+            if entry.config == config and (self._is_shared or not entry.lease_count):
+                return entry
+        entry = _Entry(config, self._make(config))
+        self._entries.append(entry)
+        return entry
+
+    def _take_overdue(self) -> list[_Entry[C, T]]:
+        """Removes what was idle for IDLE_MAX_MS, for the caller to close."""
+        before_ms = self._clock.monotonic_ms() - IDLE_MAX_MS
+        overdue = [entry for entry in self._entries if not entry.lease_count and entry.idle_since_ms <= before_ms]
+        self._entries = [entry for entry in self._entries if entry not in overdue]
+        return overdue
+
+    def _give_back(self, entry: _Entry[C, T], *, is_whole: bool) -> None:
+        with self._lock:
+            entry.lease_count -= 1
+            entry.idle_since_ms = self._clock.monotonic_ms()
+            is_given_up = not is_whole and entry in self._entries
+            if is_given_up:
+                self._entries.remove(entry)
+        if is_given_up:
+            self._close(entry.lent)
+
+
+_clients = LeaseCache(SystemClock(), BlockingClient, BlockingClient.close, is_shared=True)
+process.in_forked_child(_clients.forget)
+
+
+def lease_client(config: ClientConfig) -> contextlib.AbstractContextManager[BlockingClient]:
+    """This process's client for these settings (what a ProducerConfig or ConsumerConfig adds does not matter):
+    `with lease_client(config) as client`. Raises ConfigError if bootstrap.servers can not be read."""
+    return _clients.lease(_shared_settings(config))
+
+
+def _shared_settings(config: ClientConfig) -> ClientConfig:
+    return ClientConfig(**{field.name: getattr(config, field.name) for field in fields(ClientConfig)})
