@@ -14,7 +14,7 @@ from typing import TypeVar
 from brokerd.datadir.node_state import CleanLogs
 from brokerd.partition.entries import CleanLog, CleanSegment
 from brokerd.partition.partition_log import PartitionLog
-from brokerd.partition.snapshots import write_snapshot
+from brokerd.partition.snapshots import encode_snapshot, write_snapshot
 from brokerd.storage.files import Files
 
 logger = logging.getLogger(__name__)
@@ -32,7 +32,7 @@ def end_logs(files: Files, logs: Iterable[PartitionLog]) -> CleanLogs:
     logs = list(logs)
     _flush(logs)
     clean: CleanLogs = {}
-    ended = [log for log in logs if log.is_retirable and log.high_watermark == log.log_end_offset]
+    ended = [log for log in logs if not log.core.is_stopped and log.core.durable_end == log.log_end_offset]
     _for_all(lambda log: _write_end(files, log), [log for log in ended if not _has_end(log)])
     for log in ended:
         if not any(segment.has_excess_bytes for segment in log.segments):
@@ -61,7 +61,7 @@ def _flush(logs: list[PartitionLog]) -> None:
 
 def _has_end(log: PartitionLog) -> bool:
     """True if the next start finds all that `_write_end` would write."""
-    return log.snapshots.newest == log.log_end_offset and log.segments[-1].has_written_index
+    return log.core.snapshots.newest == log.log_end_offset and log.segments[-1].has_written_index
 
 
 def _write_end(files: Files, log: PartitionLog) -> None:
@@ -70,8 +70,8 @@ def _write_end(files: Files, log: PartitionLog) -> None:
     try:
         if not log.segments[-1].has_written_index:
             log.segments[-1].write_index()
-        if log.snapshots.newest != log.log_end_offset:
-            write_snapshot(files, directory, log.snapshot_body(), log.log_end_offset)
+        if log.core.snapshots.newest != log.log_end_offset:
+            write_snapshot(files, directory, encode_snapshot(log.core.snapshot()), log.log_end_offset)
         files.sync_dir(directory)
     except OSError as error:
         logger.warning("%s: could not write its end (%s): the next start reads more of it", log.name, error.strerror)

@@ -13,6 +13,7 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 
 from brokerd.partition.flush_task import FlushTask
+from brokerd.partition.log_ends import Moved
 from brokerd.partition.partition_log import PartitionLog
 
 logger = logging.getLogger(__name__)
@@ -21,13 +22,13 @@ _RETRY_S = 0.1
 
 
 class Flusher:
-    """Lives in one event loop. `on_advance` is called when a high watermark moved, `on_failure` when a log has stopped."""
+    """Lives in one event loop. `on_advance` is called with the ends that a flush has moved, `on_failure` when a log has stopped."""
 
     def __init__(
         self,
         *,
         threads: int,
-        on_advance: Callable[[PartitionLog], None],
+        on_advance: Callable[[PartitionLog, Moved], None],
         on_failure: Callable[[PartitionLog], None],
         on_flush: Callable[[int], None] | None = None,
     ) -> None:
@@ -94,11 +95,11 @@ class Flusher:
         except Exception:
             logger.exception("%s: a flush ended, but whoever waits for it could not be told", log.name)
         self._tell(log)
-        if task.untried_error is not None and log.is_dirty:
+        if task.untried_error is not None and log.core.flushes.dirty_bytes:
             logger.warning("%s: a flush could not begin (%s) and is tried again", log.name, task.untried_error.strerror)
             self._retrying.add(log)
             asyncio.get_running_loop().call_later(_RETRY_S, self._retry, log)
-        elif log.is_dirty:
+        elif log.core.flushes.dirty_bytes:
             self._waiting[log] = None
         self._start_flushes()
 
@@ -122,8 +123,8 @@ class Flusher:
             self._waiting.pop(log, None)
             self._on_failure(log)
             return
-        has_advanced = log.complete_flush(task)
+        moved = log.complete_flush(task)
         if self._on_flush is not None:
             self._on_flush(task.duration_ns)
-        if has_advanced:
-            self._on_advance(log)
+        if moved:
+            self._on_advance(log, moved)

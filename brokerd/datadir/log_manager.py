@@ -173,7 +173,7 @@ class LogManager:
         if entries is None and self.topics.partition_count():
             self._read_only_reason = self._read_only_reason or _NO_CHECKPOINT
         self._resources = LogResources(
-            self._files, self._spares, self._open_files, self.leader_epoch, self._config.max_producer_ids, self.write_checkpoint
+            self._files, self._spares, self._open_files, self._config.max_producer_ids, self.write_checkpoint
         )
         # 4 to 7, each partition
         cut = self._recover_all(entries or {}, clean, ended_epoch)
@@ -330,11 +330,11 @@ class LogManager:
     def _add(self, topic: Topic, config: TopicConfig, recovered: Mapping[TopicIdPartition, Recovered]) -> None:
         assert self._resources is not None
         for tp, found in recovered.items():
-            self._logs[tp] = PartitionLog(tp, topic.name, config, self._resources, found.state)
+            self._logs[tp] = PartitionLog(tp, topic.name, config, self._resources, found.state, leader_epoch=self.leader_epoch)
 
     def _configure(self, topic: Topic, config: TopicConfig) -> None:
         for partition in range(topic.partition_count):
-            self._logs[TopicIdPartition(topic.id, partition)].config = config
+            self._logs[TopicIdPartition(topic.id, partition)].core.config = config
 
     def _forget(self, topic: Topic) -> None:
         for partition in range(topic.partition_count):
@@ -364,7 +364,7 @@ class LogManager:
     @property
     def dirty_bytes(self) -> int:
         """Bytes of all logs that are appended and not yet flushed."""
-        return self._resources.dirty_bytes if self._resources is not None else 0
+        return sum(log.core.flushes.dirty_bytes for log in self._logs.values())
 
     @property
     def free_producer_id(self) -> int:
@@ -398,7 +398,10 @@ class LogManager:
 
     def roll_expired(self, now_wall_ms: int) -> list[PartitionLog]:
         """The first half of retention: closes last segments that have expired. Their logs are to be flushed before `retire`."""
-        return [] if self._read_only_reason else roll_expired(self._logs.values(), self._believed_wall_ms(now_wall_ms))
+        if self._read_only_reason:
+            return []
+        now = self._believed_wall_ms(now_wall_ms)
+        return roll_expired(self._logs.values(), now_wall_ms=now, earliest_append_ms=self._earliest_append_ms())
 
     def retire(self, now_wall_ms: int) -> Steps[int]:
         """The second half: moves log starts, and removes segments; returns how many. Raises OSError."""
@@ -406,8 +409,17 @@ class LogManager:
             return 0
         now = self._believed_wall_ms(now_wall_ms)
         yield lambda: self._note_clock(now)
-        spares, checkpoint = self._spares, self._checkpoint
-        return (yield from retire(self.partitions(), self._files, spares, checkpoint, self._log_starts_job, now))
+        return (
+            yield from retire(
+                self.partitions(),
+                self._files,
+                self._spares,
+                self._checkpoint,
+                self._log_starts_job,
+                now_wall_ms=now,
+                earliest_append_ms=self._earliest_append_ms(),
+            )
+        )
 
     def delete_records(self, asked: Sequence[tuple[PartitionLog, int]]) -> Steps[list[WireError | None]]:
         """Moves the log starts of many partitions; see retention.py."""
@@ -416,7 +428,7 @@ class LogManager:
     def expire_producers(self, now_wall_ms: int) -> int:
         """Forgets producers silent for producer.id.expiration.ms; returns how many."""
         before = self._believed_wall_ms(now_wall_ms) - self._config.producer_id_expiration_ms
-        return sum(log.expire_producers(before) for log in self._logs.values())
+        return sum(log.core.expire_producers(before) for log in self._logs.values())
 
     def stamp_wall_ms(self) -> int:
         """The time that an append is stamped with, ms."""
@@ -426,12 +438,14 @@ class LogManager:
     def _believed_wall_ms(self, now_wall_ms: int) -> int:
         now_ms = self._clock.monotonic_ms()
         believed_ms = self._time.believe(now_ms=now_ms, wall_ms=now_wall_ms)
-        if self._resources is not None:
-            self._resources.earliest_append_ms = self._time.earliest_append(now_ms=now_ms)
         news = self._time.take_news()
         if news:
             logger.warning("%s", news)
         return believed_ms
+
+    def _earliest_append_ms(self) -> int:
+        """What was appended since the start is no older than this, ms since 1970, whatever it is stamped with."""
+        return self._time.earliest_append(now_ms=self._clock.monotonic_ms())
 
     def _note_clock(self, believed_ms: int) -> None:
         with contextlib.suppress(OSError):  # on a full disk an older one must do

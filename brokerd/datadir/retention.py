@@ -1,7 +1,7 @@
 """Retention over all logs of a data directory: roll what has expired, move log starts, make them durable, then remove.
 
 The order is the rule here: a segment goes only once the checkpoint on the disk says that the log begins behind it. What one
-log may give up is its own decision (partition_log.py). One log's trouble never stands in the way of the others.
+log may give up is the partition's decision (retention_rules.py). One log's trouble never stands in the way of the others.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from brokerd.datadir.steps import Job, Steps
 from brokerd.errors import Fate, StorageError, WireError
 from brokerd.partition.entries import NEW_PARTITION
 from brokerd.partition.partition_log import PartitionLog
+from brokerd.partition.retention_rules import deletion_target, retained_from
 from brokerd.partition.snapshots import remove_snapshot
 from brokerd.storage.checksummed_file import NotSyncedError
 from brokerd.storage.files import Files
@@ -32,16 +33,16 @@ class _Removal(NamedTuple):
     snapshot_offsets: Sequence[int]
 
 
-def roll_expired(logs: Iterable[PartitionLog], now_wall_ms: int) -> list[PartitionLog]:
+def roll_expired(logs: Iterable[PartitionLog], *, now_wall_ms: int, earliest_append_ms: int) -> list[PartitionLog]:
     """Closes last segments that are past retention; returns their logs, which are to be flushed before `retire`.
 
     A log that cannot be rolled is passed over: the next pass tries again.
     """
     rolled = []
     for log in logs:
-        if log.is_retirable:
+        if not log.core.is_stopped:
             try:
-                if log.roll_if_expired(now_wall_ms):
+                if log.roll_if_expired(now_wall_ms, earliest_append_ms):
                     rolled.append(log)
             except OSError as error:
                 logger.warning("%s: retention could not close the last segment (%s)", log.name, error.strerror)
@@ -54,21 +55,23 @@ def retire(
     spares: SpareFiles,
     checkpoint: CheckpointFile,
     checkpoint_job: Callable[[], Job],
+    *,
     now_wall_ms: int,
+    earliest_append_ms: int,
 ) -> Steps[int]:
     """Moves log starts and removes what lies below; returns how many segments are gone. Raises OSError, once all that can be
     done is done; log starts that are not durable are taken back.
     """
     failed: OSError | None = None
     try:
-        yield from _move_log_starts(logs, checkpoint_job, now_wall_ms)
+        yield from _move_log_starts(logs, checkpoint_job, now_wall_ms, earliest_append_ms)
     except OSError as error:
         failed = error  # what is durable already may go all the same: on a full disk it makes the room that is missing
     written = checkpoint.written
     removals = []
     for log in logs:
         entry = written.get(log.tp, NEW_PARTITION)
-        removal = _Removal(log, log.take_removable(entry.log_start_offset), log.take_old_snapshots())
+        removal = _Removal(log, log.take_removable(entry.log_start_offset), log.core.take_old_snapshots())
         if removal.segments or removal.snapshot_offsets:
             removals.append(removal)
     if removals:
@@ -80,12 +83,14 @@ def retire(
     return sum(len(removal.segments) for removal in removals)
 
 
-def _move_log_starts(logs: Sequence[PartitionLog], checkpoint_job: Callable[[], Job], now_wall_ms: int) -> Steps[None]:
+def _move_log_starts(
+    logs: Sequence[PartitionLog], checkpoint_job: Callable[[], Job], now_wall_ms: int, earliest_append_ms: int
+) -> Steps[None]:
     """Durably, or not at all. Raises OSError."""
     before: dict[PartitionLog, int] = {}
     try:
         for log in logs:
-            start = log.retained_from(now_wall_ms) if log.is_retirable else log.log_start_offset
+            start = log.log_start_offset if log.core.is_stopped else retained_from(log.core, now_wall_ms, earliest_append_ms)
             if start != log.log_start_offset:
                 before[log] = log.log_start_offset
                 log.set_log_start(start)
@@ -107,7 +112,7 @@ def delete_records(asked: Sequence[tuple[PartitionLog, int]], checkpoint_job: Ca
     try:
         for log, offset in asked:
             try:
-                target = log.deletion_target(offset)
+                target = deletion_target(log.core, offset)
             except WireError as error:
                 results.append(error)
                 continue

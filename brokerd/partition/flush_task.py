@@ -1,14 +1,13 @@
-"""One flush of one partition: made in the event loop, run in a thread, completed in the event loop.
-
-It covers what was written when it was made. A partition has at most one under way, so what comes meanwhile goes with the
-next: group commit.
-"""
+"""One flush of one partition: planned by the core in the event loop, run in a thread, reported in the event loop."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from brokerd.clock import stopwatch_ns
-from brokerd.partition.leader_epochs import EpochEntry, write_leader_epochs
-from brokerd.partition.snapshots import Snapshot, encode_snapshot, write_snapshot
+from brokerd.partition.flush_state import FlushOutcome, FlushPlan
+from brokerd.partition.leader_epochs import write_leader_epochs
+from brokerd.partition.snapshots import encode_snapshot, write_snapshot
 from brokerd.storage.files import Files, is_too_many_open
 from brokerd.storage.open_files import Handle, OpenFiles
 from brokerd.storage.segment import Segment
@@ -24,30 +23,34 @@ class FlushTask:
         spares: SpareFiles,
         directory: str,
         seed: int,
-        *,
-        end_offset: int,
-        appended_bytes: int,
-        handles: list[Handle],
-        sealed: list[Segment],
-        snapshots: list[Snapshot],
-        epochs: tuple[EpochEntry, ...] | None,
+        plan: FlushPlan,
+        segments: Sequence[Segment],
     ) -> None:
+        """`segments`: those that the plan seals, and the last one. Their dirty handles are the task's from now on."""
         self._files = files
         self._spares = spares
         self._directory = directory
         self._seed = seed
-        self.end_offset = end_offset
-        self.appended_bytes = appended_bytes
-        self.handles = handles
-        self.sealed = sealed  # segments that were closed since the last flush
-        self.snapshots = snapshots
-        self.epochs = epochs
+        self._sealed = segments[:-1]
+        self.plan = plan
+        self.handles: list[Handle] = []
+        for segment in segments:
+            if segment.dirty_handle is not None:
+                self.handles.append(segment.dirty_handle)
+                segment.dirty_handle = None
         # What could not be written of files that are derived from the log; nothing durable depends on them.
         self.derived_error: OSError | None = None
         # The directory could not even be opened to be synced: no sync has failed, and the next flush does it all again.
         self.untried_error: OSError | None = None
-        self.has_snapshots = False  # durably, all of them
+        self._has_snapshots = False
         self.duration_ns = 0  # of run, once it is over
+
+    @property
+    def outcome(self) -> FlushOutcome:
+        """What `run` came to, if it did not raise."""
+        return FlushOutcome(
+            is_untried=self.untried_error is not None, has_snapshots=self._has_snapshots, has_derived=self.derived_error is None
+        )
 
     def run(self) -> None:
         """Syncs data files in order, and the directory past a roll; then writes what is derived. Raises OSError if a sync failed:
@@ -56,7 +59,7 @@ class FlushTask:
         started_ns = stopwatch_ns()
         for handle in self.handles:
             handle.file.fdatasync()
-        if self.sealed:
+        if self._sealed:
             try:
                 self._files.sync_dir(self._directory)
             except OSError as error:
@@ -64,7 +67,7 @@ class FlushTask:
                     raise
                 self.untried_error = error
                 return
-        if self.sealed or self.snapshots or self.epochs is not None:
+        if self._sealed or self.plan.snapshots or self.plan.epochs is not None:
             try:
                 self._write_derived()
             except OSError as error:
@@ -78,13 +81,14 @@ class FlushTask:
         self.handles = []
 
     def _write_derived(self) -> None:
-        for snapshot in self.snapshots:
+        plan = self.plan
+        for snapshot in plan.snapshots:
             write_snapshot(self._files, self._directory, encode_snapshot(snapshot), snapshot.offset, self._spares)
-        if self.snapshots:
+        if plan.snapshots:
             self._files.sync_dir(self._directory)
-            self.has_snapshots = True
-        if self.epochs is not None:
-            write_leader_epochs(self._files, self._directory, self.epochs, self._seed)
-        for segment in self.sealed:
+            self._has_snapshots = True
+        if plan.epochs is not None:
+            write_leader_epochs(self._files, self._directory, plan.epochs, self._seed)
+        for segment in self._sealed:
             segment.write_index()
         self._files.sync_dir(self._directory)

@@ -53,7 +53,20 @@ class KeptSnapshots:
         if snapshots:
             self._waiting = [*snapshots, *self._waiting][-1:]
 
-    def take_old(self) -> list[int]:
-        """Offsets of those that are no longer wanted; they are no longer known here."""
-        old, self._durable = self._durable[:-_KEPT], self._durable[-_KEPT:]
+    def newest_below(self, offset: int) -> int:
+        """The newest durable one at or below `offset`; -1 if there is none."""
+        return max((kept for kept in self._durable if kept <= offset), default=-1)
+
+    def take_old(self, floor: int) -> list[int]:
+        """Offsets of those that are no longer wanted; they are no longer known here. The log may be cut at `floor` or above, so the
+        newest at or below it stays too.
+        """
+        base = self.newest_below(floor)
+        old = [offset for offset in self._durable[:-_KEPT] if offset != base]
+        self._durable = [offset for offset in self._durable if offset not in old]
         return old
+
+    def truncate(self, offset: int) -> None:
+        """The log was cut there: what lies above is gone."""
+        self._durable = [kept for kept in self._durable if kept <= offset]
+        self._waiting = [waiting for waiting in self._waiting if waiting.offset <= offset]

@@ -45,6 +45,10 @@ class LeaderEpochs:
         self.entries.append(EpochEntry(epoch, start_offset))
         return True
 
+    def truncate(self, offset: int) -> None:
+        """Forgets epochs that began at `offset` or above."""
+        self.entries = [entry for entry in self.entries if entry.start_offset < offset]
+
     def below(self, offset: int) -> tuple[EpochEntry, ...]:
         """Entries that began below `offset`."""
         return tuple(entry for entry in self.entries if entry.start_offset < offset)

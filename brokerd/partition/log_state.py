@@ -34,16 +34,11 @@ class LogResources:
     files: Files
     spares: SpareFiles
     open_files: OpenFiles
-    leader_epoch: int
     max_producer_ids: int
     # Writes the checkpoint durably, with the log starts as they are now. Raises OSError.
     write_checkpoint: Callable[[], None]
     # Logs whose entry in the checkpoint is no longer what it was.
     moved: set[Checkpointed] = field(default_factory=set)
-    # What was appended since the start is no older than this, ms since 1970, whatever it is stamped with.
-    earliest_append_ms: int = -1
-    # Bytes of all logs that are appended and not yet flushed.
-    dirty_bytes: int = 0
 
 
 @dataclass(slots=True)

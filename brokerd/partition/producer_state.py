@@ -16,7 +16,7 @@ producer that asks for another id. What was silent for producer.id.expiration.ms
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
 from brokerd.errors import (
@@ -113,26 +113,29 @@ class ProducerStates:
         self.entries.update(entries)
         self.forgotten_number = forgotten_number
 
+    def replayed(self, header: BatchHeader) -> ProducerStateEntry | None:
+        """The entry that a batch of the log leads to, as it stands; None if it says nothing of a producer. Changes nothing."""
+        if header.producer_id < 0 or header.is_control:
+            return None
+        entry = self.entries.get(header.producer_id)
+        # Only a forgotten producer begins again within an epoch.
+        begins_again = entry is not None and header.base_sequence != add_sequence(entry.last_sequence, 1)
+        return _extended(entry, header, header.base_offset, header.append_timestamp, begins_again=begins_again)
+
     def replay(self, header: BatchHeader) -> None:
         """Takes a batch of the log as it stands."""
-        if header.producer_id < 0 or header.is_control:
-            return
-        entry = self.entries.get(header.producer_id)
-        if entry is not None and (
-            header.producer_epoch != entry.epoch or header.base_sequence != add_sequence(entry.last_sequence, 1)
-        ):
-            # Only a forgotten producer begins again within an epoch.
-            entry = None
-        self.commit(header.producer_id, _extended(entry, header, header.base_offset, header.append_timestamp))
+        entry = self.replayed(header)
+        if entry is not None:
+            self.commit(header.producer_id, entry)
 
-    def end_transaction(self, producer_ids: list[int]) -> None:
+    def end_transaction(self, producer_ids: Iterable[int]) -> None:
         """Forgets members whose marker is in the log: their ids are never used again."""
         for producer_id in producer_ids:
             self.entries.pop(producer_id, None)
 
-    def first_open_offset(self) -> int | None:
-        """First offset of any open transaction."""
-        return min((entry.txn_first_offset for entry in self.entries.values() if entry.txn_first_offset >= 0), default=None)
+    def open_transactions(self) -> dict[int, int]:
+        """First offsets of open transactions, by producer id."""
+        return {pid: entry.txn_first_offset for pid, entry in self.entries.items() if entry.txn_first_offset >= 0}
 
     def expire(self, before_ms: int) -> int:
         """Forgets producers silent since before `before_ms` that have no open transaction; returns how many."""
@@ -206,14 +209,16 @@ class ProducerStates:
         return f"{self._name}: producer {header.producer_id}"
 
 
-def _extended(entry: ProducerStateEntry | None, header: BatchHeader, base_offset: int, timestamp: int) -> ProducerStateEntry:
+def _extended(
+    entry: ProducerStateEntry | None, header: BatchHeader, base_offset: int, timestamp: int, *, begins_again: bool = False
+) -> ProducerStateEntry:
     """The entry with this batch at its end; a new one if the producer is unknown or its epoch rose."""
     first, last = header.base_sequence, header.last_sequence
     batch = BatchMetadata(first, last, base_offset, base_offset + header.last_offset_delta, timestamp)
     txn_first_offset = base_offset if header.is_transactional else NO_OFFSET
-    if entry is None or entry.epoch != header.producer_epoch:
+    if entry is not None and entry.txn_first_offset >= 0:
+        txn_first_offset = entry.txn_first_offset  # open until its marker, whatever epoch writes
+    if entry is None or begins_again or entry.epoch != header.producer_epoch:
         return ProducerStateEntry(header.producer_epoch, (batch,), last < first, txn_first_offset)
     has_wrapped = entry.has_wrapped or last < first or first < entry.last_sequence
-    if entry.txn_first_offset >= 0:
-        txn_first_offset = entry.txn_first_offset
     return ProducerStateEntry(entry.epoch, (*entry.batches[1 - WINDOW_BATCHES :], batch), has_wrapped, txn_first_offset)

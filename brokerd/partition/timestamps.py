@@ -49,9 +49,18 @@ class Searched(Protocol):
     """A partition's log, as far as a look-up by time knows it."""
 
     name: str
-    config: TopicConfig
-    log_start_offset: int
-    high_watermark: int
+
+    @property
+    def config(self) -> TopicConfig:
+        """The topic's settings."""
+
+    @property
+    def log_start_offset(self) -> int:
+        """Where it begins for readers."""
+
+    @property
+    def high_watermark(self) -> int:
+        """End of what is durable."""
 
     @property
     def segments(self) -> tuple[Segment, ...]:

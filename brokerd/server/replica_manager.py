@@ -6,7 +6,6 @@ delayed_fetch.py and delayed_produce.py; gRPC is not known here. All of it belon
 
 from __future__ import annotations
 
-import enum
 import logging
 from collections.abc import Callable
 from typing import NamedTuple
@@ -23,6 +22,7 @@ from brokerd.errors import (
     UnknownLeaderEpochError,
 )
 from brokerd.ids import TopicIdPartition
+from brokerd.partition.log_ends import LogEnd, Moved
 from brokerd.partition.partition_log import LogAppendInfo, PartitionLog
 from brokerd.purgatory.driver import PurgatoryDriver
 from brokerd.purgatory.purgatory import Purgatory
@@ -38,14 +38,6 @@ logger = logging.getLogger(__name__)
 _TICK_MS = 1
 _WHEEL_SIZE = 20
 _DRIVER_PERIOD_MS = 1
-
-
-class LogEnd(enum.Enum):
-    """Which end of a log somebody waits for. Consumers wait on the last two, followers on the first."""
-
-    LOG_END = "log end"
-    HIGH_WATERMARK = "high watermark"
-    LAST_STABLE_OFFSET = "last stable offset"
 
 
 class WatchKey(NamedTuple):
@@ -64,7 +56,7 @@ class Replica:
         self.log = log
         self.crc_seed = crc_seed(log.tp)
         self.progress = PartitionProgress()
-        self.counted_dirty_bytes = 0  # what of log.dirty_bytes stands in the budget
+        self.counted_dirty_bytes = 0  # what of the log's dirty bytes stands in the budget
 
     def end_offset(self, end: LogEnd) -> int:
         """Where readers of that kind see the log end."""
@@ -89,7 +81,7 @@ class ReplicaManager:
         self.fetch_driver = PurgatoryDriver(self.fetch_purgatory, clock, period_ms=_DRIVER_PERIOD_MS)
         self.flusher = Flusher(
             threads=config.log_flush_threads,
-            on_advance=self._high_watermark_advanced,
+            on_advance=self._advanced,
             on_failure=self._flush_failed,
             on_flush=self.flush_time.observe_ns,
         )
@@ -153,16 +145,16 @@ class ReplicaManager:
         self.produce_driver.close()
         self.fetch_driver.close()
 
-    def _high_watermark_advanced(self, log: PartitionLog) -> None:
+    def _advanced(self, log: PartitionLog, moved: Moved) -> None:
         replica = self._replicas.get(log.tp)
         if replica is None:
             return  # deleted while its flush was under way
         replica.progress.advance(log.high_watermark)
         self._count_dirty(replica)
-        self.produce_purgatory.check_and_complete(WatchKey(log.tp, LogEnd.HIGH_WATERMARK))
-        # Without open transactions the last stable offset moves with the high watermark.
-        self.fetch_purgatory.check_and_complete(WatchKey(log.tp, LogEnd.HIGH_WATERMARK))
-        self.fetch_purgatory.check_and_complete(WatchKey(log.tp, LogEnd.LAST_STABLE_OFFSET))
+        for end in moved:
+            key = WatchKey(log.tp, end)
+            self.produce_purgatory.check_and_complete(key)
+            self.fetch_purgatory.check_and_complete(key)
 
     def _flush_failed(self, log: PartitionLog) -> None:
         if log.is_deleted:
@@ -176,7 +168,7 @@ class ReplicaManager:
 
     def _count_dirty(self, replica: Replica) -> None:
         """Brings the budget to what this log holds unflushed; a log that stopped holds nothing back."""
-        dirty_bytes = replica.log.dirty_bytes
+        dirty_bytes = replica.log.core.flushes.dirty_bytes
         self.dirty.add(dirty_bytes - replica.counted_dirty_bytes)
         replica.counted_dirty_bytes = dirty_bytes
 
@@ -185,13 +177,13 @@ class ReplicaManager:
 
 
 def _check_leader_epoch(log: PartitionLog, epoch: int) -> None:
-    if epoch < log.leader_epoch:
+    if epoch < log.core.leader_epoch:
         raise FencedLeaderEpochError(
-            f"current_leader_epoch is {epoch}, but the partition's is {log.leader_epoch}: fetch new metadata",
-            current_leader_epoch=log.leader_epoch,
+            f"current_leader_epoch is {epoch}, but the partition's is {log.core.leader_epoch}: fetch new metadata",
+            current_leader_epoch=log.core.leader_epoch,
         )
-    if epoch > log.leader_epoch:
+    if epoch > log.core.leader_epoch:
         raise UnknownLeaderEpochError(
-            f"current_leader_epoch is {epoch}, newer than {log.leader_epoch}, which this node knows",
-            current_leader_epoch=log.leader_epoch,
+            f"current_leader_epoch is {epoch}, newer than {log.core.leader_epoch}, which this node knows",
+            current_leader_epoch=log.core.leader_epoch,
         )

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import errno
 from bisect import bisect_right
+from collections.abc import Callable
 from typing import NamedTuple
 
 from brokerd.errors import LogDamagedError, StorageError
@@ -49,11 +50,21 @@ class _Start(NamedTuple):
 class LogReader:
     """Reads one partition's segments."""
 
-    def __init__(self, name: str, seed: int, open_files: OpenFiles, *, index_interval_bytes: int) -> None:
+    def __init__(
+        self,
+        name: str,
+        seed: int,
+        open_files: OpenFiles,
+        *,
+        index_interval_bytes: int,
+        on_damage: Callable[[tuple[DamagedRange, ...]], None],
+    ) -> None:
+        """`on_damage` is told of all damaged ranges when one more is found, in whatever thread reads."""
         self._name = name
         self._seed = seed
         self._open_files = open_files
         self._index_interval_bytes = index_interval_bytes
+        self._on_damage = on_damage
         self._hints: dict[int, tuple[int, int]] = {}  # next offset of an earlier read -> (segment base, position)
         self.segments: tuple[Segment, ...] = ()
         self.damaged: tuple[DamagedRange, ...] = ()
@@ -240,6 +251,7 @@ class LogReader:
         holes = [Hole(entry.first_offset, entry.until_offset) for entry in self.damaged if entry.is_accepted]
         damaged = damaged._replace(is_accepted=is_covered(holes, bad_offset, damaged.until_offset))
         self.damaged = (*self.damaged, damaged)
+        self._on_damage(self.damaged)
         return damaged
 
     def _storage_error(self, offset: int, error: OSError) -> StorageError:

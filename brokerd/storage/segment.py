@@ -15,34 +15,28 @@ from brokerd.storage.index import INDEX_VERSION, SegmentSummary, SparseIndex, de
 from brokerd.storage.names import INDEX_SUFFIX, LOG_SUFFIX, SNAPSHOT_SUFFIX, TIME_INDEX_SUFFIX, offset_file
 from brokerd.storage.open_files import Handle, OpenFiles
 from brokerd.storage.scan import Scan
+from brokerd.storage.segment_bounds import SegmentBounds
 
 INDEX_KIND = "offset-index"
 TIME_INDEX_KIND = "time-index"
 _LOG_APPEND_TIME = int(StampFlags.LOG_APPEND_TIME)
 
 
-class Segment:
-    """See the module. `size_bytes` is the end of the last whole batch; the file may have more after a failed write."""
+class Segment(SegmentBounds):
+    """See the module. The file may have more than `size_bytes` after a failed write."""
 
     def __init__(self, files: Files, open_files: OpenFiles, directory: str, base_offset: int, seed: int) -> None:
+        super().__init__(base_offset)
         self._files = files
         self._open_files = open_files
         self._seed = seed
         self.directory = directory
-        self.base_offset = base_offset
-        self.next_offset = base_offset
-        self.size_bytes = 0
-        self.max_timestamp = -1
-        self.first_append_timestamp = -1
-        self.max_append_timestamp = -1
         self.path = self._path(LOG_SUFFIX)
         self.index: SparseIndex | None = None
         # Kept open from the first write to the end of the flush that covers it.
         self.dirty_handle: Handle | None = None
         self.has_excess_bytes = False
-        self.is_end_damaged = False
         self._written: SegmentSummary | None = None  # what the index files, both of them whole, say of the segment
-        self.is_of_this_run = False  # something was appended to it since the start
 
     def create(self) -> None:
         """Makes the empty data file. Raises OSError."""
@@ -50,7 +44,7 @@ class Segment:
         self.index = SparseIndex()
 
     def append(self, buffers: Sequence[Buffer], size: int) -> None:
-        """Writes the bytes of one batch at the end; call `note` afterwards. Raises OSError: then `cut_excess` has been tried."""
+        """Writes the bytes of one batch at the end; count it in afterwards. Raises OSError: then `cut_excess` has been tried."""
         handle = self._dirty()
         self.cut_excess()
         try:
@@ -70,30 +64,16 @@ class Segment:
 
     def note(self, header: BatchHeader, index_interval_bytes: int, *, force_entry: bool = False) -> None:
         """Counts in the batch that stands at `size_bytes`."""
+        self.note_position(header.base_offset, index_interval_bytes, force_entry=force_entry)
+        self.add(header.next_offset, header.size, batch_timestamp(header), header.append_timestamp)
+
+    def note_position(self, base_offset: int, index_interval_bytes: int, *, force_entry: bool = False) -> None:
+        """The batch that begins at `size_bytes`, for the index; to be called before it is counted in."""
         index = self.index
         if index is not None:
             last = index.positions[-1] if len(index) else 0
             if force_entry or self.size_bytes - last > index_interval_bytes:
-                index.add(header.base_offset, self.size_bytes, self.max_timestamp)
-        self.size_bytes += header.size
-        self.next_offset = header.next_offset
-        self.max_timestamp = max(self.max_timestamp, batch_timestamp(header))
-        self.max_append_timestamp = max(self.max_append_timestamp, header.append_timestamp)
-        if self.first_append_timestamp < 0:
-            self.first_append_timestamp = header.append_timestamp
-
-    def end_damaged(self, size_bytes: int, next_offset: int) -> None:
-        """The segment's last bytes are no batches; they stay, and the log goes on at `next_offset` in the next segment."""
-        self.size_bytes = size_bytes
-        self.next_offset = next_offset
-        self.is_end_damaged = True
-
-    def has_passed(self, retention_ms: int, now_wall_ms: int, earliest_append_ms: int) -> bool:
-        """True if all that it holds is past retention (-1: never). What was appended here since the start is no older than
-        `earliest_append_ms`, whatever its stamp says.
-        """
-        newest = max(self.max_append_timestamp, earliest_append_ms) if self.is_of_this_run else self.max_append_timestamp
-        return retention_ms >= 0 and now_wall_ms - newest > retention_ms
+                index.add(base_offset, self.size_bytes, self.max_timestamp)
 
     def loaded_index(self, index_interval_bytes: int) -> SparseIndex:
         """The index, read from its files or else from the log. Raises OSError."""

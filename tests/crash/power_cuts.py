@@ -17,12 +17,12 @@ from typing import Any
 from brokerd.datadir.checkpoint import read_checkpoint
 from brokerd.datadir.log_manager import LogManager
 from brokerd.errors import LogDamagedError, StorageError
-from brokerd.partition import partition_log
+from brokerd.partition import flush_state
 from brokerd.partition.flush_task import FlushTask
 from brokerd.partition.partition_log import PartitionLog
 from brokerd.record.header import HEADER_SIZE, decode_header
 from brokerd.record.payload import payload_crc
-from tests.support.build import first_log, open_manager, raw_batch, read_batches
+from tests.support.build import damaged_ranges, delete_records, first_log, open_manager, raw_batch, read_batches
 from tests.support.clock import ManualClock
 from tests.support.files import SECTOR, Hook, Killed, MemoryFiles
 
@@ -53,7 +53,7 @@ class Simulation:
         # Batches of one size, a sector each, let stale blocks stand exactly where new batches should.
         self.is_uniform = self.rng.random() < 0.5
         # A small window makes recovery points move, so that snapshots and index files are believed.
-        partition_log.RECOVERY_WINDOW_BYTES = self.rng.choice((2_000, 6_000, 1 << 26))
+        flush_state.RECOVERY_WINDOW_BYTES = self.rng.choice((2_000, 6_000, 1 << 26))
 
     def run(self) -> dict[str, int]:
         """Lives until the last; returns how often what happened."""
@@ -133,9 +133,9 @@ class Simulation:
                         reported = True
             except LogDamagedError:
                 reported = True
-                at = next(entry.until_offset for entry in log.damaged_ranges if entry.first_offset <= at < entry.until_offset)
+                at = next(entry.until_offset for entry in damaged_ranges(log) if entry.first_offset <= at < entry.until_offset)
         if self.rotten is None:
-            assert not reported, f"damage is reported where none is: {log.damaged_ranges}"
+            assert not reported, f"damage is reported where none is: {damaged_ranges(log)}"
             return found
         offset, where, durable_end = self.rotten
         assert reported, f"rot at {where} is hidden"
@@ -161,7 +161,7 @@ class Simulation:
                 self._delete_records(manager, log)
             else:
                 self._fill_disk(log)
-        if self.rng.random() < 0.15 and log.failure is None:
+        if self.rng.random() < 0.15 and log.core.health.failure is None:
             if self.task is not None:
                 self._complete(log, self.task)
             manager.close()
@@ -230,9 +230,9 @@ class Simulation:
         self.files.space_left = None
 
     def _delete_records(self, manager: LogManager, log: PartitionLog) -> None:
-        if log.high_watermark > log.log_start_offset and log.failure is None:
+        if log.high_watermark > log.log_start_offset and log.core.health.failure is None:
             if self.rng.random() < 0.5:
-                log.delete_records(self.rng.randint(log.log_start_offset, log.high_watermark))
+                delete_records(log, self.rng.randint(log.log_start_offset, log.high_watermark))
             manager.retention_pass(self.clock.wall_ms())
             self._note_visible(log)  # it flushes what was rolled
             self.log_start = log.log_start_offset

@@ -8,7 +8,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from brokerd.partition import partition_log
+from brokerd.partition import flush_state
 from brokerd.partition.partition_log import PartitionLog
 from brokerd.record.batch import RecordBatch
 from brokerd.record.header import encode_header
@@ -67,7 +67,7 @@ def _view(files: MemoryFiles) -> tuple[Any, ...]:
     times_ms = range(START_WALL_MS, START_WALL_MS + 100 * log.high_watermark + 1_000, 2_000)
     by_time = [log.max_timestamp_offset(), *(log.offset_for_timestamp(time_ms) for time_ms in times_ms)]
     append(log, b"x")
-    return log.log_end_offset, found, by_offset, by_time, dict(log.producers), list(log.epochs.entries)[:-1]
+    return log.log_end_offset, found, by_offset, by_time, dict(log.core.producers.entries), list(log.core.epochs.entries)[:-1]
 
 
 def _without_derived(files: MemoryFiles) -> MemoryFiles:
@@ -104,7 +104,7 @@ def _harm(rng: random.Random, files: MemoryFiles, stale: list[MemoryFiles], path
 def test_recovery_equals_a_full_scan_whatever_happened_to_derived_files(
     kind: str, ending: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(partition_log, "RECOVERY_WINDOW_BYTES", 3_000)
+    monkeypatch.setattr(flush_state, "RECOVERY_WINDOW_BYTES", 3_000)
     rng = random.Random(f"{kind} {ending}")
     harmed_suffixes: set[str] = set()
     for _ in range(TEST_SCALE):
@@ -137,5 +137,5 @@ def test_snapshots_newer_than_a_torn_log_are_removed() -> None:
     files.remove_file(last)
     manager, _ = open_manager(files, **SETTINGS)
     log = first_log(manager)
-    assert log.snapshots.newest == log.log_end_offset
-    assert max(entry.batches[-1].last_offset for entry in log.producers.values()) < log.log_end_offset
+    assert log.core.snapshots.newest == log.log_end_offset
+    assert max(entry.batches[-1].last_offset for entry in log.core.producers.entries.values()) < log.log_end_offset

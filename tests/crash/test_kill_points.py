@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tests.support.build import append, first_log, open_manager, payloads
+from tests.support.build import append, delete_records, first_log, open_manager, payloads
 from tests.support.clock import ManualClock
 from tests.support.files import Killed, MemoryFiles
 
@@ -46,7 +46,7 @@ def _script(files: MemoryFiles, history: History) -> None:
                 manager.write_checkpoint_if_due(clock.monotonic_ms())
             if step == 6:
                 history.log_start = log.high_watermark - 3
-                log.delete_records(history.log_start)
+                delete_records(log, history.log_start)
                 manager.retention_pass(clock.wall_ms())
         manager.create_topic(f"gone-{life}", 2, {})
         manager.delete_topic(f"gone-{life}")

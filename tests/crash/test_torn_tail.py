@@ -14,7 +14,7 @@ from brokerd.offline.partition_check import Severity
 from brokerd.partition.partition_log import PartitionLog
 from brokerd.record.payload import payload_crc
 from brokerd.storage.names import CLEAN_SHUTDOWN
-from tests.support.build import append, first_log, open_manager, payloads, read_batches
+from tests.support.build import append, damaged_ranges, first_log, open_manager, payloads, read_batches
 from tests.support.files import MemoryFiles
 
 PAYLOADS = [bytes([65 + n]) * size for n, size in enumerate((64, 200, 8, 320, 40))]
@@ -29,7 +29,7 @@ def _log_of_five(*, is_checkpointed: bool) -> tuple[MemoryFiles, str, list[int]]
     positions = [0]
     for payload in PAYLOADS:
         append(log, payload)
-        positions.append(log.size_bytes)
+        positions.append(log.core.size_bytes)
     log.flush()
     if is_checkpointed:
         manager.write_checkpoint()
@@ -77,8 +77,8 @@ def test_a_log_cut_below_its_durable_end_is_damaged_and_left_as_it_is() -> None:
         log = first_log(manager)
         whole = sum(end <= size for end in positions[1:])
         assert not report.cut_bytes
-        assert log.damaged_ranges[0].first_offset == whole
-        assert log.damaged_ranges[-1].until_offset == log.high_watermark == 5
+        assert damaged_ranges(log)[0].first_offset == whole
+        assert damaged_ranges(log)[-1].until_offset == log.high_watermark == 5
         assert log.last_stable_offset == 5, "readers go on to the damage and are told"
         assert torn.read_file(path) == data[:size]
         _assert_refused(log)
@@ -124,7 +124,7 @@ def test_each_flipped_bit_of_a_durable_log_is_reported_and_neighbours_stay_reada
         hit = sum(end <= bit // 8 for end in positions[1:])
         manager, report = open_manager(rotten)
         log = first_log(manager)
-        assert [entry[:2] for entry in log.damaged_ranges] == [(hit, hit + 1)], bit
+        assert [entry[:2] for entry in damaged_ranges(log)] == [(hit, hit + 1)], bit
         assert not report.cut_bytes
         assert f"offsets {hit} to {hit}" in str(next(iter(report.damaged.values())))
         assert _readable(log) == {n: payload for n, payload in enumerate(PAYLOADS) if n != hit}

@@ -21,13 +21,13 @@ from brokerd.datadir.checkpoint import read_checkpoint
 from brokerd.datadir.log_manager import LogManager
 from brokerd.errors import DataDirectoryError, Fate, StorageError, WireError
 from brokerd.ids import ProducerIdAndEpoch
-from brokerd.partition import partition_log
+from brokerd.partition import flush_state
 from brokerd.partition.flush_task import FlushTask
 from brokerd.partition.partition_log import PartitionLog
 from brokerd.partition.snapshots import snapshot_path
 from brokerd.record.header import BatchHeader
 from brokerd.storage.names import LOG_SUFFIX, SNAPSHOT_SUFFIX, parse_offset_file
-from tests.support.build import first_log, open_manager, raw_batch, read_batches
+from tests.support.build import delete_records, first_log, open_manager, raw_batch, read_batches
 from tests.support.clock import ManualClock
 from tests.support.files import Killed, MemoryFiles
 from tests.support.producer_oracle import RING, Known, ProducerOracle
@@ -113,7 +113,7 @@ class Lives:
             "producer_id_expiration_ms": self.expiration_ms,
         }
         # A small window makes recovery points move, as 64 MiB do in a log of some age.
-        partition_log.RECOVERY_WINDOW_BYTES = self.rng.choice((4_000, 20_000, 1 << 26, 1 << 26))
+        flush_state.RECOVERY_WINDOW_BYTES = self.rng.choice((4_000, 20_000, 1 << 26, 1 << 26))
 
     def run(self) -> dict[str, int]:
         """Lives until the last; returns how often what happened."""
@@ -152,7 +152,7 @@ class Lives:
                 continue
             faults.operations_left = None
             assert not report.damaged, report.damaged
-            if not report.read_only_reason and all(log.is_retirable for log in manager.partitions()):
+            if not report.read_only_reason and all((not log.core.is_stopped) for log in manager.partitions()):
                 return manager
             # Its disk took nothing: what is there is served, and the next start goes on.
             self.count("a start was read-only")
@@ -191,8 +191,8 @@ class Lives:
                 self.oracle.append(*event.producer, event.record_count, event.offset, event.timestamp)
         wanted = self.oracle.entries()
         where = f"of a log with {log.log_start_offset} to {log.log_end_offset}"
-        for producer_id in sorted({*wanted, *log.producers}):
-            known, expected = log.producers.get(producer_id), wanted.get(producer_id)
+        for producer_id in sorted({*wanted, *log.core.producers.entries}):
+            known, expected = log.core.producers.entries.get(producer_id), wanted.get(producer_id)
             assert known == expected, f"producer {producer_id} {where}: {known} is known, not {expected}"
         if log.log_start_offset and self.oracle.state:
             oldest = min(known.batches[-1].offset for known in self.oracle.state.values())
@@ -323,12 +323,12 @@ class Lives:
     def _delete(self, manager: LogManager, log: PartitionLog) -> None:
         if self.rng.random() < 0.7 and log.high_watermark > log.log_start_offset:
             until = self.rng.choice((log.high_watermark, self.rng.randint(log.log_start_offset, log.high_watermark)))
-            _tried(lambda: log.delete_records(until))
+            _tried(lambda: delete_records(log, until))
         if self.rng.random() < 0.5:
-            before = log.segment_count
+            before = len(log.segments)
             _tried(lambda: manager.retention_pass(self.clock.wall_ms()))
             self.flushed = max(self.flushed, log.high_watermark)  # it flushes what it rolls
-            if log.segment_count < before:
+            if len(log.segments) < before:
                 self.count("segments removed")
 
     # Its end

@@ -9,7 +9,7 @@ from multiprocessing import get_context
 
 import pytest
 
-from brokerd.partition import partition_log
+from brokerd.partition import flush_state
 from tests.model.lives import run_seeds
 from tests.support.scale import TEST_SCALE
 
@@ -21,9 +21,9 @@ WORKERS = 2
 
 @pytest.fixture(autouse=True)
 def _own_window() -> Iterator[None]:
-    window = partition_log.RECOVERY_WINDOW_BYTES
+    window = flush_state.RECOVERY_WINDOW_BYTES
     yield
-    partition_log.RECOVERY_WINDOW_BYTES = window
+    flush_state.RECOVERY_WINDOW_BYTES = window
 
 
 def _quiet() -> None:

@@ -9,12 +9,15 @@ import pyarrow as pa
 
 from brokerd.clock import Clock
 from brokerd.config.broker import BrokerConfig
+from brokerd.datadir import retention
 from brokerd.datadir.log_manager import LogManager, RecoveryReport
+from brokerd.datadir.steps import run_here
 from brokerd.ids import NO_PRODUCER, ProducerIdAndEpoch, TopicIdPartition
 from brokerd.partition.partition_log import PartitionLog
 from brokerd.record.batch import RecordBatch, walk_batches
 from brokerd.record.header import crc_seed, encode_header, new_header
 from brokerd.record.payload import KEY_VALUE_SCHEMA, encode_payload, payload_crc
+from brokerd.storage.damage import DamagedRange
 from brokerd.storage.files import Files
 from tests.support.clock import START_WALL_MS, ManualClock
 
@@ -82,6 +85,19 @@ def first_log(manager: LogManager, name: str = "t", partition: int = 0) -> Parti
 def append(log: PartitionLog, payload: bytes, *, now_ms: int = START_WALL_MS, **fields: object) -> int:
     """Appends a raw batch; returns its base offset."""
     return log.append(raw_batch(payload, **fields), now_wall_ms=now_ms).base_offset  # type: ignore[arg-type]
+
+
+def delete_records(log: PartitionLog, before_offset: int) -> int:
+    """Moves the log start of one log, durably on return; returns it. Raises what the broker would answer."""
+    (error,) = run_here(retention.delete_records([(log, before_offset)], lambda: log._resources.write_checkpoint))
+    if error is not None:
+        raise error
+    return log.log_start_offset
+
+
+def damaged_ranges(log: PartitionLog) -> tuple[DamagedRange, ...]:
+    """Ranges of the log that cannot be read."""
+    return tuple(damaged for damaged in log.core.health.damaged if damaged.is_live(log.log_start_offset))
 
 
 def read_batches(log: PartitionLog, offset: int | None = None, *, max_bytes: int = 1 << 20) -> Iterator[RecordBatch]:

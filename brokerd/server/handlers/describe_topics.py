@@ -55,9 +55,9 @@ def _partition(log: PartitionLog) -> topics_pb2.PartitionDescription:
         last_stable_offset=log.last_stable_offset,
         high_watermark=log.high_watermark,
         log_end_offset=log.log_end_offset,
-        size_bytes=log.size_bytes,
-        segment_count=log.segment_count,
-        producer_count=log.producer_count,
+        size_bytes=log.core.size_bytes,
+        segment_count=len(log.segments),
+        producer_count=len(log.core.producers),
     )
     problem = problem_of(log)
     if problem is not None:
@@ -67,6 +67,7 @@ def _partition(log: PartitionLog) -> topics_pb2.PartitionDescription:
 
 def problem_of(log: PartitionLog) -> WireError | None:
     """Why the partition takes no appends; None if it does."""
-    if log.failure is not None:
-        return StorageError(f"a flush failed ({log.failure.strerror}): no appends until the broker's next start")
+    failure = log.core.health.failure
+    if failure is not None:
+        return StorageError(f"a flush failed ({failure.strerror}): no appends until the broker's next start")
     return log.damage

@@ -22,10 +22,11 @@ from typing import NamedTuple
 
 from brokerd.errors import OffsetOutOfRangeError, WireError
 from brokerd.ids import TopicIdPartition
+from brokerd.partition.log_ends import LogEnd
 from brokerd.server.broker import Broker
 from brokerd.server.failures import internal, malformed
 from brokerd.server.fields import FIELDS_PER_ENTRY, OTHER_FIELDS, check_count, check_not_negative, topic_id_partition
-from brokerd.server.replica_manager import LogEnd, Replica
+from brokerd.server.replica_manager import Replica
 from brokerd.server.requests import PARTITIONS, check_doubles
 from brokerd.server.security.access import Access
 from brokerd.server.security.permissions import Right

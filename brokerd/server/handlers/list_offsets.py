@@ -60,7 +60,7 @@ async def _answer(
         log = broker.replicas.replica(tp, current_leader_epoch=entry.current_leader_epoch).log
         result.offset, result.timestamp = await _look_up(broker, log, entry, is_committed)
         if result.offset != _NONE:
-            result.leader_epoch = log.epochs.epoch_at(result.offset)
+            result.leader_epoch = log.core.epochs.epoch_at(result.offset)
     except WireError as error:
         result.error.CopyFrom(to_proto(error))
     except Exception as error:

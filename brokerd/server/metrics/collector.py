@@ -67,8 +67,8 @@ def snapshot(broker: Broker, *, stream_count: int, refused_count: int) -> Snapsh
     logs = broker.logs.partitions()
     topics = topic_figures(logs, broker.counters.topics)
     partitions = partition_figures(logs[: broker.config.metrics_max_partitions])
-    producer_ids = sum(log.producer_count for log in logs)
-    offline = sum(log.damage is not None or log.failure is not None for log in logs)
+    producer_ids = sum(len(log.core.producers) for log in logs)
+    offline = sum(log.damage is not None or log.core.health.failure is not None for log in logs)
     replicas = broker.replicas
     gauges = (
         Gauge("topic_count", "Topics.", len(topics)),

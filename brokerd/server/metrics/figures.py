@@ -50,14 +50,16 @@ def topic_figures(logs: Iterable[PartitionLog], traffic: Mapping[bytes, Traffic]
         if one is None:
             counted = traffic.get(topic_id, _NO_TRAFFIC)
             one = TopicFigures(log.topic, 0, 0, counted.messages_in, counted.bytes_in, counted.bytes_out)
-        found[topic_id] = one._replace(partition_count=one.partition_count + 1, size_bytes=one.size_bytes + log.size_bytes)
+        found[topic_id] = one._replace(partition_count=one.partition_count + 1, size_bytes=one.size_bytes + log.core.size_bytes)
     return tuple(found.values())
 
 
 def partition_figures(logs: Iterable[PartitionLog]) -> tuple[PartitionFigures, ...]:
     """One entry per log."""
     return tuple(
-        PartitionFigures(log.topic, log.tp.partition, log.log_start_offset, log.high_watermark, log.log_end_offset, log.size_bytes)
+        PartitionFigures(
+            log.topic, log.tp.partition, log.log_start_offset, log.high_watermark, log.log_end_offset, log.core.size_bytes
+        )
         for log in logs
     )
 

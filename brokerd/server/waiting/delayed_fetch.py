@@ -8,8 +8,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import NamedTuple
 
+from brokerd.partition.log_ends import LogEnd
 from brokerd.purgatory.delayed import Completion, DelayedOperation
-from brokerd.server.replica_manager import LogEnd, Replica, WatchKey
+from brokerd.server.replica_manager import Replica, WatchKey
 
 
 class ParkedPartition(NamedTuple):

@@ -6,8 +6,9 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from brokerd.errors import Fate, NotReadyError, RequestTimedOutError, StorageError, UnknownTopicIdError, WireError
+from brokerd.partition.log_ends import LogEnd
 from brokerd.purgatory.delayed import Completion, DelayedOperation
-from brokerd.server.replica_manager import LogEnd, Replica, WatchKey
+from brokerd.server.replica_manager import Replica, WatchKey
 
 
 class Awaited(NamedTuple):
@@ -57,7 +58,7 @@ class DelayedProduce(DelayedOperation):
         log = awaited.replica.log
         if log.high_watermark > awaited.last_offset:  # case A
             return True
-        if log.failure is not None:  # case B
+        if log.core.health.failure is not None:  # case B
             self.errors[awaited.place] = StorageError(
                 "the disk refused to make the batch durable; the log stopped until the broker's next start", fate=Fate.UNKNOWN
             )

@@ -50,7 +50,7 @@ def _made(root: Path, monkeypatch: pytest.MonkeyPatch) -> TopicIdPartition:
         append(log, b"x" * 4_000)
         if n % 50 == 49:
             log.flush()
-    assert log.segment_count == SEGMENTS
+    assert len(log.segments) == SEGMENTS
     manager.write_checkpoint()
     manager.close()
     return log.tp

@@ -115,7 +115,7 @@ def test_a_start_a_month_ahead_deletes_nothing_for_hours(ending: str, caplog: py
         assert "30 days, 0:00:00 ahead of what is believed" in caplog.text
         clock.advance(60_000)
         assert manager.retention_pass(clock.wall_ms()) == 0
-        assert first_log(manager).producer_count == 1
+        assert len(first_log(manager).core.producers) == 1
     clock.advance(DAY_MS)
     assert manager.expire_producers(clock.wall_ms()) == 1
     assert manager.retention_pass(clock.wall_ms()) > 0, "in the end it is believed"
@@ -135,7 +135,7 @@ def test_a_start_days_behind_that_is_corrected_and_restarted_deletes_nothing_you
     manager.close()
     manager, _ = open_manager(files, behind, log_retention_ms=DAY_MS)
     assert manager.retention_pass(behind.wall_ms()) == 0
-    assert first_log(manager).producer_count == 1
+    assert len(first_log(manager).core.producers) == 1
 
 
 def test_what_was_appended_in_1970_lives_as_long_as_it_should() -> None:

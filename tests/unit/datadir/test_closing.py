@@ -78,8 +78,8 @@ def test_of_many_one_that_can_not_be_flushed_spoils_no_other() -> None:
     manager.close()
     files.hook = None
     assert manager.dirty_bytes == 0
-    assert bad.failure is not None
-    assert [log.failure for log in logs if log is not bad] == [None] * (PARTITIONS - 1)
+    assert bad.core.health.failure is not None
+    assert [log.core.health.failure for log in logs if log is not bad] == [None] * (PARTITIONS - 1)
     manager, _ = open_manager(files)
     for log in logs:
         assert payloads(manager.partition(log.tp)) == [b"kept".ljust(8, b"\0")]

@@ -10,6 +10,7 @@ import pytest
 
 from brokerd.datadir.flusher import Flusher
 from brokerd.errors import StorageError
+from brokerd.partition.log_ends import Moved
 from brokerd.partition.partition_log import PartitionLog
 from tests.support.build import append, first_log, open_manager
 from tests.support.files import MemoryFiles
@@ -43,7 +44,7 @@ def test_what_comes_during_a_flush_shares_the_next_one() -> None:
         disk = SlowDisk(files)
         advanced: list[tuple[str, int]] = []
         flusher = Flusher(
-            threads=2, on_advance=lambda log: advanced.append((log.name, log.high_watermark)), on_failure=lambda log: None
+            threads=2, on_advance=lambda log, _moved: advanced.append((log.name, log.high_watermark)), on_failure=lambda log: None
         )
         for _ in range(3):
             append(log, b"first")
@@ -62,7 +63,7 @@ def test_what_comes_during_a_flush_shares_the_next_one() -> None:
         flusher.close()
         assert disk.count == 3
         assert sorted(advanced) == [("t-0", 3), ("t-0", 53), ("u-0", 1)]
-        assert log.dirty_bytes == manager.dirty_bytes == 0
+        assert log.core.flushes.dirty_bytes == manager.dirty_bytes == 0
 
     asyncio.run(run())
 
@@ -74,7 +75,7 @@ def test_a_failed_flush_is_told_once_and_others_go_on() -> None:
         log, other = first_log(manager, "t"), first_log(manager, "u")
         disk = SlowDisk(files)
         failed: list[PartitionLog] = []
-        flusher = Flusher(threads=1, on_advance=lambda log: None, on_failure=failed.append)
+        flusher = Flusher(threads=1, on_advance=lambda log, _moved: None, on_failure=failed.append)
         disk.error = OSError(5, "Input/output error")
         disk.may_end.release()
         append(log, b"doubt")
@@ -99,7 +100,7 @@ def test_more_partitions_than_threads_are_all_flushed() -> None:
     async def run() -> None:
         manager, _ = open_manager(MemoryFiles())
         manager.create_topic("many", 40, {})
-        flusher = Flusher(threads=3, on_advance=lambda log: None, on_failure=lambda log: None)
+        flusher = Flusher(threads=3, on_advance=lambda log, _moved: None, on_failure=lambda log: None)
         for _ in range(5):
             for log in manager.partitions():
                 append(log, b"x")
@@ -119,7 +120,7 @@ def test_whatever_a_flush_ends_with_its_log_stops_and_others_go_on() -> None:
         log, other = first_log(manager, "t"), first_log(manager, "u")
         disk = SlowDisk(files)
         failed: list[PartitionLog] = []
-        flusher = Flusher(threads=1, on_advance=lambda log: None, on_failure=failed.append)
+        flusher = Flusher(threads=1, on_advance=lambda log, _moved: None, on_failure=failed.append)
         append(log, b"doubt")
         append(other, b"waits for the thread")
         flusher.mark_dirty(log)
@@ -135,7 +136,7 @@ def test_whatever_a_flush_ends_with_its_log_stops_and_others_go_on() -> None:
         assert failed == [log]
         with pytest.raises(StorageError, match="MemoryError"):
             append(log, b"no")
-        assert (log.high_watermark, log.dirty_bytes, other.high_watermark) == (0, 0, 1)
+        assert (log.high_watermark, log.core.flushes.dirty_bytes, other.high_watermark) == (0, 0, 1)
 
     asyncio.run(run())
 
@@ -145,7 +146,7 @@ def test_listeners_that_fail_hold_up_nothing() -> None:
         manager, _ = open_manager(MemoryFiles())
         log, other = first_log(manager, "t"), first_log(manager, "u")
 
-        def fail(log: PartitionLog) -> None:
+        def fail(log: PartitionLog, _moved: Moved = ()) -> None:
             raise KeyError(log.name)
 
         flusher = Flusher(threads=1, on_advance=fail, on_failure=fail)
@@ -175,16 +176,16 @@ def test_a_directory_that_can_not_be_opened_to_be_synced_is_no_failed_flush() ->
 
         files.hook = hook
         failed: list[PartitionLog] = []
-        flusher = Flusher(threads=1, on_advance=lambda log: None, on_failure=failed.append)
+        flusher = Flusher(threads=1, on_advance=lambda log, _moved: None, on_failure=failed.append)
         for n in range(20):
             append(log, b"%04d" % n * 100)
-        assert log.segment_count > 1
+        assert len(log.segments) > 1
         flusher.mark_dirty(log)
         await asyncio.wait_for(flusher.drain(), DEADLINE_S)
         flusher.close()
         assert not failed
-        assert (log.failure, log.high_watermark, log.dirty_bytes) == (None, 20, 0)
-        assert not log.snapshots.has_waiting
+        assert (log.core.health.failure, log.high_watermark, log.core.flushes.dirty_bytes) == (None, 20, 0)
+        assert not log.core.snapshots.has_waiting
         assert append(log, b"goes on") == 20
 
     asyncio.run(run())
@@ -203,7 +204,7 @@ def test_a_flush_here_that_could_not_be_tried_says_so_and_stops_nothing() -> Non
     files.hook = hook
     with pytest.raises(OSError, match="EMFILE"):
         log.flush()
-    assert (log.failure, log.high_watermark) == (None, 0)
+    assert (log.core.health.failure, log.high_watermark) == (None, 0)
     files.hook = None
     log.flush()
     assert log.high_watermark == 20

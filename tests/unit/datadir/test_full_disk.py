@@ -15,7 +15,7 @@ from brokerd.ids import ProducerIdAndEpoch
 from brokerd.partition.partition_log import PartitionLog
 from brokerd.storage.names import CLEAN_SHUTDOWN
 from brokerd.storage.spare_files import SPARE_COUNT, SpareFiles
-from tests.support.build import append, first_log, open_manager, payloads
+from tests.support.build import append, delete_records, first_log, open_manager, payloads
 from tests.support.clock import START_WALL_MS
 from tests.support.files import MemoryFiles
 
@@ -83,15 +83,15 @@ def test_records_can_be_deleted_as_often_as_there_are_spare_files(files: MemoryF
     files.hook = others_are_faster
     for before_offset in range(10, 10 + SPARE_COUNT):
         files.space_left = 0
-        assert log.delete_records(before_offset) == before_offset
+        assert delete_records(log, before_offset) == before_offset
     assert not _spares(files)
     files.space_left = 0
     with pytest.raises(StorageError, match="the log start could not be written"):
-        log.delete_records(end)
+        delete_records(log, end)
     files.hook = None
     _assert_full(log)
     assert manager.retention_pass(START_WALL_MS) == 1
-    assert log.delete_records(end) == end
+    assert delete_records(log, end) == end
     assert manager.retention_pass(START_WALL_MS) > 2
     _assert_goes_on(log)
     assert len(_spares(files)) == SPARE_COUNT
@@ -100,7 +100,7 @@ def test_records_can_be_deleted_as_often_as_there_are_spare_files(files: MemoryF
 def test_deleting_all_records_makes_room(files: MemoryFiles, manager: LogManager) -> None:
     log = first_log(manager)
     end = _fill_disk(files, log)
-    assert log.delete_records(-1) == end
+    assert delete_records(log, -1) == end
     assert manager.retention_pass(START_WALL_MS) > 2
     _assert_goes_on(log)
 
@@ -112,13 +112,13 @@ def test_what_is_durable_already_goes_though_the_checkpoint_can_not_be_written(f
     _fill_disk(files, log)
     files.space_left = None
     end = _fill_disk(files, other)
-    log.delete_records(-1)
+    delete_records(log, -1)
     for name in _spares(files):
         files.remove_file(name)
     files.space_left = 0
     with pytest.raises(OSError, match="no spare file"):
         manager.retention_pass(START_WALL_MS)
-    assert (log.segment_count, other.log_start_offset) == (1, 0)
+    assert (len(log.segments), other.log_start_offset) == (1, 0)
     assert manager.retention_pass(START_WALL_MS) > 2
     assert 0 < other.log_start_offset < end
     _assert_goes_on(other)
@@ -135,7 +135,7 @@ def test_the_last_segments_of_several_logs_expire(files: MemoryFiles) -> None:
     _assert_full(logs[0])
     late = START_WALL_MS + 10_000
     assert manager.retention_pass(late) == len(logs)
-    assert [log.size_bytes for log in logs] == [0] * len(logs)
+    assert [log.core.size_bytes for log in logs] == [0] * len(logs)
     _assert_goes_on(logs[0])
     files.kill()
     manager, report = open_manager(files, log_retention_ms=1_000)
@@ -218,7 +218,7 @@ def test_a_disk_that_stays_full_is_started_on_as_often_as_one_likes(files: Memor
     files.hook = others_are_faster
     for before_offset in range(used_up):
         files.space_left = 0
-        log.delete_records(before_offset + 1)
+        delete_records(log, before_offset + 1)
     epochs = []
     for _ in range(7):
         files.kill()
@@ -228,7 +228,7 @@ def test_a_disk_that_stays_full_is_started_on_as_often_as_one_likes(files: Memor
         log = first_log(manager)
         assert (log.log_start_offset, log.log_end_offset) == (used_up, end)
         assert len(payloads(log)) == end - used_up
-        epochs.append(log.leader_epoch)
+        epochs.append(log.core.leader_epoch)
     assert epochs == list(range(epochs[0], epochs[0] + 7))
     if used_up < SPARE_COUNT:
         assert manager.retention_pass(START_WALL_MS) > 2

@@ -24,7 +24,7 @@ from brokerd.errors import (
 from brokerd.ids import ProducerIdAndEpoch, TopicIdPartition
 from brokerd.storage.checksummed_file import encode_document
 from brokerd.storage.files import RealFiles
-from tests.support.build import append, first_log, open_manager, payloads
+from tests.support.build import append, delete_records, first_log, open_manager, payloads
 from tests.support.clock import ManualClock
 from tests.support.files import Killed, MemoryFiles
 
@@ -190,7 +190,7 @@ def test_the_leader_epoch_rises_at_each_start_and_is_stamped() -> None:
         append(first_log(manager), b"x")
         manager.close()
     log = first_log(open_manager(files)[0])
-    assert [tuple(entry) for entry in log.epochs.entries] == [(1, 0), (2, 1), (3, 2)]
+    assert [tuple(entry) for entry in log.core.epochs.entries] == [(1, 0), (2, 1), (3, 2)]
 
 
 def test_a_second_broker_is_refused_while_the_first_lives(tmp_path: Path) -> None:
@@ -385,7 +385,7 @@ def test_the_checkpoint_is_written_at_most_once_an_interval_and_only_if_somethin
     append(log, b"x")
     log.flush()
     assert manager.checkpoint_job(clock.monotonic_ms() + 999) is None
-    log.delete_records(2)
+    delete_records(log, 2)
     newer = files.read_file("checkpoint")
     job.run()
     assert files.read_file("checkpoint") == newer
@@ -401,7 +401,7 @@ def test_expired_producers_stay_forgotten_after_a_restart() -> None:
     assert manager.expire_producers(clock.wall_ms()) == 1
     files.kill()
     log = first_log(open_manager(files, clock, producer_id_expiration_ms=10_000)[0])
-    assert log.producer_count == 0
+    assert len(log.core.producers) == 0
 
 
 def test_a_clean_mark_of_an_earlier_run_is_not_believed() -> None:

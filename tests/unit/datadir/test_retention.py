@@ -14,7 +14,8 @@ from brokerd.datadir.steps import run_here
 from brokerd.errors import Fate, LogDamagedError, StorageError
 from brokerd.ids import ProducerIdAndEpoch
 from brokerd.partition.partition_log import PartitionLog
-from tests.support.build import append, first_log, open_manager, read_batches
+from brokerd.partition.retention_rules import retained_from
+from tests.support.build import append, delete_records, first_log, open_manager, read_batches
 from tests.support.clock import START_WALL_MS
 from tests.support.files import MemoryFiles
 
@@ -48,12 +49,12 @@ def test_nothing_at_or_above_damage_is_retired(files: MemoryFiles) -> None:
     manager, _ = open_manager(files, log_retention_bytes=4_096, **SETTINGS)
     log = first_log(manager)
     _fill(log)
-    assert log.retained_from(START_WALL_MS) > log.segments[2].base_offset
+    assert retained_from(log.core, START_WALL_MS, -1) > log.segments[2].base_offset
     damaged = log.segments[1]
     files.flip_bit(damaged.path, 20 * 8)
     with pytest.raises(LogDamagedError):
         log.read(damaged.base_offset, max_bytes=1_000, until_offset=60, cached_only=False)
-    assert log.retained_from(START_WALL_MS) == damaged.base_offset
+    assert retained_from(log.core, START_WALL_MS, -1) == damaged.base_offset
     assert manager.retention_pass(START_WALL_MS) == 0
     assert log.last_stable_offset == log.high_watermark == 60
 
@@ -70,7 +71,7 @@ def test_producer_state_outlives_the_records(files: MemoryFiles, by: str, ending
     if ending == "killed before the removal":
         files.hook = _failing("unlink", "-0/")
     if by == "delete_records":
-        log.delete_records(-1)
+        delete_records(log, -1)
     with contextlib.suppress(OSError):
         manager.retention_pass(START_WALL_MS)
     assert log.log_start_offset > 0
@@ -89,7 +90,7 @@ def test_a_segment_waits_for_the_snapshot_at_its_end(files: MemoryFiles) -> None
     append(log, b"first", producer=EARLY, sequence=0)
     files.hook = _failing("create", ".snapshot.tmp")
     _fill(log)
-    log.delete_records(-1)
+    delete_records(log, -1)
     assert manager.retention_pass(START_WALL_MS) == 0
     files.hook = None
     append(log, b"another flush", producer=LATE, sequence=0)
@@ -132,7 +133,7 @@ def test_a_log_that_can_not_roll_does_not_hold_up_the_others(files: MemoryFiles)
     _fill(other)
     files.hook = _failing("create", stuck.tp.directory_name)
     assert manager.retention_pass(START_WALL_MS + 10_000) > 2
-    assert (stuck.log_start_offset, stuck.segment_count) == (0, 1)
+    assert (stuck.log_start_offset, len(stuck.segments)) == (0, 1)
     files.hook = None
     assert manager.retention_pass(START_WALL_MS + 10_000) == 1
 

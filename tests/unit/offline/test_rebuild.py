@@ -14,7 +14,7 @@ from brokerd.offline.doctor import check_data_dir
 from brokerd.offline.partition_check import Severity
 from brokerd.offline.rebuild import EPOCH_MARGIN, PRODUCER_ID_MARGIN, rebuild_lost
 from brokerd.storage.files import RealFiles
-from tests.support.build import append, first_log, open_manager, payloads
+from tests.support.build import append, delete_records, first_log, open_manager, payloads
 from tests.support.clock import START_WALL_MS
 
 LOST = ("meta", "topics", "leader-epoch", "producer-ids")
@@ -172,7 +172,7 @@ def test_a_rebuild_that_was_cut_short_can_be_repeated(data_dir: Path) -> None:
 def test_ids_go_on_above_those_that_a_log_has_forgotten(data_dir: Path) -> None:
     manager = _open(data_dir)
     log = first_log(manager, "t")
-    log.delete_records(log.high_watermark)
+    delete_records(log, log.high_watermark)
     assert manager.retention_pass(START_WALL_MS)
     manager.close()
     ProducerIds(RealFiles(str(data_dir))).create(5 * PRODUCER_ID_MARGIN)

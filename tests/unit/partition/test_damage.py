@@ -16,7 +16,7 @@ from brokerd.offline.doctor import accept_damaged, check_data_dir, give_up_damag
 from brokerd.offline.partition_check import Severity
 from brokerd.partition.partition_log import PartitionLog
 from brokerd.storage.files import RealFiles
-from tests.support.build import append, first_log, open_manager, payloads, read_batches
+from tests.support.build import append, damaged_ranges, delete_records, first_log, open_manager, payloads, read_batches
 from tests.support.clock import START_WALL_MS
 from tests.support.files import MemoryFiles
 
@@ -75,7 +75,7 @@ def _readable(log: PartitionLog) -> list[int]:
 def test_rot_below_the_log_start_is_no_damage(start: int, at: int) -> None:
     files = MemoryFiles()
     manager, log = _filled(files)
-    log.delete_records(start)
+    delete_records(log, start)
     for offset in (11, 13, 14):
         _rot(files, log, offset, at)
     files.kill()
@@ -96,7 +96,7 @@ def test_rot_below_the_log_start_is_met_by_readers_of_a_clean_start_and_is_none(
     manager.close()
     manager, _ = open_manager(files, **SMALL)
     log = first_log(manager)
-    log.delete_records(15)
+    delete_records(log, 15)
     for offset in (11, 13):
         _rot(files, log, offset, 20)
     for segment in log.segments:
@@ -128,7 +128,7 @@ def test_damage_that_the_log_start_cuts_is_said_from_there_on() -> None:
     for n in range(8):
         append(log, _payload(n), count=10)
     log.flush()
-    log.delete_records(25)
+    delete_records(log, 25)
     files.flip_bit(log.segments[0].path, (2 * SIZE + 20) * 8)
     files.kill()
     log = first_log(open_manager(files, **SMALL)[0])
@@ -159,7 +159,7 @@ def test_what_stands_behind_a_page_that_is_wiped_out_is_found() -> None:
     files.write_file(log.segments[0].path, bytes(data))
     files.kill()
     log = first_log(open_manager(files, **SMALL)[0])
-    assert [damaged[:2] for damaged in log.damaged_ranges] == [(5, 11), (25, 26)]
+    assert [damaged[:2] for damaged in damaged_ranges(log)] == [(5, 11), (25, 26)]
     assert _readable(log) == [n for n in range(COUNT) if n not in (5, 6, 7, 8, 9, 10, 25)]
 
 
@@ -206,14 +206,14 @@ def test_retention_passes_a_hole(data_dir: Path) -> None:
     accept_damaged(str(data_dir))
     manager, _ = open_manager(RealFiles(str(data_dir)), log_retention_bytes=4_096, **SMALL)
     assert manager.retention_pass(START_WALL_MS) > 1
-    assert first_log(manager).damaged_ranges == ()
+    assert damaged_ranges(first_log(manager)) == ()
     manager.close()
 
 
 @pytest.mark.parametrize("repair", [accept_damaged, give_up_damaged])
 def test_a_repair_leaves_the_log_start_and_the_end_where_they_are(data_dir: Path, repair: Any) -> None:
     manager, log = _filled(RealFiles(str(data_dir)))
-    log.delete_records(15)
+    delete_records(log, 15)
     _rot_file(data_dir, log, 11, 20)
     manager.close()
     assert repair(str(data_dir)) == [], "below the log start there is nothing to repair"

@@ -11,7 +11,7 @@ import pytest
 from brokerd.errors import Fate, ResourceExhaustedError, StorageError
 from brokerd.ids import ProducerIdAndEpoch
 from brokerd.partition.partition_log import PartitionLog
-from tests.support.build import append, first_log, open_manager, payloads
+from tests.support.build import append, delete_records, first_log, open_manager, payloads
 from tests.support.files import MemoryFiles
 
 
@@ -66,7 +66,7 @@ def test_a_write_that_can_not_be_cut_off_again_has_an_unknown_fate(files: Memory
     append(log, b"now")
     log.flush()
     assert payloads(log) == [b"durable\0", b"now\0\0\0\0\0"]
-    assert len(files.read_file(log.segments[0].path)) == log.size_bytes
+    assert len(files.read_file(log.segments[0].path)) == log.core.size_bytes
 
 
 def test_a_failed_flush_stops_that_log_for_good_and_the_tail_is_written_again(files: MemoryFiles) -> None:
@@ -79,7 +79,7 @@ def test_a_failed_flush_stops_that_log_for_good_and_the_tail_is_written_again(fi
     with pytest.raises(OSError, match="EIO"):
         log.flush()
     files.hook = None
-    assert (log.high_watermark, log.dirty_bytes) == (1, 0)
+    assert (log.high_watermark, log.core.flushes.dirty_bytes) == (1, 0)
     with pytest.raises(StorageError, match="a flush failed") as refused:
         append(log, b"no")
     assert refused.value.fate is Fate.NOT_APPENDED
@@ -100,7 +100,7 @@ def test_a_read_error_is_that_ranges_alone(files: MemoryFiles, log: PartitionLog
     for n in range(40):
         append(log, b"%04d" % n * 50)
     log.flush()
-    assert log.segment_count > 2
+    assert len(log.segments) > 2
     files.hook = _failing("pread", log.segments[1].path, errno.EIO)
     with pytest.raises(StorageError, match=r"t-0: reading at offset \d+ failed"):
         log.read(log.segments[1].base_offset, max_bytes=100, until_offset=41, cached_only=False)
@@ -127,7 +127,7 @@ def test_open_files_stay_bounded_over_many_segments(files: MemoryFiles) -> None:
     for n in range(200):
         append(log, b"%04d" % n * 300)
         log.flush()
-    assert log.segment_count > 50
+    assert len(log.segments) > 50
     assert len(payloads(log)) == 200
     assert files.open_count <= 17
 
@@ -156,10 +156,10 @@ def test_a_roll_that_fails_leaves_the_log_as_it_was(files: MemoryFiles, log: Par
     with pytest.raises(StorageError) as refused:
         append(log, b"needs a new segment" * 20)
     assert refused.value.fate is Fate.NOT_APPENDED
-    assert log.segment_count == 1
+    assert len(log.segments) == 1
     files.hook = None
     assert append(log, b"needs a new segment" * 20) == 2
-    assert log.segment_count == 2
+    assert len(log.segments) == 2
 
 
 @pytest.mark.parametrize("operation", ["create", "fdatasync", "rename"])
@@ -172,7 +172,7 @@ def test_a_checkpoint_that_can_not_be_written_undoes_what_depends_on_it(files: M
     suffix = "checkpoint" if operation == "rename" else "checkpoint.tmp"
     files.hook = _failing(operation, suffix, errno.EIO)
     with pytest.raises(StorageError, match="log start"):
-        log.delete_records(20)
+        delete_records(log, 20)
     with pytest.raises(OSError, match="EIO"):
         manager.retention_pass(0)
     assert log.log_start_offset == 0
@@ -197,7 +197,7 @@ def test_a_roll_is_durable_though_no_derived_file_can_be_written(files: MemoryFi
     for n in range(40):
         append(log, b"%04d" % n * 80)
         log.flush()
-    assert log.segment_count > 2
+    assert len(log.segments) > 2
     found = payloads(log)
     files.power_cut(random.Random(seed))
     reopened, report = open_manager(files, log_segment_bytes=4_096)
@@ -215,7 +215,7 @@ def test_what_a_failed_write_left_does_not_stay_in_a_closed_segment(files: Memor
     files.space_left = files.hook = None
     assert append(log, b"needs a new segment" * 40) == 2
     closed = log.segments[0]
-    assert (log.segment_count, len(files.read_file(closed.path))) == (2, closed.size_bytes)
+    assert (len(log.segments), len(files.read_file(closed.path))) == (2, closed.size_bytes)
     log.flush()
     found = payloads(log)
     files.power_cut(random.Random(2))

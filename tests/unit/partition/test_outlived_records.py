@@ -20,7 +20,7 @@ from brokerd.partition.snapshots import read_snapshot, snapshot_path
 from brokerd.record.header import crc_seed
 from brokerd.storage.files import Files, RealFiles
 from brokerd.storage.names import LEADER_EPOCHS
-from tests.support.build import append, first_log, open_manager
+from tests.support.build import append, delete_records, first_log, open_manager
 from tests.support.clock import START_WALL_MS
 from tests.support.files import MemoryFiles
 
@@ -42,7 +42,7 @@ def _fill(log: PartitionLog) -> None:
     for sequence in range(COUNT - 5):
         append(log, b"x" * 300, producer=LATE, sequence=sequence)
     log.flush()
-    assert log.segment_count > 3
+    assert len(log.segments) > 3
 
 
 def _check(log: PartitionLog) -> None:
@@ -73,12 +73,12 @@ def test_state_is_known_after_kill_deletion_and_kill() -> None:
     _fill(log)
     files.kill()
     manager, log = _open(files)
-    log.delete_records(COUNT)
+    delete_records(log, COUNT)
     assert manager.retention_pass(START_WALL_MS) > 0
     for _ in range(3):
         files.kill()
         _, log = _open(files)
-        assert log.segment_count == 1
+        assert len(log.segments) == 1
     _check(log)
 
 
@@ -87,7 +87,7 @@ def test_a_start_ends_a_removal_only_once_a_snapshot_holds_the_state() -> None:
     manager, log = _open(files)
     files.hook = _failing(".snapshot")
     _fill(log)
-    log.delete_records(COUNT)
+    delete_records(log, COUNT)
     manager.write_checkpoint()
     files.kill()
     files.hook = _failing(".snapshot")
@@ -95,7 +95,7 @@ def test_a_start_ends_a_removal_only_once_a_snapshot_holds_the_state() -> None:
     assert log.segments[0].base_offset == 0
     files.kill()
     _, log = _open(files)
-    assert log.segment_count == 1
+    assert len(log.segments) == 1
     files.kill()
     _check(_open(files)[1])
 
@@ -110,7 +110,7 @@ def test_segments_stay_while_no_snapshot_can_be_written(is_earlier_life: bool) -
         files.kill()
         files.hook = _failing(".snapshot")
         manager, log = _open(files)
-    log.delete_records(COUNT)
+    delete_records(log, COUNT)
     assert manager.retention_pass(START_WALL_MS) == 0
     assert log.segments[0].base_offset == 0
     files.hook = None
@@ -127,7 +127,7 @@ def test_epochs_that_could_not_be_written_refute_no_snapshot(is_cut: bool) -> No
     files.kill()
     _, log = _open(files)
     _fill(log)
-    log.delete_records(COUNT)
+    delete_records(log, COUNT)
     files.kill()
     if is_cut:
         # One more epoch, whose batch a power cut takes; its entry stays.
@@ -144,7 +144,7 @@ def test_epochs_that_could_not_be_written_refute_no_snapshot(is_cut: bool) -> No
     for _ in range(20):
         append(log, b"x" * 300)
     log.flush()
-    log.delete_records(log.segments[-1].base_offset)
+    delete_records(log, log.segments[-1].base_offset)
     assert manager.retention_pass(START_WALL_MS) > 0
     files.kill()
     files.hook = _failing(LEADER_EPOCHS)
@@ -158,7 +158,7 @@ def test_a_snapshot_that_can_not_be_read_makes_way_for_an_older_one() -> None:
     files = MemoryFiles()
     manager, log = _open(files)
     _fill(log)
-    log.delete_records(log.segments[2].base_offset)
+    delete_records(log, log.segments[2].base_offset)
     manager.close()
     newest = snapshot_path(log.tp.directory_name, COUNT)
     assert newest in files.paths()
@@ -194,7 +194,7 @@ def test_a_hole_below_the_log_start_is_bridged_by_a_snapshot() -> None:
     manager, log = _open(files)
     _fill(log)
     first, second = log.segments[:2]
-    log.delete_records(COUNT)
+    delete_records(log, COUNT)
     manager.write_checkpoint()
     files.kill()
     files.remove_file(second.path)
@@ -207,7 +207,7 @@ def test_a_hole_below_the_log_start_is_bridged_by_a_snapshot() -> None:
 def test_what_an_operator_repairs_keeps_its_state(tmp_path: Path, is_given_up: bool) -> None:
     manager, log = _open(RealFiles(str(tmp_path)))
     _fill(log)
-    log.delete_records(log.segments[1].base_offset)
+    delete_records(log, log.segments[1].base_offset)
     assert manager.retention_pass(START_WALL_MS) == 1
     for _ in range(2):
         for _ in range(20):
@@ -241,7 +241,7 @@ def test_nobody_is_new_to_a_log_whose_snapshots_rotted_with_its_records_gone() -
     for _ in range(COUNT):
         append(log, b"x" * 300)
     log.flush()
-    log.delete_records(COUNT)
+    delete_records(log, COUNT)
     assert manager.retention_pass(START_WALL_MS)
     manager.close()
     for path in files.paths():

@@ -12,7 +12,7 @@ from brokerd.ids import ProducerIdAndEpoch
 from brokerd.partition.partition_log import PartitionLog
 from brokerd.record.header import StampFlags, decode_header
 from brokerd.storage.files import WouldBlock
-from tests.support.build import append, arrow_batch, first_log, open_manager, payloads, raw_batch, read_batches
+from tests.support.build import append, arrow_batch, delete_records, first_log, open_manager, payloads, raw_batch, read_batches
 from tests.support.clock import START_WALL_MS, ManualClock
 from tests.support.files import MemoryFiles
 
@@ -44,14 +44,14 @@ def _filled(log: PartitionLog, count: int, *, size: int = 200, records: int = 3)
 def test_an_append_is_stamped_and_durable_after_the_flush(log: PartitionLog) -> None:
     info = log.append(raw_batch(b"payload!", count=5), now_wall_ms=START_WALL_MS + 9)
     assert info == (0, 4, START_WALL_MS + 9, False, 0)
-    assert (log.log_end_offset, log.high_watermark, log.last_stable_offset, log.dirty_bytes) == (5, 0, 0, 104)
+    assert (log.log_end_offset, log.high_watermark, log.last_stable_offset, log.core.flushes.dirty_bytes) == (5, 0, 0, 104)
     task = log.prepare_flush()
     assert task is not None
     assert log.prepare_flush() is None
     append(log, b"later")
     task.run()
     assert log.complete_flush(task)
-    assert (log.log_end_offset, log.high_watermark, log.last_stable_offset, log.dirty_bytes) == (6, 5, 5, 104)
+    assert (log.log_end_offset, log.high_watermark, log.last_stable_offset, log.core.flushes.dirty_bytes) == (6, 5, 5, 104)
     header = next(read_batches(log)).header
     assert (header.base_offset, header.append_timestamp, header.leader_epoch, header.stamp_flags) == (0, START_WALL_MS + 9, 1, 0)
     log.flush()
@@ -85,7 +85,7 @@ def test_segments_roll_by_size_and_age(log: PartitionLog) -> None:
     assert len(bases) == 30 * 296 // 4_096 + 1
     assert all(segment.size_bytes <= 4_096 for segment in log.segments)
     append(log, b"week later", now_ms=START_WALL_MS + 604_800_000)
-    assert log.segment_count == len(bases) + 1
+    assert len(log.segments) == len(bases) + 1
     log.flush()
     assert len(payloads(log)) == 31
 
@@ -154,7 +154,7 @@ def test_records_are_found_by_time(log: PartitionLog) -> None:
         times = [START_WALL_MS + n * 100 + 10 * k for k in range(3)]
         log.append(arrow_batch([b"x" * 50] * 3, times), now_wall_ms=START_WALL_MS + 10_000)
     log.flush()
-    assert log.segment_count > 1
+    assert len(log.segments) > 1
     assert log.offset_for_timestamp(0) == (0, START_WALL_MS)
     for n in (0, 1, 7, 29):
         base = START_WALL_MS + n * 100
@@ -166,7 +166,7 @@ def test_records_are_found_by_time(log: PartitionLog) -> None:
     log.append(arrow_batch([b"y"], [START_WALL_MS + 9_999]), now_wall_ms=START_WALL_MS)
     assert log.offset_for_timestamp(START_WALL_MS + 9_999) is None
     assert log.max_timestamp_offset() == (89, START_WALL_MS + 2_920)
-    log.delete_records(4)
+    delete_records(log, 4)
     assert log.offset_for_timestamp(0) == (4, START_WALL_MS + 110)
 
 
@@ -192,31 +192,31 @@ def test_log_append_time_is_stamped_and_searched(manager: LogManager) -> None:
 def test_deleted_records_are_gone_durably(files: MemoryFiles, log: PartitionLog, manager: LogManager) -> None:
     _filled(log, 40)
     append(log, b"not durable yet")
-    assert log.delete_records(50) == 50
-    assert log.delete_records(20) == 50
+    assert delete_records(log, 50) == 50
+    assert delete_records(log, 20) == 50
     with pytest.raises(OffsetOutOfRangeError):
         log.read(49, max_bytes=1, until_offset=120, cached_only=False)
     with pytest.raises(OffsetOutOfRangeError):
-        log.delete_records(121)
+        delete_records(log, 121)
     assert next(read_batches(log)).header.base_offset == 48
-    segments = log.segment_count
-    assert manager.retention_pass(START_WALL_MS) == segments - log.segment_count > 0
+    segments = len(log.segments)
+    assert manager.retention_pass(START_WALL_MS) == segments - len(log.segments) > 0
     files.kill()
     reopened = first_log(open_manager(files, **SMALL)[0])
     assert reopened.log_start_offset == 50
     assert next(read_batches(reopened)).header.base_offset == 48
     reopened.flush()
-    assert reopened.delete_records(-1) == reopened.high_watermark == 121
+    assert delete_records(reopened, -1) == reopened.high_watermark == 121
 
 
 def test_retention_by_size_keeps_at_least_that_much(manager: LogManager) -> None:
     manager.create_topic("sized", 1, {"retention.bytes": "6000"})
     log = _filled(first_log(manager, "sized"), 60)
-    size = log.size_bytes
+    size = log.core.size_bytes
     removed = manager.retention_pass(START_WALL_MS)
     assert removed > 0
-    assert 6_000 <= log.size_bytes < size
-    assert log.size_bytes - log.segments[0].size_bytes < 6_000
+    assert 6_000 <= log.core.size_bytes < size
+    assert log.core.size_bytes - log.segments[0].size_bytes < 6_000
     assert log.log_start_offset == log.segments[0].base_offset
     assert len(payloads(log)) * 3 == log.high_watermark - log.log_start_offset
     assert manager.retention_pass(START_WALL_MS) == 0
@@ -234,7 +234,7 @@ def test_retention_by_time_takes_the_last_segment_too_but_nothing_that_is_not_du
     log.flush()
     clock.advance(60_002)
     manager.retention_pass(clock.wall_ms())
-    assert (log.log_start_offset, log.high_watermark, log.segment_count, log.size_bytes) == (121, 121, 1, 0)
+    assert (log.log_start_offset, log.high_watermark, len(log.segments), log.core.size_bytes) == (121, 121, 1, 0)
     assert append(log, b"goes on", now_ms=clock.wall_ms()) == 121
     manager.close()
     reopened, report = open_manager(files, clock, **SMALL)

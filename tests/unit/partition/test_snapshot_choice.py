@@ -98,7 +98,7 @@ def test_no_snapshot_above_the_end_is_left(files: MemoryFiles, is_torn: bool) ->
     log = first_log(manager)
     path = log.segments[0].path
     size = len(files.read_file(path))
-    found = encode_snapshot(Snapshot(crc_seed(log.tp), COUNT + 5, tuple(log.epochs.entries), log.producers))
+    found = encode_snapshot(Snapshot(crc_seed(log.tp), COUNT + 5, tuple(log.core.epochs.entries), log.core.producers.entries))
     files.kill()
     files.write_file(snapshot_path(log.tp.directory_name, COUNT + 5), encode_document(SNAPSHOT_KIND, SNAPSHOT_VERSION, found))
     if is_torn:

@@ -20,7 +20,7 @@ from brokerd.offline.partition_check import Severity
 from brokerd.partition.partition_log import PartitionLog
 from brokerd.record.batch import RecordBatch
 from brokerd.storage.files import RealFiles
-from tests.support.build import first_log, open_manager, read_batches
+from tests.support.build import damaged_ranges, delete_records, first_log, open_manager, read_batches
 from tests.support.clock import START_WALL_MS
 from tests.support.records import TIMESTAMP_MS, header_of, key_values, new_batch, poisoned
 
@@ -127,7 +127,7 @@ def test_retention_passes_it_and_several_can_be_taken_out(tmp_path: Path) -> Non
         take_out(str(root), "t-0", POISON + 2)
     manager, log = _open(root)
     assert _seen(log, 4) == [4, 6, *range(POISON + 4, 2 * COUNT, 2)]
-    log.delete_records(2 * COUNT - 1)
+    delete_records(log, 2 * COUNT - 1)
     manager.retention_pass(START_WALL_MS)
     assert log.segments[0].base_offset > POISON
     manager.close()
@@ -165,7 +165,7 @@ def test_rot_in_a_batch_that_is_taken_out_is_none_and_other_damage_keeps_its_own
     assert accepted.offset == 2
     manager, log = _open(root)
     assert _seen(log, 4) == [offset for offset in range(4, 2 * COUNT, 2) if offset != POISON]
-    assert [damaged.is_taken_out for damaged in log.damaged_ranges if damaged.reason == "a hole"] == [False]
+    assert [damaged.is_taken_out for damaged in damaged_ranges(log) if damaged.reason == "a hole"] == [False]
     manager.close()
 
 
@@ -182,7 +182,7 @@ def test_what_is_not_there_can_not_be_taken_out(tmp_path: Path, partition: str, 
     root = tmp_path / "data"
     _fill(root)
     manager, log = _open(root)
-    log.delete_records(4)
+    delete_records(log, 4)
     manager.close()
     with pytest.raises(DataDirectoryError, match=said):
         take_out(str(root), partition, offset)

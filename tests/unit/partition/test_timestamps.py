@@ -60,7 +60,7 @@ def test_a_time_too_far_ahead_is_refused_and_leaves_no_trace(log: PartitionLog) 
     ) as refused:
         log.append(ahead, now_wall_ms=START_WALL_MS)
     assert refused.value.fate is Fate.NOT_APPENDED
-    assert (log.log_end_offset, log.producer_count, log.is_dirty) == (0, 0, False)
+    assert (log.log_end_offset, len(log.core.producers), log.core.flushes.dirty_bytes) == (0, 0, False)
     append(log, b"x", producer=PRODUCER, sequence=0)
     _append(log, START_WALL_MS + 7)
     log.flush()

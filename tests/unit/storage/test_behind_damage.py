@@ -59,7 +59,7 @@ def _log(forgery: str, *, is_sealed: bool) -> tuple[MemoryFiles, PartitionLog, i
     log = first_log(manager)
     for n in range(BEFORE):
         append(log, b"before%02d" % n)
-    position = log.size_bytes
+    position = log.core.size_bytes
     append(log, FORGERIES[forgery](log.tp), count=OUTER_RECORDS)
     for n in range(BEHIND):
         append(log, b"behind%02d" % n)

@@ -1,0 +1,372 @@
+"""One partition as a pure machine: events in, decisions out. No file, no clock, no lock, no logging.
+
+    log_start_offset <= last_stable_offset <= high_watermark <= durable_end <= log_end_offset
+
+What may happen is decided here and changes nothing: `append_as_leader`, `append_as_follower`, `append_marker`, `truncate_to`;
+only `begin_flush` notes that a flush is under way. What did happen is reported, and the answer says which ends have moved, so
+that nobody need look for it: `written`, `rolled`, `flushed`, `flush_failed`, `replica_at`, `retired`, `truncated`, ... A write
+that failed is not reported at all. What retention may take is in retention_rules.py; the shell around it is partition_log.py.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
+
+from brokerd.config.topic import TopicConfig
+from brokerd.errors import CorruptMessageError, Fate, FencedLeaderEpochError, InvalidTxnStateError, NotLeaderError
+from brokerd.partition.entries import CheckpointEntry
+from brokerd.partition.flush_state import FlushOutcome, FlushPlan, FlushState
+from brokerd.partition.kept_snapshots import KeptSnapshots
+from brokerd.partition.log_ends import LOG_END_MOVED, NOTHING_MOVED, LogEnd, Moved
+from brokerd.partition.log_health import LogHealth
+from brokerd.partition.log_state import LogState
+from brokerd.partition.open_transactions import OpenTransactions
+from brokerd.partition.producer_state import BatchMetadata, ProducerStateEntry, ProducerStates
+from brokerd.partition.snapshots import Snapshot
+from brokerd.partition.timestamps import check_timestamps
+from brokerd.record.header import BatchHeader
+from brokerd.storage.damage import DamagedRange
+from brokerd.storage.segment import batch_timestamp
+from brokerd.storage.segment_bounds import SegmentBounds
+
+_NOWHERE = -1
+
+
+class Marker(NamedTuple):
+    """The end of transactions of these members, whichever way it went. A held one counts only once it is released."""
+
+    producer_ids: Sequence[int]
+    is_held: bool = False
+
+
+class Append(NamedTuple):
+    """The decision to write a batch at the log end, after a roll if `must_roll`. `written` is told of it when it is done."""
+
+    base_offset: int
+    next_offset: int
+    size_bytes: int
+    append_timestamp: int
+    max_timestamp: int  # as readers see it
+    leader_epoch: int
+    must_roll: bool
+    producer_id: int
+    producer: ProducerStateEntry | None  # its state with this batch
+    marker: Marker | None = None
+
+
+class Truncation(NamedTuple):
+    """The decision to cut the log at the batch that holds `offset`, or ends there. `truncated` is told when it is done."""
+
+    offset: int
+    kept: int  # so many segments stay, the last of them cut
+    snapshot_offsets: Sequence[int]  # these go first
+    restore_from: int  # the snapshot that producers are restored from, and from where batches are replayed; -1 = all batches
+
+
+class PartitionCore:
+    """See the module."""
+
+    def __init__(self, name: str, seed: int, config: TopicConfig, state: LogState, *, leader_epoch: int) -> None:
+        self.name = name
+        self.config = config
+        self.leader_epoch = leader_epoch  # stamps what is appended now
+        self.is_leader = True
+        self.health = LogHealth(name, state.damaged, state.read_only_reason)
+        self.producers = state.producers
+        self.epochs = state.epochs
+        self.segments: tuple[SegmentBounds, ...] = tuple(state.segments)  # oldest first; the last one is appended to
+        self.log_start_offset = state.log_start_offset
+        self.log_end_offset = state.log_end_offset
+        self.high_watermark = state.log_end_offset
+        self.snapshots = KeptSnapshots(state.snapshot_offsets, state.unwritten_snapshot)
+        self.flushes = FlushState(state.log_end_offset, state.recovery_point, self.snapshots)
+        self._seed = seed
+        self._transactions = OpenTransactions(self.producers.open_transactions())
+        self._replica_ends: dict[int, int] = {}  # durable ends of the other in-sync replicas
+        self._leader_high_watermark = _NOWHERE  # what a follower was told last
+        self.last_stable_offset = self._stable_end()
+
+    @property
+    def durable_end(self) -> int:
+        """Here the log is flushed up to this offset."""
+        return self.flushes.durable_end
+
+    @property
+    def size_bytes(self) -> int:
+        """Bytes of all segments."""
+        return sum([segment.size_bytes for segment in self.segments])
+
+    @property
+    def is_stopped(self) -> bool:
+        """True if nothing may be appended or removed."""
+        return self.health.is_stopped(self.log_start_offset)
+
+    # Appends
+
+    def append_as_leader(self, header: BatchHeader, now_ms: int, *, is_open_member: bool = False) -> Append | BatchMetadata:
+        """Where this batch goes, or the batch that it repeats. `is_open_member`: its producer is a member of an open transaction.
+
+        Raises WireErrors of fate NOT_APPENDED (but DuplicateSequenceError, whose batch is in the log).
+        """
+        self._check_leads()
+        if header.is_transactional != is_open_member:
+            raise self._no_member(header)
+        base_offset = self.log_end_offset
+        entry: ProducerStateEntry | None = None
+        if header.producer_id >= 0:
+            prepared = self.producers.prepare(header, base_offset, now_ms)
+            if isinstance(prepared, BatchMetadata):
+                return prepared
+            entry = prepared
+        # After the search for a repetition: what was accepted once is answered so, whatever the clock says now.
+        check_timestamps(self.name, header, self.config, now_ms)
+        return self._append_stamped(header, now_ms, entry, None)
+
+    def append_marker(self, header: BatchHeader, now_ms: int, marker: Marker) -> Append:
+        """Where this control batch goes, which ends transactions. Raises WireErrors of fate NOT_APPENDED."""
+        self._check_leads()
+        return self._append_stamped(header, now_ms, None, marker)
+
+    def append_as_follower(self, header: BatchHeader, *, marker: Marker | None = None) -> Append:
+        """Where a batch goes that its leader has stamped. `marker`: what it says if it is a control batch.
+
+        Raises CorruptMessageError if it does not continue this log; StorageError and others if the log has stopped.
+        """
+        self.health.check_writable(self.log_start_offset)
+        if header.base_offset != self.log_end_offset:
+            raise CorruptMessageError(
+                f"{self.name}: a batch at offset {header.base_offset} does not continue a log that ends at {self.log_end_offset}"
+            )
+        if not self.epochs.latest <= header.leader_epoch <= self.leader_epoch:
+            raise CorruptMessageError(
+                f"{self.name}: a batch of leader epoch {header.leader_epoch} comes after {self.epochs.latest}, in epoch "
+                f"{self.leader_epoch}: epochs never go back along a log"
+            )
+        entry = self.producers.replayed(header) if marker is None else None
+        return Append(
+            header.base_offset,
+            header.next_offset,
+            header.size,
+            header.append_timestamp,
+            batch_timestamp(header),
+            header.leader_epoch,
+            self._must_roll(header.size, header.append_timestamp),
+            header.producer_id,
+            entry,
+            marker,
+        )
+
+    def rolled(self, segment: SegmentBounds) -> None:
+        """A new segment was made at the log end."""
+        assert segment.base_offset == self.log_end_offset, "a segment begins where the log ends"
+        self.flushes.seal(self.segments[-1], self.snapshot())
+        self.segments = (*self.segments, segment)
+
+    def written(self, append: Append) -> Moved:
+        """The batch stands at the end of the last segment."""
+        base_offset = append.base_offset
+        assert base_offset == self.log_end_offset, "a batch is written where the log ends"
+        self.segments[-1].add(append.next_offset, append.size_bytes, append.max_timestamp, append.append_timestamp)
+        entry = append.producer
+        if entry is not None:
+            self.producers.commit(append.producer_id, entry)
+            if entry.txn_first_offset >= 0:
+                self._transactions.begin(append.producer_id, entry.txn_first_offset)
+        if append.marker is not None:
+            self.producers.end_transaction(append.marker.producer_ids)
+            self._transactions.end(append.marker.producer_ids, base_offset, is_held=append.marker.is_held)
+        if self.epochs.assign(append.leader_epoch, base_offset):
+            self.flushes.epochs_changed = True
+        self.flushes.appended_bytes += append.size_bytes
+        self.log_end_offset = append.next_offset
+        return LOG_END_MOVED
+
+    def release_marker(self, offset: int) -> Moved:
+        """All partitions of that transaction have their markers durably: the one here is held no longer."""
+        self._transactions.release(offset)
+        self._transactions.settle(self.high_watermark)
+        return self._move_stable()
+
+    def expire_producers(self, before_ms: int) -> int:
+        """Forgets producers silent since before `before_ms`; returns how many."""
+        return self.producers.expire(before_ms)
+
+    def _check_leads(self) -> None:
+        self.health.check_writable(self.log_start_offset)
+        if not self.is_leader:
+            raise NotLeaderError(
+                f"{self.name} is led by another node", fate=Fate.NOT_APPENDED, current_leader_epoch=self.leader_epoch
+            )
+
+    def _no_member(self, header: BatchHeader) -> InvalidTxnStateError:
+        subject = f"{self.name}: producer {header.producer_id} in epoch {header.producer_epoch}"
+        if header.is_transactional:
+            return InvalidTxnStateError(f"{subject} is no member of an open transaction", fate=Fate.NOT_APPENDED)
+        return InvalidTxnStateError(f"{subject} is in a transaction, but its batch is not", fate=Fate.NOT_APPENDED)
+
+    def _append_stamped(self, header: BatchHeader, now_ms: int, entry: ProducerStateEntry | None, marker: Marker | None) -> Append:
+        base_offset, size = self.log_end_offset, header.size
+        return Append(
+            base_offset,
+            base_offset + header.last_offset_delta + 1,
+            size,
+            now_ms,
+            now_ms if self.config.message_timestamp_type == "LogAppendTime" else header.max_timestamp,
+            self.leader_epoch,
+            self._must_roll(size, now_ms),
+            header.producer_id,
+            entry,
+            marker,
+        )
+
+    def _must_roll(self, size: int, now_ms: int) -> bool:
+        """True if the batch does not fit the last segment, or that one is old."""
+        active = self.segments[-1]
+        if active.size_bytes == 0:
+            return False
+        config = self.config
+        return active.size_bytes + size > config.segment_bytes or now_ms - active.first_append_timestamp >= config.segment_ms
+
+    # Durability
+
+    def begin_flush(self) -> FlushPlan | None:
+        """What a flush has to do now; None if nothing is dirty, one is under way or the log has stopped."""
+        if self.flushes.under_way is not None or self.health.failure is not None or self.health.is_deleted:
+            return None
+        return self.flushes.begin(self.log_end_offset, self.epochs.entries) if self.flushes.is_due else None
+
+    def flushed(self, plan: FlushPlan, outcome: FlushOutcome) -> Moved:
+        """A flush has ended, and no sync of it failed."""
+        self.flushes.done(plan, outcome)
+        return self._advance()
+
+    def flush_failed(self, plan: FlushPlan, error: OSError) -> None:
+        """A sync failed: the log stops, for nothing is known of those pages. Its readers go on."""
+        self.health.failure = error
+        self.flushes.failed(plan)
+
+    def damage_found(self, damaged: tuple[DamagedRange, ...]) -> None:
+        """A reader met a batch that is not whole; `damaged` are all ranges that are known."""
+        self.health.damaged = damaged
+
+    def deleted(self) -> None:
+        """The topic is gone: nothing is appended or flushed any more."""
+        self.health.is_deleted = True
+        self.flushes.give_up()
+
+    # Replicas
+
+    def lead(self, epoch: int, followers: Iterable[int] = ()) -> Moved:
+        """This node leads from now on, with these other replicas in sync. Raises FencedLeaderEpochError."""
+        self._begin_epoch(epoch)
+        self.is_leader = True
+        return self.in_sync(followers)
+
+    def follow(self, epoch: int) -> None:
+        """Another node leads from now on. Raises FencedLeaderEpochError."""
+        self._begin_epoch(epoch)
+        self.is_leader = False
+        self._replica_ends = {}
+        self._leader_high_watermark = _NOWHERE
+
+    def in_sync(self, followers: Iterable[int]) -> Moved:
+        """These other replicas count, those that are new with nothing durable until they say so."""
+        self._replica_ends = {node: self._replica_ends.get(node, _NOWHERE) for node in followers}
+        return self._advance()
+
+    def replica_at(self, node: int, durable_end: int) -> Moved:
+        """A follower says how far it is durable. One that does not count is ignored."""
+        if node not in self._replica_ends:
+            return NOTHING_MOVED
+        self._replica_ends[node] = durable_end
+        return self._advance()
+
+    def leader_at(self, high_watermark: int) -> Moved:
+        """The leader says how far all in-sync replicas are durable."""
+        self._leader_high_watermark = high_watermark
+        return self._advance()
+
+    def _begin_epoch(self, epoch: int) -> None:
+        if epoch < max(self.leader_epoch, self.epochs.latest):
+            raise FencedLeaderEpochError(
+                f"{self.name}: epoch {epoch} is over, the partition's is {self.leader_epoch}",
+                current_leader_epoch=self.leader_epoch,
+            )
+        self.leader_epoch = epoch
+
+    def _advance(self) -> Moved:
+        """High watermark = what all in-sync replicas have durably. It never goes back."""
+        known = self._replica_ends.values() if self.is_leader else (self._leader_high_watermark,)
+        end = min([self.durable_end, *known])
+        if end <= self.high_watermark:
+            return NOTHING_MOVED
+        self.high_watermark = end
+        self._transactions.settle(end)
+        return (LogEnd.HIGH_WATERMARK, *self._move_stable())
+
+    def _move_stable(self) -> Moved:
+        end = self._stable_end()
+        if end == self.last_stable_offset:
+            return NOTHING_MOVED
+        self.last_stable_offset = end
+        return (LogEnd.LAST_STABLE_OFFSET,)
+
+    def _stable_end(self) -> int:
+        """End of what is decided: below it no open transaction.
+
+        It does not stop at damage. There it would tell a reader "nothing yet", for ever and in silence, and a batch read that
+        the log ends there; so readers go on to the damaged range and are refused it.
+        """
+        first = self._transactions.first_undecided
+        end = self.high_watermark if first is None else min(self.high_watermark, first)
+        return max(end, self.log_start_offset)
+
+    # Both ends move
+
+    def set_log_start(self, offset: int) -> Moved:
+        """Moves the log start; it holds once the checkpoint has been written."""
+        self.log_start_offset = offset
+        return (LogEnd.LOG_START, *self._move_stable())
+
+    def retired(self, count: int) -> None:
+        """So many segments are removed, the oldest."""
+        self.segments = self.segments[count:]
+
+    def truncate_to(self, offset: int) -> Truncation:
+        """What has to go so that the log ends at `offset`, or where the batch begins that holds it; all is to be flushed before.
+
+        Raises ValueError below the high watermark: nothing that was acknowledged is given up.
+        """
+        if offset < self.high_watermark:
+            raise ValueError(f"{self.name}: cannot be cut at offset {offset}, below the high watermark {self.high_watermark}")
+        assert not self.flushes.is_due, "all is flushed before a cut"
+        assert self.flushes.under_way is None, "all is flushed before a cut"
+        kept = max(sum(segment.base_offset < offset for segment in self.segments), 1)
+        gone = [known for known in self.snapshots.durable if known > offset]
+        return Truncation(offset, kept, gone, self.snapshots.newest_below(offset))
+
+    def truncated(self, truncation: Truncation, last: SegmentBounds, producers: ProducerStates) -> None:
+        """The log ends with `last` from now on, and `producers` is what its batches say of them."""
+        assert self.high_watermark <= last.next_offset <= truncation.offset
+        self.segments = (*self.segments[: truncation.kept - 1], last)
+        self.log_end_offset = last.next_offset
+        self.producers = producers
+        self.epochs.truncate(self.log_end_offset)
+        self.flushes.truncate(self.log_end_offset)
+        self._transactions.truncate(self.log_end_offset, self.producers.open_transactions())
+
+    # For the disk
+
+    def snapshot(self) -> Snapshot:
+        """Producer state and epochs at the log end."""
+        producers, epochs = dict(self.producers.entries), self.epochs.below(self.log_end_offset)
+        return Snapshot(self._seed, self.log_end_offset, epochs, producers, self.producers.forgotten_number)
+
+    def checkpoint_entry(self) -> CheckpointEntry:
+        """What the checkpoint says of this log from now on."""
+        return CheckpointEntry(self.flushes.advance_recovery_point(), self.durable_end, self.log_start_offset)
+
+    def take_old_snapshots(self) -> list[int]:
+        """Offsets of snapshots that are no longer needed; their files are for the caller to remove."""
+        return [] if self.is_stopped else self.snapshots.take_old(self.high_watermark)

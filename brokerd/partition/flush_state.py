@@ -1,0 +1,135 @@
+"""How far a partition is durable, what a flush has to do, and what its end means. Pure: files are flush_task.py's.
+
+A flush covers what was written when it began; at most one is under way, so what comes meanwhile goes with the next: group commit.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from brokerd.partition.kept_snapshots import KeptSnapshots
+from brokerd.partition.leader_epochs import EpochEntry
+from brokerd.partition.snapshots import Snapshot
+from brokerd.storage.segment_bounds import SegmentBounds
+
+# A restart checks payloads of about so many durable bytes; what is older is checked when it is read, and by the doctor.
+RECOVERY_WINDOW_BYTES = 64 * 1_048_576
+
+
+class FlushPlan(NamedTuple):
+    """What one flush makes durable: all below `end_offset`. Data of the sealed segments and of the last one first, then names,
+    then what is derived: the snapshots, and the epochs if they changed."""
+
+    end_offset: int
+    appended_bytes: int
+    sealed: list[SegmentBounds]  # closed since the last flush, all of them just before the last segment
+    snapshots: list[Snapshot]
+    epochs: tuple[EpochEntry, ...] | None
+
+
+class FlushOutcome(NamedTuple):
+    """What a flush came to whose syncs did not fail."""
+
+    is_untried: bool = False  # the directory could not even be opened: nothing failed, and nothing is durable
+    has_snapshots: bool = True  # durably, all of them
+    has_derived: bool = True
+
+
+class FlushState:
+    """See the module."""
+
+    def __init__(self, durable_end: int, recovery_point: int, snapshots: KeptSnapshots) -> None:
+        self.durable_end = durable_end
+        self.recovery_point = recovery_point
+        self.snapshots = snapshots
+        self.sealed: list[SegmentBounds] = []  # closed and not flushed since
+        self.appended_bytes = 0  # since the start
+        self.flushed_bytes = 0  # of these, or given up
+        self.epochs_changed = False
+        self.under_way: FlushPlan | None = None
+        self._recovery_mark = (durable_end, 0)  # (offset, flushed bytes) that becomes the recovery point next
+
+    @property
+    def dirty_bytes(self) -> int:
+        """Bytes appended and not yet flushed."""
+        return self.appended_bytes - self.flushed_bytes
+
+    @property
+    def is_due(self) -> bool:
+        """True if a flush has something to do."""
+        return bool(self.dirty_bytes > 0 or self.sealed or self.snapshots.has_waiting)
+
+    def seal(self, segment: SegmentBounds, snapshot: Snapshot) -> None:
+        """A segment was closed; the snapshot is of its end."""
+        self.sealed.append(segment)
+        self.snapshots.add(snapshot)
+
+    def begin(self, log_end_offset: int, epochs: list[EpochEntry]) -> FlushPlan:
+        """All that is due. None must be under way."""
+        assert self.under_way is None, "one flush at a time"
+        plan = FlushPlan(
+            log_end_offset,
+            self.appended_bytes,
+            self.sealed,
+            self.snapshots.take_waiting(),
+            tuple(epochs) if self.epochs_changed else None,
+        )
+        self.sealed = []
+        self.epochs_changed = False
+        self.under_way = plan
+        return plan
+
+    def done(self, plan: FlushPlan, outcome: FlushOutcome) -> None:
+        """All below the plan's end is durable, unless it was not tried. What is derived and is missing goes with the next."""
+        self._end(plan)
+        if outcome.is_untried:
+            self._take_back(plan)
+            self.epochs_changed = self.epochs_changed or plan.epochs is not None
+            return
+        if outcome.has_snapshots:
+            self.snapshots.note_written(plan.snapshots)
+        if not outcome.has_derived:
+            self.epochs_changed = True
+            if not outcome.has_snapshots:  # retention waits for it
+                self._take_back(plan)
+        self.durable_end = max(self.durable_end, plan.end_offset)
+        self._settle(plan.appended_bytes)
+
+    def failed(self, plan: FlushPlan) -> None:
+        """A sync failed: nothing is durable by it, and nothing more will be."""
+        self._end(plan)
+        self.give_up()
+
+    def give_up(self) -> None:
+        """What is dirty will never be flushed."""
+        self._settle(self.appended_bytes)
+
+    def truncate(self, end_offset: int) -> None:
+        """The log, all of it durable, is cut at `end_offset`."""
+        assert self.under_way is None
+        assert not self.sealed, "all is flushed before a cut"
+        assert self.dirty_bytes == 0, "all is flushed before a cut"
+        self.durable_end = min(self.durable_end, end_offset)
+        self.recovery_point = min(self.recovery_point, end_offset)
+        self._recovery_mark = (min(self._recovery_mark[0], end_offset), self._recovery_mark[1])
+        self.snapshots.truncate(end_offset)
+        self.epochs_changed = True
+
+    def advance_recovery_point(self) -> int:
+        """Where a restart begins to check payloads, from now on."""
+        mark_offset, mark_bytes = self._recovery_mark
+        if self.flushed_bytes - mark_bytes >= RECOVERY_WINDOW_BYTES:
+            self.recovery_point = mark_offset
+            self._recovery_mark = (self.durable_end, self.flushed_bytes)
+        return min(self.recovery_point, self.durable_end)
+
+    def _take_back(self, plan: FlushPlan) -> None:
+        self.sealed = [*plan.sealed, *self.sealed]
+        self.snapshots.note_failed(plan.snapshots)
+
+    def _settle(self, appended_bytes: int) -> None:
+        self.flushed_bytes = max(self.flushed_bytes, appended_bytes)
+
+    def _end(self, plan: FlushPlan) -> None:
+        assert plan is self.under_way, "a flush ends that did not begin"
+        self.under_way = None
