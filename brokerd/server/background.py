@@ -8,6 +8,7 @@ same.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Protocol
@@ -16,7 +17,8 @@ from brokerd.allocator import freed_bytes, give_back_memory
 from brokerd.server.broker import Broker
 from brokerd.server.failures import internal
 from brokerd.server.limits.answer_budget import PATIENCE_MS
-from brokerd.server.limits.disconnect import address_of, disconnect, disconnect_all, traffic
+from brokerd.server.limits.disconnect import Address, address_of, disconnect, disconnect_all, file_count, mute_all, traffic
+from brokerd.server.limits.fruitless import MUTED_MS
 from brokerd.server.limits.machine_memory import machine_bytes
 from brokerd.server.limits.memory_guard import LookTimes, Suspect, UnreadBytes, memory_limit_bytes, resident_bytes, to_end
 
@@ -25,7 +27,9 @@ logger = logging.getLogger(__name__)
 _PRODUCER_EXPIRY_INTERVAL_MS = 60_000
 _MEMORY_INTERVAL_MS = 50  # a client on this machine sends a gigabyte a second, and to ask for the resident set takes 13 us
 _COMPLAINT_INTERVAL_MS = 60_000
-_FRUITLESS_INTERVAL_MS = 50
+_FRUITLESS_INTERVAL_MS = 2  # at least, between two looks for connections
+_FRUITLESS_PATIENCE_S = 0.5  # until it is looked for those whose time is over
+_FILES_AT_ONCE = 300  # looking at so many holds the loop up for 2 ms; a thread would wait for the loop at each of them
 
 
 class Senders(Protocol):
@@ -51,6 +55,8 @@ class Background:
         self._next_complaint_ms = now_ms
         self._next_report_ms = now_ms
         self._unreported_count = 0
+        self._overdue = asyncio.Event()
+        broker.fruitless.on_overdue = self._overdue.set
         self._tasks: list[asyncio.Task[None]] = []
 
     def start(self) -> None:
@@ -96,19 +102,26 @@ class Background:
                 logger.warning("%s does not read its answers to fetches: its connection is closed", peer)
 
     async def _fruitless_calls(self) -> None:
-        peers = self._broker.fruitless.take_overdue()
-        if not peers:
-            return
-        addresses = {address for peer in peers if (address := address_of(peer)) is not None}
-        await asyncio.to_thread(disconnect_all, addresses)
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(_FRUITLESS_PATIENCE_S):
+                await self._overdue.wait()
+        self._overdue.clear()
+        clock, fruitless = self._broker.clock, self._broker.fruitless
+        overdue = fruitless.take_overdue(now_ms=clock.monotonic_ms())
+        await _with_connections(mute_all, overdue)
+        await _with_connections(disconnect_all, fruitless.take_ended(now_ms=clock.monotonic_ms()))
+        if overdue:
+            self._report_fruitless(overdue, clock.monotonic_ms())
+
+    def _report_fruitless(self, peers: set[str], now_ms: int) -> None:
         self._unreported_count += len(peers)
-        now_ms = self._broker.clock.monotonic_ms()
         if now_ms >= self._next_report_ms:
             self._next_report_ms = now_ms + _COMPLAINT_INTERVAL_MS
             logger.warning(
-                "%d connections are closed over which hundreds of calls came to nothing (caller or method unknown, taken back, or "
-                "malformed), the last from %s",
+                "%d connections are read no more, and closed in %d s: over them or others of their host hundreds of calls came to "
+                "nothing (caller or method unknown, taken back, or malformed); the last from %s",
                 self._unreported_count,
+                MUTED_MS // 1_000,
                 peers.pop(),
             )
             self._unreported_count = 0
@@ -168,6 +181,16 @@ class Background:
         ended = to_end(suspects, excess_bytes=used_bytes - self._memory_limit_bytes * 3 // 4)
         disconnect_all({suspect.address for suspect in ended})
         return ended, used_bytes
+
+
+async def _with_connections(act: Callable[[set[Address]], object], peers: set[str]) -> None:
+    addresses = {address for peer in peers if (address := address_of(peer)) is not None}
+    if not addresses:
+        return
+    if file_count() <= _FILES_AT_ONCE:
+        act(addresses)
+    else:
+        await asyncio.to_thread(act, addresses)
 
 
 async def _repeat(name: str, interval_ms: int, job: Callable[[], Awaitable[None]]) -> None:

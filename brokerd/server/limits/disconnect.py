@@ -1,6 +1,6 @@
-"""Connections of this process, seen from below gRPC: ending one, and what came over each. Needed where a stream cannot be ended:
-gRPC for asyncio has no cancel on the server's side, and a status waits behind the very bytes that the client does not read, which
-stay in memory.
+"""Connections of this process, seen from below gRPC: muting one, ending one, and what came over each. Needed where a stream cannot
+be ended: gRPC for asyncio has no cancel on the server's side, and a status waits behind the very bytes that the client does not
+read, which stay in memory.
 
 Where the system does not list a process's open files, nothing is found, and nothing is ended.
 """
@@ -8,6 +8,7 @@ Where the system does not list a process's open files, nothing is found, and not
 from __future__ import annotations
 
 import contextlib
+import functools
 import ipaddress
 import os
 import socket
@@ -21,6 +22,7 @@ from urllib.parse import unquote
 _FILES = ("/proc/self/fd", "/dev/fd")
 # struct tcp_info of linux/tcp.h: tcpi_bytes_acked and tcpi_bytes_received (Linux 4.1 and newer).
 _TCP_INFO_BYTES = 136
+_MUTED_BYTES = 1_048_576
 _TCP_INFO_TRAFFIC = struct.Struct("=120xQQ")
 
 Address: TypeAlias = tuple[str, int]
@@ -40,6 +42,25 @@ def disconnect(peer: str) -> bool:
     """
     address = address_of(peer)
     return address is not None and disconnect_all({address}) == 1
+
+
+def mute_all(addresses: set[Address]) -> None:
+    """Has nothing more read from the connections of these clients, which stay open; where the system cannot, they are shut.
+
+    To the one who reads a connection it is readable once so many bytes are there: more than the client sends in a while. What it
+    sends meanwhile stays with the kernel, which stops it there.
+    """
+    for address, connection in _connections():
+        if address in addresses:
+            with contextlib.suppress(OSError):
+                connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, _MUTED_BYTES)
+                if connection.getsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT) < _MUTED_BYTES:
+                    connection.shutdown(socket.SHUT_RDWR)
+
+
+def file_count() -> int:
+    """How many files this process has open: what it costs to look for a connection."""
+    return len(_descriptors())
 
 
 def disconnect_all(addresses: set[Address]) -> int:
@@ -95,6 +116,7 @@ def _descriptors() -> list[int]:
     return []
 
 
+@functools.lru_cache(maxsize=10_000)
 def _plain(host: str) -> str:
     """One spelling: without a scope, and IPv4 as such also where it came in over an IPv6 socket."""
     parsed = ipaddress.ip_address(host.partition("%")[0])

@@ -1,6 +1,7 @@
 """Calls that come to nothing: of callers who do not show who they are, of methods that there are not, taken back before their
 request came, with a request that no correct client sends. Each costs the broker as much as one that does something, and what gRPC
-has accepted of them stands before all that others send. So a connection of which many come, and hardly anything else, is ended.
+has accepted of them stands before all that others send. So nothing more is read from a connection of which many come, and hardly
+anything else, and after a while it is ended: who is cut off at once comes back at once, with as much again.
 
 Pure; `now_ms` is monotonic.
 """
@@ -8,10 +9,15 @@ Pure; `now_ms` is monotonic.
 from __future__ import annotations
 
 from collections import OrderedDict
+from collections.abc import Callable
 
 # A client with a wrong token, or of another version, repeats a few calls; this many at once, and so many each second, is no client.
 BURST = 200
 PER_SECOND = 20
+# The same for connections that nothing useful has come over, of a host that has just made too many over another one.
+SUSPECT_BURST = 30
+SUSPECT_MS = 60_000
+MUTED_MS = 10_000
 _PEERS_MAX = 100_000
 
 
@@ -19,15 +25,22 @@ class FruitlessCalls:
     """How many of them each connection has made beyond its share, by its peer as gRPC names it."""
 
     def __init__(self) -> None:
+        self.on_overdue: Callable[[], None] = lambda: None  # called when there is something to take
         self._levels: OrderedDict[str, tuple[float, int]] = OrderedDict()  # how many, and when; the longest silent first
+        self._useful: OrderedDict[str, None] = OrderedDict()  # who has made a call that was worth its while; the oldest first
+        self._suspects: OrderedDict[str, int] = OrderedDict()  # hosts, and until when; the first over first
         self._overdue: set[str] = set()
+        self._muted: OrderedDict[str, int] = OrderedDict()  # and until when; the first over first
 
     def add(self, peer: str, *, now_ms: int) -> None:
         """A call has come to nothing."""
+        if peer in self._overdue or peer in self._muted:
+            return  # of those that gRPC had accepted before
         level, then_ms = self._levels.pop(peer, (0.0, now_ms))
         level = max(0.0, level - (now_ms - then_ms) * PER_SECOND / 1000) + 1
-        if level > BURST:
+        if level > SUSPECT_BURST and level > self._burst(peer, now_ms):
             self._overdue.add(peer)
+            self.on_overdue()
             return
         self._levels[peer] = level, now_ms
         if len(self._levels) > _PEERS_MAX:
@@ -38,8 +51,34 @@ class FruitlessCalls:
         found = self._levels.get(peer)
         if found is not None:
             self._levels[peer] = max(0.0, found[0] - 1), found[1]
+        if peer not in self._useful:
+            self._useful[peer] = None
+            if len(self._useful) > _PEERS_MAX:
+                self._useful.popitem(last=False)
 
-    def take_overdue(self) -> set[str]:
-        """The connections to end; they are forgotten with that."""
+    def take_overdue(self, *, now_ms: int) -> set[str]:
+        """The connections of which nothing more is to be read from now on."""
         overdue, self._overdue = self._overdue, set()
+        for peer in overdue:
+            self._muted[peer] = now_ms + MUTED_MS
+            host = _host_of(peer)
+            self._suspects.pop(host, None)
+            self._suspects[host] = now_ms + SUSPECT_MS
         return overdue
+
+    def take_ended(self, *, now_ms: int) -> set[str]:
+        """The connections to end: nothing has been read from them for long enough. They are forgotten with that."""
+        while self._suspects and next(iter(self._suspects.values())) <= now_ms:
+            self._suspects.popitem(last=False)
+        ended: set[str] = set()
+        while self._muted and next(iter(self._muted.values())) <= now_ms:
+            ended.add(self._muted.popitem(last=False)[0])
+        return ended
+
+    def _burst(self, peer: str, now_ms: int) -> int:
+        is_suspect = self._suspects.get(_host_of(peer), now_ms) > now_ms and peer not in self._useful
+        return SUSPECT_BURST if is_suspect else BURST
+
+
+def _host_of(peer: str) -> str:
+    return peer.rpartition(":")[0]

@@ -10,6 +10,7 @@ import h2.exceptions
 import pytest
 
 from benchmarks.raw_http2 import RawHttp2
+from brokerd.server.limits import fruitless
 from brokerd.server.limits.fruitless import BURST
 from brokerd.wire.methods import FETCH, PRODUCE, SERVICE, UNARY
 from tests.support.daemon import RunningDaemon, running_daemon
@@ -27,6 +28,12 @@ PER_STEP = 40
 def daemon(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningDaemon]:
     """A broker that wants tokens."""
     directory: Path = tmp_path_factory.mktemp("fruitless")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(fruitless, "MUTED_MS", 100)
+        yield from _daemon(directory)
+
+
+def _daemon(directory: Path) -> Iterator[RunningDaemon]:
     (directory / "auth.toml").write_text(AUTH_FILE)
     with running_daemon(directory / "data", files=MemoryFiles(), auth_file=str(directory / "auth.toml")) as running:
         yield running

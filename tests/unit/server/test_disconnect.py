@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import contextlib
+import select
 import socket
 from collections.abc import Iterator
 
 import pytest
 
-from brokerd.server.limits.disconnect import disconnect
+from brokerd.server.limits.disconnect import address_of, disconnect, disconnect_all, mute_all
 from tests.support.wait import DEADLINE_S
 
 
@@ -60,3 +61,24 @@ def test_the_named_connection_ends_and_the_others_stay(family: socket.AddressFam
 @pytest.mark.parametrize("peer", ["ipv4:127.0.0.1:1", "unix:/tmp/x", "unknown", "", "ipv4:127.0.0.1:"])
 def test_a_peer_that_is_not_there_is_told(peer: str) -> None:
     assert not disconnect(peer)
+
+
+def test_of_a_muted_connection_nothing_is_read_and_it_stays_open() -> None:
+    with (
+        connected(socket.AF_INET, "127.0.0.1", "127.0.0.1") as muted,
+        connected(socket.AF_INET, "127.0.0.1", "127.0.0.1") as other,
+        contextlib.closing(select.epoll()) as readable,
+    ):
+        for _, server in (muted, other):
+            readable.register(server.fileno(), select.EPOLLIN)
+        address = address_of(f"ipv4:127.0.0.1:{muted[0].getsockname()[1]}")
+        assert address is not None
+        mute_all({address})
+        for client, _ in (muted, other):
+            client.sendall(b"x" * 10_000)
+        assert [number for number, _ in readable.poll(DEADLINE_S)] == [other[1].fileno()]
+        other[1].recv(10_000)
+        assert readable.poll(0) == []
+        assert is_open(*muted), "the other direction is as before"
+        assert disconnect_all({address}) == 1
+        assert muted[0].recv(1) == b""
