@@ -58,6 +58,8 @@ class FetchStream:
                 await self._finish_parked()
                 if self._is_large:
                     await self._broker.turns.take(self._access.principal, self.peer)
+                else:
+                    self._broker.turns.note(self._access.principal)
                 params = fetch.decode(self._broker, data)
                 self._is_large = len(params.partitions) > LARGE_PARTITIONS
                 del data

@@ -121,6 +121,8 @@ class ProduceStream:
     async def _process(self, data: bytes) -> None:
         if self._is_large:
             await self._broker.turns.take(self._access.principal, self.peer)
+        else:
+            self._broker.turns.note(self._access.principal)
         received_ns = stopwatch_ns()
         request = decode(data, partitions_max=self._broker.config.max_partitions_per_request)
         self._is_large = len(request.partitions) > LARGE_PARTITIONS

@@ -2,7 +2,8 @@
 of one principal in turn: whoever sends a thousand at once waits for them himself, and others wait for one of them at most.
 
 After a long one, all calls that have come are taken in before the next: gRPC hands them over one by one, and a call that stands
-behind a hundred others can have no turn.
+behind a hundred others can have no turn. And while several principals send requests, one that has used the loop rests as long as it
+has used it, and longer while calls go on coming: it has half of the loop at most, and whoever asks for little finds the loop free.
 
 What a turn is for is the work up to a handler's first await: reading the request, checking it, and most answers as a whole.
 """
@@ -20,6 +21,8 @@ LARGE_PARTITIONS = 64
 
 _LONG_NS = 1_000_000
 _LET_IN_MAX = 256  # calls between two turns
+_MIXED_NS = 10_000_000_000  # several principals send requests, if two did within so long
+_REST_S = 0.001  # what an event loop can wait at least
 _IDLE_LOOPS = 3  # turns of the loop in which no call has come: there is none, since gRPC's hand-over takes one or two
 
 _Waiting = deque["asyncio.Future[None]"]
@@ -36,35 +39,106 @@ class Turns:
         self._let_in = 0  # how many more may come before the next turn
         self._idle_loops = 0  # how many more must pass
         self._waiting: OrderedDict[str, OrderedDict[str, _Waiting]] = OrderedDict()  # by principal, by connection; next first
+        self._holder = ""  # whose turn it was last
+        self._last: str | None = None  # who sent the last request
+        self._mixed_until_ns = 0  # several send requests
+        self._used_ns: dict[str, int] = {}  # of the loop, since the last rest; by principal
+        self._resting: dict[str, int] = {}  # principals, and until when
+        self._is_asleep = False  # until somebody has rested
 
     def call_arrived(self) -> None:
         """A call has begun."""
         self._arrived += 1
 
+    def note(self, principal: str) -> None:
+        """A request of the principal has come, be it one that takes no turn."""
+        if principal != self._last:
+            if self._last is not None:
+                self._mixed_until_ns = self._now_ns() + _MIXED_NS
+            self._last = principal
+
     async def take(self, principal: str, peer: str) -> None:
-        """Returns when it is the caller's turn: at once if nobody else has had it just now."""
+        """Returns when it is the caller's turn: at once if nobody else has had it just now, and the principal need not rest."""
+        self.note(principal)
         loop = asyncio.get_running_loop()
-        if not self._is_taken:
+        if not self._is_taken and not self._must_rest(principal):
             self._is_taken = True
-            self._taken_ns = self._now_ns()
-            loop.call_soon(self._next)
+            self._begin(principal)
             return
         turn: asyncio.Future[None] = loop.create_future()
         self._waiting.setdefault(principal, OrderedDict()).setdefault(peer, deque()).append(turn)
+        if not self._is_taken:
+            self._sleep()
         await turn
 
+    def _begin(self, principal: str) -> None:
+        self._holder = principal
+        self._taken_ns = self._now_ns()
+        asyncio.get_running_loop().call_soon(self._next)
+
     def _next(self) -> None:
-        if self._waiting and self._lets_others_in():
+        is_mixed = self._count_turn()
+        if self._waiting and not is_mixed and self._lets_others_in():
             asyncio.get_running_loop().call_soon(self._next)
             return
-        while self._waiting:
-            turn = self._pop()
+        while (principal := self._rested()) is not None:
+            turn = self._pop(principal)
             if not turn.done():  # its caller is gone
                 turn.set_result(None)
-                self._taken_ns = self._now_ns()
-                asyncio.get_running_loop().call_soon(self._next)
+                self._begin(principal)
                 return
         self._is_taken = False
+        if self._waiting:
+            self._sleep()
+
+    def _count_turn(self) -> bool:
+        """Has whoever had the turn rest, if it has used enough of the loop and others want it. True if they do."""
+        now_ns = self._now_ns()
+        if now_ns >= self._mixed_until_ns:
+            self._used_ns.clear()
+            return False
+        if self._taken_ns:
+            used_ns = self._used_ns.pop(self._holder, 0) + now_ns - self._taken_ns
+            self._taken_ns = 0
+            if used_ns > _LONG_NS:
+                self._resting[self._holder] = now_ns + used_ns
+                self._let_in = _LET_IN_MAX
+            else:
+                self._used_ns[self._holder] = used_ns
+        return True
+
+    def _must_rest(self, principal: str) -> bool:
+        until_ns = self._resting.get(principal)
+        if until_ns is None:
+            return False
+        if self._now_ns() < until_ns:
+            return True
+        del self._resting[principal]
+        return False
+
+    def _rested(self) -> str | None:
+        """Who is next of those that need not rest."""
+        if not self._resting:
+            return next(iter(self._waiting), None)
+        return next((principal for principal in self._waiting if not self._must_rest(principal)), None)
+
+    def _sleep(self) -> None:
+        """All who wait must rest."""
+        if not self._is_asleep:
+            self._is_asleep = True
+            asyncio.get_running_loop().call_later(_REST_S, self._wake)
+
+    def _wake(self) -> None:
+        self._is_asleep = False
+        arrived, self._arrived = self._arrived, 0
+        self._let_in -= arrived
+        if self._is_taken or not self._waiting:
+            return
+        if arrived and self._let_in > 0:  # there may be more behind them
+            self._sleep()
+            return
+        self._is_taken = True
+        self._next()
 
     def _lets_others_in(self) -> bool:
         arrived, self._arrived = self._arrived, 0
@@ -77,9 +151,9 @@ class Turns:
             self._idle_loops = _IDLE_LOOPS if arrived else self._idle_loops - 1
         return self._let_in > 0 and self._idle_loops > 0
 
-    def _pop(self) -> asyncio.Future[None]:
-        """Who is next; their principal and their connection come last after that, if they have more."""
-        principal, connections = self._waiting.popitem(last=False)
+    def _pop(self, principal: str) -> asyncio.Future[None]:
+        """The next of the principal's; it and the connection come last after that, if they have more."""
+        connections = self._waiting.pop(principal)
         peer, turns = connections.popitem(last=False)
         turn = turns.popleft()
         if turns:

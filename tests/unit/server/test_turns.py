@@ -115,3 +115,51 @@ def test_calls_without_end_do_not_hold_up_the_next_turn() -> None:
         flooding.cancel()
 
     asyncio.run(crowd())
+
+
+def test_who_has_used_the_loop_rests_and_who_asks_for_little_finds_it_free() -> None:
+    now_ns, order = 1, list[str]()
+    turns = Turns(lambda: now_ns)
+
+    async def work(principal: str, turn_ns: int) -> None:
+        nonlocal now_ns
+        await turns.take(principal, "c")
+        now_ns += turn_ns
+        order.append(principal)
+
+    async def crowd() -> None:
+        nonlocal now_ns
+        turns.note("few")
+        first, second, *_ = tasks = [asyncio.create_task(work("many", 5_000_000)) for _ in range(3)]
+        await first
+        for _ in range(20):
+            await work("few", 100)
+        assert order == ["many", *["few"] * 20]
+        await asyncio.sleep(0)  # the last of those turns is over
+        now_ns += 5_000_000  # as long as it has worked
+        await second
+        await work("few", 100)
+        assert order[-2:] == ["many", "few"]
+        await asyncio.sleep(0)
+        now_ns += 5_000_000
+        await asyncio.gather(*tasks)
+
+    asyncio.run(crowd())
+
+
+def test_nobody_rests_who_is_alone() -> None:
+    async def crowd() -> None:
+        now_ns = 1
+
+        async def long() -> None:
+            nonlocal now_ns
+            await turns.take("p", "c")
+            now_ns += 5_000_000
+
+        turns = Turns(lambda: now_ns)
+        tasks = [asyncio.create_task(long()) for _ in range(5)]
+        for _ in range(100):  # no time passes beside the work
+            await asyncio.sleep(0)
+        assert all(task.done() for task in tasks)
+
+    asyncio.run(crowd())
