@@ -19,7 +19,7 @@ import pyarrow as pa
 
 from brokerd.client.blocking import BlockingClient
 from brokerd.config.client import ClientConfig
-from brokerd.record.payload import KEY_VALUE_SCHEMA
+from brokerd.record.schema import SCHEMA_0
 
 KEYS = 10_000
 KEY_BYTES = 8
@@ -125,8 +125,8 @@ def _arrow_batch(start: int, count: int, value_bytes: int) -> pa.RecordBatch:
         [
             pa.array([b"k%07d" % (row % KEYS) for row in numbers], pa.binary()),
             pa.array([value_at(row, value_bytes) for row in numbers], pa.binary()),
-            pa.nulls(count, KEY_VALUE_SCHEMA.field("headers").type),
-            pa.array([1_700_000_000_000_000 + row for row in numbers], KEY_VALUE_SCHEMA.field("timestamp").type),
+            pa.nulls(count, SCHEMA_0.column("headers").type),
+            pa.array([1_700_000_000_000_000 + row for row in numbers], SCHEMA_0.column("timestamp").type),
         ],
-        schema=KEY_VALUE_SCHEMA,
+        schema=SCHEMA_0.arrow,
     )

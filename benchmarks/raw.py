@@ -21,7 +21,8 @@ from brokerd.config.client import ClientConfig
 from brokerd.ids import NO_PRODUCER, ProducerIdAndEpoch, TopicIdPartition
 from brokerd.producer.core.transport import BatchToProduce, Hello, ProduceRequest, RequestLimits
 from brokerd.record.header import crc_seed, encode_header, new_header
-from brokerd.record.payload import KEY_VALUE_SCHEMA, Payload, encode_payload
+from brokerd.record.payload import Payload, encode_payload
+from brokerd.record.schema import SCHEMA_0
 from brokerd.wire.event_loop import ignore_poller_noise, settle
 from brokerd.wire.v1 import fetch_pb2
 
@@ -59,10 +60,10 @@ def small_payload(value_bytes: int, rows: int = 1) -> Payload:
             [
                 pa.array([b"k%07d" % (row % KEYS) for row in range(rows)], pa.binary()),
                 pa.array([value_at(row, value_bytes) for row in range(rows)], pa.binary()),
-                pa.nulls(rows, KEY_VALUE_SCHEMA.field("headers").type),
-                pa.array([now_us] * rows, KEY_VALUE_SCHEMA.field("timestamp").type),
+                pa.nulls(rows, SCHEMA_0.column("headers").type),
+                pa.array([now_us] * rows, SCHEMA_0.column("timestamp").type),
             ],
-            schema=KEY_VALUE_SCHEMA,
+            schema=SCHEMA_0.arrow,
         )
     )
 

@@ -24,7 +24,7 @@ from brokerd.datasource.planning import OffsetRange, range_gone
 from brokerd.datasource.schema import Column, arrow_schema
 from brokerd.errors import OffsetOutOfRangeError, UnknownTopicIdError
 from brokerd.ids import TopicIdPartition, TopicPartition
-from brokerd.record.payload import HEADERS_TYPE
+from brokerd.record.schema import HEADERS, SCHEMA_0
 
 ROWS_PER_BATCH = 10_000
 BYTES_PER_BATCH = 4_194_304
@@ -116,7 +116,7 @@ class _Shaper:
             "partition": pa.repeat(pa.scalar(wanted.partition, pa.int32()), ROWS_PER_BATCH),
         }
         self._timestamp_types = [pa.repeat(pa.scalar(kind, pa.int32()), ROWS_PER_BATCH) for kind in (0, 1)]
-        self._no_headers = pa.scalar(None, HEADERS_TYPE)
+        self._no_headers = pa.scalar(None, HEADERS.type)
 
     def shape(self, fetched: FetchedBatch) -> Iterator[pa.RecordBatch]:
         """Slices of at most ROWS_PER_BATCH rows and about BYTES_PER_BATCH bytes, without copying."""
@@ -131,14 +131,14 @@ class _Shaper:
     def _slice(self, fetched: FetchedBatch, start: int, rows: int) -> pa.RecordBatch:
         arrays = []
         for name in self._schema.names:
-            if name in ("key", "value", "timestamp"):
+            if name == HEADERS.name:
+                arrays.append(self._headers(fetched.arrow_batch.column(name).slice(start, rows)))
+            elif name in SCHEMA_0.names:
                 arrays.append(fetched.arrow_batch.column(name).slice(start, rows))
             elif name == "offset":
                 arrays.append(fetched.offsets.slice(start, rows))
             elif name == "timestampType":
                 arrays.append(self._timestamp_types[fetched.timestamp_type].slice(0, rows))
-            elif name == "headers":
-                arrays.append(self._headers(fetched.arrow_batch.column(name).slice(start, rows)))
             else:
                 arrays.append(self._constants[name].slice(0, rows))
         return pa.RecordBatch.from_arrays(arrays, schema=self._schema)

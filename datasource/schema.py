@@ -12,8 +12,8 @@ from typing import NamedTuple
 import pyarrow as pa
 
 from brokerd.errors import ConfigError
+from brokerd.record.schema import HEADERS, SCHEMA_0
 
-HEADERS = "headers"
 _HEADERS_DDL = "array<struct<key:string,value:binary>>"
 
 _SPARK_TYPES = {
@@ -24,17 +24,14 @@ _SPARK_TYPES = {
     "offset": "bigint",
     "timestamp": "timestamp",
     "timestampType": "int",
-    HEADERS: _HEADERS_DDL,
+    HEADERS.name: _HEADERS_DDL,
 }
 _ARROW_TYPES = {
-    "key": pa.binary(),
-    "value": pa.binary(),
+    **{column.name: column.type for column in SCHEMA_0.columns},
     "topic": pa.string(),
     "partition": pa.int32(),
     "offset": pa.int64(),
-    "timestamp": pa.timestamp("us", tz="UTC"),
     "timestampType": pa.int32(),
-    HEADERS: pa.list_(pa.struct([pa.field("key", pa.string()), pa.field("value", pa.binary())])),
 }
 
 
@@ -48,7 +45,7 @@ class Column(NamedTuple):
 
 def column_names(*, include_headers: bool) -> tuple[str, ...]:
     """All columns, in order. Without `include_headers` there is no headers column at all."""
-    return tuple(name for name in _SPARK_TYPES if include_headers or name != HEADERS)
+    return tuple(name for name in _SPARK_TYPES if include_headers or name != HEADERS.name)
 
 
 def spark_ddl(*, include_headers: bool) -> str:

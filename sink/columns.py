@@ -17,6 +17,7 @@ import pyarrow.compute as pc
 
 from brokerd.errors import ConfigError, InvalidRecordError
 from brokerd.ids import topic_name_problem
+from brokerd.record.schema import HEADERS, SCHEMA_0
 
 _TEXT = ("string", "binary")
 _HEADERS = "array<struct<key:string,value:binary>>"
@@ -34,7 +35,6 @@ ACCEPTED: dict[str, tuple[str, ...]] = {
 # Columns that the source adds and no writer can choose: left out, so that a topic copies to another as it is.
 SOURCE_ONLY = ("offset", "timestampType")
 
-RECORD_COLUMNS = ("key", "value", "headers", "timestamp")
 UNSET_PARTITION = -1
 
 _ACCEPTED_TEXT = (
@@ -87,9 +87,9 @@ def to_records(arrow_batch: pa.RecordBatch, *, topic: str | None) -> Iterator[To
     if arrow_batch.num_rows == 0:
         return
     names = arrow_batch.schema.names
-    records = arrow_batch.select([name for name in RECORD_COLUMNS if name in names])
-    if "headers" in names:
-        _check_headers(arrow_batch.column("headers"))
+    records = arrow_batch.select([name for name in SCHEMA_0.names if name in names])
+    if HEADERS.name in names:
+        _check_headers(arrow_batch.column(HEADERS.name))
     partitions = _partition_column(arrow_batch.column("partition")) if "partition" in names else None
     if topic is not None:
         yield TopicRows(topic, records, partitions)

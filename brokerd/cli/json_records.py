@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import pyarrow as pa
 
 from brokerd.config.settings import INT64_MAX, unknown_setting
-from brokerd.record.payload import HEADERS_TYPE, KEY_VALUE_SCHEMA, TIMESTAMP_TYPE
+from brokerd.record.schema import HEADERS, KEY, SCHEMA_0, TIMESTAMP, VALUE
 
 _US_PER_MS = 1_000
 _BYTES = ("key", "key_base64", "value", "value_base64")
@@ -31,7 +31,7 @@ class BadRow(NamedTuple):
 
 
 class JsonRecords(NamedTuple):
-    """Columns of KEY_VALUE_SCHEMA, each record's partition (-1: by its key), and the first line that is no record: what came
+    """Columns of SCHEMA_0, each record's partition (-1: by its key), and the first line that is no record: what came
     before it is in the columns."""
 
     arrow_batch: pa.RecordBatch
@@ -65,12 +65,12 @@ def records_from_json(
             bad = BadRow(number, str(problem))
             break
     columns = [
-        pa.array([row.key for row in rows], pa.binary()),
-        pa.array([row.value for row in rows], pa.binary()),
-        pa.array([row.headers for row in rows], HEADERS_TYPE),
-        pa.array([row.timestamp_us for row in rows], TIMESTAMP_TYPE),
+        pa.array([row.key for row in rows], KEY.type),
+        pa.array([row.value for row in rows], VALUE.type),
+        pa.array([row.headers for row in rows], HEADERS.type),
+        pa.array([row.timestamp_us for row in rows], TIMESTAMP.type),
     ]
-    return JsonRecords(pa.record_batch(columns, schema=KEY_VALUE_SCHEMA), [row.partition for row in rows], bad)
+    return JsonRecords(pa.record_batch(columns, schema=SCHEMA_0.arrow), [row.partition for row in rows], bad)
 
 
 def _object(line: bytes) -> dict[str, Any]:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import pyarrow as pa
 
-from brokerd.record.payload import HEADERS_TYPE, KEY_VALUE_SCHEMA, TIMESTAMP_TYPE
+from brokerd.record.schema import HEADERS, KEY, SCHEMA_0, TIMESTAMP, VALUE
 
 _US_PER_MS = 1_000
 _ESCAPES = {"\\t": "\t", "\\n": "\n", "\\r": "\r", "\\0": "\0", "\\\\": "\\"}
@@ -60,7 +60,7 @@ def records_from_lines(
     null_marker: bytes | None,
     timestamp_ms: int,
 ) -> pa.RecordBatch:
-    """One record per line, as columns of KEY_VALUE_SCHEMA. A line without the separator has no key; a key or value that
+    """One record per line, as columns of SCHEMA_0. A line without the separator has no key; a key or value that
     equals `null_marker` is null.
     """
     keys: Sequence[bytes | None] = [None] * len(lines)
@@ -75,10 +75,10 @@ def records_from_lines(
     row = [{"key": name, "value": value.encode()} for name, value in headers]
     return pa.record_batch(
         [
-            pa.array(keys, pa.binary()),
-            pa.array(values, pa.binary()),
-            pa.array([row] * len(lines), HEADERS_TYPE),
-            pa.array([timestamp_ms * _US_PER_MS] * len(lines), TIMESTAMP_TYPE),
+            pa.array(keys, KEY.type),
+            pa.array(values, VALUE.type),
+            pa.array([row] * len(lines), HEADERS.type),
+            pa.array([timestamp_ms * _US_PER_MS] * len(lines), TIMESTAMP.type),
         ],
-        schema=KEY_VALUE_SCHEMA,
+        schema=SCHEMA_0.arrow,
     )

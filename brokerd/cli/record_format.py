@@ -16,6 +16,7 @@ import pyarrow.compute as pc
 
 from brokerd.client.consumer.fetched import LOG_APPEND_TIME, FetchedBatch
 from brokerd.errors import ConfigError
+from brokerd.record.schema import KEY, TIMESTAMP, VALUE
 
 Printer: TypeAlias = "Callable[[FetchedBatch], bytes | pa.Buffer]"
 _TIMESTAMP_TYPES = ("CreateTime", "LogAppendTime")
@@ -74,7 +75,7 @@ def _tokens(template: str) -> list[tuple[str, bytes]]:
 
 
 def _columns_joined(batch: FetchedBatch, tokens: Sequence[tuple[str, bytes]], null: bytes) -> pa.Buffer | bytes:
-    columns = {"k": "key", "s": "value"}
+    columns = {"k": KEY.name, "s": VALUE.name}
     parts = [
         pa.scalar(text, pa.large_binary())
         if kind == "text"
@@ -90,8 +91,8 @@ def _columns_joined(batch: FetchedBatch, tokens: Sequence[tuple[str, bytes]], nu
 
 
 def _rows(batch: FetchedBatch) -> Sequence[dict[str, Any]]:
-    timestamp = batch.arrow_batch.schema.get_field_index("timestamp")
-    plain = batch.arrow_batch.set_column(timestamp, "timestamp", batch.arrow_batch.column(timestamp).cast(pa.int64()))
+    timestamps = batch.arrow_batch.column(TIMESTAMP.name).cast(pa.int64())
+    plain = batch.arrow_batch.drop_columns([TIMESTAMP.name]).append_column(TIMESTAMP.name, timestamps)
     return plain.append_column("offset", batch.offsets).to_pylist()  # type: ignore[no-any-return]
 
 

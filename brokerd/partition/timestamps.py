@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from brokerd.config.topic import TopicConfig
-from brokerd.errors import CorruptMessageError, Fate, InvalidTimestampError
+from brokerd.errors import CorruptMessageError, Fate, InvalidTimestampError, UnsupportedVersionError
 from brokerd.record.batch import RecordBatch
 from brokerd.record.header import BatchHeader, StampFlags
 from brokerd.record.payload import decode_timestamps, payload_crc
@@ -284,7 +284,10 @@ def _times(name: str, file: File, position: int, header: BatchHeader) -> pa.Arra
         raise damage_error(name, DamagedRange(header.base_offset, header.next_offset, "payload_crc does not match", -1, 0))
     try:
         return decode_timestamps(
-            batch.payload, record_count=header.record_count, uncompressed_bytes=header.uncompressed_bytes
+            batch.payload,
+            schema_id=header.schema_id,
+            record_count=header.record_count,
+            uncompressed_bytes=header.uncompressed_bytes,
         ).cast(pa.int64())
-    except CorruptMessageError:
+    except (CorruptMessageError, UnsupportedVersionError):
         return None

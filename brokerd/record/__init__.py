@@ -2,6 +2,7 @@
 
     header.py          the 96-byte header: fields, CRC, stamping
     arrow_metadata.py  rows, lengths and codec out of an Arrow IPC message, without decoding a column
+    schema.py          the columns of records, and where each lies in the Arrow message
     payload.py         columns to payload bytes and back
     batch.py           a whole batch: build, check as the broker does, walk
     control.py         control batches

@@ -25,7 +25,8 @@ from brokerd.record.header import (
     header_problem,
     header_size_claimed,
 )
-from brokerd.record.payload import check_layout, decode_payload, payload_crc
+from brokerd.record.payload import decode_payload, payload_crc
+from brokerd.record.schema import SCHEMAS
 
 MAX_DECOMPRESSED_BYTES = 268_435_456  # what readers take by default
 
@@ -47,7 +48,7 @@ class RecordBatch(NamedTuple):
         return self.data.slice(self.header.header_size)
 
     def to_arrow(self, *, max_uncompressed_bytes: int, check_crc: bool = True) -> pa.RecordBatch:
-        """The records as columns of KEY_VALUE_SCHEMA (plus `offset_delta` if sparse).
+        """The records as columns of the batch's schema (plus `offset_delta` if sparse).
 
         Raises CorruptMessageError with the base offset in its text if CRC, counts or lengths do not agree.
         """
@@ -94,7 +95,8 @@ def check_produced(
     _check_client_fields(header)
     batch = RecordBatch(header, data)
     payload = batch.payload
-    check_layout(memoryview(payload), record_count=header.record_count, uncompressed_bytes=header.uncompressed_bytes)
+    schema = SCHEMAS[header.schema_id]
+    schema.check(memoryview(payload), record_count=header.record_count, uncompressed_bytes=header.uncompressed_bytes)
     if header.uncompressed_bytes > max_decompressed_bytes:
         raise MessageTooLargeError(
             f"a record batch of {header.uncompressed_bytes} bytes decompressed exceeds message.max.decompressed.bytes "
@@ -115,9 +117,10 @@ def _check_client_fields(header: BatchHeader) -> None:
         raise InvalidRequestError(f"attributes {header.attributes:#06x} has bits that are not known")
     if header.attributes & (Attributes.CONTROL | Attributes.SPARSE_OFFSETS):
         raise InvalidRequestError("control and sparse batches are written by the broker only")
-    if header.payload_kind != PAYLOAD_KIND_ARROW or header.schema_id != 0:
+    if header.payload_kind != PAYLOAD_KIND_ARROW or header.schema_id not in SCHEMAS:
+        known = " or ".join(map(str, SCHEMAS))
         raise InvalidRequestError(
-            f"payload kind {header.payload_kind} with schema_id {header.schema_id} is not accepted; 0 and 0 are"
+            f"payload kind {header.payload_kind} with schema_id {header.schema_id} is not accepted; 0 and {known} are"
         )
     if header.batch_length % 8 or header.batch_length == 0:
         raise InvalidRequestError(f"batch_length is {header.batch_length}, not a positive multiple of 8")

@@ -19,7 +19,7 @@ import pytest
 
 from brokerd import Producer
 from brokerd.cli import main
-from brokerd.record.payload import KEY_VALUE_SCHEMA
+from brokerd.record.schema import SCHEMA_0
 from tests.support.child import child
 from tests.support.daemon import DaemonProcess, RunningDaemon, running_daemon
 from tests.support.wait import DEADLINE_S
@@ -336,7 +336,7 @@ def test_topic_is_copied_with_all_that_its_records_hold(terminal: Terminal, daem
         for number in range(5_000)
     ]
     with Producer(bootstrap_servers=daemon.address) as producer:
-        producer.send_batch("original", pa.RecordBatch.from_pylist(rows, schema=KEY_VALUE_SCHEMA)).result(DEADLINE_S)
+        producer.send_batch("original", pa.RecordBatch.from_pylist(rows, schema=SCHEMA_0.arrow)).result(DEADLINE_S)
     _, printed, _ = terminal.run("consume", "original", "--exit", "--json", "-q")
     file = tmp_path / "records.jsonl"
     file.write_text(printed)

@@ -16,7 +16,8 @@ from brokerd.ids import NO_PRODUCER, ProducerIdAndEpoch, TopicIdPartition
 from brokerd.partition.partition_log import PartitionLog
 from brokerd.record.batch import RecordBatch, walk_batches
 from brokerd.record.header import crc_seed, encode_header, new_header
-from brokerd.record.payload import KEY_VALUE_SCHEMA, encode_payload, payload_crc
+from brokerd.record.payload import encode_payload, payload_crc
+from brokerd.record.schema import SCHEMA_0
 from brokerd.storage.damage import DamagedRange
 from brokerd.storage.files import Files
 from tests.support.clock import START_WALL_MS, ManualClock
@@ -53,10 +54,10 @@ def arrow_batch(values: list[bytes], timestamps_ms: list[int]) -> RecordBatch:
     columns = [
         pa.array([None] * len(values), pa.binary()),
         pa.array(values, pa.binary()),
-        pa.array([None] * len(values), KEY_VALUE_SCHEMA.field("headers").type),
+        pa.array([None] * len(values), SCHEMA_0.column("headers").type),
         pa.array([timestamp * 1_000 for timestamp in timestamps_ms], pa.timestamp("us", tz="UTC")),
     ]
-    payload = encode_payload(pa.RecordBatch.from_arrays(columns, schema=KEY_VALUE_SCHEMA))
+    payload = encode_payload(pa.RecordBatch.from_arrays(columns, schema=SCHEMA_0.arrow))
     header = new_header(
         batch_length=payload.data.size,
         payload_crc=payload.crc,

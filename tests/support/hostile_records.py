@@ -23,7 +23,8 @@ from brokerd.ids import TopicIdPartition
 from brokerd.record.arrow_metadata import read_arrow_metadata, uncompressed_lengths
 from brokerd.record.batch import RecordBatch, check_produced, walk_batches
 from brokerd.record.header import Attributes, BatchHeader
-from brokerd.record.payload import SPARSE_SCHEMA, encode_payload
+from brokerd.record.payload import encode_payload
+from brokerd.record.schema import SCHEMA_0
 from tests.support.records import HEADER_BYTES, MAX_BYTES, SAMPLE, SEED, TP, body_at, header_of, key_values, new_batch, reseal
 
 UNCOMPRESSED_LIMIT_BYTES = 1_048_576
@@ -38,7 +39,7 @@ def good_batches() -> list[pa.Buffer]:
         headers=[[("h", b"x"), ("é", None)] if i % 3 else None for i in range(200)],
     )
     batches = [new_batch(rows, codec) for rows in (SAMPLE, larger) for codec in ("none", "lz4", "zstd")]
-    sparse = encode_payload(pa.record_batch([*SAMPLE.columns, pa.array([0, 3, 4, 9], pa.int32())], schema=SPARSE_SCHEMA))
+    sparse = encode_payload(pa.record_batch([*SAMPLE.columns, pa.array([0, 3, 4, 9], pa.int32())], schema=SCHEMA_0.sparse.arrow))
     header = header_of(batches[0])._replace(attributes=Attributes.SPARSE_OFFSETS, uncompressed_bytes=sparse.uncompressed_bytes)
     return [*batches, reseal(header, sparse.data.to_pybytes())]
 

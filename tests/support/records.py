@@ -10,7 +10,8 @@ import pyarrow as pa
 from brokerd.ids import TopicIdPartition
 from brokerd.record.arrow_metadata import read_arrow_metadata
 from brokerd.record.header import BatchHeader, crc_seed, decode_header, encode_header, new_header
-from brokerd.record.payload import KEY_VALUE_SCHEMA, encode_payload, payload_crc
+from brokerd.record.payload import encode_payload, payload_crc
+from brokerd.record.schema import SCHEMA_0
 
 TP = TopicIdPartition(bytes(range(16)), 3)
 SEED = crc_seed(TP)
@@ -30,17 +31,17 @@ def key_values(
     headers: Sequence[Headers | None] | None = None,
     timestamp_ms: int = TIMESTAMP_MS,
 ) -> pa.RecordBatch:
-    """Columns of KEY_VALUE_SCHEMA: one row per value, one ms apart; keys and headers null unless given."""
+    """Columns of SCHEMA_0: one row per value, one ms apart; keys and headers null unless given."""
     count = len(values)
     rows = None if headers is None else [None if row is None else [{"key": k, "value": v} for k, v in row] for row in headers]
     return pa.record_batch(
         [
             pa.array(keys if keys is not None else [None] * count, pa.binary()),
             pa.array(values, pa.binary()),
-            pa.array(rows if rows is not None else [None] * count, KEY_VALUE_SCHEMA.field("headers").type),
-            pa.array([(timestamp_ms + i) * 1_000 for i in range(count)], KEY_VALUE_SCHEMA.field("timestamp").type),
+            pa.array(rows if rows is not None else [None] * count, SCHEMA_0.column("headers").type),
+            pa.array([(timestamp_ms + i) * 1_000 for i in range(count)], SCHEMA_0.column("timestamp").type),
         ],
-        schema=KEY_VALUE_SCHEMA,
+        schema=SCHEMA_0.arrow,
     )
 
 

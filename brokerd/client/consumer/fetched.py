@@ -13,17 +13,16 @@ from brokerd.client.io.answers import TIMESTAMP_MAX_MS
 from brokerd.errors import CorruptMessageError
 from brokerd.ids import TopicIdPartition
 from brokerd.record.header import BatchHeader, StampFlags
-from brokerd.record.payload import KEY_VALUE_SCHEMA, TIMESTAMP_TYPE
+from brokerd.record.schema import OFFSET_DELTA, known_schema
 
 CREATE_TIME = 0  # Spark's and Kafka's numbers of timestampType
 LOG_APPEND_TIME = 1
-_TIMESTAMP_COLUMN = KEY_VALUE_SCHEMA.get_field_index("timestamp")
 _US_PER_MS = 1_000
 
 
 @dataclass(frozen=True, slots=True)
 class FetchedBatch:
-    """Records of one partition, in offset order, as columns of KEY_VALUE_SCHEMA; `offsets` (int64) has as many rows."""
+    """Records of one partition, in offset order, as columns of their schema; `offsets` (int64) has as many rows."""
 
     tp: TopicIdPartition
     header: BatchHeader
@@ -71,9 +70,9 @@ def decode_piece(piece: Piece, *, max_uncompressed_bytes: int, check_crc: bool) 
                 f"batch at offset {header.base_offset}: append_timestamp {header.append_timestamp} is no time in ms since 1970"
             )
         stamped = np.full(arrow_batch.num_rows, header.append_timestamp * _US_PER_MS, np.int64)
-        arrow_batch = arrow_batch.set_column(
-            _TIMESTAMP_COLUMN, KEY_VALUE_SCHEMA.field(_TIMESTAMP_COLUMN), pa.array(stamped, TIMESTAMP_TYPE)
-        )
+        timestamp = known_schema(header.schema_id).timestamp
+        field = arrow_batch.schema.field(timestamp.index)
+        arrow_batch = arrow_batch.set_column(timestamp.index, field, pa.array(stamped, timestamp.type))
     return FetchedBatch(piece.tp, header, arrow_batch, pa.array(offsets), timestamp_type)
 
 
@@ -91,11 +90,11 @@ def _dense_rows(arrow_batch: pa.RecordBatch, piece: Piece) -> tuple[pa.RecordBat
 
 def _sparse_rows(arrow_batch: pa.RecordBatch, piece: Piece) -> tuple[pa.RecordBatch, np.ndarray[tuple[int], np.dtype[np.int64]]]:
     header = piece.batch.header
-    deltas = arrow_batch.column("offset_delta")
+    deltas = arrow_batch.column(OFFSET_DELTA.name)
     values = deltas.fill_null(-1).to_numpy().astype(np.int64)
     if len(values) and not (np.all(np.diff(values) > 0) and 0 <= values[0] <= values[-1] <= header.last_offset_delta):
         raise CorruptMessageError(f"batch at offset {header.base_offset}: its offset_delta column does not rise within the batch")
     offsets = values + header.base_offset
     first, end = np.searchsorted(offsets, [piece.from_offset, piece.until_offset])
-    rows = arrow_batch.select(KEY_VALUE_SCHEMA.names).slice(int(first), int(end - first))
+    rows = arrow_batch.drop_columns([OFFSET_DELTA.name]).slice(int(first), int(end - first))
     return rows, offsets[first:end]

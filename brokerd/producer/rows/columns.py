@@ -17,9 +17,8 @@ import pyarrow.compute as pc
 from brokerd.errors import Fate, MessageTooLargeError
 from brokerd.producer.core.partitioner import Int32s, sort_by_partition
 from brokerd.producer.core.producer_batch import Piece
-from brokerd.record.payload import HEADERS_TYPE, TIMESTAMP_TYPE
+from brokerd.record.schema import HEADERS, KEY, SCHEMA_0, TIMESTAMP, VALUE, Column
 
-COLUMNS = ("key", "value", "headers", "timestamp")
 # Beyond its columns as they come, a row takes a timestamp (8), a header offset (4) and validity bits in the encoded batch.
 ROW_OVERHEAD_BYTES = 13
 # What one round of splitting takes and copies at a time.
@@ -47,26 +46,26 @@ def normalize(arrow_batch: pa.RecordBatch) -> pa.RecordBatch:
     column of a wrong type.
     """
     names = arrow_batch.schema.names
-    unknown = [name for name in names if name not in COLUMNS]
+    unknown = [name for name in names if name not in SCHEMA_0.names]
     if unknown:
-        raise ValueError(f"unknown column '{unknown[0]}': a batch may have {', '.join(COLUMNS)}")
-    if "value" not in names:
+        raise ValueError(f"unknown column '{unknown[0]}': a batch may have {', '.join(SCHEMA_0.names)}")
+    if VALUE.name not in names:
         raise ValueError(f"column 'value' is missing: the batch has {', '.join(names) or 'no columns'}")
     count = arrow_batch.num_rows
-    key = _bytes_column(arrow_batch, "key") if "key" in names else pa.nulls(count, pa.binary())
-    columns = {"key": key, "value": _bytes_column(arrow_batch, "value")}
-    if "headers" in names and arrow_batch.column("headers").null_count < count:
-        columns["headers"] = _cast(arrow_batch.column("headers"), HEADERS_TYPE, "headers", "a list of (key: string, value: binary)")
-    if "timestamp" in names and arrow_batch.column("timestamp").null_count < count:
-        timestamps = _cast(arrow_batch.column("timestamp"), TIMESTAMP_TYPE, "timestamp", "a timestamp")
+    key = _bytes_column(arrow_batch, KEY) if KEY.name in names else pa.nulls(count, KEY.type)
+    columns = {KEY.name: key, VALUE.name: _bytes_column(arrow_batch, VALUE)}
+    if HEADERS.name in names and arrow_batch.column(HEADERS.name).null_count < count:
+        columns[HEADERS.name] = _cast(arrow_batch, HEADERS, "a list of (key: string, value: binary)")
+    if TIMESTAMP.name in names and arrow_batch.column(TIMESTAMP.name).null_count < count:
+        timestamps = _cast(arrow_batch, TIMESTAMP, "a timestamp")
         if pc.min(timestamps.view(pa.int64())).as_py() < 0:
             raise ValueError("column 'timestamp' has a time before 1970, which a log cannot hold")
-        columns["timestamp"] = timestamps
+        columns[TIMESTAMP.name] = timestamps
     return pa.RecordBatch.from_arrays(list(columns.values()), list(columns))
 
 
-def _bytes_column(arrow_batch: pa.RecordBatch, name: str) -> pa.Array:
-    column = arrow_batch.column(name)
+def _bytes_column(arrow_batch: pa.RecordBatch, wanted: Column) -> pa.Array:
+    column = arrow_batch.column(wanted.name)
     kind = column.type
     if pa.types.is_binary(kind):
         return column
@@ -75,17 +74,18 @@ def _bytes_column(arrow_batch: pa.RecordBatch, name: str) -> pa.Array:
     is_text = pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind)
     is_bytes = pa.types.is_large_binary(kind) or pa.types.is_binary_view(kind) or pa.types.is_fixed_size_binary(kind)
     if is_text or is_bytes or pa.types.is_binary(kind) or pa.types.is_null(kind):
-        return _cast(column, pa.binary(), name, "binary or string")
-    raise TypeError(f"column '{name}' is {column.type}, it must be binary or string: cast it first")
+        return _cast(arrow_batch, wanted, "binary or string")
+    raise TypeError(f"column '{wanted.name}' is {column.type}, it must be binary or string: cast it first")
 
 
-def _cast(column: pa.Array, kind: pa.DataType, name: str, words: str) -> pa.Array:
-    if column.type == kind:
+def _cast(arrow_batch: pa.RecordBatch, wanted: Column, words: str) -> pa.Array:
+    column = arrow_batch.column(wanted.name)
+    if column.type == wanted.type:
         return column
     try:
-        return column.cast(kind)
+        return column.cast(wanted.type)
     except pa.ArrowException as error:
-        raise TypeError(f"column '{name}' is {column.type}, it must be {words}: {error}") from None
+        raise TypeError(f"column '{wanted.name}' is {column.type}, it must be {words}: {error}") from None
 
 
 def copied(arrow_batch: pa.RecordBatch) -> pa.RecordBatch:
@@ -199,10 +199,10 @@ def _cut(ends_bytes: Any, lo: int, hi: int, batch_size: int) -> list[int]:
 def _row_bytes(arrow_batch: pa.RecordBatch) -> npt.NDArray[np.int64]:
     """About what each row takes; headers count at the size of their column's average."""
     sizes = np.full(arrow_batch.num_rows, ROW_OVERHEAD_BYTES + 8, np.int64)
-    for name in ("key", "value"):
-        column = arrow_batch.column(name)
+    for bytes_column in (KEY, VALUE):
+        column = arrow_batch.column(bytes_column.name)
         offsets = np.frombuffer(column.buffers()[1], np.int32, len(column) + 1, column.offset * 4)
         sizes += np.diff(offsets)
-    if "headers" in arrow_batch.schema.names:
-        sizes += -(-arrow_batch.column("headers").nbytes // max(1, arrow_batch.num_rows))
+    if HEADERS.name in arrow_batch.schema.names:
+        sizes += -(-arrow_batch.column(HEADERS.name).nbytes // max(1, arrow_batch.num_rows))
     return sizes

@@ -25,7 +25,7 @@ from brokerd.producer.futures import Placement
 from brokerd.producer.mailbox import Mailbox
 from brokerd.producer.rows.columns import ROW_OVERHEAD_BYTES
 from brokerd.producer.rows.encoding import joined
-from brokerd.record.payload import HEADERS_TYPE, TIMESTAMP_TYPE
+from brokerd.record.schema import HEADERS, KEY, TIMESTAMP, VALUE
 
 CHUNK_BYTES_MAX = 524_288
 CHUNK_BYTES_MIN = 16_384  # what is paid for the first one of a topic: there may be thousands of topics
@@ -178,17 +178,18 @@ class TakenRows:
         """The entries from `first` to before `end`, each of which is one row."""
         numbers, keys = self._numbers[first:end], self._keys[first:end]
         count = end - first
-        key = pa.array(keys, pa.binary()) if keys.count(None) < count else pa.nulls(count, pa.binary())
-        columns = {"key": key, "value": pa.array(self._values[first:end], pa.binary())}
+        key = pa.array(keys, KEY.type) if keys.count(None) < count else pa.nulls(count, KEY.type)
+        columns = {KEY.name: key, VALUE.name: pa.array(self._values[first:end], VALUE.type)}
         if self.chunk.headers:
             rows = [self.chunk.headers.get(number) for number in numbers]
-            columns["headers"] = pa.array([None if row is None else [_entry(*pair) for pair in row] for row in rows], HEADERS_TYPE)
+            lists = [None if row is None else [_entry(*pair) for pair in row] for row in rows]
+            columns[HEADERS.name] = pa.array(lists, HEADERS.type)
         millis = np.array(self._sent_ns[first:end], np.int64) // 1_000_000
         if self.chunk.timestamps:
             own = [(place, self.chunk.timestamps.get(number)) for place, number in enumerate(numbers)]
             places = [place for place, timestamp in own if timestamp is not None]
             millis[places] = [timestamp for _, timestamp in own if timestamp is not None]
-        columns["timestamp"] = pa.array(millis * 1_000).view(TIMESTAMP_TYPE)
+        columns[TIMESTAMP.name] = pa.array(millis * 1_000).view(TIMESTAMP.type)
         return pa.RecordBatch.from_arrays(list(columns.values()), list(columns))
 
 

@@ -11,6 +11,7 @@ from brokerd.config.client import ProducerConfig
 from brokerd.producer.core.partitioner import Int32s, partition_for_keys
 from brokerd.producer.core.sticky import PartitionLoad, StickyPartitioner
 from brokerd.producer.rows import columns
+from brokerd.record.schema import KEY
 
 
 class RowPartitioner:
@@ -23,14 +24,14 @@ class RowPartitioner:
 
     def has_keyless_rows(self, rows: pa.RecordBatch, wanted: Int32s | None) -> bool:
         """True if `keyless_rows` has something to say."""
-        is_keyless = self._config.partitioner_ignore_keys or rows.column(0).null_count > 0
+        is_keyless = self._config.partitioner_ignore_keys or rows.column(KEY.index).null_count > 0
         return is_keyless and (wanted is None or bool((wanted < 0).any()))
 
     def keyless_rows(self, topic: str, rows: pa.RecordBatch, wanted: Int32s | None, load: PartitionLoad) -> Int32s | None:
         """In the sender's thread: partitions for the rows without a key, in their order; None if all have one."""
         if not self.has_keyless_rows(rows, wanted):
             return None
-        key = rows.column(0)
+        key = rows.column(KEY.index)
         keyless = len(key) if self._config.partitioner_ignore_keys else key.null_count
         return self._sticky_of(topic).assign(keyless, rows.nbytes // rows.num_rows + columns.ROW_OVERHEAD_BYTES, load)
 
@@ -41,7 +42,7 @@ class RowPartitioner:
             if not 0 <= wanted < count:
                 raise _no_partition(wanted, count)
             return wanted
-        key = row.column(0)
+        key = row.column(KEY.index)
         if self._config.partitioner_ignore_keys or key.null_count:
             return self._sticky_of(topic).assign_one(size_bytes, load)
         return int(partition_for_keys(key, count)[0]) if count > 1 else 0
@@ -63,7 +64,7 @@ class RowPartitioner:
             self.check(wanted, count)
             if not (wanted < 0).any():
                 return wanted
-        key = rows.column(0)
+        key = rows.column(KEY.index)
         if keyless is not None and len(keyless) == len(key):
             chosen = keyless
         else:

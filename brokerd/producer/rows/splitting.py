@@ -8,7 +8,7 @@ import pyarrow as pa
 
 from brokerd.producer.core.producer_batch import NO_TIMESTAMP, Piece, ProducerBatch
 from brokerd.producer.rows.columns import ROW_OVERHEAD_BYTES
-from brokerd.record.payload import KEY_VALUE_SCHEMA_ID, decode_payload
+from brokerd.record.payload import decode_payload
 
 
 def split_rows(batch: ProducerBatch, size_max: int) -> list[Piece]:
@@ -17,13 +17,13 @@ def split_rows(batch: ProducerBatch, size_max: int) -> list[Piece]:
     payload = batch.encoded.payload
     rows = decode_payload(
         payload.data,
-        schema_id=KEY_VALUE_SCHEMA_ID,
+        schema_id=payload.schema_id,
         record_count=payload.record_count,
         uncompressed_bytes=payload.uncompressed_bytes,
         max_uncompressed_bytes=payload.uncompressed_bytes,
     )
-    if rows.column("headers").null_count == rows.num_rows:
-        rows = rows.drop_columns(["headers"])
+    # A piece without a column has nulls in it: lists of nothing would cost their children's offsets in each.
+    rows = rows.drop_columns([name for name, column in zip(rows.schema.names, rows.columns, strict=True) if _says_nothing(column)])
     count = max(2, -(-batch.uncompressed_bytes // size_max))
     rows_each = max(1, rows.num_rows // count)
     empty = rows.slice(0, 0)
@@ -33,3 +33,7 @@ def split_rows(batch: ProducerBatch, size_max: int) -> list[Piece]:
         size = copied.nbytes + copied.num_rows * ROW_OVERHEAD_BYTES
         pieces.append(Piece(copied, copied.num_rows, size, NO_TIMESTAMP))
     return pieces
+
+
+def _says_nothing(column: pa.Array) -> bool:
+    return bool(pa.types.is_list(column.type) and column.null_count == len(column))

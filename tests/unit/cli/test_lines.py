@@ -7,7 +7,7 @@ import random
 import pytest
 
 from brokerd.cli.lines import LineSplitter, records_from_lines, unescaped
-from brokerd.record.payload import KEY_VALUE_SCHEMA
+from brokerd.record.schema import SCHEMA_0
 
 
 @pytest.mark.parametrize("delimiter", [b"\n", b"::", b"ab"])
@@ -39,7 +39,7 @@ def test_lines_with_keys_headers_and_nulls() -> None:
         null_marker=b"NULL",
         timestamp_ms=1_700_000_000_123,
     )
-    assert batch.schema == KEY_VALUE_SCHEMA
+    assert batch.schema == SCHEMA_0.arrow
     assert batch.column("key").to_pylist() == [b"k1", None, b"", b"k2", b"k3", None, None]
     assert batch.column("value").to_pylist() == [b"v1", b"no key", b"empty key", b"a:b", None, b"v", b""]
     assert batch.column("headers").to_pylist()[0] == [{"key": "h", "value": b"1"}, {"key": "g", "value": b""}]

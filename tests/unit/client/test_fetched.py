@@ -10,7 +10,7 @@ from brokerd.client.consumer.positions import Piece
 from brokerd.errors import CorruptMessageError
 from brokerd.record.batch import RecordBatch
 from brokerd.record.header import Attributes
-from brokerd.record.payload import KEY_VALUE_SCHEMA
+from brokerd.record.schema import SCHEMA_0
 from tests.support.records import SAMPLE, TIMESTAMP_MS, TP, header_of, key_values, new_batch, reseal
 
 VALUES = [b"v%d" % number for number in range(6)]
@@ -64,7 +64,7 @@ def test_cut_batch_keeps_rows_and_offsets_together(from_offset: int, until_offse
 def test_sparse_batch_is_cut_by_its_offsets(from_offset: int, until_offset: int, offsets: list[int]) -> None:
     batch = decoded(piece(sparse_batch([0, 3, 7, 10], 10), from_offset, until_offset))
     assert batch.offsets.to_pylist() == offsets
-    assert batch.arrow_batch.schema == KEY_VALUE_SCHEMA
+    assert batch.arrow_batch.schema == SCHEMA_0.arrow
     rows = {100: VALUES[0], 103: VALUES[1], 107: VALUES[2], 110: VALUES[3]}
     assert batch.arrow_batch.column("value").to_pylist() == [rows[offset] for offset in offsets]
 
@@ -82,7 +82,7 @@ def test_sparse_batch_with_wrong_deltas_is_refused(deltas: list[int | None]) -> 
 def test_log_append_time_replaces_all_timestamps() -> None:
     batch = decoded(piece(new_batch(key_values(VALUES)), 100, 106, stamp_flags=1))
     assert batch.timestamp_type == LOG_APPEND_TIME
-    assert batch.arrow_batch.schema == KEY_VALUE_SCHEMA
+    assert batch.arrow_batch.schema == SCHEMA_0.arrow
     assert batch.arrow_batch.column("timestamp").cast(pa.int64()).to_pylist() == [(TIMESTAMP_MS + 9_999) * 1_000] * 6
 
 

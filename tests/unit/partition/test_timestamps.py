@@ -156,7 +156,7 @@ def test_an_honest_log_is_answered_to_the_record(log: PartitionLog) -> None:
 def test_times_are_read_without_the_other_columns(codec: str) -> None:
     arrow = key_values([bytes(8 * 1_048_576)] * 3)
     payload = encode_payload(arrow, codec)
-    claims = {"record_count": 3, "uncompressed_bytes": payload.uncompressed_bytes}
+    claims = {"schema_id": 0, "record_count": 3, "uncompressed_bytes": payload.uncompressed_bytes}
     times = decode_timestamps(payload.data, **claims)
     assert times.equals(arrow.column("timestamp"))
 
@@ -172,4 +172,4 @@ def test_a_column_of_times_that_claims_too_much_is_not_allocated() -> None:
     honest = 3 * 8 if honest == -1 else honest
     lengths = payload.uncompressed_bytes - honest + claimed
     with pytest.raises(CorruptMessageError, match="for 3 timestamps"):
-        decode_timestamps(pa.py_buffer(bytes(body)), record_count=3, uncompressed_bytes=lengths)
+        decode_timestamps(pa.py_buffer(bytes(body)), schema_id=0, record_count=3, uncompressed_bytes=lengths)

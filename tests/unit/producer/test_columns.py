@@ -10,8 +10,9 @@ import pytest
 
 from brokerd.errors import MessageTooLargeError
 from brokerd.producer.rows.columns import ROUND_BYTES_MAX, check_row_sizes, normalize, rounds, split
-from brokerd.producer.rows.encoding import encode_pieces, null_headers
-from brokerd.record.payload import HEADERS_TYPE, KEY_VALUE_SCHEMA, decode_payload
+from brokerd.producer.rows.encoding import encode_pieces
+from brokerd.record.payload import decode_payload
+from brokerd.record.schema import SCHEMA_0
 
 HEADERS = [[{"key": "h", "value": b"1"}], None, []]
 
@@ -22,7 +23,7 @@ def batch(count: int, value_bytes: int = 20) -> pa.RecordBatch:
         {
             "key": pa.array([None if i % 7 == 0 else b"k%d" % i for i in range(count)], pa.binary()),
             "value": pa.array([b"%06d" % i + b"x" * rng.randint(0, value_bytes) for i in range(count)], pa.binary()),
-            "headers": pa.array([HEADERS[i % 3] for i in range(count)], HEADERS_TYPE),
+            "headers": pa.array([HEADERS[i % 3] for i in range(count)], SCHEMA_0.column("headers").type),
         }
     )
 
@@ -115,7 +116,7 @@ def test_pieces_of_different_columns_make_one_payload(compression: str) -> None:
         uncompressed_bytes=payload.uncompressed_bytes,
         max_uncompressed_bytes=10**6,
     )
-    assert rows.schema == KEY_VALUE_SCHEMA
+    assert rows.schema == SCHEMA_0.arrow
     assert rows.column("value").to_pylist()[:2] == [b"a", b"b"]
     assert rows.column("headers").to_pylist() == [None, None, *HEADERS, None, None]
     assert [int(t.timestamp()) for t in rows.column("timestamp").to_pylist()] == [1, 1, 2, 2, 2, 3, 7]
@@ -123,10 +124,10 @@ def test_pieces_of_different_columns_make_one_payload(compression: str) -> None:
 
 
 def test_null_headers_are_valid_and_small() -> None:
-    column = null_headers(1000)
+    column = SCHEMA_0.column("headers").nulls(1000)
     column.validate(full=True)
     assert column.null_count == 1000
-    assert column.equals(pa.nulls(1000, HEADERS_TYPE))
+    assert column.equals(pa.nulls(1000, SCHEMA_0.column("headers").type))
 
 
 def test_what_is_accounted_is_about_what_is_sent() -> None:

@@ -16,7 +16,7 @@ import pytest
 from brokerd.errors import InvalidTopicError, MessageTooLargeError, ProducerClosedError
 from brokerd.producer.intake import Intake
 from brokerd.producer.rows.record_buffer import CHUNK_BYTES_MIN, SMALL_BATCH_BYTES, StagedChunk, small_batch_bytes
-from brokerd.record.payload import HEADERS_TYPE, TIMESTAMP_TYPE
+from brokerd.record.schema import HEADERS, TIMESTAMP
 from tests.support.broker_double import BrokerDouble
 from tests.support.wait import DEADLINE_S
 from tests.unit.producer.test_producer import producer_of, rows
@@ -93,13 +93,13 @@ def test_records_and_small_batches_of_one_chunk_know_their_places(broker: Broker
 
 def test_everything_of_a_row_arrives_whatever_its_neighbours_bring(broker: BrokerDouble) -> None:
     bare = pa.RecordBatch.from_pydict({"value": pa.array([b"bare"], pa.binary())})
-    headers = pa.array([[{"key": "h", "value": b"x"}], None], HEADERS_TYPE)
+    headers = pa.array([[{"key": "h", "value": b"x"}], None], HEADERS.type)
     full = pa.RecordBatch.from_pydict(
         {
             "key": pa.array([b"k", None], pa.binary()),
             "value": pa.array([b"full", None], pa.binary()),
             "headers": headers,
-            "timestamp": pa.array([5_000, None], TIMESTAMP_TYPE),
+            "timestamp": pa.array([5_000, None], TIMESTAMP.type),
         }
     )
     with producer_of(broker, linger_ms=60_000) as producer:

@@ -22,7 +22,7 @@ import pytest
 from brokerd.errors import CorruptMessageError
 from brokerd.record.arrow_metadata import read_arrow_metadata, uncompressed_lengths
 from brokerd.record.batch import RecordBatch, check_produced
-from brokerd.record.payload import KEY_VALUE_SCHEMA
+from brokerd.record.schema import SCHEMA_0
 from tests.support.hostile_records import UNCOMPRESSED_LIMIT_BYTES, good_batches, mutate
 from tests.support.records import HEADER_BYTES, MAX_BYTES, SEED, body_at, header_of, key_values, new_batch, reseal
 
@@ -101,9 +101,9 @@ def test_the_broker_never_decompresses_and_the_reader_is_seen_to(tmp_path: Path)
 def legacy_message(codec: str) -> bytes:
     """A payload as Arrow 0.17 compressed: metadata version 4, the codec in the message's custom metadata."""
     sink = pa.BufferOutputStream()
-    writer = pa.ipc.new_stream(sink, KEY_VALUE_SCHEMA)
+    writer = pa.ipc.new_stream(sink, SCHEMA_0.arrow)
     writer.write_batch(key_values([b"x" * 64]), custom_metadata={"ARROW:experimental_compression": codec})
-    schema_bytes = KEY_VALUE_SCHEMA.serialize().size
+    schema_bytes = SCHEMA_0.arrow.serialize().size
     payload = bytearray(sink.getvalue().to_pybytes()[schema_bytes:])
     message = 8 + struct.unpack_from("<I", payload, 8)[0]
     vtable = message - struct.unpack_from("<i", payload, message)[0]

@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 from brokerd.errors import CorruptMessageError, UnsupportedVersionError
 from brokerd.record.arrow_metadata import read_arrow_metadata, uncompressed_lengths
 from brokerd.record.batch import RecordBatch
-from brokerd.record.payload import KEY_VALUE_SCHEMA, SPARSE_SCHEMA, decode_payload, encode_payload
+from brokerd.record.payload import decode_payload, encode_payload
+from brokerd.record.schema import SCHEMA_0
 from tests.support.records import MAX_BYTES, SAMPLE, header_of, key_values, new_batch
 
 CODECS = ["none", "lz4", "zstd"]
@@ -76,7 +77,7 @@ def test_a_schema_that_is_not_known_is_refused() -> None:
 
 
 def test_sparse_offsets_come_as_a_column() -> None:
-    sparse = pa.record_batch([*SAMPLE.columns, pa.array([0, 3, 4, 9], pa.int32())], schema=SPARSE_SCHEMA)
+    sparse = pa.record_batch([*SAMPLE.columns, pa.array([0, 3, 4, 9], pa.int32())], schema=SCHEMA_0.sparse.arrow)
     payload = encode_payload(sparse)
     decoded = decode_payload(
         payload.data,
@@ -106,7 +107,7 @@ def test_nulls_at_bitmap_edges_survive(nulls: int, codec: str) -> None:
 
 
 def test_the_schema_is_the_one_of_the_format() -> None:
-    assert KEY_VALUE_SCHEMA.to_string() == (
+    assert SCHEMA_0.arrow.to_string() == (
         "key: binary\nvalue: binary\nheaders: list<item: struct<key: string, value: binary>>\n"
         "  child 0, item: struct<key: string, value: binary>\n      child 0, key: string\n      child 1, value: binary\n"
         "timestamp: timestamp[us, tz=UTC]"

@@ -6,7 +6,7 @@ import pyarrow as pa
 import pytest
 
 from brokerd.errors import ConfigError, InvalidRecordError
-from brokerd.record.payload import HEADERS_TYPE
+from brokerd.record.schema import SCHEMA_0
 from brokerd.sink.columns import TopicRows, check_columns, to_records
 
 HEADERS = "array<struct<key:string,value:binary>>"
@@ -41,7 +41,7 @@ def test_slices_are_read_at_their_own_rows() -> None:
 
 
 def test_header_without_key_is_refused() -> None:
-    headers = pa.array([[{"key": None, "value": b"1"}]], HEADERS_TYPE)
+    headers = pa.array([[{"key": None, "value": b"1"}]], SCHEMA_0.column("headers").type)
     with pytest.raises(InvalidRecordError, match="every header needs a key"):
         records(pa.record_batch({"value": pa.array(["x"]), "headers": headers}))
 

@@ -1,0 +1,187 @@
+"""What columns the records of a batch have, and where each lies in its Arrow message.
+
+A `Schema` is a value: everything that depends on the columns is derived from them here, once, so that another schema is another
+value in SCHEMAS and no other code. Nodes and buffers are numbered as Arrow's columnar format lays them out: a column's own
+node, then those of its children; its validity bitmap first, then offsets or data. Bytes to columns and back is payload.py's.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import pyarrow as pa
+
+from brokerd.errors import CorruptMessageError, UnsupportedVersionError
+from brokerd.record.arrow_metadata import ArrowMetadata, read_arrow_metadata, uncompressed_lengths
+
+TIMESTAMP_NAME = "timestamp"
+TIMESTAMP_TYPE = pa.timestamp("us", tz="UTC")
+OFFSET_DELTA = pa.field("offset_delta", pa.int32())  # the last column of a batch with sparse offsets
+_PADDING_MAX_BYTES = 128
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """One column of a schema. Its buffers are those from `first_buffer` up to `end_buffer`, its children's among them."""
+
+    name: str
+    type: pa.DataType
+    index: int
+    node: int
+    first_buffer: int
+    end_buffer: int
+    _no_items: pa.Array | None  # of a list
+
+    def nulls(self, count: int) -> pa.Array:
+        """So many nulls. Unlike `pa.nulls`, whose child arrays get offsets too, a list costs 4 bytes a row and not 12."""
+        if self._no_items is None:
+            return pa.nulls(count, self.type)
+        zeros = pa.py_buffer(bytes(4 * count + 4))
+        return pa.ListArray.from_buffers(self.type, count, [zeros, zeros], children=[self._no_items])
+
+
+class Schema:
+    """The columns of a batch's records. Every schema has the column `timestamp`: a look-up by time reads it."""
+
+    def __init__(self, schema_id: int, arrow: pa.Schema) -> None:
+        """Raises ValueError for a column whose type cannot be stored, and where there is no timestamp."""
+        self.id = schema_id
+        self.arrow = arrow
+        self.columns = _columns(arrow)
+        self.names = tuple(arrow.names)
+        self.message = arrow.serialize()  # the schema message: what a stream of Arrow begins with, and a payload does not have
+        self.nodes = sum(_node_count(field.type) for field in arrow)
+        self.buffers = self.columns[-1].end_buffer if self.columns else 0
+        self._top_nodes = tuple(column.node for column in self.columns)
+        # (buffer, bits for each row, bits beyond): what it has at least, or Arrow would read behind its end.
+        self._row_buffers = tuple(entry for column in self.columns for entry in _row_buffers(column))
+        if TIMESTAMP_NAME not in self.names or self.column(TIMESTAMP_NAME).type != TIMESTAMP_TYPE:
+            raise ValueError(f"schema {schema_id} has no column '{TIMESTAMP_NAME}' of {TIMESTAMP_TYPE}: every schema has one")
+        self.timestamp = self.column(TIMESTAMP_NAME)
+        self.timestamp_alone = pa.ipc.IpcReadOptions(included_fields=[self.timestamp.index], use_threads=False)
+        self._sparse: Schema | None = None
+
+    @property
+    def sparse(self) -> Schema:
+        """The same with the column `offset_delta`: of batches that say of each record where it lies."""
+        if self._sparse is None:
+            self._sparse = Schema(self.id, self.arrow.append(OFFSET_DELTA))
+        return self._sparse
+
+    def column(self, name: str) -> Column:
+        """The column of that name. Raises KeyError."""
+        for column in self.columns:
+            if column.name == name:
+                return column
+        raise KeyError(name)
+
+    def check(self, payload: memoryview, *, record_count: int, uncompressed_bytes: int) -> ArrowMetadata:
+        """Sees that an Arrow payload holds `record_count` rows in these columns and decompresses to `uncompressed_bytes`.
+        Touches no column. Raises CorruptMessageError.
+        """
+        metadata = read_arrow_metadata(payload)
+        if len(metadata.node_lengths) != self.nodes or len(metadata.buffers) != self.buffers:
+            raise CorruptMessageError(
+                f"the Arrow payload has {len(metadata.node_lengths)} nodes and {len(metadata.buffers)} buffers; "
+                f"schema {self.id} has {self.nodes} and {self.buffers}"
+            )
+        for node in self._top_nodes:
+            if metadata.node_lengths[node] != record_count or metadata.rows != record_count:
+                raise CorruptMessageError(f"the header counts {record_count} records, the Arrow payload {metadata.rows} rows")
+        lengths = uncompressed_lengths(metadata, payload)
+        claimed = sum(lengths)
+        if claimed != uncompressed_bytes:
+            raise CorruptMessageError(f"uncompressed_bytes is {uncompressed_bytes}, the Arrow buffers add up to {claimed}")
+        for buffer, bits, bits_beyond in self._row_buffers:
+            if lengths[buffer] << 3 < bits * record_count + bits_beyond:
+                raise CorruptMessageError(f"the Arrow buffers are too short for {record_count} records")
+        return metadata
+
+    def check_timestamps(self, payload: memoryview, metadata: ArrowMetadata, *, record_count: int) -> None:
+        """Sees that the timestamps of a checked payload claim no more than so many need. Raises CorruptMessageError."""
+        own = slice(self.timestamp.first_buffer, self.timestamp.end_buffer)
+        claimed = sum(uncompressed_lengths(metadata, payload)[own])
+        if claimed > (TIMESTAMP_TYPE.bit_width // 8 + 1) * record_count + _PADDING_MAX_BYTES:
+            raise CorruptMessageError(f"the Arrow payload claims {claimed} bytes for {record_count} timestamps")
+
+
+def known_schema(schema_id: int, *, is_sparse: bool = False) -> Schema:
+    """The schema of that id. Raises UnsupportedVersionError."""
+    schema = SCHEMAS.get(schema_id)
+    if schema is None:
+        known = ", ".join(map(str, SCHEMAS))
+        raise UnsupportedVersionError(f"schema_id {schema_id} is not known; this version reads {known}")
+    return schema.sparse if is_sparse else schema
+
+
+def _columns(arrow: pa.Schema) -> tuple[Column, ...]:
+    columns = []
+    node = buffer = 0
+    for index, field in enumerate(arrow):
+        _check_type(field.name, field.type)
+        end = buffer + _buffer_count(field.type)
+        no_items = pa.nulls(0, field.type.value_type) if pa.types.is_list(field.type) else None
+        columns.append(Column(field.name, field.type, index, node, buffer, end, no_items))
+        node, buffer = node + _node_count(field.type), end
+    return tuple(columns)
+
+
+def _children(kind: pa.DataType) -> list[pa.DataType]:
+    return [kind.field(i).type for i in range(kind.num_fields)]
+
+
+def _node_count(kind: pa.DataType) -> int:
+    return 1 + sum(map(_node_count, _children(kind)))
+
+
+def _buffer_count(kind: pa.DataType) -> int:
+    return int(kind.num_buffers) + sum(map(_buffer_count, _children(kind)))
+
+
+def _check_type(name: str, kind: pa.DataType) -> None:
+    """Raises ValueError for types whose buffers are not laid out as those of numbers, bytes, lists and structs."""
+    is_nested = pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_struct(kind)
+    if not (is_nested or _has_offsets(kind) or _is_fixed_width(kind)):
+        raise ValueError(f"column '{name}' is {kind}: a schema has numbers, times, bytes, text, lists and structs")
+    for child in _children(kind):
+        _check_type(name, child)
+
+
+def _is_fixed_width(kind: pa.DataType) -> bool:
+    return bool(pa.types.is_primitive(kind) or pa.types.is_decimal(kind) or pa.types.is_fixed_size_binary(kind))
+
+
+def _has_offsets(kind: pa.DataType) -> bool:
+    return _offset_bits(kind) > 0
+
+
+def _offset_bits(kind: pa.DataType) -> int:
+    if pa.types.is_binary(kind) or pa.types.is_string(kind) or pa.types.is_list(kind):
+        return 32
+    if pa.types.is_large_binary(kind) or pa.types.is_large_string(kind) or pa.types.is_large_list(kind):
+        return 64
+    return 0
+
+
+def _row_buffers(column: Column) -> list[tuple[int, int, int]]:
+    """Of the buffers of a column those whose size the number of rows bounds from below: offsets, one more than rows, or data."""
+    behind_validity = column.first_buffer + 1
+    bits = _offset_bits(column.type)
+    if bits:
+        return [(behind_validity, bits, bits)]
+    return [(behind_validity, column.type.bit_width, 0)] if _is_fixed_width(column.type) else []
+
+
+SCHEMA_0 = Schema(
+    0,
+    pa.schema(
+        [
+            pa.field("key", pa.binary()),
+            pa.field("value", pa.binary()),
+            pa.field("headers", pa.list_(pa.struct([pa.field("key", pa.string()), pa.field("value", pa.binary())]))),
+            pa.field(TIMESTAMP_NAME, TIMESTAMP_TYPE),
+        ]
+    ),
+)
+KEY, VALUE, HEADERS, TIMESTAMP = SCHEMA_0.columns
+SCHEMAS: dict[int, Schema] = {SCHEMA_0.id: SCHEMA_0}
