@@ -9,7 +9,7 @@ DOCS   := .venv-docs
 PYTEST := -m pytest -q -n auto --maxprocesses 8 --dist loadgroup
 
 .DEFAULT_GOAL := help
-.PHONY: dist docs release-check sweep powercut chaos-planted test-lowest quick coverage help setup links java gen demo test test-long check bench attacks chaos fuzz clean
+.PHONY: dist docs reference release-check sweep powercut chaos-planted test-lowest quick coverage help setup links java gen demo test test-long check bench attacks chaos fuzz clean
 
 help:  ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 12
@@ -93,14 +93,18 @@ powercut: setup  ## cut the power of the daemon's disk (a loop device; needs roo
 chaos-planted: setup  ## plant bugs into the broker, one after another, and see that chaos and power cuts find each; SEED=n
 	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python -m tests.chaos.planted $(if $(SEED),--seed $(SEED))
 
-check: setup  ## types, style, generated code
+check: setup  ## types, style, generated code and pages
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/python proto/generate.py --check
+	$(BIN)/python docs/reference.py --check
+
+reference: setup  ## write docs/reference/ from the code
+	$(BIN)/python docs/reference.py
 
 docs: $(DOCS)/.ready  ## build the documentation into site/; a broken link or an unlisted page is an error
-	$(DOCS)/bin/mkdocs build --strict --quiet
+	NO_MKDOCS_2_WARNING=1 $(DOCS)/bin/mkdocs build --strict --quiet
 
 dist: setup  ## build the source distribution and the wheel into dist/
 	rm -rf dist

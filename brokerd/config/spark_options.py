@@ -2,7 +2,7 @@
 
 Shared by the sink and the source, which may not import each other. Spark hands options over with lower-cased keys, so
 names are compared without case and handed on as they are spelled in the documentation. Values are not parsed here.
-docs/spark-options.md says the same to users, name by name.
+Which names are a side's own is in spark_own_options.py; docs/spark-options.md says to users what becomes of each name.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from brokerd.config.client import ClientConfig, ConsumerConfig, ProducerConfig
 from brokerd.config.kafka_names import PASSED_OVER, REFUSED_VALUES, why_refused
 from brokerd.config.settings import settings_of
+from brokerd.config.spark_own_options import SINK_OPTIONS, SOURCE_OPTIONS
 from brokerd.errors import ConfigError
 
 KAFKA_PREFIX = "kafka."
@@ -26,33 +27,6 @@ SPARK_OPTIONS = frozenset({"path", "checkpointlocation", "queryname", "outputmod
 _TABLE_MARK = "provider"
 _OPTION_PREFIX = "option."
 _TABLE_PROPERTIES = frozenset({_TABLE_MARK, "owner", "comment", "location", "external", "is_managed_location", "collation"})
-
-SOURCE_OPTIONS = (
-    "subscribe",
-    "subscribePattern",
-    "assign",
-    "startingTimestamp",
-    "startingOffsetsByTimestamp",
-    "startingOffsets",
-    "startingOffsetsByTimestampStrategy",
-    "endingTimestamp",
-    "endingOffsetsByTimestamp",
-    "endingOffsets",
-    "failOnDataLoss",
-    "includeHeaders",
-    "maxOffsetsPerTrigger",
-    "minOffsetsPerTrigger",
-    "maxTriggerDelay",
-    "minPartitions",
-    "maxRecordsPerPartition",
-    # Accepted, so that a ported pipeline runs, and without effect: every call is retried for default.api.timeout.ms, and
-    # there are no groups.
-    "fetchOffset.numRetries",
-    "fetchOffset.retryIntervalMs",
-    "kafkaConsumer.pollTimeoutMs",
-    "groupIdPrefix",
-)
-SINK_OPTIONS = ("topic", "includeHeaders")
 
 # How alike two names must be, of 1, for one to be proposed for the other; and where another explanation is at hand.
 _NEAR = 0.75
@@ -76,11 +50,11 @@ class Side:
 
 SOURCE = Side(
     "(option of the brokerd source)",
-    SOURCE_OPTIONS,
+    tuple(option.name for option in SOURCE_OPTIONS),
     ConsumerConfig,
     {"maxBytesPerTrigger": "it is not yet supported; maxOffsetsPerTrigger limits a batch"},
 )
-SINK = Side("(option of the brokerd sink)", SINK_OPTIONS, ProducerConfig)
+SINK = Side("(option of the brokerd sink)", tuple(option.name for option in SINK_OPTIONS), ProducerConfig)
 
 
 class SplitOptions(dict[str, str]):

@@ -1,0 +1,57 @@
+"""The Spark options that are the source's or the sink's own, as Spark's Kafka connector spells them: name, default, one sentence.
+
+What they may be set beside (client settings), and how all of them are told apart, is in spark_options.py; values are parsed by
+the source and by the sink. A name without default is simply not set.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+
+class SparkOption(NamedTuple):
+    """One option. `default` as a user would write it; empty = none."""
+
+    name: str
+    default: str
+    doc: str
+
+
+_NO_EFFECT = "Taken so that a ported pipeline runs, without effect: "
+
+SOURCE_OPTIONS = (
+    SparkOption("subscribe", "", "Topics to read, separated by commas. One of this, subscribePattern and assign is required."),
+    SparkOption("subscribePattern", "", "Java regular expression; topics are read in whose name it is found, later ones too."),
+    SparkOption("assign", "", 'Partitions to read, as JSON: {"topic": [0, 1]}.'),
+    SparkOption("startingTimestamp", "", "Milliseconds since 1970 at which to begin; goes before the next two."),
+    SparkOption("startingOffsetsByTimestamp", "", "The same by partition, as JSON; goes before startingOffsets."),
+    SparkOption(
+        "startingOffsets",
+        "",
+        "earliest, latest or JSON by partition (-2 earliest, -1 latest). Without it a stream begins at latest, a batch at "
+        "earliest. A query that has a checkpoint goes on there.",
+    ),
+    SparkOption("startingOffsetsByTimestampStrategy", "error", "What a time after the last record means: error, or latest."),
+    SparkOption("endingTimestamp", "", "Batch only: milliseconds since 1970 at which to end."),
+    SparkOption("endingOffsetsByTimestamp", "", "Batch only: the same by partition, as JSON."),
+    SparkOption("endingOffsets", "latest", "Batch only: latest, or JSON by partition (-1 latest)."),
+    SparkOption(
+        "failOnDataLoss",
+        "true",
+        "Whether records that are gone, or damaged, end the query; if not, the read goes on behind them with a warning.",
+    ),
+    SparkOption("includeHeaders", "false", "Whether rows have a column headers."),
+    SparkOption("maxOffsetsPerTrigger", "", "Most records of one micro-batch, shared out among the partitions."),
+    SparkOption("minOffsetsPerTrigger", "", "A micro-batch waits until there are so many records, or for maxTriggerDelay."),
+    SparkOption("maxTriggerDelay", "15m", "Longest wait for minOffsetsPerTrigger."),
+    SparkOption("minPartitions", "", "About so many tasks: large ranges are read in more pieces."),
+    SparkOption("maxRecordsPerPartition", "", "Most records of one task: larger ranges are read in more pieces."),
+    SparkOption("fetchOffset.numRetries", "", _NO_EFFECT + "calls are tried for default.api.timeout.ms."),
+    SparkOption("fetchOffset.retryIntervalMs", "", _NO_EFFECT + "retries wait retry.backoff.ms and longer."),
+    SparkOption("kafkaConsumer.pollTimeoutMs", "", _NO_EFFECT + "reads are tried for default.api.timeout.ms."),
+    SparkOption("groupIdPrefix", "", _NO_EFFECT + "there are no groups, and offsets are in Spark's checkpoint."),
+)
+SINK_OPTIONS = (
+    SparkOption("topic", "", "Topic to write to; goes before the column topic. It must exist."),
+    SparkOption("includeHeaders", "true", "If false, a column headers is an error; without such a column it has no effect."),
+)

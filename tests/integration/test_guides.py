@@ -1,0 +1,32 @@
+"""Guides of docs/ that need no Spark: their commands run as they are written, and their configuration files are right."""
+
+from __future__ import annotations
+
+import subprocess
+from pathlib import Path
+
+from brokerd.config.load import load_broker_config
+from tests.support.guides import run_guide
+
+
+def outcome(done: subprocess.CompletedProcess[str]) -> str:
+    return f"exit code {done.returncode}\n{done.stdout[-2000:]}\n{done.stderr[-2000:]}"
+
+
+def test_backup_and_restore(tmp_path: Path) -> None:
+    done = run_guide("backup.md", tmp_path)
+    assert done.returncode == 0, outcome(done)
+    lines = done.stdout.splitlines()
+    assert lines.count("./backup: all in order, nothing to do") == lines.count("./data: all in order, nothing to do") == 1
+    assert lines.count("a:1") == lines.count("b:2") == 1, "the copy of the topic, with its keys"
+    assert lines.count("1") == lines.count("2") == 1, "what the restored directory holds"
+    assert (tmp_path / "data-before").is_dir()
+
+
+def test_security(tmp_path: Path) -> None:
+    done = run_guide("security.md", tmp_path)
+    assert done.returncode == 0, outcome(done)
+    assert done.stdout.startswith("sha256:")
+    assert (tmp_path / "etl.token").stat().st_mode & 0o777 == 0o600
+    config = load_broker_config(path=str(tmp_path / "brokerd.toml"), environ={}, flags={})
+    assert config.auth_file == "/etc/brokerd/auth.toml"

@@ -1,0 +1,47 @@
+"""Runs a guide of docs/ as a reader would: its files are written, its commands run one after the other in one shell.
+
+As written, but for two things: the broker listens on a port that is free, and nothing is installed. No assertions here.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+DOCS = Path(__file__).resolve().parents[2] / "docs"
+_PORT = "9192"
+_TIMEOUT_S = 800  # for what hangs: below the 900 s of a test, so that its output is seen
+_BLOCK = re.compile(r'^```(\w+)(?: title="(.*?)")?\n(.*?)^```$', re.MULTILINE | re.DOTALL)
+
+
+def run_guide(name: str, directory: Path) -> subprocess.CompletedProcess[str]:
+    """The shell that has run all ```bash blocks of a page in `directory`; blocks with a title are files there. It stops at the
+    first command that fails, and nothing that it started outlives it."""
+    port = _free_port()
+    commands = []
+    for language, title, text in _BLOCK.findall((DOCS / name).read_text()):
+        if title:
+            (directory / title).write_text(text.replace(_PORT, port))
+        elif language == "bash":
+            commands.append(text.replace(_PORT, port))
+    script = "\n".join(["set -euo pipefail", "trap 'kill $(jobs -p) 2>/dev/null || true' EXIT", *commands])
+    environment = {
+        **os.environ,
+        "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
+        "BROKERD_PORT": port,
+        "BROKERD_BOOTSTRAP_SERVER": f"127.0.0.1:{port}",
+        "PYSPARK_PYTHON": sys.executable,
+    }
+    return subprocess.run(
+        ["bash", "-c", script], cwd=directory, env=environment, capture_output=True, text=True, check=False, timeout=_TIMEOUT_S
+    )
+
+
+def _free_port() -> str:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return str(probe.getsockname()[1])

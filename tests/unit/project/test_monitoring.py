@@ -1,0 +1,70 @@
+"""The dashboard and the alerts use metrics that the broker has, by labels that they have, and the guide explains each alert.
+
+What there is, is read off docs/reference/metrics.md, which another test holds equal to what a broker answers.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import Any
+
+import pytest
+
+from tests.unit.project.pages import DOCS, ROOT
+
+RULES = (ROOT / "conf" / "prometheus-rules.yml").read_text()
+BOARD: dict[str, Any] = json.loads((ROOT / "conf" / "grafana-dashboard.json").read_text())
+OF_THE_SCRAPE = {"instance", "job", "le"}
+OF_THE_PROCESS = {"process_cpu_seconds_total", "process_resident_memory_bytes", "up"}
+
+
+def metrics() -> dict[str, set[str]]:
+    """Labels of each series, by its name."""
+    found = {}
+    page = (DOCS / "reference" / "metrics.md").read_text()
+    for name, kind, labels in re.findall(r"^\| `(brokerd_\w+)` \| (\w+) \| (.*?) \|", page, re.MULTILINE):
+        for suffix in ("_bucket", "_sum", "_count") if kind == "histogram" else ("",):
+            found[name + suffix] = set(re.findall(r"`(\w+)`", labels))
+    return found
+
+
+def expressions() -> list[str]:
+    rules = re.findall(r"expr: (.*)", RULES)
+    board = [target["expr"] for panel in BOARD["panels"] for target in panel.get("targets", [])]
+    return [*rules, *board]
+
+
+@pytest.mark.parametrize("expression", expressions())
+def test_an_expression_uses_what_there_is(expression: str) -> None:
+    known = metrics()
+    expression = expression.partition(" #")[0]
+    used = set(re.findall(r"\b(?:brokerd|process)_\w+|\bup\b", re.sub(r'"[^"]*"', "", expression)))
+    assert used
+    assert used - set(known) - OF_THE_PROCESS == set()
+    labels = set(re.findall(r"(\w+)\s*(?:=~|!=|!~|=)\s*\"", expression))
+    labels |= {label.strip() for group in re.findall(r"by \((.*?)\)", expression) for label in group.split(",")}
+    assert labels - set().union(*(known.get(name, set()) for name in used)) - OF_THE_SCRAPE == set()
+
+
+def test_the_guide_explains_each_alert_and_no_other() -> None:
+    alerts = re.findall(r"alert: (\w+)", RULES)
+    explained = re.findall(r"^\| `(Brokerd\w+)` \|", (DOCS / "monitoring.md").read_text(), re.MULTILINE)
+    assert sorted(explained) == sorted(alerts)
+
+
+def test_panels_lie_beside_each_other() -> None:
+    taken: set[tuple[int, int]] = set()
+    for panel in BOARD["panels"]:
+        place = panel["gridPos"]
+        cells = {(x, y) for x in range(place["x"], place["x"] + place["w"]) for y in range(place["y"], place["y"] + place["h"])}
+        assert not cells & taken, panel["title"]
+        assert max(x for x, _ in cells) < 24
+        taken |= cells
+    assert len({panel["id"] for panel in BOARD["panels"]}) == len(BOARD["panels"])
+
+
+def test_a_threshold_that_repeats_a_setting_is_its_default() -> None:
+    default = re.search(r"`log\.max\.dirty\.bytes` \| `(\d+)`", (DOCS / "reference" / "settings-broker.md").read_text())
+    assert default is not None
+    assert f"brokerd_dirty_bytes > 0.8 * {default[1]}" in RULES

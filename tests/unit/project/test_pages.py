@@ -1,0 +1,53 @@
+"""What a reader can follow and find: links, the site's menu, an answer to each error."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from brokerd import errors
+from brokerd.errors import ClientError, ErrorCode
+from tests.unit.project.pages import DOCS, PAGES, ROOT, anchors, links
+
+SPARKS_AND_PYTHONS = {"DATA_SOURCE_NOT_FOUND", "ModuleNotFoundError", "Py4JJavaError"}
+_PROTO = (ROOT / "proto" / "brokerd" / "wire" / "v1" / "error.proto").read_text()
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_links_lead_somewhere(page: Path) -> None:
+    broken = [
+        f"{target.relative_to(ROOT)}#{anchor}"
+        for target, anchor in links(page)
+        if not target.exists() or (anchor and anchor not in anchors(target))
+    ]
+    assert broken == []
+
+
+def test_the_menu_lists_every_page_once() -> None:
+    listed = re.findall(r": ([\w/-]+\.md)$", (ROOT / "mkdocs.yml").read_text(), re.MULTILINE)
+    assert len(listed) == len(set(listed))
+    own = {str(page.relative_to(DOCS)) for page in DOCS.rglob("*.md")}
+    repository = {name.removeprefix("repository/") for name in listed if name.startswith("repository/")}
+    assert {name for name in listed if not name.startswith("repository/")} == own
+    assert all((ROOT / name).is_file() for name in repository)
+    assert all(f'"{name}"' in (DOCS / "links.py").read_text() for name in repository)
+
+
+def test_troubleshooting_has_a_word_on_each_error_that_there_is_today() -> None:
+    text = (DOCS / "troubleshooting.md").read_text()
+    later = set(re.findall(r"// Reserved.*\n(?:  // .*\n)*  ERROR_CODE_(\w+) =", _PROTO))
+    today = [code.name for code in ErrorCode if 0 < code < ErrorCode.INVALID_TXN_STATE and code.name not in later]
+    assert [name for name in today if f"`{name}`" not in text] == []
+    classes = [cls for cls in vars(errors).values() if isinstance(cls, type) and issubclass(cls, ClientError)]
+    raised = [cls.__name__ for cls in classes if cls is not ClientError]
+    spoken_for = {"ConfigError"}  # its sentence is all that there is to say
+    assert [name for name in raised if f"`{name}`" not in text and name not in spoken_for] == []
+
+
+def test_troubleshooting_names_no_error_that_there_is_not() -> None:
+    text = (DOCS / "troubleshooting.md").read_text()
+    named = set(re.findall(r"`([A-Z]+(?:_[A-Z]+)+|[A-Z]\w+Error)`", text))
+    known = {code.name for code in ErrorCode} | set(vars(errors)) | SPARKS_AND_PYTHONS
+    assert named - known == set()
