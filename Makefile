@@ -104,7 +104,7 @@ reference: setup  ## write docs/reference/ from the code
 	$(BIN)/python docs/reference.py
 
 docs: $(DOCS)/.ready  ## build the documentation into site/; a broken link or an unlisted page is an error
-	NO_MKDOCS_2_WARNING=1 $(DOCS)/bin/mkdocs build --strict --quiet
+	NO_MKDOCS_2_WARNING=1 $(DOCS)/bin/mkdocs build --strict
 
 dist: setup  ## build the source distribution and the wheel into dist/
 	rm -rf dist
