@@ -5,6 +5,8 @@ from __future__ import annotations
 import subprocess
 from pathlib import Path
 
+import pytest
+
 from brokerd.config.load import load_broker_config
 from tests.support.guides import run_guide
 
@@ -13,6 +15,7 @@ def outcome(done: subprocess.CompletedProcess[str]) -> str:
     return f"exit code {done.returncode}\n{done.stdout[-2000:]}\n{done.stderr[-2000:]}"
 
 
+@pytest.mark.slow
 def test_backup_and_restore(tmp_path: Path) -> None:
     done = run_guide("backup.md", tmp_path)
     assert done.returncode == 0, outcome(done)
@@ -23,6 +26,7 @@ def test_backup_and_restore(tmp_path: Path) -> None:
     assert (tmp_path / "data-before").is_dir()
 
 
+@pytest.mark.slow
 def test_security(tmp_path: Path) -> None:
     done = run_guide("security.md", tmp_path)
     assert done.returncode == 0, outcome(done)

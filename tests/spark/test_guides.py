@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from tests.support.guides import run_guide
 
 
+@pytest.mark.slow
 def test_first_pipeline(tmp_path: Path) -> None:
     done = run_guide("first-pipeline.md", tmp_path)
     assert done.returncode == 0, f"{done.stdout[-2000:]}\n{done.stderr[-2000:]}"
