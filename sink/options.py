@@ -6,7 +6,7 @@ The only place where the sink's options are parsed; what comes out is frozen and
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from brokerd.config.client import ProducerConfig, producer_config
 from brokerd.config.spark_options import SINK, parse_flag, require_servers, split_options
@@ -23,13 +23,7 @@ class SinkOptions:
 
     topic: str | None  # overrides the topic column; None = the column names each row's topic
     include_headers: bool  # false: a column of headers is a contradiction
-    # As given, with the sink's defaults; plain, so that it pickles; in no repr, since one of them may be auth.token.
-    producer_settings: tuple[tuple[str, str], ...] = field(repr=False)
-    bootstrap_servers: str
-
-    def producer_config(self) -> ProducerConfig:
-        """The producer's checked configuration."""
-        return producer_config(dict(self.producer_settings), where=SINK.where)
+    producer: ProducerConfig  # checked on the driver, once; tasks get it as it is
 
 
 def parse_sink_options(options: Mapping[str, str]) -> SinkOptions:
@@ -41,11 +35,8 @@ def parse_sink_options(options: Mapping[str, str]) -> SinkOptions:
         problem = topic_name_problem(topic)
         if problem:
             raise ConfigError(f"topic '{topic}' is not a topic's name: {problem}")
-    settings = {**SINK_DEFAULTS, **split.settings}
-    config = producer_config(settings, where=SINK.where)
     return SinkOptions(
         topic=topic,
         include_headers=parse_flag("includeHeaders", split.get("includeHeaders"), default=True),
-        producer_settings=tuple(sorted(settings.items())),
-        bootstrap_servers=config.bootstrap_servers,
+        producer=producer_config({**SINK_DEFAULTS, **split.settings}, where=SINK.where),
     )

@@ -55,7 +55,7 @@ def plan_write(
         raise ConfigError(_NO_COMPLETE if is_streaming else _NO_OVERWRITE)
     check_columns(columns, topic=parsed.topic, include_headers=parsed.include_headers)
     if parsed.topic is not None:
-        with lease_client(parsed.producer_config()) as client:
+        with lease_client(parsed.producer) as client:
             metadata = client.metadata([parsed.topic])
         error = metadata.errors.get(parsed.topic)
         if isinstance(error, UnknownTopicOrPartitionError):
@@ -108,7 +108,7 @@ def write_rows(options: SinkOptions, arrow_batches: Iterator[pa.RecordBatch]) ->
     Raises InvalidRecordError, UnknownTopicOrPartitionError, DeliveryTimeoutError and whatever else the producer met first.
     """
     keep_freed_memory()
-    with lease_producer(options.producer_config()) as producer:
+    with lease_producer(options.producer) as producer:
         before = delivered_counts(producer)
         for arrow_batch in arrow_batches:
             for rows in to_records(arrow_batch, topic=options.topic):

@@ -306,14 +306,11 @@ class Intake:
     def place_due(self, now_ms: int) -> int:
         """Places the chunks whose time has come; when the next one's comes."""
         next_ms = NEVER_MS
-        is_hurried = self._core.pool.is_exhausted
         for topic, chunk in self.chunks.copy().items():
             self._pay(chunk)
-            due_ms = chunk.created_ms + self._config.linger_ms
+            due_ms = self._core.accumulator.linger_ends_ms(chunk.created_ms)
             if not chunk.rows:
                 due_ms = max(due_ms, chunk.created_ms + _EMPTY_MS)
-            elif is_hurried:
-                due_ms = now_ms
             if due_ms <= now_ms:
                 self._place_chunk(topic)
             else:

@@ -31,11 +31,12 @@ from brokerd.producer.core.transport import TopicView
 from brokerd.producer.futures import BatchFuture, Placement, RecordFuture
 from brokerd.producer.intake import Intake
 from brokerd.producer.lifecycle import open_producers
-from brokerd.producer.mailbox import Work, once
+from brokerd.producer.mailbox import Mailbox, Work, once
 from brokerd.producer.rows import arguments, columns
 from brokerd.producer.rows.record_buffer import RECORD_OVERHEAD_BYTES, Headers, StagedChunk, small_batch_bytes
 from brokerd.producer.rows.splitting import split_rows
 from brokerd.producer.sender import Sender, TransportFactory
+from brokerd.producer.wakeup import Wakeup
 
 logger = logging.getLogger(__name__)
 
@@ -81,12 +82,22 @@ class Producer:
             client_id=self.config.client_id,
         )
         self.abandoned_count = 0  # records that close() gave up, because its time was over
-        self._sender = Sender(config=self.config, core=self._core, clock=self._clock, transport_factory=transport_factory)
-        self._mailbox = self._sender.mailbox
-        self._intake = Intake(self.config, self._core, clock=self._clock, rng=rng, mailbox=self._mailbox, wake=self._sender.wake)
+        wakeup = Wakeup()
+        self._wake = wakeup.set
+        self._mailbox = Mailbox(self._wake)
+        self._intake = Intake(self.config, self._core, clock=self._clock, rng=rng, mailbox=self._mailbox, wake=self._wake)
+        self._sender = Sender(
+            config=self.config,
+            core=self._core,
+            intake=self._intake,
+            mailbox=self._mailbox,
+            wakeup=wakeup,
+            clock=self._clock,
+            transport_factory=transport_factory,
+        )
         self._chunks = self._intake.chunks
         columns.import_lazy_parts()
-        self._sender.start(self._intake.place_due, self._intake.place_all, owner=self)
+        self._sender.start(owner=self)
         open_producers.add(self)
 
     # --- sending
@@ -141,7 +152,7 @@ class Producer:
 
     def _announce(self, chunk: StagedChunk) -> bool:
         """Wakes the sender for a chunk that has its first row. False if it may have come too late to be looked at."""
-        self._sender.wake()
+        self._wake()
         if self._intake.is_unusable:
             return False
         chunk.is_announced = True  # not before: who is interrupted on the way leaves it to the next
@@ -272,7 +283,7 @@ class Producer:
     def _flushing(self, timeout: float | None, deadline_ms: int) -> Work[None]:
         self._intake.place_all()
         batches = self._core.accumulator.begin_flush() + self._core.outcomes.untaken
-        self._sender.wake()
+        self._wake()
         while not all(batch.is_told for batch in batches):
             if self._clock.monotonic_ms() >= deadline_ms:
                 undone = sum(leaf.record_count for batch in batches for leaf in batch.leaves() if not leaf.is_done)
@@ -297,7 +308,7 @@ class Producer:
     def _closing(self, deadline_ms: int) -> Work[None]:
         self._intake.close()
         self._core.accumulator.close()
-        self._sender.wake()
+        self._wake()
         while self._core.accumulator.has_incomplete:
             now_ms = self._clock.monotonic_ms()
             if now_ms >= deadline_ms:

@@ -8,7 +8,6 @@ this one concatenates, compresses and sums (Arrow releases the interpreter meanw
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 import threading
 from collections.abc import Callable, Coroutine
@@ -38,8 +37,10 @@ from brokerd.producer.core.transport import (
     ProduceTransport,
     RequestLimits,
 )
+from brokerd.producer.intake import Intake
 from brokerd.producer.mailbox import Mailbox
 from brokerd.producer.rows.encoding import encode_batch_header, encode_pieces
+from brokerd.producer.wakeup import Wakeup
 
 logger = logging.getLogger(__name__)
 
@@ -62,51 +63,46 @@ class _StreamTasks:
 
 
 class Sender:
-    """Drives `core`. `prepare(now_ms)` is called before each step and returns when it wants to be called again, `give_up()` once
-    the producer has failed for good: nothing may stay behind. `mailbox` brings what applications want done."""
+    """Drives `core`, and before each step `intake`, whose records go into it. `mailbox` brings what applications want done."""
 
-    def __init__(self, *, config: ProducerConfig, core: ProducerCore, clock: Clock, transport_factory: TransportFactory) -> None:
+    def __init__(
+        self,
+        *,
+        config: ProducerConfig,
+        core: ProducerCore,
+        intake: Intake,
+        mailbox: Mailbox,
+        wakeup: Wakeup,
+        clock: Clock,
+        transport_factory: TransportFactory,
+    ) -> None:
         self._config = config
         self._core = core
         self._clock = clock
         self._transport_factory = transport_factory
-        self._prepare: Callable[[int], int]
-        self._give_up: Callable[[], None]
+        self._intake = intake
+        self._mailbox = mailbox
+        self._wakeup = wakeup
         self._owner: object
-        self.mailbox = Mailbox(self.wake)
         self._is_stopping = False
         self._was_accepted = False
         self._refused_ms: int | None = None  # when the broker first refused this client
         self._streams: dict[int, _StreamTasks] = {}
         self._tasks: set[asyncio.Task[None]] = set()
-        self._loop: asyncio.AbstractEventLoop | None = None
-        self._wakeup = asyncio.Event()
         self._timer: asyncio.TimerHandle | None = None  # ends a sleep
         self._timer_ms = 0
         self._thread = threading.Thread(target=self._run, name=f"{OWN_THREADS}producer", daemon=True)
 
-    def start(self, prepare: Callable[[int], int], give_up: Callable[[], None], *, owner: object) -> None:
+    def start(self, *, owner: object) -> None:
         """Starts the thread. It keeps `owner` alive: a producer that its application has dropped still sends, and is closed at
         exit."""
         self._owner = owner
-        self._prepare = prepare
-        self._give_up = give_up
         self._thread.start()
-
-    def wake(self) -> None:
-        """Makes the loop take its next step soon. From any thread; whoever is interrupted in here leaves a step that comes later,
-        and nothing that would hold others up."""
-        loop = self._loop
-        if self.mailbox.is_own_thread:
-            self._wakeup.set()
-        elif loop is not None:
-            with contextlib.suppress(RuntimeError):  # it has closed meanwhile: whoever posts sees that nobody serves
-                loop.call_soon_threadsafe(self._wakeup.set)
 
     def stop(self) -> None:
         """Ends the loop after closing its streams. `join` waits for it."""
         self._is_stopping = True
-        self.wake()
+        self._wakeup.set()
 
     def join(self, timeout_s: float | None) -> bool:
         """True once the thread has ended."""
@@ -121,7 +117,7 @@ class Sender:
     # --- the thread
 
     def _run(self) -> None:
-        self.mailbox.own()
+        self._mailbox.own()
         try:
             asyncio.run(self._main())
         except BaseException as error:
@@ -129,15 +125,14 @@ class Sender:
             if not isinstance(error, Exception):
                 raise
         finally:
-            self.mailbox.end()
+            self._mailbox.end()
 
     async def _main(self) -> None:
         self._transport = self._transport_factory(self._config)
         try:
-            self._loop = asyncio.get_running_loop()
-            await self._loop_until_stopped()
+            with self._wakeup.attached():
+                await self._loop_until_stopped()
         finally:
-            self._loop = None
             for stream in list(self._streams.values()):
                 self._cancel(stream)
             for task in self._tasks:
@@ -149,11 +144,11 @@ class Sender:
         while True:
             now_ms = self._clock.monotonic_ms()
             self._wakeup.clear()
-            asked_ms = self.mailbox.serve()
+            asked_ms = self._mailbox.serve()
             is_stopping = self._is_stopping
             if is_stopping:
                 self._core.disconnect(now_ms)
-            next_ms = min(asked_ms, self._prepare(now_ms))
+            next_ms = min(asked_ms, self._intake.place_due(now_ms))
             step = self._core.step(now_ms)
             self._tell()
             if is_stopping:
@@ -172,9 +167,8 @@ class Sender:
             self._timer.cancel()
             self._timer = None
         if until_ms < NEVER_MS:
-            assert self._loop is not None
             self._timer_ms = until_ms
-            self._timer = self._loop.call_later(max(0, until_ms - now_ms) / 1000, self._on_timer)
+            self._timer = asyncio.get_running_loop().call_later(max(0, until_ms - now_ms) / 1000, self._on_timer)
 
     def _on_timer(self) -> None:
         self._timer = None
@@ -189,7 +183,7 @@ class Sender:
             for listener in listeners:
                 listener(batch)
         if is_news:
-            self.mailbox.retry()
+            self._mailbox.retry()
 
     def _report(self, event: Callable[[int], None], *, is_step_due: bool = True) -> None:
         """Tells the core what happened, and who waits for it, and goes on, if there is anything to go on with. `is_step_due`
@@ -203,7 +197,7 @@ class Sender:
         """As `_report`, of what changes more than batches: whoever waits for the producer looks again."""
         self._report(event)
         self._wakeup.set()
-        self.mailbox.retry()
+        self._mailbox.retry()
 
     # --- actions
 
@@ -380,7 +374,7 @@ class Sender:
 
         def fail(now_ms: int) -> None:
             self._core.fail_for_good(error, now_ms)
-            self._give_up()
+            self._intake.place_all()  # nothing stays behind
 
         self._report_to_all(fail)
 

@@ -4,6 +4,7 @@ not prove."""
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -178,7 +179,7 @@ def linger_is_forgotten(patch: pytest.MonkeyPatch) -> None:
     ready = RecordAccumulator.ready
 
     def forgetful(self: RecordAccumulator, leader_of: Any, now_ms: int) -> ReadyCheck:
-        return ready(self, leader_of, now_ms)._replace(next_check_ms=NEVER_MS)
+        return replace(ready(self, leader_of, now_ms), next_check_ms=NEVER_MS)
 
     patch.setattr(RecordAccumulator, "ready", forgetful)
     patch.setattr(RecordAccumulator, "next_expiry_ms", lambda _self: NEVER_MS)
@@ -277,7 +278,7 @@ def requests_name_all_partitions(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(
         RecordAccumulator,
         "drain",
-        lambda self, node, leader_of, limits, now_ms: drain(self, node, leader_of, limits._replace(partitions_max=1_000), now_ms),
+        lambda self, check, node, limits, now_ms: drain(self, check, node, limits._replace(partitions_max=1_000), now_ms),
     )
 
 

@@ -34,6 +34,6 @@ def assert_nobody_starves() -> None:
     left: set[int] = set()
     for now_ms in range(2):
         accumulator.append(TopicPartition("t", HOT), Piece([0], 1, 1_000, 0), now_ms)
-        for batch in accumulator.drain(0, lambda _tp: 0, limits, now_ms):
+        for batch in accumulator.drain(accumulator.ready(lambda _tp: 0, now_ms), 0, limits, now_ms):
             left.add(batch.tp.partition)
     assert left == set(range(PARTITIONS)), f"{sorted(set(range(PARTITIONS)) - left)} starve"

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections import OrderedDict, deque
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from typing import NamedTuple
 
 from brokerd.config.client import ProducerConfig
@@ -41,14 +42,6 @@ class AppendResult(NamedTuple):
     is_full: bool
 
 
-class ReadyCheck(NamedTuple):
-    """Nodes that can be sent to now, when to look again (NEVER_MS: nothing waits), topics without a known leader."""
-
-    nodes: set[int]
-    next_check_ms: int
-    leaderless_topics: set[str]
-
-
 class PartitionQueue:
     """Batches of one partition that are not under way, the oldest first; the last may be open."""
 
@@ -59,6 +52,16 @@ class PartitionQueue:
         self.batches: deque[ProducerBatch] = deque()
         self.in_flight_count = 0
         self.muted_until_ms = 0
+
+
+@dataclass(slots=True)
+class ReadyCheck:
+    """What can be sent now: by node the partitions whose first batch can go, in their order. When to look again (NEVER_MS:
+    nothing waits). Topics without a known leader. `drain` takes partitions off it, and keeps it true."""
+
+    nodes: dict[int, deque[PartitionQueue]]
+    next_check_ms: int
+    leaderless_topics: set[str]
 
 
 class RecordAccumulator:
@@ -122,24 +125,22 @@ class RecordAccumulator:
     # --- what can be sent
 
     def ready(self, leader_of: LeaderOf, now_ms: int) -> ReadyCheck:
-        """Which nodes have a sendable batch. A batch is sendable when it is full, or its linger has passed, or appenders
-        wait for memory, or somebody flushes it, or the producer closes, or it is a retry whose back-off has passed; never
-        in a muted partition, never behind a back-off, never out of turn of its sequence.
+        """Which partitions have a sendable batch, by node. A batch is sendable when it is full, or its linger has passed, or
+        appenders wait for memory, or somebody flushes it, or the producer closes, or it is a retry whose back-off has passed;
+        never in a muted partition, never behind a back-off, never out of turn of its sequence.
         """
-        nodes: set[int] = set()
-        leaderless: set[str] = set()
-        next_check_ms = NEVER_MS
+        check = ReadyCheck({}, NEVER_MS, set())
         for tp, queue in self._queues.items():
             sendable_ms = self._sendable_ms(queue, now_ms)
             if sendable_ms > now_ms:
-                next_check_ms = min(next_check_ms, sendable_ms)
+                check.next_check_ms = min(check.next_check_ms, sendable_ms)
                 continue
             leader = leader_of(tp)
             if leader == NO_LEADER:
-                leaderless.add(tp.topic)
+                check.leaderless_topics.add(tp.topic)
             else:
-                nodes.add(leader)
-        return ReadyCheck(nodes, next_check_ms, leaderless)
+                check.nodes.setdefault(leader, deque()).append(queue)
+        return check
 
     def _sendable_ms(self, queue: PartitionQueue, now_ms: int) -> int:
         """When the first batch of the queue may go, as far as time alone tells (NEVER_MS: an event must come first)."""
@@ -149,20 +150,22 @@ class RecordAccumulator:
         if self._sequences is not None and not self._sequences.may_drain(batch):
             return NEVER_MS
         not_before_ms = max(queue.muted_until_ms, batch.retry_at_ms)
-        if batch.attempts > 0 or self._is_full(queue, batch) or self._is_hurried(batch):
-            return max(not_before_ms, now_ms) if not_before_ms > now_ms else now_ms
-        return max(not_before_ms, batch.created_ms + self._config.linger_ms)
+        if batch.attempts > 0 or self._is_full(queue, batch) or batch in self._flushing:
+            return max(not_before_ms, now_ms)
+        return max(not_before_ms, self.linger_ends_ms(batch.created_ms))
+
+    def linger_ends_ms(self, created_ms: int) -> int:
+        """Until when what came at `created_ms` waits for more to go with it: for nothing while somebody waits for memory, or once
+        the producer closes."""
+        return created_ms if self.pool.is_exhausted or self.is_closed else created_ms + self._config.linger_ms
 
     def _is_full(self, queue: PartitionQueue, batch: ProducerBatch) -> bool:
         return len(queue.batches) > 1 or batch.is_closed or batch.size_bytes >= self.batch_size_of(batch.tp.topic)
 
-    def _is_hurried(self, batch: ProducerBatch) -> bool:
-        return self.pool.is_exhausted or self.is_closed or batch in self._flushing
-
     def _is_muted(self, queue: PartitionQueue) -> bool:
         return queue.in_flight_count >= self._config.max_in_flight_batches
 
-    def drain(self, node_id: int, leader_of: LeaderOf, limits: RequestLimits, now_ms: int) -> list[ProducerBatch]:
+    def drain(self, check: ReadyCheck, node_id: int, limits: RequestLimits, now_ms: int) -> list[ProducerBatch]:
         """Batches for one request to a node: one per partition, of so many partitions and bytes as the node takes in one
         request, at most max.request.size (the first goes even if larger). It is full at REQUEST_FILL_BYTES: what is left goes
         into the next of the requests that may be under way. Sizes are estimates until batches are encoded.
@@ -173,21 +176,26 @@ class RecordAccumulator:
         drained: list[ProducerBatch] = []
         size_bytes = BATCH_OVERHEAD_BYTES  # of the request itself
         size_max = min(self._config.max_request_size, limits.bytes_max)
-        for tp, queue in self._queues.items():
-            if len(drained) == limits.partitions_max:
-                break
-            if self._sendable_ms(queue, now_ms) > now_ms or leader_of(tp) != node_id:
-                continue
-            batch = queue.batches[0]
+        waiting = check.nodes.get(node_id, deque())
+        while waiting and len(drained) < limits.partitions_max and size_bytes < REQUEST_FILL_BYTES:
+            batch = waiting[0].batches[0]
             size_bytes += batch.size_bytes + BATCH_OVERHEAD_BYTES
             if drained and size_bytes > size_max:
                 break
+            waiting.popleft()
             drained.append(batch)
-            if size_bytes >= REQUEST_FILL_BYTES:
-                break
         for batch in drained:
             self._take(batch)
+            self._check_again(check, node_id, self._queues[batch.tp], now_ms)
         return drained
+
+    def _check_again(self, check: ReadyCheck, node_id: int, queue: PartitionQueue, now_ms: int) -> None:
+        """What stands behind a batch that was taken may go too, or waits for its own time."""
+        sendable_ms = self._sendable_ms(queue, now_ms)
+        if sendable_ms > now_ms:
+            check.next_check_ms = min(check.next_check_ms, sendable_ms)
+        else:
+            check.nodes[node_id].append(queue)
 
     def _take(self, batch: ProducerBatch) -> None:
         queue = self._queues[batch.tp]

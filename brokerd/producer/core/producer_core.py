@@ -145,7 +145,7 @@ class ProducerCore:
             for topic in check.leaderless_topics:
                 self.topics.want(topic, now_ms)
             self.topics.request_refresh()
-        next_ms = check.next_check_ms
+        next_ms = NEVER_MS
         for node_id in check.nodes:
             connection = self.connections.get(node_id)
             if connection is None:
@@ -159,17 +159,14 @@ class ProducerCore:
             elif connection.throttled_until_ms > now_ms:
                 next_ms = min(next_ms, connection.throttled_until_ms)
             while connection.may_send(self._config, now_ms):
-                batches = self.accumulator.drain(node_id, self._leader_of, connection.limits, now_ms)
+                batches = self.accumulator.drain(check, node_id, connection.limits, now_ms)
                 if not batches:
                     break
                 actions.append(self._request(connection, batches, now_ms))
         for connection in self.connections.values():
             overdue_ms = connection.overdue_ms(self._config)
             next_ms = next_ms if overdue_ms is None else min(next_ms, overdue_ms)
-        if check.nodes and self._config.max_in_flight_batches > 1:
-            # What was drained may have left a batch behind it that now waits for its linger.
-            next_ms = min(next_ms, self.accumulator.ready(self._leader_of, now_ms).next_check_ms)
-        return next_ms
+        return min(next_ms, check.next_check_ms)
 
     def _request(self, connection: NodeConnection, drained: list[ProducerBatch], now_ms: int) -> SendRequest:
         self._correlation_id += 1

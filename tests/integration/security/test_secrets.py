@@ -55,7 +55,7 @@ def test_options_of_spark_show_no_token_and_are_accepted_bare() -> None:
     sink = parse_sink_options({**given, "topic": "t"})
     source = parse_source_options({**given, "subscribe": "t"}, is_streaming=False)
     check_silent(repr(sink), repr(source))
-    assert dict(sink.producer_settings)["auth.token"] == source.consumer.auth_token == UNKNOWN_TOKEN
+    assert sink.producer.auth_token == source.consumer.auth_token == UNKNOWN_TOKEN
 
 
 def test_what_a_process_says_holds_no_secret(tmp_path: Path, auth_file: str, capfd: pytest.CaptureFixture[str]) -> None:

@@ -9,7 +9,7 @@ import pytest
 from brokerd.config.client import ProducerConfig
 from brokerd.config.settings import from_mapping
 from brokerd.ids import TopicPartition
-from brokerd.producer.core.accumulator import NEVER_MS, REQUEST_FILL_BYTES, RecordAccumulator
+from brokerd.producer.core.accumulator import NEVER_MS, REQUEST_FILL_BYTES, LeaderOf, RecordAccumulator
 from brokerd.producer.core.memory import BufferPool
 from brokerd.producer.core.metrics import WINDOW_MS, WindowedStat
 from brokerd.producer.core.producer_batch import Piece, ProducerBatch
@@ -34,6 +34,15 @@ def leader(_tp: TopicPartition) -> int:
     return 0
 
 
+def looked(queue: RecordAccumulator, leader_of: LeaderOf, now_ms: int) -> tuple[set[int], int, set[str]]:
+    check = queue.ready(leader_of, now_ms)
+    return set(check.nodes), check.next_check_ms, check.leaderless_topics
+
+
+def drained(queue: RecordAccumulator, limits: RequestLimits, now_ms: int) -> list[ProducerBatch]:
+    return queue.drain(queue.ready(leader, now_ms), 0, limits, now_ms)
+
+
 def test_a_batch_closes_when_the_next_piece_does_not_fit() -> None:
     queue = accumulator()
     first, second, third = append(queue), append(queue), append(queue)
@@ -44,55 +53,67 @@ def test_a_batch_closes_when_the_next_piece_does_not_fit() -> None:
 
 
 def test_ready_for_each_reason_and_for_no_other() -> None:
-    assert accumulator().ready(leader, 0) == (set(), NEVER_MS, set())
+    assert looked(accumulator(), leader, 0) == (set(), NEVER_MS, set())
     queue = accumulator()
     append(queue)
-    assert queue.ready(leader, 4) == (set(), 5, set())
-    assert queue.ready(leader, 5).nodes == {0}  # linger
-    assert queue.ready(lambda _tp: -1, 5) == (set(), NEVER_MS, {"t"})
+    assert looked(queue, leader, 4) == (set(), 5, set())
+    assert set(queue.ready(leader, 5).nodes) == {0}  # linger
+    assert looked(queue, lambda _tp: -1, 5) == (set(), NEVER_MS, {"t"})
     append(queue, size=60, now_ms=4)
-    assert queue.ready(leader, 4).nodes == {0}  # full
+    assert set(queue.ready(leader, 4).nodes) == {0}  # full
 
     queue = accumulator()
     append(queue)
     waiter = queue.pool.enqueue(5_000)
-    assert queue.ready(leader, 0).nodes == {0}  # memory exhausted
+    assert set(queue.ready(leader, 0).nodes) == {0}  # memory exhausted
     queue.pool.cancel(waiter)
-    assert queue.ready(leader, 0).nodes == set()
+    assert set(queue.ready(leader, 0).nodes) == set()
     queue.begin_flush()
-    assert queue.ready(leader, 0).nodes == {0}  # flushed
+    assert set(queue.ready(leader, 0).nodes) == {0}  # flushed
     append(queue, OTHER)
-    assert queue.drain(0, leader, LIMITS, 0)[0].tp == TP  # what came after the flush began still lingers
-    assert queue.ready(leader, 0) == (set(), 5, set())
+    assert drained(queue, LIMITS, 0)[0].tp == TP  # what came after the flush began still lingers
+    assert looked(queue, leader, 0) == (set(), 5, set())
     queue.close()
-    assert queue.ready(leader, 0).nodes == {0}  # closing
+    assert set(queue.ready(leader, 0).nodes) == {0}  # closing
 
 
 def test_muted_throttled_and_backing_off_are_not_ready() -> None:
     queue = accumulator(**{"linger.ms": 0})
     append(queue)
-    (batch,) = queue.drain(0, leader, LIMITS, 0)
+    (batch,) = drained(queue, LIMITS, 0)
     append(queue)
-    assert queue.ready(leader, 9) == (set(), NEVER_MS, set())  # muted
+    assert looked(queue, leader, 9) == (set(), NEVER_MS, set())  # muted
     batch.is_in_flight = False
     queue.unmute(TP, 20)
-    assert queue.ready(leader, 9) == (set(), 20, set())  # throttled
+    assert looked(queue, leader, 9) == (set(), 20, set())  # throttled
     queue.reenqueue(batch, 50)
-    assert queue.ready(leader, 20) == (set(), 50, set())  # backing off, and what is behind it waits
-    assert queue.drain(0, leader, LIMITS, 50) == [batch]
+    assert looked(queue, leader, 20) == (set(), 50, set())  # backing off, and what is behind it waits
+    assert drained(queue, LIMITS, 50) == [batch]
 
 
 def test_a_request_holds_one_batch_a_partition_and_a_large_one_goes_alone() -> None:
     queue = accumulator(**{"linger.ms": 0, "max.request.size": 500})
     for tp in (TP, TP, OTHER):
         append(queue, tp, size=100)
-    assert [batch.tp for batch in queue.drain(0, leader, LIMITS, 0)] == [TP]
-    assert [batch.tp for batch in queue.drain(0, leader, LIMITS, 0)] == [OTHER]
-    assert queue.drain(0, leader, LIMITS, 0) == []
+    assert [batch.tp for batch in drained(queue, LIMITS, 0)] == [TP]
+    assert [batch.tp for batch in drained(queue, LIMITS, 0)] == [OTHER]
+    assert drained(queue, LIMITS, 0) == []
     queue = accumulator(**{"linger.ms": 0, "max.request.size": 500})
     append(queue, TP, size=900)
     append(queue, OTHER, size=10)
-    assert [batch.size_bytes for batch in queue.drain(0, leader, LIMITS, 0)] == [900]
+    assert [batch.size_bytes for batch in drained(queue, LIMITS, 0)] == [900]
+
+
+def test_one_look_serves_several_requests_and_knows_what_stays_behind() -> None:
+    queue = accumulator(**{"max.in.flight.batches.per.partition": 5})
+    for _ in range(2):
+        append(queue, TP, size=100)
+    append(queue, TP, size=40, now_ms=3)
+    append(queue, OTHER, size=100)
+    check = queue.ready(leader, 3)
+    requests = [[batch.tp for batch in queue.drain(check, 0, LIMITS, 3)] for _ in range(3)]
+    assert requests == [[TP, OTHER], [TP], []]
+    assert check.next_check_ms == 3 + 5, "what is left lingers"
 
 
 def test_a_full_request_leaves_the_other_partitions_to_the_next_ones() -> None:
@@ -102,8 +123,8 @@ def test_a_full_request_leaves_the_other_partitions_to_the_next_ones() -> None:
     tps = [TopicPartition("t", number) for number in range(5)]
     for tp in tps:
         append(queue, tp, size=REQUEST_FILL_BYTES // 2)
-    drained = [[batch.tp for batch in queue.drain(0, leader, LIMITS, 0)] for _ in range(3)]
-    assert drained == [tps[:2], tps[2:4], tps[4:]]
+    requests = [[batch.tp for batch in drained(queue, LIMITS, 0)] for _ in range(3)]
+    assert requests == [tps[:2], tps[2:4], tps[4:]]
 
 
 def test_a_request_is_no_larger_than_the_node_takes() -> None:
@@ -112,14 +133,14 @@ def test_a_request_is_no_larger_than_the_node_takes() -> None:
     for tp in tps:
         append(queue, tp, size=50)
     limits = RequestLimits(1_000, BATCH_OVERHEAD_BYTES + 2 * (50 + BATCH_OVERHEAD_BYTES))
-    drained = [[batch.tp for batch in queue.drain(0, leader, limits, 0)] for _ in range(3)]
-    assert drained == [tps[:2], tps[2:4], tps[4:]]
+    requests = [[batch.tp for batch in drained(queue, limits, 0)] for _ in range(3)]
+    assert requests == [tps[:2], tps[2:4], tps[4:]]
 
 
 def test_a_retry_goes_back_to_the_head() -> None:
     queue = accumulator(**{"linger.ms": 0})
     first = append(queue)
-    queue.drain(0, leader, LIMITS, 0)
+    drained(queue, LIMITS, 0)
     second = append(queue)
     first.is_in_flight = False
     queue.unmute(TP, 0)

@@ -154,7 +154,7 @@ def test_a_record_that_was_refused_is_not_sent_by_a_close_that_still_waits(broke
         producer._intake.chunks["t0"] = chunk
         with pytest.raises(ProducerClosedError):
             producer.send("t0", b"refused")
-        producer._sender.wake()
+        producer._wake()
         wait_until(lambda: not producer._intake.chunks, what="the sender looks at the chunk")
         producer.close(0)
         closing.result(DEADLINE_S)

@@ -29,7 +29,7 @@ def shrink_topic(producer: Producer, broker: BrokerDouble) -> None:
 
     def learn() -> Work[None]:
         producer._core.topics.request_refresh()
-        producer._sender.wake()
+        producer._wake()
         while (view := producer._core.topics.view("t")) is None or len(view.leaders) != 2:
             yield
 

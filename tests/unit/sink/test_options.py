@@ -14,7 +14,7 @@ SERVERS = {"bootstrap.servers": "127.0.0.1:9192"}
 
 def test_defaults_are_the_producers_but_for_linger() -> None:
     options = parse_sink_options(SERVERS)
-    config = options.producer_config()
+    config = options.producer
     assert (options.topic, options.include_headers) == (None, True)
     assert (config.acks, config.linger_ms, config.enable_idempotence) == ("all", 100, True)
 
@@ -23,14 +23,14 @@ def test_spark_lower_cases_names_and_all_are_found() -> None:
     options = parse_sink_options({**SERVERS, "includeheaders": "FALSE", "linger.ms": "7", "topic": "events"})
     assert not options.include_headers
     assert options.topic == "events"
-    assert options.producer_config().linger_ms == 7
+    assert options.producer.linger_ms == 7
 
 
 @pytest.mark.parametrize("prefix", ["", "kafka.", "KAFKA."])
 def test_client_settings_are_written_bare_or_behind_kafkas_prefix(prefix: str) -> None:
     options = parse_sink_options({f"{prefix}bootstrap.servers": "h:1", f"{prefix}compression.type": "zstd"})
-    assert options.bootstrap_servers == "h:1"
-    assert options.producer_config().compression_type == "zstd"
+    assert options.producer.bootstrap_servers == "h:1"
+    assert options.producer.compression_type == "zstd"
 
 
 def test_sparks_own_options_are_left_out() -> None:

@@ -150,3 +150,10 @@ def test_writers_pickle_as_spark_ships_them(broker: FakeBroker) -> None:
     batch_writer.abort([None, None])
     stream_writer.commit(messages, batchId=7)
     stream_writer.abort([None, None], batchId=7)
+
+
+def test_a_task_parses_no_settings(broker: FakeBroker, monkeypatch: pytest.MonkeyPatch) -> None:
+    broker.create("events", 1)
+    shipped = pickle.dumps(options_for(broker, topic="events"))
+    monkeypatch.setattr("brokerd.config.settings.parse", None)
+    assert write_rows(pickle.loads(shipped), iter([numbered(0, 3)])) == SinkCommitMessage({"events": {0: 3}})
