@@ -3,20 +3,19 @@
 Without it a retry on a new stream overtakes what the old one still holds: the retry is appended, then the old copy comes,
 and a client that has re-sequenced in between has its records twice. Pure; `now_ms` is monotonic.
 
-Instances are remembered by principal: nobody fences another's, and nobody fills the table. Each may have at most four times as
-many as there is room for besides, so one alone gets four fifths of the table, a second four fifths of the rest, and so on.
+Instances are remembered by principal: nobody fences another's, and nobody fills the table (shares.py).
 """
 
 from __future__ import annotations
 
-from collections import Counter, OrderedDict
+from collections import OrderedDict
 
 from brokerd.errors import InvalidRequestError, ResourceExhaustedError
+from brokerd.server.limits.shares import Shares
 
 REMEMBERED_MS = 600_000
 _SWEEP_AT_MOST = 100
 _RETRY_AFTER_MS = 1_000
-_SHARE = 4  # times the free room
 
 Key = tuple[str, bytes]  # principal, instance id
 
@@ -37,11 +36,11 @@ class InstanceFence:
         self._max_instances = max_instances
         self._open: dict[Key, _Instance] = {}
         self._silent: OrderedDict[Key, _Instance] = OrderedDict()  # in order of their last stream's end
-        self._counts: Counter[str] = Counter()  # instances of each principal
+        self._shares = Shares(max_instances)
 
     def __len__(self) -> int:
         """How many instances are remembered."""
-        return len(self._open) + len(self._silent)
+        return self._shares.total
 
     def hello(self, principal: str, instance_id: bytes, incarnation: int, *, now_ms: int) -> None:
         """A stream begins. Raises InvalidRequestError if its incarnation is not above all earlier ones of the instance,
@@ -62,7 +61,8 @@ class InstanceFence:
         instance.open_streams += 1
         self._silent.pop(key, None)
         self._open[key] = instance
-        self._counts[principal] += is_new
+        if is_new:
+            self._shares.add(principal, 1)
 
     def is_current(self, principal: str, instance_id: bytes, incarnation: int) -> bool:
         """Whether no newer stream of the instance has said hello."""
@@ -80,8 +80,8 @@ class InstanceFence:
             self._silent[key] = instance
 
     def _check_room(self, principal: str) -> None:
-        count = self._counts[principal]
-        if count >= _SHARE * (self._max_instances - len(self)):
+        if not self._shares.has_room(principal, 1):
+            count = self._shares.count(principal)
             raise ResourceExhaustedError(
                 f"{len(self)} producer instances are remembered, {count} of them of principal '{principal}', and "
                 f"max.producer.instances is {self._max_instances}: use fewer producers, or raise it",
@@ -94,6 +94,4 @@ class InstanceFence:
             if key is None or instance is None or instance.silent_since_ms + REMEMBERED_MS > now_ms:
                 return
             del self._silent[key]
-            self._counts[key[0]] -= 1
-            if not self._counts[key[0]]:
-                del self._counts[key[0]]
+            self._shares.add(key[0], -1)

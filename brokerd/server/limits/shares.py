@@ -1,14 +1,14 @@
 """A limited number of places, and how many of them each principal has. Pure.
 
-Nobody fills it: each may have at most four times as many as are left free then, so one alone gets four fifths of the places, a
-second four fifths of the rest, and so on.
+Nobody fills it: each may have four fifths of what the others leave, so one alone gets four fifths of the places, a second four
+fifths of the rest, and so on; but one place, if it is free, whatever four fifths are.
 """
 
 from __future__ import annotations
 
 from collections import Counter
 
-_SHARE = 4  # times the free room
+_SHARE, _OF = 4, 5
 
 
 class Shares:
@@ -21,7 +21,8 @@ class Shares:
 
     def has_room(self, principal: str, count: int) -> bool:
         """True if the principal may take so many more."""
-        return self._counts[principal] + count <= _SHARE * (self._limit - self.total - count)
+        left_by_others = self._limit - self.total + self._counts[principal]
+        return self._counts[principal] + count <= max(min(1, left_by_others), left_by_others * _SHARE // _OF)
 
     def add(self, principal: str, count: int) -> None:
         """Takes so many, or gives them back if negative."""

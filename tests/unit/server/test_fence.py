@@ -58,7 +58,7 @@ def test_a_new_stream_within_the_time_starts_it_anew() -> None:
 
 
 def test_too_many_instances_are_refused_rather_than_forgotten() -> None:
-    fence = InstanceFence(max_instances=2)
+    fence = InstanceFence(max_instances=3)
     fence.hello(P, A, 1, now_ms=0)
     fence.goodbye(P, A, now_ms=0)
     fence.hello(P, B, 1, now_ms=0)
@@ -68,6 +68,15 @@ def test_too_many_instances_are_refused_rather_than_forgotten() -> None:
     fence.goodbye(P, A, now_ms=1)
     fence.hello(P, b"c" * 16, 1, now_ms=1 + REMEMBERED_MS)
     assert len(fence) == 2
+
+
+def test_a_table_of_one_instance_holds_one() -> None:
+    fence = InstanceFence(max_instances=1)
+    fence.hello(P, A, 1, now_ms=0)
+    with pytest.raises(ResourceExhaustedError, match=r"max\.producer\.instances is 1"):
+        fence.hello(P, B, 1, now_ms=0)
+    fence.goodbye(P, A, now_ms=0)
+    fence.hello(P, B, 1, now_ms=REMEMBERED_MS)
 
 
 def test_it_agrees_with_a_fence_that_never_forgets_within_its_time() -> None:
@@ -112,7 +121,7 @@ def test_nobody_fills_the_table_or_fences_another_s_instance() -> None:
             fence.hello(principal, A, 1, now_ms=0)
         return number
 
-    assert [fill(name) for name in ("greedy", "second", "third", "fourth")] == [800, 160, 32, 7]
+    assert [fill(name) for name in ("greedy", "second", "third", "fourth")] == [800, 160, 32, 6]
     fence.hello("honest", A, 1, now_ms=0)
     fence.hello("greedy", (5).to_bytes(16, "big"), 9, now_ms=0)
     assert fence.is_current("second", (5).to_bytes(16, "big"), 1)
