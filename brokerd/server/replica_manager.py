@@ -123,7 +123,6 @@ class ReplicaManager:
             replica.progress.append(next_offset=info.last_offset + 1, size_bytes=data.size)
         if log.high_watermark <= info.last_offset:
             self.flusher.mark_dirty(log)
-        self.fetch_purgatory.check_and_complete(WatchKey(log.tp, LogEnd.LOG_END))
         return info
 
     def forget(self, tp: TopicIdPartition) -> None:

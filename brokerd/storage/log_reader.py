@@ -36,7 +36,6 @@ class FetchDataInfo(NamedTuple):
     size_bytes: int
     first_offset: int
     next_offset: int
-    aborted: list[tuple[int, int]]  # (producer id, first offset) of aborted transactions
 
 
 class _Start(NamedTuple):
@@ -95,7 +94,7 @@ class LogReader:
             chunks.append(chunk)
             size_bytes += len(chunk)
             next_offset = after
-        return FetchDataInfo(chunks, size_bytes, first_offset, next_offset, [])
+        return FetchDataInfo(chunks, size_bytes, first_offset, next_offset)
 
     def segment_at(self, offset: int) -> Segment:
         """The segment whose range holds `offset`. Raises FileNotFoundError if it has been removed."""

@@ -109,7 +109,7 @@ def test_reads_stop_at_until_offset_and_at_the_ends(log: PartitionLog) -> None:
     _filled(log, 10)
     assert log.read(0, max_bytes=10_000, until_offset=9, cached_only=False).next_offset == 9
     assert log.read(0, max_bytes=10_000, until_offset=10, cached_only=False).next_offset == 9
-    assert log.read(9, max_bytes=10_000, until_offset=9, cached_only=False) == ([], 0, 9, 9, [])
+    assert log.read(9, max_bytes=10_000, until_offset=9, cached_only=False) == ([], 0, 9, 9)
     assert log.read(9, max_bytes=10_000, until_offset=10, cached_only=False).chunks == []
     assert log.read(30, max_bytes=10_000, until_offset=30, cached_only=False).chunks == []
     for offset in (-1, 31):

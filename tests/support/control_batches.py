@@ -1,6 +1,5 @@
-"""Control batches: the broker's own records in a log. Their payload is a protobuf ControlRecord, padded to eight bytes.
-
-The transaction coordinator writes them; readers skip them.
+"""Control batches as the format has them: the payload is a protobuf ControlRecord, padded to eight bytes. Nobody writes one
+yet, and readers skip them; golden bytes keep the form.
 """
 
 from __future__ import annotations
