@@ -19,7 +19,8 @@ from grpc_reflection.v1alpha import reflection
 
 from brokerd.clock import Clock, SystemClock
 from brokerd.config.broker import BrokerConfig
-from brokerd.datadir.log_manager import LogManager, RecoveryReport
+from brokerd.datadir.log_manager import LogManager
+from brokerd.datadir.partition_opening import RecoveryReport
 from brokerd.errors import BrokerdError
 from brokerd.server.background import Background
 from brokerd.server.broker import Broker

@@ -15,7 +15,6 @@ import random
 from typing import Any
 
 from brokerd.datadir.checkpoint import read_checkpoint
-from brokerd.datadir.log_manager import LogManager
 from brokerd.errors import LogDamagedError, StorageError
 from brokerd.partition import flush_state
 from brokerd.partition.flush_task import FlushTask
@@ -25,6 +24,7 @@ from brokerd.record.payload import payload_crc
 from tests.support.build import damaged_ranges, delete_records, first_log, open_manager, raw_batch, read_batches
 from tests.support.clock import ManualClock
 from tests.support.files import SECTOR, Hook, Killed, MemoryFiles
+from tests.support.log_manager import LogManager
 
 SETTINGS: dict[str, Any] = {
     "log_segment_bytes": 4_096,

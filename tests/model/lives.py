@@ -18,7 +18,6 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from brokerd.datadir.checkpoint import read_checkpoint
-from brokerd.datadir.log_manager import LogManager
 from brokerd.errors import DataDirectoryError, Fate, StorageError, WireError
 from brokerd.ids import ProducerIdAndEpoch
 from brokerd.partition import flush_state
@@ -30,6 +29,7 @@ from brokerd.storage.names import LOG_SUFFIX, SNAPSHOT_SUFFIX, parse_offset_file
 from tests.support.build import delete_records, first_log, open_manager, raw_batch, read_batches
 from tests.support.clock import ManualClock
 from tests.support.files import Killed, MemoryFiles
+from tests.support.log_manager import LogManager
 from tests.support.producer_oracle import RING, Known, ProducerOracle
 
 PRODUCERS = 4

@@ -10,7 +10,6 @@ import random
 
 import pytest
 
-from brokerd.datadir.log_manager import LogManager
 from brokerd.errors import (
     DuplicateSequenceError,
     InvalidProducerEpochError,
@@ -22,6 +21,7 @@ from brokerd.ids import ProducerIdAndEpoch
 from tests.support.build import first_log, open_manager, raw_batch
 from tests.support.clock import ManualClock
 from tests.support.files import MemoryFiles
+from tests.support.log_manager import LogManager
 from tests.support.producer_oracle import RING, Known, ProducerOracle
 from tests.support.scale import TEST_SCALE
 

@@ -10,7 +10,7 @@ import pyarrow as pa
 from brokerd.clock import Clock
 from brokerd.config.broker import BrokerConfig
 from brokerd.datadir import retention
-from brokerd.datadir.log_manager import LogManager, RecoveryReport
+from brokerd.datadir.partition_opening import RecoveryReport
 from brokerd.datadir.steps import run_here
 from brokerd.ids import NO_PRODUCER, ProducerIdAndEpoch, TopicIdPartition
 from brokerd.partition.partition_log import PartitionLog
@@ -21,6 +21,7 @@ from brokerd.record.schema import SCHEMA_0
 from brokerd.storage.damage import DamagedRange
 from brokerd.storage.files import Files
 from tests.support.clock import START_WALL_MS, ManualClock
+from tests.support.log_manager import LogManager
 
 
 def raw_batch(

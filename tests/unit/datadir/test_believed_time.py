@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 
 from brokerd.datadir.believed_time import SLACK_MS, START_SLACK_MS, BelievedTime
-from brokerd.datadir.log_manager import LogManager
 from brokerd.ids import ProducerIdAndEpoch
 from tests.support.build import append, first_log, open_manager
 from tests.support.clock import START_WALL_MS, ManualClock
 from tests.support.files import MemoryFiles
+from tests.support.log_manager import LogManager
 
 HOUR_MS = 3_600_000
 DAY_MS = 24 * HOUR_MS

@@ -5,10 +5,10 @@ from __future__ import annotations
 import errno
 import os
 
-from brokerd.datadir.log_manager import LogManager
 from brokerd.ids import TopicIdPartition
 from tests.support.build import append, open_manager, payloads
 from tests.support.files import MemoryFiles
+from tests.support.log_manager import LogManager
 
 PARTITIONS = 40  # enough that several threads end them
 

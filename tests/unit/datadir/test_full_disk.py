@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 
 from brokerd.datadir.epoch_slots import make_epoch_slots, read_epoch_slots, write_epoch_slot
-from brokerd.datadir.log_manager import LogManager
 from brokerd.errors import LogDamagedError, StorageError
 from brokerd.ids import ProducerIdAndEpoch
 from brokerd.partition.partition_log import PartitionLog
@@ -18,6 +17,7 @@ from brokerd.storage.spare_files import SPARE_COUNT, SpareFiles
 from tests.support.build import append, delete_records, first_log, open_manager, payloads
 from tests.support.clock import START_WALL_MS
 from tests.support.files import MemoryFiles
+from tests.support.log_manager import LogManager
 
 SETTINGS: dict[str, Any] = {"log_segment_bytes": 4_096}
 

@@ -6,7 +6,6 @@ from pathlib import Path
 
 import pytest
 
-from brokerd.datadir.log_manager import LogManager
 from brokerd.datadir.node_state import ProducerIds
 from brokerd.errors import DataDirectoryError
 from brokerd.ids import ProducerIdAndEpoch
@@ -16,6 +15,7 @@ from brokerd.offline.rebuild import EPOCH_MARGIN, PRODUCER_ID_MARGIN, rebuild_lo
 from brokerd.storage.files import RealFiles
 from tests.support.build import append, delete_records, first_log, open_manager, payloads
 from tests.support.clock import START_WALL_MS
+from tests.support.log_manager import LogManager
 
 LOST = ("meta", "topics", "leader-epoch", "producer-ids")
 HELD = 700

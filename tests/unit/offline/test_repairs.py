@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 
-from brokerd.datadir.log_manager import LogManager
 from brokerd.errors import LogDamagedError
 from brokerd.offline import doctor
 from brokerd.offline.doctor import accept_damaged, check_data_dir, give_up_damaged, rebuild_checkpoint
@@ -19,6 +18,7 @@ from brokerd.storage.files import RealFiles
 from tests.support.build import append, first_log, open_manager, read_batches
 from tests.support.clock import START_WALL_MS
 from tests.support.files import Killed, MemoryFiles
+from tests.support.log_manager import LogManager
 
 SMALL: dict[str, Any] = {"log_segment_bytes": 4_096, "log_index_interval_bytes": 300}
 COUNT = 40

@@ -11,7 +11,6 @@ from typing import Any
 
 import pytest
 
-from brokerd.datadir.log_manager import LogManager
 from brokerd.errors import InvalidProducerEpochError, OutOfOrderSequenceError, UnknownProducerIdError
 from brokerd.ids import ProducerIdAndEpoch
 from brokerd.offline.doctor import give_up_damaged, rebuild_checkpoint
@@ -23,6 +22,7 @@ from brokerd.storage.names import LEADER_EPOCHS
 from tests.support.build import append, delete_records, first_log, open_manager
 from tests.support.clock import START_WALL_MS
 from tests.support.files import MemoryFiles
+from tests.support.log_manager import LogManager
 
 SETTINGS: dict[str, Any] = {"log_segment_bytes": 4_096}
 EARLY, LATE = ProducerIdAndEpoch(7, 3), ProducerIdAndEpoch(8, 0)

@@ -7,13 +7,13 @@ from contextlib import AbstractContextManager
 
 import pytest
 
-from brokerd.datadir.log_manager import LogManager
 from brokerd.errors import OffsetOutOfRangeError, StorageError, UnknownTopicIdError, WireError
 from brokerd.partition.partition_log import PartitionLog
 from brokerd.storage.files import File
 from tests.support.build import append, delete_records, first_log, open_manager
 from tests.support.clock import START_WALL_MS
 from tests.support.files import MemoryFiles
+from tests.support.log_manager import LogManager
 
 
 @pytest.fixture

@@ -6,7 +6,6 @@ from typing import Any
 
 import pytest
 
-from brokerd.datadir.log_manager import LogManager
 from brokerd.errors import Fate, InvalidTxnStateError, OffsetOutOfRangeError
 from brokerd.ids import ProducerIdAndEpoch
 from brokerd.partition.partition_log import PartitionLog
@@ -15,6 +14,7 @@ from brokerd.storage.files import WouldBlock
 from tests.support.build import append, arrow_batch, delete_records, first_log, open_manager, payloads, raw_batch, read_batches
 from tests.support.clock import START_WALL_MS, ManualClock
 from tests.support.files import MemoryFiles
+from tests.support.log_manager import LogManager
 
 SMALL: dict[str, Any] = {"log_segment_bytes": 4_096, "log_index_interval_bytes": 300}
 

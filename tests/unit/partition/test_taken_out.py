@@ -12,7 +12,6 @@ from typing import Any
 
 import pytest
 
-from brokerd.datadir.log_manager import LogManager
 from brokerd.errors import DataDirectoryError, DuplicateSequenceError
 from brokerd.ids import ProducerIdAndEpoch
 from brokerd.offline.doctor import accept_damaged, check_data_dir, take_out
@@ -22,6 +21,7 @@ from brokerd.record.batch import RecordBatch
 from brokerd.storage.files import RealFiles
 from tests.support.build import damaged_ranges, delete_records, first_log, open_manager, read_batches
 from tests.support.clock import START_WALL_MS
+from tests.support.log_manager import LogManager
 from tests.support.records import TIMESTAMP_MS, header_of, key_values, new_batch, poisoned
 
 SMALL: dict[str, Any] = {"log_segment_bytes": 4_096, "log_index_interval_bytes": 300}

@@ -7,7 +7,6 @@ import struct
 import pyarrow as pa
 import pytest
 
-from brokerd.datadir.log_manager import LogManager
 from brokerd.errors import CorruptMessageError, Fate, InvalidConfigError, InvalidTimestampError
 from brokerd.ids import ProducerIdAndEpoch
 from brokerd.partition import timestamps
@@ -20,6 +19,7 @@ from brokerd.record.payload import decode_timestamps, encode_payload
 from tests.support.build import append, arrow_batch, first_log, open_manager, raw_batch
 from tests.support.clock import START_WALL_MS
 from tests.support.files import MemoryFiles
+from tests.support.log_manager import LogManager
 from tests.support.records import key_values
 
 HOUR_MS = 3_600_000
