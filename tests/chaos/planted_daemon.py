@@ -5,9 +5,11 @@ Each function is one bug, in the words of somebody who could have made it. plant
 
 from __future__ import annotations
 
-import os
 import sys
 from collections.abc import Callable
+from contextlib import closing
+
+import pyarrow as pa
 
 from brokerd.cli import main
 from brokerd.partition.flush_task import FlushTask
@@ -15,69 +17,65 @@ from brokerd.partition.producer_state import BatchMetadata, ProducerStateEntry, 
 from brokerd.partition.recovery import PartitionRecovery, Recovered
 from brokerd.record.batch import walk_batches
 from brokerd.record.header import BatchHeader
-from brokerd.storage.files import RealFiles
+from brokerd.storage.files import Files
 from brokerd.storage.names import LOG_SUFFIX
+from tests.support.planting import Put, plant
 
 
-def retries_are_new() -> None:
+def retries_are_new(put: Put) -> None:
     """A batch is not compared with the last ones: what is sent again is appended again."""
 
     def accept(self: ProducerStates, header: BatchHeader, entry: ProducerStateEntry) -> BatchMetadata | None:
         return None
 
-    ProducerStates._check_sequence = accept  # type: ignore[method-assign]
+    plant(put, ProducerStates, "_check_sequence", accept)
 
 
-def unknown_producers_are_welcome() -> None:
+def unknown_producers_are_welcome(put: Put) -> None:
     """Producer state is not rebuilt from the log, and a producer that is not known may go on wherever it is, as in Kafka."""
-    ProducerStates.replay = lambda self, header: None  # type: ignore[method-assign]
-    ProducerStates._check_unknown = lambda self, header: None  # type: ignore[method-assign]
+    plant(put, ProducerStates, "replay", lambda self, header: None)
+    plant(put, ProducerStates, "_check_unknown", lambda self, header: None)
 
 
-def gaps_are_fine() -> None:
+def gaps_are_fine(put: Put) -> None:
     """A batch whose predecessor was refused is appended all the same."""
     checked = ProducerStates._check_sequence
 
     def accept(self: ProducerStates, header: BatchHeader, entry: ProducerStateEntry) -> BatchMetadata | None:
         return None if header.base_sequence > entry.last_sequence else checked(self, header, entry)
 
-    ProducerStates._check_sequence = accept  # type: ignore[method-assign]
+    plant(put, ProducerStates, "_check_sequence", accept)
 
 
-def recovery_cuts_too_much() -> None:
+def recovery_cuts_too_much(put: Put) -> None:
     """After a kill the last batch of a log is taken for a torn one, although it is whole."""
     recover = PartitionRecovery.run
 
     def cut_and_recover(self: PartitionRecovery) -> Recovered:
-        given = self._given
-        files = self._files
-        if given.clean is None and isinstance(files, RealFiles):
+        if self._given.clean is None:
             self._durable_end = 0
-            directory = os.path.join(files.root, self._directory)
-            last = max((name for name in os.listdir(directory) if name.endswith(LOG_SUFFIX)), default="")
+            last = max((name for name in self._files.listdir(self._directory) if name.endswith(LOG_SUFFIX)), default="")
             if last:
-                _cut_last_batch(os.path.join(directory, last))
+                _cut_last_batch(self._files, f"{self._directory}/{last}")
         return recover(self)
 
-    PartitionRecovery.run = cut_and_recover  # type: ignore[method-assign]
+    plant(put, PartitionRecovery, "run", cut_and_recover)
 
 
-def _cut_last_batch(path: str) -> None:
-    import pyarrow as pa
-
-    with open(path, "rb") as file:
-        data = file.read()
-    at = 0
-    try:
-        for batch in walk_batches(pa.py_buffer(data)):
-            last, at = at, at + batch.header.size
-    except Exception:  # a torn tail behind whole batches
-        pass
-    if at:
-        os.truncate(path, last)
+def _cut_last_batch(files: Files, path: str) -> None:
+    with closing(files.open(path, writable=True)) as file:
+        data = file.pread(file.size(), 0)
+        at = last = 0
+        try:
+            for batch in walk_batches(pa.py_buffer(data)):
+                last, at = at, at + batch.header.size
+        except Exception:  # a torn tail behind whole batches
+            pass
+        if at:
+            file.truncate(last)
 
 
-def acknowledged_unsynced() -> None:
+def acknowledged_unsynced(put: Put) -> None:
     """Flushes do not sync the data files. A kill does not show it: only a power cut does."""
     flush = FlushTask.run
 
@@ -86,10 +84,10 @@ def acknowledged_unsynced() -> None:
         flush(self)
         self.handles = handles
 
-    FlushTask.run = flush_nothing  # type: ignore[method-assign]
+    plant(put, FlushTask, "run", flush_nothing)
 
 
-BUGS: dict[str, Callable[[], None]] = {
+BUGS: dict[str, Callable[[Put], None]] = {
     "retries-are-new": retries_are_new,
     "unknown-producers-are-welcome": unknown_producers_are_welcome,
     "gaps-are-fine": gaps_are_fine,
@@ -98,5 +96,5 @@ BUGS: dict[str, Callable[[], None]] = {
 }
 
 if __name__ == "__main__":
-    BUGS[sys.argv[1]]()
+    BUGS[sys.argv[1]](setattr)
     sys.exit(main(sys.argv[2:]))

@@ -7,7 +7,7 @@ import random
 
 import pytest
 
-from tests.model.test_producer_mutants import MUTANTS
+from tests.model.test_producer_mutants import planted
 from tests.support.broker_model import PartitionModel
 from tests.support.producer_schedules import failure_of, report, run_seed, schedule, shrink
 from tests.support.producer_simulation import Simulation
@@ -57,8 +57,7 @@ def test_a_producer_pushed_out_by_newer_ones_writes_nothing_twice(monkeypatch: p
 
 
 def test_a_failing_schedule_is_shrunk(monkeypatch: pytest.MonkeyPatch) -> None:
-    MUTANTS["reenqueued_at_the_tail"][0](monkeypatch)
-    seed = MUTANTS["reenqueued_at_the_tail"][1]
+    seed = planted(monkeypatch, "reenqueued_at_the_tail")
     settings, ops = schedule(seed)
     assert failure_of(seed, settings, ops) is not None
     small = shrink(seed, settings, ops)
