@@ -68,12 +68,21 @@ class Session:
     ) -> PartitionResult:
         """Sends `count` records from a sequence on; the answer for them."""
         tp = TopicIdPartition(topic_id or self.topic_id, partition)
+        return await self.send_bytes(tp, *self.encoded(identity, sequence, count, tp))
+
+    @staticmethod
+    def encoded(identity: ProducerIdAndEpoch, sequence: int, count: int, tp: TopicIdPartition) -> tuple[bytes, pa.Buffer]:
+        """Header and payload of a batch."""
         batch = ProducerBatch(None, 0)  # type: ignore[arg-type]
         rows = pa.RecordBatch.from_arrays([pa.nulls(count, pa.binary()), pa.array([b"x"] * count)], ["key", "value"])
         batch.encoded = encode_pieces([Piece(rows, count, 1, 1_000)], "none")
         batch.identity, batch.base_sequence = identity, sequence
+        return encode_batch_header(batch, tp), batch.encoded.payload.data
+
+    async def send_bytes(self, tp: TopicIdPartition, header: bytes, payload: pa.Buffer) -> PartitionResult:
+        """Sends a batch as it is; the answer for it."""
         self.correlation_id += 1
-        entry = BatchToProduce(tp, encode_batch_header(batch, tp), batch.encoded.payload.data)
+        entry = BatchToProduce(tp, header, payload)
         await self.stream.send(ProduceRequest(self.correlation_id, -1, 10_000, [entry]))
         response = await self.stream.receive()
         assert response.correlation_id == self.correlation_id

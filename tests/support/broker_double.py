@@ -120,6 +120,8 @@ class BrokerDouble:
             topic = next((topic for topic in self.topics.values() if topic.topic_id == tp.topic_id), None)
             if topic is None:
                 raise UnknownTopicIdError("no topic of this id", fate=Fate.NOT_APPENDED)
+            if tp.partition >= len(topic.partitions):
+                raise UnknownTopicOrPartitionError("no such partition", fate=Fate.NOT_APPENDED)
             if topic.leaders[tp.partition] != NODE:
                 raise NotLeaderError("this node does not lead it", fate=Fate.NOT_APPENDED)
             data = pa.py_buffer(header + payload.to_pybytes())

@@ -47,8 +47,13 @@ class PartitionModel:
 
     def push_out(self) -> None:
         """Forgets all producers, to make room."""
-        self.forgotten_number = max([self.forgotten_number, *self.producers])
-        self.producers.clear()
+        for producer_id in list(self.producers):
+            self.forget(producer_id)
+
+    def forget(self, producer_id: int) -> None:
+        """Forgets a producer, to make room."""
+        self.forgotten_number = max(self.forgotten_number, producer_id)
+        del self.producers[producer_id]
 
     def append(self, identity: ProducerIdAndEpoch, base_sequence: int, records: Sequence[Any]) -> int:
         """The base offset; raises what the table says."""
@@ -73,7 +78,12 @@ class PartitionModel:
             expected = (entry.last_sequence + 1) % SEQUENCES
             if first != expected:
                 if (entry.last_sequence - last) % SEQUENCES < SEQUENCES // 2 and (last - first) % SEQUENCES < SEQUENCES // 2:
-                    raise DuplicateSequenceError("it is there, its offset is not known", fate=Fate.NOT_APPENDED)
+                    raise DuplicateSequenceError(
+                        "it is there, its offset is not known",
+                        fate=Fate.NOT_APPENDED,
+                        expected_sequence=expected,
+                        current_epoch=entry.epoch,
+                    )
                 raise self._out_of_order(expected, entry.epoch)
         offset = self._append(records)
         entry.batches.append((first, last, offset))
@@ -95,21 +105,14 @@ class IdentityModel:
     """Producer ids and epochs, and the incarnations of streams."""
 
     next_producer_id: int = 1_000
-    epochs: dict[int, int] = field(default_factory=dict)
     incarnations: dict[bytes, int] = field(default_factory=dict)
 
     def init_producer_id(self, current: ProducerIdAndEpoch) -> ProducerIdAndEpoch:
         """A new id, or a raised epoch."""
         if current == NO_PRODUCER:
             self.next_producer_id += 1
-            self.epochs[self.next_producer_id] = 0
             return ProducerIdAndEpoch(self.next_producer_id, 0)
-        known = self.epochs.get(current.producer_id, current.epoch)
-        if current.epoch < known:
-            # The answer that raised it was lost: the same again.
-            return ProducerIdAndEpoch(current.producer_id, known)
         assert current.epoch < 2**15 - 1, "an epoch at its end is not raised: a new id is asked for"
-        self.epochs[current.producer_id] = current.epoch + 1
         return ProducerIdAndEpoch(current.producer_id, current.epoch + 1)
 
     def hello(self, hello: Hello) -> bool:

@@ -104,7 +104,6 @@ class Simulation:
         assert self.core.sequences is not None
         identity = ProducerIdAndEpoch(500, EPOCH_MAX - 1 if start == "last epoch" else 0)
         self.core.sequences.set_identity(identity)
-        self.identities.epochs[identity.producer_id] = identity.epoch
         for partition, log in enumerate(self.log):
             tp = TopicPartition(TOPIC, partition)
             batch = ProducerBatch(tp, self.now_ms)
