@@ -18,6 +18,9 @@ from tests.support.daemon import DaemonProcess
 _ROOT = Path(__file__).resolve().parents[2]
 NewTopic = Callable[..., str]
 
+# For JVMs that live for seconds: half the processor time goes into compilers that optimise for hours otherwise.
+os.environ.setdefault("JAVA_TOOL_OPTIONS", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
+
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Everything in this folder needs Spark, and shares one session of it."""
