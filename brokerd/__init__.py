@@ -3,6 +3,20 @@
     from brokerd import Producer
 
 What is exported is imported on first use: a Spark worker that only looks for data sources pays nothing.
+
+    ids.py, errors.py, clock.py   names; the one table of errors; the only reading of clocks
+    config/                       every setting
+    record/                       what a batch is
+    storage/ partition/ datadir/  bytes on disk; one partition; a directory of them
+    offline/                      doctor, dump, rebuild: for a directory that no broker has open
+    purgatory/                    waiting for a condition or a deadline
+    server/                       the daemon
+    wire/                         the wire contract, generated and by hand
+    client/ producer/             what applications use
+    sink/ datasource/             what Spark uses
+    cli/                          the command line (__main__.py)
+    backoff.py                    how long to wait before trying again
+    allocator.py, process.py      what a process does about memory, at a fork and at its end
 """
 
 from __future__ import annotations

@@ -161,6 +161,46 @@ def is_value_base(base: ast.expr) -> bool:
     return ast.unparse(base).partition("[")[0] in ("NamedTuple", "Protocol", "Generic", "enum.Enum", "enum.IntEnum", "TypedDict")
 
 
+def packages() -> Iterator[str]:
+    """Folders of the product that are packages, the generated one left out."""
+    return (name.removesuffix("/__init__.py") for name in sources(*PRODUCT) if name.endswith("/__init__.py"))
+
+
+def unmapped(package: str, text: str, modules: list[str]) -> Iterator[str]:
+    """What a package's map leaves out, and what it names although it is not there."""
+    words = set(re.findall(r"[\w/.]*\w(?:\.py\b|/(?!\w))", text))
+    for module in modules:
+        if module not in words:
+            yield f"{package}/__init__.py does not name {module}: say in its docstring what it holds"
+    for word in words:
+        if not any((ROOT / base / word).exists() for base in (package, "brokerd", ".")):
+            yield f"{package}/__init__.py names {word}, which is not there"
+
+
+def test_each_package_names_its_modules() -> None:
+    def found() -> Iterator[str]:
+        for package in packages():
+            below = {name.removeprefix(f"{package}/") for name in sources(f"{package}/")}
+            modules = sorted({re.sub(r"/.*", "/", name) for name in below} - {"__init__.py"})
+            yield from unmapped(package, ast.get_docstring(parsed(f"{package}/__init__.py")) or "", modules)
+
+    offences(found())
+
+
+def test_documents_name_files_that_are_there() -> None:
+    def found() -> Iterator[str]:
+        for name in ("README.md", "ARCHITECTURE.md", "CONTRIBUTING.md"):
+            text = re.sub(r"^```.*?^```$", "", (ROOT / name).read_text(), flags=re.MULTILINE | re.DOTALL)
+            for path in re.findall(r"`((?:brokerd|sink|datasource|tests|proto|conf|docs|examples|benchmarks)/[\w./-]*)`", text):
+                if not (ROOT / path).exists():
+                    yield f"{name} names `{path}`, which is not there"
+            for path, method in re.findall(r"`([\w/]+\.py)`, `[A-Z]\w+\.(\w+)`", text):
+                if (ROOT / path).exists() and method not in {function.name for function in functions(parsed(path))}:
+                    yield f"{name} names {method} of `{path}`, which has none"
+
+    offences(found())
+
+
 def test_imports_go_one_way() -> None:
     offences(
         f"{name}:{line} imports {module}: {importer_of(name)} may import only {', '.join(sorted(allowed_imports(name)))}"
@@ -292,6 +332,10 @@ def test_the_rules_find_what_they_look_for() -> None:
     )
     assert [node.name for node in undocumented(tree)] == ["A", "f", "g"]
     assert [called_name(node) for node in ast.walk(tree) if isinstance(node, ast.Call)] == ["time.sleep"]
+    assert list(unmapped("brokerd/wire", "channel.py: this\nnone.py, v1/, ids.py: that", ["channel.py", "records.py"])) == [
+        "brokerd/wire/__init__.py does not name records.py: say in its docstring what it holds",
+        "brokerd/wire/__init__.py names none.py, which is not there",
+    ]
     assert is_zero(ast.parse("f(0)").body[0].value)  # type: ignore[attr-defined]
     assert not is_zero(ast.parse("f(0.1)").body[0].value)  # type: ignore[attr-defined]
     (path,) = (node for node in ast.walk(ast.parse("Path(__file__).parents[2]")) if isinstance(node, ast.Subscript))

@@ -1,5 +1,17 @@
 """The command `brokerd`: one file per noun or verb, each with `add_parser(subparsers)` and `run(args)`.
 
+    start.py           runs a broker
+    topics.py          creates, lists, describes, alters, deletes topics (topics_report.py: how they are printed)
+    produce.py         lines to records (lines.py, json_records.py)
+    consume.py         records to lines (start_offsets.py: where it begins, record_format.py: how they are printed)
+    dump_log.py        what files of a data directory hold
+    doctor.py          checks a data directory, and repairs what an operator decides
+    config.py          prints the sample configuration and the systemd unit
+    hash_token.py      what the auth file holds of a token
+    parser.py          how every command reads its arguments (command_config.py: the file of --command-config)
+    topic_lookup.py    topics by name, with the nearest one for a name that does not exist
+    output.py          tables, sizes, JSON
+
 Only the command that is asked for is imported, and what is heavy (gRPC, Arrow) only when it runs: `brokerd --help` is fast.
 Errors become one sentence on standard error and an exit code here, and nowhere else.
 

@@ -1,6 +1,8 @@
 """One partition: what is accepted, where it stands, what is durable, what may be forgotten, and what is found after a crash.
 
-partition_log.py   append, flush, read, forget (flush_task.py, append_error.py)
+core.py            the machine: events in, decisions out; pure (log_ends.py: who is woken, log_health.py: what stopped it,
+                   flush_state.py: what is durable, open_transactions.py, retention_rules.py: what may be forgotten)
+partition_log.py   asks the core and moves the bytes: append, flush, read, forget (flush_task.py, append_error.py)
 producer_state.py  which sequences are accepted
 leader_epochs.py   where each leader epoch began
 snapshots.py       producer state and epochs as files (kept_snapshots.py: which are kept)

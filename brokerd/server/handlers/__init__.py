@@ -1,5 +1,11 @@
 """One file a request: what the broker does with it. Each begins with its behaviour.
 
+    produce.py, fetch.py                    records in and out
+    metadata.py, list_offsets.py            what clients look up
+    server_info.py                          versions, features, limits
+    init_producer_id.py                     a producer id for idempotence
+    create_topics.py, delete_topics.py, create_partitions.py, alter_topic_configs.py, describe_topics.py, delete_records.py
+
 A unary handler is `async def handle(broker, request) -> response`. Produce and Fetch are parts of their streams
-(../produce_stream.py, ../fetch_stream.py), which own order, back-pressure and waiting.
+(../streams/), which own order, back-pressure and waiting.
 """
