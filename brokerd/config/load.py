@@ -1,7 +1,7 @@
 """Where the daemon's settings come from: defaults < TOML file < environment < flags. What they are stands in broker.py.
 
-Every error is one sentence that says which setting, where it was given (file and line, variable, flag) and what would
-be right. No file but the one named is read, and the environment is handed in.
+Every error is one sentence that says which setting, where it was given (file, variable, flag) and what would be right; of what is
+no TOML it names the line. No file but the one named is read, and the environment is handed in.
 """
 
 from __future__ import annotations
@@ -17,9 +17,6 @@ from brokerd.config.settings import from_mapping, settings_of, unknown_setting
 from brokerd.config.small_files import read_small_file
 from brokerd.errors import ConfigError
 
-_TABLE = re.compile(r"\s*\[\s*([^\[\]]+?)\s*\]\s*(?:#.*)?$")
-_KEY = re.compile(r"""\s*((?:[A-Za-z0-9_-]+|"[^"]*"|'[^']*')(?:\s*\.\s*(?:[A-Za-z0-9_-]+|"[^"]*"|'[^']*'))*)\s*=""")
-_KEY_PART = re.compile(r"""[A-Za-z0-9_-]+|"[^"]*"|'[^']*'""")
 _TOML_PLACE = re.compile(r"(.*?) \(at (?:line (\d+), column \d+|end of document)\)$", re.DOTALL)
 
 
@@ -57,10 +54,9 @@ def _from_file(path: str) -> Iterator[Given]:
         document = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
         raise ConfigError(_malformed(path, text, str(error))) from None
-    lines = _key_lines(text)
     known = settings_of(BrokerConfig)
+    where = f"({path})"
     for name, value in _flatten(document):
-        where = f"({path}, line {_line_of(name, lines)})"
         if name not in known:
             raise unknown_setting(name, known, where=where)
         if isinstance(value, (list, dict)):
@@ -84,7 +80,7 @@ def _malformed(path: str, text: str, problem: str) -> str:
         return f"{path}: {problem}"
     line = place.group(2) or str(text.rstrip("\n").count("\n") + 1)
     if place.group(1) == "Cannot overwrite a value":
-        shorter = _unquoted_setting(text.splitlines()[: int(line)])
+        shorter = _unquoted_setting(text)
         if shorter is not None:
             return (
                 f'{path}, line {line}: in TOML the name {shorter} needs quotes, since longer names begin with it: "{shorter}" = ...'
@@ -92,12 +88,11 @@ def _malformed(path: str, text: str, problem: str) -> str:
     return f"{path}, line {line}: {place.group(1)[:1].lower()}{place.group(1)[1:]}"
 
 
-def _unquoted_setting(lines: list[str]) -> str | None:
-    """The setting whose bare dotted name is a value and also the beginning of another key; one of both is in the last line."""
+def _unquoted_setting(text: str) -> str | None:
+    """A setting whose bare name begins a line, and longer names with which others begin."""
     known = settings_of(BrokerConfig)
-    names = [name for name in (_dotted(key.group(1)) for key in map(_KEY.match, lines) if key) if name in known]
-    pairs = ((one, other) for one in names for other in names)
-    return next((one for one, other in pairs if other.startswith(f"{one}.")), None)
+    written = [name for name in known if re.search(rf"^\s*{re.escape(name)}\s*=", text, re.MULTILINE)]
+    return next((name for name in written if any(other.startswith(f"{name}.") for other in written)), None)
 
 
 def _flatten(table: Mapping[str, object], prefix: str = "") -> Iterator[tuple[str, object]]:
@@ -107,27 +102,3 @@ def _flatten(table: Mapping[str, object], prefix: str = "") -> Iterator[tuple[st
             yield from _flatten(value, f"{prefix}{key}.")
         else:
             yield f"{prefix}{key}", value
-
-
-def _key_lines(text: str) -> dict[str, int]:
-    """The line of each key and table by dotted name. For error texts only: it does not understand multi-line values."""
-    lines: dict[str, int] = {}
-    prefix = ""
-    for number, line in enumerate(text.splitlines(), start=1):
-        if table := _TABLE.match(line):
-            prefix = _dotted(table.group(1)) + "."
-            lines.setdefault(prefix[:-1], number)
-        elif key := _KEY.match(line):
-            lines.setdefault(prefix + _dotted(key.group(1)), number)
-    return lines
-
-
-def _dotted(written: str) -> str:
-    return ".".join(part.strip("\"'") for part in _KEY_PART.findall(written))
-
-
-def _line_of(name: str, lines: Mapping[str, int]) -> int:
-    """The line of `name`, or of the inline table that holds it."""
-    while name not in lines and "." in name:
-        name = name.rpartition(".")[0]
-    return lines.get(name, 1)
