@@ -93,18 +93,12 @@ class BrokerConfig:
         minimum=0,
         maximum=INT64_MAX,
     )
-    log_flush_threads: int = setting(
-        "log.flush.threads", 4, "Threads that fdatasync, each one partition at a time.", minimum=1, maximum=64
-    )
     log_checkpoint_interval_ms: int = setting(
         "log.checkpoint.interval.ms",
         1_000,
         "Shortest time between two writes of the durable-end checkpoint.",
         minimum=10,
         maximum=60_000,
-    )
-    log_read_threads: int = setting(
-        "log.read.threads", 4, "Threads that read what is not in the page cache.", minimum=1, maximum=64
     )
     log_max_open_files: int = setting(
         "log.max.open.files", 4_096, "Segment files kept open; the least recently used are closed.", minimum=16, maximum=1_000_000
@@ -130,9 +124,6 @@ class BrokerConfig:
     fetch_max_bytes: int = setting(
         "fetch.max.bytes", 16_777_216, "Most bytes in one answer to a fetch.", minimum=1_024, maximum=33_554_432
     )
-    produce_max_wait_ms: int = setting(
-        "produce.max.wait.ms", 30_000, "Longest time that acks=all waits for the flush.", minimum=1, maximum=3_600_000
-    )
     max_partitions_per_request: int = setting(
         "max.partitions.per.request", 2_000, "Partitions in one request.", minimum=1, maximum=100_000
     )
@@ -143,9 +134,6 @@ class BrokerConfig:
     )
     max_producer_ids: int = setting(
         "max.producer.ids.per.partition", 100_000, "Producer ids remembered by one partition.", minimum=1, maximum=10_000_000
-    )
-    max_parked_fetches: int = setting(
-        "max.parked.fetches", 20_000, "Fetches that may wait at the same time.", minimum=1, maximum=1_000_000
     )
     max_parked_partitions: int = setting(
         "max.parked.partitions",
@@ -197,20 +185,6 @@ class BrokerConfig:
         "others wait.",
         minimum=100,
         maximum=1_000_000,
-    )
-    max_in_flight_requests_per_stream: int = setting(
-        "max.in.flight.requests.per.stream",
-        64,
-        "Produce requests of one stream that wait for their answer.",
-        minimum=1,
-        maximum=10_000,
-    )
-    max_in_flight_bytes_per_stream: int = setting(
-        "max.in.flight.bytes.per.stream",
-        67_108_864,
-        "Bytes of produce requests of one stream that wait for their answer.",
-        minimum=1_048_576,
-        maximum=INT64_MAX,
     )
     max_producer_instances: int = setting(
         "max.producer.instances",

@@ -22,6 +22,7 @@ from brokerd.server.stopping import within
 from brokerd.server.waiting.answer_queue import AnswerQueue
 from brokerd.server.waiting.turns import Turns
 
+_READ_THREADS = 4  # of what is not in the page cache
 _SEARCH_THREADS = 2
 _READERS_PATIENCE_S = 0.5
 
@@ -54,7 +55,7 @@ class Broker:
         self.counters = Counters()
         self.turns = Turns()
         self.fruitless = FruitlessCalls()
-        self.readers = ThreadPoolExecutor(config.log_read_threads, thread_name_prefix="brokerd-read")
+        self.readers = ThreadPoolExecutor(_READ_THREADS, thread_name_prefix="brokerd-read")
         # Apart, so that look-ups by time hold up no cold fetch.
         self.searchers = ThreadPoolExecutor(_SEARCH_THREADS, thread_name_prefix="brokerd-search")
         self.port = 0

@@ -38,6 +38,7 @@ logger = logging.getLogger(__name__)
 _TICK_MS = 1
 _WHEEL_SIZE = 20
 _DRIVER_PERIOD_MS = 1
+_FLUSH_THREADS = 4  # each syncs one partition at a time
 
 
 class WatchKey(NamedTuple):
@@ -80,7 +81,7 @@ class ReplicaManager:
         self.produce_driver = PurgatoryDriver(self.produce_purgatory, clock, period_ms=_DRIVER_PERIOD_MS)
         self.fetch_driver = PurgatoryDriver(self.fetch_purgatory, clock, period_ms=_DRIVER_PERIOD_MS)
         self.flusher = Flusher(
-            threads=config.log_flush_threads,
+            threads=_FLUSH_THREADS,
             on_advance=self._advanced,
             on_failure=self._flush_failed,
             on_flush=self.flush_time.observe_ns,

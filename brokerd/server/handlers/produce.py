@@ -34,6 +34,8 @@ from brokerd.wire.v1 import produce_pb2
 ACKS_ALL = -1
 ACKS_NONE = 0
 _ACKS = (ACKS_ALL, ACKS_NONE, 1)
+WAIT_MAX_MS = 30_000  # for the flush, with acks=all; GetServerInfo tells it
+WAITING_REQUESTS_MAX = 64  # of one stream, that wait for their answer; told likewise
 
 
 class Produce(NamedTuple):
@@ -181,8 +183,7 @@ def _append(
 def _wait_until_durable(
     broker: Broker, answer: PendingAnswer, awaited: list[Awaited], timeout_ms: int, on_ready: Callable[[], None]
 ) -> None:
-    longest_ms = broker.config.produce_max_wait_ms
-    wait_ms = min(timeout_ms, longest_ms) if timeout_ms else longest_ms
+    wait_ms = min(timeout_ms or WAIT_MAX_MS, WAIT_MAX_MS)
     operation = DelayedProduce(broker.clock.monotonic_ms() + wait_ms, awaited, on_ready)
     answer.wait_for(operation)
     if not broker.replicas.produce_purgatory.try_complete_else_watch(operation, operation.keys()):

@@ -10,6 +10,7 @@ import brokerd
 from brokerd.record.header import MAGIC, PAYLOAD_KIND_ARROW
 from brokerd.server.broker import Broker
 from brokerd.server.failures import malformed
+from brokerd.server.handlers.produce import WAIT_MAX_MS, WAITING_REQUESTS_MAX
 from brokerd.wire.v1 import metadata_pb2
 
 WIRE_VERSION = 1
@@ -18,13 +19,12 @@ _LIMITS = (
     ("message.max.bytes", "message_max_bytes"),
     ("fetch.max.bytes", "fetch_max_bytes"),
     ("fetch.max.wait.ms", "fetch_max_wait_ms"),
-    ("produce.max.wait.ms", "produce_max_wait_ms"),
     ("socket.request.max.bytes", "socket_request_max_bytes"),
     ("max.partitions.per.request", "max_partitions_per_request"),
     ("max.partitions.per.topic", "max_partitions_per_topic"),
     ("max.streams.per.connection", "max_streams_per_connection"),
-    ("max.in.flight.requests.per.stream", "max_in_flight_requests_per_stream"),
 )
+_CONSTANTS = (("produce.max.wait.ms", WAIT_MAX_MS), ("max.in.flight.requests.per.stream", WAITING_REQUESTS_MAX))
 _SOFTWARE_MAX_CHARACTERS = 255
 
 
@@ -41,6 +41,7 @@ async def handle(
     request: metadata_pb2.GetServerInfoRequest,  # noqa: ARG001 - the shape of a handler
 ) -> metadata_pb2.GetServerInfoResponse:
     """What this server is and can do."""
+    settings = [(name, getattr(broker.config, attribute)) for name, attribute in _LIMITS]
     return metadata_pb2.GetServerInfoResponse(
         cluster_id=broker.logs.cluster_id,
         node_id=broker.logs.node_id,
@@ -50,5 +51,5 @@ async def handle(
         record_batch_versions=[MAGIC],
         payload_kinds=[PAYLOAD_KIND_ARROW],
         features=FEATURES,
-        limits=[metadata_pb2.Limit(name=name, value=getattr(broker.config, attribute)) for name, attribute in _LIMITS],
+        limits=[metadata_pb2.Limit(name=name, value=value) for name, value in (*settings, *_CONSTANTS)],
     )

@@ -123,8 +123,6 @@ class FetchStream:
 
     def _is_full(self, partition_count: int) -> bool:
         """True if a fetch of so many partitions may not wait beside those that do."""
-        if len(self._broker.replicas.fetch_purgatory) >= self._broker.config.max_parked_fetches:
-            return True
         return not self._broker.parked_partitions.has_room(self._access.principal, partition_count)
 
     async def _read(self, params: FetchParams) -> list[PartitionRead]:
@@ -227,7 +225,7 @@ class FetchStream:
         parked = self._broker.parked_partitions
         return ResourceExhaustedError(
             f"{waiting} fetches of {parked.total} partitions wait already, {parked.count(principal)} of them of principal "
-            f"'{principal}', and max.parked.fetches or max.parked.partitions allows no more: try again later",
+            f"'{principal}', and max.parked.partitions allows no more: try again later",
             retry_after_ms=_RETRY_AFTER_MS,
         )
 

@@ -3,10 +3,10 @@
 The stream's own task reads and appends; a second, short-lived one writes answers while there are any that are ready. A
 stream is not read while one of its budgets is used up, so gRPC's flow control holds the client back:
 
-    max.in.flight.requests.per.stream   requests that wait for their answer
-    max.in.flight.bytes.per.stream      their bytes
-    max.in.flight.bytes                 requests read and not yet appended, over all streams
-    log.max.dirty.bytes                 appended and not yet on disk, over all logs
+    WAITING_REQUESTS_MAX    requests that wait for their answer
+    _WAITING_BYTES_MAX      their bytes
+    max.in.flight.bytes     requests read and not yet appended, over all streams
+    log.max.dirty.bytes     appended and not yet on disk, over all logs
 
 Beyond twice max.in.flight.bytes (many streams whose read was under way when the budget ran out) a request is refused with
 RESOURCE_EXHAUSTED.
@@ -25,7 +25,7 @@ from brokerd.errors import BrokerdError, ErrorCode, ResourceExhaustedError
 from brokerd.server.broker import Broker
 from brokerd.server.failures import StreamFencedError, malformed
 from brokerd.server.fields import TOPIC_ID_BYTES
-from brokerd.server.handlers.produce import PendingAnswer, Produce, decode, handle, refuse
+from brokerd.server.handlers.produce import WAITING_REQUESTS_MAX, PendingAnswer, Produce, decode, handle, refuse
 from brokerd.server.limits.memory_guard import MESSAGE_BYTES
 from brokerd.server.metrics.counters import Phase
 from brokerd.server.security.access import Access
@@ -36,6 +36,7 @@ from brokerd.server.tasks import look_at_end
 from brokerd.server.waiting.turns import LARGE_PARTITIONS
 from brokerd.wire.v1 import produce_pb2
 
+_WAITING_BYTES_MAX = 67_108_864
 _HARD_LIMIT = 2  # times max.in.flight.bytes
 _RETRY_AFTER_MS = 100
 _LAST_ANSWERS_S = 1.0
@@ -107,11 +108,7 @@ class ProduceStream:
             return error
 
     async def _wait_for_room(self) -> None:
-        config = self._broker.config
-        while self._answers and (
-            len(self._answers) >= config.max_in_flight_requests_per_stream
-            or self._waiting_bytes >= config.max_in_flight_bytes_per_stream
-        ):
+        while self._answers and (len(self._answers) >= WAITING_REQUESTS_MAX or self._waiting_bytes >= _WAITING_BYTES_MAX):
             await self._next_answer()
         if self._broker.in_flight.is_used_up:
             await self._broker.in_flight.wait_for_room()

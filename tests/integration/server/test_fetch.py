@@ -316,7 +316,7 @@ def test_a_cold_read_waits_in_a_thread_and_the_broker_goes_on(client: RawClient,
     assert len(fetcher.answer()[1][0]) == 3
 
 
-@pytest.mark.parametrize("settings", [{"max_parked_fetches": 3}], indirect=True)
+@pytest.mark.parametrize("settings", [{"max_parked_partitions": 4}], indirect=True)
 def test_more_parked_fetches_than_allowed_are_told_to_come_again(running: RunningDaemon, client: RawClient) -> None:
     (tp,) = client.create_topic()
     fetchers = [client.fetcher() for _ in range(3)]
@@ -327,7 +327,7 @@ def test_more_parked_fetches_than_allowed_are_told_to_come_again(running: Runnin
     assert ErrorCode(head.error.code) is ErrorCode.RESOURCE_EXHAUSTED
     assert head.error.retriable
     assert head.throttle_time_ms == head.error.retry_after_ms > 0
-    assert "max.parked.fetches" in head.error.message
+    assert "max.parked.partitions" in head.error.message
 
 
 @pytest.mark.parametrize("settings", [{"max_parked_partitions": 5}], indirect=True)

@@ -8,6 +8,7 @@ import grpc
 import pytest
 
 from brokerd.errors import ErrorCode, Fate
+from brokerd.server.streams import produce_stream
 from brokerd.wire.v1 import produce_pb2
 from tests.support.daemon import RunningDaemon
 from tests.support.files import MemoryFiles
@@ -129,8 +130,10 @@ async def _add(budget: Any, delta_bytes: int) -> None:
     budget.add(delta_bytes)
 
 
-@pytest.mark.parametrize("settings", [{"max_in_flight_requests_per_stream": 4}], indirect=True)
-def test_a_stream_with_too_many_waiting_requests_is_not_read(running: RunningDaemon, client: RawClient, files: MemoryFiles) -> None:
+def test_a_stream_with_too_many_waiting_requests_is_not_read(
+    running: RunningDaemon, client: RawClient, files: MemoryFiles, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(produce_stream, "WAITING_REQUESTS_MAX", 4)
     (tp,) = client.create_topic()
     stream = client.producer()
     with Gate(files, "fdatasync", path=tp.directory_name) as gate:
@@ -144,8 +147,10 @@ def test_a_stream_with_too_many_waiting_requests_is_not_read(running: RunningDae
     assert [stream.answer().correlation_id for _ in range(30)] == list(range(1, 31))
 
 
-@pytest.mark.parametrize("settings", [{"max_in_flight_bytes_per_stream": 1_048_576}], indirect=True)
-def test_a_stream_with_too_many_waiting_bytes_is_not_read(client: RawClient, files: MemoryFiles) -> None:
+def test_a_stream_with_too_many_waiting_bytes_is_not_read(
+    client: RawClient, files: MemoryFiles, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(produce_stream, "_WAITING_BYTES_MAX", 1_048_576)
     (tp,) = client.create_topic()
     stream = client.producer()
     batch = values_batch(tp, size=400_000)
