@@ -329,7 +329,7 @@ class BatchFuture(ProduceFuture[ProducedBatch]):
     def outcomes(self, timeout: float | None = None) -> tuple[RowsOutcome, ...]:
         """Waits up to `timeout` seconds; what became of each row, whatever became of the others. Raises as `exception`."""
         self.exception(timeout)
-        told = []
+        outcomes = []
         rounds = self._rows.orders
         for segment in self._rows.segments:
             begin, order = rounds[bisect.bisect_right(rounds, segment.first_row, key=lambda one: one[0]) - 1]
@@ -338,9 +338,9 @@ class BatchFuture(ProduceFuture[ProducedBatch]):
                 rows = np.arange(at, at + count) if order is None else begin + order[at - begin : at - begin + count]
                 is_known = batch.error is None and batch.base_offset != NO_OFFSET
                 error = None if batch.error is None else fresh(batch.error)
-                told.append(RowsOutcome(batch.tp.partition, rows, batch.base_offset + place if is_known else NO_OFFSET, error))
+                outcomes.append(RowsOutcome(batch.tp.partition, rows, batch.base_offset + place if is_known else NO_OFFSET, error))
                 at += count
-        return tuple(told)
+        return tuple(outcomes)
 
 
 def _spans(segment: Segment) -> Iterator[tuple[ProducerBatch, int, int]]:

@@ -34,7 +34,7 @@ from brokerd.producer.core.transport import TopicView
 from brokerd.producer.futures import Placement, Segment
 from brokerd.producer.mailbox import Mailbox, Work
 from brokerd.producer.rows import columns
-from brokerd.producer.rows.record_buffer import CHUNK_BYTES_MAX, CHUNK_BYTES_MIN, SMALL_BATCH_BYTES, StagedChunk, TakenRows
+from brokerd.producer.rows.record_buffer import CHUNK_BYTES_MAX, CHUNK_BYTES_MIN, SMALL_BATCH_BYTES, RecordChunk, TakenRows
 from brokerd.producer.rows.row_partitioner import RowPartitioner
 
 _NO_PARTITION = -1  # of records that were refused before they had one
@@ -62,7 +62,7 @@ class Intake:
         self._clock = clock
         self._mailbox = mailbox
         self._wake = wake
-        self.chunks: dict[str, StagedChunk] = {}
+        self.chunks: dict[str, RecordChunk] = {}
         self.partitioning = RowPartitioner(config, rng)
         self.is_closed = False
         self._is_all_placed = False  # since it is closed
@@ -103,7 +103,7 @@ class Intake:
         waiter = topics.wait_for(topic, now_ms)
         self._wake()
         try:
-            is_told = False
+            is_logged = False
             while (view := topics.view(topic)) is None:
                 self.check_usable()
                 error = waiter.error
@@ -111,7 +111,7 @@ class Intake:
                     raise fresh(error)
                 if self._clock.monotonic_ms() >= deadline_ms:
                     raise self._topic_missing(topic, error)
-                is_told = is_told or self._tell(topic, error)
+                is_logged = is_logged or self._log_wait(topic, error)
                 yield
         finally:
             topics.leave(waiter, self._clock.monotonic_ms())
@@ -131,7 +131,7 @@ class Intake:
             topics.leave(waiter, self._clock.monotonic_ms())
         return waiter.view or view
 
-    def _tell(self, topic: str, error: BrokerdError | None) -> bool:
+    def _log_wait(self, topic: str, error: BrokerdError | None) -> bool:
         """Says in the log what a call waits for, as soon as it is known: it may wait for a minute. False if it is not known."""
         most_ms = self._config.max_block_ms
         if error is not None:
@@ -182,7 +182,7 @@ class Intake:
 
     # --- records of send
 
-    def open_on_credit(self, topic: str, size: int, partition: int | None) -> StagedChunk | None:
+    def open_on_credit(self, topic: str, size: int, partition: int | None) -> RecordChunk | None:
         """In the application's thread: a chunk that the sender pays for when it sees it, as there is room for that; None where
         there may be none, or anything else is to be waited for: then `open_chunk` is to be asked. Threads that come at once may
         so pass buffer.memory, by one chunk each.
@@ -196,14 +196,14 @@ class Intake:
         credit = min(self._usual_bytes(topic), self._most_bytes if each_bytes >= self._most_bytes else CHUNK_BYTES_MIN)
         if max(size, credit) > min(credit, each_bytes):
             return None
-        chunk = self.chunks.setdefault(topic, StagedChunk(topic, len(view.leaders), now_ms, credit, self._mailbox, is_paid=False))
+        chunk = self.chunks.setdefault(topic, RecordChunk(topic, len(view.leaders), now_ms, credit, self._mailbox, is_paid=False))
         if not self.is_unusable:
             return chunk if chunk.room_bytes >= size else None
         # Whoever ended the producer may have looked at the chunks before this one came, and nobody looks again.
         chunk.is_sealed = True
         return None
 
-    def open_chunk(self, topic: str, size: int, partition: int | None, deadline_ms: int) -> Work[StagedChunk]:
+    def open_chunk(self, topic: str, size: int, partition: int | None, deadline_ms: int) -> Work[RecordChunk]:
         """A chunk with room for `size` bytes. One that stays empty is closed and gives its memory back."""
         view = yield from self.view(topic, deadline_ms)
         if partition is not None and partition >= len(view.leaders):  # the topic may have grown
@@ -225,7 +225,7 @@ class Intake:
             yield from self._room(paid, deadline_ms)
             # While this waited for memory another may have opened the topic's chunk, or the producer may have ended.
             if not self.is_unusable:
-                own = StagedChunk(topic, len(view.leaders), self._clock.monotonic_ms(), paid, self._mailbox)
+                own = RecordChunk(topic, len(view.leaders), self._clock.monotonic_ms(), paid, self._mailbox)
                 if self.chunks.setdefault(topic, own) is own:
                     return own
             self._core.pool.release(paid)
@@ -245,7 +245,7 @@ class Intake:
         """What a chunk of the topic needs, by what its last ones did."""
         return min(self._most_bytes, self._first_bytes.get(topic, CHUNK_BYTES_MIN))
 
-    def _pay(self, chunk: StagedChunk) -> None:
+    def _pay(self, chunk: RecordChunk) -> None:
         """Takes the memory of a chunk that was opened on credit; with it what the topic's chunks usually need, if that is there."""
         if chunk.is_paid:
             return
@@ -257,7 +257,7 @@ class Intake:
             chunk.paid_bytes += more
             chunk.room_bytes += more
 
-    def _grow(self, chunk: StagedChunk, size: int) -> bool:
+    def _grow(self, chunk: RecordChunk, size: int) -> bool:
         """Pays as much again for a chunk, if it may hold so much and there is room in buffer.memory. False if not."""
         most = self._most_bytes
         more = max(size - chunk.room_bytes, min(chunk.paid_bytes, most - chunk.paid_bytes))
@@ -270,7 +270,7 @@ class Intake:
         self._first_bytes[chunk.topic] = chunk.paid_bytes  # its next one will need as much
         return True
 
-    def place_late(self, chunk: StagedChunk, number: int) -> Placement:
+    def place_late(self, chunk: RecordChunk, number: int) -> Placement:
         """Where the record is that was appended to a chunk about to be closed. Raises ProducerClosedError if it came after the
         end."""
         if not any(placement.holds(number) for placement in chunk.placements):

@@ -33,7 +33,7 @@ from brokerd.producer.intake import Intake
 from brokerd.producer.lifecycle import open_producers
 from brokerd.producer.mailbox import Mailbox, Work, once
 from brokerd.producer.rows import arguments, columns
-from brokerd.producer.rows.record_buffer import RECORD_OVERHEAD_BYTES, Headers, StagedChunk, small_batch_bytes
+from brokerd.producer.rows.record_buffer import RECORD_OVERHEAD_BYTES, Headers, RecordChunk, small_batch_bytes
 from brokerd.producer.rows.splitting import split_rows
 from brokerd.producer.sender import Sender, TransportFactory
 from brokerd.producer.wakeup import Wakeup
@@ -150,7 +150,7 @@ class Producer:
             return RecordFuture(self._placement_in(chunk, number), number)
         return RecordFuture(chunk.placement, number)
 
-    def _announce(self, chunk: StagedChunk) -> bool:
+    def _announce(self, chunk: RecordChunk) -> bool:
         """Wakes the sender for a chunk that has its first row. False if it may have come too late to be looked at."""
         self._wake()
         if self._intake.is_unusable:
@@ -221,7 +221,7 @@ class Producer:
         chunk.add((number, rows, None, self._wall_ns()))
         return BatchFuture(self._placement_in(chunk, number), number)
 
-    def _placement_in(self, chunk: StagedChunk, number: int) -> Placement:
+    def _placement_in(self, chunk: RecordChunk, number: int) -> Placement:
         """Where an entry that was just added to a chunk is looked for."""
         if chunk.is_sealed or (not chunk.is_announced and not self._announce(chunk)):
             return self._ask(once(lambda: self._intake.place_late(chunk, number)))
@@ -282,9 +282,9 @@ class Producer:
 
     def _flushing(self, timeout: float | None, deadline_ms: int) -> Work[None]:
         self._intake.place_all()
-        batches = self._core.accumulator.begin_flush() + self._core.outcomes.untaken
+        batches = self._core.accumulator.begin_flush() + self._core.delivery_report.pending
         self._wake()
-        while not all(batch.is_told for batch in batches):
+        while not all(batch.is_notified for batch in batches):
             if self._clock.monotonic_ms() >= deadline_ms:
                 undone = sum(leaf.record_count for batch in batches for leaf in batch.leaves() if not leaf.is_done)
                 trouble = self._core.accumulator.last_error() or self._core.last_trouble
@@ -338,11 +338,12 @@ class Producer:
     @property
     def first_error(self) -> BrokerdError | None:
         """The first failure of any record, or None: whoever keeps no futures looks here after `flush`."""
-        return self._core.outcomes.first_error
+        return self._core.delivery_report.first_error
 
     def delivered(self) -> dict[TopicPartition, DeliveredTotals]:
         """Acknowledged records and batches by partition, since the producer was made."""
-        return self._mailbox.ask(once(self._core.outcomes.delivered_now))
+        self._mailbox.refuse_fork()
+        return self._core.delivery_report.delivered.copy()
 
     def metrics(self) -> dict[str, float]:
         """Kafka's producer metrics by name; times in ms, rates per second."""

@@ -11,6 +11,7 @@ import asyncio
 import logging
 import threading
 from collections.abc import Callable, Coroutine
+from functools import partial
 from typing import Any, TypeAlias
 
 from brokerd.clock import Clock
@@ -26,7 +27,7 @@ from brokerd.errors import (
 from brokerd.ids import TopicIdPartition
 from brokerd.process import OWN_THREADS
 from brokerd.producer.core.accumulator import NEVER_MS
-from brokerd.producer.core.commands import Action, CloseStream, FetchMetadata, OpenStream, RequestProducerId, SendRequest
+from brokerd.producer.core.commands import CloseStream, Command, FetchMetadata, OpenStream, RequestProducerId, SendRequest
 from brokerd.producer.core.producer_batch import ProducerBatch
 from brokerd.producer.core.producer_core import ACKS, ProducerCore
 from brokerd.producer.core.transport import (
@@ -143,18 +144,18 @@ class Sender:
     async def _loop_until_stopped(self) -> None:
         while True:
             now_ms = self._clock.monotonic_ms()
-            self._wakeup.clear()
             asked_ms = self._mailbox.serve()
+            self._wakeup.clear()  # of what was served: all that may follow from it is looked at below
             is_stopping = self._is_stopping
             if is_stopping:
                 self._core.disconnect(now_ms)
             next_ms = min(asked_ms, self._intake.place_due(now_ms))
             step = self._core.step(now_ms)
-            self._tell()
+            self._notify()
             if is_stopping:
                 return
-            for action in step.actions:
-                self._do(action)
+            for command in step.commands:
+                self._do(command)
             self._wake_by(min(next_ms, step.next_ms), now_ms)
             await self._wakeup.wait()
 
@@ -174,10 +175,10 @@ class Sender:
         self._timer = None
         self._wakeup.set()
 
-    def _tell(self) -> None:
+    def _notify(self) -> None:
         """Calls back who listens for what has ended; then whoever waits for batches or memory looks again, if there is news."""
-        ended = self._core.outcomes.take()
-        is_news = bool(ended) or self._core.pool.take_is_granted() or self._core.fatal_error is not None
+        ended = self._core.delivery_report.take()
+        is_news = bool(ended) or self._core.pool.take_is_granted() or self._intake.is_unusable
         for batch in ended:
             listeners, batch.listeners = batch.listeners, []
             for listener in listeners:
@@ -191,7 +192,7 @@ class Sender:
         event(self._clock.monotonic_ms())
         if is_step_due and self._core.has_work:
             self._wakeup.set()
-        self._tell()
+        self._notify()
 
     def _report_to_all(self, event: Callable[[int], None]) -> None:
         """As `_report`, of what changes more than batches: whoever waits for the producer looks again."""
@@ -199,42 +200,40 @@ class Sender:
         self._wakeup.set()
         self._mailbox.retry()
 
-    # --- actions
+    # --- commands
 
-    def _do(self, action: Action) -> None:
-        if isinstance(action, SendRequest):
-            stream = self._streams.get(action.node_id)
-            if stream is not None and stream.incarnation == action.incarnation:
-                stream.outbox.put_nowait(action)
-        elif isinstance(action, FetchMetadata):
-            self._spawn(self._fetch_metadata(action))
-        elif isinstance(action, RequestProducerId):
-            self._spawn(self._request_producer_id(action))
-        elif isinstance(action, OpenStream):
-            self._open(action)
+    def _do(self, command: Command) -> None:
+        if isinstance(command, SendRequest):
+            stream = self._streams.get(command.node_id)
+            if stream is not None and stream.incarnation == command.incarnation:
+                stream.outbox.put_nowait(command)
+        elif isinstance(command, FetchMetadata):
+            self._spawn(self._fetch_metadata(command))
+        elif isinstance(command, RequestProducerId):
+            self._spawn(self._request_producer_id(command))
+        elif isinstance(command, OpenStream):
+            self._open(command)
         else:
-            self._close(action)
+            self._close(command)
 
-    async def _fetch_metadata(self, action: FetchMetadata) -> None:
+    async def _fetch_metadata(self, command: FetchMetadata) -> None:
         try:
-            answer = await self._call(self._transport.metadata(action.topics), "metadata")
+            answer = await self._call(self._transport.metadata(command.topics), "metadata")
         except (WireError, BrokerUnreachableError, AuthenticationError) as error:
             self._check_refusal(error)
-            failure = error
-            self._report_to_all(lambda now_ms: self._core.on_metadata_failed(failure, now_ms))
+            self._report_to_all(partial(self._core.on_metadata_failed, error))
             return
         self._was_accepted = True
-        self._report_to_all(lambda now_ms: self._core.on_metadata(answer, now_ms))
+        self._report_to_all(partial(self._core.on_metadata, answer))
 
-    async def _request_producer_id(self, action: RequestProducerId) -> None:
+    async def _request_producer_id(self, command: RequestProducerId) -> None:
         try:
-            identity = await self._call(self._transport.init_producer_id(action.current), "a producer id")
+            identity = await self._call(self._transport.init_producer_id(command.current), "a producer id")
         except (WireError, BrokerUnreachableError, AuthenticationError) as error:
             self._check_refusal(error)
-            failure = error
-            self._report_to_all(lambda now_ms: self._core.on_producer_id_failed(failure, now_ms))
+            self._report_to_all(partial(self._core.on_producer_id_failed, error))
             return
-        self._report(lambda now_ms: self._core.on_producer_id(identity, now_ms))
+        self._report(partial(self._core.on_producer_id, identity))
 
     def _check_refusal(self, error: BrokerdError) -> None:
         """Raises a refusal that will not pass. One that may is tried again like a broker that is not there: for a while at the
@@ -255,27 +254,27 @@ class Sender:
             text = f"no answer to the request for {what} in request.timeout.ms ({self._config.request_timeout_ms} ms)"
             raise BrokerUnreachableError(text) from None
 
-    def _open(self, action: OpenStream) -> None:
-        old = self._streams.pop(action.node_id, None)
+    def _open(self, command: OpenStream) -> None:
+        old = self._streams.pop(command.node_id, None)
         if old is not None:
             self._cancel(old)
-        stream = self._streams[action.node_id] = _StreamTasks(action.hello.incarnation)
-        stream.tasks.append(self._spawn(self._run_stream(action, stream)))
+        stream = self._streams[command.node_id] = _StreamTasks(command.hello.incarnation)
+        stream.tasks.append(self._spawn(self._run_stream(command, stream)))
 
-    def _close(self, action: CloseStream) -> None:
-        stream = self._streams.get(action.node_id)
-        if stream is not None and stream.incarnation == action.incarnation:
-            del self._streams[action.node_id]
+    def _close(self, command: CloseStream) -> None:
+        stream = self._streams.get(command.node_id)
+        if stream is not None and stream.incarnation == command.incarnation:
+            del self._streams[command.node_id]
             self._cancel(stream)
 
-    async def _run_stream(self, action: OpenStream, tasks: _StreamTasks) -> None:
+    async def _run_stream(self, command: OpenStream, tasks: _StreamTasks) -> None:
         """Opens a stream, then sends and receives until either fails."""
-        node_id, incarnation = action.node_id, action.hello.incarnation
+        node_id, incarnation = command.node_id, command.hello.incarnation
         stream: ProduceStream | None = None
         try:
-            stream = await self._transport.open_stream(node_id, action.hello)
+            stream = await self._transport.open_stream(node_id, command.hello)
             limits = stream.limits
-            self._report(lambda now_ms: self._core.on_stream_open(node_id, incarnation, limits, now_ms))
+            self._report(partial(self._core.on_stream_open, node_id, incarnation, limits))
             writer = self._spawn(self._write(stream, tasks.outbox))
             tasks.tasks.append(writer)
             reader = self._spawn(self._read(stream, node_id, incarnation))
@@ -288,8 +287,7 @@ class Sender:
                 task.result()
         except (WireError, BrokerUnreachableError, AuthenticationError) as error:
             self._check_refusal(error)
-            lost = error
-            self._report(lambda now_ms: self._core.on_stream_lost(node_id, incarnation, lost, now_ms))
+            self._report(partial(self._core.on_stream_lost, node_id, incarnation, error))
         finally:
             if stream is not None:
                 await stream.close()
@@ -298,24 +296,24 @@ class Sender:
         while True:
             rest: SendRequest | None = await outbox.get()
             while rest is not None:
-                action = rest
-                request, rest = self._encode(action, stream.limits)
+                command = rest
+                request, rest = self._encode(command, stream.limits)
                 if request.batches:
                     await stream.send(request)
                 if request.acks == 0:
-                    self._report(lambda now_ms, action=action: self._core.on_sent(action.node_id, action.correlation_id, now_ms))  # type: ignore[misc]
+                    self._report(partial(self._core.on_sent, command.node_id, command.correlation_id))
 
     async def _read(self, stream: ProduceStream, node_id: int, incarnation: int) -> None:
         while True:
             response = await stream.receive()
-            self._report(lambda now_ms, response=response: self._core.on_response(node_id, incarnation, response, now_ms))  # type: ignore[misc]
+            self._report(partial(self._core.on_response, node_id, incarnation, response))
 
-    def _encode(self, action: SendRequest, limits: RequestLimits) -> tuple[ProduceRequest, SendRequest | None]:
+    def _encode(self, command: SendRequest, limits: RequestLimits) -> tuple[ProduceRequest, SendRequest | None]:
         """The request's bytes, and what does not fit into it. A batch is encoded once; a retry only gets a new header."""
         batches = []
         rest: dict[TopicIdPartition, ProducerBatch] = {}
         room_bytes = limits.bytes_max
-        for tp, batch in list(action.batches.items()):
+        for tp, batch in list(command.batches.items()):
             if batch.encoded is None and not self._encode_batch(batch):
                 continue
             size_bytes = batch.encoded.size_bytes + BATCH_OVERHEAD_BYTES
@@ -326,13 +324,13 @@ class Sender:
             else:
                 room_bytes -= size_bytes
                 batches.append(BatchToProduce(tp, encode_batch_header(batch, tp), batch.encoded.payload.data))
-        request = ProduceRequest(action.correlation_id, ACKS[self._config.acks], self._config.request_timeout_ms, batches)
+        request = ProduceRequest(command.correlation_id, ACKS[self._config.acks], self._config.request_timeout_ms, batches)
         if not rest:
             return request, None
-        return request, self._core.on_overfull(action, rest, self._clock.monotonic_ms())
+        return request, self._core.on_overfull(command, rest, self._clock.monotonic_ms())
 
     def _refuse_too_large(self, batch: ProducerBatch, limits: RequestLimits) -> None:
-        self._report(lambda now_ms: self._core.on_too_large(batch, limits, now_ms))
+        self._report(partial(self._core.on_too_large, batch, limits))
 
     def _encode_batch(self, batch: ProducerBatch) -> bool:
         """False if it failed; then the core has failed the batch. Until it lands, nobody else touches a drained batch."""
@@ -340,12 +338,12 @@ class Sender:
             encoded = encode_pieces(batch.pieces, self._config.compression_type)
         except Exception as error:
             failure = UnknownServerError(f"records for {batch.tp} cannot be encoded: {error!r}")
-            self._report(lambda now_ms: self._core.on_encode_failed(batch, failure, now_ms))
+            self._report(partial(self._core.on_encode_failed, batch, failure))
             return False
         batch.encoded = encoded
         batch.pieces = []
         size, uncompressed = encoded.size_bytes, encoded.payload.uncompressed_bytes
-        self._report(lambda now_ms: self._core.on_encoded(batch, size, uncompressed, now_ms), is_step_due=False)
+        self._report(partial(self._core.on_encoded, batch, size, uncompressed), is_step_due=False)
         return True
 
     # --- tasks

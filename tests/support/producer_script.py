@@ -224,7 +224,7 @@ class Script:
             producer_id, epoch = core.sequences.identity
             facts += [f"producer {producer_id}", f"epoch {epoch}"]
         for batches in self.simulation.flushes:
-            facts.append("flush done" if all(batch.is_told for batch in batches) else "flush waiting")
+            facts.append("flush done" if all(batch.is_notified for batch in batches) else "flush waiting")
         if core.fatal_error is not None:
             facts.append(f"failed for good: {core.fatal_error}")
         self._lines.append(", ".join(facts))

@@ -27,7 +27,7 @@ from brokerd.errors import (
 )
 from brokerd.ids import ProducerIdAndEpoch, TopicIdPartition, TopicPartition
 from brokerd.producer.core.accumulator import NEVER_MS
-from brokerd.producer.core.commands import Action, CloseStream, FetchMetadata, OpenStream, RequestProducerId, SendRequest
+from brokerd.producer.core.commands import CloseStream, Command, FetchMetadata, OpenStream, RequestProducerId, SendRequest
 from brokerd.producer.core.idempotence import EPOCH_MAX
 from brokerd.producer.core.memory import Waiter
 from brokerd.producer.core.metrics import ProducerMetrics
@@ -36,7 +36,7 @@ from brokerd.producer.core.producer_core import ACKS, ProducerCore
 from brokerd.producer.core.transport import PartitionResult, ProduceResponse, RequestLimits, TopicView
 from brokerd.record.header import SEQUENCE_MAX
 from tests.support.broker_model import IdentityModel, PartitionModel, ProducerEntry
-from tests.support.producer_trace import action_text, ended_text, records_of, split_text
+from tests.support.producer_trace import command_text, ended_text, records_of, split_text
 from tests.support.simulated_network import ERRORS, Record, Sent, SentBatch, Stream
 
 TOPIC = "t"
@@ -83,7 +83,7 @@ class Simulation:
         self.limits = [NO_LIMIT] * self.partition_count  # records that the broker takes in one batch
         self.leaders = [0] * self.partition_count
         self.streams: list[Stream] = []
-        self.calls: list[Action] = []
+        self.calls: list[Command] = []
         self.records: list[dict[int, Record]] = [{} for _ in range(self.partition_count)]
         self.waiting: deque[tuple[Waiter, int, int]] = deque()
         self.flushes: list[list[ProducerBatch]] = []
@@ -140,34 +140,34 @@ class Simulation:
             self.next_ms = step.next_ms
             self.note_ended()
             self.grant()
-            if not step.actions:
+            if not step.commands:
                 return
-            for action in step.actions:
-                self.note(action_text, action)
-                self.act(action)
+            for command in step.commands:
+                self.note(command_text, command)
+                self.act(command)
 
-    def act(self, action: Action) -> None:
-        """Does one action."""
-        if isinstance(action, (FetchMetadata, RequestProducerId)):
-            self.calls.append(action)
-        elif isinstance(action, OpenStream):
-            self.streams.append(Stream(action.node_id, action.hello))
-        elif isinstance(action, CloseStream):
+    def act(self, command: Command) -> None:
+        """Does one command."""
+        if isinstance(command, (FetchMetadata, RequestProducerId)):
+            self.calls.append(command)
+        elif isinstance(command, OpenStream):
+            self.streams.append(Stream(command.node_id, command.hello))
+        elif isinstance(command, CloseStream):
             for stream in self.streams:
-                if (stream.node_id, stream.hello.incarnation) == (action.node_id, action.incarnation):
+                if (stream.node_id, stream.hello.incarnation) == (command.node_id, command.incarnation):
                     stream.is_broken = True
         else:
-            self.send(action)
+            self.send(command)
 
-    def send(self, action: SendRequest) -> None:
+    def send(self, command: SendRequest) -> None:
         """Checks a request's manners and puts it on its stream."""
-        stream = next(s for s in self.streams if s.hello.incarnation == action.incarnation)
+        stream = next(s for s in self.streams if s.hello.incarnation == command.incarnation)
         self.expect(stream.is_open and not stream.is_broken, "a request goes to a stream that is not open")
         until_ms = self.throttled_until_ms.get(stream.node_id, 0)
         self.expect(self.now_ms >= until_ms, f"sent at {self.now_ms} in spite of a throttle until {until_ms}")
-        self.expect(len(action.batches) <= self.partitions_max, "a request names more partitions than the broker takes")
-        sent = Sent(action.correlation_id, [])
-        for tp_id, batch in action.batches.items():
+        self.expect(len(command.batches) <= self.partitions_max, "a request names more partitions than the broker takes")
+        sent = Sent(command.correlation_id, [])
+        for tp_id, batch in command.batches.items():
             tp = TopicPartition(TOPIC, tp_id.partition)
             self.expect(batch.tp == tp, "a batch goes to another partition")
             self.expect(self.now_ms >= self.muted_until_ms.get(tp.partition, 0), "a throttled partition is sent to")
@@ -178,13 +178,13 @@ class Simulation:
             same = [batch for batch in under_way if batch.tp.partition == partition]
             self.expect(len(same) <= self.config.max_in_flight_batches, f"{len(same)} batches of partition {partition} under way")
             for batch in same:
-                if batch in action.batches.values() and self.numbers.get(batch) == (batch.identity, batch.base_sequence):
+                if batch in command.batches.values() and self.numbers.get(batch) == (batch.identity, batch.base_sequence):
                     first = min(same, key=lambda other: other.pieces[0].data[0])
                     self.expect(batch is first, "a retry is sent behind a batch that is still under way")
-        self.numbers |= {batch: (batch.identity, batch.base_sequence) for batch in action.batches.values()}
+        self.numbers |= {batch: (batch.identity, batch.base_sequence) for batch in command.batches.values()}
         stream.requests.append(sent)
         if self.acks == 0:
-            self.core.on_sent(action.node_id, action.correlation_id, self.now_ms)
+            self.core.on_sent(command.node_id, command.correlation_id, self.now_ms)
             self.note_ended()
 
     def split(self, batch: ProducerBatch, size_max: int) -> list[Piece]:
@@ -198,7 +198,7 @@ class Simulation:
 
     def note_ended(self) -> None:
         """Counts ends of records."""
-        for batch in self.core.outcomes.take():
+        for batch in self.core.delivery_report.take():
             ended = [number for number, record in self.records[batch.tp.partition].items() if record.batch is batch]
             self.note(ended_text, batch, ended)
             for number in ended:
@@ -395,15 +395,15 @@ class Simulation:
         """A unary call ends, with its answer or without."""
         if not self.calls:
             return
-        action = self.calls.pop(k % len(self.calls))
+        command = self.calls.pop(k % len(self.calls))
         lost = BrokerUnreachableError("no answer")
-        if isinstance(action, FetchMetadata):
+        if isinstance(command, FetchMetadata):
             if is_answered:
                 self.core.on_metadata({TOPIC: TopicView(TOPIC_ID, tuple(self.leaders))}, self.now_ms)
             else:
                 self.core.on_metadata_failed(lost, self.now_ms)
-        elif isinstance(action, RequestProducerId):
-            identity = self.identities.init_producer_id(action.current)
+        elif isinstance(command, RequestProducerId):
+            identity = self.identities.init_producer_id(command.current)
             if is_answered:
                 self.core.on_producer_id(identity, self.now_ms)
             else:
@@ -436,7 +436,7 @@ class Simulation:
         """Everything that must hold in the end."""
         self.expect(self.core.fatal_error is None, f"the producer gave up: {self.core.fatal_error}")
         self.expect(self.core.pool.used_bytes == 0, f"{self.core.pool.used_bytes} bytes are still accounted")
-        self.expect(all(batch.is_told for batches in self.flushes for batch in batches), "a flush never ends")
+        self.expect(all(batch.is_notified for batches in self.flushes for batch in batches), "a flush never ends")
         for partition, records in enumerate(self.records):
             log = self.log[partition].records
             self.expect(len(set(log)) == len(log), f"partition {partition} has duplicates: {log}")

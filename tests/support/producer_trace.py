@@ -6,26 +6,26 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from brokerd.ids import NO_PRODUCER, NO_SEQUENCE, ProducerIdAndEpoch, TopicPartition
-from brokerd.producer.core.commands import Action, CloseStream, FetchMetadata, OpenStream, RequestProducerId
+from brokerd.producer.core.commands import CloseStream, Command, FetchMetadata, OpenStream, RequestProducerId
 from brokerd.producer.core.producer_batch import ProducerBatch
 
 
-def action_text(action: Action) -> str:
+def command_text(command: Command) -> str:
     """A command of the core."""
-    if isinstance(action, FetchMetadata):
-        return f"ask for metadata of {', '.join(action.topics)}"
-    if isinstance(action, RequestProducerId):
-        if action.current == NO_PRODUCER:
+    if isinstance(command, FetchMetadata):
+        return f"ask for metadata of {', '.join(command.topics)}"
+    if isinstance(command, RequestProducerId):
+        if command.current == NO_PRODUCER:
             return "ask for a producer id"
-        return f"ask for the epoch after {action.current.epoch} of producer {action.current.producer_id}"
-    if isinstance(action, OpenStream):
-        return f"open stream {action.hello.incarnation} to node {action.node_id}"
-    if isinstance(action, CloseStream):
-        return f"close stream {action.incarnation} to node {action.node_id}"
+        return f"ask for the epoch after {command.current.epoch} of producer {command.current.producer_id}"
+    if isinstance(command, OpenStream):
+        return f"open stream {command.hello.incarnation} to node {command.node_id}"
+    if isinstance(command, CloseStream):
+        return f"close stream {command.incarnation} to node {command.node_id}"
     batches = "; ".join(
-        batch_text(batch.tp, records_of(batch), batch.identity, batch.base_sequence) for batch in action.batches.values()
+        batch_text(batch.tp, records_of(batch), batch.identity, batch.base_sequence) for batch in command.batches.values()
     )
-    return f"send request {action.correlation_id} on stream {action.incarnation}: {batches}"
+    return f"send request {command.correlation_id} on stream {command.incarnation}: {batches}"
 
 
 def ended_text(batch: ProducerBatch, records: Sequence[int]) -> str:

@@ -44,11 +44,11 @@ class SendRequest(NamedTuple):
     batches: dict[TopicIdPartition, ProducerBatch]
 
 
-Action: TypeAlias = FetchMetadata | RequestProducerId | OpenStream | CloseStream | SendRequest
+Command: TypeAlias = FetchMetadata | RequestProducerId | OpenStream | CloseStream | SendRequest
 
 
 class Step(NamedTuple):
     """What to do now, and when to ask again if nothing happens before (NEVER_MS: never)."""
 
-    actions: list[Action]
+    commands: list[Command]
     next_ms: int

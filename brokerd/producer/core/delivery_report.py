@@ -1,55 +1,47 @@
-"""What became of batches: who is still to be told, what each partition acknowledged, the first failure. Pure."""
+"""What became of batches: whose listeners are to be notified, what each partition acknowledged, the first failure. Pure."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from brokerd.errors import BrokerdError
 from brokerd.ids import TopicPartition
 from brokerd.producer.core.producer_batch import ProducerBatch
 
 
-@dataclass(slots=True)
-class DeliveredTotals:
+class DeliveredTotals(NamedTuple):
     """What one partition acknowledged."""
 
     record_count: int = 0
     batch_count: int = 0
 
 
-class Outcomes:
+class DeliveryReport:
     """Of one producer, since it was made."""
 
-    __slots__ = ("delivered", "first_error", "untaken")
+    __slots__ = ("delivered", "first_error", "pending")
 
     def __init__(self) -> None:
-        self.delivered: dict[TopicPartition, DeliveredTotals] = {}
+        self.delivered: dict[TopicPartition, DeliveredTotals] = {}  # other threads may copy it: in one call, and of values
         self.first_error: BrokerdError | None = None
-        self.untaken: list[ProducerBatch] = []  # in their final state, or split, since the last `take`
+        self.pending: list[ProducerBatch] = []  # in their final state, or split, since the last `take`
 
     def note(self, batch: ProducerBatch) -> None:
         """The batch has its final state."""
-        self.untaken.append(batch)
+        self.pending.append(batch)
         if batch.error is None:
-            totals = self.delivered.get(batch.tp)
-            if totals is None:
-                totals = self.delivered[batch.tp] = DeliveredTotals()
-            totals.record_count += batch.record_count
-            totals.batch_count += 1
+            records, batches = self.delivered.get(batch.tp, DeliveredTotals())
+            self.delivered[batch.tp] = DeliveredTotals(records + batch.record_count, batches + 1)
         elif self.first_error is None:
             self.first_error = batch.error
 
     def note_split(self, batch: ProducerBatch) -> None:
         """The batch has parts now: who listens is to turn to them."""
         if batch.listeners:
-            self.untaken.append(batch)
-
-    def delivered_now(self) -> dict[TopicPartition, DeliveredTotals]:
-        """A copy of `delivered`."""
-        return {tp: DeliveredTotals(total.record_count, total.batch_count) for tp, total in self.delivered.items()}
+            self.pending.append(batch)
 
     def take(self) -> list[ProducerBatch]:
-        """Batches whose listeners are to be told."""
-        taken = self.untaken
-        self.untaken = []
+        """Batches whose listeners are to be notified."""
+        taken = self.pending
+        self.pending = []
         return taken

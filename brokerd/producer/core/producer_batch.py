@@ -87,7 +87,7 @@ class ProducerBatch:
         self.base_offset = NO_OFFSET
         self.append_timestamp = NO_TIMESTAMP
         self.error: BrokerdError | None = None
-        self.listeners: list[Callable[[ProducerBatch], None]] = []  # told of the end, then cleared
+        self.listeners: list[Callable[[ProducerBatch], None]] = []  # notified of the end, then cleared
 
     def __repr__(self) -> str:
         return f"ProducerBatch({self.tp}, {self.record_count} records, sequence {self.base_sequence}, attempts {self.attempts})"
@@ -114,11 +114,11 @@ class ProducerBatch:
         return at
 
     @property
-    def is_told(self) -> bool:
+    def is_notified(self) -> bool:
         """True once all its records have their final state and whoever listened knows."""
         if self.listeners:
             return False
-        return all(part.is_told for part in self.parts) if self.parts else self.is_done
+        return all(part.is_notified for part in self.parts) if self.parts else self.is_done
 
     def leaves(self) -> Iterator[ProducerBatch]:
         """The batches that hold its records now: itself, or what it was split into."""

@@ -1,6 +1,6 @@
 """ProducerCore: every decision of delivery, as a machine that is told what happened and says what to do next.
 
-`step(now_ms)` returns actions; the shell (sender.py, or a simulation in tests) does them and reports through the `on_...`
+`step(now_ms)` returns commands; the shell (sender.py, or a simulation in tests) does them and reports through the `on_...`
 methods. Rules of sequences are in idempotence.py, of queues in accumulator.py. Pure: reads no clock, never waits; one
 thread calls it.
 
@@ -37,9 +37,9 @@ from brokerd.errors import (
 from brokerd.ids import ProducerIdAndEpoch, TopicIdPartition, TopicPartition
 from brokerd.producer.core import failures
 from brokerd.producer.core.accumulator import NEVER_MS, RecordAccumulator
-from brokerd.producer.core.commands import Action, CloseStream, FetchMetadata, OpenStream, RequestProducerId, SendRequest, Step
+from brokerd.producer.core.commands import CloseStream, Command, FetchMetadata, OpenStream, RequestProducerId, SendRequest, Step
 from brokerd.producer.core.connections import ConnectionState, InFlightRequest, NodeConnection
-from brokerd.producer.core.delivery_report import Outcomes
+from brokerd.producer.core.delivery_report import DeliveryReport
 from brokerd.producer.core.idempotence import IdempotenceState, Verdict
 from brokerd.producer.core.identity_requests import IdentityRequests
 from brokerd.producer.core.memory import BufferPool
@@ -86,7 +86,7 @@ class ProducerCore:
         self._identity_requests = IdentityRequests(config, rng)
         self._replaced: set[TopicPartition] = set()
         self._closing: list[CloseStream] = []
-        self.outcomes = Outcomes()
+        self.delivery_report = DeliveryReport()
 
     # --- what to do
 
@@ -94,16 +94,16 @@ class ProducerCore:
         """What to do at `now_ms`."""
         self._expire(now_ms)
         self._give_up_overdue(now_ms)
-        actions: list[Action] = []
+        commands: list[Command] = []
         next_ms = min(
-            self._step_identity(actions, now_ms),
-            self._step_connections(actions, now_ms),
-            self._step_metadata(actions, now_ms),
+            self._step_identity(commands, now_ms),
+            self._step_connections(commands, now_ms),
+            self._step_metadata(commands, now_ms),
             self.accumulator.next_expiry_ms(),
         )
-        actions[:0] = self._closing
+        commands[:0] = self._closing
         self._closing = []
-        return Step(actions, max(next_ms, now_ms))
+        return Step(commands, max(next_ms, now_ms))
 
     @property
     def requests_in_flight(self) -> int:
@@ -115,7 +115,7 @@ class ProducerCore:
         """False if a step would do nothing now, nor earlier than the last one said: no batch is incomplete."""
         return self.accumulator.has_incomplete or bool(self._closing)
 
-    def _step_metadata(self, actions: list[Action], now_ms: int) -> int:
+    def _step_metadata(self, commands: list[Command], now_ms: int) -> int:
         due_ms = self.topics.due_ms(now_ms, is_busy=self.accumulator.has_incomplete)
         if due_ms is None:
             return NEVER_MS
@@ -123,10 +123,10 @@ class ProducerCore:
             return due_ms
         topics = self.topics.begin(now_ms)
         if topics:
-            actions.append(FetchMetadata(topics))
+            commands.append(FetchMetadata(topics))
         return NEVER_MS
 
-    def _step_identity(self, actions: list[Action], now_ms: int) -> int:
+    def _step_identity(self, commands: list[Command], now_ms: int) -> int:
         requests = self._identity_requests
         if self.sequences is None or requests.is_under_way or not self.accumulator.has_incomplete:
             return NEVER_MS
@@ -136,10 +136,10 @@ class ProducerCore:
         if now_ms < requests.not_before_ms:
             return requests.not_before_ms
         requests.is_under_way = True
-        actions.append(RequestProducerId(wanted))
+        commands.append(RequestProducerId(wanted))
         return NEVER_MS
 
-    def _step_connections(self, actions: list[Action], now_ms: int) -> int:
+    def _step_connections(self, commands: list[Command], now_ms: int) -> int:
         check = self.accumulator.ready(self._leader_of, now_ms)
         if check.leaderless_topics:
             for topic in check.leaderless_topics:
@@ -153,7 +153,7 @@ class ProducerCore:
             if connection.may_open(now_ms):
                 self._incarnation += 1
                 connection.begin_opening(self._incarnation, now_ms)
-                actions.append(OpenStream(node_id, Hello(self._instance_id, self._incarnation, self._client_id)))
+                commands.append(OpenStream(node_id, Hello(self._instance_id, self._incarnation, self._client_id)))
             elif connection.state is ConnectionState.CLOSED:
                 next_ms = min(next_ms, connection.not_before_ms)
             elif connection.throttled_until_ms > now_ms:
@@ -162,7 +162,7 @@ class ProducerCore:
                 batches = self.accumulator.drain(check, node_id, connection.limits, now_ms)
                 if not batches:
                     break
-                actions.append(self._request(connection, batches, now_ms))
+                commands.append(self._request(connection, batches, now_ms))
         for connection in self.connections.values():
             overdue_ms = connection.overdue_ms(self._config)
             next_ms = next_ms if overdue_ms is None else min(next_ms, overdue_ms)
@@ -390,7 +390,7 @@ class ProducerCore:
         size_max = self.accumulator.learn_batch_size(batch.tp.topic, batch.uncompressed_bytes // 2, now_ms)
         self.accumulator.split(batch, self._splitter(batch, size_max))
         self.metrics.on_split(now_ms)
-        self.outcomes.note_split(batch)
+        self.delivery_report.note_split(batch)
 
     def _land(self, batch: ProducerBatch, throttled_until_ms: int) -> None:
         batch.is_in_flight = False
@@ -431,11 +431,11 @@ class ProducerCore:
     def refuse(self, batch: ProducerBatch, error: BrokerdError) -> None:
         """Fails a batch that was never accepted: it holds no memory, and no rule of delivery knows it."""
         batch.fail(error)
-        self.outcomes.note(batch)
+        self.delivery_report.note(batch)
 
     def _note_ended(self, batch: ProducerBatch) -> None:
         self.accumulator.finished(batch)
-        self.outcomes.note(batch)
+        self.delivery_report.note(batch)
 
     def fail_for_good(self, error: BrokerdError, now_ms: int) -> None:
         """The producer can write nothing more: all that is incomplete fails."""

@@ -48,7 +48,7 @@ def small_batch_bytes(rows: pa.RecordBatch) -> int:
     return size_bytes
 
 
-class StagedChunk:
+class RecordChunk:
     """Records of one topic. `paid_bytes` of buffer.memory are taken in advance, or as soon as the sender sees the chunk
     (`is_paid`); what its rows really hold is counted when they are taken. `room_bytes` is the threads' estimate of what is left
     of that."""
@@ -117,7 +117,7 @@ class TakenRows:
 
     __slots__ = ("_keys", "_numbers", "_sent_ns", "_values", "chunk", "count", "placement", "row_count")
 
-    def __init__(self, chunk: StagedChunk, rows: list[Any], placement: Placement) -> None:
+    def __init__(self, chunk: RecordChunk, rows: list[Any], placement: Placement) -> None:
         self.chunk = chunk
         self.placement = placement
         self.count = len(rows) // _FIELDS

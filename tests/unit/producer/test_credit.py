@@ -13,7 +13,7 @@ import pytest
 from brokerd.errors import BufferExhaustedError, ProducerClosedError
 from brokerd.producer.intake import Intake
 from brokerd.producer.producer import Producer
-from brokerd.producer.rows.record_buffer import CHUNK_BYTES_MIN, StagedChunk
+from brokerd.producer.rows.record_buffer import CHUNK_BYTES_MIN, RecordChunk
 from tests.support.broker_double import BrokerDouble, Fault
 from tests.support.clock import ManualClock
 from tests.support.wait import DEADLINE_S, wait_until
@@ -100,7 +100,7 @@ def test_a_record_that_comes_while_the_producer_closes_is_refused_or_sent(broker
     know(producer, ["t0"])
     setdefault = dict.setdefault
 
-    class LateChunks(dict[str, StagedChunk]):
+    class LateChunks(dict[str, RecordChunk]):
         def setdefault(self, topic: str, chunk: Any = None) -> Any:
             producer.close()
             return setdefault(self, topic, chunk)
@@ -131,11 +131,28 @@ def test_what_waits_for_memory_is_refused_where_the_producers_end_makes_the_room
     assert producer._core.pool.used_bytes == 0
 
 
+def test_what_waits_for_memory_is_refused_while_close_still_waits(broker: BrokerDouble) -> None:
+    broker.faults.extend([Fault(drop_request=True)] * 1_000)
+    small: dict[str, Any] = {"linger_ms": 0, "buffer_memory": CHUNK_BYTES_MIN, "batch_size": CHUNK_BYTES_MIN}
+    producer = producer_of(broker, **small, request_timeout_ms=600_000, delivery_timeout_ms=1_200_000)
+    large = pa.RecordBatch.from_pydict({"value": [b"v" * 1_000] * 12})
+    producer.send_batch("t0", large)
+    with ThreadPoolExecutor(2) as others:
+        waiting = others.submit(producer.send_batch, "t0", large)
+        wait_until(lambda: producer._core.pool.is_exhausted, what="the second batch waits for memory")
+        closing = others.submit(producer.close, 2 * DEADLINE_S)
+        with pytest.raises(ProducerClosedError):
+            waiting.result(DEADLINE_S)
+        assert not closing.done()
+        producer.close(0)
+        closing.result(DEADLINE_S)
+
+
 def test_a_record_for_a_chunk_that_came_after_the_end_is_refused(broker: BrokerDouble) -> None:
     producer = producer_of(broker)
     know(producer, ["t0"])
     producer.close()
-    chunk = StagedChunk("t0", 2, 0, CHUNK_BYTES_MIN, producer._mailbox, is_paid=False)
+    chunk = RecordChunk("t0", 2, 0, CHUNK_BYTES_MIN, producer._mailbox, is_paid=False)
     producer._intake.chunks["t0"] = chunk
     with pytest.raises(ProducerClosedError):
         producer.send("t0", b"late")
@@ -150,7 +167,7 @@ def test_a_record_that_was_refused_is_not_sent_by_a_close_that_still_waits(broke
     with ThreadPoolExecutor(1) as others:
         closing = others.submit(producer.close, DEADLINE_S)
         wait_until(lambda: producer._intake.is_closed, what="close() has begun")
-        chunk = StagedChunk("t0", 2, 0, CHUNK_BYTES_MIN, producer._mailbox, is_paid=False)
+        chunk = RecordChunk("t0", 2, 0, CHUNK_BYTES_MIN, producer._mailbox, is_paid=False)
         producer._intake.chunks["t0"] = chunk
         with pytest.raises(ProducerClosedError):
             producer.send("t0", b"refused")

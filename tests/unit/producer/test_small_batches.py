@@ -15,7 +15,7 @@ import pytest
 
 from brokerd.errors import InvalidTopicError, MessageTooLargeError, ProducerClosedError
 from brokerd.producer.intake import Intake
-from brokerd.producer.rows.record_buffer import CHUNK_BYTES_MIN, SMALL_BATCH_BYTES, StagedChunk, small_batch_bytes
+from brokerd.producer.rows.record_buffer import CHUNK_BYTES_MIN, SMALL_BATCH_BYTES, RecordChunk, small_batch_bytes
 from brokerd.record.schema import HEADERS, TIMESTAMP
 from tests.support.broker_double import BrokerDouble
 from tests.support.wait import DEADLINE_S
@@ -180,7 +180,7 @@ def test_a_small_batch_for_a_chunk_that_came_after_the_end_is_refused(broker: Br
     producer = producer_of(broker)
     producer.send_batch("t", rows(3)).result(DEADLINE_S)
     producer.close()
-    chunk = StagedChunk("t", PARTITIONS, 0, CHUNK_BYTES_MIN, producer._mailbox, is_paid=False)
+    chunk = RecordChunk("t", PARTITIONS, 0, CHUNK_BYTES_MIN, producer._mailbox, is_paid=False)
     producer._intake.chunks["t"] = chunk
     with pytest.raises(ProducerClosedError):
         producer.send_batch("t", rows(3))

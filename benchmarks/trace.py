@@ -1,0 +1,129 @@
+"""How many hands one record passes: `python -m benchmarks.trace` counts, for one write and one read that are not the first,
+the functions and files of this project that run, in the client's process and in the broker's, and how often a call goes on in
+another file than the one before it in its thread. Fewer is easier to follow; how fast it is, the others say.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from types import CodeType, FrameType
+
+import pyarrow as pa
+
+import brokerd
+from benchmarks.environment import Broker
+from brokerd import Producer
+from brokerd.cli import main as brokerd_main
+from brokerd.datasource.batch_reader import BrokerdBatchReader
+from brokerd.datasource.options import parse_source_options
+from brokerd.datasource.schema import Column
+from brokerd.sink.options import parse_sink_options
+from brokerd.sink.writer import write_rows
+
+_ROOT = str(Path(brokerd.__file__).parent)
+_BROKER = "broker"
+_ROUNDS = 5
+_SETTLED_S = 0.3  # after which the broker has done what belongs to the request
+
+
+class Hands:
+    """Counts calls into this project, of all threads that start after it."""
+
+    def __init__(self) -> None:
+        self._is_on = False
+        self._functions: set[CodeType] = set()
+        self._last: dict[int, str] = {}
+        self._changes = 0
+        threading.setprofile(self._on_event)
+        sys.setprofile(self._on_event)
+
+    def begin(self, *_signal: object) -> None:
+        """Counts from here on."""
+        self._functions, self._last, self._changes = set(), {}, 0
+        self._is_on = True
+
+    def end(self) -> dict[str, int]:
+        """Functions, files and changes of file since `begin`."""
+        self._is_on = False
+        files = {code.co_filename for code in self._functions}
+        return {"functions": len(self._functions), "files": len(files), "changes of file": self._changes}
+
+    def _on_event(self, frame: FrameType, event: str, _arg: object) -> None:
+        if not self._is_on or event != "call" or not frame.f_code.co_filename.startswith(_ROOT):
+            return
+        thread, file = threading.get_ident(), frame.f_code.co_filename
+        self._functions.add(frame.f_code)
+        self._changes += self._last.get(thread, file) != file
+        self._last[thread] = file
+
+
+def run_broker(out: Path, arguments: list[str]) -> int:
+    """`brokerd start` that counts between SIGUSR1 and SIGUSR2, and then writes what it counted."""
+    hands = Hands()
+    signal.signal(signal.SIGUSR1, hands.begin)
+    signal.signal(signal.SIGUSR2, lambda *_: out.write_text(json.dumps(hands.end())))
+    return brokerd_main(arguments)
+
+
+def traced(hands: Hands, broker: Broker, out: Path, action: Callable[[], object]) -> dict[str, dict[str, int]]:
+    """What the action took on both sides; the least of some rounds, as timers of either side run meanwhile."""
+    found: list[dict[str, dict[str, int]]] = []
+    for _ in range(_ROUNDS):
+        action()
+        out.unlink(missing_ok=True)
+        os.kill(broker.child.pid, signal.SIGUSR1)
+        time.sleep(_SETTLED_S)
+        hands.begin()
+        action()
+        client = hands.end()
+        time.sleep(_SETTLED_S)
+        os.kill(broker.child.pid, signal.SIGUSR2)
+        while not out.exists() or not out.read_text():
+            time.sleep(0.01)
+        found.append({"client": client, "broker": json.loads(out.read_text())})
+    return {side: min((one[side] for one in found), key=lambda counts: counts["changes of file"]) for side in ("client", "broker")}
+
+
+def main() -> int:
+    """Counts and prints."""
+    hands = Hands()
+    with tempfile.TemporaryDirectory() as directory:
+        out = Path(directory) / "broker.json"
+        with Broker(None, {}, ("-m", "benchmarks.trace", _BROKER, str(out))) as broker:
+            topic = broker.new_topic(1)
+            row = pa.RecordBatch.from_pydict({"key": [b"k"], "value": [b"v"]})
+            servers = {"bootstrap.servers": broker.address}
+            sink = parse_sink_options({**servers, "topic": topic, "linger.ms": "0"})
+            source = parse_source_options({**servers, "subscribe": topic}, is_streaming=False)
+            columns = [Column("key", "binary", True), Column("value", "binary", True)]
+
+            def read() -> None:
+                reader = BrokerdBatchReader(source, columns)
+                for part in reader.partitions():
+                    for _ in reader.read(part):
+                        pass
+
+            with Producer(servers, linger_ms=0) as producer:
+                actions: dict[str, Callable[[], object]] = {
+                    "write by the sink": lambda: write_rows(sink, iter([row])),
+                    "send": lambda: producer.send(topic, b"v", key=b"k").result(),
+                    "read by the source": read,
+                }
+                for name, action in actions.items():
+                    for side, counts in traced(hands, broker, out, action).items():
+                        print(f"{name:20} {side:8}" + "".join(f"{count:6} {what}" for what, count in counts.items()), flush=True)
+    return 0
+
+
+if __name__ == "__main__":
+    if sys.argv[1:2] == [_BROKER]:
+        sys.exit(run_broker(Path(sys.argv[2]), sys.argv[3:]))
+    sys.exit(main())
