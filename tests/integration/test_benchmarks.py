@@ -26,6 +26,7 @@ def test_clients_and_memory_are_measured_beside_their_ceilings(tmp_path: Path, c
     assert "of ceiling" in capsys.readouterr().out
 
 
+@pytest.mark.slow
 def test_the_groups_about_the_broker_tell_what_they_are_asked_for(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     out = tmp_path / "results.json"
     parked = ["--waiters", "150", "--appends", "20", "--quiet-seconds", "0.1"]

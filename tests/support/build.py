@@ -12,6 +12,7 @@ from brokerd.config.broker import BrokerConfig
 from brokerd.datadir import retention
 from brokerd.datadir.partition_opening import RecoveryReport
 from brokerd.datadir.steps import run_here
+from brokerd.errors import LogDamagedError
 from brokerd.ids import NO_PRODUCER, ProducerIdAndEpoch, TopicIdPartition
 from brokerd.partition.partition_log import PartitionLog
 from brokerd.record.batch import RecordBatch, walk_batches
@@ -112,6 +113,20 @@ def read_batches(log: PartitionLog, offset: int | None = None, *, max_bytes: int
         for chunk in found.chunks:
             yield from walk_batches(pa.py_buffer(chunk), seed)
         at = found.next_offset
+
+
+def readable(log: PartitionLog) -> dict[int, bytes]:
+    """Payloads by base offset of all batches that can be read, each offset tried that damage hides."""
+    found: dict[int, bytes] = {}
+    at = log.log_start_offset
+    while at < log.high_watermark:
+        try:
+            for batch in read_batches(log, at):
+                found[batch.header.base_offset] = batch.payload.to_pybytes()
+                at = batch.header.next_offset
+        except LogDamagedError:
+            at += 1
+    return found
 
 
 def payloads(log: PartitionLog, offset: int | None = None) -> list[bytes]:

@@ -35,12 +35,6 @@ from tests.support.wait import wait_until
 
 
 @pytest.fixture
-def broker() -> Iterator[FakeBroker]:
-    with fake_broker() as broker:
-        yield broker
-
-
-@pytest.fixture
 def client(broker: FakeBroker) -> Iterator[BlockingClient]:
     with BlockingClient(config(f"127.0.0.1:{broker.port}")) as client:
         yield client

@@ -5,7 +5,6 @@ when it should. Method: a broker in memory behind a real port, told to fail.
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator
 
 import pyarrow as pa
 import pytest
@@ -29,12 +28,6 @@ from brokerd.record.header import Attributes
 from tests.support.clock import HastyClock
 from tests.support.fake_broker import FakeBroker, Partition, fake_broker
 from tests.support.records import key_values, new_batch, poisoned
-
-
-@pytest.fixture
-def broker() -> Iterator[FakeBroker]:
-    with fake_broker() as broker:
-        yield broker
 
 
 def config(broker: FakeBroker, **settings: int | str) -> ConsumerConfig:

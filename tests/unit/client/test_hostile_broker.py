@@ -23,19 +23,13 @@ from brokerd.errors import MessageTooLargeError, UnknownServerError, WireError
 from brokerd.ids import TopicIdPartition
 from brokerd.wire.errors import RETRY_AFTER_MAX_MS
 from brokerd.wire.v1 import error_pb2, fetch_pb2, metadata_pb2, offsets_pb2, produce_pb2, topics_pb2, transaction_pb2
-from tests.support.fake_broker import FakeBroker, fake_broker
+from tests.support.fake_broker import FakeBroker
 from tests.unit.client.test_connection import translated
 
 ID = b"1" * 16
 TP = TopicIdPartition(ID, 0)
 INT64_MAX = 2**63 - 1
 ESCAPES = "\x1b]0;owned\x07\x1b[2J\r\n\u202e"
-
-
-@pytest.fixture
-def broker() -> Iterator[FakeBroker]:
-    with fake_broker() as broker:
-        yield broker
 
 
 @pytest.fixture

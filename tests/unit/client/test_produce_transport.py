@@ -28,12 +28,6 @@ HELLO = Hello(b"i" * 16, 3, "test")
 
 
 @pytest.fixture
-def broker() -> Iterator[FakeBroker]:
-    with fake_broker() as broker:
-        yield broker
-
-
-@pytest.fixture
 def loop_thread() -> Iterator[LoopThread]:
     loop_thread = LoopThread()
     yield loop_thread

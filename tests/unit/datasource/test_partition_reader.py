@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import pyarrow as pa
@@ -14,15 +14,9 @@ from brokerd.datasource.partition_reader import BYTES_PER_BATCH, ROWS_PER_BATCH,
 from brokerd.datasource.planning import OffsetRange
 from brokerd.datasource.schema import Column, arrow_schema
 from brokerd.errors import DataLossError, LogDamagedError, OffsetOutOfRangeError
-from tests.support.fake_broker import FakeBroker, Partition, fake_broker
+from tests.support.fake_broker import FakeBroker, Partition
 from tests.support.records import TIMESTAMP_MS, key_values, new_batch
 from tests.unit.datasource.reading import ALL_COLUMNS, HEADERS, fill, options_for, table_of
-
-
-@pytest.fixture
-def broker() -> Iterator[FakeBroker]:
-    with fake_broker() as broker:
-        yield broker
 
 
 def read(

@@ -15,7 +15,7 @@ from brokerd.offline.doctor import accept_damaged, check_data_dir, give_up_damag
 from brokerd.offline.partition_check import Severity
 from brokerd.partition.partition_log import PartitionLog
 from brokerd.storage.files import RealFiles
-from tests.support.build import append, first_log, open_manager, read_batches
+from tests.support.build import append, first_log, open_manager, read_batches, readable
 from tests.support.clock import START_WALL_MS
 from tests.support.files import Killed, MemoryFiles
 from tests.support.log_manager import LogManager
@@ -121,7 +121,7 @@ def test_what_stands_behind_accepted_damage_above_a_late_checkpoint_stays(tmp_pa
     path.write_bytes(data[: 6 * SIZE] + bytes(120) + data[6 * SIZE + 120 :])
     assert accept_damaged(str(tmp_path))
     manager, log = _open(tmp_path)
-    assert _readable(log) == [0, 1, 2, 3, 4, 5, 7, 8]
+    assert list(readable(log)) == [0, 1, 2, 3, 4, 5, 7, 8]
     assert _append(log) == 9
     manager.close()
 
@@ -139,7 +139,7 @@ def test_to_give_up_what_follows_takes_nothing_from_before_it(tmp_path: Path) ->
     for _ in range(2):
         manager, log = _open(tmp_path)
         assert log.damage is None
-        assert [offset for offset in _readable(log) if offset < 8] == [0, 1, 3, 4, 5]
+        assert [offset for offset in readable(log) if offset < 8] == [0, 1, 3, 4, 5]
         assert _append(log) >= 8
         manager.close()
 
@@ -209,7 +209,7 @@ def test_a_repair_that_is_killed_anywhere_can_be_repeated(monkeypatch: pytest.Mo
         assert (log.damage, log.log_end_offset, _append(log)) == (None, COUNT + 15, COUNT + 15)
         log.flush()
         lost = {13, 50} if repair is accept_damaged else set(range(13, COUNT + 15))
-        assert _readable(log) == [n for n in range(COUNT + 16) if n not in lost]
+        assert list(readable(log)) == [n for n in range(COUNT + 16) if n not in lost]
         if is_through:
             return
     raise AssertionError("the repair has no end")
@@ -231,16 +231,3 @@ def _killed(files: MemoryFiles, number: int, call: Callable[[], object]) -> bool
     finally:
         files.hook = None
     return False
-
-
-def _readable(log: PartitionLog) -> list[int]:
-    found: list[int] = []
-    at = log.log_start_offset
-    while at < log.high_watermark:
-        try:
-            for batch in read_batches(log, at):
-                found.append(batch.header.base_offset)
-                at = batch.header.next_offset
-        except LogDamagedError:
-            at += 1
-    return found

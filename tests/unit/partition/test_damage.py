@@ -15,7 +15,7 @@ from brokerd.offline.doctor import accept_damaged, check_data_dir, give_up_damag
 from brokerd.offline.partition_check import Severity
 from brokerd.partition.partition_log import PartitionLog
 from brokerd.storage.files import RealFiles
-from tests.support.build import append, damaged_ranges, delete_records, first_log, open_manager, payloads, read_batches
+from tests.support.build import append, damaged_ranges, delete_records, first_log, open_manager, payloads, readable
 from tests.support.clock import START_WALL_MS
 from tests.support.files import MemoryFiles
 from tests.support.log_manager import LogManager
@@ -56,20 +56,6 @@ def _rot_file(root: Path, log: PartitionLog, offset: int, at: int = 120) -> None
     (root / path).write_bytes(data)
 
 
-def _readable(log: PartitionLog) -> list[int]:
-    """Offsets of all batches that can be read."""
-    found: list[int] = []
-    at = log.log_start_offset
-    while at < log.high_watermark:
-        try:
-            for batch in read_batches(log, at):
-                found.append(batch.header.base_offset)
-                at = batch.header.next_offset
-        except LogDamagedError:
-            at += 1
-    return found
-
-
 @pytest.mark.parametrize("at", [9, 20, 120], ids=["length", "base offset", "payload"])
 @pytest.mark.parametrize("start", [15, 19, 20, 23])
 def test_rot_below_the_log_start_is_no_damage(start: int, at: int) -> None:
@@ -83,7 +69,7 @@ def test_rot_below_the_log_start_is_no_damage(start: int, at: int) -> None:
     log = first_log(manager)
     assert not report.damaged
     assert (log.log_start_offset, log.high_watermark) == (start, COUNT)
-    assert _readable(log) == list(range(start, COUNT))
+    assert list(readable(log)) == list(range(start, COUNT))
     assert append(log, b"goes on") == COUNT
     log.flush()
     manager.retention_pass(START_WALL_MS)
@@ -102,7 +88,7 @@ def test_rot_below_the_log_start_is_met_by_readers_of_a_clean_start_and_is_none(
     for segment in log.segments:
         segment.index = None
         segment.remove_index()
-    assert _readable(log) == list(range(15, COUNT))
+    assert list(readable(log)) == list(range(15, COUNT))
     assert log.offset_for_timestamp(0) is not None
     assert append(log, b"goes on") == COUNT
 
@@ -116,7 +102,7 @@ def test_damage_that_the_log_start_passes_stops_nothing_any_more() -> None:
     with pytest.raises(LogDamagedError):
         payloads(log, 13)
     assert log.damage is not None
-    assert _readable(log) == [n for n in range(COUNT) if n != 13]
+    assert list(readable(log)) == [n for n in range(COUNT) if n != 13]
     log.set_log_start(14)
     assert append(log, b"goes on") == COUNT
 
@@ -147,7 +133,7 @@ def test_neighbours_of_several_rotten_places_stay_readable(at: int) -> None:
         _rot(files, log, offset, at if offset == 8 else 120 if offset == 4 else 30)
     files.kill()
     log = first_log(open_manager(files, **SMALL)[0])
-    assert _readable(log) == [n for n in range(COUNT) if n not in rotten]
+    assert list(readable(log)) == [n for n in range(COUNT) if n not in rotten]
 
 
 def test_what_stands_behind_a_page_that_is_wiped_out_is_found() -> None:
@@ -160,7 +146,7 @@ def test_what_stands_behind_a_page_that_is_wiped_out_is_found() -> None:
     files.kill()
     log = first_log(open_manager(files, **SMALL)[0])
     assert [damaged[:2] for damaged in damaged_ranges(log)] == [(5, 11), (25, 26)]
-    assert _readable(log) == [n for n in range(COUNT) if n not in (5, 6, 7, 8, 9, 10, 25)]
+    assert list(readable(log)) == [n for n in range(COUNT) if n not in (5, 6, 7, 8, 9, 10, 25)]
 
 
 @pytest.fixture
@@ -186,7 +172,7 @@ def test_what_is_accepted_is_a_hole_and_all_else_lives_on(data_dir: Path, rotten
         manager, report = open_manager(RealFiles(str(data_dir)), **SMALL)
         log = first_log(manager)
         assert not report.damaged
-        assert _readable(log) == [n for n in range(log.high_watermark) if n not in rotten]
+        assert list(readable(log)) == [n for n in range(log.high_watermark) if n not in rotten]
         with pytest.raises(LogDamagedError, match="accepted as lost, the log goes on at offset") as told:
             payloads(log, rotten[0])
         assert told.value.resume_offset == next(n for n in range(rotten[0], COUNT + 1) if n not in rotten)
@@ -224,7 +210,7 @@ def test_a_repair_leaves_the_log_start_and_the_end_where_they_are(data_dir: Path
     assert not report.damaged
     assert (log.log_start_offset, log.high_watermark) == (15, COUNT)
     lost = range(22, 23 if repair is accept_damaged else COUNT)
-    assert _readable(log) == [n for n in range(15, COUNT) if n not in lost]
+    assert list(readable(log)) == [n for n in range(15, COUNT) if n not in lost]
     assert append(log, b"goes on") == COUNT
     manager.close()
 
@@ -240,7 +226,7 @@ def test_a_checkpoint_that_is_rebuilt_over_rot_keeps_what_stands_behind_it(data_
     manager, report = open_manager(RealFiles(str(data_dir)), **SMALL)
     log = first_log(manager)
     assert (bool(report.damaged), report.cut_bytes, log.high_watermark) == (True, {}, COUNT)
-    assert _readable(log) == [n for n in range(COUNT) if n not in (13, 33, 35)]
+    assert list(readable(log)) == [n for n in range(COUNT) if n not in (13, 33, 35)]
     manager.close()
     accept_damaged(str(data_dir))
     manager, report = open_manager(RealFiles(str(data_dir)), **SMALL)
@@ -272,4 +258,4 @@ def test_a_tail_that_is_gone_is_said_beside_other_damage(is_cut: bool) -> None:
     assert report.damaged
     missing = {COUNT - 1} if is_cut else set(range(last.base_offset, COUNT))
     files.kill()
-    assert _readable(first_log(open_manager(files, **SMALL)[0])) == [n for n in range(COUNT) if n not in {13, *missing}]
+    assert list(readable(first_log(open_manager(files, **SMALL)[0]))) == [n for n in range(COUNT) if n not in {13, *missing}]

@@ -13,16 +13,10 @@ from brokerd.errors import ConfigError, InvalidRecordError, UnknownTopicOrPartit
 from brokerd.record.batch import RecordBatch
 from brokerd.sink.options import SinkOptions, parse_sink_options
 from brokerd.sink.writer import BrokerdBatchWriter, BrokerdStreamWriter, SinkCommitMessage, plan_write, write_rows
-from tests.support.fake_broker import FakeBroker, Partition, fake_broker
+from tests.support.fake_broker import FakeBroker, Partition
 from tests.support.records import header_of
 
 VALUE = [("value", "string")]
-
-
-@pytest.fixture
-def broker() -> Iterator[FakeBroker]:
-    with fake_broker() as broker:
-        yield broker
 
 
 def given(broker: FakeBroker, **options: Any) -> dict[str, str]:

@@ -8,11 +8,10 @@ from __future__ import annotations
 
 import pytest
 
-from brokerd.errors import LogDamagedError
 from brokerd.ids import TopicIdPartition
 from brokerd.partition.partition_log import PartitionLog
 from brokerd.record.header import crc_seed, decode_header, stamp
-from tests.support.build import append, first_log, open_manager, raw_batch, read_batches
+from tests.support.build import append, first_log, open_manager, raw_batch, readable
 from tests.support.clock import START_WALL_MS
 from tests.support.files import MemoryFiles
 
@@ -72,22 +71,9 @@ def _log(forgery: str, *, is_sealed: bool) -> tuple[MemoryFiles, PartitionLog, i
     return files, log, position
 
 
-def _read(log: PartitionLog) -> dict[int, bytes]:
-    found = {}
-    at = log.log_start_offset
-    while at < log.high_watermark:
-        try:
-            for batch in read_batches(log, at):
-                at = batch.header.next_offset
-                found[batch.header.base_offset] = batch.payload.to_pybytes()
-        except LogDamagedError:
-            at += 1
-    return found
-
-
 def _assert_true(files: MemoryFiles, *, is_sealed: bool, is_outer_gone: bool = True) -> None:
     log = first_log(open_manager(files, log_segment_bytes=1 << 20)[0])
-    found = _read(log)
+    found = readable(log)
     whole = {n: b"before%02d" % n for n in range(BEFORE)}
     whole |= {BEFORE + OUTER_RECORDS + n: b"behind%02d" % n for n in range(BEHIND)}
     if is_sealed:
@@ -130,7 +116,7 @@ def test_rot_in_two_neighbours_serves_nothing_that_is_forged(forgery: str) -> No
             rotten = files.copy()
             rotten.flip_bit(path, (position + at) * 8)
             rotten.flip_bit(path, (behind + other) * 8)
-            found = _read(first_log(open_manager(rotten)[0]))
+            found = readable(first_log(open_manager(rotten)[0]))
             assert EVIL not in found.values(), (at, other)
             assert {0, 1, 2} <= set(found)
 

@@ -1,0 +1,40 @@
+"""Runs of seeded simulations, many at a time: what happened is counted, so that a test can see that it did."""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections import Counter
+from collections.abc import Callable, Mapping
+from concurrent.futures import ProcessPoolExecutor
+from multiprocessing import get_context
+
+# Runs one seed; how often what happened.
+Run = Callable[[int], Mapping[str, int]]
+_PROCESSES_MAX = 8
+
+
+def run_seeds(run: Run, first: int, count: int) -> Counter[str]:
+    """Runs `count` seeds from `first`. The failing seed is in the error's text."""
+    facts: Counter[str] = Counter()
+    for seed in range(first, first + count):
+        try:
+            facts.update(run(seed))
+        except Exception as error:
+            raise AssertionError(f"seed {seed}: {type(error).__name__}: {error}") from error
+    return facts
+
+
+def run_many(run: Run, count: int, *, chunk: int) -> Counter[str]:
+    """Runs the seeds below `count`, `chunk` at a time, in as many processes as there are cores. `run` is a module's function."""
+    facts: Counter[str] = Counter()
+    workers = min(os.cpu_count() or 1, _PROCESSES_MAX)
+    chunks = range(0, count, chunk)
+    with ProcessPoolExecutor(workers, mp_context=get_context("spawn"), initializer=_quiet) as pool:
+        for counted in pool.map(run_seeds, [run] * len(chunks), chunks, [chunk] * len(chunks)):
+            facts.update(counted)
+    return facts
+
+
+def _quiet() -> None:
+    logging.disable(logging.CRITICAL)  # every cut, every failed write and every piece of damage is logged, as it should
