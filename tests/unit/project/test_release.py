@@ -31,6 +31,11 @@ def test_the_version_stands_in_one_place() -> None:
     assert project["dynamic"] == ["version"]
 
 
+def test_the_guides_install_this_version() -> None:
+    named = {found for page in (ROOT / "docs").glob("*.md") for found in re.findall(r"brokerd-(\d[\w.]*?)-py3", page.read_text())}
+    assert named == {brokerd.__version__}
+
+
 def test_the_tag_of_the_version_may_be_published(tmp_path: Path) -> None:
     root = tree(tmp_path, current="1.2.3", changelog="## Unreleased\n\n## 1.2.3 - 2020-01-31\n")
     assert problem_of("v1.2.3", root) is None
