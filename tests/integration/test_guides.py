@@ -26,7 +26,6 @@ def test_backup_and_restore(tmp_path: Path) -> None:
     assert (tmp_path / "data-before").is_dir()
 
 
-@pytest.mark.slow
 def test_security(tmp_path: Path) -> None:
     done = run_guide("security.md", tmp_path)
     assert done.returncode == 0, outcome(done)
