@@ -98,11 +98,11 @@ def main() -> int:
     with tempfile.TemporaryDirectory() as directory:
         out = Path(directory) / "broker.json"
         with Broker(None, {}, ("-m", "benchmarks.trace", _BROKER, str(out))) as broker:
-            topic = broker.new_topic(1)
+            topic, one = broker.new_topic(1), broker.new_topic(1)
             row = pa.RecordBatch.from_pydict({"key": [b"k"], "value": [b"v"]})
             servers = {"bootstrap.servers": broker.address}
             sink = parse_sink_options({**servers, "topic": topic, "linger.ms": "0"})
-            source = parse_source_options({**servers, "subscribe": topic}, is_streaming=False)
+            source = parse_source_options({**servers, "subscribe": one}, is_streaming=False)
             columns = [Column("key", "binary", True), Column("value", "binary", True)]
 
             def read() -> None:
@@ -112,6 +112,7 @@ def main() -> int:
                         pass
 
             with Producer(servers, linger_ms=0) as producer:
+                producer.send(one, b"v", key=b"k").result()
                 actions: dict[str, Callable[[], object]] = {
                     "write by the sink": lambda: write_rows(sink, iter([row])),
                     "send": lambda: producer.send(topic, b"v", key=b"k").result(),
