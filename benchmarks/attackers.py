@@ -6,17 +6,23 @@ Bounded in connections and in what each holds; loopback only. Whoever finds anot
 from __future__ import annotations
 
 import contextlib
+import functools
 import secrets
+import time
 import zlib
 from collections.abc import Callable
 from typing import NamedTuple
 
 import h2.exceptions
 import hyperframe.frame
+import pyarrow as pa
 
 from benchmarks.raw_http2 import RawHttp2
+from brokerd.ids import TopicIdPartition
+from brokerd.record.header import crc_seed, encode_header, new_header
+from brokerd.record.payload import KEY_VALUE_SCHEMA, Payload, encode_payload
 from brokerd.wire.methods import FETCH, PRODUCE, SERVICE, UNARY, UNARY_REQUEST_MAX_BYTES
-from brokerd.wire.v1 import fetch_pb2, metadata_pb2, produce_pb2, topics_pb2
+from brokerd.wire.v1 import fetch_pb2, metadata_pb2, offsets_pb2, produce_pb2, topics_pb2
 
 _HEALTH = "/grpc.health.v1.Health"
 _REFLECTION = "/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo"
@@ -220,6 +226,107 @@ class Compressed(Attack):
                 connection.send_message(stream, self.message, is_compressed=True)
 
 
+class Writer(Attack):
+    """Batches of its own, each on a stream of its own, to all partitions but the first in turn; `writes_max` of them in all."""
+
+    writes_max = 1
+    rows = 1
+    value = b""
+    codec = "none"
+
+    def __init__(self, aim: Aim) -> None:
+        super().__init__(aim)
+        self.now_ms = int(time.time() * 1_000)
+        self.written = 0
+
+    def write(self, connection: RawHttp2) -> None:
+        """The next one."""
+        partition = 1 + self.written % (self.aim.partitions - 1)
+        self.written += 1
+        hello = produce_pb2.Hello(instance_id=secrets.token_bytes(16), incarnation=1)
+        produce = produce_pb2.ProduceRequest(
+            hello=hello,
+            acks=-1,
+            timeout_ms=30_000,
+            partitions=[produce_pb2.PartitionProduce(topic_id=self.aim.topic_id, partition=partition, current_leader_epoch=-1)],
+            records=[self._batch(partition)],
+        )
+        connection.send_message(connection.call(PRODUCE), produce.SerializeToString(), end=True)
+
+    @functools.cached_property
+    def _payload(self) -> Payload:
+        columns = [
+            pa.nulls(self.rows, pa.binary()),
+            pa.array([self.value] * self.rows, pa.binary()),
+            pa.nulls(self.rows, KEY_VALUE_SCHEMA.field("headers").type),
+            pa.array([0] * self.rows, KEY_VALUE_SCHEMA.field("timestamp").type),
+        ]
+        return encode_payload(pa.record_batch(columns, schema=KEY_VALUE_SCHEMA), self.codec)
+
+    def _batch(self, partition: int) -> bytes:
+        """Its header claims records of now; they are of 1970."""
+        header = new_header(
+            batch_length=self._payload.data.size,
+            payload_crc=self._payload.crc,
+            record_count=self._payload.record_count,
+            base_timestamp=0,
+            max_timestamp=self.now_ms,
+            uncompressed_bytes=self._payload.uncompressed_bytes,
+        )
+        seed = crc_seed(TopicIdPartition(self.aim.topic_id, partition))
+        payload: bytes = self._payload.data.to_pybytes()
+        return encode_header(header, seed) + payload
+
+
+class TimeLookUps(Writer):
+    """Look-ups by time over batches whose header claims a time that no record of theirs has: each is decompressed in vain."""
+
+    writes_max = 40
+    rows = 100_000
+    codec = "zstd"
+
+    def harm(self, connection: RawHttp2) -> None:
+        if self.written < self.writes_max:
+            self.write(connection)
+        elif connection.h2.open_outbound_streams < 4:
+            asked = [
+                offsets_pb2.PartitionListOffsets(
+                    topic_id=self.aim.topic_id,
+                    partition=number,
+                    current_leader_epoch=-1,
+                    spec=offsets_pb2.OFFSET_SPEC_TIMESTAMP,
+                    timestamp=self.now_ms,
+                )
+                for number in range(1, self.aim.partitions)
+            ]
+            request = offsets_pb2.ListOffsetsRequest(partitions=asked).SerializeToString()
+            connection.send_message(connection.call(UNARY["ListOffsets"].path), request, end=True)
+
+
+class LargeBatches(Writer):
+    """Batches of 15 MB, near the largest allowed, written and read."""
+
+    connections_max = 4
+    writes_max = 4
+    rows = 15
+    value = bytes(1_000_000)
+
+    def harm(self, connection: RawHttp2) -> None:
+        if connection.is_sending or connection.h2.open_outbound_streams >= 4:
+            return
+        if self.written < self.writes_max:
+            self.write(connection)
+            return
+        asked = [
+            fetch_pb2.PartitionFetch(
+                topic_id=self.aim.topic_id, partition=number, current_leader_epoch=-1, partition_max_bytes=2**25
+            )
+            for number in range(1, 1 + min(self.aim.partitions - 1, self.writes_max))
+        ]
+        fetch = fetch_pb2.FetchRequest(max_bytes=2**25, partitions=asked)
+        connection.send_message(connection.call(FETCH), fetch.SerializeToString(), end=True)
+
+
 class TopicChanges(Attack):
     """New topics, as many as there may be in a request."""
 
@@ -257,4 +364,6 @@ ATTACKS: dict[str, Callable[[Aim], Attack]] = {
     "watchers": Watchers,
     "compressed requests": Compressed,
     "topic changes": TopicChanges,
+    "look-ups by time": TimeLookUps,
+    "large batches": LargeBatches,
 }

@@ -20,6 +20,7 @@ import h2.settings
 
 _READ_BYTES = 262_144
 _PIECE = 16_384
+_NOTHING = memoryview(b"")
 
 
 class RawHttp2:
@@ -36,7 +37,7 @@ class RawHttp2:
         self.h2 = h2.connection.H2Connection(config)
         self._keeps_window = window is None
         self._headers = [("authorization", f"Bearer {token}")] if token is not None else []
-        self._pending: dict[int, bytes] = {}  # of messages that flow control holds back
+        self._pending: dict[int, memoryview] = {}  # of messages that flow control holds back
         self.statuses: dict[int, str] = {}  # of calls that ended: grpc-status, or "" for none
         self.received_bytes = 0
         self.is_closed = False
@@ -44,6 +45,11 @@ class RawHttp2:
         if window is not None:
             self.h2.update_settings({h2.settings.SettingCodes.INITIAL_WINDOW_SIZE: window})
         self.flush()
+
+    @property
+    def is_sending(self) -> bool:
+        """True while flow control holds a part of a message back."""
+        return bool(self._pending)
 
     def call(self, path: str, *, headers: list[tuple[str, str]] | None = None, flush: bool = True) -> int:
         """Begins a call; its stream. More than the broker allows at once raise h2.exceptions.TooManyStreamsError."""
@@ -60,7 +66,7 @@ class RawHttp2:
     ) -> None:
         """Sends a message as far as flow control lets it; the rest in `pump`. `announced_bytes`: what its prefix says."""
         size = len(message) if announced_bytes is None else announced_bytes
-        self._pending[stream] = struct.pack(">?I", is_compressed, size) + message
+        self._pending[stream] = memoryview(struct.pack(">?I", is_compressed, size) + message)
         self._send_pending(stream)
         if end and stream not in self._pending and stream not in self.statuses:
             self.h2.end_stream(stream)
@@ -150,15 +156,15 @@ class RawHttp2:
             self.h2.reset_stream(stream)  # it is half open still from this side
 
     def _send_pending(self, stream: int) -> None:
-        data = self._pending.get(stream, b"")
+        data = self._pending.get(stream, _NOTHING)
         while data and stream not in self.statuses:
             try:
                 size = min(self.h2.local_flow_control_window(stream), self.h2.max_outbound_frame_size, _PIECE, len(data))
                 if size <= 0:
                     break
-                self.h2.send_data(stream, data[:size])
+                self.h2.send_data(stream, data[:size].tobytes())
             except h2.exceptions.ProtocolError:
-                data = b""
+                data = _NOTHING
                 break
             data = data[size:]
             self.flush()
