@@ -20,7 +20,8 @@ import pyarrow as pa
 from benchmarks.raw_http2 import RawHttp2
 from brokerd.ids import TopicIdPartition
 from brokerd.record.header import crc_seed, encode_header, new_header
-from brokerd.record.payload import KEY_VALUE_SCHEMA, Payload, encode_payload
+from brokerd.record.payload import Payload, encode_payload
+from brokerd.record.schema import SCHEMA_0
 from brokerd.wire.methods import FETCH, PRODUCE, SERVICE, UNARY, UNARY_REQUEST_MAX_BYTES
 from brokerd.wire.v1 import fetch_pb2, metadata_pb2, offsets_pb2, produce_pb2, topics_pb2
 
@@ -258,10 +259,10 @@ class Writer(Attack):
         columns = [
             pa.nulls(self.rows, pa.binary()),
             pa.array([self.value] * self.rows, pa.binary()),
-            pa.nulls(self.rows, KEY_VALUE_SCHEMA.field("headers").type),
-            pa.array([0] * self.rows, KEY_VALUE_SCHEMA.field("timestamp").type),
+            pa.nulls(self.rows, SCHEMA_0.arrow.field("headers").type),
+            pa.array([0] * self.rows, SCHEMA_0.arrow.field("timestamp").type),
         ]
-        return encode_payload(pa.record_batch(columns, schema=KEY_VALUE_SCHEMA), self.codec)
+        return encode_payload(pa.record_batch(columns, schema=SCHEMA_0.arrow), self.codec)
 
     def _batch(self, partition: int) -> bytes:
         """Its header claims records of now; they are of 1970."""

@@ -145,6 +145,8 @@ class Background:
         is_short = resident > self._memory_limit_bytes
         if not self._looks.is_due(is_short=is_short, now_ms=self._broker.clock.monotonic_ms()):
             return
+        if is_short:
+            await _with_connections(disconnect_all, self._broker.fruitless.take_muted())
         suspects = await self.suspects()
         if is_short:
             await self._end_suspects(resident, suspects)

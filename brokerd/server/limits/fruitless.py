@@ -75,6 +75,12 @@ class FruitlessCalls:
             ended.add(self._muted.popitem(last=False)[0])
         return ended
 
+    def take_muted(self) -> set[str]:
+        """All connections of which nothing is read, to end them now: what has come of their requests stays in memory until then."""
+        muted = set(self._muted)
+        self._muted.clear()
+        return muted
+
     def _burst(self, peer: str, now_ms: int) -> int:
         is_suspect = self._suspects.get(_host_of(peer), now_ms) > now_ms and peer not in self._useful
         return SUSPECT_BURST if is_suspect else BURST

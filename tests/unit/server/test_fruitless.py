@@ -86,3 +86,12 @@ def test_newcomers_of_a_host_that_floods_may_fail_less_often_for_a_while() -> No
     calls.take_ended(now_ms=later)
     flood(calls, "ipv4:10.0.0.1:4", BURST, now_ms=later)
     assert calls.take_overdue(now_ms=later) == set()
+
+
+def test_when_memory_is_short_all_that_nothing_is_read_of_is_ended_at_once() -> None:
+    calls = FruitlessCalls()
+    flood(calls, BAD, BURST + 1)
+    calls.add(GOOD, now_ms=0)
+    assert calls.take_overdue(now_ms=0) == {BAD}
+    assert calls.take_muted() == {BAD}
+    assert calls.take_ended(now_ms=MUTED_MS) == set()
