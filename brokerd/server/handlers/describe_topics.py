@@ -3,6 +3,7 @@
 Behaviour
 - Topics are answered in the order asked, one asked twice once; all, by name, if none is named.
 - Every setting in force is listed, with where it comes from.
+- Many partitions are described a few at a time, and others are served in between: each stands as it was in its moment.
 - A partition that is damaged, or whose log stopped, says so in its `error`; the rest of its numbers stand.
 """
 
@@ -15,29 +16,40 @@ from brokerd.errors import StorageError, WireError
 from brokerd.ids import TopicIdPartition
 from brokerd.partition.partition_log import PartitionLog
 from brokerd.server.broker import Broker
+from brokerd.server.waiting.pauses import Pauses
 from brokerd.wire.errors import to_proto
 from brokerd.wire.v1 import topics_pb2
+
+_PIECES_OF_A_TOPIC = 5  # its settings cost as much as so many partitions
 
 
 async def handle(broker: Broker, request: topics_pb2.DescribeTopicsRequest) -> topics_pb2.DescribeTopicsResponse:
     """One description per topic asked."""
     broker.require_ready()
-    names = list(request.names) or [topic.name for topic in broker.logs.topics.list()]
-    return topics_pb2.DescribeTopicsResponse(topics=[_described(broker, name) for name in names])
+    response = topics_pb2.DescribeTopicsResponse()
+    pauses = Pauses()
+    if request.names:
+        for name in request.names:
+            response.topics.append(await _described(broker, name, pauses))
+        return response
+    for topic in broker.logs.topics.list():
+        if broker.logs.topics.has(topic.name):  # nobody deleted it meanwhile
+            response.topics.append(await _described(broker, topic.name, pauses))
+    return response
 
 
-def _described(broker: Broker, name: str) -> topics_pb2.TopicDescription:
+async def _described(broker: Broker, name: str, pauses: Pauses) -> topics_pb2.TopicDescription:
     try:
         topic = broker.logs.topics.by_name(name)
         logs = [broker.logs.partition(TopicIdPartition(topic.id, partition)) for partition in range(topic.partition_count)]
     except WireError as error:
         return topics_pb2.TopicDescription(name=name, error=to_proto(error))
-    return topics_pb2.TopicDescription(
-        name=topic.name,
-        topic_id=topic.id,
-        configs=_configs(broker, topic),
-        partitions=[_partition(log) for log in logs],
-    )
+    described = topics_pb2.TopicDescription(name=topic.name, topic_id=topic.id, configs=_configs(broker, topic))
+    await pauses.after(_PIECES_OF_A_TOPIC)
+    for log in logs:
+        described.partitions.append(_partition(log))
+        await pauses.after()
+    return described
 
 
 def _configs(broker: Broker, topic: Topic) -> list[topics_pb2.ConfigEntry]:

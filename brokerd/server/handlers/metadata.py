@@ -2,7 +2,7 @@
 
 Behaviour
 - Topics are answered in the order asked, names first, then ids, one asked twice once; a missing one has `error` and its name or id.
-- all_topics answers every topic, sorted by name.
+- all_topics answers every topic, sorted by name. Many partitions are answered a few at a time, and others are served in between.
 - A partition that takes no appends (damaged, or its log stopped) says so in its `error`; it is led, and may be readable.
 - An unknown name is created with num.partitions if auto.create.topics.enable says so (by default it does not): in its turn among
   all changes of topics, and durable when it is answered, as by CreateTopics.
@@ -19,6 +19,7 @@ from brokerd.server.broker import Broker
 from brokerd.server.failures import malformed
 from brokerd.server.fields import check_topic_id
 from brokerd.server.handlers.describe_topics import problem_of
+from brokerd.server.waiting.pauses import Pauses
 from brokerd.wire.errors import to_proto
 from brokerd.wire.v1 import metadata_pb2
 
@@ -39,11 +40,15 @@ async def handle(broker: Broker, request: metadata_pb2.MetadataRequest) -> metad
     response = metadata_pb2.MetadataResponse(
         cluster_id=broker.logs.cluster_id, controller_id=broker.logs.node_id, nodes=[this_node(broker)]
     )
+    pauses = Pauses()
     if request.all_topics:
-        response.topics.extend(_described(broker, topic) for topic in broker.logs.topics.list())
+        for topic in broker.logs.topics.list():
+            if broker.logs.topics.has(topic.name):  # nobody deleted it meanwhile
+                response.topics.append(await _described(broker, topic, pauses))
     for name in request.topics:
-        response.topics.append(await _by_name(broker, name))
-    response.topics.extend(_by_id(broker, topic_id) for topic_id in request.topic_ids)
+        response.topics.append(await _by_name(broker, name, pauses))
+    for topic_id in request.topic_ids:
+        response.topics.append(await _by_id(broker, topic_id, pauses))
     return response
 
 
@@ -56,9 +61,9 @@ def this_node(broker: Broker) -> metadata_pb2.Node:
     return metadata_pb2.Node(node_id=broker.logs.node_id, host=host, port=port, epoch=broker.logs.leader_epoch)
 
 
-async def _by_name(broker: Broker, name: str) -> metadata_pb2.TopicMetadata:
+async def _by_name(broker: Broker, name: str, pauses: Pauses) -> metadata_pb2.TopicMetadata:
     try:
-        return _described(broker, await _find_or_create(broker, name))
+        return await _described(broker, await _find_or_create(broker, name), pauses)
     except WireError as error:
         return metadata_pb2.TopicMetadata(name=name, error=to_proto(error))
 
@@ -75,23 +80,21 @@ async def _find_or_create(broker: Broker, name: str) -> Topic:
         return broker.logs.topics.by_name(name)
 
 
-def _by_id(broker: Broker, topic_id: bytes) -> metadata_pb2.TopicMetadata:
+async def _by_id(broker: Broker, topic_id: bytes, pauses: Pauses) -> metadata_pb2.TopicMetadata:
     try:
-        return _described(broker, broker.logs.topics.by_id(topic_id))
+        return await _described(broker, broker.logs.topics.by_id(topic_id), pauses)
     except WireError as error:
         return metadata_pb2.TopicMetadata(topic_id=topic_id, error=to_proto(error))
 
 
-def _described(broker: Broker, topic: Topic) -> metadata_pb2.TopicMetadata:
+async def _described(broker: Broker, topic: Topic, pauses: Pauses) -> metadata_pb2.TopicMetadata:
     node_id = broker.logs.node_id
     epoch = broker.logs.leader_epoch
-    return metadata_pb2.TopicMetadata(
-        name=topic.name,
-        topic_id=topic.id,
-        partitions=[
-            _partition(broker, TopicIdPartition(topic.id, number), node_id, epoch) for number in range(topic.partition_count)
-        ],
-    )
+    described = metadata_pb2.TopicMetadata(name=topic.name, topic_id=topic.id)
+    for number in range(topic.partition_count):
+        described.partitions.append(_partition(broker, TopicIdPartition(topic.id, number), node_id, epoch))
+        await pauses.after()
+    return described
 
 
 def _partition(broker: Broker, tp: TopicIdPartition, node_id: int, epoch: int) -> metadata_pb2.PartitionMetadata:

@@ -1,0 +1,91 @@
+"""Goal: whoever asks about ten thousand partitions at once is answered whole, and others are served in between."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from brokerd.config.broker import BrokerConfig
+from brokerd.server.broker import Broker
+from brokerd.server.handlers import describe_topics, metadata
+from brokerd.server.waiting.pauses import Pauses
+from brokerd.wire.v1 import metadata_pb2, topics_pb2
+from tests.support.build import open_manager
+from tests.support.files import MemoryFiles
+from tests.support.log_manager import LogManager
+
+PARTITIONS = 1_000
+OTHERS = 4  # at least as many others are to have had their turn meanwhile
+Handle = Callable[[Broker], Coroutine[Any, Any, Any]]
+
+
+def all_metadata(broker: Broker) -> Coroutine[Any, Any, Any]:
+    return metadata.handle(broker, metadata_pb2.MetadataRequest(all_topics=True))
+
+
+def metadata_of_two(broker: Broker) -> Coroutine[Any, Any, Any]:
+    topic_id = broker.logs.topics.by_name("wide").id
+    return metadata.handle(broker, metadata_pb2.MetadataRequest(topics=["narrow"], topic_ids=[topic_id]))
+
+
+def all_described(broker: Broker) -> Coroutine[Any, Any, Any]:
+    return describe_topics.handle(broker, topics_pb2.DescribeTopicsRequest())
+
+
+@pytest.fixture(scope="module")
+def manager() -> LogManager:
+    manager, _ = open_manager(MemoryFiles())
+    manager.create_topic("wide", PARTITIONS, {})
+    manager.create_topic("narrow", 1, {})
+    return manager
+
+
+def broker_of(manager: LogManager) -> Broker:
+    return cast("Broker", SimpleNamespace(logs=manager, config=BrokerConfig(), port=1, require_ready=lambda: None))
+
+
+async def answered(work: Coroutine[Any, Any, Any], other: Callable[[], None]) -> Any:
+    """What `work` answers; `other` is called in each turn of the loop until then."""
+    task = asyncio.ensure_future(work)
+    while not task.done():
+        other()
+        await asyncio.sleep(0)
+    return task.result()
+
+
+@pytest.mark.parametrize("handle", [all_metadata, metadata_of_two, all_described])
+def test_others_have_their_turn_while_many_partitions_are_described(manager: LogManager, handle: Handle) -> None:
+    turns: list[None] = []
+    answer = asyncio.run(answered(handle(broker_of(manager)), lambda: turns.append(None)))
+    assert len(turns) > OTHERS
+    found = {topic.name: [partition.partition for partition in topic.partitions] for topic in answer.topics}
+    assert found == {"wide": list(range(PARTITIONS)), "narrow": [0]}
+    assert not any(topic.HasField("error") for topic in answer.topics)
+
+
+@pytest.mark.parametrize("handle", [all_metadata, all_described])
+def test_topic_that_is_deleted_before_its_turn_is_none_of_all(handle: Handle) -> None:
+    manager, _ = open_manager(MemoryFiles())
+    manager.create_topic("a", 500, {})
+    manager.create_topic("b", 1, {})
+    manager.create_topic("c", 1, {})
+
+    def delete() -> None:
+        turns.append(None)
+        if len(turns) == 2:
+            manager.delete_topic("b")
+
+    turns: list[None] = []
+    answer = asyncio.run(answered(handle(broker_of(manager)), delete))
+    assert [topic.name for topic in answer.topics] == ["a", "c"]
+
+
+def test_a_few_pieces_wait_for_nobody() -> None:
+    pauses = Pauses()
+    work = pauses.after(3)
+    with pytest.raises(StopIteration):
+        work.send(None)
