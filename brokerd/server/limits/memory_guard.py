@@ -22,10 +22,8 @@ from typing import NamedTuple
 from brokerd.config.broker import BrokerConfig
 from brokerd.server.limits.disconnect import Address, Traffic, address_of
 
-# What a connection may receive beyond its requests: frames, TLS; flow control for what it was sent; its beginning.
-_FRAMING_SHARE = 0.005
-_FLOW_CONTROL_SHARE = 0.005
-_BEGINNING_BYTES = 65_536
+# What a connection may receive beyond its requests: frames and TLS, a share of these; flow control, of what it was sent.
+_OVERHEAD_SHARE = 0.005
 # Around each message of a stream: 40 bytes of frames and window updates, 62 under TLS; around a call its headers too.
 MESSAGE_BYTES = 96
 _CALL_BYTES = 512
@@ -107,7 +105,7 @@ class UnreadBytes:
         self._looked_ms = now_ms
         self._accounts = {
             address: _settled(
-                self._accounts.get(address), traffic, explained.get(address, 0) * (1 + _FRAMING_SHARE) + forgiven_bytes
+                self._accounts.get(address), traffic, explained.get(address, 0) * (1 + _OVERHEAD_SHARE) + forgiven_bytes
             )
             for address, traffic in _by_address(connections).items()
         }
@@ -146,9 +144,9 @@ def _by_address(connections: Iterable[Traffic]) -> dict[Address, Traffic]:
 
 def _settled(last: _Account | None, traffic: Traffic, explained_bytes: float) -> _Account:
     if last is None or traffic.received_bytes < last.received_bytes:  # a new connection, perhaps from where another was
-        last = _Account(0, 0, -_BEGINNING_BYTES)
+        last = _Account(0, 0, 0.0)
     came_bytes = traffic.received_bytes - last.received_bytes
-    flow_control_bytes = (traffic.sent_bytes - last.sent_bytes) * _FLOW_CONTROL_SHARE
+    flow_control_bytes = (traffic.sent_bytes - last.sent_bytes) * _OVERHEAD_SHARE
     unread_bytes = max(0.0, last.unread_bytes + came_bytes - explained_bytes - flow_control_bytes)
     return _Account(traffic.received_bytes, traffic.sent_bytes, unread_bytes, last.in_use_until_ms)
 
