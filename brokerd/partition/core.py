@@ -18,7 +18,7 @@ from brokerd.errors import CorruptMessageError, Fate, FencedLeaderEpochError, In
 from brokerd.partition.entries import CheckpointEntry
 from brokerd.partition.flush_state import FlushOutcome, FlushPlan, FlushState
 from brokerd.partition.kept_snapshots import KeptSnapshots
-from brokerd.partition.log_ends import LOG_END_MOVED, NOTHING_MOVED, LogEnd, Moved
+from brokerd.partition.log_ends import LOG_END_MOVED, LogEnds, Moved
 from brokerd.partition.log_health import LogHealth
 from brokerd.partition.log_state import LogState
 from brokerd.partition.open_transactions import OpenTransactions
@@ -29,8 +29,6 @@ from brokerd.record.header import BatchHeader
 from brokerd.storage.damage import DamagedRange
 from brokerd.storage.segment import batch_timestamp
 from brokerd.storage.segment_bounds import SegmentBounds
-
-_NOWHERE = -1
 
 
 class Marker(NamedTuple):
@@ -76,21 +74,33 @@ class PartitionCore:
         self.producers = state.producers
         self.epochs = state.epochs
         self.segments: tuple[SegmentBounds, ...] = tuple(state.segments)  # oldest first; the last one is appended to
-        self.log_start_offset = state.log_start_offset
         self.log_end_offset = state.log_end_offset
-        self.high_watermark = state.log_end_offset
         self.snapshots = KeptSnapshots(state.snapshot_offsets, state.unwritten_snapshot)
         self.flushes = FlushState(state.log_end_offset, state.recovery_point, self.snapshots)
         self._seed = seed
         self._transactions = OpenTransactions(self.producers.open_transactions())
-        self._replica_ends: dict[int, int] = {}  # durable ends of the other in-sync replicas
-        self._leader_high_watermark = _NOWHERE  # what a follower was told last
-        self.last_stable_offset = self._stable_end()
+        high_watermark = state.log_end_offset if state.high_watermark is None else state.high_watermark
+        self.ends = LogEnds(state.log_start_offset, state.log_end_offset, high_watermark, self._transactions)
+
+    @property
+    def log_start_offset(self) -> int:
+        """Where it begins for readers."""
+        return self.ends.log_start_offset
+
+    @property
+    def last_stable_offset(self) -> int:
+        """End of what is decided."""
+        return self.ends.last_stable_offset
+
+    @property
+    def high_watermark(self) -> int:
+        """End of what all in-sync replicas have durably."""
+        return self.ends.high_watermark
 
     @property
     def durable_end(self) -> int:
-        """Here the log is flushed up to this offset."""
-        return self.flushes.durable_end
+        """End of what is flushed here."""
+        return self.ends.durable_end
 
     @property
     def size_bytes(self) -> int:
@@ -182,12 +192,6 @@ class PartitionCore:
         self.log_end_offset = append.next_offset
         return LOG_END_MOVED
 
-    def release_marker(self, offset: int) -> Moved:
-        """All partitions of that transaction have their markers durably: the one here is held no longer."""
-        self._transactions.release(offset)
-        self._transactions.settle(self.high_watermark)
-        return self._move_stable()
-
     def expire_producers(self, before_ms: int) -> int:
         """Forgets producers silent since before `before_ms`; returns how many."""
         return self.producers.expire(before_ms)
@@ -238,13 +242,12 @@ class PartitionCore:
 
     def flushed(self, plan: FlushPlan, outcome: FlushOutcome) -> Moved:
         """A flush has ended, and no sync of it failed."""
-        self.flushes.done(plan, outcome)
-        return self._advance()
+        return self.ends.durable_to(self.flushes.done(plan, outcome))
 
     def flush_failed(self, plan: FlushPlan, error: OSError) -> None:
         """A sync failed: the log stops, for nothing is known of those pages. Its readers go on."""
-        self.health.failure = error
         self.flushes.failed(plan)
+        self.failed(error)
 
     def damage_found(self, damaged: tuple[DamagedRange, ...]) -> None:
         """A reader met a batch that is not whole; `damaged` are all ranges that are known."""
@@ -255,37 +258,20 @@ class PartitionCore:
         self.health.is_deleted = True
         self.flushes.give_up()
 
-    # Replicas
+    # Epochs
 
     def lead(self, epoch: int, followers: Iterable[int] = ()) -> Moved:
         """This node leads from now on, with these other replicas in sync. Raises FencedLeaderEpochError."""
         self._begin_epoch(epoch)
         self.is_leader = True
-        return self.in_sync(followers)
+        self.ends.lead()
+        return self.ends.in_sync(followers)
 
     def follow(self, epoch: int) -> None:
         """Another node leads from now on. Raises FencedLeaderEpochError."""
         self._begin_epoch(epoch)
         self.is_leader = False
-        self._replica_ends = {}
-        self._leader_high_watermark = _NOWHERE
-
-    def in_sync(self, followers: Iterable[int]) -> Moved:
-        """These other replicas count, those that are new with nothing durable until they say so."""
-        self._replica_ends = {node: self._replica_ends.get(node, _NOWHERE) for node in followers}
-        return self._advance()
-
-    def replica_at(self, node: int, durable_end: int) -> Moved:
-        """A follower says how far it is durable. One that does not count is ignored."""
-        if node not in self._replica_ends:
-            return NOTHING_MOVED
-        self._replica_ends[node] = durable_end
-        return self._advance()
-
-    def leader_at(self, high_watermark: int) -> Moved:
-        """The leader says how far all in-sync replicas are durable."""
-        self._leader_high_watermark = high_watermark
-        return self._advance()
+        self.ends.follow()
 
     def _begin_epoch(self, epoch: int) -> None:
         if epoch < max(self.leader_epoch, self.epochs.latest):
@@ -295,39 +281,7 @@ class PartitionCore:
             )
         self.leader_epoch = epoch
 
-    def _advance(self) -> Moved:
-        """High watermark = what all in-sync replicas have durably. It never goes back."""
-        known = self._replica_ends.values() if self.is_leader else (self._leader_high_watermark,)
-        end = min([self.durable_end, *known])
-        if end <= self.high_watermark:
-            return NOTHING_MOVED
-        self.high_watermark = end
-        self._transactions.settle(end)
-        return (LogEnd.HIGH_WATERMARK, *self._move_stable())
-
-    def _move_stable(self) -> Moved:
-        end = self._stable_end()
-        if end == self.last_stable_offset:
-            return NOTHING_MOVED
-        self.last_stable_offset = end
-        return (LogEnd.LAST_STABLE_OFFSET,)
-
-    def _stable_end(self) -> int:
-        """End of what is decided: below it no open transaction.
-
-        It does not stop at damage. There it would tell a reader "nothing yet", for ever and in silence, and a batch read that
-        the log ends there; so readers go on to the damaged range and are refused it.
-        """
-        first = self._transactions.first_undecided
-        end = self.high_watermark if first is None else min(self.high_watermark, first)
-        return max(end, self.log_start_offset)
-
-    # Both ends move
-
-    def set_log_start(self, offset: int) -> Moved:
-        """Moves the log start; it holds once the checkpoint has been written."""
-        self.log_start_offset = offset
-        return (LogEnd.LOG_START, *self._move_stable())
+    # What goes
 
     def retired(self, count: int) -> None:
         """So many segments are removed, the oldest."""
@@ -343,18 +297,30 @@ class PartitionCore:
         assert not self.flushes.is_due, "all is flushed before a cut"
         assert self.flushes.under_way is None, "all is flushed before a cut"
         kept = max(sum(segment.base_offset < offset for segment in self.segments), 1)
-        gone = [known for known in self.snapshots.durable if known > offset]
+        # Of a segment that goes, the snapshot at its base goes too.
+        limit = self.segments[kept].base_offset if kept < len(self.segments) else offset + 1
+        gone = [known for known in self.snapshots.durable if known >= limit]
         return Truncation(offset, kept, gone, self.snapshots.newest_below(offset))
 
     def truncated(self, truncation: Truncation, last: SegmentBounds, producers: ProducerStates) -> None:
         """The log ends with `last` from now on, and `producers` is what its batches say of them."""
-        assert self.high_watermark <= last.next_offset <= truncation.offset
+        end = last.next_offset
+        assert self.high_watermark <= end <= truncation.offset, "what was acknowledged stays"
         self.segments = (*self.segments[: truncation.kept - 1], last)
-        self.log_end_offset = last.next_offset
+        self.log_end_offset = end
         self.producers = producers
-        self.epochs.truncate(self.log_end_offset)
-        self.flushes.truncate(self.log_end_offset)
-        self._transactions.truncate(self.log_end_offset, self.producers.open_transactions())
+        self.epochs.truncate(end)
+        self.snapshots.forget(truncation.snapshot_offsets)
+        self.flushes.truncate(end)
+        self.snapshots.add(self.snapshot())  # those at later ends are gone
+        self._transactions.truncate(end, producers.open_transactions())
+        self._transactions.settle(self.high_watermark)
+        self.ends.durable_to(end)
+
+    def failed(self, error: OSError) -> None:
+        """The disk did not do what it had to: the log stops until the next start."""
+        self.health.failure = error
+        self.flushes.give_up()
 
     # For the disk
 

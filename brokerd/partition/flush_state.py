@@ -79,13 +79,13 @@ class FlushState:
         self.under_way = plan
         return plan
 
-    def done(self, plan: FlushPlan, outcome: FlushOutcome) -> None:
-        """All below the plan's end is durable, unless it was not tried. What is derived and is missing goes with the next."""
+    def done(self, plan: FlushPlan, outcome: FlushOutcome) -> int:
+        """How far all is durable now. What is derived and is missing goes with the next."""
         self._end(plan)
         if outcome.is_untried:
             self._take_back(plan)
             self.epochs_changed = self.epochs_changed or plan.epochs is not None
-            return
+            return self.durable_end
         if outcome.has_snapshots:
             self.snapshots.note_written(plan.snapshots)
         if not outcome.has_derived:
@@ -94,11 +94,11 @@ class FlushState:
                 self._take_back(plan)
         self.durable_end = max(self.durable_end, plan.end_offset)
         self._settle(plan.appended_bytes)
+        return self.durable_end
 
     def failed(self, plan: FlushPlan) -> None:
-        """A sync failed: nothing is durable by it, and nothing more will be."""
+        """A sync failed: nothing is durable by it."""
         self._end(plan)
-        self.give_up()
 
     def give_up(self) -> None:
         """What is dirty will never be flushed."""
@@ -112,8 +112,6 @@ class FlushState:
         self.durable_end = min(self.durable_end, end_offset)
         self.recovery_point = min(self.recovery_point, end_offset)
         self._recovery_mark = (min(self._recovery_mark[0], end_offset), self._recovery_mark[1])
-        self.snapshots.truncate(end_offset)
-        self.epochs_changed = True
 
     def advance_recovery_point(self) -> int:
         """Where a restart begins to check payloads, from now on."""

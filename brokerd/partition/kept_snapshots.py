@@ -66,7 +66,6 @@ class KeptSnapshots:
         self._durable = [offset for offset in self._durable if offset not in old]
         return old
 
-    def truncate(self, offset: int) -> None:
-        """The log was cut there: what lies above is gone."""
-        self._durable = [kept for kept in self._durable if kept <= offset]
-        self._waiting = [waiting for waiting in self._waiting if waiting.offset <= offset]
+    def forget(self, offsets: Sequence[int]) -> None:
+        """These are gone from the disk."""
+        self._durable = [kept for kept in self._durable if kept not in offsets]

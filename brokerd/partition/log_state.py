@@ -54,4 +54,6 @@ class LogState:
     damaged: list[DamagedRange] = field(default_factory=list)
     read_only_reason: str = ""
     snapshot_offsets: list[int] = field(default_factory=list)
+    # How far other replicas are known to have it; None = this one decides alone, and all of it counts.
+    high_watermark: int | None = None
     unwritten_snapshot: Snapshot | None = None  # the one at the end, where it could not be written

@@ -14,6 +14,7 @@ from typing import NamedTuple
 from brokerd.ids import TopicIdPartition
 from brokerd.partition.entries import CheckpointEntry, CleanLog
 from brokerd.partition.leader_epochs import LeaderEpochs
+from brokerd.partition.markers import read_marker
 from brokerd.partition.producer_state import ProducerStates
 from brokerd.partition.snapshots import Snapshot
 from brokerd.record.header import BatchHeader, crc_seed
@@ -194,7 +195,7 @@ class LogWalk:
                     segment.size_bytes = scan.batch_position
                     segment.note(header, self._given.index_interval_bytes, force_entry=resumed)
                     resumed = False
-                    self._take(header)
+                    self._take(header, file, scan.batch_position)
                 self.scanned_bytes += scan.position - position
                 expected = scan.next_offset
                 if scan.problem is None:
@@ -231,11 +232,13 @@ class LogWalk:
         is_below = self._snapshot is not None and offset < self._snapshot.offset
         return max(self._walked_epoch, 0 if is_below else self._snapshot_epochs.latest, 0)
 
-    def _take(self, header: BatchHeader) -> None:
+    def _take(self, header: BatchHeader, file: File, position: int) -> None:
         """What a batch says of producers and epochs, or of the snapshot that claims to know it."""
         snapshot = self._snapshot
         if snapshot is None or header.base_offset >= snapshot.offset:
             self.producers.replay(header)
+            if header.is_control:
+                self.producers.end_transaction(read_marker(file, position, header))
         elif header.next_offset > snapshot.offset or self._snapshot_epochs.epoch_at(header.base_offset) != header.leader_epoch:
             self.contradicts_snapshot = True
         self.epochs.assign(header.leader_epoch, header.base_offset)

@@ -26,6 +26,7 @@ class OpenTransactions:
         # In order of their first offsets: a transaction opens at the log end.
         self._open = dict(sorted(first_offsets.items(), key=lambda entry: entry[1]))
         self._ended: list[_Ended] = []
+        self._unknown: tuple[int, int] | None = None  # offsets from, until: which transactions ended there is not known
 
     @property
     def first_undecided(self) -> int | None:
@@ -34,6 +35,8 @@ class OpenTransactions:
         for ended in self._ended:
             if first is None or ended.first_offset < first:
                 first = ended.first_offset
+        if self._unknown is not None and (first is None or self._unknown[0] < first):
+            first = self._unknown[0]
         return first
 
     def begin(self, producer_id: int, first_offset: int) -> None:
@@ -47,6 +50,10 @@ class OpenTransactions:
             if first_offset is not None:
                 self._ended.append(_Ended(marker_offset, first_offset, is_held))
 
+    def hold(self, first_offset: int, *, until_offset: int) -> None:
+        """Nothing from `first_offset` on is decided before the high watermark reaches `until_offset`."""
+        self._unknown = (first_offset, until_offset)
+
     def release(self, marker_offset: int) -> None:
         """The marker there is held no longer."""
         self._ended = [ended._replace(is_held=False) if ended.marker_offset == marker_offset else ended for ended in self._ended]
@@ -55,8 +62,12 @@ class OpenTransactions:
         """Markers below it count, if they are not held."""
         if self._ended:
             self._ended = [ended for ended in self._ended if ended.is_held or ended.marker_offset >= high_watermark]
+        if self._unknown is not None and high_watermark >= self._unknown[1]:
+            self._unknown = None
 
     def truncate(self, offset: int, first_offsets: Mapping[int, int]) -> None:
         """What stood from `offset` on is gone; `first_offsets`: what is open in the log that is left."""
         self._open = dict(sorted(first_offsets.items(), key=lambda entry: entry[1]))
         self._ended = [ended for ended in self._ended if ended.marker_offset < offset]
+        if self._unknown is not None:
+            self._unknown = (self._unknown[0], min(self._unknown[1], offset))

@@ -1,17 +1,17 @@
 """The log of one partition: asks the core (core.py), moves the bytes, and tells it what became of them.
 
-Everything here runs in the event loop but `read`, the look-ups by time and FlushTask.run. What is read back after a crash is
+Everything here runs in the event loop but FlushTask.run and `reader` (partition_reader.py). What is read back after a crash is
 recovery's business (recovery.py).
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from brokerd.config.topic import TopicConfig
-from brokerd.errors import LogDamagedError, OffsetOutOfRangeError, StorageError, UnknownTopicIdError
+from brokerd.errors import LogDamagedError
 from brokerd.ids import TopicIdPartition, TopicPartition
 from brokerd.partition.append_error import append_error
 from brokerd.partition.core import Append, PartitionCore
@@ -19,19 +19,18 @@ from brokerd.partition.entries import CheckpointEntry
 from brokerd.partition.flush_task import FlushTask
 from brokerd.partition.log_ends import Moved
 from brokerd.partition.log_state import LogResources, LogState
-from brokerd.partition.producer_state import BatchMetadata
+from brokerd.partition.markers import marker_of
+from brokerd.partition.partition_reader import PartitionReader
+from brokerd.partition.producer_state import BatchMetadata, ProducerStates
 from brokerd.partition.retention_rules import must_close_last, removable_count
-from brokerd.partition.timestamps import OffsetAndTimestamp, find_by_timestamp, find_max_timestamp
+from brokerd.partition.truncation import LogCut
 from brokerd.record.batch import RecordBatch
 from brokerd.record.header import crc_seed, stamp
 from brokerd.storage.damage import damage_error
 from brokerd.storage.files import Buffer
-from brokerd.storage.log_reader import FetchDataInfo, LogReader
 from brokerd.storage.segment import Segment
 
 logger = logging.getLogger(__name__)
-
-_RETRY_AFTER_MS = 200
 
 
 class LogAppendInfo(NamedTuple):
@@ -63,15 +62,8 @@ class PartitionLog:
         self._seed = crc_seed(tp)
         self._resources = resources
         self.core = PartitionCore(self.name, self._seed, config, state, leader_epoch=leader_epoch)
-        self._reader = LogReader(
-            self.name,
-            self._seed,
-            resources.open_files,
-            index_interval_bytes=config.index_interval_bytes,
-            on_damage=self.core.damage_found,
-        )
-        self._reader.segments = tuple(state.segments)
-        self._reader.damaged = tuple(state.damaged)
+        self.reader = PartitionReader(self.core, self._seed, resources.open_files)
+        self.reader.log.segments = tuple(state.segments)
         resources.moved.add(self)
 
     # What it is
@@ -104,7 +96,7 @@ class PartitionLog:
     @property
     def segments(self) -> tuple[Segment, ...]:
         """Oldest first; the last one is appended to."""
-        return self._reader.segments
+        return self.reader.segments
 
     @property
     def is_deleted(self) -> bool:
@@ -124,26 +116,42 @@ class PartitionLog:
 
         Nothing is waited for but the write into the page cache. Raises WireErrors that say their fate.
         """
-        header, core = batch.header, self.core
-        decided = core.append_as_leader(header, now_wall_ms, is_open_member=is_open_member)
+        core = self.core
+        decided = core.append_as_leader(batch.header, now_wall_ms, is_open_member=is_open_member)
         if isinstance(decided, BatchMetadata):
             return LogAppendInfo(decided.base_offset, decided.last_offset, decided.timestamp, True, core.log_start_offset)
+        self._write_stamped(decided, batch)
+        return LogAppendInfo(decided.base_offset, decided.next_offset - 1, now_wall_ms, False, core.log_start_offset)
+
+    def append_marker(self, batch: RecordBatch, *, now_wall_ms: int, is_held: bool = False) -> LogAppendInfo:
+        """Writes a control batch, which ends transactions here; a held one counts once `core.ends.release_marker` says so. Raises
+        WireErrors that say their fate."""
+        marker = marker_of(batch, is_held=is_held)
+        assert marker is not None, "a control batch"
+        decided = self.core.append_marker(batch.header, now_wall_ms, marker)
+        self._write_stamped(decided, batch)
+        return LogAppendInfo(decided.base_offset, decided.next_offset - 1, now_wall_ms, False, self.core.log_start_offset)
+
+    def append_as_follower(self, batch: RecordBatch) -> None:
+        """Writes a batch byte for byte as its leader has it, the next one of this log. Raises WireErrors that say their fate."""
+        self._write(self.core.append_as_follower(batch.header, marker=marker_of(batch)), (batch.data,))
+
+    def _write_stamped(self, append: Append, batch: RecordBatch) -> None:
         stamped = stamp(
             batch.header_bytes,
-            base_offset=decided.base_offset,
-            append_timestamp=now_wall_ms,
-            leader_epoch=decided.leader_epoch,
-            is_log_append_time=core.config.message_timestamp_type == "LogAppendTime",
+            base_offset=append.base_offset,
+            append_timestamp=append.append_timestamp,
+            leader_epoch=append.leader_epoch,
+            is_log_append_time=self.core.config.message_timestamp_type == "LogAppendTime",
             seed=self._seed,
         )
-        self._write(decided, (stamped, memoryview(batch.data)[header.header_size :]))
-        return LogAppendInfo(decided.base_offset, decided.next_offset - 1, now_wall_ms, False, core.log_start_offset)
+        self._write(append, (stamped, memoryview(batch.data)[batch.header.header_size :]))
 
     def _write(self, append: Append, buffers: Sequence[Buffer]) -> None:
         try:
             if append.must_roll:
                 self._roll()
-            segment = self._reader.segments[-1]
+            segment = self.reader.log.segments[-1]
             segment.append(buffers, append.size_bytes)
         except OSError as error:
             # Bytes that could not be cut off again may come back as a whole batch after a crash.
@@ -157,7 +165,7 @@ class PartitionLog:
         segment = Segment(resources.files, resources.open_files, self.tp.directory_name, self.core.log_end_offset, self._seed)
         segment.create()
         self.core.rolled(segment)
-        self._reader.segments = (*self.segments, segment)
+        self.reader.log.segments = (*self.segments, segment)
 
     # Flush
 
@@ -200,62 +208,12 @@ class PartitionLog:
             if task.untried_error is not None:
                 raise task.untried_error
 
-    # Read
-
-    def read(self, offset: int, *, max_bytes: int, until_offset: int, cached_only: bool) -> FetchDataInfo:
-        """Whole batches from the one that holds `offset` on, below `until_offset`, about `max_bytes`; the first one even if larger.
-
-        Empty if there is nothing to read yet. Raises OffsetOutOfRangeError, LogDamagedError, StorageError, and WouldBlock with
-        `cached_only` if the disk would have to be waited for: ask again in a thread, with cached_only=False.
-        """
-        if not self.log_start_offset <= offset <= self.log_end_offset:
-            raise self._out_of_range(offset)
-        until_offset = min(until_offset, self.log_end_offset)
-        try:
-            return self._reader.read(offset, max_bytes=max_bytes, until_offset=until_offset, cached_only=cached_only)
-        except FileNotFoundError:
-            # Gone while it was read; what took it has said so before.
-            if self.is_deleted:
-                raise UnknownTopicIdError(f"{self.name} is deleted") from None
-            if offset < self.log_start_offset:
-                raise self._out_of_range(offset) from None
-            raise StorageError(f"{self.name}: a file of the log that holds offset {offset} is missing") from None
-
-    def _out_of_range(self, offset: int) -> OffsetOutOfRangeError:
-        return OffsetOutOfRangeError(
-            f"{self.name}: offset {offset} is out of range, the log has {self.log_start_offset} to {self.log_end_offset}",
-            log_start_offset=self.log_start_offset,
-        )
-
-    def offset_for_timestamp(self, timestamp_ms: int) -> OffsetAndTimestamp | None:
-        """The first durable record whose timestamp is at least `timestamp_ms`; None if there is none. Reads: call it in a thread.
-
-        Raises StorageError; LogDamagedError if the record may be one that cannot be read.
-        """
-        return self._look_up(lambda: find_by_timestamp(self, self._reader, self._resources.open_files, self._seed, timestamp_ms))
-
-    def max_timestamp_offset(self) -> OffsetAndTimestamp | None:
-        """The first durable record with the largest timestamp of those that are left; None if there are none. As
-        offset_for_timestamp."""
-        return self._look_up(lambda: find_max_timestamp(self, self._reader, self._resources.open_files, self._seed))
-
-    def _look_up(self, find: Callable[[], OffsetAndTimestamp | None]) -> OffsetAndTimestamp | None:
-        try:
-            return find()
-        except FileNotFoundError:
-            if self.is_deleted:
-                raise UnknownTopicIdError(f"{self.name} is deleted") from None
-            # Retention was faster, and the next one is not likely to be.
-            raise StorageError(f"{self.name}: the log start has just moved", retry_after_ms=_RETRY_AFTER_MS) from None
-        except OSError as error:
-            raise StorageError(f"{self.name}: reading failed ({error.strerror})", retry_after_ms=_RETRY_AFTER_MS) from error
-
     # Forgetting, and the end
 
     def set_log_start(self, offset: int) -> Moved:
         """Moves the log start; it holds once the checkpoint has been written."""
         self._resources.moved.add(self)
-        return self.core.set_log_start(offset)
+        return self.core.ends.set_log_start(offset)
 
     def roll_if_expired(self, now_wall_ms: int, earliest_append_ms: int) -> bool:
         """Closes the last segment if retention waits for that. True if a flush is due before it can go on. Raises OSError."""
@@ -271,13 +229,37 @@ class PartitionLog:
         removable = self.segments[:count]
         if removable:
             self.core.retired(count)
-            self._reader.segments = self.segments[count:]
-            self._reader.forget_hints()
+            self.reader.log.segments = self.segments[count:]
+            self.reader.log.forget_hints()
         return removable
 
     def checkpoint_entry(self) -> CheckpointEntry:
         """What the checkpoint says of this log from now on."""
         return self.core.checkpoint_entry()
+
+    def truncate_to(self, offset: int) -> None:
+        """Cuts the log where the batch begins that holds `offset`, or ends there, waiting for the disk. No flush may be under way.
+
+        Raises ValueError below the high watermark; StorageError if nothing could be cut; OSError: then the log has stopped.
+        """
+        self.flush()
+        core, resources = self.core, self._resources
+        segments, directory = self.segments, self.tp.directory_name
+        truncation = core.truncate_to(offset)
+        cut = LogCut(resources.files, resources.open_files, directory, self._seed, segments, truncation)
+        producers = ProducerStates(self.name, limit=resources.max_producer_ids)
+        cut.read(producers, core.config.index_interval_bytes)
+        core.truncated(truncation, cut.last, producers)
+        self.reader.log.segments = (*segments[: truncation.kept - 1], cut.last)
+        self.reader.log.forget_hints()
+        resources.moved.add(self)
+        try:
+            # First of all: what is to go is not to be missed at a start.
+            resources.write_checkpoint()
+            cut.make(core.epochs.entries)
+        except OSError as error:
+            core.failed(error)
+            raise
 
     def mark_deleted(self) -> None:
         """The topic is gone: appends are refused from now on, descriptors are given back when nobody uses them."""

@@ -5,6 +5,7 @@
     schema.py          the columns of records, and where each lies in the Arrow message
     payload.py         columns to payload bytes and back
     batch.py           a whole batch: build, check as the broker does, walk
+    control.py         what a control batch says
 
 Arrow's own unit is always called `arrow_batch` here; `RecordBatch` is ours. Nothing here does I/O or reads a clock.
 """

@@ -108,7 +108,7 @@ def read_batches(log: PartitionLog, offset: int | None = None, *, max_bytes: int
     seed = crc_seed(log.tp)
     at = log.log_start_offset if offset is None else offset
     while at < log.high_watermark:
-        found = log.read(at, max_bytes=max_bytes, until_offset=log.high_watermark, cached_only=False)
+        found = log.reader.read(at, max_bytes=max_bytes, until_offset=log.high_watermark, cached_only=False)
         assert found.chunks, f"nothing to read at {at} below {log.high_watermark}"
         for chunk in found.chunks:
             yield from walk_batches(pa.py_buffer(chunk), seed)

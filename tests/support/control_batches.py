@@ -1,27 +1,20 @@
-"""Control batches as the format has them: the payload is a protobuf ControlRecord, padded to eight bytes. Nobody writes one
-yet, and readers skip them; golden bytes keep the form.
+"""Control batches as the format has them: the payload is a protobuf ControlRecord, padded to eight bytes. The broker reads
+them (brokerd/record/control.py) and writes none yet; golden bytes keep the form.
 """
 
 from __future__ import annotations
 
-import pyarrow as pa
-from google.protobuf.message import DecodeError
-
-from brokerd.errors import CorruptMessageError, UnsupportedVersionError
 from brokerd.ids import TopicIdPartition
-from brokerd.record.batch import RecordBatch
+from brokerd.record.control import PREFIX_BYTES
 from brokerd.record.header import Attributes, crc_seed, encode_header, new_header
 from brokerd.record.payload import payload_crc
 from brokerd.wire.v1 import control_pb2
-
-CONTROL_VERSION = 1
-_PREFIX_BYTES = 4
 
 
 def encode_control(record: control_pb2.ControlRecord, tp: TopicIdPartition, *, timestamp_ms: int) -> bytes:
     """An unstamped control batch of one record. The payload is its length (u32), the message, zeros up to a multiple of 8."""
     message = record.SerializeToString(deterministic=True)
-    body = len(message).to_bytes(_PREFIX_BYTES, "little") + message
+    body = len(message).to_bytes(PREFIX_BYTES, "little") + message
     body += bytes(-len(body) % 8)
     header = new_header(
         batch_length=len(body),
@@ -33,21 +26,3 @@ def encode_control(record: control_pb2.ControlRecord, tp: TopicIdPartition, *, t
         attributes=Attributes.CONTROL | Attributes.TRANSACTIONAL,
     )
     return encode_header(header, crc_seed(tp)) + body
-
-
-def decode_control(batch: RecordBatch) -> control_pb2.ControlRecord:
-    """The record of a control batch. Raises CorruptMessageError, UnsupportedVersionError."""
-    payload: bytes = pa.py_buffer(batch.payload).to_pybytes()
-    if payload_crc(payload) != batch.header.payload_crc:
-        raise CorruptMessageError(f"control batch at offset {batch.header.base_offset}: payload_crc does not match")
-    length = int.from_bytes(payload[:_PREFIX_BYTES], "little")
-    record = control_pb2.ControlRecord()
-    try:
-        if length > len(payload) - _PREFIX_BYTES:
-            raise DecodeError
-        record.ParseFromString(payload[_PREFIX_BYTES : _PREFIX_BYTES + length])
-    except DecodeError:
-        raise CorruptMessageError(f"control batch at offset {batch.header.base_offset} cannot be read") from None
-    if record.version != CONTROL_VERSION:
-        raise UnsupportedVersionError(f"control record version {record.version} is not known; this version reads {CONTROL_VERSION}")
-    return record

@@ -15,7 +15,7 @@ LAYERS: dict[str, set[str]] = {
     "process": set(),
     "backoff": set(),
     "config": {"errors", "ids"},
-    "record": {"ids", "errors"},
+    "record": {"ids", "errors", "wire.v1"},
     "wire": {"ids", "errors", "config", "wire.v1"},
     "storage": _BASE,
     "partition": _BASE | {"storage"},

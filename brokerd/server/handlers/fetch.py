@@ -145,10 +145,10 @@ async def _read_partition(
 async def _read_log(broker: Broker, replica: Replica, offset: int, max_bytes: int, until_offset: int) -> FetchDataInfo:
     log = replica.log
     try:
-        return log.read(offset, max_bytes=max_bytes, until_offset=until_offset, cached_only=True)
+        return log.reader.read(offset, max_bytes=max_bytes, until_offset=until_offset, cached_only=True)
     except WouldBlock:
         return await asyncio.get_running_loop().run_in_executor(
-            broker.readers, lambda: log.read(offset, max_bytes=max_bytes, until_offset=until_offset, cached_only=False)
+            broker.readers, lambda: log.reader.read(offset, max_bytes=max_bytes, until_offset=until_offset, cached_only=False)
         )
 
 

@@ -82,7 +82,7 @@ async def _look_up(
         return (log.last_stable_offset if is_committed else log.high_watermark), _NONE
     loop = asyncio.get_running_loop()
     if entry.spec == offsets_pb2.OFFSET_SPEC_MAX_TIMESTAMP:
-        found = await loop.run_in_executor(broker.searchers, log.max_timestamp_offset)
+        found = await loop.run_in_executor(broker.searchers, log.reader.max_timestamp_offset)
     else:
-        found = await loop.run_in_executor(broker.searchers, log.offset_for_timestamp, entry.timestamp)
+        found = await loop.run_in_executor(broker.searchers, log.reader.offset_for_timestamp, entry.timestamp)
     return found if found is not None else (_NONE, _NONE)

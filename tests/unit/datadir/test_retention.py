@@ -53,7 +53,7 @@ def test_nothing_at_or_above_damage_is_retired(files: MemoryFiles) -> None:
     damaged = log.segments[1]
     files.flip_bit(damaged.path, 20 * 8)
     with pytest.raises(LogDamagedError):
-        log.read(damaged.base_offset, max_bytes=1_000, until_offset=60, cached_only=False)
+        log.reader.read(damaged.base_offset, max_bytes=1_000, until_offset=60, cached_only=False)
     assert retained_from(log.core, START_WALL_MS, -1) == damaged.base_offset
     assert manager.retention_pass(START_WALL_MS) == 0
     assert log.last_stable_offset == log.high_watermark == 60

@@ -94,7 +94,7 @@ def test_segments_roll_by_size_and_age(log: PartitionLog) -> None:
 def test_reads_are_whole_batches_in_order_at_most_as_large_as_asked(log: PartitionLog, max_bytes: int) -> None:
     _filled(log, 40)
     for offset in range(120):
-        found = log.read(offset, max_bytes=max_bytes, until_offset=120, cached_only=False)
+        found = log.reader.read(offset, max_bytes=max_bytes, until_offset=120, cached_only=False)
         assert found.first_offset == offset // 3 * 3
         assert found.size_bytes == sum(len(chunk) for chunk in found.chunks)
         assert found.size_bytes <= max_bytes or found.next_offset == found.first_offset + 3
@@ -107,14 +107,14 @@ def test_reads_are_whole_batches_in_order_at_most_as_large_as_asked(log: Partiti
 
 def test_reads_stop_at_until_offset_and_at_the_ends(log: PartitionLog) -> None:
     _filled(log, 10)
-    assert log.read(0, max_bytes=10_000, until_offset=9, cached_only=False).next_offset == 9
-    assert log.read(0, max_bytes=10_000, until_offset=10, cached_only=False).next_offset == 9
-    assert log.read(9, max_bytes=10_000, until_offset=9, cached_only=False) == ([], 0, 9, 9)
-    assert log.read(9, max_bytes=10_000, until_offset=10, cached_only=False).chunks == []
-    assert log.read(30, max_bytes=10_000, until_offset=30, cached_only=False).chunks == []
+    assert log.reader.read(0, max_bytes=10_000, until_offset=9, cached_only=False).next_offset == 9
+    assert log.reader.read(0, max_bytes=10_000, until_offset=10, cached_only=False).next_offset == 9
+    assert log.reader.read(9, max_bytes=10_000, until_offset=9, cached_only=False) == ([], 0, 9, 9)
+    assert log.reader.read(9, max_bytes=10_000, until_offset=10, cached_only=False).chunks == []
+    assert log.reader.read(30, max_bytes=10_000, until_offset=30, cached_only=False).chunks == []
     for offset in (-1, 31):
         with pytest.raises(OffsetOutOfRangeError) as refused:
-            log.read(offset, max_bytes=1, until_offset=30, cached_only=False)
+            log.reader.read(offset, max_bytes=1, until_offset=30, cached_only=False)
         assert refused.value.log_start_offset == 0
 
 
@@ -122,21 +122,21 @@ def test_a_cold_read_says_so_instead_of_waiting(files: MemoryFiles, log: Partiti
     _filled(log, 5)
     files.is_cold = True
     with pytest.raises(WouldBlock):
-        log.read(0, max_bytes=1_000, until_offset=15, cached_only=True)
-    assert log.read(0, max_bytes=1_000, until_offset=15, cached_only=False).next_offset == 9
+        log.reader.read(0, max_bytes=1_000, until_offset=15, cached_only=True)
+    assert log.reader.read(0, max_bytes=1_000, until_offset=15, cached_only=False).next_offset == 9
     files.is_cold = False
-    assert log.read(0, max_bytes=1_000, until_offset=15, cached_only=True).next_offset == 9
+    assert log.reader.read(0, max_bytes=1_000, until_offset=15, cached_only=True).next_offset == 9
 
 
 @pytest.mark.parametrize("cold", [range(1), range(600_000, 900_000), range(1_100_000, 2_000_000)], ids=["head", "middle", "end"])
 def test_much_that_is_not_all_cached_is_not_even_begun(files: MemoryFiles, cold: range) -> None:
     log = _filled(first_log(open_manager(files)[0]), 12, size=100_000)
-    assert log.read(0, max_bytes=2_000_000, until_offset=36, cached_only=True).next_offset == 36
+    assert log.reader.read(0, max_bytes=2_000_000, until_offset=36, cached_only=True).next_offset == 36
     files.cold_positions = cold
     with pytest.raises(WouldBlock):
-        log.read(0, max_bytes=2_000_000, until_offset=36, cached_only=True)
+        log.reader.read(0, max_bytes=2_000_000, until_offset=36, cached_only=True)
     assert 0 < files.cold_read_bytes < 4_096, "more makes the kernel work, though nobody waits for it"
-    assert log.read(0, max_bytes=2_000_000, until_offset=36, cached_only=False).next_offset == 36
+    assert log.reader.read(0, max_bytes=2_000_000, until_offset=36, cached_only=False).next_offset == 36
 
 
 def test_an_index_that_points_between_batches_is_dropped_not_believed(log: PartitionLog) -> None:
@@ -155,28 +155,28 @@ def test_records_are_found_by_time(log: PartitionLog) -> None:
         log.append(arrow_batch([b"x" * 50] * 3, times), now_wall_ms=START_WALL_MS + 10_000)
     log.flush()
     assert len(log.segments) > 1
-    assert log.offset_for_timestamp(0) == (0, START_WALL_MS)
+    assert log.reader.offset_for_timestamp(0) == (0, START_WALL_MS)
     for n in (0, 1, 7, 29):
         base = START_WALL_MS + n * 100
-        assert log.offset_for_timestamp(base) == (n * 3, base)
-        assert log.offset_for_timestamp(base + 1) == (n * 3 + 1, base + 10)
-        assert log.offset_for_timestamp(base + 20) == (n * 3 + 2, base + 20)
-    assert log.offset_for_timestamp(START_WALL_MS + 2_921) is None
-    assert log.max_timestamp_offset() == (89, START_WALL_MS + 2_920)
+        assert log.reader.offset_for_timestamp(base) == (n * 3, base)
+        assert log.reader.offset_for_timestamp(base + 1) == (n * 3 + 1, base + 10)
+        assert log.reader.offset_for_timestamp(base + 20) == (n * 3 + 2, base + 20)
+    assert log.reader.offset_for_timestamp(START_WALL_MS + 2_921) is None
+    assert log.reader.max_timestamp_offset() == (89, START_WALL_MS + 2_920)
     log.append(arrow_batch([b"y"], [START_WALL_MS + 9_999]), now_wall_ms=START_WALL_MS)
-    assert log.offset_for_timestamp(START_WALL_MS + 9_999) is None
-    assert log.max_timestamp_offset() == (89, START_WALL_MS + 2_920)
+    assert log.reader.offset_for_timestamp(START_WALL_MS + 9_999) is None
+    assert log.reader.max_timestamp_offset() == (89, START_WALL_MS + 2_920)
     delete_records(log, 4)
-    assert log.offset_for_timestamp(0) == (4, START_WALL_MS + 110)
+    assert log.reader.offset_for_timestamp(0) == (4, START_WALL_MS + 110)
 
 
 def test_times_out_of_order_are_found_too(log: PartitionLog) -> None:
     for time in (500, 100, 900, 300, 950):
         log.append(arrow_batch([b"x"], [START_WALL_MS + time]), now_wall_ms=START_WALL_MS)
     log.flush()
-    assert log.offset_for_timestamp(START_WALL_MS + 200) == (0, START_WALL_MS + 500)
-    assert log.offset_for_timestamp(START_WALL_MS + 501) == (2, START_WALL_MS + 900)
-    assert log.offset_for_timestamp(START_WALL_MS + 901) == (4, START_WALL_MS + 950)
+    assert log.reader.offset_for_timestamp(START_WALL_MS + 200) == (0, START_WALL_MS + 500)
+    assert log.reader.offset_for_timestamp(START_WALL_MS + 501) == (2, START_WALL_MS + 900)
+    assert log.reader.offset_for_timestamp(START_WALL_MS + 901) == (4, START_WALL_MS + 950)
 
 
 def test_log_append_time_is_stamped_and_searched(manager: LogManager) -> None:
@@ -186,7 +186,7 @@ def test_log_append_time_is_stamped_and_searched(manager: LogManager) -> None:
     log.append(arrow_batch([b"x"], [4]), now_wall_ms=START_WALL_MS + 7)
     log.flush()
     assert next(read_batches(log)).header.stamp_flags == StampFlags.LOG_APPEND_TIME
-    assert log.offset_for_timestamp(START_WALL_MS + 1) == (1, START_WALL_MS + 7)
+    assert log.reader.offset_for_timestamp(START_WALL_MS + 1) == (1, START_WALL_MS + 7)
 
 
 def test_deleted_records_are_gone_durably(files: MemoryFiles, log: PartitionLog, manager: LogManager) -> None:
@@ -195,7 +195,7 @@ def test_deleted_records_are_gone_durably(files: MemoryFiles, log: PartitionLog,
     assert delete_records(log, 50) == 50
     assert delete_records(log, 20) == 50
     with pytest.raises(OffsetOutOfRangeError):
-        log.read(49, max_bytes=1, until_offset=120, cached_only=False)
+        log.reader.read(49, max_bytes=1, until_offset=120, cached_only=False)
     with pytest.raises(OffsetOutOfRangeError):
         delete_records(log, 121)
     assert next(read_batches(log)).header.base_offset == 48

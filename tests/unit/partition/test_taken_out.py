@@ -94,7 +94,7 @@ def test_a_batch_at_the_end_is_waited_behind(tmp_path: Path) -> None:
     end = 2 * COUNT
     take_out(str(root), "t-0", end - 1)
     manager, log = _open(root)
-    found = log.read(end - 2, max_bytes=1 << 20, until_offset=log.high_watermark, cached_only=False)
+    found = log.reader.read(end - 2, max_bytes=1 << 20, until_offset=log.high_watermark, cached_only=False)
     assert (found.chunks, found.next_offset) == ([], end)
     # Its retry is a repetition, and no offset is given twice.
     repeated = log.append(_batch(log, COUNT - 1), now_wall_ms=START_WALL_MS)
@@ -109,13 +109,13 @@ def test_times_are_looked_up_among_what_is_left(tmp_path: Path) -> None:
     root = tmp_path / "data"
     _fill(root)
     manager, log = _open(root)
-    assert log.max_timestamp_offset() == (POISON + 1, TIMESTAMP_MS + 50_001)
+    assert log.reader.max_timestamp_offset() == (POISON + 1, TIMESTAMP_MS + 50_001)
     manager.close()
     take_out(str(root), "t-0", POISON)
     manager, log = _open(root)
-    assert log.max_timestamp_offset() == (2 * COUNT - 1, TIMESTAMP_MS + 1_000 * (COUNT - 1) + 1)
-    assert log.offset_for_timestamp(TIMESTAMP_MS + 3_500) == (POISON + 2, TIMESTAMP_MS + 5_000)
-    assert log.offset_for_timestamp(TIMESTAMP_MS + 40_000) is None
+    assert log.reader.max_timestamp_offset() == (2 * COUNT - 1, TIMESTAMP_MS + 1_000 * (COUNT - 1) + 1)
+    assert log.reader.offset_for_timestamp(TIMESTAMP_MS + 3_500) == (POISON + 2, TIMESTAMP_MS + 5_000)
+    assert log.reader.offset_for_timestamp(TIMESTAMP_MS + 40_000) is None
     manager.close()
 
 

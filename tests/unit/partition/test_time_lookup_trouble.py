@@ -43,20 +43,20 @@ def _rot(files: MemoryFiles, log: PartitionLog, byte: int) -> None:
 def test_what_may_lie_in_damage_is_refused(files: MemoryFiles, log: PartitionLog, byte: int) -> None:
     _rot(files, log, byte)
     for _ in range(2):
-        assert log.offset_for_timestamp(_at(1)) == (2, _at(1)), "what lies before it does not matter"
+        assert log.reader.offset_for_timestamp(_at(1)) == (2, _at(1)), "what lies before it does not matter"
         with pytest.raises(LogDamagedError, match=f"offsets {2 * DAMAGED} to {2 * DAMAGED + 1} "):
-            log.offset_for_timestamp(_at(DAMAGED))
+            log.reader.offset_for_timestamp(_at(DAMAGED))
 
 
 def test_nothing_behind_a_damaged_header_is_an_answer(files: MemoryFiles, log: PartitionLog) -> None:
     _rot(files, log, 20)
     for wanted in (_at(DAMAGED + 1), _at(BATCHES - 1) + 1):
         with pytest.raises(LogDamagedError):
-            log.offset_for_timestamp(wanted)
+            log.reader.offset_for_timestamp(wanted)
     with pytest.raises(LogDamagedError):
-        log.max_timestamp_offset()
+        log.reader.max_timestamp_offset()
     log.set_log_start(2 * DAMAGED + 2)
-    assert log.offset_for_timestamp(0) == (2 * DAMAGED + 2, _at(DAMAGED + 1))
+    assert log.reader.offset_for_timestamp(0) == (2 * DAMAGED + 2, _at(DAMAGED + 1))
 
 
 def test_a_disk_that_can_not_be_read_is_said(files: MemoryFiles, log: PartitionLog) -> None:
@@ -66,6 +66,6 @@ def test_a_disk_that_can_not_be_read_is_said(files: MemoryFiles, log: PartitionL
 
     files.hook = hook
     with pytest.raises(StorageError, match="reading failed"):
-        log.offset_for_timestamp(_at(1))
+        log.reader.offset_for_timestamp(_at(1))
     files.hook = None
-    assert log.offset_for_timestamp(_at(1)) == (2, _at(1))
+    assert log.reader.offset_for_timestamp(_at(1)) == (2, _at(1))

@@ -13,9 +13,10 @@ import pyarrow as pa
 import pytest
 
 from brokerd.record.batch import RecordBatch, check_produced
+from brokerd.record.control import decode_control
 from brokerd.record.header import BatchHeader, decode_header, encode_header, header_problem, stamp
 from brokerd.wire.v1 import control_pb2
-from tests.support.control_batches import decode_control, encode_control
+from tests.support.control_batches import encode_control
 from tests.support.records import HEADER_BYTES, MAX_BYTES, SAMPLE, SEED, TIMESTAMP_MS, TP, header_of, new_batch
 
 FULL_HEADER = BatchHeader(

@@ -7,8 +7,9 @@ import pytest
 
 from brokerd.errors import CorruptMessageError, UnsupportedVersionError
 from brokerd.record.batch import RecordBatch, walk_batches
+from brokerd.record.control import decode_control
 from brokerd.wire.v1 import control_pb2
-from tests.support.control_batches import decode_control, encode_control
+from tests.support.control_batches import encode_control
 from tests.support.records import HEADER_BYTES, SEED, TIMESTAMP_MS, TP, header_of, key_values, new_batch, reseal
 
 FIRST = new_batch(key_values([b"a", b"b"]), base_offset=10).to_pybytes()

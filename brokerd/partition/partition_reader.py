@@ -1,0 +1,103 @@
+"""What requests read of one partition: batches from an offset on, and offsets by time. Changes nothing; for any thread."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from brokerd.config.topic import TopicConfig
+from brokerd.errors import OffsetOutOfRangeError, StorageError, UnknownTopicIdError
+from brokerd.partition.core import PartitionCore
+from brokerd.partition.timestamps import OffsetAndTimestamp, find_by_timestamp, find_max_timestamp
+from brokerd.storage.log_reader import FetchDataInfo, LogReader
+from brokerd.storage.open_files import OpenFiles
+from brokerd.storage.segment import Segment
+
+_RETRY_AFTER_MS = 200
+
+
+class PartitionReader:
+    """See the module. `log` is the reader of its files, which the partition's log tells of new segments."""
+
+    def __init__(self, core: PartitionCore, seed: int, open_files: OpenFiles) -> None:
+        self._core = core
+        self._seed = seed
+        self._open_files = open_files
+        self.name = core.name
+        self.log = LogReader(
+            core.name,
+            seed,
+            open_files,
+            index_interval_bytes=core.config.index_interval_bytes,
+            on_damage=core.damage_found,
+        )
+        self.log.damaged = core.health.damaged
+
+    @property
+    def config(self) -> TopicConfig:
+        """The topic's settings."""
+        return self._core.config
+
+    @property
+    def log_start_offset(self) -> int:
+        """Where the log begins for readers."""
+        return self._core.log_start_offset
+
+    @property
+    def high_watermark(self) -> int:
+        """End of what look-ups by time may find."""
+        return self._core.high_watermark
+
+    @property
+    def segments(self) -> tuple[Segment, ...]:
+        """Oldest first."""
+        return self.log.segments
+
+    def read(self, offset: int, *, max_bytes: int, until_offset: int, cached_only: bool) -> FetchDataInfo:
+        """Whole batches from the one that holds `offset` on, below `until_offset`, about `max_bytes`; the first one even if larger.
+
+        Empty if there is nothing to read yet. Raises OffsetOutOfRangeError, LogDamagedError, StorageError, and WouldBlock with
+        `cached_only` if the disk would have to be waited for: ask again in a thread, with cached_only=False.
+        """
+        core = self._core
+        if not core.log_start_offset <= offset <= core.log_end_offset:
+            raise self._out_of_range(offset)
+        until_offset = min(until_offset, core.log_end_offset)
+        try:
+            return self.log.read(offset, max_bytes=max_bytes, until_offset=until_offset, cached_only=cached_only)
+        except FileNotFoundError:
+            # Gone while it was read; what took it has said so before.
+            if core.health.is_deleted:
+                raise UnknownTopicIdError(f"{self.name} is deleted") from None
+            if offset < core.log_start_offset:
+                raise self._out_of_range(offset) from None
+            raise StorageError(f"{self.name}: a file of the log that holds offset {offset} is missing") from None
+
+    def offset_for_timestamp(self, timestamp_ms: int) -> OffsetAndTimestamp | None:
+        """The first durable record whose timestamp is at least `timestamp_ms`; None if there is none. Reads: call it in a thread.
+
+        Raises StorageError; LogDamagedError if the record may be one that cannot be read.
+        """
+        return self._look_up(lambda: find_by_timestamp(self, self.log, self._open_files, self._seed, timestamp_ms))
+
+    def max_timestamp_offset(self) -> OffsetAndTimestamp | None:
+        """The first durable record with the largest timestamp of those that are left; None if there are none. As
+        offset_for_timestamp."""
+        return self._look_up(lambda: find_max_timestamp(self, self.log, self._open_files, self._seed))
+
+    def _look_up(self, find: Callable[[], OffsetAndTimestamp | None]) -> OffsetAndTimestamp | None:
+        try:
+            return find()
+        except FileNotFoundError:
+            if self._core.health.is_deleted:
+                raise UnknownTopicIdError(f"{self.name} is deleted") from None
+            # Retention was faster, and the next one is not likely to be.
+            raise StorageError(f"{self.name}: the log start has just moved", retry_after_ms=_RETRY_AFTER_MS) from None
+        except OSError as error:
+            raise StorageError(f"{self.name}: reading failed ({error.strerror})", retry_after_ms=_RETRY_AFTER_MS) from error
+
+    def _out_of_range(self, offset: int) -> OffsetOutOfRangeError:
+        core = self._core
+        return OffsetOutOfRangeError(
+            f"{self.name}: offset {offset} is out of range, the log has {core.log_start_offset} to {core.log_end_offset}",
+            log_start_offset=core.log_start_offset,
+        )

@@ -1,0 +1,126 @@
+"""A cut of one partition's log outside recovery: what its files say of what is left, and the cut itself.
+
+Complete, and in this order: whatever a crash in between leaves, recovery makes a log of it that ends at the cut or as before.
+Where the cut may be is the core's decision (PartitionCore.truncate_to).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from brokerd.errors import StorageError
+from brokerd.partition.core import Truncation
+from brokerd.partition.leader_epochs import EpochEntry, write_leader_epochs
+from brokerd.partition.markers import read_marker
+from brokerd.partition.producer_state import ProducerStates
+from brokerd.partition.snapshots import read_snapshot, remove_snapshot
+from brokerd.record.header import BatchHeader
+from brokerd.storage.files import File, Files, write_all
+from brokerd.storage.index import SparseIndex
+from brokerd.storage.open_files import OpenFiles
+from brokerd.storage.scan import Scan
+from brokerd.storage.segment import Segment
+
+_WIPE_BYTES = 1_048_576
+
+
+class LogCut:
+    """One cut: `read` first, which changes no file, then `make`."""
+
+    def __init__(
+        self, files: Files, open_files: OpenFiles, directory: str, seed: int, segments: Sequence[Segment], truncation: Truncation
+    ) -> None:
+        self._files = files
+        self._open_files = open_files
+        self._directory = directory
+        self._seed = seed
+        self._kept = segments[: truncation.kept]
+        self._gone = segments[truncation.kept :]
+        self._truncation = truncation
+        self.last = Segment(files, open_files, directory, self._kept[-1].base_offset, seed)  # as it will be
+
+    def read(self, producers: ProducerStates, index_interval_bytes: int) -> None:
+        """Brings `producers`, which know nobody, to what is left, and notes what stays in the last segment. Raises StorageError if
+        the state cannot be told, OSError.
+        """
+        from_offset = self._restore(producers)
+        self.last.index = SparseIndex()
+        self.last.is_of_this_run = self._kept[-1].is_of_this_run
+        for segment in self._kept:
+            is_last = segment is self._kept[-1]
+            if segment.next_offset <= from_offset and not is_last:
+                continue
+            with self._open_files.use(segment.path) as file:
+                for position, header in self._headers(file, segment):
+                    if is_last:
+                        self.last.note(header, index_interval_bytes)
+                    if header.base_offset >= from_offset:
+                        producers.replay(header)
+                        if header.is_control:
+                            producers.end_transaction(read_marker(file, position, header))
+
+    def make(self, epochs: Sequence[EpochEntry]) -> None:
+        """Cuts, durably on return. The checkpoint on the disk must say already that no more is durable. Raises OSError."""
+        self._wipe(self._kept[-1], self.last.size_bytes)
+        for segment in self._gone:
+            self._wipe(segment, 0)
+        for offset in self._truncation.snapshot_offsets:
+            remove_snapshot(self._files, self._directory, offset)
+        for segment in reversed(self._gone):
+            segment.remove()
+        self._files.sync_dir(self._directory)
+        self.last.remove_index()
+        handle = self._open_files.acquire(self.last.path, writable=True)
+        try:
+            handle.file.truncate(self.last.size_bytes)
+            handle.file.fdatasync()
+        finally:
+            self._open_files.release(handle)
+        write_leader_epochs(self._files, self._directory, epochs, self._seed)
+        self._files.sync_dir(self._directory)
+
+    def _wipe(self, segment: Segment, position: int) -> None:
+        """Whole batches that are cut off must not come back as stale blocks of what is written in their place: after a power cut
+        they would pass for a part of the log.
+        """
+        handle = self._open_files.acquire(segment.path, writable=True)
+        try:
+            while position < segment.size_bytes:
+                size = min(_WIPE_BYTES, segment.size_bytes - position)
+                write_all(handle.file, [bytes(size)], position, size)
+                position += size
+            handle.file.fdatasync()
+        finally:
+            self._open_files.release(handle)
+
+    def _restore(self, producers: ProducerStates) -> int:
+        """Begins with a snapshot, if there is one; where it stands."""
+        offset = self._truncation.restore_from
+        if offset < 0:
+            if self._kept[0].base_offset > 0:
+                raise StorageError(f"{self._directory}: no snapshot says who wrote what is gone: restart, then cut")
+            return 0
+        snapshot = read_snapshot(self._files, self._directory, offset, self._seed)
+        if snapshot is None:
+            raise StorageError(f"{self._directory}: the snapshot at offset {offset} cannot be read: restart, then cut")
+        producers.restore(snapshot.producers, snapshot.forgotten_number)
+        return offset
+
+    def _headers(self, file: File, segment: Segment) -> Iterator[tuple[int, BatchHeader]]:
+        """Positions and headers of the batches that stay. Raises StorageError if one cannot be read."""
+        scan = Scan(
+            file,
+            self._seed,
+            position=0,
+            end=segment.size_bytes,
+            next_offset=segment.base_offset,
+            epoch=0,
+            max_epoch=2**31 - 1,
+            payload_from=2**63 - 1,
+        )
+        for header in scan:
+            if header.next_offset > self._truncation.offset:
+                return
+            yield scan.batch_position, header
+        if scan.problem is not None:
+            raise StorageError(f"{self._directory}: offset {scan.next_offset} cannot be read ({scan.problem}): restart, then cut")

@@ -1,0 +1,34 @@
+"""Control batches: the broker's own records in a log, which end transactions. Their payload is a protobuf ControlRecord behind its
+length (u32), padded to eight bytes. Readers skip them; a partition goes by them.
+"""
+
+from __future__ import annotations
+
+import pyarrow as pa
+from google.protobuf.message import DecodeError
+
+from brokerd.errors import CorruptMessageError, UnsupportedVersionError
+from brokerd.record.batch import RecordBatch
+from brokerd.record.payload import payload_crc
+from brokerd.wire.v1 import control_pb2
+
+CONTROL_VERSION = 1
+PREFIX_BYTES = 4
+
+
+def decode_control(batch: RecordBatch) -> control_pb2.ControlRecord:
+    """The record of a control batch. Raises CorruptMessageError, UnsupportedVersionError."""
+    payload: bytes = pa.py_buffer(batch.payload).to_pybytes()
+    if payload_crc(payload) != batch.header.payload_crc:
+        raise CorruptMessageError(f"control batch at offset {batch.header.base_offset}: payload_crc does not match")
+    length = int.from_bytes(payload[:PREFIX_BYTES], "little")
+    record = control_pb2.ControlRecord()
+    try:
+        if length > len(payload) - PREFIX_BYTES:
+            raise DecodeError
+        record.ParseFromString(payload[PREFIX_BYTES : PREFIX_BYTES + length])
+    except DecodeError:
+        raise CorruptMessageError(f"control batch at offset {batch.header.base_offset} cannot be read") from None
+    if record.version != CONTROL_VERSION:
+        raise UnsupportedVersionError(f"control record version {record.version} is not known; this version reads {CONTROL_VERSION}")
+    return record

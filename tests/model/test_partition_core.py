@@ -1,0 +1,72 @@
+"""Random schedules of one partition on one or two replicas; BROKERD_TEST_SCALE makes more of them.
+
+`BROKERD_TEST_SCALE=100 pytest tests/model/test_partition_core.py` runs a hundred thousand.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from brokerd.partition import flush_state
+from tests.support.partition_simulation import Simulation
+from tests.support.scale import TEST_SCALE
+
+SCHEDULES = 1_000 * TEST_SCALE
+PARTS = 4
+OFTEN = (
+    *(
+        "appended",
+        "repeated",
+        "replicated",
+        "marker",
+        "released",
+        "write failed",
+        "sync failed",
+        "cut",
+        "elected",
+        "joined",
+        "left",
+    ),
+    *("killed", "power cut", "segments removed", "records deleted"),
+    *("InvalidProducerEpochError", "OutOfOrderSequenceError", "InvalidTxnStateError"),
+)
+
+
+@pytest.fixture(autouse=True)
+def _own_window() -> Iterator[None]:
+    window = flush_state.RECOVERY_WINDOW_BYTES
+    yield
+    flush_state.RECOVERY_WINDOW_BYTES = window
+
+
+def run_seeds(first: int, count: int) -> dict[str, int]:
+    """Runs `count` seeds from `first`; returns how often what happened. The failing seed is in the error's text."""
+    facts: dict[str, int] = {}
+    for seed in range(first, first + count):
+        try:
+            for fact, times in Simulation(seed).run().items():
+                facts[fact] = facts.get(fact, 0) + times
+        except Exception as error:
+            raise AssertionError(f"seed {seed}: {type(error).__name__}: {error}") from error
+    return facts
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(7_200)
+@pytest.mark.parametrize("part", range(PARTS))
+def test_random_schedules_keep_every_promise(part: int) -> None:
+    count = SCHEDULES // PARTS
+    facts = run_seeds(part * count, count)
+    # All of it did happen.
+    for fact in OFTEN:
+        assert facts.get(fact, 0) >= count // 100, (fact, facts)
+
+
+def test_a_seed_replays_exactly() -> None:
+    for seed in range(10):
+        traces: list[list[str]] = [[], []]
+        for trace in traces:
+            Simulation(seed, trace=trace).run()
+        assert traces[0] == traces[1]

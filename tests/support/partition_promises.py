@@ -1,0 +1,78 @@
+"""What a partition promises, on however many replicas: checked against the history that each replica must hold.
+
+    log_start_offset <= last_stable_offset <= high_watermark <= durable_end <= log_end_offset
+
+Offsets are given once and without a gap. The high watermark never goes back in a life, and nothing below it is lost, whatever
+ends a life or cuts a log; replicas are equal below it. Producers' state and the table of epochs are the fold of all batches. The
+last stable offset is where the first transaction begins whose marker does not count.
+"""
+
+from __future__ import annotations
+
+from brokerd.errors import LogDamagedError
+from brokerd.partition.core import PartitionCore
+from brokerd.record.header import BatchHeader
+from tests.support.partition_replica import Replica
+
+
+class Promises:
+    """What was told to anybody, of all replicas together."""
+
+    def __init__(self) -> None:
+        self._committed: dict[int, BatchHeader] = {}  # whatever was below a high watermark, by base offset
+
+    def check_ends(self, replica: Replica, *, is_alone: bool) -> None:
+        """Where the ends are. A replica that is not alone may not know at a start what is decided, and may say less."""
+        core = replica.log.core
+        start, stable, high = core.log_start_offset, core.last_stable_offset, core.high_watermark
+        durable, end = core.durable_end, core.log_end_offset
+        assert start <= stable <= high <= durable <= end, f"out of order: {start} {stable} {high} {durable} {end}"
+        assert high >= replica.high_watermark, f"the high watermark went back from {replica.high_watermark} to {high}"
+        assert end == replica.end, f"the log ends at {end}, not {replica.end}"
+        self._commit(replica, high)
+        undecided = replica.first_undecided(high)
+        expected = max(start, high if undecided is None else min(high, undecided))
+        is_known = is_alone or high >= replica.found_end
+        assert stable == expected or (not is_known and stable < expected), f"the last stable offset is {stable}, not {expected}"
+
+    def _commit(self, replica: Replica, high_watermark: int) -> None:
+        """What lies below the high watermark is settled, for all replicas and lives."""
+        for header, _ in reversed(replica.history):
+            if header.base_offset < replica.high_watermark:
+                break
+            if header.next_offset <= high_watermark:
+                assert self._committed.setdefault(header.base_offset, header) == header, "an offset is given twice"
+        replica.high_watermark = high_watermark
+
+    def check_nothing_is_lost(self, leader: Replica) -> None:
+        """Whoever leads has all that anybody was told is there."""
+        there = {stored.header.base_offset: stored.header for stored in leader.history}
+        for offset, header in self._committed.items():
+            assert there.get(offset) == header, f"what was below the high watermark at offset {offset} is lost"
+
+
+def check_state(replica: Replica) -> None:
+    """Producers and epochs are the fold of all batches."""
+    core = replica.log.core
+    assert dict(core.producers.entries) == replica.producers(), "the state of producers is not the fold of all batches"
+    assert core.epochs.entries == replica.epochs(), f"{core.epochs.entries} is not the fold of all batches {replica.epochs()}"
+    assert core.segments == replica.log.segments
+
+
+def check_content(replica: Replica) -> None:
+    """The files hold the history, each batch as its leader stamped it."""
+    begin = replica.log.log_start_offset
+    wanted = [stored.header for stored in replica.history if stored.header.next_offset > begin]
+    try:
+        found = [batch.header._replace(header_crc=0) for batch in replica.read_all(begin)]
+    except LogDamagedError as error:
+        raise AssertionError(f"damage: {error}") from error
+    assert found == wanted, f"the log holds {found}, not {wanted}"
+
+
+def end_of_epoch(core: PartitionCore, epoch: int) -> tuple[int, int]:
+    """The last epoch of this log that is not above `epoch`, and where it ends."""
+    entries = core.epochs.entries
+    at = sum(entry.epoch <= epoch for entry in entries)
+    end = entries[at].start_offset if at < len(entries) else core.log_end_offset
+    return (entries[at - 1].epoch if at else -1), end

@@ -1,0 +1,232 @@
+"""One replica of a partition in a simulation: its log on files in memory, its checkpoint, and what must stand in it.
+
+The checkpoint is a value that a crash leaves as it was written last; the disk is tests/support/files.py, which loses what was not
+synced. `history` is the oracle's: every batch of this log in order, also those that retention took.
+"""
+
+from __future__ import annotations
+
+import errno
+import random
+from collections.abc import Iterator
+from typing import NamedTuple
+
+import pyarrow as pa
+
+from brokerd.config.topic import TopicConfig
+from brokerd.errors import Fate, StorageError
+from brokerd.ids import TopicIdPartition
+from brokerd.partition.entries import NEW_PARTITION
+from brokerd.partition.flush_task import FlushTask
+from brokerd.partition.leader_epochs import EpochEntry
+from brokerd.partition.log_ends import LogEnd
+from brokerd.partition.log_state import LogResources
+from brokerd.partition.log_walk import RecoveryInput
+from brokerd.partition.partition_log import PartitionLog
+from brokerd.partition.producer_state import ProducerStateEntry
+from brokerd.partition.recovery import PartitionRecovery
+from brokerd.partition.snapshots import remove_snapshot
+from brokerd.record.batch import RecordBatch, walk_batches
+from brokerd.record.header import BatchHeader, crc_seed
+from brokerd.storage.files import Files
+from brokerd.storage.open_files import OpenFiles
+from brokerd.storage.spare_files import SpareFiles
+from tests.support.files import MemoryFiles
+from tests.support.producer_oracle import ProducerOracle
+
+TP = TopicIdPartition(b"partition-core!!", 0)
+SEED = crc_seed(TP)
+_MAX_PRODUCER_IDS = 1_000
+_FREE_PRODUCER_NUMBER = 1 << 30
+
+
+class Stored(NamedTuple):
+    """A batch of a log: its header without its CRC, and the members whose transactions it ends."""
+
+    header: BatchHeader
+    ended: tuple[int, ...] = ()
+
+
+class Replica:
+    """See the module."""
+
+    def __init__(self, number: int, config: TopicConfig) -> None:
+        self.number = number
+        self.config = config
+        self.files = MemoryFiles()
+        self.checkpoint = NEW_PARTITION
+        self.history: list[Stored] = []
+        self.doubtful: Stored | None = None  # a write that failed, and may be in the file all the same
+        self.oracle = ProducerOracle()
+        self.open: dict[int, int] = {}  # first offsets of transactions without a marker, by producer id
+        self.held: set[int] = set()  # offsets of markers that do not count yet
+        self.task: FlushTask | None = None
+        self.found_end = 0  # where the log ended at the start
+        self.high_watermark = 0  # of this life, as it was last looked at
+        self.agreed_epoch = 0  # in which it last cut what its leader does not have
+        self._log: PartitionLog | None = None
+
+    @property
+    def log(self) -> PartitionLog:
+        """The log; the replica is up."""
+        assert self._log is not None
+        return self._log
+
+    @property
+    def is_up(self) -> bool:
+        """True between a start and a crash."""
+        return self._log is not None
+
+    @property
+    def is_stopped(self) -> bool:
+        """True if only a start helps."""
+        return self.log.core.is_stopped
+
+    # Life
+
+    def start(self, epoch: int, *, is_alone: bool) -> None:
+        """Recovers what is on the disk. `is_alone`: there is no other replica."""
+        open_files = OpenFiles(self.files, limit=4)
+        given = RecoveryInput(
+            tp=TP,
+            name="t-0",
+            index_interval_bytes=self.config.index_interval_bytes,
+            max_producer_ids=_MAX_PRODUCER_IDS,
+            max_epoch=epoch,
+            free_producer_number=_FREE_PRODUCER_NUMBER,
+            checkpoint=self.checkpoint,
+            clean=None,
+            read_only_reason="",
+        )
+        state = PartitionRecovery(self.files, open_files, given).run().state
+        assert not state.damaged, state.damaged
+        if not is_alone:
+            state.high_watermark = state.log_start_offset
+        resources = LogResources(self.files, SpareFiles(self.files), open_files, _MAX_PRODUCER_IDS, self.write_checkpoint)
+        self._log = PartitionLog(TP, "t", self.config, resources, state, leader_epoch=epoch)
+        self.found_end = state.log_end_offset
+        self.write_checkpoint()
+
+    def crash(self, rng: random.Random, *, is_power_cut: bool) -> int:
+        """Ends; returns how far the log said that it was durable."""
+        durable_end = self.log.core.durable_end
+        self._log = self.task = None
+        self.held.clear()
+        self.agreed_epoch = 0
+        self.high_watermark = 0
+        if is_power_cut:
+            self.files.power_cut(rng, any_subset=rng.random() < 0.5)
+        else:
+            self.files.kill()
+        return durable_end
+
+    def write_checkpoint(self) -> None:
+        """As the data directory does."""
+        self.checkpoint = self.log.checkpoint_entry()
+
+    def fail(self, operation: str) -> None:
+        """The next such operation on a segment fails."""
+
+        def hook(found: str, path: str) -> None:
+            if found == operation and path.endswith(".log"):
+                self.files.hook = None
+                raise OSError(errno.EIO, "Input/output error", path)
+
+        self.files.hook = hook
+
+    def remove_retired(self) -> int:
+        """Removes what lies below the log start, as the data directory does; how many segments."""
+        segments = self.log.take_removable(self.checkpoint.log_start_offset)
+        files: Files = self.files
+        for segment in segments:
+            segment.remove()
+        for offset in self.log.core.take_old_snapshots():
+            remove_snapshot(files, TP.directory_name, offset)
+        return len(segments)
+
+    # What must stand in it
+
+    def note(self, stored: Stored) -> None:
+        """A batch was written."""
+        header = stored.header
+        self.history.append(stored)
+        if header.producer_id >= 0:
+            producer = (header.producer_id, header.producer_epoch)
+            self.oracle.append(*producer, header.record_count, header.base_offset, header.append_timestamp)
+            if header.is_transactional:
+                self.open.setdefault(header.producer_id, header.base_offset)
+        for producer_id in stored.ended:
+            self.oracle.state.pop(producer_id, None)
+            self.open.pop(producer_id, None)
+
+    def stamped(self, header: BatchHeader, now_ms: int, ended: tuple[int, ...] = ()) -> Stored:
+        """The batch as this replica must write it, if it leads."""
+        epoch = self.log.core.leader_epoch
+        return Stored(
+            header._replace(base_offset=self.end, append_timestamp=now_ms, leader_epoch=epoch, stamp_flags=0, header_crc=0), ended
+        )
+
+    def note_failed(self, stored: Stored, error: StorageError) -> None:
+        """It was not written, or nobody knows."""
+        if error.fate is Fate.UNKNOWN:
+            self.doubtful = stored
+
+    def cut_history(self, end: int) -> None:
+        """The log ends there."""
+        history = [stored for stored in self.history if stored.header.base_offset < end]
+        assert not history or history[-1].header.next_offset == end, f"the log ends at {end}, where no batch does"
+        self.history, self.oracle, self.open = [], ProducerOracle(), {}
+        for stored in history:
+            self.note(stored)
+        self.held = {offset for offset in self.held if offset < end}
+
+    @property
+    def end(self) -> int:
+        """Where the log must end."""
+        return self.history[-1].header.next_offset if self.history else 0
+
+    def first_undecided(self, high_watermark: int) -> int | None:
+        """The first record of a transaction without a marker below the high watermark that counts; None if there is none."""
+        first: dict[int, int] = {}
+        undecided: list[int] = []
+        for header, ended in self.history:
+            if header.is_control:
+                is_decided = header.base_offset < high_watermark and header.base_offset not in self.held
+                undecided += [] if is_decided else [first[pid] for pid in ended if pid in first]
+                for pid in ended:
+                    first.pop(pid, None)
+            elif header.is_transactional:
+                first.setdefault(header.producer_id, header.base_offset)
+        return min([*undecided, *first.values()], default=None)
+
+    def epochs(self) -> list[EpochEntry]:
+        """The fold of all batches."""
+        entries: list[EpochEntry] = []
+        for header, _ in self.history:
+            if not entries or header.leader_epoch > entries[-1].epoch:
+                entries.append(EpochEntry(header.leader_epoch, header.base_offset))
+        return entries
+
+    def producers(self) -> dict[int, ProducerStateEntry]:
+        """The fold of all batches."""
+        return {pid: entry._replace(txn_first_offset=self.open.get(pid, -1)) for pid, entry in self.oracle.entries().items()}
+
+    def read_all(self, offset: int) -> Iterator[RecordBatch]:
+        """All batches of the log from `offset` on."""
+        log = self.log
+        while offset < log.log_end_offset:
+            found = log.reader.read(offset, max_bytes=1 << 20, until_offset=log.log_end_offset, cached_only=False)
+            assert found.chunks, f"nothing to read at {offset} below {log.log_end_offset}"
+            for chunk in found.chunks:
+                yield from walk_batches(pa.py_buffer(chunk), SEED)
+            offset = found.next_offset
+
+    def ends(self) -> dict[LogEnd, int]:
+        """Where the ends are."""
+        core = self.log.core
+        return {
+            LogEnd.LOG_START: core.log_start_offset,
+            LogEnd.LAST_STABLE_OFFSET: core.last_stable_offset,
+            LogEnd.HIGH_WATERMARK: core.high_watermark,
+            LogEnd.LOG_END: core.log_end_offset,
+        }
