@@ -150,8 +150,8 @@ class PartitionCore:
             )
         if not self.epochs.latest <= header.leader_epoch <= self.leader_epoch:
             raise CorruptMessageError(
-                f"{self.name}: a batch of leader epoch {header.leader_epoch} comes after {self.epochs.latest}, in epoch "
-                f"{self.leader_epoch}: epochs never go back along a log"
+                f"{self.name}: a batch of leader epoch {header.leader_epoch} cannot stand between epoch {self.epochs.latest} "
+                f"before it and epoch {self.leader_epoch} now"
             )
         entry = self.producers.replayed(header) if marker is None else None
         return Append(

@@ -47,14 +47,7 @@ class PartitionLog:
     """See the module. What is known of the partition is the core's, and here only what requests ask for."""
 
     def __init__(
-        self,
-        tp: TopicIdPartition,
-        topic: str,
-        config: TopicConfig,
-        resources: LogResources,
-        state: LogState,
-        *,
-        leader_epoch: int,
+        self, tp: TopicIdPartition, topic: str, config: TopicConfig, resources: LogResources, state: LogState, *, leader_epoch: int
     ) -> None:
         self.tp = tp
         self.topic = topic

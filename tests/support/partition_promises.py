@@ -76,3 +76,13 @@ def end_of_epoch(core: PartitionCore, epoch: int) -> tuple[int, int]:
     at = sum(entry.epoch <= epoch for entry in entries)
     end = entries[at].start_offset if at < len(entries) else core.log_end_offset
     return (entries[at - 1].epoch if at else -1), end
+
+
+def reported_end(core: PartitionCore) -> int:
+    """What a follower reports."""
+    return core.durable_end
+
+
+def cut_offset(end: int, own_end: int) -> int:
+    """Where a follower cuts whose last epoch ends at `own_end`, and with its leader at `end`."""
+    return min(end, own_end)

@@ -26,7 +26,7 @@ from brokerd.wire.v1 import control_pb2
 from tests.support.build import raw_batch
 from tests.support.clock import START_WALL_MS
 from tests.support.control_batches import encode_control
-from tests.support.partition_promises import Promises, check_content, check_state, end_of_epoch
+from tests.support.partition_promises import Promises, check_content, check_state, cut_offset, end_of_epoch, reported_end
 from tests.support.partition_replica import TP, Replica
 
 PRODUCERS = 3
@@ -318,24 +318,20 @@ class Simulation:
         while True:
             epoch, end = end_of_epoch(leader.log.core, follower.log.core.epochs.latest)
             _, own_end = end_of_epoch(follower.log.core, epoch)
-            cut = min(end, own_end)
+            cut = cut_offset(end, own_end)
             if cut >= follower.log.log_end_offset:
                 return
             self._flush_all(follower)
-            follower.log.truncate_to(self._within_a_batch(follower, cut))
-            follower.cut_history(cut)
+            (batch,) = [header for header, _ in follower.history if header.base_offset <= cut <= header.last_offset]
+            follower.log.truncate_to(self.rng.randint(cut, batch.last_offset))
+            follower.cut_history(batch.base_offset)
             self._count("cut")
             check_state(follower)
-
-    def _within_a_batch(self, follower: Replica, cut: int) -> int:
-        """An offset that leads to this cut: it, or one of the batch that begins there."""
-        (batch,) = [stored.header for stored in follower.history if stored.header.base_offset == cut]
-        return self.rng.randint(cut, batch.last_offset)
 
     def _report(self) -> None:
         leader, follower = self._leader(), self._follower()
         if leader is not None and follower is not None and follower.agreed_epoch == self.epoch:
-            end = follower.log.core.durable_end
+            end = reported_end(follower.log.core)
             self._event(leader, lambda: leader.log.core.ends.replica_at(follower.number, end))
 
     def _change_in_sync(self) -> None:

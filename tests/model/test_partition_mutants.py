@@ -1,0 +1,413 @@
+"""Bugs planted one by one in a partition's core and in what carries out its decisions: the random schedules must catch each. What
+they do not catch, they do not prove."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from brokerd.errors import InvalidTxnStateError
+from brokerd.partition import flush_state, partition_log, retention_rules
+from brokerd.partition.core import Append, Marker, PartitionCore, Truncation
+from brokerd.partition.flush_state import FlushOutcome, FlushPlan, FlushState
+from brokerd.partition.flush_task import FlushTask
+from brokerd.partition.kept_snapshots import KeptSnapshots
+from brokerd.partition.leader_epochs import LeaderEpochs
+from brokerd.partition.log_ends import LOG_END_MOVED, LogEnd, LogEnds, Moved
+from brokerd.partition.markers import marker_of
+from brokerd.partition.open_transactions import OpenTransactions
+from brokerd.partition.partition_log import PartitionLog
+from brokerd.partition.producer_state import BatchMetadata, ProducerStateEntry, ProducerStates
+from brokerd.partition.truncation import LogCut
+from brokerd.record.header import BatchHeader
+from brokerd.storage.segment_bounds import SegmentBounds
+from tests.support import partition_simulation
+from tests.support.partition_simulation import Simulation
+
+SEEDS_MAX = 3_000
+Plant = Callable[[pytest.MonkeyPatch], None]
+# Bug -> how to plant it, and the first seed that catches it. If the schedules change, the test looks for another seed and names it.
+MUTANTS: dict[str, tuple[Plant, int]] = {}
+
+
+@pytest.fixture(autouse=True)
+def _quiet() -> Iterator[None]:
+    window = flush_state.RECOVERY_WINDOW_BYTES
+    logging.disable(logging.CRITICAL)
+    yield
+    logging.disable(logging.NOTSET)
+    flush_state.RECOVERY_WINDOW_BYTES = window
+
+
+def mutant(seed: int) -> Callable[[Plant], Plant]:
+    """Adds a bug to the list by its function's name."""
+
+    def add(plant: Plant) -> Plant:
+        MUTANTS[plant.__name__] = (plant, seed)
+        return plant
+
+    return add
+
+
+# --- what is durable
+
+
+@mutant(2)
+def acknowledged_before_the_flush(patch: pytest.MonkeyPatch) -> None:
+    begin_flush = PartitionCore.begin_flush
+
+    def eager(self: PartitionCore) -> FlushPlan | None:
+        plan = begin_flush(self)
+        if plan is not None:
+            self.ends.durable_to(plan.end_offset)
+        return plan
+
+    run = FlushTask.run
+
+    def lazy(self: FlushTask) -> None:
+        handles, self.handles = self.handles, []
+        run(self)
+        self.handles = handles
+
+    patch.setattr(PartitionCore, "begin_flush", eager)
+    patch.setattr(FlushTask, "run", lazy)
+
+
+@mutant(96)
+def high_watermark_is_the_log_end(patch: pytest.MonkeyPatch) -> None:
+    flushed = PartitionCore.flushed
+
+    def eager(self: PartitionCore, plan: FlushPlan, outcome: FlushOutcome) -> Moved:
+        moved = flushed(self, plan, outcome)
+        return moved + self.ends.durable_to(self.log_end_offset)
+
+    patch.setattr(PartitionCore, "flushed", eager)
+
+
+@mutant(0)
+def a_flush_covers_what_came_meanwhile(patch: pytest.MonkeyPatch) -> None:
+    done = FlushState.done
+
+    def generous(self: FlushState, plan: FlushPlan, outcome: FlushOutcome) -> int:
+        done(self, plan, outcome)
+        return self.durable_end + 1
+
+    patch.setattr(FlushState, "done", generous)
+
+
+@mutant(2)
+def a_flush_forgets_sealed_segments(patch: pytest.MonkeyPatch) -> None:
+    init = FlushTask.__init__
+
+    def forgetful(self: FlushTask, *args: Any) -> None:
+        init(self, *args)
+        self.handles = self.handles[-1:]
+
+    patch.setattr(FlushTask, "__init__", forgetful)
+
+
+@mutant(51)
+def a_failed_flush_counts(patch: pytest.MonkeyPatch) -> None:
+    def hopeful(self: PartitionCore, plan: FlushPlan, _error: OSError) -> None:
+        self.flushed(plan, FlushOutcome())
+
+    patch.setattr(PartitionCore, "flush_failed", hopeful)
+
+
+@mutant(11)
+def a_follower_that_says_nothing_does_not_count(patch: pytest.MonkeyPatch) -> None:
+    in_sync = LogEnds.in_sync
+
+    def hopeful(self: LogEnds, followers: Any) -> Moved:
+        return in_sync(self, [node for node in followers if node in (self._replicas or {})])
+
+    patch.setattr(LogEnds, "in_sync", hopeful)
+
+
+@mutant(223)
+def a_follower_reports_what_it_has_not_flushed(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(partition_simulation, "reported_end", lambda core: core.log_end_offset)
+
+
+@mutant(0)
+def a_follower_believes_more_than_it_has(patch: pytest.MonkeyPatch) -> None:
+    def credulous(self: LogEnds, high_watermark: int) -> Moved:
+        self.high_watermark = max(self.high_watermark, high_watermark)
+        return (LogEnd.HIGH_WATERMARK,)
+
+    patch.setattr(LogEnds, "leader_at", credulous)
+
+
+@mutant(0)
+def nobody_is_woken_for_the_last_stable_offset(patch: pytest.MonkeyPatch) -> None:
+    move = LogEnds._move_stable
+
+    def silent(self: LogEnds) -> Moved:
+        move(self)
+        return ()
+
+    patch.setattr(LogEnds, "_move_stable", silent)
+
+
+# --- appends
+
+
+@mutant(1)
+def state_is_committed_before_the_write(patch: pytest.MonkeyPatch) -> None:
+    prepare = ProducerStates.prepare
+
+    def early(self: ProducerStates, header: BatchHeader, base_offset: int, timestamp: int) -> ProducerStateEntry | BatchMetadata:
+        prepared = prepare(self, header, base_offset, timestamp)
+        if not isinstance(prepared, BatchMetadata):
+            self.commit(header.producer_id, prepared)
+        return prepared
+
+    patch.setattr(ProducerStates, "prepare", early)
+
+
+@mutant(1)
+def state_is_committed_although_the_write_failed(patch: pytest.MonkeyPatch) -> None:
+    write = PartitionLog._write
+
+    def hopeful(self: PartitionLog, append: Append, buffers: Any) -> None:
+        try:
+            write(self, append, buffers)
+        except Exception:
+            if append.producer is not None:
+                self.core.producers.commit(append.producer_id, append.producer)
+            raise
+
+    patch.setattr(PartitionLog, "_write", hopeful)
+
+
+@mutant(0)
+def a_repetition_is_appended_again(patch: pytest.MonkeyPatch) -> None:
+    prepare = ProducerStates.prepare
+
+    def forgetful(
+        self: ProducerStates, header: BatchHeader, base_offset: int, timestamp: int
+    ) -> ProducerStateEntry | BatchMetadata:
+        prepared = prepare(self, header, base_offset, timestamp)
+        return self.entries[header.producer_id] if isinstance(prepared, BatchMetadata) else prepared
+
+    patch.setattr(ProducerStates, "prepare", forgetful)
+
+
+@mutant(1)
+def a_follower_stamps(patch: pytest.MonkeyPatch) -> None:
+    def stamps(self: PartitionLog, batch: Any) -> None:
+        append = self.core.append_as_follower(batch.header, marker=marker_of(batch))
+        self._write_stamped(append._replace(leader_epoch=self.core.leader_epoch), batch)
+
+    patch.setattr(PartitionLog, "append_as_follower", stamps)
+
+
+@mutant(0)
+def a_roll_takes_no_snapshot(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(FlushState, "seal", lambda self, segment, _snapshot: self.sealed.append(segment))
+
+
+@mutant(1)
+def a_roll_takes_the_snapshot_too_late(patch: pytest.MonkeyPatch) -> None:
+    rolled, written = PartitionCore.rolled, PartitionCore.written
+
+    def without(self: PartitionCore, segment: SegmentBounds) -> None:
+        waiting = list(self.snapshots._waiting)
+        rolled(self, segment)
+        self.snapshots._waiting = waiting
+
+    def late(self: PartitionCore, append: Append) -> Moved:
+        written(self, append)
+        if append.must_roll:
+            self.snapshots.add(self.snapshot()._replace(offset=append.base_offset))
+        return LOG_END_MOVED
+
+    patch.setattr(PartitionCore, "rolled", without)
+    patch.setattr(PartitionCore, "written", late)
+
+
+# --- epochs
+
+
+@mutant(8)
+def batches_carry_the_epoch_of_the_start(patch: pytest.MonkeyPatch) -> None:
+    begin = PartitionCore._begin_epoch
+
+    def forgetful(self: PartitionCore, epoch: int) -> None:
+        before = self.leader_epoch
+        begin(self, epoch)
+        self.leader_epoch = before
+
+    patch.setattr(PartitionCore, "_begin_epoch", forgetful)
+
+
+@mutant(0)
+def an_epoch_is_noted_one_batch_late(patch: pytest.MonkeyPatch) -> None:
+    written = PartitionCore.written
+
+    def late(self: PartitionCore, append: Append) -> Moved:
+        before = list(self.epochs.entries)
+        moved = written(self, append)
+        if len(self.epochs.entries) > len(before):
+            self.epochs.entries[-1] = self.epochs.entries[-1]._replace(start_offset=append.next_offset)
+        return moved
+
+    patch.setattr(PartitionCore, "written", late)
+
+
+# --- cuts
+
+
+@mutant(0)
+def a_cut_goes_below_the_high_watermark(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(partition_simulation, "cut_offset", lambda end, own_end: max(min(end, own_end) - 1, 0))
+    truncate_to = PartitionCore.truncate_to
+
+    def careless(self: PartitionCore, offset: int) -> Truncation:
+        high_watermark, self.ends.high_watermark = self.ends.high_watermark, 0
+        try:
+            return truncate_to(self, offset)
+        finally:
+            self.ends.high_watermark = high_watermark
+
+    patch.setattr(PartitionCore, "truncate_to", careless)
+
+
+@mutant(2)
+def a_cut_keeps_the_state_of_producers(patch: pytest.MonkeyPatch) -> None:
+    truncated = PartitionCore.truncated
+
+    def lazy(self: PartitionCore, truncation: Truncation, last: SegmentBounds, _producers: ProducerStates) -> None:
+        truncated(self, truncation, last, self.producers)
+
+    patch.setattr(PartitionCore, "truncated", lazy)
+
+
+@mutant(2)
+def a_cut_keeps_epochs(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(LeaderEpochs, "truncate", lambda _self, _offset: None)
+
+
+@mutant(223)
+def a_cut_leaves_whole_batches_on_the_disk(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(LogCut, "_wipe", lambda _self, _segment, _position: None)
+
+
+@mutant(214)
+def a_cut_is_made_before_the_checkpoint_knows(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(partition_log.PartitionLog, "truncate_to", _truncate_without_checkpoint)
+
+
+def _truncate_without_checkpoint(self: PartitionLog, offset: int) -> None:
+    write_checkpoint, self._resources.write_checkpoint = self._resources.write_checkpoint, lambda: None
+    try:
+        _TRUNCATE_TO(self, offset)
+    finally:
+        self._resources.write_checkpoint = write_checkpoint
+
+
+_TRUNCATE_TO = PartitionLog.truncate_to
+
+
+# --- transactions
+
+
+@mutant(34)
+def a_marker_ends_all_transactions(patch: pytest.MonkeyPatch) -> None:
+    end = OpenTransactions.end
+
+    def careless(self: OpenTransactions, _producer_ids: Any, marker_offset: int, *, is_held: bool) -> None:
+        end(self, list(self._open), marker_offset, is_held=is_held)
+
+    patch.setattr(OpenTransactions, "end", careless)
+
+
+@mutant(11)
+def a_marker_counts_before_it_is_durable(patch: pytest.MonkeyPatch) -> None:
+    end = OpenTransactions.end
+
+    def early(self: OpenTransactions, producer_ids: Any, marker_offset: int, *, is_held: bool) -> None:
+        end(self, producer_ids, marker_offset, is_held=is_held)
+        self._ended = [ended for ended in self._ended if ended.is_held]
+
+    patch.setattr(OpenTransactions, "end", early)
+
+
+@mutant(1)
+def a_held_marker_counts(patch: pytest.MonkeyPatch) -> None:
+    append_marker = PartitionCore.append_marker
+
+    def hasty(self: PartitionCore, header: BatchHeader, now_ms: int, marker: Marker) -> Append:
+        return append_marker(self, header, now_ms, marker._replace(is_held=False))
+
+    patch.setattr(PartitionCore, "append_marker", hasty)
+
+
+@mutant(315)
+def a_start_takes_all_that_ended_for_decided(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(OpenTransactions, "hold", lambda _self, _first_offset, *, until_offset: None)
+
+
+@mutant(3)
+def anybody_may_write_in_a_transaction(patch: pytest.MonkeyPatch) -> None:
+    append_as_leader = PartitionCore.append_as_leader
+
+    def lenient(self: PartitionCore, header: BatchHeader, now_ms: int, *, is_open_member: bool = False) -> Append | BatchMetadata:
+        try:
+            return append_as_leader(self, header, now_ms, is_open_member=is_open_member)
+        except InvalidTxnStateError:
+            return append_as_leader(self, header, now_ms, is_open_member=header.is_transactional)
+
+    patch.setattr(PartitionCore, "append_as_leader", lenient)
+
+
+# --- what goes
+
+
+@mutant(16)
+def retention_takes_what_is_undecided(patch: pytest.MonkeyPatch) -> None:
+    def greedy(core: PartitionCore, now_wall_ms: int, earliest_append_ms: int) -> int:
+        stable, core.ends.last_stable_offset = core.ends.last_stable_offset, core.high_watermark
+        try:
+            return retention_rules.retained_from(core, now_wall_ms, earliest_append_ms)
+        finally:
+            core.ends.last_stable_offset = stable
+
+    patch.setattr(partition_simulation, "retained_from", greedy)
+
+
+@mutant(8)
+def segments_go_before_their_producers_are_in_a_snapshot(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(KeptSnapshots, "newest_below", lambda _self, offset: offset)
+
+
+@mutant(1258)
+def segments_go_before_the_log_start_is_durable(patch: pytest.MonkeyPatch) -> None:
+    removable_count = retention_rules.removable_count
+    patch.setattr(partition_log, "removable_count", lambda core, _durable_start: removable_count(core, core.log_start_offset))
+
+
+def is_caught(seed: int) -> bool:
+    """True if this seed's schedule fails with what is planted now."""
+    try:
+        Simulation(seed).run()
+    except Exception:
+        return True
+    return False
+
+
+@pytest.mark.parametrize("name", MUTANTS)
+def test_planted_bug_is_caught(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    plant, seed = MUTANTS[name]
+    plant(monkeypatch)
+    if not is_caught(seed):
+        found = next((other for other in range(SEEDS_MAX) if is_caught(other)), None)
+        assert found is not None, f"no schedule catches {name}"
+        pytest.fail(f"seed {seed} does not catch {name} any more, {found} does: write it down")
+
+
+def test_without_a_bug_nothing_is_caught() -> None:
+    assert not any(is_caught(seed) for seed in range(100))
