@@ -2,13 +2,13 @@
 
 `check_data_dir` changes nothing. The repairs do what only an operator may ask for, and leave the rest to the next start: the
 checkpoint is rebuilt, damage is accepted as lost (a hole), or given up with all that follows it, a batch that nobody can decode
-is taken out. Other files of the directory
-that are lost are rebuild.py's.
+is taken out. Other files of the directory that are lost are rebuild.py's.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import contextlib
+from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 from brokerd.datadir.checkpoint import CheckpointFile, read_checkpoint
@@ -20,7 +20,6 @@ from brokerd.ids import TopicIdPartition, TopicPartition
 from brokerd.offline.partition_check import Finding, PartitionCheck, Severity
 from brokerd.partition.entries import NEW_PARTITION, CheckpointEntry
 from brokerd.record.header import BatchHeader, crc_seed
-from brokerd.storage.behind_damage import whole_headers
 from brokerd.storage.damage import Hole, read_holes, write_holes
 from brokerd.storage.files import Files, RealFiles
 from brokerd.storage.names import (
@@ -36,6 +35,7 @@ from brokerd.storage.names import (
     parse_offset_file,
     parse_partition_directory,
 )
+from brokerd.storage.segment_walk import whole_headers
 
 _CONSEQUENCES = {
     META: "With `--rebuild-lost` the cluster gets a new id and this node is 0; nothing else depends on it.",
@@ -81,9 +81,7 @@ def rebuild_checkpoint(path: str) -> list[Finding]:
     """Rebuilds the checkpoint where it is missing or damaged, believing what is whole in each log to be durable. Returns what
     it wrote, as notes. Raises DataDirectoryError if there is a good one.
     """
-    files = RealFiles(path, must_exist=True)
-    try:
-        files.lock()
+    with _locked(path) as files:
         directory = _read_directory(files)
         if directory.checkpoint is not None:
             raise DataDirectoryError("the checkpoint is in order; nothing to do")
@@ -95,8 +93,6 @@ def rebuild_checkpoint(path: str) -> list[Finding]:
             findings.append(Finding(Severity.NOTE, CHECKPOINT, text, check.name, check.end_offset))
         _replace_checkpoint(files, entries)
         return findings
-    finally:
-        files.close()
 
 
 def accept_damaged(path: str) -> list[Finding]:
@@ -118,13 +114,8 @@ def take_out(path: str, partition: str, offset: int) -> list[Finding]:
     The batch stays where it is: its offsets are not given again, and its producer's sequence numbers count. Returns what is taken
     out, as a note. Raises DataDirectoryError, and changes nothing, if there is no such batch. May be repeated.
     """
-    files = RealFiles(path, must_exist=True)
-    try:
-        files.lock()
-        directory = _read_directory(files)
-        if directory.checkpoint is None:
-            raise DataDirectoryError("the checkpoint is missing or damaged; rebuild it first")
-        check = next((check for check in _partition_checks(files, directory) if check.name == partition), None)
+    with _locked(path) as files:
+        check = next((check for check in _durable_checks(files)[1] if check.name == partition), None)
         if check is None:
             raise DataDirectoryError(f"there is no partition '{partition}': it is named TOPIC-NUMBER, as in events-0")
         if not check.first_offset <= offset < check.durable_end:
@@ -139,8 +130,6 @@ def take_out(path: str, partition: str, offset: int) -> list[Finding]:
         _write_holes(files, check, [Hole(header.base_offset, header.next_offset, is_taken_out=True)])
         text = f"{partition}: offsets {header.base_offset} to {header.last_offset}, one batch, are taken out: readers go past them"
         return [Finding(Severity.NOTE, f"{check.tp.directory_name}/{HOLES}", text, partition, header.base_offset)]
-    finally:
-        files.close()
 
 
 def _batch_at(files: Files, tp: TopicIdPartition, offset: int) -> BatchHeader | None:
@@ -158,22 +147,35 @@ def _batch_at(files: Files, tp: TopicIdPartition, offset: int) -> BatchHeader | 
 
 
 def _with_damaged(path: str, repair: Callable[[Files, PartitionCheck], list[Finding]]) -> list[Finding]:
-    files = RealFiles(path, must_exist=True)
-    try:
-        files.lock()
-        directory = _read_directory(files)
-        if directory.checkpoint is None:
-            raise DataDirectoryError("the checkpoint is missing or damaged; rebuild it first")
+    with _locked(path) as files:
+        checkpoint, checks = _durable_checks(files)
         findings: list[Finding] = []
-        for check in _partition_checks(files, directory):
+        for check in checks:
             check.run()
             if check.damaged:
                 findings.extend(repair(files, check))
         if findings:
-            _replace_checkpoint(files, directory.checkpoint)  # last: where it was late, the clean mark alone said what was durable
+            _replace_checkpoint(files, checkpoint)  # last: where it was late, the clean mark alone said what was durable
         return findings
+
+
+@contextlib.contextmanager
+def _locked(path: str) -> Iterator[Files]:
+    """The data directory, which no broker uses meanwhile. Raises DataDirectoryError."""
+    files = RealFiles(path, must_exist=True)
+    try:
+        files.lock()
+        yield files
     finally:
         files.close()
+
+
+def _durable_checks(files: Files) -> tuple[dict[TopicIdPartition, CheckpointEntry], list[PartitionCheck]]:
+    """The checkpoint, and a check of each partition, not yet run. Raises DataDirectoryError where nobody knows what was durable."""
+    directory = _read_directory(files)
+    if directory.checkpoint is None:
+        raise DataDirectoryError("the checkpoint is missing or damaged; rebuild it first")
+    return directory.checkpoint, _partition_checks(files, directory)
 
 
 def _accept(files: Files, check: PartitionCheck) -> list[Finding]:

@@ -16,11 +16,10 @@ from brokerd.ids import TopicIdPartition
 from brokerd.partition import leader_epochs, snapshots
 from brokerd.record.header import BatchHeader, crc_seed
 from brokerd.storage import damage, names, segment
-from brokerd.storage.behind_damage import find_behind_damage
 from brokerd.storage.checksummed_file import DocumentError, decode_document
 from brokerd.storage.files import File, RealFiles, read_whole
 from brokerd.storage.index import INDEX_VERSION, decode_summary
-from brokerd.storage.scan import Scan
+from brokerd.storage.segment_walk import SegmentWalk
 
 Entry = dict[str, Any]
 
@@ -82,18 +81,15 @@ def _describe_segment(files: RealFiles, name: str, tp: TopicIdPartition | None, 
 
 
 def _describe_batches(file: File, size: int, base_offset: int, seed: int, path: str) -> Iterator[Entry]:
-    position, offset = 0, base_offset
-    while position < size:
-        scan = Scan(file, seed, position=position, end=size, next_offset=offset, epoch=0, max_epoch=2**31 - 1, payload_from=0)
-        for header in scan:
-            yield {"type": "batch", "path": path, "position": scan.batch_position, **describe_header(header)}
-        if scan.problem is None:
+    walk = SegmentWalk(file, seed, base_offset=base_offset, end=size, payload_from=0)
+    while True:
+        for header in walk:
+            yield {"type": "batch", "path": path, "position": walk.batch_position, **describe_header(header)}
+        if walk.problem is None:
             return
-        yield {"type": "problem", "path": path, "position": scan.position, "offset": scan.next_offset, "problem": scan.problem}
-        found = find_behind_damage(file, seed, position=scan.position, offset=scan.next_offset, end=size)
-        if found is None:
+        yield {"type": "problem", "path": path, "position": walk.position, "offset": walk.next_offset, "problem": walk.problem}
+        if walk.go_past().resume_position is None:
             return
-        position, offset = found[0], found[1].base_offset
 
 
 def describe_header(header: BatchHeader) -> Entry:

@@ -16,7 +16,6 @@ from brokerd.partition.producer_state import ProducerStateEntry, ProducerStates
 from brokerd.partition.snapshots import read_snapshot, snapshot_offsets
 from brokerd.record.batch import MAX_DECOMPRESSED_BYTES, RecordBatch
 from brokerd.record.header import BatchHeader, crc_seed
-from brokerd.storage.behind_damage import NO_OFFSET_LIMIT, Place, find_behind_damage
 from brokerd.storage.damage import Hole, holes_end, is_covered, read_holes
 from brokerd.storage.files import File, Files
 from brokerd.storage.names import (
@@ -33,6 +32,7 @@ from brokerd.storage.names import (
 from brokerd.storage.open_files import OpenFiles
 from brokerd.storage.scan import Scan
 from brokerd.storage.segment import Segment
+from brokerd.storage.segment_walk import SegmentWalk, is_missing
 
 _WAYS_OUT = (
     "put the file back from a copy, or else `--accept-damaged` gives up this range alone, "
@@ -141,7 +141,7 @@ class PartitionCheck:
     def _check_segments(self, bases: list[int], snapshots: set[int]) -> None:
         expected = self.first_offset
         if bases:
-            if self._is_durable_end_known and self._entry.log_start_offset < min(bases[0], self._entry.durable_end):
+            if self._is_durable_end_known and is_missing(expected, bases[0], self._entry.durable_end):
                 self._damage("", f"offsets {expected} to {bases[0] - 1} are missing", expected, bases[0], (bases[0], 0))
             expected = self.first_offset = bases[0]
         for at, base in enumerate(bases):
@@ -157,7 +157,7 @@ class PartitionCheck:
 
     def _check_gap(self, expected: int, base: int) -> None:
         name = offset_file(base, LOG_SUFFIX)
-        if expected < (min(base, self._entry.durable_end) if self._is_durable_end_known else base):
+        if is_missing(expected, base, self._entry.durable_end if self._is_durable_end_known else base):
             text = f"offsets {expected} to {base - 1} were durable and are missing"
             self._damage(name, text, expected, base, (base, 0))
         else:
@@ -167,48 +167,49 @@ class PartitionCheck:
         """Checks one data file and its indexes; returns the offset after it."""
         segment = Segment(self._files, self._open_files, self._directory, base, self._seed)
         name = offset_file(base, LOG_SUFFIX)
-        position, expected, is_whole = 0, base, True
+        is_whole = True
         with self._open_files.use(segment.path) as file:
             size = file.size()
+            walk = self._segment_walk(file, base, size, successor)
             while True:
-                scan = Scan(
-                    file,
-                    self._seed,
-                    position=position,
-                    end=size,
-                    next_offset=expected,
-                    epoch=max(self._epochs.latest, 0),
-                    max_epoch=self._max_epoch,
-                    payload_from=0,
-                )
-                self._note_state(expected, snapshots)
-                for header in scan:
-                    segment.size_bytes = scan.batch_position
+                self._note_state(walk.next_offset, snapshots)
+                for header in walk:
+                    segment.size_bytes = walk.batch_position
                     segment.note(header, 2**62)
                     self._producers.replay(header)
                     self._epochs.assign(header.leader_epoch, header.base_offset)
                     self._note_state(header.next_offset, snapshots)
-                    self._check_records(name, file, scan.batch_position, header)
-                expected = scan.next_offset
-                if scan.problem is None:
+                    self._check_records(name, file, walk.batch_position, header)
+                if walk.problem is None:
                     break
                 is_whole = False
-                found = self._find_behind(scan, file, size, successor)
-                if self._is_torn(scan, found, successor):
-                    text = f"a torn tail of {size - scan.position} bytes ({scan.problem}): the next start cuts it off"
-                    self._add(Severity.WARNING, name, text, expected)
+                if walk.is_torn():
+                    text = f"a torn tail of {size - walk.position} bytes ({walk.problem}): the next start cuts it off"
+                    self._add(Severity.WARNING, name, text, walk.next_offset)
                     break
-                until = successor if successor is not None else max(self._entry.durable_end, expected + 1)
-                if found is not None:
-                    until = found.header.base_offset
-                text = f"the batch at offset {expected}, byte {scan.position}, was durable and is damaged: {scan.problem}"
-                self._damage(name, text, expected, until, (base, scan.position))
-                if found is None:
-                    return until
-                position, expected = found.position, until
+                lost = walk.go_past()
+                text = f"the batch at offset {lost.first_offset}, byte {lost.position}, was durable and is damaged: {lost.problem}"
+                self._damage(name, text, lost.first_offset, lost.until_offset, (base, lost.position))
+                if lost.resume_position is None:
+                    return lost.until_offset
         if is_whole:
             self._check_index(segment, is_last=successor is None)
-        return expected
+        return walk.next_offset
+
+    def _segment_walk(self, file: File, base: int, size: int, successor: int | None) -> SegmentWalk:
+        return SegmentWalk(
+            file,
+            self._seed,
+            base_offset=base,
+            end=size,
+            successor=successor,
+            durable_end=self._entry.durable_end,
+            is_durable_end_known=self._is_durable_end_known,
+            cut_offsets={hole.first_offset for hole in self.holes},
+            epoch_at=lambda _: max(self._epochs.latest, 0),
+            max_epoch=self._max_epoch,
+            payload_from=0,
+        )
 
     def _check_records(self, name: str, file: File, position: int, header: BatchHeader) -> None:
         """Sees that readers, as they are by default, can decode a whole batch, if that is asked for."""
@@ -222,27 +223,6 @@ class PartitionCheck:
         except (CorruptMessageError, UnsupportedVersionError) as error:
             text = f"readers cannot decode the batch ({error.message}): `--take-out {self.name}@{header.base_offset}` takes it out"
             self._add(Severity.ERROR, name, text, header.base_offset)
-
-    def _is_torn(self, scan: Scan, found: Place | None, successor: int | None) -> bool:
-        """True if the next start will cut here."""
-        if self._is_durable_end_known:
-            return scan.next_offset >= self._entry.durable_end and not scan.must_keep
-        return found is None and successor is None and not scan.must_keep
-
-    def _find_behind(self, scan: Scan, file: File, size: int, successor: int | None) -> Place | None:
-        known = self._entry.durable_end
-        return find_behind_damage(
-            file,
-            self._seed,
-            position=scan.position,
-            offset=scan.next_offset,
-            end=size,
-            limit_offset=NO_OFFSET_LIMIT if successor is None else successor,
-            known_offset=known if scan.next_offset < known else NO_OFFSET_LIMIT,
-            cut_offsets={hole.first_offset for hole in self.holes},
-            epoch=scan.epoch,
-            max_epoch=self._max_epoch,
-        )
 
     def _note_state(self, offset: int, snapshots: set[int]) -> None:
         if offset in snapshots:
@@ -273,9 +253,7 @@ class PartitionCheck:
                 position=0,
                 end=segment.size_bytes,
                 next_offset=segment.base_offset,
-                epoch=0,
                 max_epoch=self._max_epoch,
-                payload_from=2**63 - 1,
             )
             for header in scan:
                 if wanted.get(header.base_offset) == scan.batch_position:

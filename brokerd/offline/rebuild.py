@@ -30,7 +30,6 @@ from brokerd.offline.partition_check import Finding, Severity
 from brokerd.partition.leader_epochs import read_leader_epochs
 from brokerd.partition.snapshots import read_snapshot, snapshot_offsets
 from brokerd.record.header import BatchHeader, crc_seed
-from brokerd.storage.behind_damage import whole_headers
 from brokerd.storage.checksummed_file import DocumentError, read_json
 from brokerd.storage.files import Files, RealFiles
 from brokerd.storage.names import (
@@ -43,6 +42,7 @@ from brokerd.storage.names import (
     parse_offset_file,
     parse_partition_directory,
 )
+from brokerd.storage.segment_walk import whole_headers
 
 # Starts that wrote nothing, and producers that were given an id and wrote nothing that is still there, leave no trace.
 EPOCH_MARGIN = 1_000_000

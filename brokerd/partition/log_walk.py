@@ -18,13 +18,12 @@ from brokerd.partition.markers import read_marker
 from brokerd.partition.producer_state import ProducerStates
 from brokerd.partition.snapshots import Snapshot
 from brokerd.record.header import BatchHeader, crc_seed
-from brokerd.storage.behind_damage import NO_OFFSET_LIMIT, Place, find_behind_damage
 from brokerd.storage.damage import DamagedRange, Hole, first_that_stops, is_covered
 from brokerd.storage.files import File, Files
 from brokerd.storage.index import SparseIndex
 from brokerd.storage.open_files import OpenFiles
-from brokerd.storage.scan import Scan
 from brokerd.storage.segment import Segment
+from brokerd.storage.segment_walk import SegmentWalk, is_missing
 
 logger = logging.getLogger(__name__)
 
@@ -128,7 +127,7 @@ class LogWalk:
         start = self._log_start
         expected = self.first_offset
         if expected > start and not self._given.read_only_reason:
-            if start >= self._durable_end:
+            if not is_missing(start, expected, self._durable_end):
                 self._stop_at(0)
                 return start
             self._damage(start, expected, "segments are missing", resume=(expected, 0))
@@ -136,7 +135,7 @@ class LogWalk:
         while at < len(self.segments):
             segment = self.segments[at]
             if segment.base_offset != expected:
-                if segment.base_offset < expected or expected >= self._durable_end:
+                if not is_missing(expected, segment.base_offset, self._durable_end):
                     self._stop_at(at)
                     return expected
                 self._damage(expected, segment.base_offset, "segments are missing", resume=(segment.base_offset, 0))
@@ -178,53 +177,43 @@ class LogWalk:
         segment.index = SparseIndex()
         self.rebuilt.append(segment)
         size = self._sizes[segment.base_offset]
-        position, expected, resumed = 0, segment.base_offset, False
         with self._open_files.use(segment.path) as file:
+            walk = self._segment_walk(file, segment, successor)
+            resumed = False
             while True:
-                scan = Scan(
-                    file,
-                    self._seed,
-                    position=position,
-                    end=size,
-                    next_offset=expected,
-                    epoch=self._lowest_epoch(expected),
-                    max_epoch=self._given.max_epoch,
-                    payload_from=self._given.checkpoint.recovery_point,
-                )
-                for header in scan:
-                    segment.size_bytes = scan.batch_position
+                begin = walk.position
+                for header in walk:
+                    segment.size_bytes = walk.batch_position
                     segment.note(header, self._given.index_interval_bytes, force_entry=resumed)
                     resumed = False
-                    self._take(header, file, scan.batch_position)
-                self.scanned_bytes += scan.position - position
-                expected = scan.next_offset
-                if scan.problem is None:
-                    return expected, False
-                if expected >= self._durable_end and not scan.must_keep:
-                    return expected, True
-                found = self._find_behind(scan, file, size, successor)
-                if found is None:
-                    until = successor if successor is not None else max(self._durable_end, expected + 1)
-                    self._damage(expected, until, scan.problem, resume=(until, 0))
+                    self._take(header, file, walk.batch_position)
+                self.scanned_bytes += walk.position - begin
+                if walk.problem is None:
+                    return walk.next_offset, False
+                if walk.is_torn():
+                    return walk.next_offset, True
+                lost = walk.go_past()
+                if lost.resume_position is None:
+                    self._damage(lost.first_offset, lost.until_offset, lost.problem, resume=(lost.until_offset, 0))
                     if successor is not None:
                         segment.end_damaged(size, successor)
-                    return until, False
-                position, header = found
-                self._damage(expected, header.base_offset, scan.problem, resume=(segment.base_offset, position))
-                expected, resumed = header.base_offset, True
+                    return lost.until_offset, False
+                resume = (segment.base_offset, lost.resume_position)
+                self._damage(lost.first_offset, lost.until_offset, lost.problem, resume=resume)
+                resumed = True
 
-    def _find_behind(self, scan: Scan, file: File, size: int, successor: int | None) -> Place | None:
-        return find_behind_damage(
+    def _segment_walk(self, file: File, segment: Segment, successor: int | None) -> SegmentWalk:
+        return SegmentWalk(
             file,
             self._seed,
-            position=scan.position,
-            offset=scan.next_offset,
-            end=size,
-            limit_offset=NO_OFFSET_LIMIT if successor is None else successor,
-            known_offset=self._durable_end if scan.next_offset < self._durable_end else NO_OFFSET_LIMIT,
+            base_offset=segment.base_offset,
+            end=self._sizes[segment.base_offset],
+            successor=successor,
+            durable_end=self._durable_end,
             cut_offsets={hole.first_offset for hole in self._holes},
-            epoch=scan.epoch,
+            epoch_at=self._lowest_epoch,
             max_epoch=self._given.max_epoch,
+            payload_from=self._given.checkpoint.recovery_point,
         )
 
     def _lowest_epoch(self, offset: int) -> int:

@@ -201,9 +201,7 @@ class PartitionRecovery:
                 position=position,
                 end=segment.size_bytes,
                 next_offset=base,
-                epoch=0,
                 max_epoch=self._given.max_epoch,
-                payload_from=2**63 - 1,
             )
             for header in scan:
                 if header.next_offset > offset:

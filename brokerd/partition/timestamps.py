@@ -235,9 +235,6 @@ def _headers(
             position=position,
             end=segment.size_bytes,
             next_offset=offset,
-            epoch=0,
-            max_epoch=2**31 - 1,
-            payload_from=2**63 - 1,
         )
         for header in scan:
             yield scan.batch_position, header

@@ -4,7 +4,8 @@
     arrow_metadata.py  rows, lengths and codec out of an Arrow IPC message, without decoding a column
     schema.py          the columns of records, and where each lies in the Arrow message
     payload.py         columns to payload bytes and back
-    batch.py           a whole batch: build, check as the broker does, walk
+    batch.py           a record batch: build, check as the broker does, take out of what a broker sent
+    whole.py           what a whole batch is, and which one comes next: the rule of all walks
     control.py         what a control batch says
 
 Arrow's own unit is always called `arrow_batch` here; `RecordBatch` is ours. Nothing here does I/O or reads a clock.

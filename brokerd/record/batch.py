@@ -6,6 +6,7 @@ are in payload.py.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator
 from typing import NamedTuple
 
@@ -15,8 +16,6 @@ from brokerd.errors import CorruptMessageError, InvalidRequestError, MessageTooL
 from brokerd.record.header import (
     HEADER_SIZE,
     KNOWN_ATTRIBUTES,
-    MAGIC,
-    MARK,
     PAYLOAD_KIND_ARROW,
     SEQUENCE_MAX,
     Attributes,
@@ -27,6 +26,7 @@ from brokerd.record.header import (
 )
 from brokerd.record.payload import decode_payload, payload_crc
 from brokerd.record.schema import SCHEMAS
+from brokerd.record.whole import NO_OFFSET_LIMIT, walk_whole
 
 MAX_DECOMPRESSED_BYTES = 268_435_456  # what readers take by default
 
@@ -144,25 +144,17 @@ def _check_client_fields(header: BatchHeader) -> None:
 
 
 def walk_batches(data: pa.Buffer, seed: int | None = None) -> Iterator[RecordBatch]:
-    """The whole batches in `data`, one after the other; a cut last one is left out. With `seed`, header CRCs are checked.
+    """The whole batches in `data`, one after the other; a cut last one is left out. With `seed`, header CRCs are checked. Offsets
+    may leave gaps: a broker goes past what an operator has taken out.
 
     Raises CorruptMessageError, UnsupportedVersionError.
     """
-    position = 0
-    end = data.size
-    while position + HEADER_SIZE <= end:
-        prefix = data.slice(position, HEADER_SIZE).to_pybytes()
-        header = decode_header(prefix)
-        if header.mark != MARK or header.header_size < HEADER_SIZE:
-            raise CorruptMessageError(f"no record batch at byte {position} of what the broker sent")
-        if header.magic != MAGIC and seed is None:
-            raise UnsupportedVersionError(f"record batch version {header.magic} is not known; this version reads {MAGIC}")
-        if position + header.size > end:
-            return
-        if seed is not None:
-            whole = prefix if header.header_size == HEADER_SIZE else data.slice(position, header.header_size).to_pybytes()
-            problem = header_problem(header, whole, seed)
-            if problem:
-                raise CorruptMessageError(f"batch at offset {header.base_offset}: {problem}")
-        yield RecordBatch(header, data.slice(position, header.size))
-        position += header.size
+    positions: list[int] = []
+    walk = walk_whole(memoryview(data), 0, NO_OFFSET_LIMIT, seed, None, positions=positions)
+    for position, end in itertools.pairwise((*positions, walk.end)):
+        header = decode_header(data.slice(position, HEADER_SIZE).to_pybytes())
+        yield RecordBatch(header, data.slice(position, end - position))
+    if walk.is_newer:
+        raise UnsupportedVersionError(walk.problem or "")
+    if walk.problem is not None:
+        raise CorruptMessageError(f"no whole batch stands at byte {walk.end} of what the broker sent: {walk.problem}")

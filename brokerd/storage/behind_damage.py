@@ -20,14 +20,13 @@ from typing import NamedTuple
 import google_crc32c
 
 from brokerd.errors import UnsupportedVersionError
-from brokerd.record.header import HEADER_SIZE, MARK, BatchHeader, decode_header, header_problem, header_size_claimed
+from brokerd.record.header import HEADER_SIZE, MARK, BatchHeader, decode_header, header_size_claimed
+from brokerd.record.whole import NO_EPOCH_LIMIT, NO_OFFSET_LIMIT, MoreBytesError, NotWholeError, next_batch, payload_problem
 from brokerd.storage.files import File
 from brokerd.storage.scan import Scan
 
 _WINDOW_BYTES = 1_048_576
 _ALIGNMENT = 8
-NO_OFFSET_LIMIT = 2**63 - 1
-_NO_EPOCH_LIMIT = 2**31 - 1
 
 
 class Place(NamedTuple):
@@ -66,7 +65,7 @@ def find_behind_damage(
     known_offset: int = NO_OFFSET_LIMIT,
     cut_offsets: Collection[int] = (),
     epoch: int = 0,
-    max_epoch: int = _NO_EPOCH_LIMIT,
+    max_epoch: int = NO_EPOCH_LIMIT,
 ) -> Place | None:
     """The batch where the log goes on behind the bad one at `position`, where `offset` was to stand; None if there is none.
 
@@ -75,22 +74,6 @@ def find_behind_damage(
     """
     known_offset = min(known_offset, limit_offset)
     return _Search(file, seed, end, limit_offset, known_offset, cut_offsets, epoch, max_epoch).run(position, offset)
-
-
-def whole_headers(file: File, seed: int, base_offset: int) -> Iterator[BatchHeader]:
-    """Headers of all whole batches of a segment, also behind damage; payloads are not read. Raises OSError."""
-    position, offset, end = 0, base_offset, file.size()
-    while position < end:
-        scan = Scan(
-            file, seed, position=position, end=end, next_offset=offset, epoch=0, max_epoch=_NO_EPOCH_LIMIT, payload_from=2**63 - 1
-        )
-        yield from scan
-        if scan.problem is None:
-            return
-        found = find_behind_damage(file, seed, position=scan.position, offset=scan.next_offset, end=end)
-        if found is None:
-            return
-        position, offset = found.position, found.header.base_offset
 
 
 class _Search:
@@ -205,7 +188,7 @@ class _Search:
 
     def _is_header_whole(self, bad: _Bad) -> bool:
         header = self._header_at(bad.position)
-        return header is not None and header.base_offset == bad.offset and header.last_offset_delta >= 0
+        return header is not None and header.base_offset == bad.offset
 
     def _leads_to_remains(self, bad: _Bad) -> bool:
         """True if another bad batch stands where this one says that it ends: its header is there, with the offset that follows."""
@@ -240,26 +223,25 @@ class _Search:
 
     def _whole_at(self, position: int, offset: int) -> Place | None:
         """The batch at `position` if it is whole and lies between `offset` and the segment's end."""
-        header = self._header_at(position)
-        if header is None or position + header.size > self._end:
+        header = self._header_at(position, self._end - position, self._epoch, self._max_epoch)
+        if header is None or header.base_offset <= offset or header.next_offset > self._limit_offset:
             return None
-        if header.base_offset <= offset or header.next_offset > self._limit_offset:
-            return None
-        if not self._epoch <= header.leader_epoch <= self._max_epoch or header.last_offset_delta < 0:
-            return None
-        payload = bytes(self._file.pread(header.batch_length, position + header.header_size))
-        return Place(position, header) if google_crc32c.value(payload) == header.payload_crc else None
+        payload = self._file.pread(header.batch_length, position + header.header_size)
+        return None if payload_problem(payload, header.batch_length, header.payload_crc) else Place(position, header)
 
-    def _header_at(self, position: int) -> BatchHeader | None:
-        """The header at `position` if it is whole; its payload may not be there."""
+    def _header_at(
+        self, position: int, end: int = NO_OFFSET_LIMIT, epoch: int = -(2**31), max_epoch: int = NO_EPOCH_LIMIT
+    ) -> BatchHeader | None:
+        """The header at `position` if it is whole; with `end` (from `position` on), if all of the batch is there."""
         if not 0 <= position <= self._end - HEADER_SIZE:
             return None
         prefix = bytes(self._file.pread(HEADER_SIZE, position))
         if len(prefix) < HEADER_SIZE or prefix[: len(MARK)] != MARK:
             return None
-        header = decode_header(prefix)
+        size = header_size_claimed(prefix)
+        head = prefix if size == HEADER_SIZE else bytes(self._file.pread(size, position))
         try:
-            problem = header_problem(header, bytes(self._file.pread(header_size_claimed(prefix), position)), self._seed)
-        except UnsupportedVersionError:
+            next_batch(head, 0, end, self._seed, None, epoch, max_epoch)
+        except (NotWholeError, MoreBytesError, UnsupportedVersionError):
             return None
-        return None if problem else header
+        return decode_header(prefix)

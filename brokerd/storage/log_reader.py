@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from brokerd.errors import LogDamagedError, StorageError
 from brokerd.record.header import HEADER_SIZE
-from brokerd.storage.batch_walk import Walk, walk_chunk
+from brokerd.record.whole import NO_OFFSET_LIMIT, Walk, walk_whole
 from brokerd.storage.behind_damage import find_behind_damage
 from brokerd.storage.damage import DamagedRange, Hole, damage_at, damage_error, is_covered, past_taken_out
 from brokerd.storage.files import Buffer, File, WouldBlock
@@ -154,7 +154,7 @@ class LogReader:
             if cached_only and wanted > _INLINE_BYTES:
                 _probe(file, start.position, wanted)
             data = file.pread(wanted, start.position, nowait=cached_only)
-            walk = walk_chunk(data, self._seed, expected=start.offset, offset=offset, until_offset=until_offset)
+            walk = walk_whole(data, 0, end - start.position, self._seed, start.offset, wanted=offset, until_offset=until_offset)
             taken = walk.end - walk.start
             if taken > 0:
                 found = self._taken(segment, start, data, walk.start, walk.end, walk.first_offset, walk.next_offset, max_bytes)
@@ -203,7 +203,7 @@ class LogReader:
         view = memoryview(data)
         size = max(max_bytes, HEADER_SIZE)
         while True:
-            walk = walk_chunk(view[first : first + size], self._seed, expected=first_offset, offset=-1, until_offset=2**63 - 1)
+            walk = walk_whole(view[first : first + size], 0, NO_OFFSET_LIMIT, self._seed, first_offset)
             if walk.end:
                 return first + walk.end, walk.next_offset
             size = min(max(walk.needed, size + 1), last - first)

@@ -1,17 +1,15 @@
-"""Walking the batches of a segment file: what recovery, reads after damage, dump and doctor share.
+"""Walking the batches of a segment file, header by header, as long as batches are whole and follow each other (record/whole.py).
 
-`Scan` walks headers from a position as long as batches are whole and in sequence. Where a log goes on behind a bad batch is
-behind_damage.py's; what to do about one is decided elsewhere.
+Where a log goes on behind a bad batch is behind_damage.py's; the walk past it is segment_walk.py's.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
-import google_crc32c
-
 from brokerd.errors import UnsupportedVersionError
-from brokerd.record.header import HEADER_SIZE, BatchHeader, decode_header, header_problem, header_size_claimed
+from brokerd.record.header import HEADER_SIZE, BatchHeader, decode_header
+from brokerd.record.whole import NO_EPOCH_LIMIT, NO_OFFSET_LIMIT, NotWholeError, payload_problem, walk_whole
 from brokerd.storage.files import File
 
 _SMALL_WINDOW_BYTES = 4_096
@@ -20,15 +18,20 @@ _LARGE_WINDOW_BYTES = 1_048_576
 
 class Scan:
     """Iterates over the headers of whole batches. Afterwards `position` and `next_offset` say how far it came and
-    `problem` why it stopped (None: at the end).
-
-    A batch is whole if its header has the right CRC for this partition, its base offset follows, its leader epoch is
-    neither below its predecessor's nor above `max_epoch`, all its bytes are there, and, from `payload_from` on, its
-    payload has the right CRC.
+    `problem` why it stopped (None: at the end). Payloads' CRCs are checked from offset `payload_from` on.
     """
 
     def __init__(
-        self, file: File, seed: int, *, position: int, end: int, next_offset: int, epoch: int, max_epoch: int, payload_from: int
+        self,
+        file: File,
+        seed: int,
+        *,
+        position: int,
+        end: int,
+        next_offset: int,
+        epoch: int = 0,
+        max_epoch: int = NO_EPOCH_LIMIT,
+        payload_from: int = NO_OFFSET_LIMIT,
     ) -> None:
         self._file = file
         self._seed = seed
@@ -50,45 +53,44 @@ class Scan:
     def __iter__(self) -> Iterator[BatchHeader]:
         while self.position < self._end:
             try:
-                header, problem = self._next()
+                header, size, next_offset = self._next()
             except UnsupportedVersionError as error:
                 self.problem, self.must_keep = error.message, True
                 return
             except OSError as error:
                 self.problem, self.must_keep, self.error = f"reading failed: {error.strerror}", True, error
                 return
-            if problem:
-                self.problem = problem
+            except NotWholeError as error:
+                self.problem = str(error)
                 return
             self.batch_position = self.position
-            self._batch_bytes = header.size
-            self.position += header.size
-            self.next_offset = header.next_offset
+            self._batch_bytes = size
+            self.position += size
+            self.next_offset = next_offset
             self.epoch = header.leader_epoch
             yield header
 
-    def _next(self) -> tuple[BatchHeader, str | None]:
-        prefix = self._read(self.position, HEADER_SIZE)
-        if len(prefix) < HEADER_SIZE:
-            return _NO_HEADER, f"only {len(prefix)} bytes of a header are there"
-        size = header_size_claimed(prefix)
-        whole = prefix if size == HEADER_SIZE else self._read(self.position, size)
-        header = decode_header(prefix)
-        return header, header_problem(header, whole, self._seed) or self._problem_in_log(header)
-
-    def _problem_in_log(self, header: BatchHeader) -> str | None:
-        if header.base_offset != self.next_offset or header.last_offset_delta < 0:
-            return f"base offset {header.base_offset} stands where {self.next_offset} should"
-        if not self.epoch <= header.leader_epoch <= self._max_epoch:
-            return f"leader epoch {header.leader_epoch} stands between {self.epoch} before it and {self._max_epoch} now"
-        missing = self.position + header.size - self._end
-        if missing > 0:
-            return f"{missing} of its {header.size} bytes are missing"
-        if header.base_offset >= self._payload_from:
+    def _next(self) -> tuple[BatchHeader, int, int]:
+        size, next_offset = self._check(HEADER_SIZE)
+        at = self.position - self._window_at
+        header = decode_header(self._window[at : at + HEADER_SIZE])
+        if self.next_offset >= self._payload_from:
             payload = self._read(self.position + header.header_size, header.batch_length)
-            if len(payload) != header.batch_length or google_crc32c.value(payload) != header.payload_crc:
-                return "payload_crc does not match"
-        return None
+            problem = payload_problem(payload, header.batch_length, header.payload_crc)
+            if problem:
+                raise NotWholeError(problem)
+        return header, size, next_offset
+
+    def _check(self, needed: int) -> tuple[int, int]:
+        held = self._read(self.position, needed)
+        at, end = self.position - self._window_at, self._end - self._window_at
+        if len(held) < needed:
+            end = at + len(held)  # the file is shorter than it should be
+        offset = self.next_offset
+        walk = walk_whole(self._window, at, end, self._seed, offset, self.epoch, self._max_epoch, is_single=True)
+        if walk.problem is not None:
+            raise UnsupportedVersionError(walk.problem) if walk.is_newer else NotWholeError(walk.problem)
+        return self._check(walk.needed) if walk.needed else (walk.end - at, walk.next_offset)
 
     def _read(self, position: int, size: int) -> bytes:
         """Bytes of the file through a window: large while batches are small, so that small ones do not cost a read each."""
@@ -100,6 +102,3 @@ class Scan:
             self._window_at = position
             at = 0
         return self._window[at : at + size]
-
-
-_NO_HEADER = decode_header(bytes(HEADER_SIZE))

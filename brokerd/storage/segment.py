@@ -178,9 +178,6 @@ class Segment(SegmentBounds):
                 position=0,
                 end=self.size_bytes,
                 next_offset=self.base_offset,
-                epoch=0,
-                max_epoch=2**31 - 1,
-                payload_from=2**63 - 1,
             )
             for header in scan:
                 rebuilt.note(header, index_interval_bytes)

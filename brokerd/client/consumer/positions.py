@@ -116,7 +116,7 @@ class RangePosition:
 
     def _pieces(self, result: PartitionFetchResult) -> Iterator[Piece]:
         for header, data in (batch for chunk in result.chunks for batch in walk_batches(chunk, self._seed)):
-            if header.last_offset_delta < 0 or header.next_offset <= self.next_offset:
+            if header.next_offset <= self.next_offset:
                 continue
             if self.until_offset is not None and header.base_offset >= self.until_offset:
                 self.next_offset = self.until_offset

@@ -191,7 +191,7 @@ def test_what_is_refused_is_told_with_the_partition() -> None:
 
 def test_batch_that_claims_negative_length_of_offsets_is_refused() -> None:
     data = new_batch(key_values([b"v"]), last_offset_delta=-5)
-    with pytest.raises(CorruptMessageError, match="older batches"):
+    with pytest.raises(CorruptMessageError, match="last_offset_delta is -5"):
         position(0, None).accept(answer(data))
 
 

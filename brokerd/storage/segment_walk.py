@@ -1,0 +1,153 @@
+"""The walk through one segment file, past what is damaged in it: the one that recovery, doctor, dump and rebuild share.
+
+It says where batches are whole, whether a bad one is a torn tail or damage, which offsets damage takes and where the log goes on
+behind it. It changes nothing and decides nothing about what it finds: that is its caller's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterator
+from typing import NamedTuple
+
+from brokerd.record.header import BatchHeader
+from brokerd.record.whole import NO_EPOCH_LIMIT, NO_OFFSET_LIMIT
+from brokerd.storage.behind_damage import Place, find_behind_damage
+from brokerd.storage.files import File
+from brokerd.storage.scan import Scan
+
+
+class Lost(NamedTuple):
+    """Damage in a segment: offsets from `first_offset` up to `until_offset`. The batch that should stand at `position` is bad;
+    the log goes on at `resume_position`, if it goes on in this segment."""
+
+    first_offset: int
+    until_offset: int
+    position: int
+    problem: str
+    resume_position: int | None
+
+
+def is_missing(expected: int, base_offset: int, durable_end: int) -> bool:
+    """True if offsets between `expected`, where the log has come to, and the next segment's base were durable, and are lost."""
+    return expected < min(base_offset, durable_end)
+
+
+class SegmentWalk:
+    """Yields the headers of whole batches up to a bad one. Then `problem` says why (None: at the end), and `go_past` leads
+    behind it: iterate again for the rest.
+    """
+
+    def __init__(
+        self,
+        file: File,
+        seed: int,
+        *,
+        base_offset: int,
+        end: int,
+        successor: int | None = None,
+        durable_end: int = 0,
+        is_durable_end_known: bool = True,
+        cut_offsets: Collection[int] = (),
+        epoch_at: Callable[[int], int] = lambda _: 0,
+        max_epoch: int = NO_EPOCH_LIMIT,
+        payload_from: int = NO_OFFSET_LIMIT,
+    ) -> None:
+        """`end`: the file's size. `successor`: base offset of the next segment, if there is one. `durable_end`: all below it was
+        durable; more may have been where that is not known. `cut_offsets`: where an operator may have had the log cut.
+        `epoch_at`: the leader epoch that the batch at an offset has at least. The rest as in Scan.
+        """
+        self._file = file
+        self._seed = seed
+        self._end = end
+        self._successor = successor
+        self._durable_end = durable_end
+        self._is_durable_end_known = is_durable_end_known
+        self._cut_offsets = cut_offsets
+        self._epoch_at = epoch_at
+        self._max_epoch = max_epoch
+        self._payload_from = payload_from
+        self._found: Place | None = None
+        self._has_searched = False
+        self._scan = self._scan_from(0, base_offset, 0)
+
+    def __iter__(self) -> Iterator[BatchHeader]:
+        yield from self._scan
+
+    @property
+    def position(self) -> int:
+        """Where the walk has come to: the end, or a bad batch."""
+        return self._scan.position
+
+    @property
+    def batch_position(self) -> int:
+        """Where the batch begins whose header came last."""
+        return self._scan.batch_position
+
+    @property
+    def next_offset(self) -> int:
+        """The offset that comes next."""
+        return self._scan.next_offset
+
+    @property
+    def problem(self) -> str | None:
+        """Why the batch at `position` is bad; None at the end."""
+        return self._scan.problem
+
+    def is_torn(self) -> bool:
+        """True if the bad batch begins a torn tail, which was never durable. Raises OSError."""
+        if self._scan.must_keep:
+            return False
+        if self._is_durable_end_known:
+            return self.next_offset >= self._durable_end
+        return self._behind() is None and self._successor is None
+
+    def go_past(self) -> Lost:
+        """What is lost with the bad batch; the walk goes on behind it, if the log does. Raises OSError."""
+        assert self.problem is not None
+        first, position, problem = self.next_offset, self.position, self.problem
+        found = self._behind()
+        if found is None:
+            until = self._successor if self._successor is not None else max(self._durable_end, first + 1)
+            return Lost(first, until, position, problem, None)
+        self._scan = self._scan_from(found.position, found.header.base_offset, self._scan.epoch)
+        self._found, self._has_searched = None, False
+        return Lost(first, found.header.base_offset, position, problem, found.position)
+
+    def _scan_from(self, position: int, offset: int, epoch: int) -> Scan:
+        return Scan(
+            self._file,
+            self._seed,
+            position=position,
+            end=self._end,
+            next_offset=offset,
+            epoch=max(epoch, self._epoch_at(offset)),
+            max_epoch=self._max_epoch,
+            payload_from=self._payload_from,
+        )
+
+    def _behind(self) -> Place | None:
+        if not self._has_searched:
+            known = self._durable_end
+            self._found = find_behind_damage(
+                self._file,
+                self._seed,
+                position=self.position,
+                offset=self.next_offset,
+                end=self._end,
+                limit_offset=NO_OFFSET_LIMIT if self._successor is None else self._successor,
+                known_offset=known if self.next_offset < known else NO_OFFSET_LIMIT,
+                cut_offsets=self._cut_offsets,
+                epoch=self._scan.epoch,
+                max_epoch=self._max_epoch,
+            )
+            self._has_searched = True
+        return self._found
+
+
+def whole_headers(file: File, seed: int, base_offset: int) -> Iterator[BatchHeader]:
+    """Headers of all whole batches of a segment, also behind damage; payloads are not read. Raises OSError."""
+    walk = SegmentWalk(file, seed, base_offset=base_offset, end=file.size())
+    while True:
+        yield from walk
+        if walk.problem is None or walk.go_past().resume_position is None:
+            return

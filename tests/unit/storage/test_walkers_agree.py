@@ -1,0 +1,369 @@
+"""All that walk batches agree which are whole: reader, client, scan, recovery, doctor, dump, rebuild, and an oracle that is written
+down here a second time. Segments are random, and so is what happens to them.
+"""
+
+from __future__ import annotations
+
+import random
+import struct
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import google_crc32c
+import pyarrow as pa
+import pytest
+
+from brokerd.errors import CorruptMessageError, LogDamagedError, UnsupportedVersionError
+from brokerd.ids import NO_PRODUCER, TopicIdPartition
+from brokerd.offline.dump import describe_path
+from brokerd.offline.partition_check import PartitionCheck
+from brokerd.partition.entries import CheckpointEntry
+from brokerd.partition.log_walk import LogWalk, RecoveryInput
+from brokerd.record import whole
+from brokerd.record.batch import walk_batches
+from brokerd.record.header import Attributes, crc_seed, decode_header, header_problem, stamp
+from brokerd.storage import log_reader, scan
+from brokerd.storage.files import RealFiles
+from brokerd.storage.log_reader import LogReader
+from brokerd.storage.names import LOG_SUFFIX, offset_file
+from brokerd.storage.open_files import OpenFiles
+from brokerd.storage.scan import Scan
+from brokerd.storage.segment import Segment
+from brokerd.storage.segment_walk import whole_headers
+from tests.support.build import raw_batch
+from tests.support.files import MemoryFiles
+
+TP = TopicIdPartition(bytes(range(16)), 3)
+SEED = crc_seed(TP)
+MAX_EPOCH = 9
+FAR = 2**62
+SEGMENTS = 400
+
+
+class Batch(NamedTuple):
+    """Where a batch begins, and its offsets from `first` to before `next`."""
+
+    position: int
+    first: int
+    next: int
+
+
+class Stored(NamedTuple):
+    """Bytes of a segment that begins at offset `base`."""
+
+    base: int
+    data: bytes
+
+
+def stored_batch(offset: int, epoch: int, *, covers: int, payload: bytes, attributes: int = 0, version: int = 1) -> bytes:
+    """A batch as a leader wrote it: of `covers` offsets (0 and less make no sense), whatever number of records has them."""
+    batch = raw_batch(payload, count=1, attributes=attributes)
+    header = bytearray(batch.header_bytes)
+    struct.pack_into("<i", header, 56, covers - 1)
+    header[4] = version
+    stamped = stamp(bytes(header), base_offset=offset, append_timestamp=7, leader_epoch=epoch, is_log_append_time=False, seed=SEED)
+    return bytes(stamped + batch.payload.to_pybytes())
+
+
+def random_segment(rng: random.Random) -> Stored:
+    """Batches that follow each other, some of which cover gaps, and at times one with right CRCs that does not follow."""
+    base = offset = rng.choice((0, 0, 1_000))
+    epoch, parts = 1, []
+    odd = rng.randrange(40) if rng.random() < 0.5 else -1
+    for number in range(rng.randrange(1, 20)):
+        epoch += rng.random() < 0.2
+        covers = rng.choice((1, 1, 1, 5, 100))
+        attributes = rng.choice((0, 0, Attributes.SPARSE_OFFSETS, Attributes.CONTROL))
+        payload = rng.randbytes(rng.choice((8, 64, 300, 5_000)))
+        wrong: dict[str, int] = {}
+        if number == odd:
+            wrong = rng.choice(
+                (
+                    {"offset": offset + 1},
+                    {"offset": max(offset - 1, 0)},
+                    {"epoch": epoch - 1},
+                    {"epoch": 10},
+                    {"covers": -3},
+                    {"version": 2},
+                )
+            )
+        fields = {"offset": offset, "epoch": epoch, "covers": covers, **wrong}
+        parts.append(stored_batch(**fields, payload=payload, attributes=int(attributes)))
+        offset += covers
+    return Stored(base, _damaged(rng, b"".join(parts), len(parts[0])))
+
+
+def _damaged(rng: random.Random, data: bytes, first_size: int) -> bytes:
+    changed = bytearray(data)
+    kind = rng.choice(("none", "bit", "zeros", "cut", "twice", "header bit"))
+    at = rng.randrange(len(changed))
+    if kind == "bit":
+        changed[at] ^= 1 << rng.randrange(8)
+    elif kind == "zeros":
+        changed[at : at + 500] = bytes(len(changed[at : at + 500]))
+    elif kind == "cut":
+        del changed[at:]
+    elif kind == "twice":
+        changed += data[:first_size]
+    elif kind == "header bit":
+        place = data.find(b"\x89bkd", at)
+        if place >= 0:
+            changed[place + rng.randrange(min(96, len(changed) - place))] ^= 1 << rng.randrange(8)
+    return bytes(changed)
+
+
+def oracle(stored: Stored, *, reads_payloads: bool) -> list[Batch]:
+    """The whole batches up to the first that is not, by the rule as ARCHITECTURE has it."""
+    found, at, offset, epoch = [], 0, stored.base, 0
+    data = stored.data
+    while at + 96 <= len(data):
+        size = 8 * data[at + 5]
+        head = data[at : at + size]
+        if data[at : at + 4] != b"\x89bkd" or size < 96 or len(head) < size or data[at + 4] != 1:
+            break
+        length, crc, base = struct.unpack_from("<IIq", data, at + 8)
+        own_epoch, payload_crc = struct.unpack_from("<iI", data, at + 32)
+        (delta,) = struct.unpack_from("<i", data, at + 56)
+        if google_crc32c.extend(SEED, head[:12] + bytes(4) + head[16:]) != crc:
+            break
+        if base != offset or delta < 0 or not epoch <= own_epoch <= MAX_EPOCH or at + size + length > len(data):
+            break
+        if reads_payloads and google_crc32c.value(data[at + size : at + size + length]) != payload_crc:
+            break
+        found.append(Batch(at, base, base + delta + 1))
+        at, offset, epoch = at + size + length, base + delta + 1, own_epoch
+    return found
+
+
+def memory_files(stored: Stored) -> MemoryFiles:
+    """A partition's directory with that one segment."""
+    files = MemoryFiles()
+    files.mkdir(TP.directory_name)
+    files.create(f"{TP.directory_name}/{offset_file(stored.base, LOG_SUFFIX)}").close()
+    files.write_file(f"{TP.directory_name}/{offset_file(stored.base, LOG_SUFFIX)}", stored.data)
+    return files
+
+
+def by_scan(stored: Stored, *, payload_from: int) -> list[Batch]:
+    file = memory_files(stored).open(f"{TP.directory_name}/{offset_file(stored.base, LOG_SUFFIX)}")
+    walk = Scan(
+        file, SEED, position=0, end=len(stored.data), next_offset=stored.base, max_epoch=MAX_EPOCH, payload_from=payload_from
+    )
+    found = [Batch(walk.batch_position, header.base_offset, header.next_offset) for header in walk]
+    assert (walk.problem is None) == (walk.position == len(stored.data))
+    return found
+
+
+def by_chunk(stored: Stored) -> int:
+    """How far the loop of a fetch comes."""
+    return whole.walk_whole(stored.data, 0, len(stored.data), SEED, stored.base).end
+
+
+def by_reader(stored: Stored, max_bytes: int) -> int:
+    """How many bytes a reader gets before it meets a problem, in pieces of some size."""
+    files = memory_files(stored)
+    open_files = OpenFiles(files, limit=2)
+    segment = Segment(files, open_files, TP.directory_name, stored.base, SEED)
+    segment.size_bytes, segment.next_offset = len(stored.data), FAR
+    reader = LogReader("t-3", SEED, open_files, index_interval_bytes=1_000, on_damage=lambda _: None)
+    reader.segments = (segment,)
+    at, taken = stored.base, 0
+    while True:
+        try:
+            got = reader.read(at, max_bytes=max_bytes, until_offset=FAR, cached_only=False)
+        except LogDamagedError:
+            return taken
+        if not got.chunks:
+            return taken
+        taken += got.size_bytes
+        at = got.next_offset
+
+
+def by_client(stored: Stored) -> list[Batch]:
+    """What a client makes of these bytes."""
+    found, position = [], 0
+    try:
+        for header, data in walk_batches(pa.py_buffer(stored.data), SEED):
+            found.append(Batch(position, header.base_offset, header.next_offset))
+            position += data.size
+    except (CorruptMessageError, UnsupportedVersionError):
+        pass
+    return found
+
+
+def by_rebuild(stored: Stored) -> list[tuple[int, int]]:
+    file = memory_files(stored).open(f"{TP.directory_name}/{offset_file(stored.base, LOG_SUFFIX)}")
+    return [(header.base_offset, header.next_offset) for header in whole_headers(file, SEED, stored.base)]
+
+
+def by_dump(stored: Stored, root: Path) -> list[Batch]:
+    files = RealFiles(str(root))
+    path = root / TP.directory_name
+    path.mkdir(exist_ok=True)
+    (path / offset_file(stored.base, LOG_SUFFIX)).write_bytes(stored.data)
+    files.close()
+    found = []
+    for entry in describe_path(str(path / offset_file(stored.base, LOG_SUFFIX))):
+        if entry["type"] == "problem":
+            break
+        if entry["type"] == "batch":
+            found.append(Batch(entry["position"], entry["base_offset"], entry["last_offset"] + 1))
+    return found
+
+
+def recovery_and_doctor(stored: Stored, durable_end: int) -> tuple[LogWalk, PartitionCheck]:
+    """Both of a partition of which all below `durable_end` was durable."""
+    files = memory_files(stored)
+    entry = CheckpointEntry(stored.base, durable_end, stored.base)
+    given = RecoveryInput(TP, "t-3", 4_096, 100, MAX_EPOCH, 0, entry, None, "")
+    recovery = LogWalk(files, OpenFiles(files, limit=2), given, {stored.base: len(stored.data)}, [], None, is_clean=False)
+    recovery.run()
+    doctor = PartitionCheck(files, TP, "t-3", entry, max_epoch=MAX_EPOCH)
+    doctor.run()
+    return recovery, doctor
+
+
+def disagreement(stored: Stored, rng: random.Random) -> str | None:
+    """Who sees it otherwise than the oracle; None if nobody does."""
+    headers, whole_ones = oracle(stored, reads_payloads=False), oracle(stored, reads_payloads=True)
+    end = headers[-1].position + _size_at(stored, headers[-1].position) if headers else 0
+    if by_scan(stored, payload_from=FAR) != headers:
+        return "scan"
+    if by_scan(stored, payload_from=0) != whole_ones:
+        return "scan with payloads"
+    chunk = by_chunk(stored)
+    if chunk != end and not _is_epoch_ahead(stored, end):  # a reader knows no present epoch
+        return "chunk"
+    if by_reader(stored, rng.choice((1, 600, 1 << 20))) != end and not _has_odd_epoch(stored, end):  # nor that of the batch before
+        return "reader"
+    if by_client(stored)[: len(headers)] != headers:
+        return "client"
+    if by_rebuild(stored)[: len(headers)] != [(batch.first, batch.next) for batch in headers]:
+        return "rebuild"
+    last = whole_ones[-1].next if whole_ones else stored.base
+    recovery, doctor = recovery_and_doctor(stored, rng.choice((stored.base, last, last + 1, last + 150)))
+    if recovery.end != doctor.end_offset:
+        return "recovery and doctor: where the log ends"
+    if [(one.first_offset, one.until_offset) for one in recovery.damaged] != [tuple(hole[:2]) for hole in doctor.damaged]:
+        return "recovery and doctor: what is damaged"
+    return None
+
+
+def _size_at(stored: Stored, position: int) -> int:
+    return decode_header(stored.data[position : position + 96]).size
+
+
+def _is_epoch_ahead(stored: Stored, position: int) -> bool:
+    head = stored.data[position : position + 96]
+    return len(head) == 96 and decode_header(head).leader_epoch > MAX_EPOCH
+
+
+def _has_odd_epoch(stored: Stored, position: int) -> bool:
+    """True if the batch at `position` would be whole if it were not for its leader epoch."""
+    before = oracle(Stored(stored.base, stored.data[:position]), reads_payloads=False)
+    offset = before[-1].next if before else stored.base
+    return bool(oracle(Stored(offset, stored.data[position:]), reads_payloads=False)) or _is_epoch_ahead(stored, position)
+
+
+def first_disagreement() -> str | None:
+    """Over all segments."""
+    for number in range(SEGMENTS):
+        rng = random.Random(number)
+        found = disagreement(random_segment(rng), rng)
+        if found is not None:
+            return f"segment {number}: {found}"
+    return None
+
+
+def test_all_agree() -> None:
+    assert first_disagreement() is None
+
+
+def test_dump_agrees(tmp_path: Path) -> None:
+    for number in range(60):
+        stored = random_segment(random.Random(number))
+        wanted = oracle(stored, reads_payloads=True)
+        found = by_dump(stored, tmp_path)
+        assert found[: len(wanted)] == wanted
+        assert len(found) == len(wanted) or _is_epoch_ahead(stored, found[len(wanted)].position)
+
+
+def _without(rule: str) -> Callable[..., whole.Walk]:
+    """The rule, less one of its parts."""
+
+    def careless(data: bytes, at: int, end: int, seed: int, offset: int, *epochs: int, **wanted: Any) -> whole.Walk:
+        changed: tuple[Any, ...] = {
+            "offset": (data, at, end, seed, None, *epochs),
+            "epoch": (data, at, end, seed, offset),
+            "crc": (data, at, end, None, offset, *epochs),
+            "end": (data, at, 2**62, seed, offset, *epochs),
+        }[rule]
+        return whole.walk_whole(*changed, **wanted)
+
+    return careless
+
+
+@pytest.mark.parametrize("rule", ["offset", "epoch", "crc"])
+def test_a_scan_with_a_rule_of_its_own_is_found(monkeypatch: pytest.MonkeyPatch, rule: str) -> None:
+    monkeypatch.setattr(scan, "walk_whole", _without(rule))
+    assert first_disagreement() is not None
+
+
+@pytest.mark.parametrize("rule", ["offset", "crc"])
+def test_a_reader_with_a_rule_of_its_own_is_found(monkeypatch: pytest.MonkeyPatch, rule: str) -> None:
+    monkeypatch.setattr(log_reader, "walk_whole", _without(rule))
+    assert first_disagreement() is not None
+
+
+def test_a_scan_that_passes_over_missing_bytes_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(scan, "walk_whole", _without("end"))
+    with pytest.raises((AssertionError, struct.error)):
+        assert first_disagreement() is None
+
+
+def test_a_batch_covers_offsets_that_no_record_has() -> None:
+    parts = [
+        stored_batch(0, 1, covers=100, payload=b"two records", attributes=int(Attributes.SPARSE_OFFSETS)),
+        stored_batch(100, 1, covers=1, payload=b"marker", attributes=int(Attributes.CONTROL)),
+        stored_batch(101, 1, covers=7, payload=b"one left"),
+        stored_batch(108, 1, covers=1, payload=b"dense"),
+    ]
+    stored = Stored(0, b"".join(parts))
+    wanted = [(0, 100), (100, 101), (101, 108), (108, 109)]
+    assert [(batch.first, batch.next) for batch in by_scan(stored, payload_from=0)] == wanted
+    assert [(batch.first, batch.next) for batch in by_client(stored)] == wanted
+    assert by_rebuild(stored) == wanted
+    for max_bytes in (1, 200, 1 << 20):
+        assert by_reader(stored, max_bytes) == len(stored.data)
+    recovery, doctor = recovery_and_doctor(stored, 109)
+    assert (recovery.end, doctor.end_offset) == (109, 109)
+    assert not recovery.damaged
+    assert not doctor.damaged
+
+
+def test_a_chunk_is_walked_from_any_batch_and_below_any_offset() -> None:
+    stored = Stored(0, b"".join(stored_batch(10 * n, 1, covers=10, payload=b"p" * 8) for n in range(5)))
+    size = len(stored.data) // 5
+    walk = whole.walk_whole(stored.data, 0, len(stored.data), SEED, 0, wanted=25, until_offset=40)
+    assert (walk.start, walk.end, walk.first_offset, walk.next_offset, walk.reached_until) == (2 * size, 4 * size, 20, 40, True)
+
+
+def test_the_rule_s_header_is_the_one_that_produce_checks() -> None:
+    rng = random.Random(1)
+    good = stored_batch(0, 1, covers=1, payload=b"x" * 8)
+    assert NO_PRODUCER.producer_id == decode_header(good).producer_id
+    for _ in range(3_000):
+        data = bytearray(good[:96])
+        data[rng.randrange(96)] ^= 1 << rng.randrange(8)
+        head = bytes(data)
+        header = decode_header(head)
+        refused = header_problem(header, head, SEED)
+        try:
+            whole.next_batch(head, 0, FAR, SEED, None, -(2**31))
+        except whole.MoreBytesError:
+            assert header.header_size > 96
+        except whole.NotWholeError:
+            assert refused is not None
+        else:
+            assert refused is None
