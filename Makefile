@@ -72,11 +72,9 @@ coverage: setup java  ## the share of each package's lines and branches that the
 	$(BIN)/python -m coverage combine --quiet
 	$(BIN)/python -m coverage json --quiet -o - | $(BIN)/python tests/support/coverage_table.py
 
-# Everything that meets a library whose version may differ: columns, the wire, both ends of a connection, TLS. Not what reads the
-# tree (tests/test_repo.py), runs Spark (its lowest version is the newest), or kills, cuts and loads for long.
-test-lowest: $(LOWEST)/.ready links  ## units, server and clients with the lowest versions of what pyproject.toml allows
-	PATH="$(CURDIR)/$(LOWEST)/bin:$$PATH" $(LOWEST)/bin/python $(PYTEST) -m "not slow" \
-	  tests/unit tests/integration --ignore tests/integration/test_attacks.py --ignore tests/integration/test_benchmarks.py $(PYTEST_ARGS)
+# Rules about the tree and Spark, whose lowest version is the newest, are left to `make test`.
+test-lowest: $(LOWEST)/.ready links  ## units, and callers and rights over the wire, with the lowest versions of what pyproject.toml allows
+	PATH="$(CURDIR)/$(LOWEST)/bin:$$PATH" $(LOWEST)/bin/python $(PYTEST) tests/unit tests/integration/security $(PYTEST_ARGS)
 
 chaos: setup  ## the real daemon under load and faults, its history judged; SECONDS=1800 SEED=n KINDS=kill,cut
 	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python -m tests.chaos.run --seconds $(or $(SECONDS),120) $(if $(SEED),--seed $(SEED)) $(if $(KINDS),--kinds $(KINDS))
