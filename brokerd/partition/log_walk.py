@@ -40,6 +40,8 @@ class RecoveryInput(NamedTuple):
     checkpoint: CheckpointEntry
     clean: CleanLog | None
     read_only_reason: str
+    # Another replica may lead, and this log be cut above its high watermark: what that takes stays.
+    may_be_cut: bool = False
 
 
 class LogWalk:
@@ -115,7 +117,9 @@ class LogWalk:
 
     def _first_needed(self) -> int:
         """No segment that ends at or below this offset is needed: neither records nor producers in it."""
-        return min(self._log_start, self._snapshot.offset) if self._snapshot is not None else 0
+        if self._snapshot is None or self._given.may_be_cut:
+            return 0
+        return min(self._log_start, self._snapshot.offset)
 
     def forget_below(self, offset: int) -> None:
         """Takes segments that end at or below `offset` out of the log, never the last one."""

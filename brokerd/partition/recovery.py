@@ -271,6 +271,8 @@ class PartitionRecovery:
 
     def _remove_below_log_start(self, walk: LogWalk) -> None:
         """Ends a removal that a crash cut short, if the producers of those segments are in a snapshot; they are synced by now."""
+        if self._given.may_be_cut:
+            return  # the snapshot at the end may go; retention knows which one stays
         durable = walk.end if self._unwritten is None else self._snapshot.offset if self._snapshot is not None else -1
         walk.forget_below(min(self._given.checkpoint.log_start_offset, durable))
         if walk.forgotten and walk.first_offset <= durable:

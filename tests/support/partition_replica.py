@@ -97,6 +97,7 @@ class Replica:
             checkpoint=self.checkpoint,
             clean=None,
             read_only_reason="",
+            may_be_cut=not is_alone,
         )
         state = PartitionRecovery(self.files, open_files, given).run().state
         assert not state.damaged, state.damaged
