@@ -2,21 +2,21 @@
 
     from brokerd import Producer
 
-What is exported is imported on first use: a Spark worker that only looks for data sources pays nothing.
+Exports are imported on first use, so a Spark worker that only looks for data sources pays nothing.
 
-    ids.py, errors.py, clock.py   names; the one table of errors; the only reading of clocks
+    ids.py, errors.py, clock.py   identifiers; the one table of errors; the only reading of clocks
     config/                       every setting
-    record/                       what a batch is
+    record/                       the record batch format
     storage/ partition/ datadir/  bytes on disk; one partition; a directory of them
     offline/                      doctor, dump, rebuild: for a directory that no broker has open
     purgatory/                    waiting for a condition or a deadline
     server/                       the daemon
     wire/                         the wire contract, generated and by hand
-    client/ producer/             what applications use
-    sink/ datasource/             what Spark uses
+    client/ producer/             the API of applications
+    sink/ datasource/             the data source of Spark
     cli/                          the command line (__main__.py)
-    backoff.py                    how long to wait before trying again
-    allocator.py, process.py      what a process does about memory, at a fork and at its end
+    backoff.py                    how long to wait before a retry
+    allocator.py, process.py      memory, fork and exit of a process
 """
 
 from __future__ import annotations
@@ -39,6 +39,6 @@ def __getattr__(name: str) -> object:
     raise AttributeError(f"module 'brokerd' has no attribute '{name}'")
 
 
-# gRPC tells standard error of every connection that ends, which is no news to us; whoever wants it sets the variable.
-# It is read when gRPC is first imported, and whatever imports it here comes through this package.
+# gRPC reports every connection that ends on standard error, which is noise for us; set the variable to get it back. gRPC reads it
+# when it is first imported, and every import of gRPC in this project goes through this package.
 os.environ.setdefault("GRPC_VERBOSITY", "ERROR")

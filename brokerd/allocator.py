@@ -1,5 +1,5 @@
-"""How the process keeps freed memory. For processes that do our work: the daemon, and Spark's Python workers during a task. A
-library must not set this for its users' programs."""
+"""How the process keeps freed memory. Only for processes that run our own work: the daemon, and Spark's Python workers during a
+task. A library must not set this in its users' programs."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import ClassVar
 # glibc's numbers, from malloc.h.
 _M_TRIM_THRESHOLD = -1
 _M_MMAP_THRESHOLD = -3
-_MMAP_THRESHOLD_BYTES = 33_554_432  # the largest that glibc takes
+_MMAP_THRESHOLD_BYTES = 33_554_432  # the largest value glibc accepts
 _KEEP_BYTES = 134_217_728
 _MALLINFO2_SIZES = 10
 _FORDBLKS = "size_8"
@@ -21,10 +21,10 @@ _FORDBLKS = "size_8"
 def keep_freed_memory() -> bool:
     """Makes glibc keep up to 128 MiB of freed memory instead of giving every large message's pages back at once.
 
-    Moving records allocates and frees buffers of megabytes all the time. By default each comes as fresh pages, which the kernel
-    must fault in and zero: more work than copying the bytes (the daemon's reading took 2.5 times the processor time, a
-    producer's sending 1.4 times; the resident set stays the same, because no more is kept than was in use). Returns False, and
-    changes nothing, where the C library is another one.
+    Moving records allocates and frees buffers of megabytes all the time. By default each one comes as fresh pages, which the
+    kernel must fault in and zero: more work than copying the bytes (the daemon's reads took 2.5 times the processor time, a
+    producer's sends 1.4 times; the resident set stays the same, because no more is kept than was in use). Returns False and
+    changes nothing if the C library is not glibc.
     """
     try:
         mallopt = ctypes.CDLL(None).mallopt
@@ -34,14 +34,14 @@ def keep_freed_memory() -> bool:
 
 
 class _Mallinfo2(ctypes.Structure):
-    """glibc's, from malloc.h."""
+    """struct mallinfo2 of glibc's malloc.h."""
 
     _fields_: ClassVar = [(f"size_{number}", ctypes.c_size_t) for number in range(_MALLINFO2_SIZES)]
 
 
 def freed_bytes() -> int:
-    """Memory that is kept although it is freed: part of the resident set, and in nobody's use. 0 where that is not known (a C
-    library that is not glibc 2.33 or newer). Looks through all free blocks, which may take milliseconds.
+    """Memory that has been freed but is still held by the process: part of the resident set, used by nobody. 0 where that is
+    unknown (a C library other than glibc 2.33 or newer). Walks all free blocks, which may take milliseconds.
     """
     try:
         mallinfo2 = ctypes.CDLL(None).mallinfo2
@@ -52,6 +52,6 @@ def freed_bytes() -> int:
 
 
 def give_back_memory() -> None:
-    """Gives freed memory back to the system, if the C library can."""
+    """Returns freed memory to the system, if the C library can."""
     with contextlib.suppress(OSError, AttributeError):
         ctypes.CDLL(None).malloc_trim(0)

@@ -1,4 +1,4 @@
-"""The only place that reads a clock. Everything else is handed a Clock, or `now_ms`.
+"""The only place that reads a clock. All other code is given a Clock, or `now_ms`.
 
 Two clocks that never share a name: `monotonic_ms` drives waiting, expiry and retries; `wall_ms` is stored
 (timestamps, retention) and never decides an order.
@@ -11,20 +11,20 @@ from typing import Protocol
 
 
 class Clock(Protocol):
-    """What the code may ask of time."""
+    """The clocks that code may read."""
 
     def monotonic_ms(self) -> int:
         """Milliseconds from some fixed start; never goes back."""
 
     def wall_ms(self) -> int:
-        """Milliseconds since 1970-01-01 UTC; may jump."""
+        """Milliseconds since 1970-01-01 UTC; may jump in either direction."""
 
     def wall_ns(self) -> int:
-        """The same clock in nanoseconds: for what is stamped so often that a division each is too much."""
+        """The same clock in nanoseconds, for stamps so frequent that a division each would cost too much."""
 
 
 def stopwatch_ns() -> int:
-    """Nanoseconds from some fixed start, for durations that are reported. Nothing is ever decided by it."""
+    """Nanoseconds from some fixed start, for durations that are only reported. No decision depends on it."""
     return time.perf_counter_ns()
 
 

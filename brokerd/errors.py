@@ -1,8 +1,8 @@
-"""The closed list of errors: one class a code, one place that says what each means for a client.
+"""The closed list of errors: one class per code, and the one place that says what each means for a client.
 
     BrokerdError
     ├── DataDirectoryError        the broker cannot use its data directory
-    ├── WireError                 has an ErrorCode; travels in answers
+    ├── WireError                 has an ErrorCode; travels in responses
     │   └── one class per code, below, in the order of error.proto
     └── ClientError               raised in the client's own process
         ├── ConfigError           (also ValueError)
@@ -12,8 +12,8 @@
         ├── InvalidRecordError    (also ValueError)
         └── DataLossError
 
-The number of a code says what to do with it (see `Action`). The text of an error names the field, the value, the
-limit and what to do. Translation to and from protobuf is in brokerd/wire/errors.py, not here.
+The hundreds digit of a code says what to do with it (see `Action`). The text of an error names the field, the value, the limit
+and the remedy. Translation to and from protobuf is in brokerd/wire/errors.py, not here.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ class ErrorCode(enum.IntEnum):
 
 
 class Action(enum.Enum):
-    """What a client does with an error, told by the hundreds of its code."""
+    """How a client handles an error, given by the hundreds digit of its code."""
 
     FAIL = 0
     RETRY = 1
@@ -83,7 +83,7 @@ class Action(enum.Enum):
 
 
 def action_of(code: int) -> Action:
-    """What to do with `code`, also one that this version does not know (beyond the ranges: FAIL)."""
+    """How to handle `code`, even one that this version does not know (outside all ranges: FAIL)."""
     return Action(code // 100) if 0 <= code < 500 else Action.FAIL
 
 
@@ -96,7 +96,7 @@ class Fate(enum.IntEnum):
 
 
 class ErrorFields(TypedDict, total=False):
-    """Numbers that an error carries besides its text; see error.proto for meaning and unit."""
+    """Numbers that an error carries besides its text; error.proto gives their meaning and unit."""
 
     fate: Fate
     retry_after_ms: int
@@ -109,7 +109,7 @@ class ErrorFields(TypedDict, total=False):
 
 
 class BrokerdError(Exception):
-    """Root of all that brokerd raises on purpose. `message` is one sentence for people."""
+    """Root of all errors that brokerd raises on purpose. `message` is one sentence for people."""
 
     def __init__(self, message: str) -> None:
         super().__init__(message)
@@ -123,8 +123,8 @@ E = TypeVar("E", bound=BrokerdError)
 
 
 def fresh(error: E) -> E:
-    """An error like the one that is kept, to be raised: each raise adds to the traceback of what it raises, and a traceback
-    holds the frames of whoever was told, with all that they hold."""
+    """A copy of a stored error, to be raised. Each raise extends the traceback of the instance, and a traceback keeps alive the
+    frames, and everything they hold, of whoever caught it."""
     copied = copy.copy(error)
     copied.__cause__ = error.__cause__
     return copied
@@ -135,7 +135,7 @@ class DataDirectoryError(BrokerdError):
 
 
 class WireError(BrokerdError):
-    """An error that has a code and travels in answers. Fields that do not apply are -1 (0 for retry_after_ms)."""
+    """An error that has a code and travels in responses. Fields that do not apply are -1 (retry_after_ms: 0)."""
 
     code: ClassVar[ErrorCode] = ErrorCode.UNKNOWN_SERVER_ERROR
 
@@ -155,7 +155,7 @@ class WireError(BrokerdError):
 
     @property
     def action(self) -> Action:
-        """What a client does with it."""
+        """How a client handles it."""
         return action_of(self.code)
 
     @property
@@ -345,7 +345,7 @@ ERROR_CLASSES: dict[int, type[WireError]] = {cls.code: cls for cls in WireError.
 
 
 def error_from_code(code: int, message: str, **fields: Unpack[ErrorFields]) -> WireError:
-    """The error for a code of the wire. A code that this version does not know becomes the general error of its range."""
+    """The error for a code on the wire. A code that this version does not know becomes the general error of its range."""
     known = ERROR_CLASSES.get(code)
     if known is None:
         fallback = {Action.RETRY: NotReadyError, Action.REFRESH_AND_RETRY: NotLeaderError}
@@ -355,8 +355,8 @@ def error_from_code(code: int, message: str, **fields: Unpack[ErrorFields]) -> W
 
 
 class ClientError(BrokerdError):
-    """Raised in the client's own process; never on the wire. `taken_rows`: of a `send_batch`, so many of its first rows were taken
-    before and are on their way, the others are not."""
+    """Raised in the client's own process; never on the wire. `taken_rows`: how many leading rows of a `send_batch` were accepted
+    before the error and are on their way; the rest were not."""
 
     taken_rows: int = 0
 
@@ -366,12 +366,12 @@ class ConfigError(ClientError, ValueError):
 
 
 class BrokerUnreachableError(ClientError, ConnectionError):
-    """No broker answered; the text says which address and for how long it was tried."""
+    """No broker responded; the text names the address and how long it was tried."""
 
 
 class AuthenticationError(ClientError):
-    """The broker does not accept this client's identity, or the client not the broker's. `may_pass`: not while a broker restarts,
-    or before it has read a new token, so it is worth another try."""
+    """The broker rejected this client's identity, or the client the broker's. `may_pass`: a retry may succeed, because the broker
+    may be restarting or may not have read a new token yet."""
 
     def __init__(self, message: str, *, may_pass: bool = True) -> None:
         super().__init__(message)
@@ -379,7 +379,7 @@ class AuthenticationError(ClientError):
 
 
 class ProducerClosedError(ClientError):
-    """The producer was closed, or failed for good earlier; its first failure is the `__cause__`."""
+    """The producer was closed, or failed earlier and for good; its first failure is the `__cause__`."""
 
 
 class BufferExhaustedError(ClientError, TimeoutError):
@@ -387,15 +387,15 @@ class BufferExhaustedError(ClientError, TimeoutError):
 
 
 class DeliveryTimeoutError(ClientError, TimeoutError):
-    """delivery.timeout.ms passed; the text says whether the records may be in the log all the same."""
+    """delivery.timeout.ms passed; the text says whether the records may still be in the log."""
 
 
 class AbortedBatchError(ClientError):
-    """The batch was given up by abort() or a close() whose time had run out."""
+    """The batch was dropped by abort(), or by a close() that ran out of time."""
 
 
 class ForkedProducerError(ClientError):
-    """A producer was used in a process that was forked after it was made."""
+    """A producer was used in a process that was forked after it was created."""
 
 
 class InvalidRecordError(ClientError, ValueError):
@@ -403,4 +403,4 @@ class InvalidRecordError(ClientError, ValueError):
 
 
 class DataLossError(ClientError):
-    """Records that a reader was to read are gone; the text says how many, and which offset is next."""
+    """Records that a reader was about to read are gone; the text says how many, and which offset comes next."""

@@ -1,4 +1,4 @@
-"""Names of things: small immutable values that every layer shares. No behaviour lives here."""
+"""Identifiers: small immutable values that every layer shares. No behaviour lives here."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ TOPIC_NAME_MAX_LENGTH = 249
 _TOPIC_NAME = re.compile(r"[a-zA-Z0-9._-]{1,249}")
 
 NO_PRODUCER_ID = -1
-# A producer id is a number that is never given twice, below the tag of its owner (server/security/producer_owners.py).
+# A producer id is a number that is never assigned twice, below the tag of its owner (server/security/producer_owners.py).
 PRODUCER_NUMBER_BITS = 40
 PRODUCER_NUMBERS = 1 << PRODUCER_NUMBER_BITS
 NO_PRODUCER_EPOCH = -1
@@ -28,7 +28,7 @@ class TopicPartition(NamedTuple):
 
 
 class TopicIdPartition(NamedTuple):
-    """A partition as wire and disk name it: a topic that is recreated has another id."""
+    """A partition as the wire and the disk name it: a recreated topic has another id."""
 
     topic_id: bytes  # 16 bytes
     partition: int
@@ -43,14 +43,14 @@ class TopicIdPartition(NamedTuple):
 
 
 class ProducerIdAndEpoch(NamedTuple):
-    """What identifies one incarnation of an idempotent producer to the broker."""
+    """Identifies one incarnation of an idempotent producer to the broker."""
 
     producer_id: int  # int64, from the broker; -1 = none
     epoch: int  # int16; -1 = none
 
 
 def producer_number(producer_id: int) -> int:
-    """The part of a producer id that counts up, whoever it was given to."""
+    """The counting part of a producer id, without the tag of its owner."""
     return producer_id & (PRODUCER_NUMBERS - 1)
 
 
@@ -63,9 +63,9 @@ def new_topic_id() -> bytes:
 
 
 def topic_name_problem(name: str, *, internal: bool = False) -> str | None:
-    """Why `name` may not be a topic's name, as the end of a sentence, or None if it may.
+    """Why `name` is not a valid topic name, phrased as the end of a sentence, or None if it is valid.
 
-    `internal` allows the broker's own names, which begin with two underscores.
+    `internal` allows the broker's own names, which start with two underscores.
     """
     if not name:
         return "it is empty"
@@ -74,7 +74,7 @@ def topic_name_problem(name: str, *, internal: bool = False) -> str | None:
     if not _TOPIC_NAME.fullmatch(name):
         return "only letters, digits, '.', '_' and '-' are allowed (ASCII)"
     if name in (".", ".."):
-        return "'.' and '..' are not names"
+        return "'.' and '..' are not topic names"
     if name.startswith("__") and not internal:
-        return "names that begin with '__' are the broker's own"
+        return "names that start with '__' are reserved for the broker"
     return None

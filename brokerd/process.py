@@ -1,10 +1,10 @@
-"""What a fork and the end of a process do to the clients and producers that it has open; nobody else asks Python for either.
+"""Handles fork and exit for the open clients and producers of a process; no other module hooks either.
 
-A forked child forgets what is its parent's, and never frees it: gRPC's destructors would crash it.
+A forked child drops its parent's objects but never frees them: gRPC's destructors would crash it.
 
-At exit, clients that nobody closed close themselves, and nobody hears of it. By then Python has joined all threads but daemon
-threads. One that is still inside a client, or comes back to it, would be told that the client is closed: no error of its own,
-printed at the end of a program in which nothing went wrong. So it ends there.
+At exit, clients that were not closed are closed, silently. By then Python has joined all threads except daemon threads. A daemon
+thread that is still inside a client, or returns to it, would get an error saying that the client is closed, printed at the end of
+a program in which nothing went wrong. Such a thread ends quietly here instead.
 """
 
 from __future__ import annotations
@@ -19,21 +19,21 @@ from typing import Generic, TypeVar
 
 T = TypeVar("T")
 
-OWN_THREADS = "brokerd-"  # how the names of the clients' own threads begin
+OWN_THREADS = "brokerd-"  # prefix of the names of the clients' own threads
 _is_exiting = threading.Event()
 _closes: list[Callable[[], object]] = []
 _forgets: list[Callable[[], object]] = []
-_watched_pid = 0  # the child of multiprocessing whose end is seen to
+_watched_pid = 0  # the multiprocessing child whose exit is already hooked
 
 
 def at_exit(close: Callable[[], object]) -> None:
-    """Calls `close` when the interpreter ends; what is asked for last is called first."""
+    """Calls `close` when the interpreter exits; callbacks run in reverse order of registration."""
     _closes.append(close)
     atexit.register(_run, close)
 
 
 def in_forked_child(forget: Callable[[], object]) -> None:
-    """Calls `forget` in each child that is forked from now on."""
+    """Calls `forget` in each child forked from now on."""
     _forgets.append(forget)
 
 
@@ -46,10 +46,10 @@ os.register_at_fork(after_in_child=_after_fork)
 
 
 class Open(Generic[T]):
-    """Those of a kind that this process has open: closed at exit, kept for ever in a forked child."""
+    """The open objects of one kind in this process: closed at exit, kept alive for ever in a forked child."""
 
     def __init__(self, close_all: Callable[[Sequence[T]], object], after_fork: Callable[[T], object] = lambda _: None) -> None:
-        """`after_fork` is called in a child with each that the parent has open."""
+        """`after_fork` is called in a child with each object that the parent has open."""
         self._open: weakref.WeakSet[T] = weakref.WeakSet()
         self._kept: list[T] = []  # of processes before a fork
         self._tell = after_fork
@@ -57,12 +57,12 @@ class Open(Generic[T]):
         in_forked_child(self._keep)
 
     def add(self, one: T) -> None:
-        """From now on it hears of forks, and is closed at exit."""
+        """Registers an object, to be handled at fork and exit."""
         self._open.add(one)
         watch_child()
 
     def discard(self, one: T) -> None:
-        """It is closed."""
+        """Unregisters an object that was closed."""
         self._open.discard(one)
 
     def _keep(self) -> None:
@@ -73,8 +73,9 @@ class Open(Generic[T]):
 
 
 def watch_child() -> None:
-    """To be called when there is something to close: a child of multiprocessing ends without what atexit was asked for (up to
-    Python 3.13 without all of it, later without what was asked for before its fork), so it is asked to call it."""
+    """Hooks the exit of a multiprocessing child; to be called once there is something to close. Such a child exits without
+    running atexit callbacks (up to Python 3.13 all of them, later those registered before its fork), so it is made to run
+    them."""
     global _watched_pid
     process = sys.modules.get("multiprocessing.process")
     if process is None or process.parent_process() is None or _watched_pid == os.getpid():
@@ -86,7 +87,7 @@ def watch_child() -> None:
 
 
 def _close_after_threads() -> None:
-    """At the end of a child of multiprocessing, which is about to join its threads: closes once the others have ended."""
+    """Runs when a multiprocessing child is about to join its threads: closes once the other threads have ended."""
 
     def wait_and_close() -> None:
         not_awaited = (threading.current_thread(), threading.main_thread())
@@ -100,11 +101,11 @@ def _close_after_threads() -> None:
 
 
 def end_daemon_thread() -> None:
-    """At exit, ends the calling thread if the application made it and does not wait for it: raises SystemExit, of which
-    threads say nothing, and which lets go of locks on its way. Before, and for all others, it does nothing."""
+    """During exit, ends the calling thread if it is a daemon thread of the application: raises SystemExit, which threads do not
+    report and which releases locks as it unwinds. Does nothing before exit, or for any other thread."""
     thread = threading.current_thread()
-    # A thread of multiprocessing's ThreadPool prints nothing, but hands each error to whoever waits for its result: for ever,
-    # if the thread were gone.
+    # A thread of multiprocessing's ThreadPool does not print errors but hands each one to the caller waiting for its result,
+    # which would wait for ever if the thread simply ended.
     is_of_pool = type(thread).__module__ == "multiprocessing.dummy"
     if _is_exiting.is_set() and thread.daemon and not is_of_pool and not thread.name.startswith(OWN_THREADS):
         raise SystemExit

@@ -1,18 +1,18 @@
-"""The PySpark source, and the one place that Spark sees: installed as brokerd.datasource.
+"""The PySpark source and Spark's single entry point, installed as brokerd.datasource.
 
     source.py            BrokerdDataSource: name, schema, readers, writers; only wiring
-    options.py           what may be written behind .option(...), parsed into a frozen SourceOptions
+    options.py           the options of .option(...), parsed into a frozen SourceOptions
                          (durations.py: 15m, patterns.py: subscribePattern)
-    schema.py            the columns that come out, in Spark's and Arrow's form
+    schema.py            the source's columns, in Spark's and Arrow's form
     offsets.py           offsets as Spark's checkpoint keeps them
-    bounds.py            where a read begins and ends, as users say it
+    bounds.py            where a read starts and ends, as users write it
     planning.py          pure: what a batch covers, how it is split over tasks, what was lost (data_loss.py: what that means)
-    offset_reader.py     topics and offsets through the client
+    offset_reader.py     asks the broker for topics and offsets
     batch_reader.py      spark.read
     stream_reader.py     spark.readStream
-    partition_reader.py  on executors: fetch one range, yield Arrow batches
+    partition_reader.py  on executors: fetches one range, yields Arrow batches
 
-    pyspark_brokerd/     what Spark finds by its name, and with it the format
+    pyspark_brokerd/     the package by whose name Spark finds the format
 
-Nothing here but source.py imports brokerd.sink.
+Only source.py imports brokerd.sink.
 """

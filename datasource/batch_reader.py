@@ -1,10 +1,10 @@
-"""spark.read: the same source once, between two bounds that are resolved when the read is planned.
+"""spark.read: reads once, between two bounds that are resolved when the read is planned.
 
-Spark plans a Python source once for the life of a DataFrame (a temporary view, the static side of a join): what was appended
-after its first action is not in it. Resolving `latest` in the tasks instead, as Spark's Kafka connector does, would let a task
-that runs again, or a stage whose output was lost, read more rows than the first time, and nothing of an execution but its id
-reaches all of its tasks. So the plan is the truth, and a DataFrame that shall see more must be planned again: by load(), or
-by each action that filters, if Spark's filter push-down for Python sources is on.
+Spark plans a Python source once in the life of a DataFrame (or of a temporary view, or the static side of a join), so records
+appended after its first action are not in it. Resolving `latest` in the tasks instead, as Spark's Kafka connector does, would let
+a rerun task, or a stage whose output was lost, read more rows than the first time; and nothing but the id of an execution reaches
+all of its tasks. So the plan decides, and to see more records a DataFrame must be planned again: by load(), or by each action
+that filters, if Spark's filter push-down for Python sources is on.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class BrokerdBatchReader(DataSourceReader):
         self._columns = tuple(columns)
 
     def partitions(self) -> Sequence[InputPartition]:
-        """One range or more for each partition. Raises ConfigError, DataLossError, UnknownTopicOrPartitionError."""
+        """One or more ranges for each partition. Raises ConfigError, DataLossError, UnknownTopicOrPartitionError."""
         options = self._options
         with lease_client(options.consumer) as client:
             reader = OffsetReader(client, options)
@@ -62,9 +62,9 @@ class BrokerdBatchReader(DataSourceReader):
 
 
 class PushdownReader(BrokerdBatchReader):
-    """The same where Spark pushes filters down, which it does for each action: so each action is planned afresh.
+    """The reader for Spark's filter push-down. Spark pushes filters for each action, and so plans each action afresh.
 
-    No filter is taken: Spark keeps the last plan for later actions, also for those that do not filter.
+    It accepts no filter: Spark reuses the last plan for later actions, including those that do not filter.
     """
 
     def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:  # noqa: N802 (Spark's name)
@@ -76,8 +76,8 @@ _PUSHDOWN_WORKER = "pyspark.sql.worker.data_source_pushdown_filters"
 
 
 def batch_reader(options: SourceOptions, columns: Sequence[Column]) -> BrokerdBatchReader:
-    """The reader for the process that asks. Only the one that pushes filters down may see a reader with `pushFilters`: with
-    spark.sql.python.filterPushdown.enabled=false, its default, Spark refuses every read of such a one."""
+    """The reader for the calling process. A reader with `pushFilters` may be returned only if filter push-down is on: with
+    spark.sql.python.filterPushdown.enabled=false, the default, Spark refuses every read of such a reader."""
     main = getattr(sys.modules.get("__main__"), "__spec__", None)
     is_pushdown = _PUSHDOWN_WORKER in (*sys.argv[-1:], getattr(main, "name", None))
     return (PushdownReader if is_pushdown else BrokerdBatchReader)(options, columns)

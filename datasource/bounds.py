@@ -1,6 +1,6 @@
-"""Where a read begins or ends, as users say it: earliest, latest, offsets per partition, a time. Parsed, not resolved.
+"""Where a read starts or ends, as users write it: earliest, latest, offsets per partition, a time. Parsed, not resolved.
 
-In JSON, -2 is the earliest offset and -1 the latest, as in Spark's Kafka connector. Resolving needs the broker and is in
+In JSON, -2 is the earliest offset and -1 the latest, as in Spark's Kafka connector. Resolving needs the broker and is done in
 offset_reader.py.
 """
 
@@ -21,7 +21,7 @@ LATEST_NUMBER = -1
 
 
 class End(enum.Enum):
-    """An end of the log, for all partitions."""
+    """One end of the log, for all partitions."""
 
     EARLIEST = "earliest"
     LATEST = "latest"
@@ -29,7 +29,7 @@ class End(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class SpecificOffsets:
-    """An offset for each partition, or for all of a topic that are not named; -2 earliest, -1 latest."""
+    """An offset for each partition, or for all partitions of a topic that are not named; -2 earliest, -1 latest."""
 
     option: str
     offsets: Mapping[TopicPartition, int]
@@ -46,7 +46,7 @@ class AtTimestamp:
 
     option: str
     timestamp_ms: int | Mapping[TopicPartition, int]
-    latest_if_unmatched: bool  # where no record is so late: the end of the log, or an error
+    latest_if_unmatched: bool  # if there is no such record: the end of the log instead of an error
 
     def for_partition(self, tp: TopicPartition) -> int | None:
         """The time for a partition; None if the option does not name it."""
@@ -57,7 +57,7 @@ Bound: TypeAlias = End | SpecificOffsets | AtTimestamp
 
 
 def parse_bound(option: str, text: str, *, may_be_earliest: bool, may_be_latest: bool, latest_if_unmatched: bool) -> Bound:
-    """The value of a starting* or ending* option. Raises ConfigError naming the option and what it may be."""
+    """Parses the value of a starting* or ending* option. Raises ConfigError naming the option and its valid values."""
     text = text.strip()
     if option.endswith("Timestamp") and not option.endswith("ByTimestamp"):
         return AtTimestamp(option, _timestamp(option, text), latest_if_unmatched)
@@ -76,13 +76,13 @@ def parse_bound(option: str, text: str, *, may_be_earliest: bool, may_be_latest:
 
 
 def parse_json(form: str, text: str) -> dict[str, Any]:
-    """A JSON object in which no name stands twice. `form` begins the sentence of the ConfigError that is raised otherwise."""
+    """A JSON object in which no name is repeated. `form` starts the sentence of the ConfigError that is raised otherwise."""
 
     def unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
         found: dict[str, Any] = {}
         for name, value in pairs:
             if name in found:
-                raise ConfigError(f"{form}: '{name:.200}' is there twice; keep one")
+                raise ConfigError(f"{form}: '{name:.200}' is given twice: keep one")
             found[name] = value
         return found
 
@@ -90,7 +90,7 @@ def parse_json(form: str, text: str) -> dict[str, Any]:
         parsed = json.loads(text, object_pairs_hook=unique)
     except ConfigError:  # which is a ValueError too
         raise
-    except (ValueError, RecursionError):  # no JSON; numbers of thousands of digits; brackets in thousands of brackets
+    except (ValueError, RecursionError):  # not JSON; numbers of thousands of digits; brackets nested thousands deep
         raise ConfigError(f"{form}, not '{text:.200}'") from None
     if not isinstance(parsed, dict):
         raise ConfigError(f"{form}, not '{text:.200}'")
@@ -109,7 +109,7 @@ def _timestamp(option: str, text: str) -> int:
 
 
 def _is_number(text: str, maximum: int) -> bool:
-    """Python itself refuses to read a number of thousands of digits."""
+    """Python refuses to parse a number of thousands of digits."""
     return text.isascii() and text.isdecimal() and len(text) <= len(str(maximum)) and int(text) <= maximum
 
 
@@ -135,7 +135,7 @@ def _form(option: str, words: str) -> str:
 def _numbers(form: str, parsed: Mapping[str, Any], *, minimum: int) -> dict[TopicPartition, int]:
     numbers: dict[TopicPartition, int] = {}
     for topic, partitions in parsed.items():
-        if topic.startswith("@"):  # what brokerd itself adds to the offsets in a checkpoint
+        if topic.startswith("@"):  # brokerd's own addition to the offsets in a checkpoint
             continue
         if not isinstance(partitions, dict):
             raise ConfigError(f"{form}: '{topic}' is {json.dumps(partitions)}")
@@ -144,6 +144,6 @@ def _numbers(form: str, parsed: Mapping[str, Any], *, minimum: int) -> dict[Topi
                 raise ConfigError(f"{form}: '{topic}' partition '{partition}' is {json.dumps(number)}")
             tp = TopicPartition(topic, int(partition))
             if tp in numbers:
-                raise ConfigError(f"{form}: partition {tp} is there twice, once as '{partition}'; keep one")
+                raise ConfigError(f"{form}: partition {tp} is given twice, once as '{partition}'; keep one")
             numbers[tp] = number
     return numbers

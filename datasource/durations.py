@@ -1,4 +1,4 @@
-"""Times as Spark writes them in options: 15m, 30s, 500ms. Nothing else."""
+"""Durations as Spark writes them in options: 15m, 30s, 500ms. Nothing else."""
 
 from __future__ import annotations
 
@@ -12,9 +12,11 @@ _FORM = re.compile(r"([0-9]{1,19})\s*([a-z]*)", re.ASCII)
 
 
 def parse_duration_ms(option: str, text: str) -> int:
-    """Milliseconds of a time such as 15m; a bare number is milliseconds, as in Spark. Raises ConfigError."""
+    """Milliseconds of a duration such as 15m; a bare number is milliseconds, as in Spark. Raises ConfigError."""
     found = _FORM.fullmatch(text.strip().lower())
     unit_ms = _UNITS_MS.get(found[2] or "ms") if found else None
     if found is None or unit_ms is None or int(found[1]) * unit_ms > INT64_MAX:
-        raise ConfigError(f"{option} must be a time such as 15m, 30s or 500ms (units: {', '.join(_UNITS_MS)}), not '{text:.200}'")
+        raise ConfigError(
+            f"{option} must be a duration such as 15m, 30s or 500ms (units: {', '.join(_UNITS_MS)}), not '{text:.200}'"
+        )
     return int(found[1]) * unit_ms

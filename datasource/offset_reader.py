@@ -1,7 +1,6 @@
-"""Topics and offsets through the client: what there is to read now. What follows from it is decided in planning.py.
+"""Asks the broker which topics and offsets exist now. planning.py decides what follows from them.
 
-Every call is retried inside the client until default.api.timeout.ms, because Spark retries none of the methods that end
-up here.
+Every call is retried inside the client until default.api.timeout.ms, because Spark retries none of the methods that lead to it.
 """
 
 from __future__ import annotations
@@ -27,19 +26,19 @@ from brokerd.ids import TopicIdPartition, TopicPartition
 
 logger = logging.getLogger(__name__)
 
-# A topic may be deleted between the two calls of a snapshot; that it happens again each time is not believed.
+# A topic may be deleted between the two calls of a snapshot; that this happens in every attempt is not plausible.
 _SNAPSHOT_TRIES = 4
 
 
 def report_absent(now: Snapshot, before: Snapshot | None) -> None:
-    """Warns of assigned partitions that do not exist, once for as long as they are the same."""
+    """Warns of assigned partitions that do not exist, once for each set of them."""
     if now.absent and (before is None or before.absent != now.absent):
         names = ", ".join(map(str, sorted(now.absent)))
-        logger.warning("option assign names partitions that do not exist, read once they do: %s", names)
+        logger.warning("option assign names partitions that do not exist; each is read once it does: %s", names)
 
 
 class OffsetReader:
-    """Asks for one query's topics and offsets. Holds no state: any process makes its own."""
+    """Looks up topics and offsets for one query. Holds no state: any process creates its own."""
 
     def __init__(self, client: BlockingClient, options: SourceOptions) -> None:
         self._client = client
@@ -47,8 +46,8 @@ class OffsetReader:
         self._isolation = options.consumer.isolation_level
 
     def snapshot(self) -> Snapshot:
-        """The subscribed partitions with their first and next offsets, and the subscribed topics that do not exist: whether
-        those are mistaken or lost is for planning to say.
+        """The subscribed partitions with their first and next offsets, and the subscribed topics that do not exist; planning
+        decides whether those are mistakes or losses.
         """
         for tries_left in reversed(range(_SNAPSHOT_TRIES)):
             topics, missing = self._topics()
@@ -62,12 +61,12 @@ class OffsetReader:
             else:
                 topic_ids = {name: topic.topic_id for name, topic in topics.items()}
                 return Snapshot(topic_ids, earliest, latest, missing, self._absent(topics, partitions))
-        raise AssertionError("the last try returns or raises")
+        raise AssertionError("the last attempt returns or raises")
 
     def resolve(self, bound: Bound, snapshot: Snapshot) -> dict[TopicPartition, int]:
-        """Offsets that a starting* or ending* option means now.
+        """The current offsets that a starting* or ending* option denotes.
 
-        Raises ConfigError if it does not name every partition, names others, or a time or offset lies past the log's end.
+        Raises ConfigError if it does not name every partition, names others, or gives a time or offset past the end of the log.
         """
         if bound is End.EARLIEST:
             return dict(snapshot.earliest)
@@ -78,7 +77,7 @@ class OffsetReader:
         return dict(snapshot.latest)
 
     def wait_for_records(self, snapshot: Snapshot, *, timeout_ms: int) -> None:
-        """Returns once a partition has grown past `snapshot`, or after `timeout_ms`, or early if the broker cannot be asked."""
+        """Returns once a partition has grown past `snapshot`, or after `timeout_ms`, or early if the broker cannot be reached."""
         ends = {TopicIdPartition(snapshot.topic_ids[tp.topic], tp.partition): offset for tp, offset in snapshot.latest.items()}
         self._client.wait_for_records(ends, self._isolation, timeout_ms=timeout_ms)
 

@@ -1,14 +1,14 @@
 """Offsets as Spark's checkpoint keeps them: `{"topic": {"0": next}}` as in Spark's Kafka connector, plus `@brokerd`.
 
-An offset is exclusive: one past the last record read. This is said here, once. `@brokerd` (no topic may be called so)
-holds what offsets alone cannot say:
+An offset is exclusive: one past the last record read. Only this docstring says so. No topic can be called `@brokerd`; it holds
+what offsets alone cannot express:
 
-    version   of this form; a checkpoint of a later version is refused
-    topicIds  which topic the offsets belong to: one that was deleted and recreated has another id
-    starts    where a batch begins in partitions that are new in it, or in which it does not begin where the last one ended
+    version   of this format; a checkpoint of a later version is refused
+    topicIds  the topic that the offsets belong to: a recreated topic has another id
+    starts    where a batch starts in new partitions, and in those where it does not start at the end of the last batch
 
-The first offset of a query is symbolic, because Spark asks for it again when batch 0 is replayed: `startingOffsets`
-resolved a second time would skip what came in between. What it resolved to is in the `starts` of the first end offset.
+The first offset of a query is symbolic, because Spark asks for it again when batch 0 is replayed: resolving `startingOffsets` a
+second time would skip records that arrived in between. The `starts` of the first end offset record what it resolved to.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ VERSION = 1
 
 @dataclass(frozen=True, slots=True)
 class SourceOffset:
-    """A point in a query's input. `topic_ids`: 16 bytes each, by name."""
+    """A position in a query's input. `topic_ids`: 16 bytes each, by name."""
 
     offsets: Mapping[TopicPartition, int]
     topic_ids: Mapping[str, bytes]
@@ -34,7 +34,7 @@ class SourceOffset:
     is_initial: bool = False  # symbolic: nothing is resolved yet
 
     def to_json(self) -> dict[str, Any]:
-        """As Spark stores it; equal offsets give equal text, because everything is in order."""
+        """The JSON that Spark stores; equal offsets give equal text, because everything is sorted."""
         meta: dict[str, Any] = {"version": VERSION}
         if self.is_initial:
             return {META: {**meta, "initial": True}}
@@ -48,13 +48,13 @@ INITIAL = SourceOffset({}, {}, is_initial=True)
 
 
 def parse_source_offset(stored: Mapping[str, Any]) -> SourceOffset:
-    """An offset from a checkpoint. Raises ConfigError if brokerd did not write it, or a later version did."""
+    """An offset from a checkpoint. Raises ConfigError if brokerd did not write it, or if a later version did."""
     meta = stored.get(META)
     if not isinstance(meta, dict) or not isinstance(meta.get("version"), int):
         raise ConfigError("the checkpoint's offsets were not written by brokerd: give this query a checkpointLocation of its own")
     if meta["version"] > VERSION:
         raise ConfigError(
-            f"the checkpoint's offsets have version {meta['version']}, this brokerd reads up to {VERSION}: upgrade it to the one "
+            f"the checkpoint's offsets have version {meta['version']}, this brokerd reads up to {VERSION}: upgrade to the version "
             "that wrote the checkpoint"
         )
     if meta.get("initial"):
@@ -70,7 +70,7 @@ def parse_source_offset(stored: Mapping[str, Any]) -> SourceOffset:
 
 
 def user_json(offsets: Mapping[TopicPartition, int]) -> dict[str, dict[str, int]]:
-    """Offsets in the form in which users write and read them."""
+    """Offsets in the format that users write and read."""
     return _nested(offsets)
 
 

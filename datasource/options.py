@@ -1,6 +1,6 @@
-"""Options of the source: names as Spark's Kafka connector spells them, every consumer setting bare or behind `kafka.`.
+"""Options of the source: named as in Spark's Kafka connector, and every consumer setting, bare or with the prefix `kafka.`.
 
-The only place where the source's options are parsed; what comes out is frozen and checked.
+The only module that parses the source's options; the result is frozen and checked.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ from brokerd.errors import ConfigError
 from brokerd.ids import TopicPartition, topic_name_problem
 
 _SUBSCRIPTIONS = ("subscribe", "subscribePattern", "assign")
-_STARTING = ("startingTimestamp", "startingOffsetsByTimestamp", "startingOffsets")  # the first one given counts, as with Kafka
+_STARTING = ("startingTimestamp", "startingOffsetsByTimestamp", "startingOffsets")  # the first one given wins, as with Kafka
 _ENDING = ("endingTimestamp", "endingOffsetsByTimestamp", "endingOffsets")
 _MAX_TRIGGER_DELAY = "15m"
 
 
 @dataclass(frozen=True, slots=True)
 class Topics:
-    """`subscribe`: these topics, all partitions, also those that come later."""
+    """`subscribe`: all partitions of these topics, including partitions added later."""
 
     option: ClassVar[str] = "subscribe"
     names: tuple[str, ...]
@@ -35,7 +35,7 @@ class Topics:
 
 @dataclass(frozen=True, slots=True)
 class TopicPattern:
-    """`subscribePattern`: every topic in whose name the pattern is found, also those that come later."""
+    """`subscribePattern`: every topic whose name contains a match, including topics created later."""
 
     option: ClassVar[str] = "subscribePattern"
     pattern: str
@@ -43,7 +43,7 @@ class TopicPattern:
 
 @dataclass(frozen=True, slots=True)
 class Assignment:
-    """`assign`: these partitions and no others; those of them that do not exist yet once they do."""
+    """`assign`: these partitions and no others; each is read once it exists."""
 
     option: ClassVar[str] = "assign"
     partitions: tuple[TopicPartition, ...]
@@ -54,7 +54,7 @@ Subscription: TypeAlias = Topics | TopicPattern | Assignment
 
 @dataclass(frozen=True, slots=True)
 class SourceOptions:
-    """What the user asked of the source."""
+    """The parsed options of a read."""
 
     is_streaming: bool
     subscription: Subscription
@@ -64,14 +64,14 @@ class SourceOptions:
     include_headers: bool
     max_offsets_per_trigger: int | None
     min_offsets_per_trigger: int | None
-    max_trigger_delay_ms: int  # a batch smaller than min_offsets_per_trigger waits no longer
+    max_trigger_delay_ms: int  # longest wait for a batch smaller than min_offsets_per_trigger
     min_partitions: int | None
     max_records_per_partition: int | None
     consumer: ConsumerConfig
 
 
 def parse_source_options(options: Mapping[str, str], *, is_streaming: bool) -> SourceOptions:
-    """The source's options from Spark's. Raises ConfigError with one sentence that names the option."""
+    """Parses the source's options. Raises ConfigError with one sentence that names the option."""
     split = split_options(options, SOURCE)
     require_servers(split.settings, SOURCE)
     if is_streaming:
@@ -121,9 +121,7 @@ def _subscription(split: Mapping[str, str], options: Mapping[str, str]) -> Subsc
     if len(given) != 1:
         found = f"{' and '.join(given)} are given" if given else "none is given"
         sinks = f" ('{SINK.own[0]}' is the sink's)" if SINK.own[0] in options else ""
-        raise ConfigError(
-            f"exactly one of subscribe, subscribePattern and assign says what to read, but {found}{sinks} {SOURCE.where}"
-        )
+        raise ConfigError(f"exactly one of subscribe, subscribePattern and assign is needed, but {found}{sinks} {SOURCE.where}")
     text = split[given[0]].strip()
     if given[0] == "subscribe":
         return Topics(_topic_names(text))
@@ -167,5 +165,6 @@ def _assignment(text: str) -> tuple[TopicPartition, ...]:
 
 
 def includes_headers(options: Mapping[str, str]) -> bool:
-    """includeHeaders alone, after a check of all names: whether a read is a stream is not known when its schema is asked."""
+    """The value of includeHeaders, after a check of all names: Spark asks for the schema before it says whether a read is a
+    stream."""
     return parse_flag("includeHeaders", split_options(options, SOURCE).get("includeHeaders"), default=False)

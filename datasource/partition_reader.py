@@ -1,7 +1,7 @@
-"""In a task: one range of offsets, fetched and handed to Spark as Arrow batches in offset order. Whole columns only.
+"""Runs in a task: fetches one range of offsets and yields it to Spark as Arrow batches in offset order. Whole columns only.
 
-Columns that are the same for every row are made once and sliced; wide rows are cut into batches that the JVM takes well;
-small batches are put together, because each costs Spark about as much as a thousand rows.
+Columns with the same value in every row are built once and sliced; batches with many rows are cut to a size that suits the JVM;
+small batches are merged, because each costs Spark about as much as a thousand rows.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _SMALL_BYTES = 262_144
 
 
 class RangePartition(InputPartition):
-    """Spark's handle of one range; pickled to the task that reads it."""
+    """Spark's handle for one range; pickled and sent to the task that reads it."""
 
     def __init__(self, offsets: OffsetRange) -> None:
         super().__init__(offsets)
@@ -41,12 +41,12 @@ class RangePartition(InputPartition):
 
 
 def read_partition(partition: InputPartition, options: SourceOptions, columns: Sequence[Column]) -> Iterator[pa.RecordBatch]:
-    """The rows of one range, as the columns that Spark asked for.
+    """The rows of one range, in the columns that Spark asked for.
 
-    Raises DataLossError where records are gone, LogDamagedError where they are damaged (with failOnDataLoss off neither: then
-    what is left, unless nobody knows where the log goes on), BrokerUnreachableError, CorruptMessageError.
+    Raises DataLossError if records are gone, LogDamagedError if they are damaged (with failOnDataLoss off neither: it yields what
+    is left, unless it is unknown where the log goes on), BrokerUnreachableError, CorruptMessageError.
     """
-    if not isinstance(partition, RangePartition):  # Spark invents one where a batch read has nothing to read
+    if not isinstance(partition, RangePartition):  # Spark makes up a partition if a batch read has none
         return
     keep_freed_memory()
     wanted = partition.offsets
@@ -57,7 +57,7 @@ def read_partition(partition: InputPartition, options: SourceOptions, columns: S
 
 
 def _fetched(client: BlockingClient, wanted: OffsetRange, options: SourceOptions) -> Iterator[FetchedBatch]:
-    """What is left of a range, in offset order."""
+    """The remaining records of a range, in offset order."""
     name = TopicPartition(wanted.topic, wanted.partition)
     tp = TopicIdPartition(wanted.topic_id, wanted.partition)
     next_offset = wanted.start
@@ -70,7 +70,7 @@ def _fetched(client: BlockingClient, wanted: OffsetRange, options: SourceOptions
                     yield fetched
                 return
             except OffsetOutOfRangeError as error:
-                if error.log_start_offset <= next_offset:  # not retention: the log ends before the range does
+                if error.log_start_offset <= next_offset:  # not retention: the log ends before the range
                     raise
                 gone_until = min(error.log_start_offset, wanted.until)
                 _report(range_gone(name, next_offset, gone_until), options)
@@ -86,8 +86,8 @@ def _report(loss: str, options: SourceOptions) -> None:
 
 
 def _joined(arrow_batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """The same rows; small batches that follow each other are put together. Nothing is held back while records are waited
-    for: a range ends at offsets that are in the log already."""
+    """The same rows, with consecutive small batches merged. Nothing is held back while waiting for records: a range ends at
+    offsets that already exist."""
     small: list[pa.RecordBatch] = []
     rows = size_bytes = 0
     for arrow_batch in arrow_batches:
@@ -107,7 +107,7 @@ def _joined(arrow_batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]
 
 
 class _Shaper:
-    """Turns fetched records into batches of the schema that Spark expects."""
+    """Converts fetched records to batches of the schema that Spark expects."""
 
     def __init__(self, wanted: OffsetRange, schema: pa.Schema) -> None:
         self._schema = schema
@@ -144,7 +144,8 @@ class _Shaper:
         return pa.RecordBatch.from_arrays(arrays, schema=self._schema)
 
     def _headers(self, headers: pa.Array) -> pa.Array:
-        """A record without headers has null, as from Spark's Kafka source: `headers IS NULL` finds it, however it was written."""
+        """A record without headers gets null, as from Spark's Kafka source: `headers IS NULL` matches it, however it was
+        written."""
         if headers.null_count == len(headers):
             return headers
         is_empty = pc.equal(pc.list_value_length(headers), 0)

@@ -1,14 +1,14 @@
-"""subscribePattern: Java's regular expressions, as Spark's Kafka connector takes them, in Python's.
+"""subscribePattern: translates Java's regular expressions, which Spark's Kafka connector takes, to Python's.
 
-The two agree in nearly everything. What differs is translated here, or refused by name, so that no pattern matches other
-topics than it would there:
+The two agree almost everywhere. Differences are translated here or refused by name, so that no pattern matches other topics than
+it would with the Kafka connector:
 
     translated   \\Q...\\E quoting, (?<name>...) and \\k<name>, \\z, \\p{...} of letters and digits, punctuation in classes
     refused      classes within classes and &&, other \\p{...}, back references of two digits, octal numbers, \\b{g}, the
                  flags d, u, U and x
 
-Possessive quantifiers and atomic groups are the same in both. As there, a pattern that is found anywhere in a topic's name
-matches: `events` takes `more-events` too, `^events$` does not.
+Possessive quantifiers and atomic groups are the same in both. As in the connector, a pattern matches if it is found anywhere in a
+topic's name: `events` also matches `more-events`, `^events$` does not.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from collections.abc import Callable
 
 from brokerd.errors import ConfigError
 
-# \p{...}: what may stand in a class for it. Topic names are ASCII, so no more than that is needed.
+# \p{...}: its replacement inside a character class. Topic names are ASCII, so no more than that is needed.
 _PROPERTIES = {
     **dict.fromkeys(("L", "IsL", "Alpha", "IsAlphabetic", "IsLetter"), "A-Za-z"),
     **dict.fromkeys(("Lu", "IsLu", "Upper", "IsUppercase", "javaUpperCase"), "A-Z"),
@@ -37,7 +37,7 @@ _PROPERTY = re.compile(r"\\([pP])(?:\{(\w+)\}|([A-Z]))")
 
 
 def topic_matcher(pattern: str) -> Callable[[str], bool]:
-    """A function that says whether a topic's name matches. Raises ConfigError naming what cannot be taken over."""
+    """A function that says whether a topic's name matches. Raises ConfigError naming the construct that cannot be translated."""
     try:
         compiled = re.compile(_to_python(pattern), re.ASCII)
     except (re.error, OverflowError, RecursionError) as error:
@@ -67,13 +67,13 @@ def _group(pattern: str, at: int) -> tuple[str, int]:
     flags = _FLAGS.match(pattern, at)
     foreign = [flag for flag in (flags[1] + (flags[2] or "") if flags else "") if flag in _FOREIGN_FLAGS]
     if foreign:
-        raise _refused(pattern, f"the flag '{foreign[0]}'", "leave it out, topic names are ASCII and hold no blanks")
+        raise _refused(pattern, f"the flag '{foreign[0]}'", "leave it out: topic names are ASCII and contain no blanks")
     named = _NAMED_GROUP.match(pattern, at)
     return (f"(?P<{named[1]}>", named.end()) if named else ("(", at + 1)
 
 
 def _escape(pattern: str, at: int, *, is_in_class: bool) -> tuple[str, int]:
-    """What the escape at `at` becomes, and where it ends."""
+    """The translation of the escape at `at`, and the position after it."""
     following = pattern[at + 1 : at + 2]
     if following == "Q":
         end = pattern.find("\\E", at + 2)
@@ -109,7 +109,7 @@ def _property(pattern: str, at: int, *, is_in_class: bool) -> tuple[str, int]:
 
 
 def _character_class(pattern: str, at: int) -> tuple[str, int]:
-    """A class, up to its closing bracket. Characters that Python may one day take for set operations are escaped."""
+    """A character class, up to its closing bracket. Characters that Python may one day use for set operations are escaped."""
     parts = ["["]
     at += 1
     if pattern.startswith("^", at):
@@ -137,5 +137,5 @@ def _character_class(pattern: str, at: int) -> tuple[str, int]:
 
 def _refused(pattern: str, what: str, instead: str) -> ConfigError:
     return ConfigError(
-        f"subscribePattern '{pattern:.200}' uses {what}, which is Java's and means something else, or nothing, in Python: {instead}"
+        f"subscribePattern '{pattern:.200}' uses {what}, which is Java syntax with another meaning, or none, in Python: {instead}"
     )

@@ -1,7 +1,7 @@
-"""Pure decisions of the source: where a batch begins and ends, what was lost in between, how it is split over tasks.
+"""Pure decisions of the source: where a batch starts and ends, what was lost in between, how it is split into tasks.
 
-Nothing here asks a broker or reads a clock; offset_reader.py brings the Snapshot. Shapes follow Spark's Kafka connector
-(KafkaMicroBatchStream.rateLimit, KafkaOffsetRangeCalculator), in whole numbers.
+Nothing in this module contacts a broker or reads a clock; offset_reader.py supplies the Snapshot. The algorithms follow Spark's
+Kafka connector (KafkaMicroBatchStream.rateLimit, KafkaOffsetRangeCalculator), in whole numbers.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from brokerd.ids import TopicPartition
 
 
 class OffsetRange(NamedTuple):
-    """What one task reads of one partition: `start` inclusive, `until` exclusive."""
+    """The part of a partition that one task reads: `start` inclusive, `until` exclusive."""
 
     topic: str
     topic_id: bytes
@@ -36,26 +36,26 @@ class OffsetRange(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """The subscribed partitions at one moment: ids of their topics, first and next offset."""
+    """The subscribed partitions at one moment: topic ids, first and next offsets."""
 
     topic_ids: Mapping[str, bytes]
     earliest: Mapping[TopicPartition, int]
     latest: Mapping[TopicPartition, int]
-    missing: frozenset[str] = frozenset()  # topics subscribed to by name that do not exist
-    absent: frozenset[TopicPartition] = frozenset()  # assigned partitions that their topics do not have
+    missing: frozenset[str] = frozenset()  # subscribed topics that do not exist
+    absent: frozenset[TopicPartition] = frozenset()  # assigned partitions that do not exist
 
 
 class Continuation(NamedTuple):
-    """Where the next batch begins."""
+    """Where the next batch starts."""
 
     begins: dict[TopicPartition, int]
-    starts: dict[TopicPartition, int]  # of those, the ones that are not simply where the last batch ended
+    starts: dict[TopicPartition, int]  # the ones among them that differ from the end of the last batch
     losses: list[str]  # one sentence each
 
 
 def require_topics(snapshot: Snapshot, option: str, known: Container[str] = ()) -> None:
-    """Raises UnknownTopicOrPartitionError for a missing topic, unless it is one of `known`: those existed when the query
-    last looked, so they are no mistake but a loss, which `continue_from` tells. `option` named the topics."""
+    """Raises UnknownTopicOrPartitionError for a missing topic, unless it is one of `known`: those existed when the query last
+    looked, so each is not a mistake but a loss, which `continue_from` reports. `option` is the option that named the topics."""
     for name in sorted(snapshot.missing):
         if name not in known:
             raise UnknownTopicOrPartitionError(
@@ -65,22 +65,22 @@ def require_topics(snapshot: Snapshot, option: str, known: Container[str] = ()) 
 
 
 def topic_ids_after(previous: SourceOffset, snapshot: Snapshot, offsets: Iterable[TopicPartition]) -> dict[str, bytes]:
-    """The topics that the next offset knows: those of its `offsets`, and those of `previous` that are missing, so that a
-    loss which was told once is not taken for a mistyped name in the batch after it."""
+    """The topics that the next offset records: those of its `offsets`, and the missing ones of `previous`, so that a loss
+    reported once is not taken for a mistyped name in the next batch."""
     ids = {tp.topic: snapshot.topic_ids[tp.topic] for tp in offsets}
     return ids | {topic: topic_id for topic, topic_id in previous.topic_ids.items() if topic in snapshot.missing}
 
 
 def continue_from(previous: SourceOffset, snapshot: Snapshot) -> Continuation:
-    """Where the batch after `previous` begins, partition by partition.
+    """Where the batch after `previous` starts, partition by partition.
 
-    A  known, its offset still in the log: there.
-    B  known, but its log begins later: records were lost; at the log's start.
-    C  known, but its log ends earlier: its tail was lost; at the log's end.
-    D  the topic has another id: it was deleted and recreated, what was not read is lost; at the new log's start.
-    E  new partition of a known topic: at 0, where every log begins. If its log begins later, records were lost.
-    F  new topic: at its log's start; nothing was promised of it.
-    G  known, but no longer there: what was not read of it is lost.
+    A  known, offset still in the log: starts there.
+    B  known, but the log starts later: records were lost; starts at the log start.
+    C  known, but the log ends earlier: its tail was lost; starts at the log end.
+    D  the topic id changed: the topic was recreated, and unread records are lost; starts at the new log's start.
+    E  new partition of a known topic: starts at 0, as every log does. If the log starts later, records were lost.
+    F  new topic: starts at its log start; nothing was promised.
+    G  known, but gone: its unread records are lost.
     """
     begins: dict[TopicPartition, int] = {}
     starts: dict[TopicPartition, int] = {}
@@ -88,33 +88,35 @@ def continue_from(previous: SourceOffset, snapshot: Snapshot) -> Continuation:
     created_anew = {topic for topic, topic_id in snapshot.topic_ids.items() if previous.topic_ids.get(topic, topic_id) != topic_id}
     for topic in sorted(created_anew):
         ended = {str(tp.partition): offset for tp, offset in sorted(previous.offsets.items()) if tp.topic == topic}
-        if ended:  # else its loss was told when it was missing
-            losses.append(f"topic '{topic}' was deleted and recreated: what the old one held from offsets {ended} on was not read")
+        if ended:  # otherwise the loss was reported when it was missing
+            losses.append(
+                f"topic '{topic}' was deleted and recreated: records of the old topic from offsets {ended} on were not read"
+            )
     for tp in sorted(snapshot.latest):
         earliest = snapshot.earliest[tp]
         known = previous.offsets.get(tp) if tp.topic not in created_anew else None
         if known is None:
             begins[tp] = starts[tp] = earliest
             if earliest > 0 and tp.topic in previous.topic_ids and tp.topic not in created_anew:
-                losses.append(f"partition {tp} is new and begins at {earliest} instead of 0: {earliest} records are gone")
+                losses.append(f"partition {tp} is new and starts at {earliest} instead of 0: {earliest} records are gone")
         elif known < earliest:
             begins[tp] = starts[tp] = earliest
             losses.append(range_gone(tp, known, earliest))
         elif known > snapshot.latest[tp]:
             begins[tp] = starts[tp] = snapshot.latest[tp]
-            losses.append(f"{tp} ends at offset {snapshot.latest[tp]}, but was read up to {known}: its log has lost its tail")
+            losses.append(f"{tp} ends at offset {snapshot.latest[tp]}, but was read up to {known}: the log has lost its tail")
         else:
             begins[tp] = known
     gone = sorted(tp for tp in previous.offsets if tp not in snapshot.latest)
     if gone:
-        losses.append(f"no longer there or no longer subscribed: {', '.join(map(str, gone))}")
+        losses.append(f"gone or no longer subscribed: {', '.join(map(str, gone))}")
     return Continuation(begins, starts, losses)
 
 
 def range_gone(tp: TopicPartition, wanted: int, earliest: int) -> str:
     """The sentence for records that retention or DeleteRecords removed before they were read."""
     return (
-        f"{earliest - wanted} records of {tp} are gone, offsets {wanted} to {earliest - 1}: retention or DeleteRecords passed "
+        f"{earliest - wanted} records of {tp} are gone, offsets {wanted} to {earliest - 1}: retention or DeleteRecords removed "
         f"them; the next offset is {earliest}"
     )
 
@@ -122,10 +124,10 @@ def range_gone(tp: TopicPartition, wanted: int, earliest: int) -> str:
 def limit_rows(
     begins: Mapping[TopicPartition, int], latest: Mapping[TopicPartition, int], max_rows: int | None
 ) -> dict[TopicPartition, int]:
-    """Where a batch ends: everything, or about `max_rows` records, in proportion to what each partition has waiting.
+    """Where a batch ends: at the log end, or after about `max_rows` records, in proportion to the backlog of each partition.
 
-    A partition that has anything gets at least one, so that a small one beside a large one does not starve; with more
-    such partitions than `max_rows` the batch is larger by the difference.
+    A partition with any backlog gets at least one record, so that a small one next to a large one does not starve; with more such
+    partitions than `max_rows` the batch is larger by the difference.
     """
     sizes = {tp: max(0, latest[tp] - begin) for tp, begin in begins.items()}
     total = sum(sizes.values())
@@ -135,8 +137,8 @@ def limit_rows(
 
 
 def ranges_between(start: SourceOffset, end: SourceOffset) -> list[OffsetRange]:
-    """What a batch reads of each partition; empty ranges are left out. The same for a replayed batch, whatever has
-    happened to the topics since: everything is in the two offsets."""
+    """The range that a batch reads of each partition; empty ranges are left out. A replayed batch gets the same ranges whatever
+    has happened to the topics since, because the two offsets determine them."""
     ranges = []
     for tp in sorted(end.offsets):
         begin = end.starts.get(tp, start.offsets.get(tp, 0))
@@ -148,11 +150,11 @@ def ranges_between(start: SourceOffset, end: SourceOffset) -> list[OffsetRange]:
 def split_ranges(
     ranges: Sequence[OffsetRange], *, min_partitions: int | None, max_records_per_partition: int | None
 ) -> list[OffsetRange]:
-    """One range per task, as many and as large as those of Spark's Kafka connector, pieces of a partition in order.
+    """One range per task, in the number and sizes of Spark's Kafka connector; pieces of a partition are in order.
 
-    First every range is cut into as few pieces as `max_records_per_partition` allows. If those are fewer than
-    `min_partitions`, larger ones are cut again, each in proportion to its size, rounded: about as many come out. A partition
-    with a piece that is too small for a second one stays as it is, and its records count for nothing in the proportion.
+    First, every range is cut into as few pieces as `max_records_per_partition` allows. If that makes fewer than `min_partitions`,
+    larger ranges are cut again, in proportion to their size, rounded: about that many pieces result. A partition with a piece too
+    small to be cut stays as it is, and its records do not count in the proportion.
     """
     pieces = [one for one in ranges if one.size > 0]
     if max_records_per_partition is not None:
@@ -172,12 +174,12 @@ def split_ranges(
 
 
 def _share(size: int, total: int, count: int) -> int:
-    """How many of `count` pieces a range gets: its part of `total`, halves rounded up, in floating point as the JVM does it."""
+    """How many of `count` pieces a range gets: its share of `total`, halves rounded up, in floating point as on the JVM."""
     return max(1, math.floor(float(size) / float(total) * count + 0.5))
 
 
 def _cut(one: OffsetRange, count: int) -> Iterator[OffsetRange]:
-    """`one` in `count` pieces, never empty ones; what does not divide evenly goes to the last ones."""
+    """Cuts `one` into `count` non-empty pieces; the last pieces take the remainder."""
     count = min(count, one.size)
     begin = one.start
     for number in range(count):

@@ -1,7 +1,7 @@
-"""The columns that come out of the source: those of Spark's Kafka source, in Spark's and in Arrow's form.
+"""The source's columns: those of Spark's Kafka source, in Spark's and in Arrow's form.
 
-Spark compares Arrow schemas exactly, so both forms stand side by side here. A user's own `.schema(...)` may leave columns
-out, which is the one way in which Spark lets a Python source prune.
+Spark compares Arrow schemas exactly, so both forms are kept side by side. A user's own `.schema(...)` may omit columns, which is
+the only way in which Spark lets a Python source prune.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class Column(NamedTuple):
 
 
 def column_names(*, include_headers: bool) -> tuple[str, ...]:
-    """All columns, in order. Without `include_headers` there is no headers column at all."""
+    """All columns, in order. Without `include_headers` there is no headers column."""
     return tuple(name for name in _SPARK_TYPES if include_headers or name != HEADERS.name)
 
 
@@ -54,11 +54,11 @@ def spark_ddl(*, include_headers: bool) -> str:
 
 
 def arrow_schema(columns: Sequence[Column]) -> pa.Schema:
-    """The Arrow schema that Spark expects for the columns it asked for. Raises ConfigError for one that there is not, or
-    of another type; both can only come from a user's own .schema(...)."""
+    """The Arrow schema that Spark expects for the requested columns. Raises ConfigError for an unknown column or a wrong type;
+    both can only come from a user's own .schema(...)."""
     for column in columns:
         if column.name not in _SPARK_TYPES:
-            raise ConfigError(f"column '{column.name}' in .schema(...) is none of the source's: {_listed(_SPARK_TYPES)}")
+            raise ConfigError(f"column '{column.name}' in .schema(...) is not one of the source's: {_listed(_SPARK_TYPES)}")
         if column.spark_type != _SPARK_TYPES[column.name]:
             raise ConfigError(
                 f"column '{column.name}' in .schema(...) is {column.spark_type}, but the source's is {_SPARK_TYPES[column.name]}; "

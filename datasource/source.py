@@ -1,7 +1,7 @@
-"""BrokerdDataSource: what Spark finds behind format("brokerd"). Only wiring: the one module that knows source and sink.
+"""BrokerdDataSource: the class behind format("brokerd"). Wiring only: no other module knows both source and sink.
 
-Spark imports this module in processes that have nothing to do with brokerd, only to learn the format's name: what needs
-pyarrow, numpy or grpc is imported where it is used.
+Spark also imports this module in processes that have nothing to do with brokerd, only to learn the format's name, so pyarrow,
+numpy and grpc are imported where they are used.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 class BrokerdDataSource(DataSource):
-    """`spark.read/readStream/write/writeStream.format("brokerd")`. Options are those of sink/options.py and
+    """`spark.read/readStream/write/writeStream.format("brokerd")`. The options are in sink/options.py and
     datasource/options.py."""
 
     @classmethod
@@ -32,21 +32,21 @@ class BrokerdDataSource(DataSource):
         return "brokerd"
 
     def schema(self) -> str:
-        """Columns of the source, those of Spark's Kafka source. Raises ConfigError if an option does not exist."""
+        """The source's columns, those of Spark's Kafka source. Raises ConfigError if an option does not exist."""
         from brokerd.datasource.options import includes_headers
         from brokerd.datasource.schema import spark_ddl
 
         return spark_ddl(include_headers=includes_headers(self.options))
 
     def reader(self, schema: StructType) -> DataSourceReader:
-        """For spark.read."""
+        """The reader of spark.read."""
         from brokerd.datasource.batch_reader import batch_reader
         from brokerd.datasource.options import parse_source_options
 
         return batch_reader(parse_source_options(self.options, is_streaming=False), _columns(schema))
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802 (Spark's name)
-        """For spark.readStream."""
+        """The reader of spark.readStream."""
         from brokerd.clock import SystemClock
         from brokerd.datasource.options import parse_source_options
         from brokerd.datasource.stream_reader import BrokerdStreamReader
@@ -54,13 +54,13 @@ class BrokerdDataSource(DataSource):
         return BrokerdStreamReader(parse_source_options(self.options, is_streaming=True), _columns(schema), SystemClock())
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
-        """For df.write."""
+        """The writer of df.write."""
         from brokerd.sink.writer import BrokerdBatchWriter, plan_write
 
         return BrokerdBatchWriter(plan_write(self.options, _names_and_types(schema), overwrite=overwrite))
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamArrowWriter | DataSourceStreamWriter:  # noqa: N802
-        """For df.writeStream."""
+        """The writer of df.writeStream."""
         from brokerd.sink.writer import BrokerdStreamWriter, plan_write
 
         plan = plan_write(self.options, _names_and_types(schema), overwrite=overwrite, is_streaming=True)
@@ -71,7 +71,7 @@ def _columns(schema: StructType) -> list[Column]:
     from brokerd.datasource.schema import Column, arrow_schema
 
     columns = [Column(field.name, field.dataType.simpleString(), field.nullable) for field in schema.fields]
-    arrow_schema(columns)  # a user's own .schema(...) is refused here, not in every task
+    arrow_schema(columns)  # refuses a wrong .schema(...) on the driver, not in every task
     return columns
 
 

@@ -1,7 +1,7 @@
-"""spark.readStream: thin. Spark's questions go to offset_reader.py and planning.py, rows come from partition_reader.py.
+"""spark.readStream. Thin: offset_reader.py and planning.py answer Spark's questions, partition_reader.py supplies rows.
 
-One process of the driver answers everything but read() for the life of a query; read() runs in tasks, on a pickled copy of
-the reader. So __init__ keeps plain values, and connections come from the client's per-process cache.
+One driver process answers everything but read() for the life of a query; read() runs in tasks, on a pickled copy of the reader.
+So __init__ keeps plain values only, and connections come from the client's per-process cache.
 """
 
 from __future__ import annotations
@@ -33,38 +33,37 @@ from brokerd.datasource.planning import (
 from brokerd.datasource.schema import Column
 from brokerd.ids import TopicPartition
 
-# How long latestOffset waits for records when there are none: Spark asks again at once, a hundred times a second otherwise.
+# How long latestOffset waits for records when there are none: Spark would otherwise ask again at once, a hundred times a second.
 IDLE_WAIT_MS = 300
 
 
 class BrokerdStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """Micro-batches from offsets in Spark's checkpoint."""
+    """Reads micro-batches; offsets are kept in Spark's checkpoint."""
 
     def __init__(self, options: SourceOptions, columns: Sequence[Column], clock: Clock) -> None:
         self._options = options
         self._columns = tuple(columns)
         self._clock = clock
-        self._last_batch_ms: int | None = None  # monotonic; None in a query that has just begun
+        self._last_batch_ms: int | None = None  # monotonic; None until the first batch
         self._target: Snapshot | None = None  # trigger(availableNow=True): where the query ends
-        self._seen: Snapshot | None = None  # what latestOffset saw last
+        self._seen: Snapshot | None = None  # the snapshot that latestOffset last took
 
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802 (Spark's name)
-        """A symbol for startingOffsets: see offsets.py for why it is not resolved here."""
+        """A symbol for startingOffsets; offsets.py says why it is not resolved yet."""
         return INITIAL.to_json()
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
-        """maxOffsetsPerTrigger, or everything."""
+        """maxOffsetsPerTrigger, or no limit."""
         max_rows = self._options.max_offsets_per_trigger
         return ReadAllAvailable() if max_rows is None else ReadMaxRows(max_rows)
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
-        """Freezes the offsets at which this run ends. Topics that do not exist are judged by latestOffset, which knows the
-        checkpoint."""
+        """Fixes the offsets at which this run ends. Missing topics are left to latestOffset, which knows the checkpoint."""
         with lease_client(self._options.consumer) as client:
             self._target = OffsetReader(client, self._options).snapshot()
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802
-        """Where the batch that begins at `start` ends; `start` itself if nothing is new, after waiting a moment for something.
+        """Where the batch that starts at `start` ends. If nothing is new, waits a moment for records and returns `start`.
 
         Raises DataLossError, UnknownTopicOrPartitionError, BrokerUnreachableError, ConfigError.
         """
@@ -86,11 +85,11 @@ class BrokerdStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return end.to_json()
 
     def reportLatestOffset(self) -> dict[str, Any] | None:  # noqa: N802
-        """Where the log ends, without limit, for the query's progress."""
+        """Where the log ends, regardless of limits, for the query's progress report."""
         return None if self._seen is None else user_json(self._seen.latest)
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
-        """One range or more for each partition. Decided by the two offsets alone, so that a replayed batch is the same."""
+        """One or more ranges for each partition. The two offsets alone determine them, so that a replayed batch is the same."""
         ranges = split_ranges(
             ranges_between(parse_source_offset(start), parse_source_offset(end)),
             min_partitions=self._options.min_partitions,
@@ -103,10 +102,10 @@ class BrokerdStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return read_partition(partition, self._options, self._columns)
 
     def commit(self, end: dict[str, Any]) -> None:
-        """Nothing: offsets are in Spark's checkpoint, and this call lags a batch and never comes for the last one."""
+        """Does nothing: offsets are in Spark's checkpoint, and this call lags a batch and never comes for the last one."""
 
     def stop(self) -> None:
-        """Nothing: connections belong to the process, which Spark ends."""
+        """Does nothing: connections belong to the process, which Spark ends."""
 
     def _next(self, previous: SourceOffset, snapshot: Snapshot, max_rows: int | None, reader: OffsetReader) -> SourceOffset | None:
         """Where the next batch ends; None if there is nothing new, or too little yet (minOffsetsPerTrigger)."""
@@ -123,7 +122,8 @@ class BrokerdStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return None if is_same or self._is_too_small(begins, snapshot) else end
 
     def _is_too_small(self, begins: Mapping[TopicPartition, int], snapshot: Snapshot) -> bool:
-        """With a target, everything up to it is read, however little that is: the query ends there."""
+        """True if the batch must wait for more records. With a target, everything up to it is read, however little: the query
+        ends there."""
         if self._options.min_offsets_per_trigger is None or self._target is not None or self._last_batch_ms is None:
             return False
         waited_ms = self._clock.monotonic_ms() - self._last_batch_ms

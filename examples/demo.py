@@ -1,9 +1,9 @@
-"""The whole way of a row: a daemon, a Spark job that writes a keyed stream, another that reads it, and a check of every byte.
+"""Runs the whole pipeline: a daemon, a Spark job that writes a keyed stream, another that reads it, and a check of every byte.
 
     make demo
     make demo INPUT=flights.json KEY=origin
 
-or, in an environment that has brokerd[spark]: python examples/demo.py [--rows N] [--input FILE --key COLUMN]
+or, in an environment with brokerd[spark]: python examples/demo.py [--rows N] [--input FILE --key COLUMN]
 Exit code 1 if anything was lost, duplicated, reordered or changed.
 """
 
@@ -56,14 +56,14 @@ def main() -> int:
 
 
 def _run_or_tell(directory: Path, arguments: argparse.Namespace, end: QuickEnd) -> int:
-    """As `run`; if it fails, what Spark had to say goes to standard error, since the file that it is in will be gone."""
+    """Calls `run`; on failure, copies Spark's output to standard error, since the file it is in is about to be deleted."""
     is_right = False
     try:
         code = run(directory, arguments, end)
         is_right = code == 0
         return code
     except (ValueError, BrokerdError, BrokenPipeError):
-        is_right = True  # one sentence says it; Spark has nothing to add
+        is_right = True  # one sentence is enough; Spark has nothing to add
         raise
     finally:
         if not is_right:
@@ -71,12 +71,12 @@ def _run_or_tell(directory: Path, arguments: argparse.Namespace, end: QuickEnd) 
 
 
 def run(directory: Path, arguments: argparse.Namespace, end: QuickEnd) -> int:
-    """Daemon, write, read, check, report."""
+    """Starts the daemon, writes, reads, checks and reports."""
     given = records_of(arguments.input, arguments.key) if arguments.input else generated_events(arguments.rows)
     with running_broker(directory) as servers:
         print(f"brokerd serves on {servers}; Spark starts ...", flush=True)
         spark = quiet_session(directory, "brokerd-demo")
-        end.take_over()  # Spark has handlers of its own
+        end.take_over()  # Spark has installed handlers of its own
         try:
             stage(given, directory / "input")
             create_topic(servers, TOPIC, PARTITIONS)
@@ -91,7 +91,7 @@ def run(directory: Path, arguments: argparse.Namespace, end: QuickEnd) -> int:
 
 
 def _write(spark: SparkSession, servers: str, directory: Path) -> StreamingQuery:
-    """Files to a topic, BATCHES micro-batches."""
+    """Streams files to a topic, in BATCHES micro-batches."""
     events = (
         spark.readStream.schema(spark.read.parquet(str(directory / "input")).schema)
         .option("maxFilesPerTrigger", LANES)
@@ -108,7 +108,7 @@ def _write(spark: SparkSession, servers: str, directory: Path) -> StreamingQuery
 
 
 def _read(spark: SparkSession, servers: str, directory: Path, rows: int) -> StreamingQuery:
-    """The topic to counts per window of time, a table in memory."""
+    """Streams the topic to counts per time window, in a table in memory."""
     events = (
         spark.readStream.format("brokerd")
         .option("bootstrap.servers", servers)
@@ -131,7 +131,7 @@ def _read(spark: SparkSession, servers: str, directory: Path, rows: int) -> Stre
 
 
 def _read_back(spark: SparkSession, servers: str) -> pa.Table:
-    """All that the log holds, with its place in it."""
+    """All records in the log, with partition and offset."""
     return (
         spark.read.format("brokerd")
         .option("bootstrap.servers", servers)
@@ -150,7 +150,7 @@ def _watched(query: StreamingQuery, label: str, total_rows: int) -> Timing:
         while query.isActive:
             time.sleep(_POLL_S)
             bar.update(_rows_done(query), time.monotonic() - started)
-        query.awaitTermination()  # raises what ended it, if anything did
+        query.awaitTermination()  # raises the error that ended it, if any
         seconds = time.monotonic() - started
         bar.update(_rows_done(query), seconds)
         timing = timing_of(query.recentProgress, seconds)

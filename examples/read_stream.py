@@ -19,8 +19,8 @@ from pyspark.sql import SparkSession
 def main(servers: str = "127.0.0.1:9192", topic: str = "events") -> None:
     signal.signal(signal.SIGINT, leave)
     spark = SparkSession.builder.appName("read from brokerd").config("spark.sql.shuffle.partitions", "2").getOrCreate()
-    spark.sparkContext.setLogLevel("FATAL")  # what ends a query is raised below; the rest is about Ctrl-C
-    signal.signal(signal.SIGINT, leave)  # again: the handler that Spark has set answers with tracebacks
+    spark.sparkContext.setLogLevel("FATAL")  # errors are raised below; the rest is about Ctrl-C
+    signal.signal(signal.SIGINT, leave)  # again: Spark's own handler prints tracebacks
     readings = (
         spark.readStream.format("brokerd")
         .option("bootstrap.servers", servers)
@@ -46,11 +46,11 @@ def main(servers: str = "127.0.0.1:9192", topic: str = "events") -> None:
         .start()
     )
     print(f"reading {topic} at {servers}; stop with Ctrl-C", flush=True)
-    query.awaitTermination()  # raises what ended it
+    query.awaitTermination()  # raises the error that ended it
 
 
 def leave(number: int, _: FrameType | None) -> None:
-    """Ends the program at once: the checkpoint knows where a real query would go on."""
+    """Ends the program at once; a real query would continue from its checkpoint."""
     print("\nstopped", flush=True)
     os._exit(128 + number)
 

@@ -4,8 +4,8 @@
     brokerd topics create counts
     spark-submit --properties-file conf/spark-defaults.conf examples/write_aggregates.py [HOST:PORT] [TOPIC]
 
-Together with write_stream.py. A log cannot be overwritten, so an aggregation is written in one of two ways: `minutes` gets each
-count once, when its minute is over; `counts` gets every change, as it comes.
+Run it together with write_stream.py. A log cannot be overwritten, so an aggregation is written in one of two ways: `minutes` gets
+each count once, when its minute is over; `counts` gets every change, as it happens.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ def main(servers: str = "127.0.0.1:9192", topic: str = "events") -> None:
     counts = events.groupBy("key", "minute").count().selectExpr("key", "to_json(struct(minute.start AS minute, count)) AS value")
     once = (
         counts.writeStream.format("brokerd")
-        .outputMode("append")  # with the watermark above: each row once, when nothing can change it any more
+        .outputMode("append")  # with the watermark above: each row once, when it can no longer change
         .option("bootstrap.servers", servers)
         .option("topic", "minutes")
         .option("checkpointLocation", tempfile.mkdtemp(prefix="checkpoint-"))  # a real query keeps this
@@ -41,7 +41,7 @@ def main(servers: str = "127.0.0.1:9192", topic: str = "events") -> None:
         rows.write.format("brokerd").option("bootstrap.servers", servers).option("topic", "counts").mode("append").save()
 
     changes = (
-        counts.writeStream.outputMode("update")  # which Spark gives no Python sink, but foreachBatch
+        counts.writeStream.outputMode("update")  # which Spark does not offer to Python sinks; foreachBatch does
         .foreachBatch(save)
         .option("checkpointLocation", tempfile.mkdtemp(prefix="checkpoint-"))
         .start()

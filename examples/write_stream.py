@@ -21,14 +21,14 @@ from pyspark.sql import SparkSession
 def main(servers: str = "127.0.0.1:9192", topic: str = "events") -> None:
     signal.signal(signal.SIGINT, leave)
     spark = SparkSession.builder.appName("write to brokerd").getOrCreate()
-    spark.sparkContext.setLogLevel("FATAL")  # what ends a query is raised below; the rest is about Ctrl-C
-    signal.signal(signal.SIGINT, leave)  # again: the handler that Spark has set answers with tracebacks
+    spark.sparkContext.setLogLevel("FATAL")  # errors are raised below; the rest is about Ctrl-C
+    signal.signal(signal.SIGINT, leave)  # again: Spark's own handler prints tracebacks
     events = (
         spark.readStream.format("rate")
         .option("rowsPerSecond", 10)
         .load()
         .selectExpr(
-            "concat('sensor-', value % 7) AS key",  # equal keys go to one partition, and stay in order
+            "concat('sensor-', value % 7) AS key",  # equal keys go to one partition and stay in order
             "to_json(struct(value AS seq, round(20 + 5 * sin(value / 60), 2) AS celsius)) AS value",
             "timestamp",  # the record's own time; without it, the time of writing
         )
@@ -37,16 +37,16 @@ def main(servers: str = "127.0.0.1:9192", topic: str = "events") -> None:
         events.writeStream.format("brokerd")
         .option("bootstrap.servers", servers)
         .option("topic", topic)
-        .option("compression.type", "zstd")  # any producer setting, bare or with Kafka's prefix
+        .option("compression.type", "zstd")  # any producer setting, with or without Kafka's prefix
         .option("checkpointLocation", tempfile.mkdtemp(prefix="checkpoint-"))  # a real query keeps this
         .start()
     )
     print(f"writing to {topic} at {servers}; stop with Ctrl-C", flush=True)
-    query.awaitTermination()  # raises what ended it
+    query.awaitTermination()  # raises the error that ended it
 
 
 def leave(number: int, _: FrameType | None) -> None:
-    """Ends the program at once: the checkpoint knows where a real query would go on."""
+    """Ends the program at once; a real query would continue from its checkpoint."""
     print("\nstopped", flush=True)
     os._exit(128 + number)
 

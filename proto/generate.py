@@ -1,10 +1,11 @@
-"""Generates brokerd/wire/v1 from proto/brokerd/wire/v1; `--check` exits 1 if what is checked in differs.
+"""Generates brokerd/wire/v1 from proto/brokerd/wire/v1; `--check` exits with 1 if the checked-in files differ.
 
-Only messages are generated (`*_pb2.py` and `*_pb2.pyi`): the service is registered by hand in
-brokerd/wire/methods.py, since Produce and Fetch are encoded by hand. Nothing may live here but that.
+Only messages are generated (`*_pb2.py` and `*_pb2.pyi`): the service is registered by hand in brokerd/wire/methods.py, since
+Produce and Fetch are encoded by hand. Nothing else belongs in brokerd/wire/v1.
 
-The compiler (grpcio-tools) is of one version, so that all make the same files, and it holds protobuf back; what is made runs
-on all that pyproject.toml allows. So it lives in an environment of its own, .venv-gen, and tests run with what users get.
+The compiler (grpcio-tools) is pinned, so that everyone generates the same files, and it requires an old protobuf; the generated
+code runs on all versions that pyproject.toml allows. So the compiler has its own environment, .venv-gen, and tests run with the
+versions that users get.
 """
 
 from __future__ import annotations
@@ -33,16 +34,16 @@ def generate(out: Path) -> list[str]:
 
 
 def _python() -> str:
-    """The interpreter that has the compiler. Raises RuntimeError without one."""
+    """The interpreter that has the compiler. Raises RuntimeError if there is none."""
     if _COMPILER_PYTHON.exists():
         return str(_COMPILER_PYTHON)
     if importlib.util.find_spec("grpc_tools") is None:
-        raise RuntimeError("there is no protobuf compiler: `make setup` installs one, into .venv-gen")
+        raise RuntimeError("no protobuf compiler found: `make setup` installs one into .venv-gen")
     return sys.executable
 
 
 def stale() -> list[str]:
-    """Names of generated files that differ from what is checked in, are missing there, or should be gone."""
+    """Names of generated files that differ from the checked-in ones, are missing, or should be gone."""
     with tempfile.TemporaryDirectory() as scratch:
         fresh = generate(Path(scratch))
         differing = [
@@ -55,11 +56,11 @@ def stale() -> list[str]:
 
 
 def main() -> int:
-    """Command line: regenerate, or with --check compare only."""
+    """The command line: regenerate, or with --check only compare."""
     if "--check" in sys.argv[1:]:
         differing = stale()
         for name in differing:
-            sys.stderr.write(f"{name} is not what its .proto makes: run `make gen`\n")
+            sys.stderr.write(f"{name} is out of date: run `make gen`\n")
         return 1 if differing else 0
     generate(_ROOT)
     return 0

@@ -1,9 +1,9 @@
-"""The PySpark sink: installed as brokerd.sink.
+"""The PySpark sink, installed as brokerd.sink.
 
-    options.py   what may be written behind .option(...), parsed into a frozen SinkOptions
-    columns.py   which columns a DataFrame may bring, and how they become records
-    producers.py producers that outlive tasks
-    writer.py    Spark's writers: rows to the producer, counts back
+    options.py   the options of .option(...), parsed into a frozen SinkOptions
+    columns.py   the columns that a DataFrame may have, and their conversion to records
+    producers.py producers that are reused between tasks
+    writer.py    Spark's writers: pass rows to the producer, return counts
 
-The producer itself is brokerd/producer; nothing here knows the wire. Nothing here imports brokerd.datasource.
+The producer itself is brokerd/producer; this package does not know the wire, and does not import brokerd.datasource.
 """

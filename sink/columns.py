@@ -1,7 +1,7 @@
-"""Which columns a DataFrame may bring, and how its Arrow batches become records. Whole columns only, never rows.
+"""The columns that a DataFrame may have, and the conversion of its Arrow batches to records. Whole columns only, never rows.
 
-Types are checked once, on the driver, from Spark's schema. Arrow types are not looked at here: nullability, time zones and
-list item names vary with Spark's settings, and the producer casts. Partitioning by key does not live here.
+Types are checked once, on the driver, against Spark's schema. Arrow types are not checked: nullability, time zones and list item
+names vary with Spark's settings, and the producer casts. Partitioning by key does not live here.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from brokerd.record.schema import HEADERS, SCHEMA_0
 _TEXT = ("string", "binary")
 _HEADERS = "array<struct<key:string,value:binary>>"
 
-# Column -> the types it may have, as Spark's simpleString names them.
+# Column -> the types it may have, in Spark's simpleString notation.
 ACCEPTED: dict[str, tuple[str, ...]] = {
     "key": _TEXT,
     "value": _TEXT,
@@ -32,7 +32,7 @@ ACCEPTED: dict[str, tuple[str, ...]] = {
     "timestamp": ("timestamp",),
 }
 
-# Columns that the source adds and no writer can choose: left out, so that a topic copies to another as it is.
+# Columns that the source adds and no writer can choose: ignored, so that a topic can be copied to another as it is.
 SOURCE_ONLY = ("offset", "timestampType")
 
 UNSET_PARTITION = -1
@@ -43,22 +43,22 @@ _ACCEPTED_TEXT = (
 
 
 class TopicRows(NamedTuple):
-    """Rows of one topic, in the order in which Spark handed them over."""
+    """Rows of one topic, in the order in which Spark passed them."""
 
     topic: str
-    records: pa.RecordBatch  # those of key, value, headers and timestamp that there are, in Spark's types
-    partitions: npt.NDArray[np.int32] | None  # -1 = the partitioner's choice; None = all of them
+    records: pa.RecordBatch  # key, value, headers and timestamp as present, in Spark's types
+    partitions: npt.NDArray[np.int32] | None  # -1 = chosen by the partitioner; None = for all rows
 
 
 def check_columns(columns: Sequence[tuple[str, str]], *, topic: str | None, include_headers: bool) -> None:
-    """Sees that a DataFrame's columns, as (name, Spark type), can become records. Raises ConfigError naming the column.
+    """Checks that a DataFrame's columns, as (name, Spark type), can become records. Raises ConfigError naming the column.
 
-    `topic` is the sink's option: without it each row must name its topic. A column that no record has is refused, and not left
-    out as by Spark's Kafka sink: a mistyped `Key` or a forgotten column would be lost in silence.
+    `topic` is the sink's option: without it each row must name its topic. An unknown column is refused, and not ignored as by
+    Spark's Kafka sink: the data of a mistyped `Key` or a forgotten column would be lost silently.
     """
     names = [name for name, _ in columns]
     if "value" not in names:
-        raise ConfigError(f"column 'value' is missing (there are: {_listed(names)}); {_ACCEPTED_TEXT}")
+        raise ConfigError(f"column 'value' is missing (found: {_listed(names)}); {_ACCEPTED_TEXT}")
     for name, kind in columns:
         if name in SOURCE_ONLY:
             continue
@@ -70,19 +70,17 @@ def check_columns(columns: Sequence[tuple[str, str]], *, topic: str | None, incl
             raise ConfigError(f"column '{name}' is {kind}, but must be {' or '.join(ACCEPTED[name])}; {_cast_text(name)}")
     if len(set(names)) != len(names):
         twice = next(name for name in names if names.count(name) > 1)
-        raise ConfigError(f"column '{twice}' is there twice; keep one")
+        raise ConfigError(f"column '{twice}' is given twice: keep one")
     if "headers" in names and not include_headers:
-        raise ConfigError(
-            "column 'headers' is not written with option includeHeaders=false; leave the option out, or drop the column"
-        )
+        raise ConfigError("column 'headers' is not written with option includeHeaders=false: remove the option, or drop the column")
     if topic is None and "topic" not in names:
-        raise ConfigError("no topic to write to: set option 'topic', or add a column 'topic' that names it for each row")
+        raise ConfigError("no topic to write to: set option 'topic', or add a column 'topic'")
 
 
 def to_records(arrow_batch: pa.RecordBatch, *, topic: str | None) -> Iterator[TopicRows]:
     """The rows of one Arrow batch as records, one result per topic, in order of first appearance. Raises InvalidRecordError.
 
-    Columns go on as they are: the producer casts text to bytes, and gives rows without a timestamp the present one.
+    Columns are passed on unchanged: the producer casts text to bytes, and stamps rows without a timestamp with the current time.
     """
     if arrow_batch.num_rows == 0:
         return
@@ -106,7 +104,7 @@ def _by_topic(topics: pa.Array, records: pa.RecordBatch, partitions: npt.NDArray
     names = encoded.dictionary.to_pylist()  # one entry per topic, not per row
     for name in names:
         problem = topic_name_problem(name)
-        if problem:  # the producer would wait max.block.ms for such a topic to appear
+        if problem:  # the producer would wait max.block.ms for that topic to appear
             raise InvalidRecordError(f"column 'topic' holds '{name}', which is not a topic's name: {problem}")
     if len(names) == 1:
         yield TopicRows(names[0], records, partitions)
@@ -118,9 +116,11 @@ def _by_topic(topics: pa.Array, records: pa.RecordBatch, partitions: npt.NDArray
 
 
 def _check_headers(headers: pa.Array) -> None:
-    entries = headers.flatten()  # of this slice, without what null lists may hide
+    entries = headers.flatten()  # of this slice, without elements hidden by null lists
     if entries.null_count or pc.struct_field(entries, 0).null_count:
-        raise InvalidRecordError("a header is null, or its key is: every header needs a key; filter them out of column 'headers'")
+        raise InvalidRecordError(
+            "a header or its key is null, but every header needs a key: filter such entries out of column 'headers'"
+        )
 
 
 def _partition_column(column: pa.Array) -> npt.NDArray[np.int32] | None:
@@ -129,7 +129,7 @@ def _partition_column(column: pa.Array) -> npt.NDArray[np.int32] | None:
     lowest, highest = (pc.min(column).as_py(), pc.max(column).as_py())
     if lowest < 0 or highest > np.iinfo(np.int32).max:
         wrong = lowest if lowest < 0 else highest
-        raise InvalidRecordError(f"column 'partition' holds {wrong}, which is no partition: they are numbered from 0")
+        raise InvalidRecordError(f"column 'partition' holds {wrong}, which is not a partition: partitions are numbered from 0")
     chosen: npt.NDArray[np.int32] = pc.fill_null(column.cast(pa.int32()), UNSET_PARTITION).to_numpy()
     return chosen
 

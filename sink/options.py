@@ -1,6 +1,6 @@
-"""Options of the sink: names as Spark's Kafka connector spells them, every producer setting bare or behind `kafka.`.
+"""Options of the sink: named as in Spark's Kafka connector, and every producer setting, bare or with the prefix `kafka.`.
 
-The only place where the sink's options are parsed; what comes out is frozen and checked.
+The only module that parses the sink's options; the result is frozen and checked.
 """
 
 from __future__ import annotations
@@ -13,21 +13,21 @@ from brokerd.config.spark_options import SINK, parse_flag, require_servers, spli
 from brokerd.errors import ConfigError
 from brokerd.ids import topic_name_problem
 
-# A micro-batch hands its rows over within milliseconds and then flushes: waiting longer only makes fuller batches.
+# A micro-batch passes its rows within milliseconds and then flushes, so a longer linger only makes fuller batches.
 SINK_DEFAULTS = {"linger.ms": "100"}
 
 
 @dataclass(frozen=True, slots=True)
 class SinkOptions:
-    """What the user asked of the sink."""
+    """The parsed options of a write."""
 
     topic: str | None  # overrides the topic column; None = the column names each row's topic
-    include_headers: bool  # false: a column of headers is a contradiction
-    producer: ProducerConfig  # checked on the driver, once; tasks get it as it is
+    include_headers: bool  # if false, a headers column is an error
+    producer: ProducerConfig  # checked once, on the driver; tasks reuse it
 
 
 def parse_sink_options(options: Mapping[str, str]) -> SinkOptions:
-    """The sink's options from Spark's. Raises ConfigError with one sentence that names the option."""
+    """Parses the sink's options. Raises ConfigError with one sentence that names the option."""
     split = split_options(options, SINK)
     require_servers(split.settings, SINK)
     topic = split.get("topic")

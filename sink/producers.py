@@ -1,7 +1,7 @@
-"""Producers that outlive tasks: one serves one task at a time, and is closed when it was idle for a while (client/leases.py).
+"""Producers that are reused between tasks: each serves one task at a time, and is closed when idle for a while (client/leases.py).
 
-The task must flush its producer. One whose task failed is given up with all that it still holds, at once, since waiting would only
-delay Spark's next attempt.
+The task must flush its producer. The producer of a failed task is discarded at once with everything it still holds, since waiting
+would only delay Spark's next attempt.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from brokerd.producer.producer import Producer
 
 
 def give_up(producer: Producer) -> None:
-    """Closes a producer without awaiting what it holds."""
+    """Closes a producer without waiting for the records it holds."""
     producer.close(0)
 
 
 def delivered_counts(producer: Producer) -> dict[TopicPartition, int]:
-    """Records acknowledged since the producer was made."""
+    """Records acknowledged since the producer was created."""
     return {tp: totals.record_count for tp, totals in producer.delivered().items()}
 
 

@@ -1,8 +1,9 @@
-"""Spark's writers: rows to the producer in tasks, counts back to the driver. Thin: rules are in columns.py and options.py.
+"""Spark's writers: pass rows to the producer in tasks, and counts back to the driver. Thin: rules are in columns.py and
+options.py.
 
-Guarantee so far: at-least-once. Within a task nothing is duplicated or reordered, whatever connections break (the producer
-is idempotent). But a task that Spark runs again, or a micro-batch replayed after a crash, writes its rows again, and rows of
-a failed task stay: Spark decides what counts only after they are in the log.
+Guarantee so far: at-least-once. Within a task nothing is duplicated or reordered, whatever connections break (the producer is
+idempotent). But a task that Spark reruns, or a micro-batch replayed after a crash, writes its rows again, and rows of a failed
+task stay: Spark decides which attempt counts only after its rows are in the log.
 """
 
 from __future__ import annotations
@@ -28,17 +29,17 @@ from brokerd.sink.producers import delivered_counts, lease_producer
 
 @dataclass(frozen=True, slots=True)
 class SinkCommitMessage(WriterCommitMessage):
-    """What one task wrote: plain data, because it is pickled to the driver."""
+    """The rows that one task wrote. Plain data, because it is pickled and sent to the driver."""
 
     rows_per_partition: Mapping[str, Mapping[int, int]]  # topic -> partition -> rows acknowledged
 
 
-# What Spark asks for with mode("overwrite"), and with outputMode("complete"), which hands over the whole result each time.
+# Spark truncates the target for mode("overwrite"), and for outputMode("complete"), which passes the whole result each time.
 _NO_OVERWRITE = 'a log cannot be overwritten: write with .mode("append")'
 _NO_COMPLETE = (
     'a log cannot be overwritten, which outputMode("complete") would do with each batch. Write an aggregation with '
-    '.outputMode("append") after .withWatermark(...), each result once, when its window is over; or write what each batch '
-    'changes, with .outputMode("update").foreachBatch(write), where write(rows, batch_id) calls '
+    '.outputMode("append") after .withWatermark(...), each result once, when its window is over; or write the changes of each '
+    'batch with .outputMode("update").foreachBatch(write), where write(rows, batch_id) calls '
     'rows.write.format("brokerd")....mode("append").save()'
 )
 
@@ -79,10 +80,10 @@ class BrokerdBatchWriter(DataSourceArrowWriter):
         return write_rows(self._options, iterator)
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
-        """Nothing: rows are in the log once their task has returned."""
+        """Does nothing: rows are in the log once their task has returned."""
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
-        """Nothing: what was written stays, and an error here would hide the one that Spark reports."""
+        """Does nothing: written rows stay, and an error here would hide the one that Spark reports."""
 
 
 class BrokerdStreamWriter(DataSourceStreamArrowWriter):
@@ -96,16 +97,16 @@ class BrokerdStreamWriter(DataSourceStreamArrowWriter):
         return write_rows(self._options, iterator)
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 (Spark's name)
-        """Nothing: rows are in the log once their task has returned."""
+        """Does nothing: rows are in the log once their task has returned."""
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
-        """Nothing: what was written stays, and an error here would hide the one that Spark reports."""
+        """Does nothing: written rows stay, and an error here would hide the one that Spark reports."""
 
 
 def write_rows(options: SinkOptions, arrow_batches: Iterator[pa.RecordBatch]) -> SinkCommitMessage:
-    """Sends rows as they come (a full buffer makes Spark wait), then waits until all are acknowledged.
+    """Sends rows as they arrive (a full buffer makes Spark wait), then waits until all are acknowledged.
 
-    Raises InvalidRecordError, UnknownTopicOrPartitionError, DeliveryTimeoutError and whatever else the producer met first.
+    Raises InvalidRecordError, UnknownTopicOrPartitionError, DeliveryTimeoutError, or another error of the producer.
     """
     keep_freed_memory()
     with lease_producer(options.producer) as producer:
@@ -125,7 +126,7 @@ def write_rows(options: SinkOptions, arrow_batches: Iterator[pa.RecordBatch]) ->
 
 
 def _send(producer: Producer, rows: TopicRows) -> None:
-    """Hands rows over; what the producer says of a row that it cannot take is told with the topic."""
+    """Passes rows to the producer; adds the topic to its error about a row that it cannot take."""
     try:
         producer.send_batch(rows.topic, rows.records, rows.partitions)
     except ValueError as error:

@@ -3,23 +3,23 @@
     start.py           runs a broker
     topics.py          creates, lists, describes, alters, deletes topics (topics_report.py: how they are printed)
     produce.py         lines to records (lines.py, json_records.py)
-    consume.py         records to lines (start_offsets.py: where it begins, record_format.py: how they are printed)
-    dump_log.py        what files of a data directory hold
+    consume.py         records to lines (start_offsets.py: where it starts, record_format.py: how they are printed)
+    dump_log.py        prints the contents of a data directory's files
     doctor.py          checks a data directory, and repairs what an operator decides
     config.py          prints the sample configuration and the systemd unit
-    hash_token.py      what the auth file holds of a token
+    hash_token.py      hashes a token for the auth file
     parser.py          how every command reads its arguments (command_config.py: the file of --command-config)
     topic_lookup.py    topics by name, with the nearest one for a name that does not exist
     output.py          tables, sizes, JSON
 
-Only the command that is asked for is imported, and what is heavy (gRPC, Arrow) only when it runs: `brokerd --help` is fast.
-Errors become one sentence on standard error and an exit code here, and nowhere else.
+Only the requested command is imported, and heavy modules (gRPC, Arrow) only when it runs, so `brokerd --help` is fast. Errors are
+turned into one sentence on standard error and an exit code here, and nowhere else.
 
     0    done
-    1    it failed: the sentence says what, where and what to do
+    1    failed: the sentence says what, where and what to do
     2    the command line is wrong: the sentence names the nearest right word
     130  interrupted (Ctrl-C)
-    141  the reader of standard output went away
+    141  the reader of standard output is gone
 """
 
 from __future__ import annotations
@@ -38,8 +38,8 @@ EXIT_USAGE = 2
 EXIT_INTERRUPTED = 130
 EXIT_BROKEN_PIPE = 141
 
-# What a write to standard output may meet; other files are named by the error of the command that uses them.
-_CAN_NOT_WRITE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
+# Errors that a write to standard output may raise; for other files, the command that uses them names the file in its error.
+_CANNOT_WRITE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
 
 COMMANDS = {  # name: (module, one line of help)
     "start": ("brokerd.cli.start", "run a broker"),
@@ -57,8 +57,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Runs the command line; returns the exit code."""
     from brokerd.cli.parser import UsageError
 
-    # gRPC's C core prints each failed TLS handshake, and each header that a stranger sends wrong; what matters of it is in the
-    # error, and gRPC reads this at its import. ERROR is what the package itself has set; whoever wants more has said so.
+    # gRPC's C core prints every failed TLS handshake and every malformed header that a stranger sends; what matters is already in
+    # our error. gRPC reads this variable when it is imported. ERROR is the package's own default, so any other value was set by
+    # the user.
     if os.environ.get("GRPC_VERBOSITY", "ERROR") == "ERROR":
         os.environ["GRPC_VERBOSITY"] = "NONE"
     _open_closed_streams()
@@ -78,7 +79,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         _drop_output()
         return EXIT_BROKEN_PIPE
     except OSError as error:
-        if error.errno not in _CAN_NOT_WRITE or error.filename is not None:
+        if error.errno not in _CANNOT_WRITE or error.filename is not None:
             raise
         print(f"brokerd: cannot write to standard output: {error.strerror}", file=sys.stderr)
         _drop_output()
@@ -87,15 +88,15 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _open_closed_streams() -> None:
-    """Standard streams that a shell closed (<&- or >&-) become /dev/null: else Python has none of them, and the next file or
-    socket gets their number."""
+    """Reopens standard streams that a shell closed (<&- or >&-) on /dev/null. Otherwise Python has none of them, and the next
+    file or socket gets their descriptor."""
     for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
         if getattr(sys, name) is None:
             setattr(sys, name, open(os.devnull, mode, encoding="utf-8"))  # noqa: SIM115 (for the life of the process)
 
 
 def _drop_output() -> None:
-    """What is still buffered cannot be written either: without this the interpreter complains about it at its end."""
+    """Redirects standard output to /dev/null: its buffer cannot be written either, and the interpreter would complain at exit."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
@@ -105,7 +106,7 @@ def _run(arguments: list[str]) -> int:
 
     parser = CommandParser(
         prog="brokerd",
-        description="An ordered, durable log for PySpark: the broker, and tools to look into it.",
+        description="An ordered, durable log for PySpark: the broker, and tools to inspect it.",
         epilog=_EXAMPLES,
     )
     parser.add_argument("--version", action="version", version=f"brokerd {__version__}")
@@ -131,5 +132,5 @@ a broker, a topic, a record and back, in two terminals:
   echo 'hello' | brokerd produce events
   brokerd consume events --from-beginning
 
-'brokerd COMMAND --help' says more about each.
+'brokerd COMMAND --help' describes each one.
 """

@@ -1,6 +1,6 @@
-"""The file of --command-config: client settings as Kafka's tools take them, one NAME=VALUE a line, # begins a comment line.
+"""The file of --command-config: client settings as Kafka's tools take them, one NAME=VALUE per line; # starts a comment.
 
-What the names mean is not known here. No error holds a value: it may be a secret.
+Names are not interpreted here. No error includes a value: it may be a secret.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from brokerd.errors import ConfigError
 
 
 def read_command_config(path: str) -> dict[str, str]:
-    """Settings by name. Raises ConfigError naming file and line."""
+    """Settings by name. Raises ConfigError with file and line."""
     try:
         with open(path, encoding="utf-8") as file:
             text = file.read()

@@ -1,5 +1,5 @@
-"""`brokerd config`: prints what an installation begins with, the annotated settings and the systemd unit, for those who have the
-package and not the repository. The settings are made by brokerd/config/sample.py; the unit is a file beside it.
+"""`brokerd config`: prints the starting files of an installation, the annotated settings and the systemd unit, for users who have
+the package but not the repository. brokerd/config/sample.py makes the settings; the unit is a file next to it.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from pathlib import Path
 from brokerd.cli.parser import Subparsers
 from brokerd.config.sample import sample_toml
 
-_UNIT_PROGRAM = "/opt/brokerd/bin/brokerd"  # of the unit as it is shipped
+_UNIT_PROGRAM = "/opt/brokerd/bin/brokerd"  # in the unit as shipped
 _EPILOG = """\
 examples:
   brokerd config --sample > brokerd.toml
@@ -25,7 +25,7 @@ def add_parser(subparsers: Subparsers) -> None:
     parser = subparsers.add_parser(
         "config",
         help="print a sample configuration or a systemd unit",
-        description="Prints what an installation begins with.",
+        description="Prints the files that an installation starts from.",
         epilog=_EPILOG,
     )
     what = parser.add_mutually_exclusive_group(required=True)
@@ -36,13 +36,13 @@ def add_parser(subparsers: Subparsers) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Prints it."""
+    """Prints the requested file."""
     print(sample_toml() if args.sample else systemd_unit(Path(sys.argv[0])), end="")
     return 0
 
 
 def systemd_unit(program: Path) -> str:
-    """The unit, with `program` as what it runs, if that is the installed command."""
+    """The unit, running `program` if that is the installed command."""
     unit = files("brokerd.config").joinpath("brokerd.service").read_text(encoding="utf-8")
     is_command = program.name == "brokerd" and program.is_file()
     return unit.replace(f"ExecStart={_UNIT_PROGRAM} ", f"ExecStart={program.resolve()} ") if is_command else unit

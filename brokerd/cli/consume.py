@@ -38,36 +38,36 @@ def add_parser(subparsers: Subparsers) -> None:
     parser = subparsers.add_parser(
         "consume",
         help="print records of a topic",
-        description="Prints records of a topic, and then those that come, until it is interrupted.\n"
-        "Begins at the end, as a follower; with --exit or --from-beginning at the beginning.",
+        description="Prints records of a topic and keeps printing new ones until interrupted.\n"
+        "Starts at the end; with --exit or --from-beginning, at the beginning.",
         epilog=_EPILOG,
     )
     parser.add_argument("topic", metavar="TOPIC", help="the topic")
-    parser.add_argument("--from-beginning", action="store_true", help="begin with the oldest record (--offset beginning)")
+    parser.add_argument("--from-beginning", action="store_true", help="start with the oldest record (--offset beginning)")
     parser.add_argument(
-        "-o", "--offset", metavar="WHERE", help="begin at: beginning, end, N, -N (the last N of each partition), @TIME"
+        "-o", "--offset", metavar="WHERE", help="start at: beginning, end, N, -N (the last N of each partition), @TIME"
     )
     parser.add_argument(
         "-p", "--partition", type=int, action="append", metavar="N", help="only this partition; may be repeated (default: all)"
     )
     parser.add_argument("-n", "--max-messages", type=int, metavar="N", help="stop after N records")
-    parser.add_argument("-e", "--exit", action="store_true", help="stop at what is now the end of each partition")
-    parser.add_argument("--timeout-ms", type=int, metavar="MS", help="stop when no record came for so long")
+    parser.add_argument("-e", "--exit", action="store_true", help="stop at the current end of each partition")
+    parser.add_argument("--timeout-ms", type=int, metavar="MS", help="stop after this long without a new record")
     formats = parser.add_mutually_exclusive_group()
-    formats.add_argument("-f", "--format", metavar="FORMAT", help="what to print of a record (default: '%%s\\n')")
+    formats.add_argument("-f", "--format", metavar="FORMAT", help="how to print a record (default: '%%s\\n')")
     formats.add_argument("-K", "--key-separator", metavar="TEXT", help="print key, TEXT and value")
-    formats.add_argument("-J", "--json", action="store_true", help="print one JSON object per line, with everything")
+    formats.add_argument("-J", "--json", action="store_true", help="print one JSON object per line, with all fields")
     parser.add_argument(
         "--isolation-level",
         choices=("read_committed", "read_uncommitted"),
-        help="whether records of open and aborted transactions are seen (default: read_committed)",
+        help="whether records of open and aborted transactions are returned (default: read_committed)",
     )
     parser.add_argument("-q", "--quiet", action="store_true", help="no summary on standard error")
     add_client_options(parser, "consumer settings")
 
 
 def run(args: argparse.Namespace) -> int:
-    """Prints until the end that was asked for. Raises BrokerdError, UsageError."""
+    """Prints until the requested end. Raises BrokerdError, UsageError."""
     from brokerd.cli.start_offsets import parse_offset, ranges_of
     from brokerd.cli.topic_lookup import find_topic
     from brokerd.client.blocking import BlockingClient

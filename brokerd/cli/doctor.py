@@ -1,4 +1,5 @@
-"""`brokerd doctor`: checks a data directory, and acts where only an operator may. Checking is brokerd/offline/doctor.py's."""
+"""`brokerd doctor`: checks a data directory, and makes the repairs that only an operator may decide on. The checks themselves are
+in brokerd/offline/doctor.py."""
 
 from __future__ import annotations
 
@@ -18,7 +19,7 @@ EXIT_DAMAGED = 1
 
 _EPILOG = """\
 Checks every byte: CRCs of headers and payloads, offsets, epochs, indexes, snapshots, checkpoint. Stop the broker first.
-Exit code 0: nothing durable is lost or unreadable (warnings are put right by the next start); 1: something is.
+Exit code 0: nothing durable is lost or unreadable (the next start repairs what warnings report); 1: something is.
 
 examples:
   brokerd doctor brokerd-data
@@ -34,7 +35,7 @@ def add_parser(subparsers: Subparsers) -> None:
     parser = subparsers.add_parser(
         "doctor",
         help="check every byte of a data directory",
-        description="Checks a data directory. Without an option nothing is changed.",
+        description="Checks a data directory. Without an option it changes nothing.",
         epilog=_EPILOG,
     )
     parser.add_argument("directory", metavar="DIR", help="the data directory (data.dir)")
@@ -47,12 +48,12 @@ def add_parser(subparsers: Subparsers) -> None:
     actions.add_argument(
         "--accept-damaged",
         action="store_true",
-        help="accept each damaged range as lost: its readers are refused it, all else is served, and appends go on",
+        help="accept each damaged range as lost: reads of it fail, all else is served, appends resume",
     )
     actions.add_argument(
         "--give-up-damaged",
         action="store_true",
-        help="give up each damaged batch and all that follows it in its partition, for good; no offset is given twice",
+        help="permanently give up each damaged batch and everything after it in its partition; no offset is reused",
     )
     actions.add_argument(
         "--rebuild-lost",
@@ -62,13 +63,13 @@ def add_parser(subparsers: Subparsers) -> None:
     actions.add_argument(
         "--decode",
         action="store_true",
-        help="also decode the records of each batch, as readers do, and name the batches that they cannot decode",
+        help="also decode the records of each batch, as readers do, and report batches that cannot be decoded",
     )
     actions.add_argument(
         "--take-out",
         metavar="PLACE",
-        help="take out the one batch at a partition's offset, as in events-0@1234: readers go past it, and appends go on; "
-        "no offset is given twice",
+        help="take out the one batch at a partition's offset, as in events-0@1234: readers skip it, and appends resume; "
+        "no offset is reused",
     )
     parser.add_argument(
         "--name",
@@ -81,14 +82,14 @@ def add_parser(subparsers: Subparsers) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Prints what was found, or done. Raises DataDirectoryError, UsageError."""
+    """Prints what was found or done. Raises DataDirectoryError, UsageError."""
     if args.name and not args.rebuild_lost:
         raise usage_error(args, "--name belongs to --rebuild-lost")
     try:
         findings = _findings(args)
     except OSError as error:
         place = error.filename or args.directory
-        raise DataDirectoryError(f"{place}: a file cannot be read or written: {error.strerror}") from None
+        raise DataDirectoryError(f"{place}: a file could not be read or written: {error.strerror}") from None
     if args.json:
         print_json([{**finding._asdict(), "severity": finding.severity.value} for finding in findings])
     else:
@@ -97,7 +98,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _findings(args: argparse.Namespace) -> list[Finding]:
-    """Does what was asked. Raises DataDirectoryError, UsageError, OSError."""
+    """Runs the requested check or repair. Raises DataDirectoryError, UsageError, OSError."""
     from brokerd.offline import doctor
     from brokerd.offline.rebuild import rebuild_lost
 

@@ -1,4 +1,4 @@
-"""`brokerd dump-log`: prints what the files of a data directory hold, down to records. Reading them is offline/dump.py's."""
+"""`brokerd dump-log`: prints the contents of a data directory's files, down to records. offline/dump.py reads them."""
 
 from __future__ import annotations
 
@@ -30,17 +30,17 @@ def add_parser(subparsers: Subparsers) -> None:
     """Declares the command."""
     parser = subparsers.add_parser(
         "dump-log",
-        help="print what a log directory, segment, index or snapshot holds",
-        description="Prints what the files of a data directory hold: segments batch by batch, indexes, snapshots, checkpoints.",
+        help="print the contents of a log directory, segment, index or snapshot",
+        description="Prints the contents of a data directory's files: segments batch by batch, indexes, snapshots, checkpoints.",
         epilog=_EPILOG,
     )
     parser.add_argument("paths", metavar="PATH", nargs="+", help="directories and files")
-    parser.add_argument("-d", "--print-data", action="store_true", help="also the records of each batch")
+    parser.add_argument("-d", "--print-data", action="store_true", help="also print the records of each batch")
     parser.add_argument("--json", action="store_true", help="one JSON object per line")
 
 
 def run(args: argparse.Namespace) -> int:
-    """Prints all entries. Raises DataDirectoryError if there is no such path."""
+    """Prints all entries. Raises DataDirectoryError if a path does not exist."""
     from brokerd.offline.dump import describe_path
 
     for path in args.paths:
@@ -72,7 +72,7 @@ def _text(entry: Entry) -> str:
 
 
 def _field_lines(name: str, value: Any) -> list[str]:
-    """A field; one line for each part of what has many."""
+    """One field as text; a field with several parts takes a line for each."""
     if isinstance(value, dict):
         return [f"  {name}:", *(f"    {key}: {_compact(part)}" for key, part in value.items())]
     if isinstance(value, list):
@@ -108,7 +108,7 @@ def _time_text(timestamp_ms: int) -> str:
     try:
         moment = datetime.datetime.fromtimestamp(timestamp_ms / 1_000, datetime.UTC)
     except (ValueError, OverflowError):
-        return f"{timestamp_ms} ms"  # beyond the calendar: a file may say anything
+        return f"{timestamp_ms} ms"  # outside the calendar: a file may hold any number
     return moment.isoformat(sep=" ", timespec="milliseconds").replace("+00:00", "Z")
 
 
@@ -129,7 +129,7 @@ def _record_lines(entry: Entry) -> bytes:
 
 
 def _printed(entry: Entry, printer: Any) -> bytes:
-    """The records of a batch, read again from its file. What cannot be read is said in a line."""
+    """The records of a batch, read again from its file. What cannot be read becomes a line that says so."""
     import pyarrow as pa
 
     from brokerd.client.consumer.fetched import decode_piece

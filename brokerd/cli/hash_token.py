@@ -1,4 +1,4 @@
-"""`brokerd hash-token`: what the broker's auth file holds of a token. Why it is hashed so: brokerd/server/security/tokens.py."""
+"""`brokerd hash-token`: the hash of a token, for the broker's auth file. brokerd/server/security/tokens.py says why this hash."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from brokerd.errors import ConfigError
 from brokerd.server.security.tokens import check_token, generate_token, hash_token
 
 _EPILOG = """\
-A token is never an argument: other users of the machine could see it. The hash goes into the broker's auth.file:
+A token is never passed as an argument: other users of the machine could see it. The hash goes into the broker's auth.file:
 
   [principals.etl]
   tokens = ["sha256:..."]
   write = ["events-*"]
 
 examples:
-  brokerd hash-token --generate etl.token      # a new token into a file, its hash on standard output
-  brokerd hash-token < etl.token               # the hash of a token that exists
+  brokerd hash-token --generate etl.token      # writes a new token to a file, its hash to standard output
+  brokerd hash-token < etl.token               # the hash of an existing token
   brokerd topics list -X auth.token.file=etl.token
 """
 
@@ -30,10 +30,12 @@ def add_parser(subparsers: Subparsers) -> None:
     parser = subparsers.add_parser(
         "hash-token",
         help="hash a token for the broker's auth file",
-        description="Reads a token from standard input, or makes one, and prints what the broker's auth.file holds of it.",
+        description="Reads a token from standard input, or generates one, and prints its hash for the broker's auth.file.",
         epilog=_EPILOG,
     )
-    parser.add_argument("--generate", metavar="FILE", help="make a token and write it to FILE, new and readable by you alone")
+    parser.add_argument(
+        "--generate", metavar="FILE", help="generate a token and write it to FILE, which must not exist; only you can read it"
+    )
 
 
 def run(args: argparse.Namespace) -> int:

@@ -1,6 +1,8 @@
-"""One JSON object a line, as `brokerd consume --json` prints it, to records: the way back of record_format.py. No I/O lives here.
+"""Parses one JSON object per line, as `brokerd consume --json` prints it, into records: the inverse of record_format.py. Does no
+I/O.
 
-`topic`, `offset` and `timestamp_type` say where a record was; `partition` too, unless records are to stay in theirs.
+`topic`, `offset` and `timestamp_type` describe where a record came from and are ignored; so is `partition`, unless records keep
+theirs.
 """
 
 from __future__ import annotations
@@ -24,15 +26,15 @@ _HEADER_FIELDS = ("key", "value", "value_base64")
 
 
 class BadRow(NamedTuple):
-    """A line that is no record; `row` counts from 0."""
+    """A line that is not a record; `row` counts from 0."""
 
     row: int
     problem: str
 
 
 class JsonRecords(NamedTuple):
-    """Columns of SCHEMA_0, each record's partition (-1: by its key), and the first line that is no record: what came
-    before it is in the columns."""
+    """Columns of SCHEMA_0, each record's partition (-1: chosen by its key), and the first line that is not a record; the records
+    before that line are in the columns."""
 
     arrow_batch: pa.RecordBatch
     partitions: list[int]
@@ -42,7 +44,7 @@ class JsonRecords(NamedTuple):
 class _Row(NamedTuple):
     key: bytes | None
     value: bytes | None
-    headers: list[dict[str, str | bytes | None]] | None  # none at all is not the same as an empty list
+    headers: list[dict[str, str | bytes | None]] | None  # None differs from an empty list
     timestamp_us: int
     partition: int
 
@@ -50,8 +52,8 @@ class _Row(NamedTuple):
 def records_from_json(
     lines: Sequence[bytes], *, headers: Sequence[tuple[str, str]], timestamp_ms: int, partition_count: int | None = None
 ) -> JsonRecords:
-    """One record per line that is not empty, `headers` added to its own; `timestamp_ms` is for those that have none. Each must
-    name one of `partition_count` partitions, or, if that is None, its partition is passed over.
+    """One record per non-empty line, with `headers` added to its own; `timestamp_ms` is for records that have none. Each record
+    must name one of `partition_count` partitions; if that is None, its partition is ignored.
     """
     more = [{"key": name, "value": value.encode()} for name, value in headers]
     rows: list[_Row] = []
@@ -81,16 +83,16 @@ def _object(line: bytes) -> dict[str, Any]:
     except json.JSONDecodeError as error:
         raise ValueError(f"not JSON: {error.msg} at column {error.colno}") from None
     except RecursionError:
-        raise ValueError("not JSON that can be read: nested too deeply") from None
+        raise ValueError("JSON nested too deeply") from None
     if not isinstance(found, dict):
-        raise ValueError("not a JSON object in braces")
+        raise ValueError("not a JSON object")
     return found
 
 
 def _row(document: dict[str, Any], more: list[dict[str, Any]], now_us: int, partition_count: int | None) -> _Row:
     _check_names(document, _FIELDS, "field")
     if "value" not in document and "value_base64" not in document:
-        raise ValueError("it has no value: for a tombstone write null")
+        raise ValueError("it has no value: use null for a tombstone")
     given = document.get("headers")
     if given is not None and not isinstance(given, list):
         raise ValueError("headers must be a list")
@@ -120,12 +122,12 @@ def _check_names(document: Mapping[str, Any], known: Sequence[str], kind: str) -
 def _bytes(document: Mapping[str, Any], name: str) -> bytes | None:
     encoded = f"{name}_base64"
     if name in document and encoded in document:
-        raise ValueError(f"{name} and {encoded} exclude each other")
+        raise ValueError(f"{name} and {encoded} are mutually exclusive")
     given = document.get(name, document.get(encoded))
     if given is None:
         return None
     if not isinstance(given, str):
-        raise ValueError(f"{name} must be text in quotes or null; bytes that are no text stand in {encoded}")
+        raise ValueError(f"{name} must be a JSON string or null; use {encoded} for bytes that are not UTF-8 text")
     if name in document:
         return _utf8(name, given)
     try:
@@ -138,11 +140,11 @@ def _utf8(name: str, text: str) -> bytes:
     try:
         return text.encode()
     except UnicodeEncodeError:
-        raise ValueError(f"{name} holds half of a surrogate pair, which is no text") from None
+        raise ValueError(f"{name} holds half of a surrogate pair, which is not valid text") from None
 
 
 def _timestamp_us(given: Any, now_us: int) -> int:
-    """ms with a fraction down to microseconds; none and -1 are now."""
+    """ms, with a fraction down to microseconds; absent and -1 mean now."""
     if given is None or (isinstance(given, int) and given == -1):
         return now_us
     if isinstance(given, bool) or not isinstance(given, (int, Decimal)) or not 0 <= given <= INT64_MAX // _US_PER_MS:
@@ -154,5 +156,5 @@ def _partition(given: Any, count: int) -> int:
     if isinstance(given, bool) or not isinstance(given, int):
         raise ValueError("it names no partition")
     if not 0 <= given < count:
-        raise ValueError(f"the topic has partitions 0 to {count - 1}, no {given}")
+        raise ValueError(f"the topic has partitions 0 to {count - 1}, not {given}")
     return given

@@ -1,4 +1,4 @@
-"""Text lines to records and back, whole chunks at a time. No I/O lives here."""
+"""Converts text lines to records and back, a whole chunk at a time. Does no I/O."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ def unescaped(text: str) -> str:
 
 
 class LineSplitter:
-    """Whole lines out of chunks of bytes; what follows the last delimiter waits for the next chunk."""
+    """Splits chunks of bytes into whole lines; what follows the last delimiter waits for the next chunk."""
 
     def __init__(self, delimiter: bytes) -> None:
         self._delimiter = delimiter
-        self._rest: list[bytes] = []  # pieces of a line that has not ended yet
+        self._rest: list[bytes] = []  # pieces of the unfinished line
 
     def split(self, chunk: bytes) -> list[bytes]:
-        """The lines that `chunk` ends."""
+        """The lines that `chunk` completes."""
         *lines, rest = chunk.split(self._delimiter) if len(self._delimiter) == 1 else self._joined(chunk).split(self._delimiter)
         if lines and self._rest:
             lines[0] = b"".join([*self._rest, lines[0]])
@@ -41,12 +41,12 @@ class LineSplitter:
         return lines
 
     def last(self) -> list[bytes]:
-        """The last line, if it did not end with the delimiter."""
+        """The last line, if it did not end with a delimiter."""
         rest, self._rest = b"".join(self._rest), []
         return [rest] if rest else []
 
     def _joined(self, chunk: bytes) -> bytes:
-        """A delimiter of several bytes may be cut by the chunk's end: what waits is looked at again."""
+        """A delimiter of several bytes may be split between chunks, so the pending bytes are searched again."""
         whole = b"".join([*self._rest, chunk])
         self._rest = []
         return whole

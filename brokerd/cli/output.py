@@ -1,4 +1,4 @@
-"""What commands print: tables, sizes, JSON. Nothing is decided here."""
+"""Output of the commands: tables, sizes, JSON. Makes no decisions."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _UNITS = ("B", "KiB", "MiB", "GiB", "TiB")
 
 
 def table(headings: Sequence[str], rows: Sequence[Sequence[object]], *, indent: str = "") -> str:
-    """Columns aligned: numbers to the right, text to the left."""
+    """A table with aligned columns: numbers to the right, text to the left."""
     cells = [[_text(cell) for cell in row] for row in rows]
     widths = [max([len(heading), *(len(row[column]) for row in cells)]) for column, heading in enumerate(headings)]
     is_number = [bool(rows) and all(isinstance(row[column], int) for row in rows) for column in range(len(headings))]
@@ -26,7 +26,7 @@ def table(headings: Sequence[str], rows: Sequence[Sequence[object]], *, indent: 
 
 
 def size_text(size_bytes: int) -> str:
-    """Bytes for people, such as "1.5 MiB"."""
+    """A size for people, such as "1.5 MiB"."""
     size = float(size_bytes)
     for unit in _UNITS:
         if size < 1024 or unit == _UNITS[-1]:
@@ -41,12 +41,12 @@ def counted(count: int, noun: str) -> str:
 
 
 def print_json(value: Any) -> None:
-    """A document for programs."""
+    """Prints a JSON document for programs."""
     print(json.dumps(value, indent=2, ensure_ascii=False))
 
 
 def note(text: str) -> None:
-    """A line for people beside the output."""
+    """Prints a line for people on standard error."""
     print(text, file=sys.stderr, flush=True)
 
 

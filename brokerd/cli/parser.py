@@ -1,6 +1,6 @@
-"""How every command reads its arguments: strict, with one sentence per mistake that names the nearest right word.
+"""Argument parsing for every command: strict, with one sentence per mistake that suggests the nearest valid name.
 
-No command is known here, and nothing heavy is imported.
+Knows no command and imports nothing heavy.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ C = TypeVar("C", bound=ClientConfig)
 T = TypeVar("T")
 
 BOOTSTRAP_SERVER_VARIABLE = "BROKERD_BOOTSTRAP_SERVER"
-# Someone waits at a terminal: Kafka's minute of silence is too long.
+# A person waits at a terminal: Kafka's minute of silence is too long.
 API_TIMEOUT_MS = 10_000
 
 
 class Subparsers(Protocol):
-    """Where a command declares itself (argparse's own type is private)."""
+    """What a command registers itself with (argparse's own type is private)."""
 
     def add_parser(self, name: str, **kwargs: Any) -> CommandParser:
         """A parser for the command `name`."""
@@ -44,7 +44,7 @@ class CommandParser(argparse.ArgumentParser):
         super().__init__(allow_abbrev=False, **kwargs)
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> tuple[Any, list[str]]:
-        """As argparse's, but what is not known is an error here, where this command's own options are."""
+        """As argparse's, but unknown arguments are an error right here, where this command's own options are known."""
         parsed, extras = super().parse_known_args(args, namespace)
         if extras:
             self.error(self._unknown(extras[0]))
@@ -75,20 +75,20 @@ class _HelpFormatter(argparse.RawDescriptionHelpFormatter):
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:
-    """The nearest of `known`, or all of them."""
+    """A hint that names the nearest of `known`, or all of them."""
     known = list(known)
     near = difflib.get_close_matches(name, known, n=1, cutoff=0.5)
-    return f"did you mean '{near[0]}'?" if near else f"there is {', '.join(known)}"
+    return f"did you mean '{near[0]}'?" if near else f"choose from {', '.join(known)}"
 
 
 def add_client_options(parser: argparse.ArgumentParser, settings: str = "client settings") -> None:
-    """What every command that talks to a broker takes."""
+    """Adds the options of every command that connects to a broker."""
     parser.add_argument(
         "-b",
         "--bootstrap-server",
         metavar="HOST:PORT",
         default=os.environ.get(BOOTSTRAP_SERVER_VARIABLE) or f"127.0.0.1:{DEFAULT_PORT}",
-        help=f"the broker (default: ${BOOTSTRAP_SERVER_VARIABLE}, else 127.0.0.1:{DEFAULT_PORT})",
+        help=f"the broker (default: ${BOOTSTRAP_SERVER_VARIABLE}, otherwise 127.0.0.1:{DEFAULT_PORT})",
     )
     parser.add_argument(
         "-X",
@@ -101,7 +101,7 @@ def add_client_options(parser: argparse.ArgumentParser, settings: str = "client 
     parser.add_argument(
         "--command-config",
         metavar="FILE",
-        help="file with client settings, one NAME=VALUE a line, such as those of TLS and auth.token",
+        help="file with client settings such as TLS and auth.token, one NAME=VALUE per line",
     )
 
 
@@ -111,14 +111,14 @@ def client_config(args: argparse.Namespace, kind: type[C], defaults: Mapping[str
 
 
 def hasty(config: ClientConfig) -> ClientConfig:
-    """What `config` shares with every client, for a first look at the broker: someone who mistypes an address wants to know
-    soon, while a reader or writer that was once connected rides over a broker's restart."""
+    """`config` with short timeouts, for the first contact with the broker: a user who mistyped an address wants to know soon,
+    while a reader or writer that has been connected rides out a broker's restart."""
     shared = {field.name: getattr(config, field.name) for field in fields(ClientConfig)}
     return ClientConfig(**{**shared, "api_timeout_ms": min(config.api_timeout_ms, API_TIMEOUT_MS)})
 
 
 def where(args: argparse.Namespace) -> str:
-    """The end of an error's sentence about a setting of a command."""
+    """Where a setting of a command came from, for the end of an error's sentence."""
     return "(option -X)" if args.command_config is None else f"(option -X or {args.command_config})"
 
 
@@ -133,7 +133,7 @@ def client_settings(args: argparse.Namespace, defaults: Mapping[str, object] | N
 
 
 def checked(args: argparse.Namespace, make: Callable[[], T]) -> T:
-    """What `make` returns; a ConfigError that it raises is a mistake in the command line. Raises UsageError."""
+    """Returns `make()`; a ConfigError that it raises is a mistake in the command line. Raises UsageError."""
     try:
         return make()
     except ConfigError as error:
@@ -141,12 +141,12 @@ def checked(args: argparse.Namespace, make: Callable[[], T]) -> T:
 
 
 def pairs(args: argparse.Namespace, option: str, given: Sequence[str], *, what: str = "NAME=VALUE") -> dict[str, str]:
-    """`given` entries such as "a=b" as a mapping; the last of a name counts. Raises UsageError."""
+    """Entries such as "a=b" as a mapping; the last entry of a name wins. Raises UsageError."""
     return dict(pair_list(args, option, given, what=what))
 
 
 def pair_list(args: argparse.Namespace, option: str, given: Sequence[str], *, what: str = "NAME=VALUE") -> list[tuple[str, str]]:
-    """As `pairs`, with every entry of a name that is given again. Raises UsageError."""
+    """As `pairs`, but keeps every entry of a repeated name. Raises UsageError."""
     found = []
     for entry in given:
         name, equals, value = entry.partition("=")
@@ -157,7 +157,7 @@ def pair_list(args: argparse.Namespace, option: str, given: Sequence[str], *, wh
 
 
 def check_range(args: argparse.Namespace, option: str, value: int | None, *, maximum: int) -> None:
-    """Raises UsageError for a number below 1 or above `maximum`; None is none."""
+    """Raises UsageError if `value` is below 1 or above `maximum`; None passes."""
     if value is not None and value < 1:
         raise usage_error(args, f"{option} must be at least 1, not {value}")
     if value is not None and value > maximum:
@@ -165,6 +165,6 @@ def check_range(args: argparse.Namespace, option: str, value: int | None, *, max
 
 
 def usage_error(args: argparse.Namespace, message: str) -> UsageError:
-    """A mistake in the command line that argparse cannot see."""
+    """The error for a mistake in the command line that argparse cannot detect."""
     prog = " ".join(word for word in ("brokerd", args.command, getattr(args, "verb", None)) if word)
     return UsageError(f"{prog}: {message} (see '{prog} --help')")

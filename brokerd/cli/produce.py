@@ -1,5 +1,5 @@
-"""`brokerd produce`: writes lines to a topic, as kcat -P does. Lines become columns in lines.py and json_records.py; sending is
-the producer's.
+"""`brokerd produce`: writes lines to a topic, as kcat -P does. lines.py and json_records.py convert lines to columns; the
+producer sends them.
 """
 
 from __future__ import annotations
@@ -33,10 +33,10 @@ if TYPE_CHECKING:
     from brokerd.producer.producer import Producer
 
 _READ_BYTES = 1_048_576
-_CHUNK_LINES = 1_000  # what a failure names
+_CHUNK_LINES = 1_000  # the unit that a failure reports
 _EPILOG = """\
-Lines are sent as they come. The command ends when all of them are acknowledged, or fails with the first that is not: it says
-which lines of the input that is about, and how many records are written.
+Lines are sent as they arrive. The command ends when all of them are acknowledged, or fails with the first that is not; it then
+says which input lines are affected and how many records were written.
 
 examples:
   echo 'hello' | brokerd produce events
@@ -57,13 +57,13 @@ def add_parser(subparsers: Subparsers) -> None:
     parser.add_argument("topic", metavar="TOPIC", help="the topic")
     parser.add_argument("--file", metavar="FILE", default="-", help="read lines from here (default: - = standard input)")
     parser.add_argument(
-        "-K", "--key-separator", metavar="TEXT", help="what comes before TEXT in a line is the key; a line without it has none"
+        "-K", "--key-separator", metavar="TEXT", help="the part of a line before TEXT is the key; a line without TEXT has none"
     )
     parser.add_argument(
         "-H", "--header", metavar="NAME=VALUE", action="append", default=[], help="a header of every record; may be repeated"
     )
     parser.add_argument("-p", "--partition", type=int, metavar="N", help="write to this partition (default: by the key's hash)")
-    parser.add_argument("-D", "--delimiter", metavar="TEXT", default="\\n", help="what ends a record (default: \\n)")
+    parser.add_argument("-D", "--delimiter", metavar="TEXT", default="\\n", help="the text that ends a record (default: \\n)")
     parser.add_argument("-Z", "--null", metavar="TEXT", help="a key or value of exactly TEXT is null; a null value is a tombstone")
     parser.add_argument(
         "-J",
@@ -71,14 +71,14 @@ def add_parser(subparsers: Subparsers) -> None:
         action="store_true",
         help="each line is a JSON object as 'consume --json' prints it: key, value, headers, timestamp",
     )
-    parser.add_argument("--keep-partitions", action="store_true", help="with --json: write each record to the partition it names")
+    parser.add_argument("--keep-partitions", action="store_true", help="with --json: keep the partition that each record names")
     parser.add_argument("--acks", choices=("all", "1", "0"), help="when a record counts as written (default: all, flushed to disk)")
     parser.add_argument("-q", "--quiet", action="store_true", help="no summary on standard error")
     add_client_options(parser, "producer settings")
 
 
 class _Chunk(NamedTuple):
-    """Records of some lines of the input; `error` is about the line behind them."""
+    """Records from some lines of the input; `error` concerns the line after them."""
 
     first_line: int
     last_line: int
@@ -88,7 +88,7 @@ class _Chunk(NamedTuple):
 
 
 class _FailedError(Exception):
-    """What went wrong, and with which lines."""
+    """An error and the input lines it concerns."""
 
     def __init__(self, first_line: int, last_line: int, problem: str) -> None:
         super().__init__(problem)
@@ -132,7 +132,7 @@ def _check_options(args: argparse.Namespace) -> None:
 
 
 def _line_format(args: argparse.Namespace) -> _ToChunk:
-    """How lines become records, by the options."""
+    """The conversion of lines to records that the options ask for."""
     from brokerd.cli.lines import records_from_lines, unescaped
     from brokerd.clock import SystemClock
 
@@ -152,7 +152,7 @@ def _line_format(args: argparse.Namespace) -> _ToChunk:
 
 
 def _json_format(args: argparse.Namespace, topic: TopicInfo) -> _ToChunk:
-    """How lines of JSON become records, by the options."""
+    """The conversion of JSON lines to records that the options ask for."""
     from brokerd.cli.json_records import records_from_json
     from brokerd.clock import SystemClock
 
@@ -170,7 +170,8 @@ def _json_format(args: argparse.Namespace, topic: TopicInfo) -> _ToChunk:
 
 
 def _send(args: argparse.Namespace, config: ProducerConfig, chunks: Iterator[_Chunk]) -> int:
-    """Sends it all and waits for the answers; the number of records. Raises BrokerdError for the first failure."""
+    """Sends all chunks and waits until they are acknowledged; returns the number of records. Raises BrokerdError for the first
+    failure."""
     from brokerd.allocator import keep_freed_memory
     from brokerd.producer.producer import Producer
 
@@ -191,7 +192,7 @@ def _send(args: argparse.Namespace, config: ProducerConfig, chunks: Iterator[_Ch
 
 
 def _send_chunks(topic: str, producer: Producer, chunks: Iterator[_Chunk]) -> None:
-    """Raises _FailedError for the first chunk that fails, in the order of the input, and what reading raises."""
+    """Raises _FailedError for the first chunk that fails, in input order, and whatever reading raises."""
     import numpy as np
 
     sent: deque[tuple[_Chunk, BatchFuture]] = deque()
@@ -225,7 +226,7 @@ def _check(chunk: _Chunk, future: BatchFuture) -> None:
 
 
 def _chunks(args: argparse.Namespace, source: BinaryIO, to_chunk: _ToChunk) -> Iterator[_Chunk]:
-    """The input as columns, some lines at a time: a terminal or a pipe gives what it has, so nothing waits."""
+    """The input as columns, some lines at a time. A terminal or a pipe yields what it has, so no line waits for others."""
     from brokerd.cli.lines import LineSplitter, unescaped
 
     splitter = LineSplitter(unescaped(args.delimiter).encode())
@@ -242,7 +243,7 @@ def _chunks(args: argparse.Namespace, source: BinaryIO, to_chunk: _ToChunk) -> I
 
 
 def _read(source: BinaryIO, path: str) -> bytes:
-    """The next bytes, empty at the end. Raises ConfigError."""
+    """The next bytes; empty at the end of the input. Raises ConfigError."""
     try:
         return source.read1(_READ_BYTES)  # type: ignore[attr-defined, no-any-return]
     except OSError as error:
@@ -259,7 +260,7 @@ def _input(path: str) -> Iterator[BinaryIO]:
         yield sys.stdin.buffer
         return
     try:
-        file = open(path, "rb")  # noqa: SIM115 (closed below; this error is told apart from errors while it is read)
+        file = open(path, "rb")  # noqa: SIM115 (closed below; errors while it is read are handled elsewhere)
     except OSError as error:
         raise ConfigError(f"cannot read {path}: {error.strerror}") from None
     with file:

@@ -1,6 +1,6 @@
-"""How `brokerd consume` prints records: a format in kcat's letters, or one JSON object per line. No I/O lives here.
+"""How `brokerd consume` prints records: a format in kcat's letters, or one JSON object per line. Does no I/O.
 
-Formats of keys and values alone are made of whole columns; the others, record by record, for eyes and for small tools.
+Formats of keys and values alone are built from whole columns; all others, record by record, for people and small tools.
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ LETTERS = {
 
 
 def format_printer(template: str, topic: str, *, null: bytes = b"") -> Printer:
-    """Prints records by a format such as "%o %k: %s\\n", keys and values that are null as `null`. Raises ConfigError naming an
-    unknown letter."""
+    """Prints records in a format such as "%o %k: %s\
+    ", with `null` for null keys and values. Raises ConfigError naming an unknown letter."""
     tokens = _tokens(template)
     if all(kind in ("text", "s", "k") for kind, _ in tokens):
         return lambda batch: _columns_joined(batch, tokens, null)
@@ -45,8 +45,8 @@ def format_printer(template: str, topic: str, *, null: bytes = b"") -> Printer:
 
 
 def json_printer(topic: str) -> Printer:
-    """Prints one JSON object per line, which json_records.py reads again. Bytes that are no UTF-8 text stand in `key_base64` and
-    `value_base64`; a timestamp is in ms, with a fraction if it has one."""
+    """Prints one JSON object per line, in the form that json_records.py reads. Bytes that are not UTF-8 text go to `key_base64`
+    and `value_base64`; a timestamp is in ms, with a fraction if it has one."""
 
     def lines(batch: FetchedBatch) -> bytes:
         kind = _TIMESTAMP_TYPES[batch.timestamp_type == LOG_APPEND_TIME]
@@ -68,7 +68,7 @@ def _tokens(template: str) -> list[tuple[str, bytes]]:
             raise ConfigError("the format ends with a single '%': write '%%' for a percent sign")
         letter, text = found.groups()
         if letter is not None and letter not in LETTERS:
-            raise ConfigError(f"unknown letter '%{letter}' in the format: there is {', '.join('%' + one for one in LETTERS)}")
+            raise ConfigError(f"unknown letter '%{letter}' in the format: choose from {', '.join('%' + one for one in LETTERS)}")
         tokens.append(("text", b"%" if letter == "%" else text.encode()) if letter in (None, "%") else (letter, b""))
         at = found.end()
     return tokens

@@ -1,4 +1,4 @@
-"""`brokerd start`: runs a broker until SIGTERM or SIGINT. What a broker is made of is in brokerd/server/daemon.py."""
+"""`brokerd start`: runs a broker until SIGTERM or SIGINT. brokerd/server/daemon.py puts the broker together."""
 
 from __future__ import annotations
 
@@ -30,18 +30,18 @@ logger = logging.getLogger(__name__)
 EXIT_OK = 0
 EXIT_FAILED = 1
 EXIT_USAGE = 2
-_LAST_WORDS_S = 0.1  # of a server that has stopped
-_WATCHDOG_MS = 200  # past the deadline of a stop, which ends itself where it can
+_LAST_WORDS_S = 0.1  # for a stopped server to report its end
+_WATCHDOG_MS = 200  # past the deadline that a stop normally meets by itself
 
 _DESCRIPTION = """\
-Runs a broker in the foreground until SIGTERM or SIGINT (Ctrl-C), then finishes what is under way and exits with 0.
-SIGHUP has it read its certificates and its auth file again.
-Without any option it just works: data in ./brokerd-data, on 127.0.0.1:9192. Once it serves, it prints the line
+Runs a broker in the foreground until SIGTERM or SIGINT (Ctrl-C), then finishes requests in progress and exits with 0.
+SIGHUP makes it reload its certificates and its auth file.
+Works without any options: data in ./brokerd-data, on 127.0.0.1:9192. Once it serves, it prints the line
 "brokerd ready on HOST:PORT" on standard output; messages go to standard error.
 """
 _EPILOG = """\
-settings come from, the last one wins: defaults, the --config file, the environment (BROKERD_LOG_SEGMENT_BYTES for
-log.segment.bytes), these options. 'brokerd config --sample' lists them all.
+settings are read in this order, and the last one wins: defaults, the --config file, the environment
+(BROKERD_LOG_SEGMENT_BYTES for log.segment.bytes), these options. 'brokerd config --sample' lists them all.
 exit codes: 0 stopped cleanly, 1 could not start or failed, 2 wrong option or setting.
 """
 
@@ -84,7 +84,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _flags(args: argparse.Namespace) -> dict[str, str]:
-    """Settings by name out of the options; a named option wins over --set."""
+    """Settings by name from the options; a named option wins over --set."""
     flags: dict[str, str] = {}
     for text in args.settings:
         name, equals, value = text.partition("=")
@@ -118,11 +118,11 @@ async def _serve(config: BrokerConfig) -> None:
         reloads.add(task)
         task.add_done_callback(reloads.discard)
 
-    # The default would end the process. Until it serves there is nothing to read again.
+    # SIGHUP would end the process by default. Before the broker serves there is nothing to reload.
     loop.add_signal_handler(signal.SIGHUP, lambda: None)
     await daemon.start()
     loop.add_signal_handler(signal.SIGHUP, request_reload)
-    with contextlib.suppress(OSError):  # nobody reads standard output any more: no reason to stop
+    with contextlib.suppress(OSError):  # standard output has no reader any more: no reason to stop
         print(f"brokerd ready on {config.host}:{daemon.port}", flush=True)
     notify(READY)
     ended = asyncio.create_task(daemon.wait_until_ended())
@@ -142,14 +142,15 @@ async def _serve(config: BrokerConfig) -> None:
 
 
 def _end_at_the_latest(error: BrokerdError, limit_ms: int) -> None:
-    """Ends the process if it is still there then: where the event loop hangs, or a thread that the interpreter would wait for."""
+    """Ends the process if it is still running after the limit because the event loop hangs, or a thread that the interpreter
+    waits for."""
     watchdog = threading.Timer(limit_ms / 1000, _end_now, (error,))
     watchdog.daemon = True
     watchdog.start()
 
 
 def _end_now(error: BrokerdError) -> NoReturn:
-    """No thread is waited for, and nothing closed: each file is whole up to what was written, as after a kill."""
+    """Exits without waiting for threads or closing anything: every file is intact up to its last write, as after a kill."""
     _fail(error, EXIT_FAILED)
     sys.stderr.flush()
     os._exit(EXIT_FAILED)
@@ -159,7 +160,7 @@ async def _reload(daemon: Daemon) -> None:
     try:
         await daemon.reload()
     except BrokerdError as error:
-        logger.error("certificates and auth file stay as they were: %s", error.message)
+        logger.error("reload failed, certificates and auth file are unchanged: %s", error.message)
 
 
 def _fail(error: BrokerdError, code: int) -> int:

@@ -19,7 +19,7 @@ _MS_PER_S = 1_000
 
 
 class StartOffset(NamedTuple):
-    """Where to begin: at `wanted` (an end, or a time), `shift` records from there; or at the offset `exact`."""
+    """The place to start from: `shift` records from `wanted` (an end of the log, or a time), or the offset `exact`."""
 
     wanted: Wanted
     shift: int = 0
@@ -60,7 +60,7 @@ def _timestamp_ms(text: str) -> int:
 def ranges_of(
     client: BlockingClient, topic: TopicInfo, partitions: Sequence[int], start: StartOffset, *, to_end: bool, isolation: str
 ) -> list[FetchRange]:
-    """One range per partition: from `start`, to today's end or for ever. Raises the broker's error of any partition."""
+    """One range per partition: from `start` to the current end, or without end. Raises the broker's error for any partition."""
     tps = [TopicIdPartition(topic.topic_id, partition) for partition in partitions]
     earliest = _offsets(client, tps, OffsetSpec.EARLIEST, isolation)
     latest = _offsets(client, tps, OffsetSpec.LATEST, isolation)

@@ -1,4 +1,4 @@
-"""Topics by name, as people type them: a name that does not exist gets the nearest one that does."""
+"""Finds topics by the names people type: an unknown name is answered with the nearest one that exists."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from brokerd.errors import UnknownTopicOrPartitionError, WireError
 
 
 def find_topic(client: BlockingClient, name: str) -> TopicInfo:
-    """The topic of this name. Raises UnknownTopicOrPartitionError with the nearest name, and the broker's other errors."""
+    """The topic of this name. Raises UnknownTopicOrPartitionError suggesting the nearest name, and the broker's other errors."""
     metadata = client.metadata([name])
     if name in metadata.errors:
         raise with_nearest_name(client, name, metadata.errors[name])
@@ -18,7 +18,8 @@ def find_topic(client: BlockingClient, name: str) -> TopicInfo:
 
 
 def with_nearest_name(client: BlockingClient, name: str, error: WireError, *, may_create: bool = True) -> WireError:
-    """`error`; if it is that there is no such topic, with the nearest name, or (`may_create`) how to make one."""
+    """`error`, unless it means that the topic does not exist: then an error with the nearest name, or (`may_create`) how to
+    create one."""
     if not isinstance(error, UnknownTopicOrPartitionError):
         return error
     known = [topic.name for topic in client.metadata(None).topics.values() if not topic.is_internal]
@@ -31,4 +32,4 @@ def check_partition(topic: TopicInfo, partition: int) -> None:
     """Raises UnknownTopicOrPartitionError if the topic has no such partition."""
     if not 0 <= partition < topic.partition_count:
         last = topic.partition_count - 1
-        raise UnknownTopicOrPartitionError(f"topic '{topic.name}' has partitions 0 to {last}, no {partition}")
+        raise UnknownTopicOrPartitionError(f"topic '{topic.name}' has partitions 0 to {last}, not {partition}")

@@ -1,4 +1,4 @@
-"""`brokerd topics`: create, list, describe, alter, delete. What is printed of a description is in topics_report.py."""
+"""`brokerd topics`: create, list, describe, alter, delete. topics_report.py prints descriptions."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def add_parser(subparsers: Subparsers) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Runs the verb that was asked for. Raises BrokerdError, UsageError."""
+    """Runs the requested verb. Raises BrokerdError, UsageError."""
     from brokerd.client.blocking import BlockingClient
 
     config = client_config(args, ClientConfig)
@@ -64,9 +64,9 @@ def _add_create(verbs: Subparsers) -> None:
         metavar="N",
         help="number of partitions, the unit of order and of parallelism (default: the broker's num.partitions)",
     )
-    _add_config(parser, "a setting of the topic, such as retention.ms=86400000; may be repeated")
-    parser.add_argument("--if-not-exists", action="store_true", help="do nothing, successfully, if there is a topic of this name")
-    parser.add_argument("--dry-run", action="store_true", help="check name, number and settings, and create nothing")
+    _add_config(parser, "a topic setting, such as retention.ms=86400000; may be repeated")
+    parser.add_argument("--if-not-exists", action="store_true", help="succeed without doing anything if the topic exists")
+    parser.add_argument("--dry-run", action="store_true", help="check name, partitions and settings without creating the topic")
     add_client_options(parser)
 
 
@@ -78,7 +78,7 @@ def _create(client: BlockingClient, args: argparse.Namespace) -> int:
     result = client.create_topics([new], validate_only=args.dry_run)[args.name]
     if isinstance(result, TopicAlreadyExistsError) and args.if_not_exists:
         count = client.metadata([args.name]).topic(args.name).partition_count
-        print(f"topic '{args.name}' exists already, with {counted(count, 'partition')}: nothing to do")
+        print(f"topic '{args.name}' already exists with {counted(count, 'partition')}: nothing to do")
         return 0
     if isinstance(result, WireError):
         raise result
@@ -116,11 +116,13 @@ def _add_describe(verbs: Subparsers) -> None:
         "describe",
         help="print partitions, offsets, sizes and settings",
         description="Prints partitions, offsets, sizes and settings of topics, or of all topics.",
-        epilog="Offsets: 'start' is the first one held, 'stable' and 'end' are where read_committed and read_uncommitted\n"
+        epilog="Offsets: 'start' is the first offset in the log, 'stable' and 'end' are where read_committed and read_uncommitted\n"
         "readers stop, 'written' is where the log ends, flushed or not.\n",
     )
     parser.add_argument("names", metavar="NAME", nargs="*", help="topics (default: all)")
-    parser.add_argument("-a", "--all-configs", action="store_true", help="also settings that are the broker's, and what each means")
+    parser.add_argument(
+        "-a", "--all-configs", action="store_true", help="also print settings inherited from the broker, and the meaning of each"
+    )
     parser.add_argument("--json", action="store_true", help="as JSON")
     add_client_options(parser)
 
@@ -142,16 +144,20 @@ def _add_alter(verbs: Subparsers) -> None:
         "alter",
         help="add partitions, change settings",
         description="Adds partitions to a topic, or changes its settings.",
-        epilog="A topic never loses partitions. New ones take over part of the keys: records of one key written before and\n"
-        "after lie in two partitions.\n",
+        epilog="A topic never loses partitions. New partitions take over part of the keys: records of one key written before and\n"
+        "after the change are in different partitions.\n",
     )
     parser.add_argument("name", metavar="NAME", help="the topic")
     parser.add_argument("-p", "--partitions", type=int, metavar="N", help="new total number of partitions")
     _add_config(parser, "set a setting; may be repeated")
     parser.add_argument(
-        "--delete-config", metavar="NAME", action="append", default=[], help="return to the broker's setting; may be repeated"
+        "--delete-config",
+        metavar="NAME",
+        action="append",
+        default=[],
+        help="remove a setting, so that the broker's applies; may be repeated",
     )
-    parser.add_argument("--dry-run", action="store_true", help="check, and change nothing")
+    parser.add_argument("--dry-run", action="store_true", help="check without changing anything")
     add_client_options(parser)
 
 
@@ -164,7 +170,7 @@ def _alter(client: BlockingClient, args: argparse.Namespace) -> int:
     _look_first(args)
     before = find_topic(client, args.name).partition_count
     done = []
-    # Both are checked before either is done: a topic is not to be left half changed.
+    # Both are checked before either is applied, so that a topic is never left half changed.
     for validate_only in (True,) if args.dry_run else (True, False):
         if args.partitions is not None:
             client.create_partitions(args.name, args.partitions, validate_only=validate_only)
@@ -180,10 +186,12 @@ def _alter(client: BlockingClient, args: argparse.Namespace) -> int:
 
 def _add_delete(verbs: Subparsers) -> None:
     parser = verbs.add_parser(
-        "delete", help="delete topics and all that they hold", description="Deletes topics and all that they hold, without asking."
+        "delete",
+        help="delete topics and all their records",
+        description="Deletes topics and all their records, without confirmation.",
     )
     parser.add_argument("names", metavar="NAME", nargs="+", help="topics")
-    parser.add_argument("--if-exists", action="store_true", help="pass over names that do not exist")
+    parser.add_argument("--if-exists", action="store_true", help="ignore names that do not exist")
     add_client_options(parser)
 
 
@@ -205,7 +213,8 @@ def _delete(client: BlockingClient, args: argparse.Namespace) -> int:
 
 
 def _look_first(args: argparse.Namespace) -> None:
-    """A mistyped address shows soon, while a change of thousands of partitions may take its time."""
+    """Contacts the broker with a short timeout first, so that a mistyped address shows soon: changing thousands of partitions may
+    take long."""
     from brokerd.client.blocking import BlockingClient
 
     with BlockingClient(hasty(client_config(args, ClientConfig))) as client:

@@ -1,4 +1,4 @@
-"""How topics are printed, for people and as JSON."""
+"""Prints topics, for people and as JSON."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def print_long(topics: Sequence[TopicDescription], *, as_json: bool) -> None:
 
 
 def print_descriptions(topics: Sequence[TopicDescription], *, as_json: bool, all_configs: bool) -> None:
-    """Partitions, offsets, sizes and settings of each topic."""
+    """Prints partitions, offsets, sizes and settings of each topic."""
     if as_json:
         print_json([_document(topic) for topic in topics])
         return
@@ -45,7 +45,7 @@ def print_descriptions(topics: Sequence[TopicDescription], *, as_json: bool, all
             print()
         _print_description(topic, all_configs=all_configs)
     if not topics:
-        print("there are no topics: create one with 'brokerd topics create NAME --partitions N'")
+        print("no topics yet: create one with 'brokerd topics create NAME --partitions N'")
 
 
 def _print_description(topic: TopicDescription, *, all_configs: bool) -> None:

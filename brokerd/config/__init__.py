@@ -1,16 +1,16 @@
-"""Every setting there is: its name, default, range and one sentence, on the field of a frozen dataclass.
+"""Every setting, declared once: name, default, range and one sentence, on a field of a frozen dataclass.
 
     settings.py   how a setting is declared, parsed and checked
     broker.py     the daemon's settings
     topic.py      what can be set for one topic
-    client.py     producer, consumer and what they share
-    load.py       the daemon's from file, environment and flags (environment.py; small_files.py: files that settings name)
-    listeners.py  who may reach a broker: rules between the daemon's settings, here because a configuration is refused by them, and
-                  because clients go by the same idea of what stays on the machine
-    sample.py     conf/brokerd.toml out of the settings
-    spark_options.py      options of a Spark source or sink, told apart
+    client.py     settings of the producer, the consumer, and both
+    load.py       reads the daemon's settings from file, environment and flags (environment.py; small_files.py: files that settings name)
+    listeners.py  who may reach a broker: rules between settings, which a configuration must meet; clients share its notion
+                  of what is local to the machine
+    sample.py     makes conf/brokerd.toml from the settings
+    spark_options.py      sorts the options of a Spark source or sink
     spark_own_options.py  those that are the source's or the sink's own
-    kafka_names.py        settings of Kafka's clients that do not exist here: passed over or refused
+    kafka_names.py        settings of Kafka's clients that brokerd does not have: ignored or refused
 
 No other module parses a setting or repeats a default.
 """

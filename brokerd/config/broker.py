@@ -1,4 +1,4 @@
-"""The daemon's settings. `conf/brokerd.toml` shows them all; a test holds it equal to what stands here.
+"""The daemon's settings. `conf/brokerd.toml` lists them all; a test keeps it equal to the declarations here.
 
 Precedence: defaults < TOML file < environment (`BROKERD_LOG_SEGMENT_BYTES`) < flags. Loading is in load.py.
 """
@@ -15,19 +15,19 @@ from brokerd.config.topic import TopicConfig, topic_config
 from brokerd.errors import ConfigError, InvalidConfigError
 
 GRPC_MAX_MESSAGE_BYTES = 41_943_040
-REQUEST_OVERHEAD_BYTES = 1_048_576  # of a request beside its one batch: ids of up to max.partitions.per.request, and what grows
+REQUEST_OVERHEAD_BYTES = (
+    1_048_576  # a request's share besides its one batch: ids of up to max.partitions.per.request, and room to grow
+)
 
 
 @dataclass(frozen=True, slots=True)
 class BrokerConfig:
-    """Settings of one broker, in groups: where it lives, its logs, its limits, its rhythm."""
+    """Settings of one broker, in groups: location, logs, limits, intervals."""
 
     host: str = setting("host", "127.0.0.1", "Address to listen on; beyond loopback it needs authentication (auth.file).")
     port: int = setting("port", DEFAULT_PORT, "Port to listen on; 0 picks a free one.", minimum=0, maximum=65_535)
-    advertised_host: str = setting("advertised.host", "", "Host that clients are told to connect to; empty = host.")
-    advertised_port: int = setting(
-        "advertised.port", 0, "Port that clients are told to connect to; 0 = port.", minimum=0, maximum=65_535
-    )
+    advertised_host: str = setting("advertised.host", "", "Host that clients connect to; empty = host.")
+    advertised_port: int = setting("advertised.port", 0, "Port that clients connect to; 0 = port.", minimum=0, maximum=65_535)
     data_dir: str = setting("data.dir", "./brokerd-data", "Directory of all data; created if missing, locked while in use.")
     node_id: int = setting(
         "node.id",
@@ -37,7 +37,9 @@ class BrokerConfig:
         maximum=INT32_MAX,
     )
 
-    num_partitions: int = setting("num.partitions", 1, "Partitions of a topic created without a number.", minimum=1, maximum=10_000)
+    num_partitions: int = setting(
+        "num.partitions", 1, "Partitions of a topic created without a partition count.", minimum=1, maximum=10_000
+    )
     auto_create_topics: bool = setting(
         "auto.create.topics.enable",
         False,
@@ -46,14 +48,14 @@ class BrokerConfig:
     log_segment_bytes: int = setting(
         "log.segment.bytes",
         1_073_741_824,
-        "Default of segment.bytes: a segment is closed at this many bytes.",
+        "Default of segment.bytes: a segment is rolled at this many bytes.",
         minimum=4_096,
         maximum=INT32_MAX,
     )
     log_roll_ms: int = setting(
         "log.roll.ms",
         604_800_000,
-        "Default of segment.ms: a segment is closed when its first batch is this old.",
+        "Default of segment.ms: a segment is rolled when its first batch is this old.",
         minimum=1,
         maximum=INT64_MAX,
     )
@@ -67,7 +69,7 @@ class BrokerConfig:
         "log.retention.bytes", -1, "Default of retention.bytes, per partition; -1 = no limit.", minimum=-1, maximum=INT64_MAX
     )
     log_retention_check_interval_ms: int = setting(
-        "log.retention.check.interval.ms", 300_000, "How often retention looks.", minimum=1, maximum=INT64_MAX
+        "log.retention.check.interval.ms", 300_000, "How often retention is checked.", minimum=1, maximum=INT64_MAX
     )
     message_max_bytes: int = setting(
         "message.max.bytes",
@@ -79,7 +81,7 @@ class BrokerConfig:
     message_max_decompressed_bytes: int = setting(
         "message.max.decompressed.bytes",
         67_108_864,
-        "Largest record batch accepted, as its readers have it in memory; a few kilobytes can claim to be far more.",
+        "Largest record batch accepted, by its size in a reader's memory: a few kilobytes on the wire can claim far more.",
         minimum=1_024,
         maximum=268_435_456,
     )
@@ -106,7 +108,7 @@ class BrokerConfig:
     log_max_dirty_bytes: int = setting(
         "log.max.dirty.bytes",
         268_435_456,
-        "Appended and not yet flushed bytes before producers are held back.",
+        "Bytes appended but not yet flushed before producers are throttled.",
         minimum=1_048_576,
         maximum=INT64_MAX,
     )
@@ -122,13 +124,13 @@ class BrokerConfig:
         "fetch.max.wait.ms", 60_000, "Longest time that a fetch may wait for data.", minimum=0, maximum=3_600_000
     )
     fetch_max_bytes: int = setting(
-        "fetch.max.bytes", 16_777_216, "Most bytes in one answer to a fetch.", minimum=1_024, maximum=33_554_432
+        "fetch.max.bytes", 16_777_216, "Most bytes in one fetch response.", minimum=1_024, maximum=33_554_432
     )
     max_partitions_per_request: int = setting(
         "max.partitions.per.request", 2_000, "Partitions in one request.", minimum=1, maximum=100_000
     )
-    max_topics: int = setting("max.topics", 10_000, "Topics in all.", minimum=1, maximum=1_000_000)
-    max_partitions: int = setting("max.partitions", 50_000, "Partitions in all.", minimum=1, maximum=1_000_000)
+    max_topics: int = setting("max.topics", 10_000, "Most topics.", minimum=1, maximum=1_000_000)
+    max_partitions: int = setting("max.partitions", 50_000, "Most partitions over all topics.", minimum=1, maximum=1_000_000)
     max_partitions_per_topic: int = setting(
         "max.partitions.per.topic", 10_000, "Partitions of one topic.", minimum=1, maximum=100_000
     )
@@ -138,29 +140,29 @@ class BrokerConfig:
     max_parked_partitions: int = setting(
         "max.parked.partitions",
         200_000,
-        "Partitions that waiting fetches may name, half a kilobyte each; a principal may have four fifths of what others leave.",
+        "Partitions that parked fetches may name, half a kilobyte each; one principal may use four fifths of what others leave.",
         minimum=1,
         maximum=10_000_000,
     )
     max_connections: int = setting(
         "max.connections",
         10_000,
-        "Connections open at the same time (Kafka: 2147483647); one more is closed at once, and its client tries again. Health "
-        "checks over gRPC count too: probes ask /health at metrics.port, so that a full broker is not taken for a dead one.",
+        "Connections open at the same time (Kafka: 2147483647); another one is closed at once, and its client retries. Health "
+        "checks over gRPC count too: let probes use /health at metrics.port, so that a full broker is not taken for a dead one.",
         minimum=1,
         maximum=1_000_000,
     )
     connections_max_idle_ms: int = setting(
         "connections.max.idle.ms",
         600_000,
-        "A connection without any call is closed after this long; clients open another when they need one.",
+        "A connection without calls is closed after this long; clients reconnect when they need to.",
         minimum=1_000,
         maximum=INT32_MAX,
     )
     socket_request_max_bytes: int = setting(
         "socket.request.max.bytes",
         17_825_792,
-        "Largest request (Kafka: 104857600). As many bytes may be held for every stream that is sending one, before "
+        "Largest request (Kafka: 104857600). Each stream may hold that many bytes while it sends a request, before "
         "max.in.flight.bytes counts them. At least 1 MiB above message.max.bytes.",
         minimum=1_049_600,
         maximum=GRPC_MAX_MESSAGE_BYTES,
@@ -168,10 +170,12 @@ class BrokerConfig:
     max_memory_bytes: int = setting(
         "max.memory.bytes",
         0,
-        "Memory in use from which on connections are closed that have sent most of unfinished requests; 0 = half of the machine's "
-        "(of the least limit of its unit or container), or 128 MiB + max.in.flight.bytes + 2 * max.fetch.bytes.in.flight if that "
-        "is more, but 7/8 at most. "
-        "For what no other limit counts: set it well above the sum of those.",
+        "Memory use above which the broker closes the connections with the most unfinished request bytes; 0 = half of the "
+        "machine's "
+        "(or of the lowest limit of its unit or container), or 128 MiB + max.in.flight.bytes + 2 * max.fetch.bytes.in.flight if "
+        "that "
+        "is more, but at most 7/8. "
+        "It covers memory that no other limit counts: set it well above their sum.",
         minimum=0,
         maximum=INT64_MAX,
     )
@@ -181,16 +185,17 @@ class BrokerConfig:
     max_streams_per_connection: int = setting(
         "max.streams.per.connection",
         100,
-        "Calls and streams open at the same time on one connection; the project's own clients open another one for more, those of "
-        "others wait.",
+        "Calls and streams open at the same time on one connection; brokerd's own clients open another one for more, other "
+        "clients wait.",
         minimum=100,
         maximum=1_000_000,
     )
     max_producer_instances: int = setting(
         "max.producer.instances",
         300_000,
-        "Producer instances remembered for ten minutes past their last stream, to fence what older streams still hold; a principal "
-        "may have four fifths of what the others leave.",
+        "Producer instances remembered for ten minutes past their last stream, to fence requests left in older streams; one "
+        "principal "
+        "may use four fifths of what others leave.",
         minimum=1,
         maximum=10_000_000,
     )
@@ -204,41 +209,41 @@ class BrokerConfig:
     max_fetch_bytes_in_flight: int = setting(
         "max.fetch.bytes.in.flight",
         134_217_728,
-        "Bytes of answers to fetches, over all streams, that are read and not yet written; in memory they take twice as much. "
-        "Answers shrink as it fills, to one batch each above its half; used up, fetches wait.",
+        "Bytes of fetch responses, over all streams, that are read but not yet written; they take twice as much memory. "
+        "Responses shrink as it fills, to one batch each beyond half of it; fetches wait once it is used up.",
         minimum=1_048_576,
         maximum=INT64_MAX,
     )
     fetch_write_timeout_ms: int = setting(
         "fetch.write.timeout.ms",
         60_000,
-        "Longest time that a client may take to read one answer to a fetch, or its connection is closed; one second while others "
+        "A client that takes longer to read one fetch response has its connection closed; one second applies while others "
         "wait for max.fetch.bytes.in.flight.",
         minimum=100,
         maximum=3_600_000,
     )
     shutdown_grace_ms: int = setting(
-        "shutdown.grace.ms", 5_000, "How long a stop waits for requests under way.", minimum=0, maximum=600_000
+        "shutdown.grace.ms", 5_000, "How long a stop waits for requests in progress.", minimum=0, maximum=600_000
     )
 
     ssl_certificate_file: str = setting(
-        "ssl.certificate.file", "", "PEM file with the broker's certificate chain; with it, only TLS is spoken. Empty = plaintext."
+        "ssl.certificate.file", "", "PEM file with the broker's certificate chain; if set, only TLS is accepted. Empty = plaintext."
     )
     ssl_key_file: str = setting("ssl.key.file", "", "PEM file with the certificate's private key, without a passphrase.")
     ssl_client_ca_file: str = setting(
-        "ssl.client.ca.file", "", "PEM file with the authorities that sign certificates of clients, for ssl.client.auth = required."
+        "ssl.client.ca.file", "", "PEM file with the authorities that sign client certificates, for ssl.client.auth = required."
     )
     ssl_client_auth: str = setting(
-        "ssl.client.auth", "none", "Whether a client must show a certificate (mutual TLS).", choices=("none", "required")
+        "ssl.client.auth", "none", "Whether a client must present a certificate (mutual TLS).", choices=("none", "required")
     )
     auth_file: str = setting(
-        "auth.file", "", "TOML file with principals, their hashed tokens and rights; with it, every call needs a principal."
+        "auth.file", "", "TOML file with principals, their hashed tokens and rights; if set, every call needs a principal."
     )
     allow_unauthenticated: bool = setting(
-        "allow.unauthenticated", False, "Listen beyond loopback although anybody who reaches the port may do everything."
+        "allow.unauthenticated", False, "Listen beyond loopback even though anyone who reaches the port may do anything."
     )
     allow_plaintext_tokens: bool = setting(
-        "allow.plaintext.tokens", False, "Take tokens beyond loopback without TLS (behind a proxy or a mesh that encrypts)."
+        "allow.plaintext.tokens", False, "Accept tokens beyond loopback without TLS (behind a proxy or a mesh that encrypts)."
     )
     metrics_port: int = setting(
         "metrics.port",
@@ -248,25 +253,25 @@ class BrokerConfig:
         maximum=65_535,
     )
     metrics_host: str = setting(
-        "metrics.host", "127.0.0.1", "Address of the metrics; they have the TLS and want the tokens of the broker itself."
+        "metrics.host", "127.0.0.1", "Address of the metrics endpoint; it uses the broker's own TLS and tokens."
     )
     metrics_max_partitions: int = setting(
         "metrics.max.partitions",
         1_000,
-        "Partitions that have offsets and a size of their own in the metrics; of more there are only their topics' figures.",
+        "Partitions with offsets and sizes of their own in the metrics; beyond that, only topic totals are reported.",
         minimum=0,
         maximum=100_000,
     )
-    log_level: str = setting("log.level", "info", "How much the daemon says.", choices=("debug", "info", "warning", "error"))
-    log_format: str = setting("log.format", "text", "One line an event, as text or as a JSON object.", choices=("text", "json"))
+    log_level: str = setting("log.level", "info", "Least severity that is logged.", choices=("debug", "info", "warning", "error"))
+    log_format: str = setting("log.format", "text", "One line per event, as text or as a JSON object.", choices=("text", "json"))
 
     @property
     def largest_batch_bytes(self) -> int:
-        """Most that max.message.bytes of any topic may be: a batch must fit into a request."""
+        """Largest allowed max.message.bytes of any topic: a batch must fit into a request."""
         return self.socket_request_max_bytes - REQUEST_OVERHEAD_BYTES
 
     def topic_defaults(self) -> dict[str, Value]:
-        """The broker's defaults for what a topic may set, by the topic's names."""
+        """The broker's defaults for topic settings, by the topic's names."""
         return {
             "segment.bytes": self.log_segment_bytes,
             "segment.ms": self.log_roll_ms,
@@ -280,7 +285,7 @@ class BrokerConfig:
 
 
 def check_broker(config: BrokerConfig) -> None:
-    """Rules between settings. Raises ConfigError naming both."""
+    """Checks rules between settings. Raises ConfigError naming both."""
     if config.fetch_max_bytes + config.message_max_bytes >= GRPC_MAX_MESSAGE_BYTES:
         raise ConfigError(
             f"fetch.max.bytes ({config.fetch_max_bytes}) + message.max.bytes ({config.message_max_bytes}) must stay below "
@@ -289,7 +294,8 @@ def check_broker(config: BrokerConfig) -> None:
     if config.message_max_bytes > config.largest_batch_bytes:
         raise ConfigError(
             f"message.max.bytes ({config.message_max_bytes}) must be at least {REQUEST_OVERHEAD_BYTES} below "
-            f"socket.request.max.bytes ({config.socket_request_max_bytes}), or its batches fit no request: raise the latter"
+            f"socket.request.max.bytes ({config.socket_request_max_bytes}), or its batches do not fit into a request: raise the "
+            "latter"
         )
     if config.num_partitions > config.max_partitions_per_topic:
         raise ConfigError(
@@ -299,18 +305,18 @@ def check_broker(config: BrokerConfig) -> None:
 
 
 def checked_topic_config(config: BrokerConfig, overrides: Mapping[str, str]) -> TopicConfig:
-    """The settings in force of a topic that is made or altered. Raises InvalidConfigError by name."""
+    """The effective settings of a topic that is being created or altered. Raises InvalidConfigError by name."""
     topic = topic_config(overrides, config.topic_defaults())
     if topic.max_message_bytes > config.largest_batch_bytes:
         raise InvalidConfigError(
             f"max.message.bytes ({topic.max_message_bytes}) must be at least {REQUEST_OVERHEAD_BYTES} below the broker's "
-            f"socket.request.max.bytes ({config.socket_request_max_bytes}), or its batches fit no request"
+            f"socket.request.max.bytes ({config.socket_request_max_bytes}), or its batches do not fit into a request"
         )
     return topic
 
 
 def listener_of(config: BrokerConfig) -> Listener:
-    """What of the settings says who may reach the broker, and how."""
+    """The settings that say who may reach the broker, and how."""
     return Listener(
         host=config.host,
         metrics_host=config.metrics_host if config.metrics_port >= 0 else None,

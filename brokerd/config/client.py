@@ -1,5 +1,5 @@
-"""Settings of clients: what every client shares, the producer's, the consumer's. Names and defaults are Kafka's where
-Kafka has them; where the default differs, the sentence says so. Rules between settings are in `check_producer`."""
+"""Settings of clients: shared, the producer's, the consumer's. Names and defaults are Kafka's where Kafka has them; where the
+default differs, the sentence says so. Rules between settings are in `check_producer`."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ DEFAULT_PORT = 9192
 
 @dataclass(frozen=True, slots=True)
 class ClientConfig:
-    """What every client needs to reach a broker."""
+    """Settings that every client needs to reach a broker."""
 
     bootstrap_servers: str = setting(
-        "bootstrap.servers", f"127.0.0.1:{DEFAULT_PORT}", "Comma-separated host:port list to find the broker by."
+        "bootstrap.servers", f"127.0.0.1:{DEFAULT_PORT}", "Comma-separated host:port list of brokers to contact."
     )
     security_protocol: str = setting(
         "security.protocol",
@@ -41,32 +41,28 @@ class ClientConfig:
     request_timeout_ms: int = setting(
         "request.timeout.ms",
         30_000,
-        "How long one request may take before its fate is unknown and it is tried again.",
+        "How long one request may take before its fate counts as unknown and it is retried.",
         minimum=1,
         maximum=INT32_MAX,
     )
     api_timeout_ms: int = setting(
         "default.api.timeout.ms",
         60_000,
-        "How long a call (metadata, offsets, topics) is tried in all.",
+        "How long a call (metadata, offsets, topics) may take, retries included.",
         minimum=1,
         maximum=INT32_MAX,
     )
     retry_backoff_ms: int = setting(
         "retry.backoff.ms",
         100,
-        "First wait before a repeated request; doubles with each, with jitter.",
+        "First wait before a retry; doubles each time, with jitter.",
         minimum=0,
         maximum=INT32_MAX,
     )
-    retry_backoff_max_ms: int = setting(
-        "retry.backoff.max.ms", 1_000, "Longest wait before a repeated request.", minimum=0, maximum=INT32_MAX
-    )
-    reconnect_backoff_ms: int = setting(
-        "reconnect.backoff.ms", 50, "First wait before connecting again.", minimum=0, maximum=INT32_MAX
-    )
+    retry_backoff_max_ms: int = setting("retry.backoff.max.ms", 1_000, "Longest wait before a retry.", minimum=0, maximum=INT32_MAX)
+    reconnect_backoff_ms: int = setting("reconnect.backoff.ms", 50, "First wait before reconnecting.", minimum=0, maximum=INT32_MAX)
     reconnect_backoff_max_ms: int = setting(
-        "reconnect.backoff.max.ms", 1_000, "Longest wait before connecting again.", minimum=0, maximum=INT32_MAX
+        "reconnect.backoff.max.ms", 1_000, "Longest wait before reconnecting.", minimum=0, maximum=INT32_MAX
     )
     metadata_max_age_ms: int = setting(
         "metadata.max.age.ms", 300_000, "Metadata older than this is fetched again.", minimum=0, maximum=INT64_MAX
@@ -75,7 +71,7 @@ class ClientConfig:
 
 @dataclass(frozen=True, slots=True)
 class ProducerConfig(ClientConfig):
-    """Settings of the producer: plain Python, the command line and the Spark sink use the same."""
+    """Settings of the producer; plain Python, the command line and the Spark sink share them."""
 
     acks: str = setting(
         "acks",
@@ -87,14 +83,15 @@ class ProducerConfig(ClientConfig):
     max_in_flight_requests: int = setting(
         "max.in.flight.requests.per.connection",
         5,
-        "Requests sent and not yet answered on one connection.",
+        "Requests sent but not yet answered on one connection.",
         minimum=1,
         maximum=5,
     )
     max_in_flight_batches: int = setting(
         "max.in.flight.batches.per.partition",
         1,
-        "Batches of one partition sent and not yet answered: 1 mutes a partition on drain, 2-5 order by sequence (ours).",
+        "Batches of one partition sent but not yet answered: 1 mutes the partition while one is in flight, 2-5 order by sequence "
+        "(not in Kafka).",
         minimum=1,
         maximum=5,
     )
@@ -129,7 +126,7 @@ class ProducerConfig(ClientConfig):
     metadata_max_idle_ms: int = setting(
         "metadata.max.idle.ms",
         300_000,
-        "A topic that nothing was sent to for this long is forgotten, and asked for again when it is needed.",
+        "The metadata of a topic unused for this long is dropped, and fetched again when needed.",
         minimum=5_000,
         maximum=INT64_MAX,
     )
@@ -146,72 +143,72 @@ class ProducerConfig(ClientConfig):
     retries: int = setting(
         "retries",
         INT32_MAX,
-        "How often a batch is tried again; delivery.timeout.ms is the usual limit.",
+        "How often a batch is retried; delivery.timeout.ms is the usual limit.",
         minimum=0,
         maximum=INT32_MAX,
     )
     compression_type: str = setting(
         "compression.type", "none", "How the record payload is compressed.", choices=("none", "lz4", "zstd")
     )
-    partitioner_ignore_keys: bool = setting("partitioner.ignore.keys", False, "Spread records that have a key as if they had none.")
+    partitioner_ignore_keys: bool = setting("partitioner.ignore.keys", False, "Spread records with a key as if they had none.")
 
 
 @dataclass(frozen=True, slots=True)
 class ConsumerConfig(ClientConfig):
-    """Settings of a reader: the command line and the Spark source use the same."""
+    """Settings of the consumer; the command line and the Spark source share them."""
 
     fetch_min_bytes: int = setting(
-        "fetch.min.bytes", 1, "The broker answers a fetch once it has this many bytes.", minimum=0, maximum=INT32_MAX
+        "fetch.min.bytes", 1, "The broker answers a fetch once this many bytes are available.", minimum=0, maximum=INT32_MAX
     )
     fetch_max_wait_ms: int = setting(
         "fetch.max.wait.ms",
         500,
-        "The broker answers a fetch after this long at the latest.",
+        "The broker answers a fetch after at most this long.",
         minimum=0,
         maximum=INT32_MAX,
     )
     fetch_max_bytes: int = setting(
         "fetch.max.bytes",
         16_777_216,
-        "Bytes of one answer; its first batch comes even if larger (Kafka: 52428800).",
+        "Most bytes in one response; its first batch is returned even if larger (Kafka: 52428800).",
         minimum=1,
         maximum=INT32_MAX,
     )
     max_partition_fetch_bytes: int = setting(
         "max.partition.fetch.bytes",
         4_194_304,
-        "Bytes of one partition in one answer (Kafka: 1048576).",
+        "Most bytes of one partition in one response (Kafka: 1048576).",
         minimum=1,
         maximum=INT32_MAX,
     )
     isolation_level: str = setting(
         "isolation.level",
         "read_committed",
-        "Whether records of open and aborted transactions are seen.",
+        "Whether records of open and aborted transactions are returned.",
         choices=("read_committed", "read_uncommitted"),
     )
     check_crcs: bool = setting("check.crcs", True, "Check the CRC32C of every batch read.")
     max_decompressed_bytes: int = setting(
         "max.decompressed.bytes",
         268_435_456,
-        "Largest batch, after decompression, that a reader allocates (ours).",
+        "Largest batch, after decompression, that a reader allocates (not in Kafka).",
         minimum=1,
         maximum=INT64_MAX,
     )
     skip_corrupt_batches: bool = setting(
         "skip.corrupt.batches",
         False,
-        "Go past what cannot be read, with a warning that names its offsets: a batch that came whole and cannot be decoded, "
-        "and damage behind which the log goes on (ours).",
+        "Skip unreadable data with a warning that names its offsets: a batch that arrived intact but cannot be decoded, "
+        "and damage after which the log goes on (not in Kafka).",
     )
 
 
 def producer_config(given: Mapping[str, object], *, where: str = "") -> ProducerConfig:
     """A checked ProducerConfig from settings by name. Raises ConfigError.
 
-    As in Kafka, idempotence steps back for acks, retries that were given explicitly only if it was not itself
-    asked for: an explicit conflict is refused by name. And delivery.timeout.ms rises to linger.ms + request.timeout.ms where
-    it was not given.
+    As in Kafka, idempotence is switched off by explicit acks or retries that contradict it only if it was not itself asked for;
+    if it was, the conflict is refused by name. delivery.timeout.ms rises to linger.ms + request.timeout.ms where it was not
+    given.
     """
     config = from_mapping(ProducerConfig, given, where=where)
     if config.enable_idempotence:
@@ -228,7 +225,7 @@ def producer_config(given: Mapping[str, object], *, where: str = "") -> Producer
 
 
 def check_producer(config: ProducerConfig) -> None:
-    """Rules between settings. Raises ConfigError naming both."""
+    """Checks rules between settings. Raises ConfigError naming both."""
     if config.batch_size > config.max_request_size:
         raise ConfigError(
             f"batch.size ({config.batch_size}) must not exceed max.request.size ({config.max_request_size}): "

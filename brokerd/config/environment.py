@@ -1,8 +1,8 @@
-"""Settings of the daemon that stand in the environment, and what else begins as they do: mistakes, and others' variables.
+"""The daemon's settings in the environment, and variables that merely look like them: mistakes, and variables of others.
 
-Kubernetes sets variables in every container for every service beside it, named after the service: for one called brokerd
-BROKERD_SERVICE_HOST, BROKERD_PORT_9192_TCP_ADDR and more, and BROKERD_PORT=tcp://10.0.0.7:9192, which has the name of a
-setting. They are told by their form, and set nothing.
+Kubernetes sets variables in every container for every service next to it, named after the service. For a service called brokerd
+these are BROKERD_SERVICE_HOST, BROKERD_PORT_9192_TCP_ADDR and more, and BROKERD_PORT=tcp://10.0.0.7:9192, which has the name of a
+setting. They are recognized by their form and ignored.
 """
 
 from __future__ import annotations
@@ -17,15 +17,15 @@ from brokerd.config.settings import settings_of
 from brokerd.errors import ConfigError
 
 PREFIX = "BROKERD_"
-_NEAR_MISS = 0.7  # PROT is one of PORT; VERSION, which an image may carry, is one of nothing
-# What begins with the prefix and belongs to the command line (parser.py) or to the project's tests.
+_NEAR_MISS = 0.7  # PROT is close to PORT; VERSION, which an image may set, is close to nothing
+# Variables with the prefix that belong to the command line (parser.py) or to the project's tests.
 _NO_SETTINGS = ("BROKERD_BOOTSTRAP_SERVER", "BROKERD_TEST_SCALE")
 _SERVICE_NAME = re.compile(r"_SERVICE_(HOST|PORT(_\w+)?)$|_PORT_\d+_(TCP|UDP|SCTP)(_(PROTO|PORT|ADDR))?$")
 _SERVICE_ADDRESS = re.compile(r"(tcp|udp|sctp)://\S+:\d+$")
 
 
 class FromEnvironment(NamedTuple):
-    """A setting, and the variable that gives it."""
+    """A setting and the variable that sets it."""
 
     name: str
     value: str
@@ -33,18 +33,18 @@ class FromEnvironment(NamedTuple):
 
 
 def variable_of(setting_name: str) -> str:
-    """The variable of a setting: `log.segment.bytes` is BROKERD_LOG_SEGMENT_BYTES."""
+    """The variable of a setting: for `log.segment.bytes`, BROKERD_LOG_SEGMENT_BYTES."""
     return PREFIX + setting_name.replace(".", "_").upper()
 
 
 def settings_in(environ: Mapping[str, str]) -> Iterator[FromEnvironment]:
-    """What the environment sets. Raises ConfigError for a variable that is nearly a setting's."""
+    """The settings in the environment. Raises ConfigError for a variable that is close to a setting's name."""
     names = _settings_by_variable()
     for variable, value in _ours(environ):
         if variable in names:
             yield FromEnvironment(names[variable], value, variable)
             continue
-        # Without the prefix, which makes all of them alike.
+        # Compared without the prefix, which would make all of them alike.
         suffixes = [name.removeprefix(PREFIX) for name in names]
         near = difflib.get_close_matches(variable.removeprefix(PREFIX).upper(), suffixes, n=1, cutoff=_NEAR_MISS)
         if near:
@@ -52,16 +52,16 @@ def settings_in(environ: Mapping[str, str]) -> Iterator[FromEnvironment]:
 
 
 def ignored_variables(environ: Mapping[str, str]) -> list[str]:
-    """A sentence for each variable that somebody may take for a setting, and that sets nothing. None holds a value."""
+    """A sentence for each variable that could be taken for a setting but is ignored. None contains a value."""
     names = _settings_by_variable()
     notes = [
-        f"environment variable {variable} is ignored: it holds the address of a Kubernetes service, which Kubernetes puts there by "
-        f"itself (enableServiceLinks: false in the pod turns that off); {names[variable]} can be set in the file or by an option"
+        f"environment variable {variable} is ignored: it holds the address of a Kubernetes service, which Kubernetes sets by "
+        f"itself (enableServiceLinks: false in the pod turns that off); {names[variable]} can be set in the file or with an option"
         for variable, value in sorted(environ.items())
         if variable in names and _is_of_a_service(variable, value)
     ]
     unknown = [variable for variable, _ in _ours(environ) if variable not in names]
-    return notes + [f"environment variable {variable} is ignored: it is no setting of the broker" for variable in unknown]
+    return notes + [f"environment variable {variable} is ignored: it is not a setting of the broker" for variable in unknown]
 
 
 def _ours(environ: Mapping[str, str]) -> Iterator[tuple[str, str]]:

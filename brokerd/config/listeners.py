@@ -1,7 +1,7 @@
-"""Who may reach a broker: rules between the settings of listening, TLS and authentication. Pure: opens no file, no socket.
+"""Checks who may reach a broker: rules between the settings for listening, TLS and authentication. Pure: opens no file or socket.
 
-The rule behind them: what can be reached from another machine is authenticated, and a token does not cross a network in
-plaintext, unless somebody wrote down that it may. Every refusal says which setting to give.
+The principle: whatever is reachable from another machine is authenticated, and a token does not cross a network in plaintext,
+unless the operator explicitly allowed it. Every refusal names the setting to give.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from brokerd.errors import ConfigError
 
 @dataclass(frozen=True, slots=True)
 class Listener:
-    """The settings concerned, by their names; `metrics_host` is None where metrics are off."""
+    """The settings involved, by name; `metrics_host` is None if metrics are off."""
 
     host: str
     metrics_host: str | None = None
@@ -28,17 +28,18 @@ class Listener:
 
     @property
     def is_tls(self) -> bool:
-        """True if only TLS is spoken."""
+        """True if only TLS is accepted."""
         return bool(self.certificate_file)
 
     @property
     def is_authenticated(self) -> bool:
-        """True if every caller is somebody: a principal of the auth file, or the holder of a client certificate."""
+        """True if every caller is authenticated: as a principal of the auth file, or by a client certificate."""
         return bool(self.auth_file) or self.client_auth == "required"
 
 
 def is_loopback(host: str) -> bool:
-    """True if only this machine reaches `host`. A name other than localhost counts as beyond: what it resolves to may change."""
+    """True if only this machine can reach `host`. A name other than localhost counts as reachable: what it resolves to may
+    change."""
     host = host.strip().strip("[]")
     if host.lower() == "localhost":
         return True
@@ -49,7 +50,7 @@ def is_loopback(host: str) -> bool:
 
 
 def check_listeners(listener: Listener) -> None:
-    """Raises ConfigError with what to do."""
+    """Raises ConfigError with the remedy."""
     _check_tls(listener)
     hosts = [("host", listener.host)]
     if listener.metrics_host is not None:
@@ -59,8 +60,8 @@ def check_listeners(listener: Listener) -> None:
             continue
         if not listener.is_authenticated and not listener.allow_unauthenticated:
             raise ConfigError(
-                f"{name} = {host} can be reached from other machines, and nobody is authenticated: set auth.file (tokens) or "
-                "ssl.client.auth = required (certificates); or listen on 127.0.0.1; or, if everybody who reaches the port may "
+                f"{name} = {host} can be reached from other machines, without authentication: set auth.file (tokens) or "
+                "ssl.client.auth = required (certificates); or listen on 127.0.0.1; or, if anyone who reaches the port may "
                 "read, write and delete everything, set allow.unauthenticated = true"
             )
         if listener.auth_file and not listener.is_tls and not listener.allow_plaintext_tokens:

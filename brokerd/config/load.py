@@ -1,7 +1,7 @@
-"""Where the daemon's settings come from: defaults < TOML file < environment < flags. What they are stands in broker.py.
+"""Loads the daemon's settings: defaults < TOML file < environment < flags. broker.py declares them.
 
-Every error is one sentence that says which setting, where it was given (file, variable, flag) and what would be right; of what is
-no TOML it names the line. No file but the one named is read, and the environment is handed in.
+Every error is one sentence that names the setting, where it was given (file, variable, flag), and the valid values; an error in
+the TOML syntax names the line. Only the named file is read, and the environment is passed in.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _TOML_PLACE = re.compile(r"(.*?) \(at (?:line (\d+), column \d+|end of document)
 
 
 class Given(NamedTuple):
-    """One setting as somebody gave it; `where` ends an error's sentence."""
+    """One setting as it was given; `where` ends an error's sentence."""
 
     name: str
     value: object
@@ -29,10 +29,10 @@ class Given(NamedTuple):
 
 
 def load_broker_config(*, path: str | None, environ: Mapping[str, str], flags: Mapping[str, str]) -> BrokerConfig:
-    """The daemon's settings in force. `flags` are by setting name. Raises ConfigError."""
+    """The daemon's effective settings. `flags` are by setting name. Raises ConfigError."""
     given = [*(_from_file(path) if path is not None else ()), *_from_environment(environ), *_from_flags(flags)]
     for name, value, where in given:
-        from_mapping(BrokerConfig, {name: value}, where=where)  # on its own, so that an error says where it was given
+        from_mapping(BrokerConfig, {name: value}, where=where)  # one at a time, so that an error says where it was given
     config = from_mapping(BrokerConfig, {name: value for name, value, _ in given})
     check_broker(config)
     return config
@@ -74,7 +74,7 @@ def _read_text(path: str) -> str:
 
 
 def _malformed(path: str, text: str, problem: str) -> str:
-    """tomllib's message with the line in front."""
+    """tomllib's message, with the line number first."""
     place = _TOML_PLACE.match(problem)
     if place is None:
         return f"{path}: {problem}"
@@ -89,14 +89,14 @@ def _malformed(path: str, text: str, problem: str) -> str:
 
 
 def _unquoted_setting(text: str) -> str | None:
-    """A setting whose bare name begins a line, and longer names with which others begin."""
+    """A setting whose bare name starts a line, and is also the start of longer names that do."""
     known = settings_of(BrokerConfig)
     written = [name for name in known if re.search(rf"^\s*{re.escape(name)}\s*=", text, re.MULTILINE)]
     return next((name for name in written if any(other.startswith(f"{name}.") for other in written)), None)
 
 
 def _flatten(table: Mapping[str, object], prefix: str = "") -> Iterator[tuple[str, object]]:
-    """Dotted names of all values: `[log.segment] bytes = 1` and `log.segment.bytes = 1` are the same setting."""
+    """Dotted names of all values: `[log.segment] bytes = 1` and `log.segment.bytes = 1` give the same setting."""
     for key, value in table.items():
         if isinstance(value, dict) and value:
             yield from _flatten(value, f"{prefix}{key}.")

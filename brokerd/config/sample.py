@@ -1,9 +1,9 @@
-"""Makes `conf/brokerd.toml`, which `brokerd config --sample` prints: every setting of the daemon with its sentence, its range and
-its default.
+"""Generates `conf/brokerd.toml`, which `brokerd config --sample` prints: every setting of the daemon with its sentence, range and
+default.
 
     python -m brokerd.config.sample > conf/brokerd.toml
 
-A test holds the file equal to what this makes, so the file never lies about a default.
+A test keeps the file equal to the output of this module, so its defaults are always right.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from brokerd.config.settings import INT64_MAX, Setting, Value, range_text, setti
 _HEAD = """\
 # Settings of the brokerd daemon: brokerd start --config brokerd.toml (`brokerd config --sample` prints this file)
 #
-# Every setting there is, with its default. Precedence: defaults < this file < environment < flags. The environment
+# Every setting, with its default. Precedence: defaults < this file < environment < flags. The environment
 # variable of a setting is its name in capitals with underscores, such as {variable};
 # on the command line it is --set {name}=VALUE.
 """
@@ -39,7 +39,7 @@ def _entry(spec: Setting, known: dict[str, Setting]) -> str:
     allowed = f"at least {spec.minimum}" if spec.maximum == INT64_MAX else range_text(spec)
     comment = f"{spec.doc} ({allowed[:1].upper()}{allowed[1:]}.)" if allowed else spec.doc
     lines = textwrap.wrap(comment, _WIDTH, initial_indent="# ", subsequent_indent="# ", break_long_words=False)
-    # In TOML a dotted key cannot be a value and the start of another key: such a name is quoted.
+    # In TOML a dotted key cannot be both a value and the start of another key: such a name is quoted.
     is_prefix = any(other.startswith(spec.name + ".") for other in known)
     key = f'"{spec.name}"' if is_prefix else spec.name
     return "\n".join([*lines, f"{key} = {_toml(spec.default)}"]) + "\n"

@@ -1,7 +1,7 @@
 """How a setting is declared, parsed from text and checked. Knows no particular setting.
 
-A configuration is a frozen dataclass whose fields are made with `setting(...)`. `from_mapping` builds one from
-names as users write them ("linger.ms"), and refuses, by name, what is unknown, malformed or out of range.
+A configuration is a frozen dataclass whose fields are created with `setting(...)`. `from_mapping` builds one from names as users
+write them ("linger.ms") and refuses, by name, whatever is unknown, malformed or out of range.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ def setting(
     choices: tuple[str, ...] = (),
     is_secret: bool = False,
 ) -> Any:
-    """Declares a dataclass field that is a setting. A secret one stands in no error's text and in no repr."""
+    """Declares a dataclass field that is a setting. A secret one appears in no error text and in no repr."""
     spec = Setting(name, doc, default, minimum, maximum, choices, is_secret)
     return field(default=default, metadata={"setting": spec}, repr=not is_secret)
 
@@ -65,7 +65,7 @@ def values_of(config: _Config) -> dict[str, Value]:
 
 
 def from_mapping(cls: type[C], given: Mapping[str, object], *, where: str = "") -> C:
-    """Builds `cls` from settings by name; what is not given keeps its default.
+    """Builds `cls` from settings by name; settings that are not given keep their default.
 
     `where` ends the error's sentence, such as "(option of the sink)". Raises ConfigError.
     """
@@ -83,16 +83,16 @@ def from_mapping(cls: type[C], given: Mapping[str, object], *, where: str = "") 
 
 @functools.cache
 def _hints(cls: type[C]) -> dict[str, Any]:
-    """Types of the fields; evaluating them takes half a millisecond."""
+    """Types of the fields, cached: evaluating them takes half a millisecond."""
     return get_type_hints(cls)
 
 
 def unknown_setting(name: str, known: Iterable[str], *, where: str = "", kind: str = "setting") -> ConfigError:
-    """The error for a name that does not exist; names the nearest ones that do."""
+    """The error for an unknown name; suggests the nearest known ones."""
     known = list(known)
     lowered = {candidate.lower(): candidate for candidate in known}
     near = difflib.get_close_matches(name.lower(), lowered, n=1, cutoff=0.6)
-    hint = f"did you mean '{lowered[near[0]]}'?" if near else f"known are: {', '.join(sorted(known))}"
+    hint = f"did you mean '{lowered[near[0]]}'?" if near else f"choose from {', '.join(sorted(known))}"
     return ConfigError(f"unknown {kind} '{name}'{_spaced(where)}: {hint}")
 
 
@@ -117,7 +117,7 @@ def parse(spec: Setting, raw: object, kind: type, *, where: str = "") -> Value:
 
 
 def check(spec: Setting, value: Value, *, where: str = "") -> Value:
-    """Returns `value` if it lies in the setting's range; else raises ConfigError naming value and range."""
+    """Returns `value` if it is in the setting's range; otherwise raises ConfigError naming value and range."""
     if spec.choices and str(value) not in spec.choices:
         raise ConfigError(f"{spec.name} must be one of {', '.join(spec.choices)}{_not(spec, value)}{_spaced(where)}")
     if isinstance(value, (int, float)) and not isinstance(value, bool):

@@ -1,7 +1,8 @@
-"""Files that a setting names: certificates, keys, tokens, the auth file, the configuration. Read whole, and only if they are files.
+"""Reads files that a setting names: certificates, keys, tokens, the auth file, the configuration. Reads them whole, and only
+regular files.
 
-A path may name what blocks (a pipe that nobody writes to), what never ends (a device), or what does not fit into memory; a start or
-a reload would hang there, or die. So nothing waits for such a path: it is refused with a sentence.
+A path may name something that blocks (a pipe without a writer), that never ends (a device), or that does not fit into memory; a
+start or a reload would hang or die on it. Such a path is refused with a sentence instead.
 """
 
 from __future__ import annotations
@@ -22,14 +23,14 @@ _KINDS = (
 
 
 def read_small_file(path: str, what: str) -> bytes:
-    """All of a regular file. Raises ConfigError, which begins with `what` (as `ssl.key.file`) and the path."""
+    """The whole content of a regular file. Raises ConfigError, starting with `what` (such as `ssl.key.file`) and the path."""
     try:
-        # Without O_NONBLOCK, opening a pipe waits for somebody to write to it.
+        # Without O_NONBLOCK, opening a pipe waits for a writer.
         fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
         with open(fd, "rb") as file:
             mode = os.fstat(fd).st_mode
             if not stat.S_ISREG(mode):
-                raise ConfigError(f"cannot read {what} {path}: it is {_kind(mode)}, and must be a regular file")
+                raise ConfigError(f"cannot read {what} {path}: it is {_kind(mode)}, but must be a regular file")
             data = file.read(FILE_BYTES_MAX + 1)
     except (OSError, ValueError) as error:  # ValueError: a NUL in the path
         reason = error.strerror if isinstance(error, OSError) else error
@@ -40,4 +41,4 @@ def read_small_file(path: str, what: str) -> bytes:
 
 
 def _kind(mode: int) -> str:
-    return next((kind for is_kind, kind in _KINDS if is_kind(mode)), "none that brokerd knows")
+    return next((kind for is_kind, kind in _KINDS if is_kind(mode)), "of an unknown kind")

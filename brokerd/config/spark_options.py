@@ -1,8 +1,8 @@
-"""Options of a Spark data source, told apart: its own, client settings, the other side's, Spark's, refused and unknown ones.
+"""Sorts options of a Spark data source: its own, client settings, the other side's, Spark's, refused and unknown ones.
 
-Shared by the sink and the source, which may not import each other. Spark hands options over with lower-cased keys, so
-names are compared without case and handed on as they are spelled in the documentation. Values are not parsed here.
-Which names are a side's own is in spark_own_options.py; docs/spark-options.md says to users what becomes of each name.
+Shared by the sink and the source, which may not import each other. Spark passes options with lower-cased keys, so names
+are compared case-insensitively and returned as the documentation spells them. Values are not parsed here. Each side's own names
+are in spark_own_options.py; docs/spark-options.md tells users how each name is treated.
 """
 
 from __future__ import annotations
@@ -19,23 +19,23 @@ from brokerd.errors import ConfigError
 
 KAFKA_PREFIX = "kafka."
 
-# Options that Spark itself, or its users, leave among ours: they say nothing to a broker.
+# Options that Spark or its users mix with ours: they mean nothing to a broker.
 SPARK_OPTIONS = frozenset({"path", "checkpointlocation", "queryname", "outputmode", "serialization.format"})
 
-# Spark's mark of a table: CREATE TABLE hands over the table's properties (provider, owner, comment, ...), the options among
-# them, and each option a second time behind OPTION_PREFIX.
+# How Spark marks a table: CREATE TABLE passes the table's properties (provider, owner, comment, ...) including the options, and
+# each option once more behind OPTION_PREFIX.
 _TABLE_MARK = "provider"
 _OPTION_PREFIX = "option."
 _TABLE_PROPERTIES = frozenset({_TABLE_MARK, "owner", "comment", "location", "external", "is_managed_location", "collation"})
 
-# How alike two names must be, of 1, for one to be proposed for the other; and where another explanation is at hand.
+# How similar two names must be, from 0 to 1, to suggest one for the other; the second where there is another explanation.
 _NEAR = 0.75
 _TYPO = 0.9
 
 
 @dataclass(frozen=True, slots=True)
 class Side:
-    """The sink or the source: which options are its own, and which settings its client has."""
+    """The sink or the source: its own options, and the settings of its client."""
 
     where: str  # ends sentences
     own: tuple[str, ...]
@@ -44,7 +44,7 @@ class Side:
 
     @property
     def settings(self) -> tuple[str, ...]:
-        """Settings of its client."""
+        """Settings of its client, by name."""
         return tuple(settings_of(self.client))
 
 
@@ -58,7 +58,7 @@ SINK = Side("(option of the brokerd sink)", tuple(option.name for option in SINK
 
 
 class SplitOptions(dict[str, str]):
-    """Own options by name as documented (the mapping itself), and `settings` of the client by name."""
+    """The side's own options by documented name (the mapping itself), and `settings` of the client by name."""
 
     def __init__(self, own: Mapping[str, str], settings: Mapping[str, str]) -> None:
         super().__init__(own)
@@ -66,11 +66,11 @@ class SplitOptions(dict[str, str]):
 
 
 def split_options(options: Mapping[str, str], side: Side) -> SplitOptions:
-    """Sorts `options` into own ones and client settings. Left out are Spark's, those of the other side (one set of options
-    often serves both, and a table has only one), and what of Kafka's clients means nothing here.
+    """Sorts `options` into own options and client settings. Leaves out Spark's, the other side's (one set of options often serves
+    both, and a table has only one), and settings of Kafka's clients that have no meaning here.
 
-    Every client setting may be written bare or with Kafka's prefix. Raises ConfigError for refused and unknown names (the
-    nearest right one is named) and for a setting given twice with different values.
+    Every client setting may be written bare or with Kafka's prefix. Raises ConfigError for refused and unknown names (suggesting
+    the nearest valid one) and for a setting given twice with different values.
     """
     own = {name.lower(): name for name in side.own}
     settings = {name.lower(): name for name in side.settings}
@@ -87,7 +87,7 @@ def split_options(options: Mapping[str, str], side: Side) -> SplitOptions:
             name = settings[bare]
             _check_value(name, value, side)
             if found_settings.get(name, value) != value:
-                raise ConfigError(f"'{name}' and '{KAFKA_PREFIX}{name}' are both given, with different values; keep one")
+                raise ConfigError(f"'{name}' and '{KAFKA_PREFIX}{name}' are both given, with different values: keep one")
             found_settings[name] = value
         elif key in refused:
             raise ConfigError(f"option '{refused[key]}' is not accepted {side.where}: {side.refused[refused[key]]}")
@@ -97,17 +97,17 @@ def split_options(options: Mapping[str, str], side: Side) -> SplitOptions:
 
 
 def require_servers(settings: Mapping[str, str], side: Side) -> None:
-    """Raises ConfigError if no broker is named: a default would be another machine's loopback on every executor."""
+    """Raises ConfigError if no broker is named: a default would mean each executor's own loopback address."""
     if not settings.get("bootstrap.servers", "").strip():
         raise ConfigError(
             f"option 'bootstrap.servers' is missing {side.where}: give the broker's address as HOST:PORT. A table of a Python "
-            "source has its options in CREATE TABLE only, Spark hands them on to no query: there, give them after the table's "
+            "source has its options in CREATE TABLE only, Spark does not pass them to queries: give them after the table's "
             "name in WITH (...), or use a temporary view, which keeps its OPTIONS (...)"
         )
 
 
 def parse_flag(name: str, text: str | None, *, default: bool) -> bool:
-    """An own option that is true or false. Raises ConfigError."""
+    """One of the side's own options, true or false. Raises ConfigError."""
     if text is None:
         return default
     lowered = text.strip().lower()
@@ -117,7 +117,7 @@ def parse_flag(name: str, text: str | None, *, default: bool) -> bool:
 
 
 def parse_count(name: str, text: str | None) -> int | None:
-    """An own option that is a positive whole number, or None if it is not given. Raises ConfigError."""
+    """One of the side's own options, a positive whole number, or None if absent. Raises ConfigError."""
     if text is None:
         return None
     digits = text.strip().removeprefix("+")
@@ -127,7 +127,7 @@ def parse_count(name: str, text: str | None) -> int | None:
 
 
 def _without_table_properties(options: Mapping[str, str]) -> Mapping[str, str]:
-    """What a user wrote as options, of what Spark hands over."""
+    """The options that a user wrote, out of everything that Spark passes."""
     if _TABLE_MARK not in options:
         return options
     written = {name.removeprefix(_OPTION_PREFIX): value for name, value in options.items() if name.startswith(_OPTION_PREFIX)}
@@ -146,7 +146,7 @@ def _check_value(name: str, value: str, side: Side) -> None:
 
 
 def _not_accepted(raw_name: str, side: Side) -> ConfigError:
-    """The error for a name that is refused for everybody, or that nobody knows."""
+    """The error for a name that is always refused, or that is unknown."""
     key = raw_name.lower()
     prefix = KAFKA_PREFIX if key.startswith(KAFKA_PREFIX) else ""
     bare = key.removeprefix(KAFKA_PREFIX)
@@ -158,7 +158,7 @@ def _not_accepted(raw_name: str, side: Side) -> ConfigError:
     if reason is not None:
         return ConfigError(f"option '{prefix}{bare}' is not accepted {side.where}: {reason}")
     known = ", ".join(prefix + one for one in sorted(candidates))
-    return ConfigError(f"unknown option '{raw_name}' {side.where}: known are: {known}")
+    return ConfigError(f"unknown option '{raw_name}' {side.where}: choose from {known}")
 
 
 def _nearest(name: str, candidates: Iterable[str], likeness: float) -> str | None:

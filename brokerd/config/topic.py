@@ -1,6 +1,6 @@
-"""What can be set for one topic: Kafka's names. A topic stores only what was set for it; the rest is the broker's.
+"""Settings of a topic, under Kafka's names. A topic stores only what was set for it; the broker's settings supply the rest.
 
-`TopicConfig` is what a partition's log works with; `brokerd/config/broker.py` holds the broker-wide defaults.
+`TopicConfig` is what a partition's log uses; `brokerd/config/broker.py` holds the broker-wide defaults.
 """
 
 from __future__ import annotations
@@ -17,15 +17,15 @@ class TopicConfig:
     """Settings of one topic."""
 
     segment_bytes: int = setting(
-        "segment.bytes", 1_073_741_824, "A segment is closed at this many bytes.", minimum=4_096, maximum=INT32_MAX
+        "segment.bytes", 1_073_741_824, "A segment is rolled at this many bytes.", minimum=4_096, maximum=INT32_MAX
     )
     segment_ms: int = setting(
-        "segment.ms", 604_800_000, "A segment is closed when its first batch is this old.", minimum=1, maximum=INT64_MAX
+        "segment.ms", 604_800_000, "A segment is rolled when its first batch is this old.", minimum=1, maximum=INT64_MAX
     )
     index_interval_bytes: int = setting(
         "index.interval.bytes",
         65_536,
-        "One index entry about every so many bytes of log (Kafka: 4096; batches are larger here).",
+        "Bytes of log between two index entries (Kafka: 4096; batches are larger here).",
         minimum=0,
         maximum=INT32_MAX,
     )
@@ -39,7 +39,7 @@ class TopicConfig:
     retention_bytes: int = setting(
         "retention.bytes",
         -1,
-        "Oldest segments are deleted while a partition is larger; -1 = never.",
+        "The oldest segments are deleted while a partition is larger; -1 = never.",
         minimum=-1,
         maximum=INT64_MAX,
     )
@@ -53,13 +53,13 @@ class TopicConfig:
     message_timestamp_type: str = setting(
         "message.timestamp.type",
         "CreateTime",
-        "Whether records carry the producer's time or the broker's at the append.",
+        "Whether a record's timestamp is the producer's or the broker's time of append.",
         choices=("CreateTime", "LogAppendTime"),
     )
     message_timestamp_after_max_ms: int = setting(
         "message.timestamp.after.max.ms",
         3_600_000,
-        "A record whose time lies further ahead of the broker's clock is refused (CreateTime only).",
+        "A record timestamped further ahead of the broker's clock is refused (CreateTime only).",
         minimum=0,
         maximum=INT64_MAX,
     )
@@ -69,13 +69,13 @@ class TopicConfig:
 
 
 def normalized(config: TopicConfig, overrides: Mapping[str, str]) -> dict[str, str]:
-    """`overrides` as they are stored: what each was understood to be in `config`, and no blank more."""
+    """`overrides` in their stored form: the values as parsed in `config`, normalized, without extra blanks."""
     values = values_of(config)
     return {name: str(values[name]) for name in overrides}
 
 
 def topic_config(overrides: Mapping[str, str], defaults: Mapping[str, object]) -> TopicConfig:
-    """The settings in force: what was set for the topic, else the broker's. Raises InvalidConfigError by name."""
+    """The effective settings: the topic's own, otherwise the broker's. Raises InvalidConfigError by name."""
     try:
         return from_mapping(TopicConfig, {**defaults, **overrides}, where="(topic setting)")
     except ConfigError as error:

@@ -1,6 +1,6 @@
-"""One operation that waits: it completes exactly once, by its condition, by force or by expiry.
+"""A delayed operation completes exactly once: by its condition, by force or by expiry.
 
-What it waits for and what it does then is said by a subclass. How it is found when something happens is in purgatory.py.
+A subclass defines the condition and the completion. purgatory.py finds the operation when something happens.
 """
 
 from __future__ import annotations
@@ -13,22 +13,22 @@ from brokerd.purgatory.timing_wheel import TimerEntry
 
 
 class Completion(enum.Enum):
-    """What ended an operation."""
+    """How an operation ended."""
 
     CONDITION = "condition"  # try_complete found its condition true
-    FORCED = "forced"  # somebody called force_complete
+    FORCED = "forced"  # force_complete was called
     EXPIRED = "expired"  # its deadline passed
-    CANCELLED = "cancelled"  # nobody wants its outcome any more
+    CANCELLED = "cancelled"  # its client is gone
 
 
 class DelayedOperation(TimerEntry, abc.ABC):
-    """An operation that is not done yet. All of its methods belong to one thread, the event loop's.
+    """A pending operation. All of its methods must be called on one thread, the event loop's.
 
-    A final state is final: whatever comes second, of a condition that becomes true, a force, an expiry and a cancel, is
-    ignored and answered with False. `on_complete` runs inside the call that completes it, after the operation has left
-    wheel and watch lists, so that it may itself cause further completions. It must not raise.
+    A final state is final: after the first of condition, force, expiry and cancel, the others are ignored and return False.
+    `on_complete` runs inside the call that completes the operation, after it has left the wheel and the watch lists, so that it
+    may trigger further completions. It must not raise.
 
-    `watch_keys` and `release` are the purgatory's own notes; nobody else writes them.
+    `watch_keys` and `release` belong to the purgatory; nothing else may write them.
     """
 
     __slots__ = ("completion", "release", "watch_keys")
@@ -37,35 +37,35 @@ class DelayedOperation(TimerEntry, abc.ABC):
         super().__init__(expiry_ms)
         self.completion: Completion | None = None
         self.watch_keys: tuple[Hashable, ...] = ()
-        self.release: Callable[[DelayedOperation], None] | None = None  # takes it out of the purgatory that holds it
+        self.release: Callable[[DelayedOperation], None] | None = None  # removes it from the purgatory that holds it
 
     @abc.abstractmethod
     def is_satisfied(self) -> bool:
-        """Whether the condition holds now. Changes nothing but what the operation itself remembers. Must not raise."""
+        """Whether the condition holds now. Must not change anything but the operation's own cached state. Must not raise."""
 
     @abc.abstractmethod
     def on_complete(self, completion: Completion) -> None:
-        """Called once, when the operation is done; not after a cancel. Must not raise."""
+        """Called once, on completion; not after a cancel. Must not raise."""
 
     @property
     def is_completed(self) -> bool:
-        """True once it has ended, by whatever."""
+        """True once it has ended in any way."""
         return self.completion is not None
 
     def try_complete(self) -> bool:
-        """Completes it if its condition holds; True if this call did."""
+        """Completes the operation if its condition holds; True if this call did."""
         return self.completion is None and self.is_satisfied() and self._end(Completion.CONDITION)
 
     def force_complete(self) -> bool:
-        """Completes it whether its condition holds or not; True if this call did."""
+        """Completes the operation whether its condition holds or not; True if this call did."""
         return self._end(Completion.FORCED)
 
     def expire(self) -> bool:
-        """Completes it because its deadline passed; True if this call did."""
+        """Completes the operation because its deadline passed; True if this call did."""
         return self._end(Completion.EXPIRED)
 
     def cancel(self) -> bool:
-        """Ends it without `on_complete`: its client is gone. True if this call did."""
+        """Ends the operation without `on_complete`, because its client is gone. True if this call did."""
         return self._end(Completion.CANCELLED)
 
     def _end(self, completion: Completion) -> bool:

@@ -1,6 +1,6 @@
-"""Lets time pass in a purgatory: one timer of the event loop, set to the next deadline. No task, no polling.
+"""Advances a purgatory through time: one timer of the event loop, set to the next deadline. No task, no polling.
 
-The only module of this package that knows asyncio. It decides nothing.
+The only module of this package that knows asyncio. It makes no decisions.
 """
 
 from __future__ import annotations
@@ -12,9 +12,9 @@ from brokerd.purgatory.purgatory import Purgatory
 
 
 class PurgatoryDriver:
-    """Advances `purgatory` when something is due, at most every `period_ms`, so that a crowd of deadlines shares a wake-up.
+    """Advances `purgatory` when something is due, at most every `period_ms`, so that many deadlines share a wake-up.
 
-    Whoever adds operations calls `schedule()` afterwards.
+    After adding operations, call `schedule()`.
     """
 
     def __init__(self, purgatory: Purgatory, clock: Clock, *, period_ms: int) -> None:
@@ -26,7 +26,7 @@ class PurgatoryDriver:
         self._is_closed = False
 
     def schedule(self) -> None:
-        """Sets the timer to the next deadline, if that is earlier than what it is set to. O(wheels)."""
+        """Sets the timer to the next deadline, if that is earlier than the current setting. O(wheels)."""
         due_ms = self._purgatory.next_due_ms()
         if due_ms is None or self._is_closed:
             return
@@ -40,7 +40,7 @@ class PurgatoryDriver:
         self._timer = asyncio.get_running_loop().call_later((due_ms - now_ms) / 1000, self._advance)
 
     def close(self) -> None:
-        """Lets no more time pass."""
+        """Stops the timer."""
         self._is_closed = True
         if self._timer is not None:
             self._timer.cancel()

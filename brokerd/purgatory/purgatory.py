@@ -1,7 +1,7 @@
-"""Which operations wait for which event: watch lists by key, and one timing wheel for the deadlines.
+"""Maps events to the operations that wait for them: watch lists by key, and one timing wheel for the deadlines.
 
-An operation that has ended is in no list and in no bucket any more: ending it takes it out at once, in time
-proportional to the number of its keys, so there is nothing to sweep.
+A completed operation is in no list and in no bucket: completion removes it at once, in time proportional to the number of its
+keys, so nothing needs to be purged later.
 """
 
 from __future__ import annotations
@@ -22,24 +22,24 @@ class Purgatory:
         self._held: set[DelayedOperation] = set()
 
     def __len__(self) -> int:
-        """How many operations wait."""
+        """The number of pending operations."""
         return len(self._held)
 
     @property
     def watched_key_count(self) -> int:
-        """How many keys have a watcher."""
+        """The number of keys with at least one watcher."""
         return len(self._watchers)
 
     def watcher_count(self, key: Hashable) -> int:
-        """How many operations watch `key`."""
+        """The number of operations that watch `key`."""
         return len(self._watchers.get(key, ()))
 
     def try_complete_else_watch(self, operation: DelayedOperation, keys: Iterable[Hashable]) -> bool:
-        """Completes `operation` now if it can be, else holds it until an event on one of `keys`, or its deadline.
+        """Completes `operation` now if possible; otherwise holds it until an event on one of `keys`, or its deadline.
 
-        True if it is complete on return. It is looked at again once it is watched: `is_satisfied` may do things that
-        cause the very event, which would otherwise be lost between the look and the watch. An operation whose deadline
-        has passed already expires at once.
+        Returns True if it is complete on return. The condition is checked once more after the operation is watched:
+        `is_satisfied` may itself cause the very event, which would be lost between check and watch. An operation whose deadline
+        has passed expires at once.
         """
         if operation.try_complete() or operation.is_completed:
             return True
@@ -55,9 +55,9 @@ class Purgatory:
         return operation.is_completed
 
     def check_and_complete(self, key: Hashable) -> int:
-        """Something happened to `key`: completes those of its watchers whose condition holds now, and says how many.
+        """Handles an event on `key`: completes those of its watchers whose condition holds now, and returns how many.
 
-        Watchers that come while it runs are not looked at: they looked for themselves.
+        Watchers added meanwhile are skipped: they have just checked their condition themselves.
         """
         watchers = self._watchers.get(key)
         if not watchers:
@@ -65,11 +65,12 @@ class Purgatory:
         return sum([operation.try_complete() for operation in list(watchers)])
 
     def force_complete(self, count_max: int) -> int:
-        """Completes up to so many of those that wait; says how many."""
+        """Completes up to `count_max` pending operations; returns how many."""
         return sum([operation.force_complete() for operation in list(itertools.islice(self._held, count_max))])
 
     def cancel_all(self) -> int:
-        """Cancels everything that waits, and says how many: all watch lists go at once, however many keys there are."""
+        """Cancels all pending operations and returns how many. All watch lists are dropped at once, however many keys there
+        are."""
         held, self._held, self._watchers = self._held, set(), {}
         for operation in held:
             self._wheel.cancel(operation)
@@ -78,11 +79,11 @@ class Purgatory:
         return len(held)
 
     def force_complete_all(self) -> int:
-        """Completes everything that waits, as at a stop; says how many."""
+        """Completes all pending operations, as on shutdown; returns how many."""
         return sum([operation.force_complete() for operation in list(self._held)])
 
     def advance(self, *, now_ms: int) -> int:
-        """Expires what is due at `now_ms`; says how many."""
+        """Expires what is due at `now_ms`; returns how many."""
         expired = self._wheel.advance(now_ms=now_ms)
         return sum([operation.expire() for operation in expired if isinstance(operation, DelayedOperation)])
 

@@ -1,20 +1,20 @@
 """A hierarchical timing wheel: deadlines with O(1) insert and cancel, however many there are.
 
-Operations wanted: `add` and `cancel` in O(1); `advance` in time proportional to what falls due; `next_due_ms` without
-a search; no trace left of what was cancelled.
+Requirements: `add` and `cancel` in O(1); `advance` in time proportional to the number of due entries; `next_due_ms` without a
+search; nothing left behind by cancelled entries.
 
-Plan (Varghese and Lauck, 1987; Kafka's TimingWheel): time is cut into ticks. Wheel 0 has one bucket a tick, wheel 1 one
-bucket a turn of wheel 0, and so on; a wheel is made when a deadline first lies beyond those there are.
+Design (Varghese and Lauck, 1987; Kafka's TimingWheel): time is cut into ticks. Wheel 0 has one bucket per tick, wheel 1 one
+bucket per turn of wheel 0, and so on; a wheel is created when a deadline first lies beyond the existing ones.
 
     wheel 0   tick 1 ms     20 buckets: deadlines of the next 20 ms
     wheel 1   tick 20 ms    20 buckets: of the next 400 ms
     wheel 2   tick 400 ms   20 buckets: of the next 8 s        (7 wheels reach 40 years)
 
-An entry goes into the finest wheel whose turn still reaches its deadline. When a coarse bucket's time comes, its entries
-move down to finer wheels; each entry moves at most once a wheel. Each wheel keeps the set of its occupied buckets as
-the bits of one integer, so that empty time is skipped and the next due bucket is a few bit operations away.
+An entry goes into the finest wheel whose turn reaches its deadline. When a coarse bucket comes due, its entries move down to
+finer wheels; each entry moves at most once per wheel. Each wheel keeps the set of its occupied buckets as bits of one integer, so
+that empty time is skipped and the next due bucket is a few bit operations away.
 
-Deadlines are rounded up to a tick: an entry is never early, and late by less than a tick plus the caller's own delay.
+Deadlines are rounded up to a tick: an entry never expires early, and is late by less than a tick plus the caller's own delay.
 Not thread-safe; reads no clock.
 """
 
@@ -22,9 +22,9 @@ from __future__ import annotations
 
 
 class TimerEntry:
-    """Something with a deadline, in at most one wheel at a time. Meant to be derived from.
+    """An object with a deadline, in at most one wheel at a time. Meant to be subclassed.
 
-    `bucket` and `expiry_tick` are the wheel's own notes; nobody else writes them.
+    `bucket` and `expiry_tick` belong to the wheel; nothing else may write them.
     """
 
     __slots__ = ("__weakref__", "bucket", "expiry_ms", "expiry_tick")
@@ -41,7 +41,7 @@ class TimerEntry:
 
 
 class _Bucket:
-    """The entries of one slot. A dict is an ordered set here: insert and delete are O(1) and need no links of our own."""
+    """The entries of one slot. A dict serves as an ordered set: insert and delete are O(1) and need no linked list."""
 
     __slots__ = ("bit", "entries", "wheel")
 
@@ -67,7 +67,7 @@ class _Wheel:
         return expiry_tick < now_tick - now_tick % self.ticks_per_bucket + self.reach_ticks
 
     def next_due_tick(self, now_tick: int) -> int:
-        """When the first occupied bucket after now is due; there must be one. No entry is ever in the bucket of now."""
+        """When the first occupied bucket after now is due; there must be one. The current bucket is always empty."""
         first = now_tick // self.ticks_per_bucket + 1
         shift = first % self.size
         turned = self.occupied >> shift | self.occupied << self.size - shift
@@ -88,16 +88,16 @@ class TimingWheel:
         self._count = 0
 
     def __len__(self) -> int:
-        """How many entries wait."""
+        """The number of scheduled entries."""
         return self._count
 
     @property
     def wheel_count(self) -> int:
-        """How many wheels there are; they are made on demand and kept."""
+        """The number of wheels; they are created on demand and kept."""
         return len(self._wheels)
 
     def add(self, entry: TimerEntry) -> bool:
-        """Schedules `entry`; False, and not scheduled, if its deadline has passed already. O(wheels)."""
+        """Schedules `entry`; returns False, without scheduling it, if its deadline has passed. O(wheels)."""
         if entry.bucket is not None:
             raise ValueError("the entry is scheduled already")
         entry.expiry_tick = -(-entry.expiry_ms // self.tick_ms)
@@ -108,20 +108,20 @@ class TimingWheel:
         return True
 
     def cancel(self, entry: TimerEntry) -> bool:
-        """Forgets `entry`; False if it is not scheduled (cancelled before, or expired). O(1), leaves nothing behind."""
+        """Removes `entry`; returns False if it is not scheduled (cancelled before, or expired). O(1), leaves nothing behind."""
         bucket = entry.bucket
         if bucket is None:
             return False
         entry.bucket = None
         del bucket.entries[entry]
         if not bucket.entries:
-            bucket.entries.clear()  # a dict keeps its table until it is cleared
+            bucket.entries.clear()  # a dict keeps its table until cleared
             bucket.wheel.occupied &= ~bucket.bit
         self._count -= 1
         return True
 
     def next_due_ms(self) -> int | None:
-        """When to call `advance` next, or None if nothing waits. It may bring nothing but a move to a finer wheel."""
+        """When to call `advance` next, or None if nothing is scheduled. That call may only move entries to a finer wheel."""
         due_tick = self._next_due_tick()
         return None if due_tick is None else due_tick * self.tick_ms
 
@@ -142,7 +142,7 @@ class TimingWheel:
         return min(due) if due else None
 
     def _empty(self, wheel: _Wheel, expired: list[TimerEntry]) -> None:
-        """Takes out the bucket of now: what is due has expired, the rest moves to a finer wheel."""
+        """Empties the current bucket: due entries have expired, the rest move to a finer wheel."""
         bucket = wheel.buckets[self._now_tick // wheel.ticks_per_bucket % wheel.size]
         if not bucket.entries:
             return
@@ -169,7 +169,7 @@ class TimingWheel:
         entry.bucket = bucket
 
     def _overflow_wheel(self, expiry_tick: int) -> _Wheel:
-        """A coarser wheel that reaches `expiry_tick`, and all between."""
+        """A coarser wheel that reaches `expiry_tick`, creating the ones in between."""
         while True:
             wheel = _Wheel(self._wheels[-1].reach_ticks, self.wheel_size)
             self._wheels.append(wheel)

@@ -1,7 +1,7 @@
 """Reads the metadata of one Arrow IPC encapsulated message, without pyarrow and without touching a column.
 
-The broker needs the row count and must see that all lengths add up (it trusts nothing); a reader needs the size after
-decompression before it allocates. Layout: Arrow's Message.fbs and the flatbuffers binary format. Decoding does not live here.
+The broker needs the row count and must check that all lengths add up (it trusts nothing); a reader needs the decompressed size
+before it allocates. Layout: Arrow's Message.fbs and the flatbuffers binary format. Decoding does not live here.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _CODECS = {0: "lz4", 1: "zstd"}
 
 
 class ArrowMetadata(NamedTuple):
-    """What an Arrow record batch message says of itself. Lengths in bytes; positions are within the payload."""
+    """The metadata of an Arrow record batch message. Lengths in bytes; positions are within the payload."""
 
     rows: int
     body_at: int
@@ -39,7 +39,7 @@ class ArrowMetadata(NamedTuple):
 def read_arrow_metadata(payload: memoryview) -> ArrowMetadata:
     """Metadata of the record batch message that fills `payload`. Raises CorruptMessageError on anything else.
 
-    Checks what can be checked without columns: every length is inside its container, buffers are inside the body, the
+    Checks everything that can be checked without columns: every length fits its container, buffers lie inside the body, and the
     message fills the payload exactly.
     """
     try:
@@ -49,7 +49,7 @@ def read_arrow_metadata(payload: memoryview) -> ArrowMetadata:
 
 
 def uncompressed_lengths(metadata: ArrowMetadata, payload: memoryview) -> list[int]:
-    """Bytes that each buffer takes once decompressed, as it claims: what Arrow will allocate, and no more.
+    """The decompressed size that each buffer claims, in bytes: the upper bound of what Arrow will allocate.
 
     Raises CorruptMessageError if a claim is negative or cannot be read.
     """
@@ -104,7 +104,7 @@ def _read(payload: memoryview) -> ArrowMetadata:
 
 def _refuse_what_arrow_reads_differently(flat: memoryview, message: int) -> None:
     """Arrow obeys a compression codec in the custom metadata of a version 4 message (its format before 1.0), and would then
-    decompress, unbounded, what is taken for plain buffers here. Nobody writes either today.
+    decompress, without bound, what this module takes for plain buffers. No current writer produces either.
     """
     version_at = _field(flat, message, 0)
     version = _I16.unpack_from(flat, version_at)[0] if version_at else 0
@@ -158,7 +158,7 @@ def _i64(flat: memoryview, at: int) -> int:
 
 
 def _pairs(flat: memoryview, at: int) -> tuple[tuple[int, int], ...]:
-    """A vector of structs of two int64."""
+    """A vector of structs of two int64 each."""
     if not at:
         return ()
     vector = _indirect(flat, at)

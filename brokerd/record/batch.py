@@ -1,7 +1,7 @@
 """A whole record batch: built by a producer, checked by the broker, walked by a reader.
 
-Bytes are pa.Buffer throughout: slices of it cost no copy and google-crc32c takes them. Stamping is in header.py, columns
-are in payload.py.
+All bytes are pa.Buffer: its slices cost no copy and google-crc32c accepts them. Stamping is in header.py, columns are in
+payload.py.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from brokerd.record.payload import decode_payload, payload_crc
 from brokerd.record.schema import SCHEMAS
 from brokerd.record.whole import NO_OFFSET_LIMIT, walk_whole
 
-MAX_DECOMPRESSED_BYTES = 268_435_456  # what readers take by default
+MAX_DECOMPRESSED_BYTES = 268_435_456  # default limit of readers
 
 
 class RecordBatch(NamedTuple):
@@ -50,7 +50,7 @@ class RecordBatch(NamedTuple):
     def to_arrow(self, *, max_uncompressed_bytes: int, check_crc: bool = True) -> pa.RecordBatch:
         """The records as columns of the batch's schema (plus `offset_delta` if sparse).
 
-        Raises CorruptMessageError with the base offset in its text if CRC, counts or lengths do not agree.
+        Raises CorruptMessageError, with the base offset in its text, if CRC, counts or lengths disagree.
         """
         header = self.header
         payload = self.payload
@@ -74,7 +74,7 @@ class RecordBatch(NamedTuple):
 def check_produced(
     data: pa.Buffer, seed: int, *, max_message_bytes: int, max_decompressed_bytes: int = MAX_DECOMPRESSED_BYTES
 ) -> RecordBatch:
-    """A batch from a client, checked as the broker must before it appends. Nothing of the claimed size is allocated.
+    """A client's batch, checked as the broker must before it appends. Allocates nothing of the claimed size.
 
     Raises MessageTooLargeError, CorruptMessageError, UnsupportedVersionError, InvalidRequestError.
     """
@@ -100,15 +100,16 @@ def check_produced(
     if header.uncompressed_bytes > max_decompressed_bytes:
         raise MessageTooLargeError(
             f"a record batch of {header.uncompressed_bytes} bytes decompressed exceeds message.max.decompressed.bytes "
-            f"({max_decompressed_bytes}): lower the producer's batch.size, or raise it"
+            f"({max_decompressed_bytes}): lower the producer's batch.size, or raise that setting"
         )
     if payload_crc(payload) != header.payload_crc:
-        raise CorruptMessageError("record batch refused: payload_crc does not match, the bytes changed on the way")
+        raise CorruptMessageError("record batch refused: payload_crc does not match, the bytes changed in transit")
     return batch
 
 
 def _check_client_fields(header: BatchHeader) -> None:
-    """What only the leader may set is zero, counts agree, nothing unknown is set. Raises InvalidRequestError."""
+    """Checks that fields reserved for the leader are zero, that counts agree and that no unknown bits are set. Raises
+    InvalidRequestError."""
     if header.stamp_flags or header.base_offset or header.append_timestamp or header.leader_epoch or header.reserved:
         raise InvalidRequestError(
             "stamp_flags, base_offset, append_timestamp, leader_epoch and reserved must be 0 in a client's batch"

@@ -1,7 +1,7 @@
 """The header of a record batch: 96 bytes, little-endian. The table of fields is in ARCHITECTURE.md.
 
-The broker reads and stamps headers and never decodes records, so everything that it decides on stands here. Payloads do
-not live in this module.
+The broker reads and stamps headers and never decodes records, so everything that it bases decisions on is in the header. Payloads
+do not live in this module.
 """
 
 from __future__ import annotations
@@ -34,13 +34,13 @@ _SEED = struct.Struct("<16si")
 
 
 class StampFlags(enum.IntFlag):
-    """What the leader says of its stamp."""
+    """Flags that describe the leader's stamp."""
 
     LOG_APPEND_TIME = 1
 
 
 class Attributes(enum.IntFlag):
-    """What the producer says of the batch. Bits 3-5 hold the payload kind."""
+    """The batch's properties, set by the producer. Bits 3-5 hold the payload kind."""
 
     TRANSACTIONAL = 1
     CONTROL = 2
@@ -50,18 +50,18 @@ class Attributes(enum.IntFlag):
 PAYLOAD_KIND_SHIFT = 3
 PAYLOAD_KIND_MASK = 0b111 << PAYLOAD_KIND_SHIFT
 PAYLOAD_KIND_ARROW = 0
-# A plain int: the complement of an IntFlag holds only the bits that the class knows, and would let unknown ones pass.
+# A plain int: the complement of an IntFlag holds only the bits that the class defines, and would let unknown ones pass.
 KNOWN_ATTRIBUTES = int(Attributes.TRANSACTIONAL | Attributes.CONTROL | Attributes.SPARSE_OFFSETS) | PAYLOAD_KIND_MASK
 
 
-# Plain ints: an operation on an IntFlag takes longer than all the rest of a question.
+# Plain ints: an operation on an IntFlag takes longer than the rest of a check.
 _TRANSACTIONAL = int(Attributes.TRANSACTIONAL)
 _CONTROL = int(Attributes.CONTROL)
 _SPARSE_OFFSETS = int(Attributes.SPARSE_OFFSETS)
 
 
 class BatchHeader(NamedTuple):
-    """All fields, in the order of the bytes. S = stamped by the leader, zero when it comes from a client."""
+    """All fields, in byte order. S = stamped by the leader, zero in a client's batch."""
 
     mark: bytes
     magic: int
@@ -122,7 +122,7 @@ class BatchHeader(NamedTuple):
 
     @property
     def has_sparse_offsets(self) -> bool:
-        """True if an `offset_delta` column says where the records lie."""
+        """True if an `offset_delta` column gives the offsets of the records."""
         return bool(self.attributes & _SPARSE_OFFSETS)
 
     @property
@@ -132,39 +132,39 @@ class BatchHeader(NamedTuple):
 
 
 def add_sequence(sequence: int, count: int) -> int:
-    """`count` sequences further; wraps from 2^31-1 to 0 as Kafka's DefaultRecordBatch.incrementSequence."""
+    """The sequence `count` further on; wraps from 2^31-1 to 0 as Kafka's DefaultRecordBatch.incrementSequence."""
     return (sequence + count) & SEQUENCE_MAX
 
 
 def crc_seed(tp: TopicIdPartition) -> int:
-    """What header CRCs of this partition begin with, so that a batch of another log never passes."""
+    """The initial value of this partition's header CRCs, so that a batch of another log never passes."""
     seed: int = google_crc32c.value(_SEED.pack(tp.topic_id, tp.partition))
     return seed
 
 
 def decode_header(data: bytes) -> BatchHeader:
-    """The header in the first 96 bytes of `data`, not yet trusted: see `header_problem`. Raises CorruptMessageError if short."""
+    """The header in the first 96 bytes of `data`, not yet verified: see `header_problem`. Raises CorruptMessageError if too
+    short."""
     if len(data) < HEADER_SIZE:
         raise CorruptMessageError(f"a batch header has {HEADER_SIZE} bytes, but only {len(data)} are there")
     return BatchHeader._make(_HEADER.unpack_from(data))
 
 
 def header_size_claimed(data: bytes) -> int:
-    """Bytes that the header claims to have (a later version may be longer); at least 96. `data` holds at least 12 bytes."""
+    """The size that the header claims (a later version may be longer), at least 96 bytes. `data` holds at least 12 bytes."""
     return max(HEADER_SIZE, data[5] * 8)
 
 
 def header_crc(data: bytes, seed: int) -> int:
-    """CRC32C of a whole header (its own field taken as zero), begun with `seed`."""
+    """CRC32C of a whole header (its own field taken as zero), starting from `seed`."""
     crc: int = google_crc32c.extend(seed, data[:_CRC_AT] + _ZERO_CRC + data[_CRC_AT + 4 :])
     return crc
 
 
 def header_problem(header: BatchHeader, data: bytes, seed: int) -> str | None:
-    """Why these bytes are not a whole header of this partition, or None. `data` is the whole header, as long as it claims.
+    """Why these bytes are not a valid header of this partition, or None. `data` is the whole header, as long as it claims to be.
 
-    Raises UnsupportedVersionError if the header is whole but of a version that is not known: with a wrong CRC it is
-    just a bad batch.
+    Raises UnsupportedVersionError if the header is intact but of an unknown version; with a wrong CRC it is just a bad batch.
     """
     if header.mark != MARK:
         return "the mark is missing"
@@ -180,7 +180,7 @@ def header_problem(header: BatchHeader, data: bytes, seed: int) -> str | None:
 
 
 def encode_header(header: BatchHeader, seed: int) -> bytes:
-    """The header's 96 bytes with header_crc computed (the field's value is ignored)."""
+    """The 96 bytes of the header, with header_crc computed (the field's value is ignored)."""
     data = _HEADER.pack(*header._replace(header_crc=0))
     return data[:_CRC_AT] + _U32.pack(header_crc(data, seed)) + data[_CRC_AT + 4 :]
 
@@ -210,7 +210,7 @@ def new_header(
     attributes: int = 0,
     schema_id: int = 0,
 ) -> BatchHeader:
-    """A header as a client makes it: unstamped, dense offsets. Timestamps in ms."""
+    """An unstamped header with dense offsets, as a client sends it. Timestamps in ms."""
     return BatchHeader(
         mark=MARK,
         magic=MAGIC,

@@ -1,7 +1,7 @@
-"""Columns to payload bytes and back: one Arrow IPC encapsulated record batch message, without a schema message.
+"""Converts columns to payload bytes and back: one Arrow IPC encapsulated record batch message, without a schema message.
 
-Which columns there are is schema.py's; `schema_id` in the batch header names them. Compression is Arrow's own, so a
-reader turns bytes into columns without copying. Headers of batches do not live here.
+schema.py defines the columns; `schema_id` in the batch header names the schema. Compression is Arrow's own, so a reader turns
+bytes into columns without copying. Batch headers do not live here.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _WRITE_OPTIONS = {
 
 
 class Payload(NamedTuple):
-    """Encoded records and what the batch header says of them."""
+    """Encoded records, and the batch header's fields that describe them."""
 
     data: pa.Buffer
     crc: int
@@ -48,14 +48,14 @@ def encode_payload(arrow_batch: pa.RecordBatch, compression: str = "none", schem
 
 
 def payload_crc(data: pa.Buffer) -> int:
-    """CRC32C of a payload (a pa.Buffer or bytes: memoryviews are not taken)."""
+    """CRC32C of a payload (a pa.Buffer or bytes; memoryviews are not accepted)."""
     crc: int = google_crc32c.value(data)
     return crc
 
 
 def decode_timestamps(data: pa.Buffer, *, schema_id: int, record_count: int, uncompressed_bytes: int) -> pa.Array:
-    """The timestamp column alone: little more than it takes is allocated, whatever the other columns claim to be.
-    Raises CorruptMessageError, UnsupportedVersionError.
+    """The timestamp column alone. Allocates little more than that column, whatever size the others claim. Raises
+    CorruptMessageError, UnsupportedVersionError.
     """
     schema = known_schema(schema_id)
     view = memoryview(data)
@@ -80,8 +80,8 @@ def decode_payload(
     max_uncompressed_bytes: int,
     is_sparse: bool = False,
 ) -> pa.RecordBatch:
-    """Payload bytes as columns, without copying where they are not compressed, checked so that a hostile payload
-    cannot crash the process: allocates at most `max_uncompressed_bytes`. Raises CorruptMessageError, UnsupportedVersionError.
+    """Decodes payload bytes into columns, without copying unless compressed, and checked so that a hostile payload cannot crash
+    the process: allocates at most `max_uncompressed_bytes`. Raises CorruptMessageError, UnsupportedVersionError.
     """
     schema = known_schema(schema_id, is_sparse=is_sparse)
     if uncompressed_bytes > max_uncompressed_bytes:

@@ -1,4 +1,4 @@
-"""gRPC channel and server arguments, each with its reason; used by client and server alike. Nothing else may set one."""
+"""gRPC channel and server arguments, each with its reason; shared by client and server. No other module may set one."""
 
 from __future__ import annotations
 
@@ -7,24 +7,24 @@ import json
 from brokerd.config.broker import GRPC_MAX_MESSAGE_BYTES, BrokerConfig
 from brokerd.wire.methods import SERVICE, UNARY, UNARY_RESPONSE_MAX_BYTES, UNARY_RESPONSES_MAX_BYTES
 
-# What a client of ours puts on one connection: together below max.streams.per.connection, which is never below 100. At the limit
-# a call may be refused that begins the moment another has ended, since the broker hears of that end a little later.
+# The number of calls that our client puts on one connection; below max.streams.per.connection, which is never below 100. At the
+# limit, a call that starts the moment another ends may be refused, since the broker learns of that end slightly later.
 STREAMS_PER_CONNECTION = 64
 CALLS_PER_CONNECTION = 32
 
 _COMMON: tuple[tuple[str, int], ...] = (
     ("grpc.max_send_message_length", GRPC_MAX_MESSAGE_BYTES),
     ("grpc.max_receive_message_length", GRPC_MAX_MESSAGE_BYTES),
-    # Without these two, 30 unread streams buffer 227 MB before any handler runs; with them 2 MB, at equal speed.
+    # Without these two, 30 unread streams buffer 227 MB before any handler runs; with them 2 MB, at the same speed.
     ("grpc.http2.bdp_probe", 0),
     ("grpc.http2.lookahead_bytes", 262_144),
-    # Large frames spare the receiving side work on messages of a MiB.
+    # Large frames save the receiving side work on messages of a MiB.
     ("grpc.http2.max_frame_size", 1_048_576),
 )
 
 
 def _answer_limits() -> str:
-    """gRPC's service configuration: how large an answer of each unary method may be, looked at before it is read."""
+    """gRPC's service configuration: the largest response of each unary method, checked before it is read."""
     methods = [
         {
             "name": [{"service": SERVICE, "method": name}],
@@ -38,57 +38,58 @@ def _answer_limits() -> str:
 CHANNEL_ARGUMENTS: tuple[tuple[str, int | str], ...] = (
     *_COMMON,
     ("grpc.service_config", _answer_limits()),
-    # No configuration by way of DNS.
+    # No configuration through DNS.
     ("grpc.service_config_disable_resolution", 1),
     # Notice a dead peer: ping after 30 s of silence while a call is open, give up 10 s later.
     ("grpc.keepalive_time_ms", 30_000),
     ("grpc.keepalive_timeout_ms", 10_000),
     ("grpc.http2.max_pings_without_data", 0),
-    # Reconnecting is paced by reconnect.backoff.ms; gRPC's own pace must not be slower.
+    # reconnect.backoff.ms paces reconnects; gRPC's own back-off must not be slower.
     ("grpc.initial_reconnect_backoff_ms", 50),
     ("grpc.max_reconnect_backoff_ms", 1_000),
-    # In spite of its name no pace: how long one attempt may take, with its handshakes, as Kafka's
-    # socket.connection.setup.timeout.ms. A far broker with TLS, or a busy one, needs more than a moment.
+    # Despite its name this is not a back-off but the time one connection attempt may take, handshakes included, like Kafka's
+    # socket.connection.setup.timeout.ms. A distant broker with TLS, or a busy one, needs more than a moment.
     ("grpc.min_reconnect_backoff_ms", 10_000),
-    # Each client object owns its connection: channels with equal arguments would else share one.
+    # Each client object owns its connection: otherwise channels with equal arguments would share one.
     ("grpc.use_local_subchannel_pool", 1),
-    # gRPC would send even this through a web proxy of the environment (http_proxy), which answers with its own errors.
+    # gRPC would send even this through a web proxy from the environment (http_proxy), which responds with errors of its own.
     ("grpc.enable_http_proxy", 0),
 )
 
 SERVER_ARGUMENTS: tuple[tuple[str, int], ...] = (
     *_COMMON,
-    # Otherwise a second daemon binds the same port without an error.
+    # Otherwise a second daemon could bind the same port without an error.
     ("grpc.so_reuseport", 0),
-    # gRPC's defaults cancel bursts above about a thousand calls that wait to be accepted.
+    # gRPC's defaults cancel bursts of more than about a thousand calls that wait to be accepted.
     ("grpc.server.max_pending_requests", 20_000),
     ("grpc.server.max_pending_requests_hard_limit", 20_000),
     ("grpc.keepalive_time_ms", 30_000),
     ("grpc.keepalive_timeout_ms", 10_000),
-    # No compression by gRPC (1 = identity only): it unpacks a message whole before it looks at the size limit, so a few
-    # hundred kilobytes would take as many megabytes. Records are compressed by Arrow, and stay so in the broker.
+    # No compression by gRPC (1 = identity only): it decompresses a message completely before it checks the size limit, so a few
+    # hundred kilobytes could take as many megabytes. Arrow compresses records, and they stay compressed in the broker.
     ("grpc.compression_enabled_algorithms_bitset", 1),
-    # Whoever connects and says nothing, or no HTTP/2, takes a place of max.connections no longer than this (gRPC: 120 s).
+    # A peer that connects and sends nothing, or no HTTP/2, occupies a slot of max.connections no longer than this (gRPC: 120 s).
     ("grpc.server_handshake_timeout_ms", 10_000),
     ("grpc.http2.settings_timeout", 10_000),
-    # Headers of one call: a token has 512 characters at most. Above the first gRPC may refuse, above the second it does.
+    # Headers of one call: a token has at most 512 characters. gRPC may refuse a call above the first limit and does above the
+    # second.
     ("grpc.max_metadata_size", 8_192),
     ("grpc.absolute_max_metadata_size", 16_384),
-    # Accept the pings of our own clients.
+    # Accept our own clients' pings.
     ("grpc.http2.min_recv_ping_interval_without_data_ms", 10_000),
     ("grpc.keepalive_permit_without_calls", 1),
 )
 
 
 def server_arguments(config: BrokerConfig) -> tuple[tuple[str, int], ...]:
-    """SERVER_ARGUMENTS with what the settings say."""
+    """SERVER_ARGUMENTS plus those that depend on settings."""
     configured = {
-        # Per listening address. gRPC takes the connection and closes it again: to a client it is UNAVAILABLE, "Socket closed".
+        # Per listening address. gRPC accepts the connection and closes it again: a client sees UNAVAILABLE, "Socket closed".
         "grpc.max_allowed_incoming_connections": config.max_connections,
-        # A call that is open costs 20 KB before anything of it is read, and before anybody is asked who he is.
+        # An open call costs 20 KB before any of it is read and before the caller is authenticated.
         "grpc.max_concurrent_streams": config.max_streams_per_connection,
         "grpc.max_connection_idle_ms": config.connections_max_idle_ms,
-        # gRPC puts a message together before anybody else sees it, and holds it however slowly it comes.
+        # gRPC assembles a message before anything else sees it, and holds it however slowly it arrives.
         "grpc.max_receive_message_length": config.socket_request_max_bytes,
     }
     return tuple({**dict(SERVER_ARGUMENTS), **configured}.items())

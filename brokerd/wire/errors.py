@@ -11,15 +11,15 @@ from brokerd.errors import ERROR_CLASSES, ErrorCode, Fate, WireError, error_from
 from brokerd.wire.texts import plain_text
 from brokerd.wire.v1 import error_pb2
 
-# A call that fails as a whole has a status code, which says less than an error: the error goes with it, under this key of
-# the trailing metadata.
+# A call that fails as a whole has a status code, which says less than an error. The error travels with it, in the trailing
+# metadata, under this key.
 TRAILER_KEY = "brokerd-error-bin"
-# No broker holds a client up for longer by one answer.
+# No broker delays a client longer than this by one response.
 RETRY_AFTER_MAX_MS = 30_000
 
 
 def to_proto(error: WireError) -> error_pb2.Error:
-    """An error as it travels."""
+    """An error in its wire form."""
     return error_pb2.Error(
         code=cast("error_pb2.ErrorCode", int(error.code)),
         message=plain_text(error.message),
@@ -36,8 +36,8 @@ def to_proto(error: WireError) -> error_pb2.Error:
 
 
 def from_proto(error: error_pb2.Error) -> WireError:
-    """An error as it came, its text made fit for people; a code unknown here becomes the general error of its range, or one
-    that may be repeated if the broker says so."""
+    """An error from its wire form, with its text made safe to print. A code that is unknown here becomes the general error of its
+    range, or a retriable one if the broker says so."""
     fate = Fate(error.fate) if error.fate in Fate._value2member_map_ else Fate.UNKNOWN
     code: int = error.code
     if code not in ERROR_CLASSES and error.retriable and not error_from_code(code, "").retriable:
@@ -57,12 +57,12 @@ def from_proto(error: error_pb2.Error) -> WireError:
 
 
 def to_trailer(error: WireError) -> tuple[tuple[str, bytes], ...]:
-    """An error as trailing metadata of the call that it ends."""
+    """An error as the trailing metadata of the call that it ends."""
     return ((TRAILER_KEY, to_proto(error).SerializeToString()),)
 
 
 def from_trailer(metadata: Iterable[Any] | None) -> WireError | None:
-    """The error in the trailing metadata of a call that failed; None if there is none that can be read."""
+    """The error in the trailing metadata of a failed call; None if there is none that can be read."""
     for key, value in metadata or ():
         if key == TRAILER_KEY and isinstance(value, bytes):
             try:

@@ -1,9 +1,9 @@
-"""What gRPC needs of an event loop that it shares a process with.
+"""What gRPC requires of an event loop in the same process.
 
-One thread of gRPC collects what was completed for all loops, and whichever loop is awake hands it to the loop that it
-belongs to. So a loop must not be closed before all that gRPC has under way on it is over: the hand-over would raise
-"Event loop is closed" inside another loop, which prints it and leaves the rest of what it had collected for its next turn.
-What belongs to a channel is ended by brokerd/client/io/connection.py, what is left then is waited for with `settle`.
+One thread of gRPC collects completed operations for all loops, and whichever loop is awake passes each on to the loop that owns
+it. So a loop must not be closed while gRPC has operations in progress on it: the hand-over would raise "Event loop is closed"
+inside another loop, which logs it and postpones the rest of its collected operations. brokerd/client/io/connection.py ends the
+operations of a channel; `settle` waits for the remaining ones.
 """
 
 from __future__ import annotations
@@ -12,12 +12,13 @@ import asyncio
 import inspect
 from typing import Any
 
-_SETTLE_TIMEOUT_S = 2.0  # gRPC ends a cancelled call within milliseconds; what it never ends must not hold up a close
+_SETTLE_TIMEOUT_S = 2.0  # gRPC ends a cancelled call within milliseconds; one that it never ends must not block a close
 
 
 def ignore_poller_noise(loop: asyncio.AbstractEventLoop) -> None:
-    """gRPC wakes every loop of a process through one socket; a loop that finds it already read gets BlockingIOError, which
-    means nothing and would be logged thousands of times. All else is reported as usual; a handler that is there stays.
+    """Ignores BlockingIOError from gRPC's poller. gRPC wakes every loop of a process through one socket; a loop that finds it
+    already drained gets this error, which means nothing and would be logged thousands of times. Other errors are reported as
+    usual, and an installed handler stays in place.
     """
     if loop.get_exception_handler() is None:
         loop.set_exception_handler(_handle_exception)
@@ -29,13 +30,14 @@ def _handle_exception(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) 
 
 
 async def settle() -> None:
-    """Waits until gRPC's own tasks on the running loop are over, each of which waits for the end of a stream. To be called
-    when every channel of the loop is closed, last before the loop is."""
+    """Waits until gRPC's own tasks on the running loop have finished; each of them waits for the end of a stream. Call it after
+    every channel of the loop is closed, as the last step before closing the loop."""
     tasks = [task for task in asyncio.all_tasks() if is_grpc_task(task)]
     if tasks:
         await asyncio.wait(tasks, timeout=_SETTLE_TIMEOUT_S)
 
 
 def is_grpc_task(task: asyncio.Task[Any]) -> bool:
-    """True if the task runs compiled code, as gRPC's do. Cancelled, it would no longer see what gRPC completes for it."""
+    """True if the task runs compiled code, as gRPC's do. If it were cancelled, it would miss the operations that gRPC completes
+    for it."""
     return not inspect.iscoroutine(task.get_coro())

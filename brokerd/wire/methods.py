@@ -1,5 +1,5 @@
-"""Names and types of the service's methods, in the order of broker.proto: the only table of them. A test holds it equal
-to the service descriptor. The two streams carry raw bytes, encoded and decoded with records.py."""
+"""Names and types of the service's methods, in the order of broker.proto: the only table of them. A test keeps it equal to the
+service descriptor. The two streams carry raw bytes, encoded and decoded by records.py."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ PRODUCE = f"/{SERVICE}/Produce"
 FETCH = f"/{SERVICE}/Fetch"
 # Largest unary request: two bytes of an empty submessage take about seventy once parsed.
 UNARY_REQUEST_MAX_BYTES = 2_097_152
-# Largest answers that a client reads, for the same reason: room for some hundred thousand partitions, and for the settings of
+# Largest responses that a client reads, for the same reason: room for some hundred thousand partitions, and for the settings of
 # all topics with their documentation.
 UNARY_RESPONSE_MAX_BYTES = 2_097_152
 UNARY_RESPONSES_MAX_BYTES = {"Metadata": 8_388_608, "DescribeTopics": 33_554_432}
@@ -30,7 +30,7 @@ class Unary(NamedTuple):
 
     @property
     def path(self) -> str:
-        """Path of the method, as gRPC names it."""
+        """The method's path in gRPC."""
         return f"/{SERVICE}/{self.name}"
 
 

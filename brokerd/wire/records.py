@@ -1,7 +1,7 @@
-"""The one field that is encoded by hand: `repeated bytes records = 15`, last in ProduceRequest and FetchResponse.
+"""Codec of the one field that is encoded by hand: `repeated bytes records = 15`, last in ProduceRequest and FetchResponse.
 
-Payload bytes must not pass through protobuf (0.15 ms a MiB each way), so they are found and written here. The bytes are
-identical to what generated code makes (a test holds the two equal), and any generated client can speak them.
+Payload bytes must not pass through protobuf (0.15 ms per MiB each way), so this module finds and writes them itself. The bytes
+are identical to those of generated code (a test compares the two), and any generated client can speak them.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ RECORDS_FIELD = 15
 _RECORDS_TAG = RECORDS_FIELD << 3 | 2
 _VARINT_MAX_BYTES = 10
 _BYTE_MAX = 0x7F
-# Tags of one byte of what has a length, but for the records: such a field that is short, as most are, is passed over at once.
+# One-byte tags of length-delimited fields, except the records: such a field, if short as most are, is skipped at once.
 _SHORT_TAGS = frozenset(number << 3 | 2 for number in range(1, RECORDS_FIELD))
-_GROUP_TYPES = (3, 4)  # begin and end of a group: no field of ours, but legal in a message; their content is skipped field by field
+_GROUP_TYPES = (3, 4)  # start and end of a group: none of our fields, but legal in a message; its content is skipped field by field
 # Largest number of top-level fields in one message: partitions, records and the few others.
 MAX_FIELDS = 262_144
 
@@ -31,8 +31,8 @@ M = TypeVar("M", bound=Message)
 
 
 def join_records(head: Message, records: Iterable[Sequence[Bytes]]) -> bytes:
-    """The bytes of a message whose `records` field is left empty in `head`; each entry is given in parts, which are
-    written one after the other. One copy.
+    """The bytes of a message whose `records` field is empty in `head`; each entry is given in parts, which are written one after
+    the other. One copy.
     """
     parts: list[Bytes] = [head.SerializeToString()]
     for entry in records:
@@ -44,8 +44,8 @@ def join_records(head: Message, records: Iterable[Sequence[Bytes]]) -> bytes:
 def split_records(message_type: type[M], data: bytes, *, max_fields: int = MAX_FIELDS) -> tuple[M, list[pa.Buffer]]:
     """A message without its `records`, and those as slices of `data`, not copied. Raises InvalidRequestError.
 
-    A message whose `records` are not last, or not as a serializer writes them (legal, though nobody does), is read the slow
-    way. More than `max_fields` top-level fields are refused: two bytes make an empty submessage of a hundred in memory.
+    A message whose `records` are not last, or not in the canonical form (legal, though no serializer does it), takes a slower
+    path. More than `max_fields` top-level fields are refused: two bytes make an empty submessage of a hundred in memory.
     """
     message = message_type()
     try:
@@ -55,12 +55,12 @@ def split_records(message_type: type[M], data: bytes, *, max_fields: int = MAX_F
             whole = pa.py_buffer(data)
             return message, [whole.slice(at, length) for at, length in fields.records]
         message.ParseFromString(data)
-        if "records" not in message.DESCRIPTOR.fields_by_name:  # a request to read: to it the field's number is unknown
+        if "records" not in message.DESCRIPTOR.fields_by_name:  # a fetch request, which has no such field
             return message, []
         slow = [pa.py_buffer(entry) for entry in message.records]  # type: ignore[attr-defined]
         message.ClearField("records")
     except (DecodeError, IndexError, ValueError):
-        raise InvalidRequestError(f"not a {message_type.DESCRIPTOR.name}: the bytes cannot be parsed") from None
+        raise InvalidRequestError(f"not a valid {message_type.DESCRIPTOR.name}: the bytes cannot be parsed") from None
     return message, slow
 
 
@@ -75,11 +75,11 @@ def encode_varint(value: int) -> bytes:
 
 
 class _Fields(NamedTuple):
-    """Where the records of a message are."""
+    """The positions of a message's records."""
 
-    records_at: int  # of the first, or the end
+    records_at: int  # of the first one, or the end
     records: list[tuple[int, int]]  # position and length of each
-    are_plain: bool  # they stand last, and every tag is written in the shortest way
+    are_plain: bool  # they come last, and every tag has its shortest form
 
 
 def _scan(data: bytes, max_fields: int) -> _Fields:
@@ -92,7 +92,9 @@ def _scan(data: bytes, max_fields: int) -> _Fields:
     while at < end:
         count += 1
         if count > max_fields:
-            raise InvalidRequestError(f"a message of more than {max_fields} fields is not read: send fewer partitions at once")
+            raise InvalidRequestError(
+                f"the message has more than {max_fields} fields, the most allowed: send fewer partitions at once"
+            )
         if data[at] == _RECORDS_TAG:
             if not records:
                 records_at = at
@@ -115,7 +117,7 @@ def _scan(data: bytes, max_fields: int) -> _Fields:
 
 
 def read_varint(data: bytes, at: int) -> tuple[int, int]:
-    """The varint at a position, and where it ends. Raises IndexError, ValueError."""
+    """The varint at a position, and the position after it. Raises IndexError, ValueError."""
     value = 0
     for shift in range(0, 7 * _VARINT_MAX_BYTES, 7):
         byte = data[at]
@@ -127,7 +129,7 @@ def read_varint(data: bytes, at: int) -> tuple[int, int]:
 
 
 def skip_field(data: bytes, at: int, wire_type: int) -> int:
-    """Where the field ends whose content begins at `at`. Raises IndexError, ValueError."""
+    """The position after the field whose content starts at `at`. Raises IndexError, ValueError."""
     if wire_type == 0:
         return read_varint(data, at)[1]
     if wire_type == 1:

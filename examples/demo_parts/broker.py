@@ -1,4 +1,4 @@
-"""A brokerd daemon as a child process, on a directory of its own and a free port."""
+"""Runs a brokerd daemon as a child process, with its own directory and a free port."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ _STOP_TIMEOUT_S = 20
 
 @contextmanager
 def running_broker(directory: Path) -> Iterator[str]:
-    """Starts a daemon with its data in `directory`; gives its HOST:PORT; stops it cleanly at the end.
+    """Starts a daemon with its data in `directory`, yields its HOST:PORT, and stops it cleanly at the end.
 
-    Raises RuntimeError with what the daemon said if it does not come up.
+    Raises RuntimeError with the daemon's output if it does not come up.
     """
     log_path = directory / "brokerd.log"
     with log_path.open("wb") as log_file:

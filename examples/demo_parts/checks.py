@@ -1,4 +1,5 @@
-"""Was everything read back: once, in its key's order, byte for byte? Compared with the input itself, column by column."""
+"""Checks that everything was read back: once, in the order of its key, byte for byte. Compares with the input, column by
+column."""
 
 from __future__ import annotations
 
@@ -10,7 +11,7 @@ import pyarrow.compute as pc
 
 
 class Verdict(NamedTuple):
-    """What the comparison found."""
+    """The result of the comparison."""
 
     rows_in: int
     rows_out: int
@@ -24,11 +25,11 @@ class Verdict(NamedTuple):
 
 
 def compare(given: pa.Table, read: pa.Table) -> Verdict:
-    """`given` (key, value) in input order; `read` (key, value, partition, offset) in any order."""
+    """Compares `given` (key, value) in input order with `read` (key, value, partition, offset) in any order."""
     read = read.take(pc.sort_indices(read, sort_keys=[("partition", "ascending"), ("offset", "ascending")]))
     given_key, given_value = _bytes_of(given)
     read_key, read_value = _bytes_of(read)
-    # One numbering of keys for both sides, then a stable sort by key: rows of a key stand together, in their order.
+    # Numbers the keys once for both sides, then sorts stably by key: rows of a key are adjacent, in their order.
     both = pa.concat_arrays([given_key, read_key]).dictionary_encode(null_encoding="encode")
     codes = both.indices.to_numpy()
     given_codes, read_codes = codes[: len(given_key)], codes[len(given_key) :]

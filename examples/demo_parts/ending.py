@@ -1,7 +1,7 @@
-"""What Ctrl-C, `kill` and a closed terminal do to the demo: one sentence, everything cleaned up, an end at once.
+"""How Ctrl-C, `kill` and a closed terminal end the demo: one sentence, everything cleaned up, at once.
 
-PySpark answers Ctrl-C with an exception out of the middle of its talk with the JVM, with tracebacks from both, and waits for
-jobs. Nothing here is worth waiting for: the children hold data of a directory that goes with them.
+PySpark reacts to Ctrl-C with an exception from the middle of its conversation with the JVM, prints tracebacks from both, and
+waits for jobs. Nothing is worth waiting for: the children's data is in a directory that is deleted too.
 """
 
 from __future__ import annotations
@@ -20,24 +20,24 @@ _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 class QuickEnd:
-    """Ends this process on a signal, with all its children and `directory`; the exit code is a shell's, 128 and the signal."""
+    """Ends this process on a signal, with all its children and `directory`; the exit code is a shell's, 128 plus the signal."""
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
-        self._stderr = os.dup(2)  # the terminal's, also while standard error goes to a file
+        self._stderr = os.dup(2)  # the terminal, even while standard error goes to a file
         self._nowhere = os.open(os.devnull, os.O_WRONLY)
-        # Whoever started this may have had one ignored, as nohup does.
+        # The process may have been started with one of them ignored, as by nohup.
         self.signals = [number for number in _SIGNALS if signal.getsignal(number) is not signal.SIG_IGN]
 
     def take_over(self) -> None:
-        """From now on; call it again after whoever sets a handler of his own, as Spark does."""
+        """Installs the handlers; call it again after other code has set its own, as Spark does."""
         for number in self.signals:
             signal.signal(number, self._end)
 
     def _end(self, number: int, _: FrameType | None) -> NoReturn:
         for other in _SIGNALS:
             signal.signal(other, signal.SIG_IGN)
-        for stream in (1, 2):  # what other threads have to say of the children's end
+        for stream in (1, 2):  # silences other threads about the children's end
             os.dup2(self._nowhere, stream)
         children = _children()
         for pid in children:
@@ -46,7 +46,7 @@ class QuickEnd:
             with contextlib.suppress(ChildProcessError):
                 os.waitpid(pid, 0)
         shutil.rmtree(self._directory, ignore_errors=True)
-        shutil.rmtree(self._directory, ignore_errors=True)  # what a grandchild still wrote meanwhile
+        shutil.rmtree(self._directory, ignore_errors=True)  # a grandchild may still have written files
         with contextlib.suppress(OSError):
             os.write(self._stderr, b"\ninterrupted; everything is cleaned up\n")
         os._exit(128 + number)
@@ -54,7 +54,7 @@ class QuickEnd:
 
 @contextlib.contextmanager
 def quick_end(directory: Path) -> Iterator[QuickEnd]:
-    """A QuickEnd that has taken over; what was before is put back at the end of the block."""
+    """A QuickEnd with its handlers installed; the previous handlers are restored at the end of the block."""
     end = QuickEnd(directory)
     kept = [(number, signal.getsignal(number)) for number in end.signals]
     end.take_over()
@@ -66,16 +66,16 @@ def quick_end(directory: Path) -> Iterator[QuickEnd]:
 
 
 def drop_output() -> None:
-    """What is still to be written to standard output has no reader: without this Python complains about it at its end."""
+    """Drops pending output to standard output, which has no reader: otherwise Python complains about it at exit."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _children() -> list[int]:
-    """Ids of the processes that this one has started."""
+    """Ids of the child processes."""
     pids = []
     for path in Path("/proc").glob("[0-9]*/stat"):
         with contextlib.suppress(OSError):
-            parent = path.read_text(errors="replace").rpartition(")")[2].split()[1]  # the name, in brackets, may hold anything
+            parent = path.read_text(errors="replace").rpartition(")")[2].split()[1]  # the name, in brackets, may contain anything
             pids.extend([int(path.parent.name)] if int(parent) == os.getpid() else [])
     return pids
 

@@ -1,8 +1,8 @@
-"""The rows of a file as records: key and value as the file holds them, in its order.
+"""The rows of a file as records: key and value exactly as in the file, in its order.
 
-Read here and not by Spark, whose readers guess types ("007" becomes 7), cut times, and make null of what they cannot read:
-what is compared at the end is compared with the file. JSON goes to the log as it is written there, character by character;
-a CSV row as a JSON object of texts; a row of Parquet as a JSON object whose times and decimals are text, in full precision.
+Files are read here and not by Spark, whose readers guess types ("007" becomes 7), truncate times, and turn what they cannot read
+into null: the final check compares with the file. JSON goes to the log character by character as written; a CSV row becomes a
+JSON object of strings; a Parquet row becomes a JSON object whose times and decimals are strings, in full precision.
 """
 
 from __future__ import annotations
@@ -20,25 +20,25 @@ from typing import Any, NamedTuple, TypeAlias
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-_FIELD_CHARACTERS_MAX = 2**31 - 1  # of a CSV field; the csv module allows 131,072 unless told
+_FIELD_CHARACTERS_MAX = 2**31 - 1  # longest CSV field; the csv module's default is 131,072
 _SCHEMA = pa.schema([("key", pa.binary()), ("value", pa.string())])
 _SPACE = " \t\r\n"
 
 
 class Record(NamedTuple):
-    """What becomes a record of the log."""
+    """A row of the file, to be written as a record."""
 
     key: bytes | None
     value: str  # JSON text
 
 
-Written: TypeAlias = "tuple[int, str, Any]"  # where in the file it begins, its text, what it says
+Written: TypeAlias = "tuple[int, str, Any]"  # position in the file, text, parsed value
 
 
 def records_of(path: Path, key: str) -> pa.Table:
     """The rows of a .json, .jsonl, .ndjson, .csv or .parquet file, keyed by a column; a row without it has a null key.
 
-    Raises ValueError that names the file, and the line where there is one.
+    Raises ValueError that names the file, and the line if there is one.
     """
     readers = {".json": _of_json, ".jsonl": _of_json, ".ndjson": _of_json, ".csv": _of_csv, ".parquet": _of_parquet}
     reader = readers.get(path.suffix.lower())
@@ -75,7 +75,7 @@ def _check_column(path: Path, key: str, columns: Sequence[str]) -> None:
 
 def _of_csv(path: Path, key: str) -> Iterator[Record]:
     before = csv.field_size_limit(_FIELD_CHARACTERS_MAX)
-    reader = csv.reader(io.StringIO(_text_of(path), newline=""), strict=True)  # newline: those in quotes stay what they are
+    reader = csv.reader(io.StringIO(_text_of(path), newline=""), strict=True)  # keeps line breaks within quotes
     try:
         yield from _csv_rows(path, key, reader)
     except csv.Error as error:
@@ -87,7 +87,7 @@ def _of_csv(path: Path, key: str) -> Iterator[Record]:
 def _csv_rows(path: Path, key: str, reader: Any) -> Iterator[Record]:
     columns: list[str] = next(reader, [])
     if not columns:
-        raise ValueError(f"{path} holds no rows; a .csv file begins with the names of its columns")
+        raise ValueError(f"{path} holds no rows; a .csv file starts with its column names")
     _check_column(path, key, columns)
     at = columns.index(key)
     for row in reader:
@@ -102,13 +102,13 @@ def _csv_rows(path: Path, key: str, reader: Any) -> Iterator[Record]:
 
 
 class _Number(str):
-    """A number as it is written: 1.10 is not 1.1, and no digit is lost."""
+    """A number as written: 1.10 is not 1.1, and no digit is lost."""
 
     __slots__ = ()
 
 
 def _refuse_constant(name: str) -> None:
-    raise ValueError(f"{name} is no number of JSON")
+    raise ValueError(f"{name} is not a JSON number")
 
 
 _JSON = json.JSONDecoder(parse_int=_Number, parse_float=_Number, parse_constant=_refuse_constant)
@@ -119,7 +119,7 @@ def _of_json(path: Path, key: str) -> Iterator[Record]:
     columns: dict[str, None] = {}
     for at, written, said in _by_line(path, text) if _is_by_line(path, text) else _of_document(path, text):
         if not isinstance(said, dict):
-            raise _wrong_json(path, text, at, "a row must be an object in braces")
+            raise _wrong_json(path, text, at, "a row must be a JSON object")
         columns.update(dict.fromkeys(said))
         found = said.get(key)
         if isinstance(found, (dict, list)):
@@ -130,7 +130,7 @@ def _of_json(path: Path, key: str) -> Iterator[Record]:
 
 
 def _is_by_line(path: Path, text: str) -> bool:
-    """True for one object a line; False for an array, or objects over many lines."""
+    """True for one object per line; False for an array, or objects that span lines."""
     if path.suffix.lower() != ".json":
         return True
     first = next((line for line in text.split("\n") if line.strip(_SPACE)), "")
@@ -153,7 +153,7 @@ def _by_line(path: Path, text: str) -> Iterator[Written]:
 
 
 def _of_document(path: Path, text: str) -> Iterator[Written]:
-    """The elements of an array, or one object after another, each as it is written."""
+    """The elements of an array, or consecutive objects, each as written."""
     at = _past_space(text, 0)
     is_array = text.startswith("[", at)
     if is_array:
@@ -175,7 +175,7 @@ def _of_document(path: Path, text: str) -> Iterator[Written]:
 
 
 def _decoded(path: Path, text: str, at: int, part: str, begin: int) -> tuple[Any, int]:
-    """The value that begins at `begin` of `part`, and where it ends there; `at` is its place in `text`."""
+    """The value that starts at `begin` of `part`, and the position after it; `at` is its position in `text`."""
     try:
         return _JSON.raw_decode(part, begin)
     except json.JSONDecodeError as error:
@@ -216,7 +216,7 @@ def _of_parquet(path: Path, key: str) -> Iterator[Record]:
 
 
 def _plain_type(kind: pa.DataType) -> pa.DataType:
-    """What JSON has no word for becomes text, also inside of others: times to their last digit, decimals to theirs."""
+    """Types that JSON lacks become text, also when nested: times with all digits, and decimals."""
     if pa.types.is_dictionary(kind):
         return _plain_type(kind.value_type)
     if pa.types.is_struct(kind):
@@ -229,7 +229,7 @@ def _plain_type(kind: pa.DataType) -> pa.DataType:
 
 
 def _plain(value: Any) -> Any:
-    """As JSON takes it: bytes that are no text as base64, and what is no finite number as its name."""
+    """A value as JSON takes it: bytes that are not text as base64, and a number that is not finite by its name."""
     if isinstance(value, dict):
         return {name: _plain(one) for name, one in value.items()}
     if isinstance(value, (list, tuple)):

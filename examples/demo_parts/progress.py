@@ -1,4 +1,4 @@
-"""A progress bar: redrawn in place on a terminal, as wide as that is; a line at each quarter elsewhere."""
+"""A progress bar: redrawn in place on a terminal, as wide as the terminal; otherwise a line at each quarter."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from typing import TextIO
 
 _BAR_MAX, _BAR_MIN = 32, 4
 _BLOCKS, _PLAIN = ("█", "░"), ("#", ".")
-_COLUMNS = 80  # of a terminal that does not say
+_COLUMNS = 80  # if the terminal does not report its width
 
 
 class ProgressBar:
-    """Rows done of a known number. `update` as often as you like, `finish` once."""
+    """Progress towards a known number of rows. Call `update` as often as you like, `finish` once."""
 
     def __init__(self, label: str, total_rows: int, out: TextIO = sys.stdout) -> None:
         self._label = label
@@ -41,8 +41,8 @@ class ProgressBar:
 
 
 def drawn(label: str, rows: int, total_rows: int, rate: str, *, columns: int, marks: tuple[str, str] = _BLOCKS) -> str:
-    """A line that leaves the last of `columns` free, where a terminal would wrap: the bar gives way first, then the rate, then
-    the end of the text."""
+    """A line that leaves the last of `columns` free, where a terminal would wrap. If space is short, first the bar shrinks, then
+    the rate is dropped, then the end of the text."""
     share = min(1.0, rows / total_rows)
     for text in (f" {rows:>11,} of {total_rows:,} rows{rate}", f" {rows:,} of {total_rows:,} rows"):
         width = min(_BAR_MAX, columns - 1 - len(f"  {label}  ") - len(text))
@@ -53,7 +53,7 @@ def drawn(label: str, rows: int, total_rows: int, rate: str, *, columns: int, ma
 
 
 def _columns(out: TextIO) -> int:
-    """Asked each time: a window changes its size."""
+    """The terminal's width, asked each time because windows are resized."""
     try:
         return os.get_terminal_size(out.fileno()).columns or _COLUMNS
     except (OSError, ValueError):

@@ -1,8 +1,8 @@
 """The demo's generated events, and how its input is staged for Spark: a table of key, value and, for events, timestamp.
 
-The table is staged as files for Spark's file stream: one micro-batch takes LANES files, and a key is always in the same
-lane. So each key's rows are in one task of a micro-batch, which is what order per key needs from a pipeline: Spark promises
-no order between tasks, whatever the sink.
+The table is staged as files for Spark's file stream: one micro-batch takes LANES files, and a key is always in the same lane. So
+each key's rows are in one task of a micro-batch, which ordering per key requires of any pipeline: Spark promises no order between
+tasks, whatever the sink.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _HOUR_US = 3_600_000_000
 
 
 def generated_events(rows: int) -> pa.Table:
-    """Readings of sensors over one hour: the same table for the same number."""
+    """Sensor readings over one hour; the same number of rows always gives the same table."""
     rng = np.random.default_rng(20260101)
     sensors = rng.integers(0, _KEYS, rows)
     readings = np.round(rng.normal(21.0, 4.0, rows), 2)
@@ -36,7 +36,7 @@ def generated_events(rows: int) -> pa.Table:
 
 
 def stage(table: pa.Table, directory: Path) -> None:
-    """Writes the table as files for a file stream, LANES of them a micro-batch; modification times put them in order."""
+    """Writes the table as files for a file stream, LANES of them per micro-batch, ordered by modification time."""
     directory.mkdir()
     codes = table.column("key").combine_chunks().dictionary_encode(null_encoding="encode").indices.to_numpy()
     size = -(-table.num_rows // BATCHES)

@@ -1,7 +1,7 @@
-"""A Spark session that keeps quiet, with the settings of conf/spark-defaults.conf.
+"""A quiet Spark session with the settings of conf/spark-defaults.conf.
 
-What the JVM and the Python workers have to say goes to a file: the JVM greets with warnings, and workers end with
-tracebacks (broken pipes) whenever a query or Spark itself stops. Errors of a query come to the driver all the same.
+Output of the JVM and the Python workers goes to a file: the JVM starts with warnings, and workers end with tracebacks (broken
+pipes) whenever a query or Spark itself stops. Errors of a query reach the driver all the same.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ appender.console.layout.pattern = %p %c{1}: %m%n%ex{short}
 
 
 def java_problem() -> str | None:
-    """Why Spark could not run here, in one sentence, or None."""
+    """Why Spark cannot run in this environment, in one sentence, or None."""
     home = os.environ.get("JAVA_HOME")
     if shutil.which("java") or (home and Path(home, "bin", "java").exists()):
         return None
-    return "Java 17 or newer is needed to run Spark, and pip cannot bring it: install a JDK, or set JAVA_HOME to one"
+    return "Java 17 or newer is needed to run Spark, and pip cannot install it: install a JDK, or set JAVA_HOME to one"
 
 
 def spark_defaults(path: Path = _DEFAULTS) -> dict[str, str]:
@@ -43,7 +43,7 @@ def spark_defaults(path: Path = _DEFAULTS) -> dict[str, str]:
 
 
 def quiet_session(directory: Path, name: str, master: str = "local[2]") -> SparkSession:
-    """A session whose scratch files are in `directory`. Workers run the Python that runs this."""
+    """A session whose scratch files are in `directory`. Workers use the Python interpreter that runs this."""
     os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
     os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"
     log4j = directory / "log4j2.properties"
@@ -68,17 +68,17 @@ def quiet_session(directory: Path, name: str, master: str = "local[2]") -> Spark
 
 
 def last_words(directory: Path) -> str:
-    """The end of what the JVM and its Python workers wrote to standard error; empty if there is nothing."""
+    """The end of the standard error of the JVM and its Python workers; empty if there is nothing."""
     log = directory / _LOG
     lines = log.read_text(errors="replace").splitlines() if log.exists() else []
     if not lines:
         return ""
-    return "\n".join(["", "What Spark had to say last:", *lines[-_LINES_SHOWN:]]) + "\n"
+    return "\n".join(["", "Last output of Spark:", *lines[-_LINES_SHOWN:]]) + "\n"
 
 
 @contextmanager
 def _standard_error_to(path: Path) -> Iterator[None]:
-    """Sends standard error to a file for children started meanwhile: the JVM greets with warnings that no setting stops."""
+    """Redirects standard error to a file for children started meanwhile: the JVM starts with warnings that no setting stops."""
     kept = os.dup(2)
     with path.open("wb") as file:
         os.dup2(file.fileno(), 2)

@@ -1,7 +1,7 @@
-"""How long a streaming query took: all of it, and without its first micro-batch.
+"""How long a streaming query took: in total, and without its first micro-batch.
 
-In the first micro-batch Spark starts Python workers, loads classes and compiles the query: seconds that no later one takes,
-and that weigh the more the fewer rows there are. Starting Spark itself is in neither figure.
+In the first micro-batch Spark starts Python workers, loads classes and compiles the query: seconds that no later batch takes, and
+that weigh more the fewer rows there are. Starting Spark itself is in neither figure.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from typing import NamedTuple, Protocol
 
 
 class Progress(Protocol):
-    """What is read of a StreamingQueryProgress."""
+    """The part of a StreamingQueryProgress that is used."""
 
     @property
     def numInputRows(self) -> int: ...  # noqa: N802 (Spark's name)
@@ -21,7 +21,7 @@ class Progress(Protocol):
 
 
 class Timing(NamedTuple):
-    """Rows and seconds of a query from its start to its end; `later_*` without the first micro-batch, as Spark measured it."""
+    """Rows and seconds of a query from start to end; `later_*` leave out the first micro-batch, as measured by Spark."""
 
     rows: int
     seconds: float
@@ -29,7 +29,7 @@ class Timing(NamedTuple):
     later_seconds: float
 
     def lines(self) -> tuple[str, ...]:
-        """Rows per second, each with what was measured."""
+        """Rows per second, each with a description of what was measured."""
         whole = f"{self.rows / self.seconds:>12,.0f} rows/s   from the query's start to its end"
         if not self.later_rows or not self.later_seconds:
             return (whole,)
@@ -40,7 +40,7 @@ class Timing(NamedTuple):
 
 
 def timing_of(progress: Sequence[Progress], seconds: float) -> Timing:
-    """The timing of a query that took `seconds` by the clock and reported `progress`."""
+    """The timing of a query that took `seconds` and reported `progress`."""
     batches = [(one.numInputRows, one.durationMs.get("triggerExecution", 0)) for one in progress if one.numInputRows]
     later = batches[1:]
     return Timing(

@@ -66,7 +66,7 @@ def test_topics_from_creation_to_deletion(terminal: Terminal) -> None:
     assert terminal.run("topics", "create", "life") == (1, "", "brokerd: topic 'life' exists already\n")
     assert terminal.run("topics", "create", "life", "--if-not-exists") == (
         0,
-        "topic 'life' exists already, with 2 partitions: nothing to do\n",
+        "topic 'life' already exists with 2 partitions: nothing to do\n",
         "",
     )
     assert "life\n" in terminal.run("topics", "list")[1]
@@ -114,13 +114,13 @@ def test_dry_run_creates_nothing(terminal: Terminal) -> None:
                 "(max.partitions.per.topic)"
             ),
         ),
-        (["consume", "known-topic", "-p", "7"], "topic 'known-topic' has partitions 0 to 0, no 7"),
+        (["consume", "known-topic", "-p", "7"], "topic 'known-topic' has partitions 0 to 0, not 7"),
         (
             ["consume", "known-topic", "-o", "99"],
             "there is no offset 99 in known-topic-0: it begins at offset 0, and its next record gets offset 0",
         ),
         (["produce", "zzz"], "there is no topic 'zzz': create it with"),
-        (["produce", "known-topic", "-p", "7"], "topic 'known-topic' has partitions 0 to 0, no 7"),
+        (["produce", "known-topic", "-p", "7"], "topic 'known-topic' has partitions 0 to 0, not 7"),
         (["produce", "known-topic", "--file", "/no/such"], "cannot read /no/such: No such file or directory"),
         (["produce", "known-topic", "--file", "/proc/self/mem"], "cannot read /proc/self/mem: Input/output error"),
     ],
@@ -258,7 +258,7 @@ def test_doctor_makes_lost_files_anew(terminal: Terminal, tmp_path: Path, monkey
         assert terminal.run("consume", "named", "--exit")[1] == "one\ntwo\n"
 
 
-def test_doctor_that_can_not_write_names_the_data_directory(tmp_path: Path) -> None:
+def test_doctor_that_cannot_write_names_the_data_directory(tmp_path: Path) -> None:
     """As on a full disk; what it prints is not what cannot be written."""
     data_dir = tmp_path / "data"
     with running_daemon(data_dir):
@@ -267,7 +267,7 @@ def test_doctor_that_can_not_write_names_the_data_directory(tmp_path: Path) -> N
     code = "import resource, sys; resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0)); from brokerd.cli import main; sys.exit(main())"
     command = [sys.executable, "-B", "-c", code, "doctor", str(data_dir), "--rebuild-checkpoint"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=DEADLINE_S, check=False)
-    expected = f"brokerd: {data_dir}: a file cannot be read or written: File too large\n"
+    expected = f"brokerd: {data_dir}: a file could not be read or written: File too large\n"
     assert (done.returncode, done.stdout, done.stderr) == (1, "", expected)
 
 

@@ -104,7 +104,7 @@ def refused_start(**settings: Any) -> str:
     return caught.value.message
 
 
-def test_files_that_can_not_be_used_are_named_and_not_quoted(tmp_path: Path) -> None:
+def test_files_that_cannot_be_used_are_named_and_not_quoted(tmp_path: Path) -> None:
     authority = Authority(tmp_path)
     one, other = authority.issue("one", "127.0.0.1"), authority.issue("other", "127.0.0.1")
     swapped = refused_start(ssl_certificate_file=one.key_file, ssl_key_file=one.certificate_file)

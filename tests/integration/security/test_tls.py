@@ -148,7 +148,7 @@ def test_a_wrong_token_is_refused_at_once_and_not_repeated_back(tls: RunningDaem
         ("plaintext", "does not speak TLS"),
     ],
 )
-def test_a_broker_that_can_not_be_trusted_is_refused_at_once(tmp_path: Path, papers: Papers, kind: str, expected: str) -> None:
+def test_a_broker_that_cannot_be_trusted_is_refused_at_once(tmp_path: Path, papers: Papers, kind: str, expected: str) -> None:
     certificates = {
         "expired": lambda: papers.authority.issue("expired", "127.0.0.1", is_expired=True),
         "wrong name": lambda: papers.authority.issue("wrong", "elsewhere.example"),

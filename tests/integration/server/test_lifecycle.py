@@ -193,7 +193,7 @@ def test_a_wrong_setting_is_refused_in_one_sentence(tmp_path: Path) -> None:
         assert text.count("\n") == 1
 
 
-def test_a_data_directory_that_can_not_be_used_is_named(tmp_path: Path) -> None:
+def test_a_data_directory_that_cannot_be_used_is_named(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("not a directory")
     code, text = start_and_fail(DaemonProcess(tmp_path / "file"))
     assert code == 1

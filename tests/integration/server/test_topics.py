@@ -85,7 +85,7 @@ def test_all_topics_are_listed_by_name(client: RawClient) -> None:
 
 
 @pytest.mark.parametrize("validate_only", [True, False])
-def test_what_can_not_be_created_says_why_and_the_rest_is_created(client: RawClient, validate_only: bool) -> None:
+def test_what_cannot_be_created_says_why_and_the_rest_is_created(client: RawClient, validate_only: bool) -> None:
     client.create_topic("taken")
     new = topics_pb2.NewTopic
     wrong = [

@@ -56,7 +56,7 @@ LIST = "brokerd topics list"
         ),
         (["consume", "t", "-n", "0"], "brokerd consume", "--max-messages must be at least 1, not 0"),
         (["consume", "t", "-f", "%"], "brokerd consume", "the format ends with a single '%': write '%%' for a percent sign"),
-        (["produce", "t", "--acks", "2"], "brokerd produce", "unknown --acks '2': there is all, 1, 0"),
+        (["produce", "t", "--acks", "2"], "brokerd produce", "unknown --acks '2': choose from all, 1, 0"),
         (["produce", "t", "-K", ""], "brokerd produce", "--key-separator must not be empty"),
         (["produce", "t", "-H", "x"], "brokerd produce", "--header takes NAME=VALUE, not 'x'"),
         (
@@ -97,7 +97,7 @@ def test_help_imports_neither_grpc_nor_arrow() -> None:
 
 
 def test_did_you_mean_names_all_where_nothing_is_near() -> None:
-    assert did_you_mean("zzz", ["start", "topics"]) == "there is start, topics"
+    assert did_you_mean("zzz", ["start", "topics"]) == "choose from start, topics"
     assert did_you_mean("strat", ["start", "topics"]) == "did you mean 'start'?"
 
 

@@ -189,7 +189,7 @@ def test_corrupt_batch_is_told_with_the_partition_and_what_to_do(broker: FakeBro
 
 
 @pytest.mark.parametrize("compression", ["none", "zstd"])
-def test_batches_that_can_not_be_decoded_are_skipped_and_said_where_that_is_asked(
+def test_batches_that_cannot_be_decoded_are_skipped_and_said_where_that_is_asked(
     broker: FakeBroker, compression: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     (partition,) = broker.create("t")

@@ -32,7 +32,7 @@ def test_variables_of_kubernetes_services_set_nothing_and_stop_no_start() -> Non
     first, second = ignored_variables(SERVICES)
     assert first.startswith("environment variable BROKERD_METRICS_PORT is ignored: it holds the address of a Kubernetes service")
     assert second.startswith("environment variable BROKERD_PORT is ignored: it holds the address of a Kubernetes service")
-    assert "port can be set in the file or by an option" in second
+    assert "port can be set in the file or with an option" in second
 
 
 def test_every_setting_of_the_same_name_still_counts() -> None:
@@ -65,8 +65,8 @@ def test_what_is_like_no_setting_is_said_and_not_refused() -> None:
     environ = {"BROKERD_VERSION": "1.2", "BROKERD_IMAGE": "secret", "PATH": "/bin", "BROKERD_BOOTSTRAP_SERVER": "x:1"}
     assert load_broker_config(path=None, environ=environ, flags={}) == BrokerConfig()
     assert ignored_variables(environ) == [
-        "environment variable BROKERD_IMAGE is ignored: it is no setting of the broker",
-        "environment variable BROKERD_VERSION is ignored: it is no setting of the broker",
+        "environment variable BROKERD_IMAGE is ignored: it is not a setting of the broker",
+        "environment variable BROKERD_VERSION is ignored: it is not a setting of the broker",
     ]
 
 

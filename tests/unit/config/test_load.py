@@ -101,7 +101,7 @@ def test_a_file_that_is_not_text_names_the_line(tmp_path: Path) -> None:
         load_broker_config(path=str(path), environ={}, flags={})
 
 
-def test_a_file_that_can_not_be_read_is_named(tmp_path: Path) -> None:
+def test_a_file_that_cannot_be_read_is_named(tmp_path: Path) -> None:
     for path in (tmp_path / "missing.toml", tmp_path):
         with pytest.raises(ConfigError, match=f"cannot read the configuration file {path}: "):
             load_broker_config(path=str(path), environ={}, flags={})

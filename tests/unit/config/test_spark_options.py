@@ -52,8 +52,8 @@ def test_no_name_of_kafkas_clients_is_unknown_or_taken_for_another(side: Side, n
     [
         ("kafka.sasl.mechanism", "set auth.token.file, or ssl.certificate.file and ssl.key.file"),
         ("kafka.sasl.jaas.config", "set auth.token.file"),
-        ("kafka.ssl.truststore.location", "ssl.ca.file for whom to trust"),
-        ("kafka.ssl.keystore.password", "certificates are PEM files here"),
+        ("kafka.ssl.truststore.location", "set ssl.ca.file to trust a broker"),
+        ("kafka.ssl.keystore.password", "certificates are PEM files"),
         ("kafka.ssl.enabled.protocols", "TLS is gRPC's own"),
         ("kafka.transactional.id", "transactions are not supported yet"),
         ("kafka.partitioner.class", "a column 'partition' chooses the partition of each row"),
@@ -84,8 +84,8 @@ def test_values_that_only_kafka_knows_are_refused_with_what_to_do_instead(name: 
         ("kafka.bootstrap.server", r"did you mean 'kafka\.bootstrap\.servers'\?"),
         ("ssl.ca.fil", r"did you mean 'ssl\.ca\.file'\?"),
         ("startingOffset", r"did you mean 'startingOffsets'\?"),
-        ("kafka.zookeeper.connect", r"known are: kafka\.auth\.allow\.plaintext, "),
-        ("kafka.log.dirs", r"known are: kafka\."),
+        ("kafka.zookeeper.connect", r"choose from kafka\.auth\.allow\.plaintext, "),
+        ("kafka.log.dirs", r"choose from kafka\."),
     ],
 )
 def test_an_unknown_name_gets_a_near_one_or_none(name: str, hint: str) -> None:

@@ -61,7 +61,7 @@ def test_an_end_that_is_lost_or_rotten_is_written_again() -> None:
     assert {path: files.read_file(path) for path in whole} == whole
 
 
-def test_of_many_one_that_can_not_be_flushed_spoils_no_other() -> None:
+def test_of_many_one_that_cannot_be_flushed_spoils_no_other() -> None:
     files = MemoryFiles()
     manager, _ = open_manager(files)
     topic = manager.create_topic("t", PARTITIONS, {})

@@ -161,7 +161,7 @@ def test_listeners_that_fail_hold_up_nothing() -> None:
     asyncio.run(run())
 
 
-def test_a_directory_that_can_not_be_opened_to_be_synced_is_no_failed_flush() -> None:
+def test_a_directory_that_cannot_be_opened_to_be_synced_is_no_failed_flush() -> None:
     async def run() -> None:
         files = MemoryFiles()
         manager, _ = open_manager(files, log_segment_bytes=4_096)

@@ -105,7 +105,7 @@ def test_deleting_all_records_makes_room(files: MemoryFiles, manager: LogManager
     _assert_goes_on(log)
 
 
-def test_what_is_durable_already_goes_though_the_checkpoint_can_not_be_written(files: MemoryFiles, manager: LogManager) -> None:
+def test_what_is_durable_already_goes_though_the_checkpoint_cannot_be_written(files: MemoryFiles, manager: LogManager) -> None:
     manager.create_topic("a", 1, {})
     manager.create_topic("b", 1, {"retention.bytes": "4096"})
     log, other = first_log(manager, "a"), first_log(manager, "b")
@@ -239,7 +239,7 @@ def test_a_disk_that_stays_full_is_started_on_as_often_as_one_likes(files: Memor
     assert open_manager(files, **SETTINGS)[0].leader_epoch == epochs[-1] + 1
 
 
-def test_a_start_that_can_not_be_noted_at_all_serves_what_is_there(files: MemoryFiles, manager: LogManager) -> None:
+def test_a_start_that_cannot_be_noted_at_all_serves_what_is_there(files: MemoryFiles, manager: LogManager) -> None:
     log = first_log(manager)
     for _ in range(30):
         append(log, b"x" * 200)
@@ -290,7 +290,7 @@ def test_a_stop_on_a_full_disk_is_clean(files: MemoryFiles, manager: LogManager)
 
 
 @pytest.mark.parametrize("trouble", ["no end", "no flush"])
-def test_one_log_that_can_not_be_written_spoils_the_clean_stop_of_no_other(
+def test_one_log_that_cannot_be_written_spoils_the_clean_stop_of_no_other(
     files: MemoryFiles, manager: LogManager, trouble: str
 ) -> None:
     logs = [first_log(manager, name) for name in "abc"]

@@ -343,7 +343,7 @@ def test_unfinished_creations_go_and_unknown_data_stays() -> None:
     assert "0" * 32 + "-0" not in files.listdir()
 
 
-def test_a_topic_that_can_not_be_created_leaves_nothing() -> None:
+def test_a_topic_that_cannot_be_created_leaves_nothing() -> None:
     files = MemoryFiles()
     manager, _ = open_manager(files)
     before = files.listdir()

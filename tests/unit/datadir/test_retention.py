@@ -123,7 +123,7 @@ def test_nothing_is_removed_below_a_log_start_that_is_not_durable(files: MemoryF
     assert not report.damaged
 
 
-def test_a_log_that_can_not_roll_does_not_hold_up_the_others(files: MemoryFiles) -> None:
+def test_a_log_that_cannot_roll_does_not_hold_up_the_others(files: MemoryFiles) -> None:
     manager, _ = open_manager(files, **SETTINGS)
     manager.create_topic("a", 1, {"retention.ms": "1000"})
     manager.create_topic("b", 1, {"retention.bytes": "4096"})
@@ -138,7 +138,7 @@ def test_a_log_that_can_not_roll_does_not_hold_up_the_others(files: MemoryFiles)
     assert manager.retention_pass(START_WALL_MS + 10_000) == 1
 
 
-def test_one_logs_files_that_can_not_be_removed_do_not_hold_up_the_others(files: MemoryFiles) -> None:
+def test_one_logs_files_that_cannot_be_removed_do_not_hold_up_the_others(files: MemoryFiles) -> None:
     manager, _ = open_manager(files, log_retention_bytes=4_096, **SETTINGS)
     first, second = first_log(manager, "a"), first_log(manager, "b")
     _fill(first)

@@ -51,7 +51,7 @@ def test_assigned_partitions_and_no_others(broker: FakeBroker) -> None:
 
 def test_assigned_partition_that_does_not_exist_is_left_out_and_told(broker: FakeBroker, caplog: pytest.LogCaptureFixture) -> None:
     assert planned(broker, assign='{"events": [1, 2]}') == [("events", 1, 0, 20)]
-    assert "option assign names partitions that do not exist, read once they do: events-2" in caplog.text
+    assert "option assign names partitions that do not exist; each is read once it does: events-2" in caplog.text
     with pytest.raises(UnknownTopicOrPartitionError, match="or correct option assign"):
         planned(broker, assign='{"nope": [0]}')
 
@@ -115,7 +115,7 @@ def test_nothing_to_read_is_no_partition(broker: FakeBroker) -> None:
         ),
     ],
 )
-def test_bounds_that_can_not_be_are_refused(broker: FakeBroker, options: dict[str, str], sentence: str) -> None:
+def test_bounds_that_cannot_be_are_refused(broker: FakeBroker, options: dict[str, str], sentence: str) -> None:
     with pytest.raises(ConfigError, match=sentence):
         planned(broker, **options)
 

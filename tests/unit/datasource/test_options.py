@@ -80,13 +80,13 @@ def test_retry_knobs_of_a_ported_pipeline_are_accepted() -> None:
         ("kafka.auto.offset.reset", "latest", r"is not accepted.*a query starts at startingOffsets"),
         ("enable.auto.commit", "true", r"offsets are kept in Spark's checkpoint"),
         ("maxbytespertrigger", "5", r"option 'maxBytesPerTrigger' is not accepted.*not yet supported"),
-        ("maxtriggerdelay", "soon", r"maxTriggerDelay must be a time such as 15m, 30s or 500ms .*, not 'soon'"),
-        ("maxtriggerdelay", "5y", r"maxTriggerDelay must be a time such as 15m"),
-        ("startingoffsets", '{"events": {"0": 1}, "events": {"0": 2}}', r"startingOffsets must be .*: 'events' is there twice"),
-        ("startingoffsets", '{"events": {"0": 1, "0": 2}}', r"startingOffsets must be .*: '0' is there twice; keep one"),
-        ("startingoffsets", '{"events": {"0": 1, "00": 2}}', r"partition events-0 is there twice, once as '00'"),
+        ("maxtriggerdelay", "soon", r"maxTriggerDelay must be a duration such as 15m, 30s or 500ms .*, not 'soon'"),
+        ("maxtriggerdelay", "5y", r"maxTriggerDelay must be a duration such as 15m"),
+        ("startingoffsets", '{"events": {"0": 1}, "events": {"0": 2}}', r"startingOffsets must be .*: 'events' is given twice"),
+        ("startingoffsets", '{"events": {"0": 1, "0": 2}}', r"startingOffsets must be .*: '0' is given twice: keep one"),
+        ("startingoffsets", '{"events": {"0": 1, "00": 2}}', r"partition events-0 is given twice, once as '00'"),
         ("startingoffsets", '{"events": "first"}', r"'events' is \"first\""),
-        ("startingoffsetsbytimestamp", '{"events": {"0": 1, "0": 2}}', r"startingOffsetsByTimestamp must be .*'0' is there twice"),
+        ("startingoffsetsbytimestamp", '{"events": {"0": 1, "0": 2}}', r"startingOffsetsByTimestamp must be .*'0' is given twice"),
         ("startingoffsetsbytimestamp", '{"events": "latest"}', r"'events' is \"latest\""),
         ("startingoffsets", "first", r"startingOffsets must be earliest, latest or JSON such as .*, not 'first'"),
         ("startingoffsets", '{"events": {"0": -3}}', r"'events' partition '0' is -3"),
@@ -144,7 +144,7 @@ def test_malformed_assignment_is_refused(text: str) -> None:
 
 
 def test_an_assignment_names_a_topic_once() -> None:
-    with pytest.raises(ConfigError, match=r"assign must be JSON such as .*: 'a' is there twice; keep one"):
+    with pytest.raises(ConfigError, match=r"assign must be JSON such as .*: 'a' is given twice: keep one"):
         parse_source_options({**SERVERS, "assign": '{"a": [0], "a": [1]}'}, is_streaming=True)
 
 

@@ -33,13 +33,13 @@ def test_patterns_match_the_topics_that_java_would_match(pattern: str) -> None:
     ],
 )
 def test_what_means_something_else_in_python_is_refused_by_name(pattern: str, what: str) -> None:
-    with pytest.raises(ConfigError, match=f"subscribePattern '.*' uses {what}.*, which is Java's"):
+    with pytest.raises(ConfigError, match=f"subscribePattern '.*' uses {what}.*, which is Java syntax"):
         topic_matcher(pattern)
 
 
 @pytest.mark.parametrize(
     "pattern", ["a(", "[a", "*a", r"\h", r"\Ra", r"\G", "a{2}{3}", "(?<=a+)b", r"\k<no>", "a" * 10 + "\\", r"\E"]
 )
-def test_what_python_can_not_compile_is_refused(pattern: str) -> None:
+def test_what_python_cannot_compile_is_refused(pattern: str) -> None:
     with pytest.raises(ConfigError, match="is not a regular expression"):
         topic_matcher(pattern)

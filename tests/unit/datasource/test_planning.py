@@ -33,13 +33,13 @@ def test_case_a_batch_begins_where_the_last_one_ended() -> None:
 def test_case_b_retention_that_passed_the_checkpoint_is_told_with_numbers() -> None:
     begins, starts, losses = continue_from(PREVIOUS, snapshot({T0: (13, 15), T1: (0, 20)}))
     assert (begins, starts) == ({T0: 13, T1: 20}, {T0: 13})
-    assert losses == ["3 records of t-0 are gone, offsets 10 to 12: retention or DeleteRecords passed them; the next offset is 13"]
+    assert losses == ["3 records of t-0 are gone, offsets 10 to 12: retention or DeleteRecords removed them; the next offset is 13"]
 
 
 def test_case_c_log_that_ends_before_the_checkpoint_has_lost_its_tail() -> None:
     begins, starts, losses = continue_from(PREVIOUS, snapshot({T0: (0, 4), T1: (0, 20)}))
     assert (begins[T0], starts) == (4, {T0: 4})
-    assert losses == ["t-0 ends at offset 4, but was read up to 10: its log has lost its tail"]
+    assert losses == ["t-0 ends at offset 4, but was read up to 10: the log has lost its tail"]
 
 
 def test_case_d_topic_created_anew_is_told_and_begins_at_its_start() -> None:
@@ -55,7 +55,7 @@ def test_case_e_new_partition_begins_at_zero_and_lost_records_are_told() -> None
     assert (begins[T2], starts, losses) == (0, {T2: 0}, [])
     begins, starts, losses = continue_from(PREVIOUS, snapshot({T0: (0, 10), T1: (0, 20), T2: (3, 7)}))
     assert (begins[T2], starts) == (3, {T2: 3})
-    assert losses == ["partition t-2 is new and begins at 3 instead of 0: 3 records are gone"]
+    assert losses == ["partition t-2 is new and starts at 3 instead of 0: 3 records are gone"]
 
 
 def test_case_f_new_topic_begins_at_its_start() -> None:
@@ -66,7 +66,7 @@ def test_case_f_new_topic_begins_at_its_start() -> None:
 def test_case_g_partitions_that_are_gone_are_told() -> None:
     begins, starts, losses = continue_from(PREVIOUS, snapshot({T0: (0, 10)}))
     assert (begins, starts) == ({T0: 10}, {})
-    assert losses == ["no longer there or no longer subscribed: t-1"]
+    assert losses == ["gone or no longer subscribed: t-1"]
 
 
 def test_limit_gives_every_partition_something_and_keeps_to_the_limit() -> None:

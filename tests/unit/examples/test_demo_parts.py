@@ -59,7 +59,7 @@ def test_last_words_are_the_end_of_the_log(parts: Any, tmp_path: Path) -> None:
     assert parts.session.last_words(tmp_path) == ""
     (tmp_path / "spark.log").write_text("".join(f"line {number}\n" for number in range(1_000)))
     words = parts.session.last_words(tmp_path).splitlines()
-    assert "What Spark had to say last:" in words
+    assert "Last output of Spark:" in words
     assert words[-1] == "line 999"
     assert len(words) < 50
 

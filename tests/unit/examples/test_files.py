@@ -116,7 +116,7 @@ def test_parquet_keeps_every_digit(files: Any, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "content", "problem"),
     [
-        ("a.csv", "", " holds no rows; a .csv file begins with the names of its columns"),
+        ("a.csv", "", " holds no rows; a .csv file starts with its column names"),
         ("a.csv", "id,v\n", " holds no rows"),
         ("a.csv", "id,v\n1,a\n2\n", ", line 3: 1 fields, but there are 2 columns"),
         ("a.csv", 'id,v\n1,"a\nb"\n2,"open\n', ", line 4: unexpected end of data"),
@@ -129,14 +129,14 @@ def test_parquet_keeps_every_digit(files: Any, tmp_path: Path) -> None:
         ("a.json", "[]", " holds no rows"),
         ("a.json", '{"id": 1}\n{"id": 2\n{"id": 3}\n', ", line 2: Expecting ',' delimiter"),
         ("a.json", '{"id": 1}\n{"id": 2} {"id": 3}\n', ", line 2: more follows the row, from column 10 on"),
-        ("a.json", '{"id": 1}\n5\n', ", line 2: a row must be an object in braces"),
-        ("a.json", '[{"id": 1},\n\n5]', ", line 3: a row must be an object in braces"),
+        ("a.json", '{"id": 1}\n5\n', ", line 2: a row must be a JSON object"),
+        ("a.json", '[{"id": 1},\n\n5]', ", line 3: a row must be a JSON object"),
         ("a.json", '[{"id": 1}\n{"id": 2}]', ", line 2: a comma or the array's end is missing"),
         ("a.json", '[{"id": 1},\n', ", line 1: the array does not end"),
         ("a.json", '[{"id": 1},\n]', ", line 2: nothing follows the comma"),
         ("a.json", '[{"id": 1}]\n7', ", line 2: more follows the array"),
         ("a.json", '{"id": [1]}', ", line 1: 'id' is a list or an object, which cannot be a key"),
-        ("a.json", '{"id": NaN}', ", line 1: NaN is no number of JSON"),
+        ("a.json", '{"id": NaN}', ", line 1: NaN is not a JSON number"),
         ("a.jsonl", '{"id": 1}\n{"id": ' + "[" * 100_000, ", line 2: nested too deeply"),
         ("a.json", b'{"id": 1}\n{"id": "\xff"}', ", line 2: not UTF-8 text"),
         ("a.json", '{"x": 1}\n{"y": 1}\n', " has no column 'id'; there are: x, y"),
@@ -144,7 +144,7 @@ def test_parquet_keeps_every_digit(files: Any, tmp_path: Path) -> None:
         ("a.xml", "<a/>", " is not a .json, .jsonl, .ndjson, .csv or .parquet file"),
     ],
 )
-def test_what_can_not_be_read_is_a_sentence_with_file_and_line(
+def test_what_cannot_be_read_is_a_sentence_with_file_and_line(
     files: Any, tmp_path: Path, name: str, content: str | bytes, problem: str
 ) -> None:
     path = given(tmp_path, name, content)

@@ -122,7 +122,7 @@ def _tree(data_dir: Path) -> dict[str, bytes]:
     return {str(path): path.read_bytes() for path in data_dir.rglob("*") if path.is_file() and path.name != "lock"}
 
 
-def test_what_can_not_be_done_changes_nothing(data_dir: Path, tmp_path_factory: pytest.TempPathFactory) -> None:
+def test_what_cannot_be_done_changes_nothing(data_dir: Path, tmp_path_factory: pytest.TempPathFactory) -> None:
     with pytest.raises(DataDirectoryError, match=r"in order.*--rebuild-checkpoint.*--accept-damaged"):
         rebuild_lost(str(data_dir), {})
     with pytest.raises(DataDirectoryError, match="no partitions"):

@@ -53,7 +53,7 @@ def test_a_full_disk_refuses_definitely_and_takes_appends_again(files: MemoryFil
     assert payloads(log) == [b"durable\0", b"again\0\0\0"]
 
 
-def test_a_write_that_can_not_be_cut_off_again_has_an_unknown_fate(files: MemoryFiles, log: PartitionLog) -> None:
+def test_a_write_that_cannot_be_cut_off_again_has_an_unknown_fate(files: MemoryFiles, log: PartitionLog) -> None:
     files.space_left = 50
     files.hook = _failing("truncate", ".log", errno.EIO)
     with pytest.raises(StorageError) as refused:
@@ -133,7 +133,7 @@ def test_open_files_stay_bounded_over_many_segments(files: MemoryFiles) -> None:
 
 
 @pytest.mark.parametrize("suffix", [".snapshot.tmp", ".index.tmp", "leader-epochs.tmp"])
-def test_derived_files_that_can_not_be_written_stop_nothing(files: MemoryFiles, suffix: str) -> None:
+def test_derived_files_that_cannot_be_written_stop_nothing(files: MemoryFiles, suffix: str) -> None:
     manager, _ = open_manager(files, log_segment_bytes=4_096)
     log = first_log(manager)
     files.hook = _failing("create", suffix, errno.ENOSPC)
@@ -163,7 +163,7 @@ def test_a_roll_that_fails_leaves_the_log_as_it_was(files: MemoryFiles, log: Par
 
 
 @pytest.mark.parametrize("operation", ["create", "fdatasync", "rename"])
-def test_a_checkpoint_that_can_not_be_written_undoes_what_depends_on_it(files: MemoryFiles, operation: str) -> None:
+def test_a_checkpoint_that_cannot_be_written_undoes_what_depends_on_it(files: MemoryFiles, operation: str) -> None:
     manager, _ = open_manager(files, log_segment_bytes=4_096, log_retention_bytes=4_096)
     log = first_log(manager)
     for n in range(40):

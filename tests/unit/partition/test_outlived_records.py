@@ -154,7 +154,7 @@ def test_epochs_that_could_not_be_written_refute_no_snapshot(is_cut: bool) -> No
     assert append(log, b"x", producer=EARLY, sequence=4) == 4
 
 
-def test_a_snapshot_that_can_not_be_read_makes_way_for_an_older_one() -> None:
+def test_a_snapshot_that_cannot_be_read_makes_way_for_an_older_one() -> None:
     files = MemoryFiles()
     manager, log = _open(files)
     _fill(log)

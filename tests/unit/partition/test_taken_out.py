@@ -134,7 +134,7 @@ def test_retention_passes_it_and_several_can_be_taken_out(tmp_path: Path) -> Non
     assert not check_data_dir(str(root))
 
 
-def test_the_doctor_says_what_can_not_be_decoded_and_what_is_taken_out(tmp_path: Path) -> None:
+def test_the_doctor_says_what_cannot_be_decoded_and_what_is_taken_out(tmp_path: Path) -> None:
     root = tmp_path / "data"
     _fill(root)
     assert not check_data_dir(str(root))
@@ -178,7 +178,7 @@ def test_rot_in_a_batch_that_is_taken_out_is_none_and_other_damage_keeps_its_own
         ("t-0", 3, f"offsets 4 to {2 * COUNT - 1}"),
     ],
 )
-def test_what_is_not_there_can_not_be_taken_out(tmp_path: Path, partition: str, offset: int, said: str) -> None:
+def test_what_is_not_there_cannot_be_taken_out(tmp_path: Path, partition: str, offset: int, said: str) -> None:
     root = tmp_path / "data"
     _fill(root)
     manager, log = _open(root)
@@ -189,7 +189,7 @@ def test_what_is_not_there_can_not_be_taken_out(tmp_path: Path, partition: str, 
     assert not list(root.glob("*/holes"))
 
 
-def test_damage_can_not_be_taken_out(tmp_path: Path) -> None:
+def test_damage_cannot_be_taken_out(tmp_path: Path) -> None:
     root = tmp_path / "data"
     _fill(root)
     log_file = next(root.glob("*/00000000000000000000.log"))

@@ -59,7 +59,7 @@ def test_nothing_behind_a_damaged_header_is_an_answer(files: MemoryFiles, log: P
     assert log.reader.offset_for_timestamp(0) == (2 * DAMAGED + 2, _at(DAMAGED + 1))
 
 
-def test_a_disk_that_can_not_be_read_is_said(files: MemoryFiles, log: PartitionLog) -> None:
+def test_a_disk_that_cannot_be_read_is_said(files: MemoryFiles, log: PartitionLog) -> None:
     def hook(operation: str, path: str) -> None:
         if operation == "pread" and path.endswith(".log"):
             raise OSError(errno.EIO, "Input/output error")

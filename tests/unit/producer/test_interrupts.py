@@ -215,7 +215,7 @@ def test_a_callback_that_raises_what_is_no_exception_stops_nothing(broker: Broke
         assert third.result(0).offset >= 1
 
 
-def test_a_callback_sends_and_can_not_wait_for_itself(broker: BrokerDouble) -> None:
+def test_a_callback_sends_and_cannot_wait_for_itself(broker: BrokerDouble) -> None:
     told: list[Any] = []
 
     def call_back(future: Any) -> None:

@@ -29,7 +29,7 @@ def written(broker: BrokerDouble) -> list[bytes]:
     return sorted(value for partition in partitions for value in broker.values("t", partition))
 
 
-def test_what_can_not_be_sent_is_refused_before_any_row_is_taken(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_cannot_be_sent_is_refused_before_any_row_is_taken(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(columns, "ROUND_BYTES_MAX", 1_000)
     broker = broker_of()
     with producer_of(broker) as producer:

@@ -40,7 +40,7 @@ def test_a_wrong_token_at_the_start_is_told_soon_in_the_brokers_words(broker: Br
         assert len(broker.metadata_errors) > 990
 
 
-def test_what_can_not_pass_is_final_at_once(broker: BrokerDouble) -> None:
+def test_what_cannot_pass_is_final_at_once(broker: BrokerDouble) -> None:
     refuse(broker, 1, may_pass=False)
     with producer_of(broker) as producer, pytest.raises(ProducerClosedError, match=REFUSAL):
         producer.send("t", b"x")

@@ -67,7 +67,7 @@ BAD_TOPICS: list[tuple[object, type[Exception], str]] = [
     ("", ValueError, "topic '' cannot be a topic's name: it is empty"),
     ("half \ud800", ValueError, r"topic 'half \\ud800' cannot be a topic's name: only letters"),
     ("x" * 5_000, ValueError, "it has 5000 characters"),
-    ("..", ValueError, "'.' and '..' are not names"),
+    ("..", ValueError, "'.' and '..' are not topic names"),
 ]
 
 

@@ -89,7 +89,7 @@ def test_a_control_record_of_a_later_version_is_refused() -> None:
 
 
 @pytest.mark.parametrize("payload", [b"\xff" * 8, b"\4\0\0\0\xff\xff\xff\xff", b"\0\0\1\0abcd", b"", b"\1"])
-def test_a_control_payload_that_can_not_be_read_is_refused_with_its_offset(payload: bytes) -> None:
+def test_a_control_payload_that_cannot_be_read_is_refused_with_its_offset(payload: bytes) -> None:
     good = pa.py_buffer(encode_control(control(), TP, timestamp_ms=TIMESTAMP_MS))
     data = reseal(header_of(good)._replace(base_offset=41), payload)
     with pytest.raises((CorruptMessageError, UnsupportedVersionError), match=r"offset 41|version 0"):

@@ -84,7 +84,7 @@ def test_what_can_be_no_topics_name_is_refused_at_once(name: str) -> None:
 @pytest.mark.parametrize("number", [-1, 2**31])
 def test_impossible_partition_is_refused(number: int) -> None:
     batch = pa.record_batch({"value": pa.array(["a"]), "partition": pa.array([number], pa.int64())})
-    with pytest.raises(InvalidRecordError, match=f"holds {number}, which is no partition"):
+    with pytest.raises(InvalidRecordError, match=f"holds {number}, which is not a partition"):
         records(batch)
 
 
@@ -95,7 +95,7 @@ def test_empty_batch_has_no_records() -> None:
 @pytest.mark.parametrize(
     ("columns", "sentence"),
     [
-        ([("key", "string")], r"column 'value' is missing \(there are: key\); value \(string or binary\) is required"),
+        ([("key", "string")], r"column 'value' is missing \(found: key\); value \(string or binary\) is required"),
         ([("value", "int")], r"column 'value' is int, but must be string or binary; cast it"),
         ([("value", "string"), ("key", "bigint")], r"column 'key' is bigint"),
         ([("value", "string"), ("Key", "string")], r"column 'Key' is not one that the sink writes \(did you mean 'key'\?\)"),
@@ -105,7 +105,7 @@ def test_empty_batch_has_no_records() -> None:
         ([("value", "string"), ("timestamp", "bigint")], r"column 'timestamp' is bigint, but must be timestamp"),
         ([("value", "string"), ("headers", "map<string,binary>")], r"column 'headers' is map<string,binary>, but must be array"),
         ([("value", "string"), ("headers", HEADERS)], r"not written with option includeHeaders=false"),
-        ([("value", "string"), ("value", "string")], r"column 'value' is there twice"),
+        ([("value", "string"), ("value", "string")], r"column 'value' is given twice"),
     ],
 )
 def test_wrong_columns_are_refused_by_name(columns: list[tuple[str, str]], sentence: str) -> None:

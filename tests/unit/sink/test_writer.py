@@ -101,7 +101,7 @@ def test_unknown_topic_in_the_column_ends_the_task(broker: FakeBroker) -> None:
         ({"timestamp": pa.array([-1] * 3, pa.timestamp("us", "UTC"))}, "column 'timestamp' has a time before 1970"),
     ],
 )
-def test_rows_that_the_producer_can_not_take_are_told_with_their_topic(
+def test_rows_that_the_producer_cannot_take_are_told_with_their_topic(
     broker: FakeBroker, columns: dict[str, pa.Array], sentence: str
 ) -> None:
     broker.create("events", 2)

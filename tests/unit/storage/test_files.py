@@ -94,7 +94,7 @@ def test_links_are_not_followed(tmp_path: Path) -> None:
     assert sorted(os.listdir(tmp_path / "outside")) == ["secret"]
 
 
-def test_a_directory_that_can_not_be_made_is_one_sentence(tmp_path: Path) -> None:
+def test_a_directory_that_cannot_be_made_is_one_sentence(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(DataDirectoryError, match="cannot be used"):
         RealFiles(str(tmp_path / "file" / "below"))

@@ -137,7 +137,7 @@ def test_no_broker_holds_a_client_up_for_weeks(told: int, kept: int) -> None:
     assert from_proto(error_pb2.Error(code=102, retry_after_ms=told)).retry_after_ms == kept  # type: ignore[arg-type]
 
 
-def test_a_trailer_that_can_not_be_read_is_none() -> None:
+def test_a_trailer_that_cannot_be_read_is_none() -> None:
     assert from_trailer(None) is None
     assert from_trailer([("other-bin", b"")]) is None
     assert from_trailer([(TRAILER_KEY, b"\xff\xff")]) is None
