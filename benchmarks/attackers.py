@@ -1,4 +1,4 @@
-"""What strangers do to a broker, one class a kind: `step` does a little of it, again and again. The table at the end has them all.
+"""Attacks of strangers on a broker, one class per kind; each call of `step` does a little. The table at the end lists them all.
 
 Bounded in connections and in what each holds; loopback only. Whoever finds another kind adds a class and a line.
 """
@@ -64,7 +64,7 @@ class Attack:
             one.pump()
 
     def harm(self, connection: RawHttp2) -> None:
-        """What it does on each."""
+        """The attack on each connection."""
         raise NotImplementedError
 
     def close(self) -> None:
@@ -339,7 +339,7 @@ class TopicChanges(Attack):
 
 
 class Watchers(Attack):
-    """Who watches health and reads nothing."""
+    """Watches health and reads nothing."""
 
     window = 0
 

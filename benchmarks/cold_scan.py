@@ -1,4 +1,4 @@
-"""What a consumer that scans a large cold log costs the others: a steady producer and a reader at its log's end.
+"""Measures what a consumer that scans a large cold log costs others: a steady producer, and a reader at the log end.
 
 Each round takes another slice of the log: nothing is read; a consumer scans it from the disk; it scans it from the page cache;
 a bare process reads as many cold bytes of the same files as fast as the consumer did. So what a busy consumer costs on the same

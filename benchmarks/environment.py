@@ -1,4 +1,4 @@
-"""What the works run in: a broker in a process of its own on a temporary directory, and rows to send. Measures nothing."""
+"""The environment of the benchmarks: a broker in its own process on a temporary directory, and rows to send. Measures nothing."""
 
 from __future__ import annotations
 

@@ -28,7 +28,7 @@ NAMES = {SHARED: "group commit", EACH: "fsync each"}
 
 
 class Case(NamedTuple):
-    """What is run: how batches are flushed, how slow the disk is, and how many partitions the clients write to."""
+    """The parameters of a run: how batches are flushed, how slow the disk is, and how many partitions the clients write to."""
 
     how: str
     sync_ms: float

@@ -32,7 +32,7 @@ class Work:
 
 @dataclass
 class Figures:
-    """What a work took, per round."""
+    """The cost of a benchmark, per round."""
 
     work: Work
     seconds: list[float] = field(default_factory=list)
@@ -118,9 +118,9 @@ def _share(ours: Figures, ceiling: Figures) -> float:
 
 
 def page_cache_ms_per_mb(directory: str | None) -> float:
-    """What a write costs before any disk has it: milliseconds a MB into pages that no file has had. Some 0.3 where the kernel has
-    them in hand; ten times that on a virtual machine that must first get them back from its host, and then every figure of a
-    broker that writes is as much worse.
+    """The cost of a write before it reaches any disk: milliseconds per MB written into new pages. About 0.3 if the kernel has
+    them at hand; ten times that on a virtual machine that must first get them back from its host, and then every figure of a
+    writing broker is that much worse.
     """
     piece = bytes(_PROBE_BYTES // 256)
     with tempfile.TemporaryFile(dir=directory) as file:

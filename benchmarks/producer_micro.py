@@ -1,4 +1,4 @@
-"""What the producer costs by itself: µs per `send`, rows/s of `send_batch`, and of each step of an Arrow batch. Nothing is
+"""The cost of the producer alone: µs per `send`, rows/s of `send_batch`, and of each step of an Arrow batch. Nothing is
 sent anywhere: a transport that acknowledges at once takes the requests. CPU time, so that a busy machine disturbs little.
 
     python -m benchmarks.producer_micro

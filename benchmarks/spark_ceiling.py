@@ -23,7 +23,7 @@ ROWS_PER_BATCH = 10_000
 
 
 class Discarded(WriterCommitMessage):
-    """What a task of the sink has to say: nothing."""
+    """The empty commit message of a task of the sink."""
 
 
 class _Discard(DataSourceArrowWriter, DataSourceStreamArrowWriter):

@@ -74,7 +74,7 @@ def run_broker(out: Path, arguments: list[str]) -> int:
 
 
 def traced(hands: Hands, broker: Broker, out: Path, action: Callable[[], object]) -> dict[str, dict[str, int]]:
-    """What the action took on both sides; the least of some rounds, as timers of either side run meanwhile."""
+    """The cost of the action on both sides; the least of some rounds, as timers of either side run meanwhile."""
     found: list[dict[str, dict[str, int]]] = []
     for _ in range(_ROUNDS):
         action()

@@ -165,7 +165,7 @@ def _range(spec: Setting) -> str:
 
 
 def metrics() -> str:
-    """What /metrics answers."""
+    """The response of /metrics."""
     rows = []
     for family in text_string_to_metric_families(render(asyncio.run(_one_of_each())).decode()):
         if family.name.startswith("brokerd"):
@@ -235,7 +235,7 @@ def error_page() -> str:
 
 
 def _comments_of_codes() -> dict[str, str]:
-    """What error.proto says above each code, without the advice at the end, which the number holds."""
+    """The comment of each code in error.proto, without the advice at the end, which the number holds."""
     text = (ROOT / "proto" / "brokerd" / "wire" / "v1" / "error.proto").read_text()
     found = re.findall(r"((?:  // .*\n)+)  ERROR_CODE_(\w+) = ", text)
     advice = r" (Fatal|Retry|Refresh and retry)\.$"
@@ -267,7 +267,7 @@ PAGES: dict[str, Callable[[], str]] = {
 
 
 def fresh(name: str) -> str:
-    """What a page must hold now."""
+    """The text that a page must hold."""
     page, rest = PAGES[name]().split("\n", 1)
     return f"{page}\n\n<!-- Made from the code by `make reference`; do not edit. -->\n{rest}\n"
 

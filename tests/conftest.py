@@ -1,4 +1,4 @@
-"""What holds for all tests. Fixtures live beside the tests that use them."""
+"""Settings and hooks for all tests. Fixtures live beside the tests that use them."""
 
 from __future__ import annotations
 

@@ -37,6 +37,25 @@ BANNED_WORDS = {
     "work left undone": ["TO" + "DO", "FIX" + "ME", "XX" + "X"],
     "a test that does not run": ["mark.sk" + "ip", "pytest.sk" + "ip(", "mark.xf" + "ail", "importor" + "skip"],
 }
+# Words that the glossary of ARCHITECTURE.md replaces, as patterns, each with the word to use. In two parts, as above.
+REPLACED_WORDS = {
+    r"\bcan[ ]not\b": "cannot",
+    r"\bane[w]\b": "again, or a verb with re-",
+}
+# A docstring says what something is or does. One that starts so says neither: "What a task wrote." is "The rows that a task wrote."
+HEADLESS = re.compile(r"(Who|What|Whoever|Whatever|Whose|Whom)\b")
+# Folders whose docstrings may still start so. None may be added.
+STILL_HEADLESS = (
+    "benchmarks/",
+    "brokerd/client/",
+    "brokerd/datadir/",
+    "brokerd/offline/",
+    "brokerd/partition/",
+    "brokerd/producer/",
+    "brokerd/server/",
+    "brokerd/storage/",
+    "tests/",
+)
 
 Function = ast.FunctionDef | ast.AsyncFunctionDef
 
@@ -167,7 +186,7 @@ def packages() -> Iterator[str]:
 
 
 def unmapped(package: str, text: str, modules: list[str]) -> Iterator[str]:
-    """What a package's map leaves out, and what it names although it is not there."""
+    """Modules that a package's map leaves out, and names in it that do not exist."""
     words = set(re.findall(r"[\w/.]*\w(?:\.py\b|/(?!\w))", text))
     for module in modules:
         if module not in words:
@@ -326,6 +345,38 @@ def test_no_file_holds(reason: str) -> None:
     offences(found())
 
 
+def test_one_word_for_one_thing() -> None:
+    def found() -> Iterator[str]:
+        for name in tracked():
+            if not name.endswith((".py", ".md", ".proto", ".toml")):
+                continue
+            for number, line in enumerate((ROOT / name).read_text().splitlines(), 1):
+                for pattern, word in REPLACED_WORDS.items():
+                    if re.search(pattern, line, re.IGNORECASE):
+                        yield f"{name}:{number} write {word}: {line.strip()[:100]}"
+
+    offences(found())
+
+
+def test_docstrings_say_what_something_is_or_does() -> None:
+    offences(
+        f"{name}:{line} begins with '{text.split()[0]}': name the thing, or say what it does: {text.splitlines()[0][:100]}"
+        for name in sources()
+        if not name.startswith(STILL_HEADLESS)
+        for line, text in docstrings(parsed(name))
+        if HEADLESS.match(text)
+    )
+
+
+def docstrings(tree: ast.Module) -> Iterator[tuple[int, str]]:
+    """Line and text of every docstring in a file."""
+    for node in ast.walk(tree):
+        if isinstance(node, Function | ast.ClassDef | ast.Module):
+            text = ast.get_docstring(node)
+            if text:
+                yield getattr(node, "lineno", 1), text
+
+
 def test_the_rules_find_what_they_look_for() -> None:
     tree = ast.parse(
         "import time\nclass A:\n    def f(self): ...\nclass B(WireError):\n    code = 1\ndef g():\n    time.sleep(1)\n"
@@ -336,6 +387,9 @@ def test_the_rules_find_what_they_look_for() -> None:
         "brokerd/wire/__init__.py does not name records.py: say in its docstring what it holds",
         "brokerd/wire/__init__.py names none.py, which is not there",
     ]
+    assert list(docstrings(ast.parse('"""What."""\nclass A:\n    """A."""\n'))) == [(1, "What."), (2, "A.")]
+    assert HEADLESS.match("Whoever asks.")
+    assert not HEADLESS.match("Whether it asks.")
     assert is_zero(ast.parse("f(0)").body[0].value)  # type: ignore[attr-defined]
     assert not is_zero(ast.parse("f(0.1)").body[0].value)  # type: ignore[attr-defined]
     (path,) = (node for node in ast.walk(ast.parse("Path(__file__).parents[2]")) if isinstance(node, ast.Subscript))

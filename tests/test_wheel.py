@@ -1,4 +1,4 @@
-"""What a user installs is what the tree holds: a source distribution is built from a copy of the tree, and a wheel from that,
+"""A user's installation holds what the tree holds: a source distribution is built from a copy of the tree, and a wheel from that,
 without a network, and compared. What a clone holds works as it is.
 
 Packages are listed by hand in pyproject.toml, since sink/ and datasource/ are mapped; a forgotten one would be missing in

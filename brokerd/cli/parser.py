@@ -26,7 +26,7 @@ API_TIMEOUT_MS = 10_000
 
 
 class Subparsers(Protocol):
-    """What a command registers itself with (argparse's own type is private)."""
+    """The registry of commands (argparse's own type is private)."""
 
     def add_parser(self, name: str, **kwargs: Any) -> CommandParser:
         """A parser for the command `name`."""

@@ -1,6 +1,6 @@
 """What one process keeps to lend: code that is called again and again in processes that it does not own (Spark's workers are
 forked and used for many tasks, and readers and writers are pickled) borrows a client or a producer, since a connection, an id
-and metadata anew for each task would cost a micro-batch more than its rows. Kafka's Spark connector does likewise.
+and metadata for each task would cost a micro-batch more than its rows. Kafka's Spark connector does likewise.
 
 Closed when they were idle for a while (noticed at the next lease), and, like all clients and producers, at exit. Nothing is
 shared across a fork.
@@ -44,7 +44,7 @@ class LeaseCache(Generic[C, T]):
         self.forget()
 
     def forget(self) -> None:
-        """Begins anew without closing anything: in a forked child all is the parent's, the lock too (a thread may have held it)."""
+        """Starts over without closing anything: in a forked child all is the parent's, the lock too (a thread may have held it)."""
         self._lock = threading.Lock()
         self._entries: list[_Entry[C, T]] = []
 
@@ -104,7 +104,7 @@ process.in_forked_child(_clients.forget)
 
 def lease_client(config: ClientConfig) -> contextlib.AbstractContextManager[BlockingClient]:
     """This process's client for these settings (what a ProducerConfig or ConsumerConfig adds does not matter):
-    `with lease_client(config) as client`. Raises ConfigError if bootstrap.servers can not be read."""
+    `with lease_client(config) as client`. Raises ConfigError if bootstrap.servers cannot be read."""
     return _clients.lease(_shared_settings(config))
 
 

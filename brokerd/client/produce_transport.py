@@ -30,7 +30,7 @@ _NO_EPOCH = -1
 
 def grpc_transport(config: ProducerConfig) -> Callable[[ProducerConfig], GrpcProduceTransport]:
     """Makes the transport that a producer with these settings has unless it is given another: where it asks for one, on its own
-    loop. Raises ConfigError if bootstrap.servers or the security settings can not be used."""
+    loop. Raises ConfigError if bootstrap.servers or the security settings cannot be used."""
     check_client(config)
     return lambda config: GrpcProduceTransport(config, SystemClock())
 

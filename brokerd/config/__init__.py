@@ -4,7 +4,7 @@
     broker.py     the daemon's settings
     topic.py      what can be set for one topic
     client.py     settings of the producer, the consumer, and both
-    load.py       reads the daemon's settings from file, environment and flags (environment.py; small_files.py: files that settings name)
+    load.py       the daemon's settings from file, environment and flags (environment.py; small_files.py: files named by settings)
     listeners.py  who may reach a broker: rules between settings, which a configuration must meet; clients share its notion
                   of what is local to the machine
     sample.py     makes conf/brokerd.toml from the settings

@@ -1,4 +1,4 @@
-"""What columns the records of a batch have, and where each lies in its Arrow message.
+"""The columns of a batch's records, and the place of each in the Arrow message.
 
 A `Schema` is a value: everything that depends on the columns is derived from them here, once, so that another schema is another
 value in SCHEMAS and no other code. Nodes and buffers are numbered as Arrow's columnar format lays them out: a column's own

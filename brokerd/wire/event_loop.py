@@ -1,4 +1,4 @@
-"""What gRPC requires of an event loop in the same process.
+"""Adapts an event loop to the gRPC that shares its process.
 
 One thread of gRPC collects completed operations for all loops, and whichever loop is awake passes each on to the loop that owns
 it. So a loop must not be closed while gRPC has operations in progress on it: the hand-over would raise "Event loop is closed"

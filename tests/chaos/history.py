@@ -1,4 +1,4 @@
-"""What producers and consumers saw, as plain values: the input of the checker. Judging does not live here.
+"""The observations of producers and consumers, as plain values: the input of the checker. Judging does not live here.
 
 A value is (producer, number): every record of a run has its own. Times are monotonic milliseconds of one clock.
 """
@@ -48,7 +48,7 @@ class Send(NamedTuple):
 
 
 class Poll(NamedTuple):
-    """What one poll of one consumer returned from one partition, in the order returned: (offset, value)."""
+    """The result of one poll of one consumer for one partition, in the order returned: (offset, value)."""
 
     consumer: int
     tp: TopicPartition

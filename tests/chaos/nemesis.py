@@ -1,4 +1,4 @@
-"""What is done to the broker while it works: one function a fault, counted, so that a run can show that each kind happened.
+"""Faults injected while the broker works: one function per fault, counted, so that a run can show that each kind happened.
 
 Faults end only what this run started, by its process id, and put everything right again before they return.
 """

@@ -63,7 +63,7 @@ def look_for(plan: Plan, first_seed: int) -> str:
 
 
 def _look(plan: Plan, seed: int, planted: Callable[..., DaemonProcess]) -> str:
-    """What one run found; "" if nothing."""
+    """The findings of one run; "" if there are none."""
     if plan.kinds:
         kinds = list(plan.kinds)
         verdict = run(seconds=_ROUND_SECONDS * plan.rounds, seed=seed, kinds=kinds, rounds=plan.rounds, daemon_type=planted)

@@ -33,7 +33,7 @@ _SETTINGS: dict[str, object] = {"log.segment.bytes": 262_144, "log.checkpoint.in
 
 
 class Verdict:
-    """What a run showed. `kinds` are the faults that it was to have."""
+    """The result of a run. `kinds` are the faults that it was to have."""
 
     def __init__(self, seed: int, kinds: Sequence[str]) -> None:
         self.seed = seed
@@ -49,7 +49,7 @@ class Verdict:
 
     @property
     def problems(self) -> list[str]:
-        """What makes a run worthless or bad, but for anomalies."""
+        """The problems that make a run worthless or bad, other than anomalies."""
         found = [f"no progress within {PROGRESS_SECONDS:.0f} s after {kind}" for kind in self.stalled_after]
         found += [f"{kind} never happened" for kind in self.kinds if not self.faults[kind]]
         harmless = [kind for kind in HARMLESS if self.faults[kind]]

@@ -57,7 +57,7 @@ DaemonType = Callable[..., DaemonProcess]
 
 
 class Outage:
-    """What a run showed."""
+    """The result of a run."""
 
     def __init__(self, seed: int) -> None:
         self.seed = seed

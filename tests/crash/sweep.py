@@ -68,7 +68,7 @@ class Point(NamedTuple):
 
 @dataclass
 class Tally:
-    """What was met."""
+    """Counts of the states encountered."""
 
     calls: Counter[str]
     points: Counter[str]
@@ -91,7 +91,7 @@ class Tally:
 
 
 class Lived(NamedTuple):
-    """What a life left: its directory, what is known of it, what it changed, and how much of that before it served."""
+    """One life of the broker: its directory, what is known of it, what it changed, and how much of that came before it served."""
 
     directory: Path
     expected: Expected
@@ -107,7 +107,7 @@ class Sweep:
         self.tally = Tally(Counter(), Counter(), [])
 
     def starts(self, only: str | None = None) -> Iterator[Start]:
-        """What there is to sweep, or one of it; each is made when it is its turn."""
+        """The scenarios to sweep, or one of them; each is made when it is its turn."""
         first = Start("first", None, Expected(), Script.first_life)
         if only in (None, first.name):
             yield first

@@ -1,4 +1,4 @@
-"""What must hold of a data directory whose broker was killed, whatever the moment. Raises AssertionError that says what does not.
+"""Invariants of a data directory whose broker was killed at any moment. Raises AssertionError naming the one that fails.
 
 The broker that recovers runs in this process, without a tracer; the doctor looks before and after it.
 """

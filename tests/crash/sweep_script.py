@@ -1,4 +1,4 @@
-"""What the sweep's broker is asked to do, and what may be expected of it afterwards. Killing is sweep.py's, judging
+"""The requests to the sweep's broker, and the state that may be expected afterwards. Killing is sweep.py's, judging
 sweep_check.py's.
 
 One idempotent producer, one request after another or three in flight, over two partitions whose segments hold three batches.
@@ -42,7 +42,7 @@ class Sent:
 
     @property
     def payload(self) -> bytes:
-        """What the broker must not change."""
+        """The state that the broker must not change."""
         return self.data[HEADER_BYTES:]
 
 
@@ -61,7 +61,8 @@ class PartitionHistory:
         return len(self.sent) * _RECORDS
 
     def settle(self, high_watermark: int) -> None:
-        """What is visible now must stay; the rest is gone for good. Raises AssertionError if what was acknowledged is gone."""
+        """Fixes the visible records, which must stay; the rest is gone. Raises AssertionError if acknowledged records are
+        gone."""
         count, rest = divmod(high_watermark, _RECORDS)
         assert not rest, f"{self.tp.partition}: the high watermark {high_watermark} lies inside a batch"
         assert count <= len(self.sent), f"{self.tp.partition}: {count} batches are there, {len(self.sent)} were sent"

@@ -16,7 +16,7 @@ SETTINGS: dict[str, Any] = {"log_segment_bytes": 4_096, "log_index_interval_byte
 
 
 class History:
-    """What the script was told: offset -> payload of what was acknowledged, and of all that was ever sent."""
+    """The responses to the script: offset -> payload of what was acknowledged, and of all that was ever sent."""
 
     def __init__(self) -> None:
         self.acknowledged: dict[int, bytes] = {}

@@ -203,7 +203,7 @@ def client_hello() -> bytes:
 
 
 def port_bytes(rng: random.Random, path: str, message: bytes, hello: bytes) -> tuple[str, bytes]:
-    """What somebody sends who finds the port, and the name of its kind."""
+    """Input from somebody who finds the port, and the name of its kind."""
     match rng.randrange(6):
         case 0:
             return "random", rng.choice((b"", PREFACE)) + rng.randbytes(rng.choice((0, 1, 9, 30, 3_000)))

@@ -1,4 +1,4 @@
-"""What a client's batch must be, read off the table in ARCHITECTURE.md with nothing but struct and CRC32C: the judge of what the
+"""The rules for a client's batch, taken from the table in ARCHITECTURE.md with nothing but struct and CRC32C: the judge of what the
 broker acknowledged. It shares no code with brokerd/record.
 """
 

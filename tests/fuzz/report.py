@@ -1,4 +1,4 @@
-"""What a phase of a fuzz run counts and finds, and the input under way, for the case that it ends the process."""
+"""Counts and findings of a phase of a fuzz run, and the current input, in case it ends the process."""
 
 from __future__ import annotations
 

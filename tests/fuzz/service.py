@@ -57,7 +57,7 @@ _ANSWERED = grpc.StatusCode.OK
 
 
 class Context:
-    """What a handler needs of gRPC's context."""
+    """The part of gRPC's context that a handler needs."""
 
     def __init__(self, messages: list[bytes]) -> None:
         self._messages = deque(messages)
@@ -93,7 +93,7 @@ class Context:
 
 
 class Details(NamedTuple):
-    """What gRPC tells to find a handler."""
+    """The call details by which gRPC finds a handler."""
 
     method: str
     invocation_metadata: tuple[()] = ()

@@ -149,7 +149,7 @@ def test_what_was_forgotten_is_closed_in_silence(what: str, broker: DaemonProces
 
 
 def test_a_pool_that_is_waited_for_at_exit_hears_that_its_client_is_closed(broker: DaemonProcess) -> None:
-    """What is registered before the clients' own closing runs after it."""
+    """Callbacks registered before the clients' own closing run after it."""
     before = """
 import atexit
 from multiprocessing.pool import ThreadPool

@@ -113,7 +113,7 @@ def in_session(factory: TransportFactory, work: Callable[[Session, ProducerIdAnd
 
 
 def outcome(result: PartitionResult) -> tuple[object, ...]:
-    """What producer rules look at: the offset, or the error's name and fate."""
+    """The part of a response that producer rules use: the offset, or the error's name and fate."""
     if result.error is None:
         return (result.base_offset,)
     return (type(result.error).__name__, result.error.fate)

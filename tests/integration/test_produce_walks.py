@@ -65,7 +65,7 @@ def answer(result: PartitionResult) -> tuple[object, ...]:
 
 
 def answers(broker: Broker, work: Callable[[Session, ProducerIdAndEpoch], Awaitable[list[tuple[object, ...]]]]) -> list[object]:
-    """What a broker answers to a conversation."""
+    """The responses of a broker to a conversation."""
     heard: list[object] = []
 
     async def talk(session: Session, identity: ProducerIdAndEpoch) -> None:

@@ -44,7 +44,7 @@ def finish(simulation: Simulation) -> Simulation:
 
 
 def errors(simulation: Simulation, partition: int = 0) -> list[str | None]:
-    """What became of each record, as error names."""
+    """The fate of each record, as error names."""
     ended = [record.batch.error for record in simulation.records[partition].values()]
     return [None if error is None else type(error).__name__ for error in ended]
 

@@ -1,4 +1,4 @@
-"""What the Spark tests do again and again: rows in, rows out, queries to their end. No assertions here."""
+"""Shared steps of the Spark tests: write rows, read rows, run queries to their end. Makes no assertions."""
 
 from __future__ import annotations
 
@@ -84,7 +84,8 @@ def start_to_files(frame: DataFrame, directory: Path, checkpoint: Path) -> Strea
 
 
 def rows_in_files(directory: Path) -> list[dict[str, Any]]:
-    """What a query wrote into Parquet files. Read without Spark: its file sink hides files whose batches began elsewhere."""
+    """The rows that a query wrote to Parquet files. Read without Spark: its file sink hides files whose batches began
+    elsewhere."""
     tables = [pq.read_table(path) for path in sorted(directory.glob("*.parquet"))]
     return pa.concat_tables(tables).to_pylist() if tables else []
 

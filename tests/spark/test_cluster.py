@@ -102,7 +102,7 @@ def jvm(log: Path, environment: dict[str, str], *arguments: str) -> Iterator[Non
 
 
 def awaited(log: Path, pattern: str) -> re.Match[str]:
-    """What a daemon logs once it is ready."""
+    """The log of a daemon once it is ready."""
     wait_until(lambda: re.search(pattern, log.read_text()) is not None, what=f"{pattern} in {log}")
     match = re.search(pattern, log.read_text())
     assert match is not None

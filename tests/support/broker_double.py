@@ -45,7 +45,7 @@ NODE = 0
 
 @dataclass(frozen=True)
 class Fault:
-    """What happens to one produce request; fields combine."""
+    """The fate of one produce request; fields combine."""
 
     drop_request: bool = False  # it never arrives
     drop_answer: bool = False  # it is processed, nobody hears of it
@@ -98,7 +98,7 @@ class BrokerDouble:
         return TransportDouble(self)
 
     def records(self, topic: str, partition: int) -> list[dict[str, Any]]:
-        """What is in a partition's log, as rows."""
+        """The records of a partition's log, as rows."""
         return self.topics[topic].partitions[partition].records
 
     def values(self, topic: str, partition: int) -> list[bytes]:

@@ -27,7 +27,7 @@ WINDOW = 5
 
 @dataclass
 class ProducerEntry:
-    """What a partition remembers of one producer id: the last five batches as (first, last, base offset)."""
+    """A partition's state of one producer id: the last five batches as (first, last, base offset)."""
 
     epoch: int
     batches: deque[tuple[int, int, int]] = field(default_factory=lambda: deque(maxlen=WINDOW))

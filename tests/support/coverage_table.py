@@ -1,4 +1,4 @@
-"""What `make coverage` prints of coverage.py's JSON report: a line for each package, then the least covered modules.
+"""Prints coverage.py's JSON report for `make coverage`: a line for each package, then the least covered modules.
 
     python -m coverage json -o - | python tests/support/coverage_table.py
 

@@ -131,7 +131,7 @@ class DaemonProcess:
             self.kill()
 
     def command(self) -> list[str]:
-        """What is run."""
+        """The command line."""
         sets = [f"--set={name}={value}" for name, value in self.settings.items()]
         code = "import sys; from brokerd.cli import main; sys.exit(main())"
         return [sys.executable, "-c", code, "start", "--data-dir", str(self.data_dir), "--port", str(self.port), *sets]

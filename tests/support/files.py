@@ -80,7 +80,7 @@ class _Inode:
         self.dirty.clear()
 
     def _lost_sector(self, rng: random.Random, at: int, stale: float, pool: list[bytes]) -> bytes:
-        """What stands where a sector of a grown file was not written: mostly zeros, or what the file once had there."""
+        """The content of an unwritten sector of a grown file: mostly zeros, or what the file once had there."""
         if rng.random() < stale:
             return self.stale[at : at + SECTOR].ljust(SECTOR, b"\0")
         if rng.random() < 0.8:
@@ -277,7 +277,7 @@ class MemoryFiles:
     # For tests to look and to harm
 
     def read_file(self, path: str) -> bytes:
-        """What reads see."""
+        """The content that reads see."""
         inode = self._names[path]
         assert inode is not None
         return bytes(inode.data)
@@ -325,7 +325,7 @@ class MemoryFiles:
             self.hook(operation, path)
 
     def take_space(self, data: bytes, in_place: int) -> bytes:
-        """What of `data` still fits the disk, of which the file has `in_place` bytes already. Raises OSError if nothing does."""
+        """The part of `data` that still fits on the disk; the file has `in_place` bytes of it. Raises OSError if nothing fits."""
         if self.space_left is None or len(data) <= in_place:
             return data
         if self.space_left == 0 and not in_place:

@@ -32,7 +32,7 @@ _NUMBERS = (0, 1, -1, 2, 7, 8, 63, 64, 255, 2**15, 2**16, 2**31 - 1, 2**31, -(2*
 
 
 def good_batches() -> list[pa.Buffer]:
-    """What the mutations start from: every codec, small and larger, with headers, sparse."""
+    """The batches that mutations start from: every codec, small and larger, with headers, sparse."""
     larger = key_values(
         [b"value-%d" % (i % 7) * (i % 5) for i in range(200)],
         keys=[b"k%d" % (i % 3) if i % 4 else None for i in range(200)],
@@ -124,7 +124,7 @@ _MUTATIONS = (_flip_bit, _flip_bit, _set_number, _set_number, _nudge_number, _nu
 
 
 def try_one(data: pa.Buffer) -> str:
-    """What broker and reader make of a batch. Anything but an answer or a typed error propagates."""
+    """The verdict of broker and reader on a batch. Anything but a result or a typed error propagates."""
     broker = "passed"
     try:
         check_produced(data, SEED, max_message_bytes=MAX_BYTES)

@@ -16,7 +16,7 @@ STRUCK = (str(_PACKAGE / "producer"), str(_PACKAGE / "client"))  # in whose code
 
 
 class Struck(BaseException):
-    """What strikes. No Exception, as KeyboardInterrupt is none."""
+    """The interrupt. Not an Exception, as KeyboardInterrupt is not one."""
 
 
 class _Striker:

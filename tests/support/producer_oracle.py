@@ -1,4 +1,4 @@
-"""What a log must know of idempotent producers, told by one that remembers everything.
+"""A reference for the state of idempotent producers: it remembers everything.
 
 Per producer it has the whole history of the present epoch as plain numbers that never wrap, where the log has five batches and
 sequences that do. It shares no code with the log.

@@ -80,7 +80,7 @@ def report(seed: int) -> str:
 
 
 def failure_of(seed: int, settings: dict[str, Any], ops: list[Op]) -> Exception | None:
-    """What a schedule breaks, or None."""
+    """The rule that a schedule breaks, or None."""
     try:
         Simulation(seed, **settings).run(ops)
     except Exception as error:

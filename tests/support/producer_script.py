@@ -71,7 +71,7 @@ class Script:
 
     @property
     def simulation(self) -> Simulation:
-        """What the commands act upon."""
+        """The state that the commands act on."""
         if self._simulation is None:
             self._begin([])
         assert self._simulation is not None

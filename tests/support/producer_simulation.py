@@ -447,7 +447,7 @@ class Simulation:
                 self.check_record(partition, number, record, number in there)
 
     def check_record(self, partition: int, number: int, record: Record, is_there: bool) -> None:
-        """What was said of a record is true."""
+        """Checks that the report about a record is true."""
         batch = record.batch
         error: BrokerdError | None = batch.error
         if error is None:

@@ -1,4 +1,4 @@
-"""What happens in producer_simulation.py, as lines for people: commands of the core, what the broker did, how records
+"""Prints the events in producer_simulation.py, as lines for people: commands of the core, what the broker did, how records
 ended."""
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ def command_text(command: Command) -> str:
 
 
 def ended_text(batch: ProducerBatch, records: Sequence[int]) -> str:
-    """What the sender of a batch's records hears."""
+    """The report to the sender of a batch's records."""
     what = records_text(batch.tp, records)
     if batch.error is not None:
         return f"{what} failed: {type(batch.error).__name__}: {batch.error}"

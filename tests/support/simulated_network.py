@@ -1,4 +1,4 @@
-"""What flies between producer and broker in producer_simulation.py, as values, and the errors its broker answers with."""
+"""Messages between producer and broker in producer_simulation.py, as values, and the errors its broker returns."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ class Stream:
 
 @dataclass
 class Record:
-    """What the application knows of a record."""
+    """The application's knowledge of a record."""
 
     first_batch: ProducerBatch
     first_place: int  # in the batch

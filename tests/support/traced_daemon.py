@@ -40,7 +40,7 @@ class TracedDaemon(DaemonProcess):
         return [sys.executable, tracer.__file__, *options, "--", *super().command()]
 
     def steps(self) -> list[Step]:
-        """What was changed, in order; with `kill_at` reached, the last one is where it ended. Call it once it is over."""
+        """The changes made, in order; with `kill_at` reached, the last one is where it ended. Call it once it is over."""
         _, *lines = self._report.read_text().splitlines()
         return [Step(*line.split(" ", 1)) for line in lines]
 

@@ -55,7 +55,7 @@ class Victim:
         return answer
 
     def stream(self, path: str, messages: list[bytes]) -> list[bytes]:
-        """What a stream answers to these messages; raises its status if it is an error."""
+        """The responses of a stream to these messages; raises its status if it is an error."""
         return list(self.channel.stream_stream(path)(iter(messages), timeout=CALL_TIMEOUT_S))
 
     def hello(self) -> produce_pb2.Hello:
@@ -101,7 +101,7 @@ class Victim:
         return next(int(line.split()[1]) for line in status.splitlines() if line.startswith("VmRSS:")) * 1_024
 
     def log_text(self) -> str:
-        """What the daemon has written to its log."""
+        """The daemon's log so far."""
         return self.daemon.stderr_path.read_text()
 
 

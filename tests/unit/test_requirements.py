@@ -1,4 +1,4 @@
-"""What `make test-lowest` installs is what pyproject.toml allows."""
+"""`make test-lowest` installs what pyproject.toml allows."""
 
 from __future__ import annotations
 

@@ -56,7 +56,7 @@ def details_with(details: Any, metadata: tuple[tuple[str, str], ...]) -> Any:
 
 @pytest.fixture
 def quick_refusals(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Who was never accepted gives up soon: how long a refusal is doubted is not what these tests are about."""
+    """Makes clients that were never accepted give up soon: these tests are not about how long a refusal is retried."""
     for module in (retry, sender):
         assert module.REFUSALS_MS == 3_000
         monkeypatch.setattr(module, "REFUSALS_MS", 50)

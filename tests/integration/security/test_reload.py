@@ -52,7 +52,7 @@ def status(client: RawClient) -> grpc.StatusCode:
 
 
 def error_of(client_stream: object, tp: TopicIdPartition) -> int:
-    """What a produce stream answers to one batch."""
+    """The response of a produce stream to one batch."""
     return int(client_stream.produce(tp, values_batch(tp)).error.code)  # type: ignore[attr-defined]
 
 
@@ -290,7 +290,7 @@ def test_sighup_has_the_process_read_again(tmp_path: Path) -> None:
 
         assert status(late) is grpc.StatusCode.UNAUTHENTICATED
         auth_file.write_text("[principals")
-        tell("certificates and auth file stay as they were: auth.file")
+        tell("reload failed, certificates and auth file are unchanged: auth.file")
         auth_file.write_text(AUTH_FILE + LATE)
         tell("read again: no certificates, auth file with 5 principals")
         assert status(late) is grpc.StatusCode.OK

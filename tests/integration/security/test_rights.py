@@ -130,7 +130,7 @@ TOPICLESS = {name for name, row in EXPECTED.items() if row["outsider"] not in (D
 
 
 def ask(client: RawClient, method: str, name: str, topic_id: bytes) -> tuple[Outcome, str]:
-    """What came of it, with the text where it was a status."""
+    """The outcome, with its text if it was a status."""
     try:
         return ASKS[method](client, name, topic_id), ""
     except grpc.RpcError as error:

@@ -98,7 +98,7 @@ def test_a_producer_that_is_refused_says_why_without_its_token(
 
 
 def refused_start(**settings: Any) -> str:
-    """What a broker with these settings says instead of starting."""
+    """The error of a broker that does not start with these settings."""
     with pytest.raises(ConfigError) as caught, running_daemon(Path("unused"), files=MemoryFiles(), **settings):
         raise AssertionError("it started")
     return caught.value.message

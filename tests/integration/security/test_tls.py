@@ -96,7 +96,7 @@ def topics_seen(given: dict[str, object], clock: Clock | None = None) -> set[str
 
 
 def refusal(given: dict[str, object], clock: Clock | None = None) -> BrokerdError:
-    """What a client with these settings is told."""
+    """The error that a client with these settings gets."""
     with pytest.raises(BrokerdError) as caught:
         topics_seen(given, clock)
     return caught.value

@@ -115,7 +115,7 @@ def test_any_number_of_calls_at_once_are_answered(running: RunningDaemon) -> Non
 
 
 def test_a_connection_takes_no_more_calls_than_it_may_have(running: RunningDaemon) -> None:
-    """Whoever sends more than it was told is refused by HTTP/2 itself, before anything is kept of it."""
+    """HTTP/2 itself refuses a client that exceeds its flow control, before anything is kept of it."""
     limit = running.daemon.config.max_streams_per_connection
     with closing(RawHttp2(running.daemon.port)) as stranger:
         first = stranger.call(FETCH)

@@ -46,7 +46,7 @@ FIELDS = (
 
 
 class Planted:
-    """What every handler raises."""
+    """The error that every handler raises."""
 
     error: BaseException = RuntimeError()
 
@@ -70,7 +70,7 @@ def broken(planted: Planted, tmp_path: Path) -> Iterator[RunningDaemon]:
 
 
 def seen_by_client(address: str, planted: Planted, errors: list[BaseException]) -> list[BrokerdError]:
-    """What a client gets of each method for each error, in order."""
+    """The error that a client gets from each method for each error, in order."""
     config = ClientConfig(bootstrap_servers=address)
 
     async def calls() -> list[BrokerdError]:

@@ -24,7 +24,7 @@ _UNIMPLEMENTED = b"grpc-status\x0212"
 
 
 def call(port: int, path: bytes) -> bytes:
-    """What the broker answers to a call of this path."""
+    """The broker's response to a call of this path."""
     block = headers_block("/" + "x" * (len(path) - 1)).replace(b"/" + b"x" * (len(path) - 1), path)
     with socket.create_connection(("127.0.0.1", port), timeout=DEADLINE_S) as connection:
         connection.sendall(PREFACE + frame(4, 0, 0, b"") + frame(1, 4, 1, block) + frame(0, 1, 1, bytes(5)))

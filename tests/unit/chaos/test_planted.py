@@ -21,7 +21,7 @@ PRODUCER = ProducerIdAndEpoch(2**40, 0)
 
 
 def sends(*sequences: int) -> Callable[[Path], list[bytes]]:
-    """What is in the log after batches of one producer, one record each."""
+    """The log after batches of one producer, one record each."""
 
     def stored(_path: Path) -> list[bytes]:
         log = first_log(open_manager(MemoryFiles())[0])
@@ -37,7 +37,7 @@ def sends(*sequences: int) -> Callable[[Path], list[bytes]]:
 
 
 def after_a_kill(path: Path) -> list[bytes]:
-    """What is in the log after a kill, of two batches that were acknowledged."""
+    """The log after a kill, of two batches that were acknowledged."""
     path.mkdir()
     files = RealFiles(str(path))
     fill(files)

@@ -1,4 +1,4 @@
-"""What `brokerd config` prints: the settings, and a unit that runs the program that printed it."""
+"""Output of `brokerd config`: the settings, and a unit that runs the program that printed it."""
 
 from __future__ import annotations
 

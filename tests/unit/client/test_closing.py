@@ -29,7 +29,7 @@ def broker() -> Iterator[FakeBroker]:
 
 
 def noise(caplog: pytest.LogCaptureFixture) -> list[str]:
-    """What loops of this process had to say of exceptions in their callbacks."""
+    """Exceptions in callbacks that loops of this process reported."""
     return [record.getMessage() for record in caplog.records if record.name == "asyncio" and record.levelno >= logging.ERROR]
 
 

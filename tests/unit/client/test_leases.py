@@ -13,7 +13,7 @@ from tests.support.clock import ManualClock
 
 
 class Lent:
-    """What is lent, of no further use."""
+    """A leased object without further use."""
 
     def __init__(self, config: ClientConfig) -> None:
         self.config = config

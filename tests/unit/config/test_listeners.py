@@ -1,4 +1,4 @@
-"""Who may listen where: nothing beyond loopback without authentication, no tokens in plaintext, unless it is written down."""
+"""Rules for listening: nothing beyond loopback without authentication, no tokens in plaintext, unless it is written down."""
 
 from __future__ import annotations
 

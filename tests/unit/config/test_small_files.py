@@ -1,4 +1,4 @@
-"""What a setting names is read only if it is a file, and not a huge one. Nothing waits here, however long the pipe is silent."""
+"""A path in a setting is read only if it is a regular file, and not a huge one. A silent pipe blocks nothing."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What retention and deletion of records may take, and what must be durable before they do."""
+"""Limits of retention and DeleteRecords, and what must be durable before they remove anything."""
 
 from __future__ import annotations
 

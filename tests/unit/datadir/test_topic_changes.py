@@ -104,7 +104,7 @@ def _fail_to_sync_topics(files: MemoryFiles) -> None:
 
 
 def _crash(files: MemoryFiles, seed: int) -> LogManager:
-    """What the next start finds, after a kill (seed 0) or a power cut."""
+    """The topics that the next start finds, after a kill (seed 0) or a power cut."""
     if seed:
         files.power_cut(random.Random(seed))
     else:

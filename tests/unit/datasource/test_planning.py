@@ -1,4 +1,4 @@
-"""What a batch covers, how it is split, what was lost. Random cases are checked against the rules, not against numbers."""
+"""The range of a batch, how it is split, what was lost. Random cases are checked against the rules, not against numbers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is shown of a data directory, what is found in it, and the two repairs an operator may ask for."""
+"""Output of dump and doctor for a data directory, and the two repairs an operator may ask for."""
 
 from __future__ import annotations
 

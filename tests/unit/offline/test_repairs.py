@@ -47,7 +47,7 @@ def _rot(path: Path, position: int) -> None:
 
 
 def _old_checkpoint(root: Path, more: Callable[[], None]) -> None:
-    """What `more` does is in the directory, and in no checkpoint: as after a kill within the second."""
+    """The effect of `more` is in the directory, but in no checkpoint: as after a kill within the second."""
     checkpoint = (root / "checkpoint").read_bytes()
     more()
     (root / "checkpoint").write_bytes(checkpoint)

@@ -38,7 +38,7 @@ def log(manager: LogManager) -> PartitionLog:
 
 
 def _overtaken(log: PartitionLog, by: Callable[[], object], read: Callable[[], object]) -> WireError:
-    """What a read says if this is done between its look at the log and its look at the file."""
+    """The result of a read if this happens between its look at the log and its look at the file."""
     use = log._resources.open_files.use
 
     def overtaken(path: str) -> AbstractContextManager[File]:

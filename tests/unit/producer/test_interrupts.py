@@ -83,7 +83,7 @@ class Witness:
             assert set(numbers) <= set(written), f"{where}: a record that was taken is gone"
 
     def forget(self) -> None:
-        """What was checked is checked."""
+        """Makes sure that the checks ran."""
         self.futures.clear()
         for partition in range(4):
             self.broker.topics["t"].partitions[partition].records.clear()
@@ -184,7 +184,7 @@ def test_close(broker: BrokerDouble) -> None:
 
 @pytest.mark.parametrize(("memory_bytes", "counts"), [(2_000, (40, 40, 40)), (10_000, (100, 100, 10, 10, 10))])
 def test_waiting_for_memory(broker: BrokerDouble, memory_bytes: int, counts: tuple[int, ...]) -> None:
-    """What was asked for and nobody waits for any more is not done, or holds nothing; of batches that are handed over, and of
+    """An abandoned request is not carried out, or holds nothing; of batches that are handed over, and of
     small ones."""
     with producer_of(broker, buffer_memory=memory_bytes, linger_ms=5) as producer:
         witness = Witness(broker, producer)
@@ -287,7 +287,7 @@ with Producer({}, transport_factory=double.transport) as producer:
 
 
 def test_a_producer_that_is_made_imports_nothing() -> None:
-    """Whoever is struck in an import keeps the lock of the module: the sender would wait for it for ever."""
+    """A thread interrupted in an import keeps the lock of the module: the sender would wait for it for ever."""
     done = subprocess.run([sys.executable, "-c", IMPORTS], capture_output=True, text=True, timeout=DEADLINE_S, check=False)
     assert (done.stdout, done.stderr, done.returncode) == ("", "", 0)
 

@@ -318,7 +318,7 @@ def test_many_threads_share_one_producer(broker: BrokerDouble, producer: Produce
 
 
 def in_child(ask: Callable[[], object]) -> str:
-    """What `ask` raises, or returns, in a forked process."""
+    """The error that `ask` raises, or its result, in a forked process."""
     reader, writer = os.pipe()
     pid = os.fork()
     if pid == 0:

@@ -1,4 +1,4 @@
-"""What cannot be sent ends its own futures with a sentence, and nothing else: other topics go on, no memory stays taken, and
+"""A record that cannot be sent ends its own futures with a sentence, and nothing else: other topics go on, memory is freed, and
 a producer that has failed for good leaves nobody waiting."""
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What the producer knows of topics: asked for when needed, forgotten when idle, recognised when recreated."""
+"""The producer's knowledge of topics: asked for when needed, forgotten when idle, recognised when recreated."""
 
 from __future__ import annotations
 

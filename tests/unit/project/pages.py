@@ -25,7 +25,7 @@ def links(page: Path) -> Iterator[tuple[Path, str]]:
 
 
 def anchors(page: Path) -> set[str]:
-    """What a link to a heading of the page is called, there and on the site."""
+    """The anchors of the headings of a page, there and on the site."""
     titles = re.findall(r"^#{1,6} (.*)$", prose(page), re.MULTILINE)
     return {re.sub(r"\s+", "-", re.sub(r"[^\w\s-]", "", title.strip().lower())) for title in titles}
 

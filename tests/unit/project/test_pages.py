@@ -1,4 +1,4 @@
-"""What a reader can follow and find: links, the site's menu, an answer to each error."""
+"""Pages that a reader can follow: links, the site's menu, an answer to each error."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the broker refuses at produce: every field that a client may not set, named in a sentence."""
+"""Batches that the broker refuses at produce: every field that a client may not set, named in a sentence."""
 
 from __future__ import annotations
 

@@ -55,7 +55,7 @@ def test_the_same_seed_makes_the_same_mutations() -> None:
 
 
 def decode_in_child(batches: list[pa.Buffer], directory: Path) -> list[dict[str, Any]]:
-    """What a fresh process made of each batch, and the memory that Arrow had taken by then."""
+    """The verdict of a fresh process on each batch, and the memory that Arrow had taken by then."""
     files = [directory / f"{number}.batch" for number in range(len(batches))]
     for file, data in zip(files, batches, strict=True):
         file.write_bytes(data.to_pybytes())

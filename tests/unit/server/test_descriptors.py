@@ -1,4 +1,4 @@
-"""What of the settings fits into the limit of open files."""
+"""Settings are fitted into the limit of open files."""
 
 from __future__ import annotations
 

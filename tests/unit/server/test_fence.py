@@ -1,4 +1,4 @@
-"""Who may still write: the newest incarnation of each instance, remembered past its last stream."""
+"""The right to write: the newest incarnation of each instance, remembered past its last stream."""
 
 from __future__ import annotations
 

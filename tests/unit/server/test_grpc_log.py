@@ -1,4 +1,4 @@
-"""What gRPC logs of its server: clients that go are no errors, all else is."""
+"""Filtered log lines of gRPC's server: clients that go are no errors, all else is."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Who is to blame for memory that no request accounts for: those who sent most without ending a request, and nobody else."""
+"""Blame for memory that no request accounts for: those who sent most without ending a request, and nobody else."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ class Guard:
         self._now_ms = 0
 
     def suspects(self, *, after_ms: int = LOOK_MS) -> dict[Address, int]:
-        """Who would be ended now, and for how many bytes."""
+        """The connections that would be closed now, and for how many bytes."""
         self._now_ms += after_ms
         requests = {name: size for connection in self._connections for name, size in connection.requests.take().items()}
         traffic = [Traffic(one.address, one.received_bytes, one.sent_bytes) for one in self._connections]

@@ -1,4 +1,4 @@
-"""Who sends much waits by himself: one request in each turn of the loop, principals and connections in turn."""
+"""A client that sends much waits alone: one request in each turn of the loop, principals and connections in turn."""
 
 from __future__ import annotations
 

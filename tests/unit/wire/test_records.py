@@ -55,7 +55,7 @@ _pieces = st.sampled_from(
 
 
 def expected(data: bytes) -> tuple[Request, list[bytes]] | None:
-    """What generated code reads: the message without its records, and those; None if it refuses."""
+    """The result of generated code: the message without its records, and those; None if it refuses."""
     message = Request()
     try:
         message.ParseFromString(data)

@@ -1,4 +1,4 @@
-"""Who calls: by token, by certificate, or nobody."""
+"""Authentication by token, by certificate, or not at all."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def test_who_shows_no_right_token_is_refused_without_an_echo(metadata: Sequence[
 
 
 def shown(directory: Path, common_name: str, *names: str) -> dict[str, list[bytes]]:
-    """What TLS found out about a connection with such a certificate."""
+    """The auth context of a connection with such a certificate."""
     return {"x509_pem_cert": [Path(Authority(directory).issue(common_name, *names).certificate_file).read_bytes()]}
 
 

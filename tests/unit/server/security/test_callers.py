@@ -20,7 +20,7 @@ from tests.support.identities import AUTH_FILE, TOKENS
 
 
 class Call(NamedTuple):
-    """What a call shows."""
+    """The context of a call."""
 
     metadata: tuple[tuple[str, str], ...] = ()
     certificates: tuple[bytes, ...] = ()

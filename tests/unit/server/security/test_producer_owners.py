@@ -1,4 +1,4 @@
-"""Whose a producer id is: its tag says so, for ever; a number that was never given is nobody's."""
+"""The owner of a producer id is given by its tag, for ever; a number that was never given is nobody's."""
 
 from __future__ import annotations
 
