@@ -1,4 +1,4 @@
-"""What a whole batch is, and which one comes next in a log: the one rule for all that walk batches, in files and off the wire.
+"""Defines a whole batch, and the next one in a log: the one rule for every walk over batches, in files and from the wire.
 
 A batch is whole, and the next one, if
 
@@ -43,7 +43,7 @@ class MoreBytesError(Exception):
 
 
 class Walk(NamedTuple):
-    """What stands in a chunk. Positions are the chunk's."""
+    """The batches found in a chunk. Positions are relative to the chunk."""
 
     start: int  # where the batch that holds the wanted offset begins
     end: int  # after the last whole batch below until_offset
