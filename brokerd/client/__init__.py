@@ -1,12 +1,12 @@
-"""Talking to a broker: shared by sink, datasource and the command line.
+"""Client side of the protocol, shared by the sink, the source and the command line.
 
-    io/                   one gRPC channel, a loop in a thread, TLS and tokens, errors from status codes, when to try again
-    consumer/             ranges of partitions read at full speed: positions, fetch streams, batches as columns with offsets
-    broker_client.py      every unary call, retried; asynchronous (blocking.py: for code that blocks)
+    io/                   one gRPC channel, a loop in a thread, TLS and tokens, errors from status codes, retries
+    consumer/             reads ranges of partitions: positions, fetch streams, batches as columns with offsets
+    broker_client.py      every unary call, with retries; asynchronous (blocking.py wraps it for blocking code)
     metadata.py           nodes and topics as values
-    topics.py             what describe, create and delete speak of, as values
-    produce_transport.py  what the producer core asks of the network
+    topics.py             values used by describe, create and delete
+    produce_transport.py  the network as the producer core needs it
     leases.py             clients, and the sink's producers, that outlive the tasks of Spark's workers
 
-Nothing here knows Spark, and only this package, wire and server import grpc.
+Knows nothing of Spark. Only this package, wire and server import grpc.
 """

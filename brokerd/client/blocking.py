@@ -1,4 +1,4 @@
-"""The client for code that blocks: the sink, the source, the command line. The same calls as BrokerClient's."""
+"""The client for blocking code: the sink, the source, the command line. It has the same calls as BrokerClient."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ from brokerd.ids import NO_PRODUCER, ProducerIdAndEpoch, TopicIdPartition, Topic
 
 
 class BlockingClient:
-    """BrokerClient's calls, each blocking until it is answered. Any thread may call; close() when done, or use `with`."""
+    """BrokerClient's calls, each blocking until its response. Thread-safe; close() it when done, or use `with`."""
 
     def __init__(self, config: ClientConfig, clock: Clock | None = None) -> None:
-        """Connects to nothing yet. Raises ConfigError if bootstrap.servers cannot be read."""
+        """Does not connect yet. Raises ConfigError if bootstrap.servers is malformed."""
         self.broker_client = BrokerClient(config, clock if clock is not None else SystemClock())
         self.loop_thread = LoopThread()
         self.loop_thread.at_close(self.broker_client.close)
@@ -33,11 +33,11 @@ class BlockingClient:
         self.close()
 
     def close(self) -> None:
-        """Closes connections and thread. Safe to call twice."""
+        """Closes connections and thread. Idempotent."""
         self.loop_thread.close()
 
     def server_info(self) -> ServerInfo:
-        """What the broker is and can do."""
+        """The broker's version, features and limits."""
         return self.loop_thread.run(self.broker_client.server_info())
 
     def metadata(self, topics: Sequence[str] | None = None) -> Metadata:
@@ -49,7 +49,7 @@ class BlockingClient:
         return self.loop_thread.run(self.broker_client.metadata_by_id(topic_ids))
 
     def create_topics(self, topics: Sequence[NewTopic], *, validate_only: bool = False) -> dict[str, bytes | WireError]:
-        """Creates topics: the id of each, or why not."""
+        """Creates topics; returns the id of each, or its error."""
         return self.loop_thread.run(self.broker_client.create_topics(topics, validate_only=validate_only))
 
     def create_topic(self, name: str, partitions: int = 0, configs: Mapping[str, str] | None = None) -> bytes:
@@ -57,15 +57,15 @@ class BlockingClient:
         return _only(self.create_topics([NewTopic(name, partitions, configs or {})]))
 
     def delete_topics(self, names: Sequence[str]) -> dict[str, bytes | WireError]:
-        """Deletes topics: the id of each, or why not."""
+        """Deletes topics; returns the id of each, or its error."""
         return self.loop_thread.run(self.broker_client.delete_topics(names))
 
     def describe_topics(self, names: Sequence[str] = ()) -> dict[str, TopicDescription | WireError]:
-        """Settings, offsets and sizes of topics; of all if none is named."""
+        """Settings, offsets and sizes of topics; of all topics if none is named."""
         return self.loop_thread.run(self.broker_client.describe_topics(names))
 
     def create_partitions(self, name: str, total_count: int, *, validate_only: bool = False) -> None:
-        """Raises a topic's number of partitions."""
+        """Increases a topic's number of partitions."""
         self.loop_thread.run(self.broker_client.create_partitions(name, total_count, validate_only=validate_only))
 
     def alter_topic_configs(
@@ -81,13 +81,13 @@ class BlockingClient:
     def list_offsets(
         self, wanted: Mapping[TopicIdPartition, Wanted], isolation: str = READ_COMMITTED
     ) -> dict[TopicIdPartition, OffsetAndTimestamp | WireError]:
-        """Offsets by end or by time."""
+        """Offsets at an end of the log or by time."""
         return self.loop_thread.run(self.broker_client.list_offsets(wanted, isolation))
 
     def list_offsets_by_name(
         self, wanted: Mapping[TopicPartition, Wanted], isolation: str = READ_COMMITTED
     ) -> dict[TopicPartition, OffsetAndTimestamp | WireError]:
-        """Offsets by end or by time, of partitions by topic name."""
+        """The same, for partitions by topic name."""
         return self.loop_thread.run(self.broker_client.list_offsets_by_name(wanted, isolation))
 
     def wait_for_records(self, ends: Mapping[TopicIdPartition, int], isolation: str, *, timeout_ms: int) -> None:
@@ -97,7 +97,7 @@ class BlockingClient:
         self.loop_thread.run(wait_for_records(self.broker_client, ends, isolation, timeout_ms=timeout_ms))
 
     def init_producer_id(self, current: ProducerIdAndEpoch = NO_PRODUCER) -> ProducerIdAndEpoch:
-        """A new producer id, or `current` with its epoch raised."""
+        """A new producer id, or `current` with its epoch increased."""
         return self.loop_thread.run(self.broker_client.init_producer_id(current))
 
 

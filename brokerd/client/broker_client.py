@@ -1,7 +1,7 @@
 """Every unary call of the contract, retried until default.api.timeout.ms; bound to one event loop.
 
-Connections are made on first use, one per node. A call that fails for good raises BrokerUnreachableError (address and how
-long it tried) or the broker's own WireError. Streams are opened here and retried by their users.
+Connections are opened on first use, one per node. A call that fails for good raises BrokerUnreachableError (with address and
+duration) or the broker's own WireError. Streams are opened here, and retried by their users.
 """
 
 from __future__ import annotations
@@ -60,27 +60,27 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 R = TypeVar("R", bound=Message)
 WIRE_VERSION = 1
-PARTITIONS_PER_REQUEST = 1_000  # for a broker that does not tell its max.partitions.per.request
+PARTITIONS_PER_REQUEST = 1_000  # for a broker that does not report max.partitions.per.request
 ANY_NODE = -1
-# The first failure may be that of a connection that was lost; at the second, a fraction of a second later, people want to know.
+# The first failure may be due to a lost connection; at the second one, a fraction of a second later, users want to know.
 _SPEAKS_AT_FAILURE = 2
 
 logger = logging.getLogger(__name__)
 
 
 def check_client(config: ClientConfig) -> None:
-    """Raises ConfigError for addresses and security settings that no client can use; connects to nothing."""
+    """Raises ConfigError for invalid addresses and security settings; does not connect."""
     security = ClientSecurity(config)
     for address in parse_bootstrap_servers(config.bootstrap_servers):
         security.check_address(address)
 
 
 class BrokerClient:
-    """Calls to a broker, or to the nodes of a cluster."""
+    """Calls to one broker, or to the nodes of a cluster."""
 
     def __init__(self, config: ClientConfig, clock: Clock, *, is_retrying: bool = True) -> None:
-        """Connects to nothing yet. `is_retrying` False: every call is tried once, for an owner that has retries of its own.
-        Raises ConfigError if bootstrap.servers or the security settings cannot be used."""
+        """Does not connect yet. `is_retrying` False: every call is tried once, for an owner that retries itself. Raises
+        ConfigError for invalid bootstrap.servers or security settings."""
         self.config = config
         self.clock = clock
         self._addresses = parse_bootstrap_servers(config.bootstrap_servers)
@@ -95,21 +95,21 @@ class BrokerClient:
         self._random = random.SystemRandom()
 
     async def close(self) -> None:
-        """Closes all connections; what is under way fails."""
+        """Closes all connections; calls in progress fail."""
         connections, self._connections = list(self._connections.values()), {}
         for connection in connections:
             await connection.close()
 
-    # ---- who is there
+    # ---- the cluster
 
     async def server_info(self) -> ServerInfo:
-        """What the broker is and can do; asked once per connection. Raises UnsupportedVersionError if it speaks another
-        contract."""
+        """The broker's version, features and limits; requested once per connection. Raises UnsupportedVersionError if it speaks
+        another version of the contract."""
         await self._retried(lambda timeout_ms: self._connected(ANY_NODE, timeout_ms))
         return self._server_infos[self._addresses[self._address_index]]
 
     async def metadata(self, topics: Sequence[str] | None) -> Metadata:
-        """Nodes, and topics by name (None = all), as the broker knows them now. Topics that it does not know are in `errors`."""
+        """Nodes, and topics by name (None = all), as the broker knows them now. Topics that do not exist are in `errors`."""
         request = metadata_pb2.MetadataRequest(topics=topics or (), all_topics=topics is None)
         return self._remembered(read_metadata(await self._call("Metadata", request, metadata_pb2.MetadataResponse)))
 
@@ -119,16 +119,16 @@ class BrokerClient:
         return self._remembered(read_metadata(await self._call("Metadata", request, metadata_pb2.MetadataResponse)))
 
     async def leader(self, tp: TopicIdPartition, *, refresh: bool = False) -> int:
-        """Node id of a partition's leader; asks the broker if it is not known, or with `refresh`. Raises UnknownTopicIdError
-        for a topic that is gone; -1 (any node) while there is no leader."""
+        """Node id of a partition's leader; asks the broker if it is unknown, or with `refresh`. Returns -1 (any node) while there
+        is no leader. Raises UnknownTopicIdError for a deleted topic."""
         topic = self._topics.get(tp.topic_id)
         if topic is None or refresh or tp.partition >= topic.partition_count:
             topic = (await self.metadata_by_id([tp.topic_id])).topic_by_id(tp.topic_id)
         return topic.leaders[tp.partition] if tp.partition < topic.partition_count else NO_LEADER
 
     async def partitions_per_request(self, node_id: int = ANY_NODE, *, refresh: bool = False) -> int:
-        """How many partitions one request to a node may name; `refresh` asks again, as the node may be another process now.
-        Raises BrokerUnreachableError if it cannot be reached now."""
+        """How many partitions one request to a node may name; `refresh` asks again, as the node may be another process by now.
+        Raises BrokerUnreachableError."""
         if refresh:
             self._server_infos.pop(self._address(node_id), None)
         connection = await self._connected(node_id, self.config.request_timeout_ms)
@@ -136,23 +136,21 @@ class BrokerClient:
         return max(1, limits.get("max.partitions.per.request", PARTITIONS_PER_REQUEST))
 
     async def request_bytes_max(self, node_id: int = ANY_NODE) -> int:
-        """Bytes of the largest request that a node takes, as far as it says so. Raises BrokerUnreachableError if it cannot be
-        reached now."""
+        """The largest request in bytes that a node accepts, as far as it reports one. Raises BrokerUnreachableError."""
         connection = await self._connected(node_id, self.config.request_timeout_ms)
         limit = self._server_infos[connection.address].limits.get("socket.request.max.bytes", GRPC_MAX_MESSAGE_BYTES)
         return min(limit, GRPC_MAX_MESSAGE_BYTES) if limit > 0 else GRPC_MAX_MESSAGE_BYTES
 
     async def chunks(self, node_id: int, items: Sequence[T]) -> list[Sequence[T]]:
-        """`items`, one for each partition, in groups that are small enough for one request to a node. Raises
-        BrokerUnreachableError if it cannot be reached now."""
+        """`items`, one per partition, in groups small enough for one request to a node. Raises BrokerUnreachableError."""
         size = await self.partitions_per_request(node_id)
         return [items[at : at + size] for at in range(0, len(items), size)]
 
     # ---- topics
 
     async def create_topics(self, topics: Sequence[NewTopic], *, validate_only: bool = False) -> dict[str, bytes | WireError]:
-        """Creates topics, each on its own: its id, or why not. A repeated call whose first answer was lost may find its own
-        topic: the error says so."""
+        """Creates topics independently; returns the id of each, or its error. A retry after a lost response may find the topic
+        that it created itself; the error then says so."""
         request = topics_pb2.CreateTopicsRequest(validate_only=validate_only)
         for topic in topics:
             request.topics.add(name=topic.name, partitions=topic.partitions, configs=dict(topic.configs))
@@ -161,25 +159,25 @@ class BrokerClient:
         results = read_results("CreateTopics", [topic.name for topic in topics], response.results)
         if not lost:
             return results
-        note = "; the answer to an earlier try of this call was lost, so it may have been this call that created it"
+        note = "; the response to an earlier attempt of this call was lost, so this call may have created it"
         return {
             name: TopicAlreadyExistsError(result.message + note) if isinstance(result, TopicAlreadyExistsError) else result
             for name, result in results.items()
         }
 
     async def delete_topics(self, names: Sequence[str]) -> dict[str, bytes | WireError]:
-        """Deletes topics and all that they hold: the id of each, or why not."""
+        """Deletes topics and their records; returns the id of each, or its error."""
         request = topics_pb2.DeleteTopicsRequest(names=names)
         response = await self._call("DeleteTopics", request, topics_pb2.DeleteTopicsResponse)
         return read_results("DeleteTopics", names, response.results)
 
     async def describe_topics(self, names: Sequence[str] = ()) -> dict[str, TopicDescription | WireError]:
-        """Settings, offsets and sizes of topics; of all of them, sorted, if none is named."""
+        """Settings, offsets and sizes of topics; of all topics, sorted, if none is named."""
         request = topics_pb2.DescribeTopicsRequest(names=names)
         return read_descriptions(await self._call("DescribeTopics", request, topics_pb2.DescribeTopicsResponse))
 
     async def create_partitions(self, name: str, total_count: int, *, validate_only: bool = False) -> None:
-        """Raises a topic's number of partitions. Raises the broker's error."""
+        """Increases a topic's number of partitions. Raises the broker's error."""
         request = topics_pb2.CreatePartitionsRequest(name=name, total_count=total_count, validate_only=validate_only)
         await self._call(
             "CreatePartitions", request, topics_pb2.CreatePartitionsResponse, error_of=lambda response: _error(response.result)
@@ -188,7 +186,8 @@ class BrokerClient:
     async def alter_topic_configs(
         self, name: str, *, set_: Mapping[str, str], unset: Sequence[str] = (), validate_only: bool = False
     ) -> None:
-        """Changes settings of a topic; `unset` returns to the broker's. Raises the broker's error."""
+        """Changes settings of a topic; `unset` names settings to remove, so that the broker's apply. Raises the broker's
+        error."""
         request = topics_pb2.AlterTopicConfigsRequest(name=name, set=dict(set_), unset=unset, validate_only=validate_only)
         await self._call(
             "AlterTopicConfigs", request, topics_pb2.AlterTopicConfigsResponse, error_of=lambda response: _error(response.result)
@@ -197,7 +196,7 @@ class BrokerClient:
     # ---- partitions
 
     async def delete_records(self, before: Mapping[TopicIdPartition, int]) -> dict[TopicIdPartition, int | WireError]:
-        """Moves log starts forward (-1 = to the high watermark): the first offset that each log holds now, or why not."""
+        """Moves log starts forward (-1 = to the high watermark); returns each new log start, or the error."""
 
         async def ask(node_id: int, tps: Sequence[TopicIdPartition], timeout_ms: int) -> Iterable[int | WireError]:
             request = topics_pb2.DeleteRecordsRequest()
@@ -212,7 +211,7 @@ class BrokerClient:
     async def list_offsets(
         self, wanted: Mapping[TopicIdPartition, Wanted], isolation: str = READ_COMMITTED
     ) -> dict[TopicIdPartition, OffsetAndTimestamp | WireError]:
-        """Offsets by end or by time: the answer for each partition, or why there is none."""
+        """Offsets at an end of the log or by time: the result for each partition, or its error."""
         level = isolation_to_proto(isolation)
 
         async def ask(node_id: int, tps: Sequence[TopicIdPartition], timeout_ms: int) -> Iterable[OffsetAndTimestamp | WireError]:
@@ -227,7 +226,7 @@ class BrokerClient:
     async def list_offsets_by_name(
         self, wanted: Mapping[TopicPartition, Wanted], isolation: str = READ_COMMITTED
     ) -> dict[TopicPartition, OffsetAndTimestamp | WireError]:
-        """As `list_offsets`, for partitions by topic name; topics that the broker does not know get its error."""
+        """As `list_offsets`, for partitions by topic name; topics that do not exist get the broker's error."""
         metadata = await self.metadata(sorted({tp.topic for tp in wanted}))
         by_id = {
             TopicIdPartition(metadata.topics[tp.topic].topic_id, tp.partition): tp for tp in wanted if tp.topic in metadata.topics
@@ -241,25 +240,25 @@ class BrokerClient:
     # ---- producer ids
 
     async def init_producer_id(self, current: ProducerIdAndEpoch = NO_PRODUCER) -> ProducerIdAndEpoch:
-        """A new producer id, or `current` with its epoch raised. Raises the broker's error."""
+        """A new producer id, or `current` with its epoch increased. Raises the broker's error."""
         request = transaction_pb2.InitProducerIdRequest(producer_id=current.producer_id, producer_epoch=current.epoch)
         response = await self._call("InitProducerId", request, transaction_pb2.InitProducerIdResponse, error_of=_error)
         return checked_identity(response.producer_id, response.producer_epoch)
 
-    # ---- streams: not retried here
+    # ---- streams: retried by their users
 
     async def open_produce_stream(self, node_id: int = ANY_NODE) -> RawStream:
-        """A stream of ProduceRequests as bytes, to a node. Raises BrokerUnreachableError if it cannot be reached now."""
+        """Opens a stream of ProduceRequests as bytes to a node. Raises BrokerUnreachableError."""
         return (await self._connected(node_id, self.config.request_timeout_ms)).open_stream(PRODUCE)
 
     async def open_fetch_stream(self, node_id: int = ANY_NODE) -> FetchStream:
-        """A fetch stream to a node. Raises BrokerUnreachableError if it cannot be reached now."""
-        from brokerd.client.consumer.fetch_stream import FetchStream  # brings pyarrow, which most calls do not need
+        """Opens a fetch stream to a node. Raises BrokerUnreachableError."""
+        from brokerd.client.consumer.fetch_stream import FetchStream  # imports pyarrow, which most calls do not need
 
         return FetchStream((await self._connected(node_id, self.config.request_timeout_ms)).open_stream(FETCH))
 
     def retries(self) -> Retries:
-        """The tries of one call by this client's settings, beginning now."""
+        """The retry state of one call that starts now."""
         return Retries(
             timeout_ms=self.config.api_timeout_ms,
             backoff_initial_ms=self.config.retry_backoff_ms,
@@ -269,7 +268,7 @@ class BrokerClient:
         )
 
     async def wait_or_raise(self, retries: Retries, error: BrokerdError) -> None:
-        """After a failed try: waits for the next, or raises the final error."""
+        """After a failed attempt: waits for the next, or raises the final error."""
         now_ms = self.clock.monotonic_ms()
         wait_ms = retries.failed(error, now_ms=now_ms, random=self._random.random())
         if isinstance(error, (BrokerUnreachableError, NotReadyError)):
@@ -278,12 +277,12 @@ class BrokerClient:
             raise error
         if retries.failures == _SPEAKS_AT_FAILURE and wait_ms is not None and self._is_retrying:
             left_s = round(retries.left_ms(error, now_ms=now_ms) / 1000)
-            logger.warning("%s (asked at %s): tried again for up to %d s", error, ", ".join(self._addresses), left_s)
+            logger.warning("%s (at %s): retrying for up to %d s", error, ", ".join(self._addresses), left_s)
         if wait_ms is None or not self._is_retrying:
             raise retries.final_error(error, ", ".join(self._addresses), now_ms=now_ms) from None
         await asyncio.sleep(wait_ms / 1000)
 
-    # ---- how a call is made
+    # ---- calls
 
     async def _call(
         self,
@@ -294,7 +293,7 @@ class BrokerClient:
         error_of: Callable[[R], WireError | None] = lambda _: None,
         failures: list[BrokerdError] | None = None,
     ) -> R:
-        """A call that any node answers, retried; `failures` collects what went wrong before it succeeded."""
+        """A call that any node can answer, with retries; `failures` collects the errors before it succeeded."""
 
         async def attempt(timeout_ms: int) -> R:
             response = await self._call_once(ANY_NODE, name, request, response_type, timeout_ms)
@@ -317,7 +316,7 @@ class BrokerClient:
         while True:
             now_ms = self.clock.monotonic_ms()
             if failed is not None and not retries.left_ms(failed, now_ms=now_ms):
-                # The wait has taken all that was left: a try without time could only fail, and hide why the others did.
+                # The wait has used up the remaining time: an attempt without time could only fail, and hide why the others did.
                 raise retries.final_error(failed, ", ".join(self._addresses), now_ms=now_ms)
             timeout_ms = retries.attempt_timeout_ms(self.config.request_timeout_ms, now_ms=now_ms)
             try:
@@ -333,10 +332,10 @@ class BrokerClient:
         tps: Sequence[TopicIdPartition],
         ask: Callable[[int, Sequence[TopicIdPartition], int], Awaitable[Iterable[T | WireError]]],
     ) -> dict[TopicIdPartition, T | WireError]:
-        """Asks each partition's leader, repeats what may succeed later; the answers in the order of `tps`."""
+        """Asks each partition's leader and retries what may succeed later; returns the results in the order of `tps`."""
         answers: dict[TopicIdPartition, T | WireError] = {}
         pending = list(tps)
-        needs_refresh = False  # from the second try on
+        needs_refresh = False  # from the second attempt on
 
         async def attempt(timeout_ms: int) -> None:
             nonlocal pending, needs_refresh
@@ -360,7 +359,7 @@ class BrokerClient:
     async def _by_leader(
         self, tps: Sequence[TopicIdPartition], answers: dict[TopicIdPartition, T | WireError], *, refresh: bool
     ) -> list[tuple[int, Sequence[TopicIdPartition]]]:
-        """`tps` in groups by leader, each small enough for one request. Those of topics that are gone go to `answers`."""
+        """`tps` in groups by leader, each small enough for one request. Those of deleted topics go to `answers`."""
         unknown = sorted({tp.topic_id for tp in tps if refresh or tp.topic_id not in self._topics})
         metadata = await self.metadata_by_id(unknown) if unknown else None
         groups: dict[int, list[TopicIdPartition]] = {}
@@ -371,25 +370,25 @@ class BrokerClient:
                 answers[tp] = error
                 continue
             leaders = topic.leaders
-            # A partition that did not exist when the topic was last looked up: the node says what it knows of it.
+            # A partition that did not exist when the topic was last looked up: the node decides.
             groups.setdefault(leaders[tp.partition] if tp.partition < len(leaders) else ANY_NODE, []).append(tp)
         return [(node_id, chunk) for node_id, group in groups.items() for chunk in await self.chunks(node_id, group)]
 
     async def _connected(self, node_id: int, timeout_ms: int) -> Connection:
-        """The connection to a node, after the first call on it has shown that both speak the same contract."""
+        """The connection to a node, once the first call on it has shown that both speak the same contract."""
         address = self._address(node_id)
         connection = self._connections.get(address)
         if connection is None:
             connection = self._connections[address] = Connection(address, self._security)
         if address not in self._server_infos:
             request = metadata_pb2.GetServerInfoRequest(client_software=f"brokerd-python {__version__}")
-            # An address may be dead in silence: it gets its share of the time, so that each of the others has one too.
+            # An unresponsive address gets only its share of the time, so that each of the others has one too.
             timeout_ms = min(timeout_ms, max(1, self.config.api_timeout_ms // len(self._addresses)))
             try:
                 response = await connection.call(
                     "GetServerInfo", request, metadata_pb2.GetServerInfoResponse, timeout_ms=timeout_ms
                 )
-            except asyncio.CancelledError:  # whoever waited had no more time: the next call asks somebody else
+            except asyncio.CancelledError:  # the caller ran out of time: the next call tries another address
                 if address == self._addresses[self._address_index]:
                     self._next_address()
                 raise
@@ -419,5 +418,5 @@ def _checked(info: ServerInfo, address: str) -> ServerInfo:
 
 
 def _error(result: Message) -> WireError | None:
-    """The error in a message that may have one."""
+    """The error of a message, if any."""
     return from_proto(cast("error_pb2.Error", result.error)) if result.HasField("error") else None  # type: ignore[attr-defined]

@@ -1,9 +1,9 @@
-"""What one process keeps to lend: code that is called again and again in processes that it does not own (Spark's workers are
-forked and used for many tasks, and readers and writers are pickled) borrows a client or a producer, since a connection, an id
-and metadata for each task would cost a micro-batch more than its rows. Kafka's Spark connector does likewise.
+"""Leases clients and producers to code that is called repeatedly in processes it does not own: Spark forks its workers and reuses
+them for many tasks, and pickles readers and writers. A connection, a producer id and metadata for each task would cost a
+micro-batch more than its rows. Kafka's Spark connector caches its producers too.
 
-Closed when they were idle for a while (noticed at the next lease), and, like all clients and producers, at exit. Nothing is
-shared across a fork.
+Idle ones are closed after a while (at the next lease), and, like all clients and producers, at exit. Nothing is shared across a
+fork.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class _Entry(Generic[C, T]):
 
 
 class LeaseCache(Generic[C, T]):
-    """What is made of settings, lent to those who bring the same ones. Any thread may lease."""
+    """Objects by the settings they were made from, leased to callers with equal settings. Thread-safe."""
 
     def __init__(self, clock: Clock, make: Callable[[C], T], close: Callable[[T], object], *, is_shared: bool) -> None:
         """`is_shared`: several may have it at once. What is lent to one at a time is given up when its lease ends by an error."""
@@ -50,7 +50,7 @@ class LeaseCache(Generic[C, T]):
 
     @contextlib.contextmanager
     def lease(self, config: C) -> Iterator[T]:
-        """What is lent for these settings, made if need be (raises what making raises); not to be closed by the borrower."""
+        """The object for these settings, created if needed (raises the errors of its creation); the borrower must not close it."""
         with self._lock:
             overdue = self._take_overdue()
             entry = self._fitting(config)

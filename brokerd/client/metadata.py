@@ -1,4 +1,4 @@
-"""Nodes and topics as values, read from answers to Metadata and GetServerInfo. No calls are made here."""
+"""Nodes and topics as values, read from responses to Metadata and GetServerInfo. Makes no calls."""
 
 from __future__ import annotations
 
@@ -33,13 +33,13 @@ class Node(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class TopicInfo:
-    """What a client must know of a topic to read and write it."""
+    """The facts about a topic that a client needs to read and write it."""
 
     name: str
     topic_id: bytes  # 16 bytes
     leaders: tuple[int, ...]  # node id per partition; -1 = none now
     is_internal: bool = False
-    unwritable: frozenset[int] = frozenset()  # partitions that take no appends, though they may be readable
+    unwritable: frozenset[int] = frozenset()  # partitions that accept no appends, though they may be readable
 
     @property
     def partition_count(self) -> int:
@@ -55,27 +55,27 @@ class Metadata:
     controller_id: int
     nodes: Mapping[int, Node]
     topics: Mapping[str, TopicInfo]  # by name
-    errors: Mapping[str, WireError] = field(default_factory=dict)  # by name; by id in hex where an id was asked for
+    errors: Mapping[str, WireError] = field(default_factory=dict)  # by name; by id in hex if requested by id
 
     def topic(self, name: str) -> TopicInfo:
-        """The topic of this name. Raises the WireError that the broker answered for it."""
+        """The topic of this name. Raises the WireError that the broker returned for it."""
         if name in self.errors:
             raise fresh(self.errors[name])
         return self.topics[name]
 
     def topic_by_id(self, topic_id: bytes) -> TopicInfo:
-        """The topic of this id. Raises the WireError that the broker answered for it."""
+        """The topic of this id. Raises the WireError that the broker returned for it."""
         if topic_id.hex() in self.errors:
             raise fresh(self.errors[topic_id.hex()])
         for topic in self.topics.values():
             if topic.topic_id == topic_id:
                 return topic
-        raise UnknownTopicIdError(f"the broker said nothing of topic id {topic_id.hex()}")
+        raise UnknownTopicIdError(f"the broker returned nothing for topic id {topic_id.hex()}")
 
 
 @dataclass(frozen=True, slots=True)
 class ServerInfo:
-    """What a broker is and can do."""
+    """A broker's version, features and limits."""
 
     cluster_id: str
     node_id: int
@@ -87,7 +87,7 @@ class ServerInfo:
 
 
 def read_metadata(response: metadata_pb2.MetadataResponse) -> Metadata:
-    """The answer as values."""
+    """The response as values."""
     what = "Metadata"
     topics = {}
     errors = {}
@@ -108,7 +108,7 @@ def read_metadata(response: metadata_pb2.MetadataResponse) -> Metadata:
 
 
 def read_server_info(response: metadata_pb2.GetServerInfoResponse) -> ServerInfo:
-    """The answer as values."""
+    """The response as values."""
     return ServerInfo(
         cluster_id=plain_text(response.cluster_id),
         node_id=response.node_id,
@@ -121,7 +121,7 @@ def read_server_info(response: metadata_pb2.GetServerInfoResponse) -> ServerInfo
 
 
 def parse_bootstrap_servers(text: str) -> tuple[str, ...]:
-    """The addresses in a comma-separated host:port list. Raises ConfigError naming the entry that is none."""
+    """The addresses in a comma-separated host:port list. Raises ConfigError naming an invalid entry."""
     addresses = tuple(entry.strip() for entry in text.split(",") if entry.strip())
     if not addresses:
         raise ConfigError("bootstrap.servers is empty: give one or more host:port, separated by commas")

@@ -1,7 +1,7 @@
-"""What the producer core asks of the network (brokerd/producer/core/transport.py), over gRPC. Tries once: the Sender retries.
+"""The producer core's network interface (brokerd/producer/core/transport.py) over gRPC. Tries once: the Sender retries.
 
-A stream's hello goes with its first request, so it needs no round trip of its own: what matters is that the broker sees
-it before any batch that the stream repeats. Payloads are copied once, into the message.
+A stream's hello travels with its first request, so it costs no round trip of its own: it only has to reach the broker before any
+batch that the stream retries. Payloads are copied once, into the message.
 """
 
 from __future__ import annotations
@@ -36,14 +36,14 @@ def grpc_transport(config: ProducerConfig) -> Callable[[ProducerConfig], GrpcPro
 
 
 class GrpcProduceTransport:
-    """ProduceTransport over gRPC, with connections of its own. Made on the loop that uses it."""
+    """ProduceTransport over gRPC, with its own connections. Created on the loop that uses it."""
 
     def __init__(self, config: ClientConfig, clock: Clock) -> None:
-        """Connects to nothing yet. Raises ConfigError if bootstrap.servers cannot be read."""
+        """Does not connect yet. Raises ConfigError if bootstrap.servers is malformed."""
         self._client = BrokerClient(config, clock, is_retrying=False)
 
     async def metadata(self, topics: Sequence[str]) -> Mapping[str, TopicView | WireError]:
-        """The view of each topic asked, or why there is none."""
+        """The view of each requested topic, or its error."""
         metadata = await self._client.metadata(topics)
         views: dict[str, TopicView | WireError] = dict(metadata.errors)
         for name, topic in metadata.topics.items():
@@ -51,19 +51,20 @@ class GrpcProduceTransport:
         return views
 
     async def init_producer_id(self, current: ProducerIdAndEpoch) -> ProducerIdAndEpoch:
-        """A new producer id for NO_PRODUCER, else the same id with its epoch raised."""
+        """A new producer id for NO_PRODUCER, otherwise the same id with its epoch increased."""
         return await self._client.init_producer_id(current)
 
     async def open_stream(self, node_id: int, hello: Hello) -> GrpcProduceStream:
-        """A stream that begins with `hello`. Raises BrokerUnreachableError if the node is not there. Only the instance's first
-        stream makes do with what is known of the node: to open another means that something was lost, maybe the node."""
+        """Opens a stream that starts with `hello`. Raises BrokerUnreachableError if the node cannot be reached. Only the
+        instance's first stream uses cached facts about the node: opening another means that something was lost, maybe the
+        node."""
         partitions_max = await self._client.partitions_per_request(node_id, refresh=hello.incarnation > 1)
         bytes_max = await self._client.request_bytes_max(node_id) - _head_bytes_max(hello)
         stream = await self._client.open_produce_stream(node_id)
         return GrpcProduceStream(stream, hello, RequestLimits(partitions_max, bytes_max))
 
     async def close(self) -> None:
-        """Frees connections; then the loop, which is the producer's own, may be closed too. May be called twice."""
+        """Frees connections; afterwards the loop, which is the producer's own, may be closed too. Idempotent."""
         await self._client.close()
         await settle()
 
@@ -77,21 +78,21 @@ class GrpcProduceStream:
         self._hello: Hello | None = hello  # None once it is sent
 
     async def send(self, request: ProduceRequest) -> None:
-        """Hands a request over; flow control is the waiting. Raises BrokerUnreachableError on a lost connection."""
+        """Sends a request; awaiting it applies flow control. Raises BrokerUnreachableError on a lost connection."""
         hello, self._hello = self._hello, None
         await self._stream.send(encode_request(request, hello))
 
     async def receive(self) -> ProduceResponse:
-        """The next answer, in the order of requests. Raises BrokerUnreachableError on a lost connection."""
+        """The next response, in the order of requests. Raises BrokerUnreachableError on a lost connection."""
         return decode_response(await self._stream.receive())
 
     async def close(self) -> None:
-        """Ends the stream; a waiting `receive` raises. What was under way has an unknown fate. May be called twice."""
+        """Ends the stream; a waiting `receive` raises. Requests in flight have an unknown fate. Idempotent."""
         self._stream.close()
 
 
 def encode_request(request: ProduceRequest, hello: Hello | None) -> bytes:
-    """A request as it travels; one copy of its payloads."""
+    """The wire form of a request; copies its payloads once."""
     head = produce_pb2.ProduceRequest(correlation_id=request.correlation_id, acks=request.acks, timeout_ms=request.timeout_ms)
     if hello is not None:
         head.hello.instance_id = hello.instance_id
@@ -103,16 +104,16 @@ def encode_request(request: ProduceRequest, hello: Hello | None) -> bytes:
 
 
 def _head_bytes_max(hello: Hello) -> int:
-    """Bytes of a request without batches."""
+    """Size of a request without batches."""
     return len(encode_request(ProduceRequest(INT64_MAX, _NO_EPOCH, INT32_MAX, []), hello))
 
 
 def decode_response(data: bytes) -> ProduceResponse:
-    """An answer as values. Raises UnknownServerError if it cannot be read."""
+    """The response as values. Raises UnknownServerError if it cannot be parsed."""
     try:
         message = produce_pb2.ProduceResponse.FromString(data)
     except DecodeError:
-        raise UnknownServerError("the broker's answer to a produce request cannot be read") from None
+        raise UnknownServerError("the broker's response to a produce request cannot be read") from None
     results = [
         PartitionResult(
             tp=TopicIdPartition(result.topic_id, result.partition),

@@ -1,4 +1,4 @@
-"""What creating, describing and deleting topics speaks of, as values. No calls are made here."""
+"""Values used to create, describe and delete topics. Makes no calls."""
 
 from __future__ import annotations
 
@@ -23,17 +23,17 @@ class NewTopic:
 
 @dataclass(frozen=True, slots=True)
 class ConfigEntry:
-    """A topic's setting in force."""
+    """An effective setting of a topic."""
 
     name: str
     value: str
-    is_default: bool  # True = the broker's, not set for this topic
+    is_default: bool  # True = inherited from the broker, not set for this topic
     documentation: str
 
 
 @dataclass(frozen=True, slots=True)
 class PartitionDescription:
-    """A partition's ends and size."""
+    """The offsets and size of a partition."""
 
     partition: int
     log_start_offset: int
@@ -47,13 +47,13 @@ class PartitionDescription:
 
     @property
     def record_count(self) -> int:
-        """Offsets that a reader can see; an upper bound of the records (control batches take offsets too)."""
+        """Offsets visible to a reader; an upper bound of the records (control batches take offsets too)."""
         return self.high_watermark - self.log_start_offset
 
 
 @dataclass(frozen=True, slots=True)
 class TopicDescription:
-    """A topic in depth."""
+    """The full description of a topic."""
 
     name: str
     topic_id: bytes
@@ -62,15 +62,15 @@ class TopicDescription:
 
 
 def read_results(what: str, names: Iterable[str], results: Iterable[topics_pb2.TopicResult]) -> dict[str, bytes | WireError]:
-    """Per topic asked its id, or why not. Raises UnknownServerError if the answer is to another question."""
+    """Per requested topic its id, or its error. Raises UnknownServerError if the response does not match the request."""
     read = {result.name: from_proto(result.error) if result.HasField("error") else result.topic_id for result in results}
     if set(read) != set(names):
-        raise senseless(what, f"it has results for {len(read)} topics, not for those that were asked for")
+        raise senseless(what, f"it has results for {len(read)} topics, not for those that were requested")
     return read
 
 
 def read_descriptions(response: topics_pb2.DescribeTopicsResponse) -> dict[str, TopicDescription | WireError]:
-    """Per topic its description, or why not; in the order of the answer."""
+    """Per topic its description, or its error; in the order of the response."""
     return {
         plain_text(topic.name): from_proto(topic.error) if topic.HasField("error") else _description(topic)
         for topic in response.topics

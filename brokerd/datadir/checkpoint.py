@@ -1,7 +1,7 @@
-"""The checkpoint of a data directory: what every partition is known to hold durably.
+"""The checkpoint of a data directory: the durable end of every partition.
 
-It is written after the fdatasync that it describes, never before; so what lies below `durable_end` was on the disk, and a
-bad batch there is corruption, while one above it is a torn tail.
+It is written after the fdatasync that it records, never before. So everything below `durable_end` was on disk, and a bad batch
+there is damage, while one above it is a torn tail.
 """
 
 from __future__ import annotations
@@ -32,16 +32,16 @@ class CheckpointFile:
         self._lock = threading.Lock()
         self._captured = 0
         self._written = 0
-        self.written: Entries = {}  # what stands in the file since this start
+        self.written: Entries = {}  # the file's content, as written since this start
 
     def capture(self) -> int:
-        """The number of a state that is taken now, to be handed to `write`."""
+        """Numbers the state being captured now; pass the number to `write`."""
         self._captured += 1
         return self._captured
 
     def write(self, entries: Entries, number: int, *, makes_room: bool = False) -> None:
-        """Replaces the file, durably on return. Raises OSError: then the old one is still there. With `makes_room` a full disk
-        takes it too, as long as there are spare files.
+        """Replaces the file, durably on return. Raises OSError, leaving the old file in place. With `makes_room` the write also
+        succeeds on a full disk, as long as there are spare files.
         """
         with self._lock:
             if number > self._written:
@@ -55,7 +55,7 @@ class CheckpointFile:
 
     @property
     def is_behind(self) -> bool:
-        """True if a state was captured that is not written, or not yet."""
+        """True if a captured state has not been written yet."""
         return self._written < self._captured
 
 
@@ -65,7 +65,7 @@ def encode_checkpoint(entries: Entries) -> bytes:
 
 
 def decode_checkpoint(body: bytes) -> dict[TopicIdPartition, CheckpointEntry]:
-    """See encode_checkpoint. Raises DocumentError."""
+    """The inverse of encode_checkpoint. Raises DocumentError."""
     if len(body) % _ENTRY.size:
         raise DocumentError("the checkpoint is not a whole number of entries")
     return {

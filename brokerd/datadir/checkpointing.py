@@ -12,7 +12,7 @@ from brokerd.storage.spare_files import SpareFiles
 
 
 class CheckpointJob:
-    """The checkpoint as it stood when the job was made; `run` may be called in a thread."""
+    """The checkpoint as it was when the job was created; `run` may be called in a thread."""
 
     def __init__(self, file: CheckpointFile, spares: SpareFiles, number: int, entries: Entries) -> None:
         self._file = file
@@ -21,12 +21,12 @@ class CheckpointJob:
         self._entries = entries
 
     def run(self) -> None:
-        """Writes it. Raises OSError: then the old one still stands, or perhaps does, and the next job will try again."""
+        """Writes the checkpoint. Raises OSError: then the old one is (perhaps) still in place, and the next job tries again."""
         self._file.write(self._entries, self._number)
         self._spares.restore()
 
     def run_on_full_disk(self) -> None:
-        """The same for one that makes room: a full disk takes it too. Raises OSError."""
+        """The same for a checkpoint that will free space: also works on a full disk. Raises OSError."""
         self._file.write(self._entries, self._number, makes_room=True)
         self._spares.restore()
 
@@ -76,7 +76,7 @@ class Checkpointing:
         self._captured_at_ms = now_ms
 
     def _present(self) -> Entries:
-        """A copy of all entries; only those that moved are rebuilt."""
+        """A copy of all entries; only those that changed are rebuilt."""
         assert self._resources is not None
         for log in self._resources.moved:
             if log.tp in self._logs:

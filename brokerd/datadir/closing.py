@@ -1,7 +1,7 @@
-"""The end of the logs at a clean stop: all flushed, and beside each what the next start reads instead of its batches.
+"""Closes the logs at a clean shutdown: flushes each, and writes next to it what the next start reads instead of its batches.
 
-What is on the disk already is not written again, so idle partitions cost nothing. The rest is nearly all waiting for the disk, and
-syncs that wait together share its journal: many logs end at a time.
+Files that are up to date are not written again, so idle partitions cost nothing. The rest is mostly waiting for the disk, and
+concurrent syncs share its journal, so many logs are closed at a time.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ from brokerd.storage.files import Files
 logger = logging.getLogger(__name__)
 
 _THREADS_MAX = 32
-_LOGS_PER_THREAD = 8  # for fewer a thread is not worth its start
+_LOGS_PER_THREAD = 8  # fewer are not worth a thread
 
 T = TypeVar("T")
 
 
 def end_logs(files: Files, logs: Iterable[PartitionLog]) -> CleanLogs:
-    """Flushes the logs and writes their ends; those that ended cleanly. One log's trouble spoils the end of no other, nor does that
-    of a file that only saves work.
+    """Flushes the logs and writes their end files; returns those that closed cleanly. A failure of one log does not affect the
+    others, nor does the failure of a file that only saves work.
     """
     logs = list(logs)
     _flush(logs)
@@ -60,12 +60,12 @@ def _flush(logs: list[PartitionLog]) -> None:
 
 
 def _has_end(log: PartitionLog) -> bool:
-    """True if the next start finds all that `_write_end` would write."""
+    """True if the next start will find everything that `_write_end` would write."""
     return log.core.snapshots.newest == log.log_end_offset and log.segments[-1].has_written_index
 
 
 def _write_end(files: Files, log: PartitionLog) -> None:
-    """Index of the last segment and a snapshot at the end, so that the next start reads nothing else."""
+    """Writes the index of the last segment and a snapshot at the end, so that the next start reads nothing else."""
     directory = log.tp.directory_name
     try:
         if not log.segments[-1].has_written_index:
@@ -74,11 +74,11 @@ def _write_end(files: Files, log: PartitionLog) -> None:
             write_snapshot(files, directory, encode_snapshot(log.core.snapshot()), log.log_end_offset)
         files.sync_dir(directory)
     except OSError as error:
-        logger.warning("%s: could not write its end (%s): the next start reads more of it", log.name, error.strerror)
+        logger.warning("%s: could not write index or snapshot (%s): the next start reads more of the log", log.name, error.strerror)
 
 
 def _for_all(do: Callable[[T], None], items: Iterable[T]) -> None:
-    """Calls `do` for each, in threads where there are many."""
+    """Calls `do` for each item, in threads if there are many."""
     items = list(items)
     threads = min(_THREADS_MAX, len(items) // _LOGS_PER_THREAD)
     if threads <= 1:

@@ -45,7 +45,7 @@ class DirectoryTime:
         return believed_ms
 
     def earliest_append_ms(self) -> int:
-        """What was appended since the start is no older than this, whatever it is stamped with."""
+        """A lower bound of the true time of appends since the start, whatever their timestamps."""
         return self._time.earliest_append(now_ms=self._clock.monotonic_ms())
 
     def note(self, believed_ms: int) -> None:

@@ -1,9 +1,9 @@
-"""The leader epoch of a start on a full disk: a small file of two slots, written over in place in turns.
+"""Stores the leader epoch when the disk is full: a small file of two slots, overwritten in place alternately.
 
-A start must make its epoch durable before it appends. There may be no room for a new file, and whatever is kept for such a day is
-used up after a few starts; so this has a place of its own, as large from the first day as it will ever be. A slot holds a document
-(storage/checksummed_file.py) and filling. A write that a crash tears leaves the other slot; its own epoch was then used by nobody,
-or rot took it later: both are met by going one further.
+A start must make its epoch durable before it appends. There may be no room for a new file, and reserves kept for that case would
+be used up after a few starts, so this file has its final size from the start. A slot holds a checksummed file body
+(storage/checksummed_file.py) and padding. A write torn by a crash leaves the other slot intact; its epoch was then used by
+nobody, or it rotted later: in both cases the next epoch skips one.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ _KIND = "epoch-slot"
 _VERSION = 1
 _SLOT_BYTES = 4_096  # two slots never share a block
 _COUNT = 2
-_FILLING = b" "  # no zeros: a file system may leave them out
+_FILLING = b" "  # not zeros: a file system may store those as holes
 
 
 def make_epoch_slots(files: Files) -> None:
-    """Makes the file where there is none. Raises OSError."""
+    """Creates the file if it is missing. Raises OSError."""
     if EPOCH_SLOTS in files.listdir():
         return
     temporary = EPOCH_SLOTS + TEMPORARY_SUFFIX
@@ -39,7 +39,7 @@ def make_epoch_slots(files: Files) -> None:
 
 
 def write_epoch_slot(files: Files, epoch: int) -> None:
-    """Makes the epoch durable without new room. Raises OSError, also FileNotFoundError if there are no slots."""
+    """Makes the epoch durable without allocating space. Raises OSError, including FileNotFoundError if there are no slots."""
     document = encode_document(_KIND, _VERSION, json.dumps({"leader_epoch": epoch}).encode() + b"\n")
     file = files.open(EPOCH_SLOTS, writable=True)
     try:
@@ -50,7 +50,7 @@ def write_epoch_slot(files: Files, epoch: int) -> None:
 
 
 def read_epoch_slots(files: Files) -> int:
-    """An epoch that no start has used more than; -1 if the slots were never written. Raises OSError, DataDirectoryError."""
+    """An epoch that no start has exceeded; -1 if the slots were never written. Raises OSError, DataDirectoryError."""
     try:
         data = read_whole(files, EPOCH_SLOTS)
     except FileNotFoundError:

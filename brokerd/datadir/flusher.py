@@ -1,7 +1,7 @@
-"""Flushes dirty partitions off the event loop: one flush per partition at a time, a few partitions side by side.
+"""Flushes dirty partitions off the event loop: one flush per partition at a time, several partitions in parallel.
 
-What is appended while a partition's flush is under way goes with its next one, so acknowledgements share fsyncs. What a
-flush does is in flush_task.py.
+Batches appended during a partition's flush are covered by its next one, so acknowledgements share fsyncs. flush_task.py does the
+flush.
 """
 
 from __future__ import annotations
@@ -32,43 +32,43 @@ class Flusher:
         on_failure: Callable[[PartitionLog], None],
         on_flush: Callable[[int], None] | None = None,
     ) -> None:
-        """`on_flush` is told how long each flush took, in nanoseconds."""
+        """`on_flush` receives the duration of each flush, in nanoseconds."""
         self._on_flush = on_flush
         self._on_advance = on_advance
         self._on_failure = on_failure
         self._threads = threads
         self._pool = ThreadPoolExecutor(threads, thread_name_prefix="brokerd-flush")
-        self._waiting: dict[PartitionLog, None] = {}  # in order of arrival; a log that is being flushed may wait for its next
+        self._waiting: dict[PartitionLog, None] = {}  # in order of arrival; a log being flushed may be queued again
         self._under_way: set[PartitionLog] = set()
         self._told: dict[PartitionLog, list[asyncio.Future[None]]] = {}
-        self._retrying: set[PartitionLog] = set()  # what could not be opened may be soon
+        self._retrying: set[PartitionLog] = set()  # logs that could not be opened; retried soon
         self._is_closed = False
         self._is_scheduled = False
         self._idle = asyncio.Event()
         self._idle.set()
 
     def mark_dirty(self, log: PartitionLog) -> None:
-        """To be called after each append."""
+        """Call it after each append."""
         self._waiting[log] = None
         self._idle.clear()
         if not self._is_scheduled and log not in self._under_way:
-            # Not at once: what else is appended in this turn of the loop goes with the same flush.
+            # Delayed, so that later appends in this iteration of the loop share the flush.
             self._is_scheduled = True
             asyncio.get_running_loop().call_soon(self._start_flushes)
 
     async def flush(self, log: PartitionLog) -> None:
-        """Returns after the next flush of this log, whatever it ended with."""
+        """Returns after the next flush of this log, whatever its result."""
         told: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._told.setdefault(log, []).append(told)
         self.mark_dirty(log)
         await told
 
     async def drain(self) -> None:
-        """Returns once nothing is dirty, or what is has stopped."""
+        """Returns once every dirty log is flushed or has stopped."""
         await self._idle.wait()
 
     def close(self) -> None:
-        """Ends the threads; what is under way is completed by nobody. Call `drain` first."""
+        """Stops the threads; flushes in progress are never completed. Call `drain` first."""
         self._is_closed = True
         self._pool.shutdown(wait=True)
 
@@ -88,15 +88,15 @@ class Flusher:
             self._idle.set()
 
     def _finish(self, log: PartitionLog, task: FlushTask, done: asyncio.Future[None]) -> None:
-        """Whatever one flush ends with, the others go on."""
+        """Completes one flush; whatever its result, the others continue."""
         self._under_way.discard(log)
         try:
             self._settle(log, task, done.exception())
         except Exception:
-            logger.exception("%s: a flush ended, but whoever waits for it could not be told", log.name)
+            logger.exception("%s: a flush ended, but its waiters could not be notified", log.name)
         self._tell(log)
         if task.untried_error is not None and log.core.flushes.dirty_bytes:
-            logger.warning("%s: a flush could not begin (%s) and is tried again", log.name, task.untried_error.strerror)
+            logger.warning("%s: a flush could not start (%s) and is retried", log.name, task.untried_error.strerror)
             self._retrying.add(log)
             asyncio.get_running_loop().call_later(_RETRY_S, self._retry, log)
         elif log.core.flushes.dirty_bytes:
@@ -115,7 +115,7 @@ class Flusher:
 
     def _settle(self, log: PartitionLog, task: FlushTask, error: BaseException | None) -> None:
         if error is not None:
-            # Of a flush that did not come to its end nothing is known, whatever stopped it.
+            # The effect of a flush that did not finish is unknown, whatever stopped it.
             if not isinstance(error, OSError):
                 logger.error("%s: internal error in a flush", log.name, exc_info=error)
                 error = OSError(errno.EIO, f"internal error: {type(error).__name__}")

@@ -1,7 +1,7 @@
-"""All logs of one data directory: opening after whatever happened, topics, retention, the checkpoint, closing.
+"""All logs of one data directory: opening after any kind of end, topics, retention, the checkpoint, closing.
 
-Opening follows the nine steps of ARCHITECTURE.md ("Recovery"); what one partition needs is in recovery.py. Timers and
-threads are the daemon's.
+Opening follows the nine steps in ARCHITECTURE.md ("Recovery"); partition/recovery.py handles one partition. Timers and threads
+belong to the daemon.
 """
 
 from __future__ import annotations
@@ -53,11 +53,11 @@ from brokerd.storage.spare_files import SpareFiles
 
 logger = logging.getLogger(__name__)
 
-_NO_CHECKPOINT = "the checkpoint of the data directory is missing or damaged; `brokerd doctor` tells what to do"
+_NO_CHECKPOINT = "the checkpoint of the data directory is missing or damaged; run `brokerd doctor` for advice"
 
 
 class LogManager:
-    """See the module. Used by one thread, but where a method says otherwise."""
+    """See the module docstring. Used by one thread, except where a method says otherwise."""
 
     def __init__(self, config: BrokerConfig, files: Files, clock: Clock) -> None:
         self._config = config
@@ -85,7 +85,7 @@ class LogManager:
     # Opening and closing
 
     def open(self) -> RecoveryReport:
-        """Opens the data directory and every log in it, for appends where nothing is wrong. Raises DataDirectoryError."""
+        """Opens the data directory and every log in it, for appends unless something is wrong. Raises DataDirectoryError."""
         path = self._config.data_dir
         try:
             return self._open()
@@ -115,7 +115,7 @@ class LogManager:
         entries = read_checkpoint(self._files)
         self._checkpoint.written = entries or {}
         unknown = remove_leftovers(self._files, self.topics) if not self._read_only_reason else []
-        # Should their topics be known again one day, what was durable must be known too.
+        # If their topics become known again, their durable ends must be known too.
         unknown_tps = {parse_partition_directory(name) for name in unknown}
         kept = {tp: entry for tp, entry in (entries or {}).items() if tp in unknown_tps}
         if entries is None and self.topics.partition_count():
@@ -147,16 +147,16 @@ class LogManager:
         )
 
     def _known_meta(self) -> Meta | None:
-        """Who this node is; None for a directory that is not in use yet. Raises DataDirectoryError."""
+        """This node's identity; None for a directory that is not in use yet. Raises DataDirectoryError."""
         meta = read_meta(self._files)
         if meta is None and any(parse_partition_directory(name) for name in self._files.listdir()):
             raise DataDirectoryError(
-                "the data directory holds partitions, but its file 'meta' is missing; `brokerd doctor` tells more"
+                "the data directory holds partitions, but its file 'meta' is missing; run `brokerd doctor` for details"
             )
         if meta is not None and self._config.node_id not in (-1, meta.node_id):
             raise DataDirectoryError(
                 f"node.id is {self._config.node_id}, but the data directory belongs to node {meta.node_id}: set node.id = "
-                f"{meta.node_id}, or leave it out; or data.dir is another node's"
+                f"{meta.node_id}, or leave it out; or data.dir may be another node's"
             )
         return meta
 
@@ -168,22 +168,22 @@ class LogManager:
         return create_meta(self._files, max(0, self._config.node_id))
 
     def _raise_epoch(self) -> None:
-        """Makes this start's epoch durable. Where that cannot be, nothing may be appended; what is there is served."""
+        """Makes this start's epoch durable. If that fails, nothing may be appended, but existing data is served."""
         try:
             write_epoch(self._files, self.leader_epoch, self._spares)
         except OSError as error:
-            self._read_only_reason = f"this start could not be noted ({error.strerror}); see to the disk and restart"
+            self._read_only_reason = f"the leader epoch could not be written ({error.strerror}); check the disk and restart"
             logger.error("the data directory is read-only: %s", self._read_only_reason)
 
     def _settle_directory(self) -> None:
-        """The checkpoint, and room for the next start. On a full disk the old checkpoint stands, which is true still, and the spare
-        files are for those who make room.
+        """Writes the checkpoint and allocates spare files for the next start. On a full disk the old checkpoint remains, which is
+        still true, and the spare files are left for operations that free space.
         """
         try:
             self._checkpointing.job().run()
             make_epoch_slots(self._files)
         except OSError as error:
-            logger.warning("the checkpoint could not be written at the start (%s): it is tried again", error.strerror)
+            logger.warning("the checkpoint could not be written at the start (%s): it is retried", error.strerror)
 
     def _take_all(self, opened: Iterable[Opened]) -> dict[TopicPartition, int]:
         """Adds the logs of all partitions; returns the torn tails that were cut off, in bytes."""
@@ -203,9 +203,9 @@ class LogManager:
         return cut
 
     def close(self) -> None:
-        """Flushes all, writes snapshots, the checkpoint and the clean mark, and gives the lock back. Call it once, last.
+        """Flushes everything, writes snapshots, the checkpoint and the clean mark, and releases the lock. Call it once, last.
 
-        Logs that have stopped are left as they are: the next start recovers them.
+        Logs that have stopped are left alone: the next start recovers them.
         """
         try:
             if self._resources is not None and not self._read_only_reason:
@@ -218,14 +218,14 @@ class LogManager:
         clean = end_logs(self._files, self._logs.values())
         self._time.note(self._time.believed_wall_ms(self._clock.wall_ms()))
         try:
-            with contextlib.suppress(OSError):  # an older one is true as well
+            with contextlib.suppress(OSError):  # an older one is still true
                 self.write_checkpoint()
             write_clean_mark(self._files, self.leader_epoch, clean, self._spares)
         except OSError as error:
-            logger.warning("could not end cleanly (%s): the next start recovers the logs", error.strerror)
+            logger.warning("could not close cleanly (%s): the next start recovers the logs", error.strerror)
         unclean = [log.name for tp, log in self._logs.items() if tp not in clean]
         if unclean:
-            logger.warning("%d logs did not end cleanly, %s first: the next start recovers them", len(unclean), unclean[0])
+            logger.warning("%d logs did not close cleanly, the first is %s: the next start recovers them", len(unclean), unclean[0])
 
     # Topics: what their changes do to logs
 
@@ -263,47 +263,45 @@ class LogManager:
         log = self._logs.get(tp)
         if log is None:
             topic = self.topics.by_id(tp.topic_id)
-            raise UnknownTopicOrPartitionError(
-                f"topic '{topic.name}' has {topic.partition_count} partitions, there is no {tp.partition}"
-            )
+            raise UnknownTopicOrPartitionError(f"topic '{topic.name}' has {topic.partition_count} partitions, not {tp.partition}")
         return log
 
     def partitions(self) -> list[PartitionLog]:
-        """All logs."""
+        """All logs of the directory."""
         return list(self._logs.values())
 
     @property
     def free_producer_id(self) -> int:
-        """The lowest producer id that nobody has been given."""
+        """The lowest producer id that has not been assigned."""
         return self._producer_ids.next_id
 
     @property
     def has_producer_id(self) -> bool:
-        """True if next_producer_id has nothing to wait for."""
+        """True if next_producer_id need not wait."""
         return self._producer_ids.has_next
 
     def next_producer_id(self) -> int:
-        """A producer id that was never given before. Raises StorageError."""
+        """A producer id that was never assigned before. Raises StorageError."""
         run_here(self.reserve_producer_ids())
         return self._producer_ids.take()
 
     def reserve_producer_ids(self) -> Steps[None]:
-        """Makes next_producer_id wait for nothing; one at a time. Raises StorageError."""
+        """Reserves ids, so that next_producer_id need not wait; one call at a time. Raises StorageError."""
         self._check_writable()
         try:
             yield from self._producer_ids.reserve()
         except OSError as error:
-            raise StorageError(f"no producer id could be made ({error.strerror})", retry_after_ms=200) from error
+            raise StorageError(f"no producer id could be reserved ({error.strerror})", retry_after_ms=200) from error
 
     def roll_expired(self, now_wall_ms: int) -> list[PartitionLog]:
-        """The first half of retention: closes last segments that have expired. Their logs are to be flushed before `retire`."""
+        """The first half of retention: rolls last segments that have expired. Flush their logs before `retire`."""
         if self._read_only_reason:
             return []
         now = self._time.believed_wall_ms(now_wall_ms)
         return roll_expired(self._logs.values(), now_wall_ms=now, earliest_append_ms=self._time.earliest_append_ms())
 
     def retire(self, now_wall_ms: int) -> Steps[int]:
-        """The second half: moves log starts, and removes segments; returns how many. Raises OSError."""
+        """The second half: moves log starts and removes segments; returns how many. Raises OSError."""
         if self._read_only_reason:
             return 0
         now = self._time.believed_wall_ms(now_wall_ms)
@@ -325,18 +323,18 @@ class LogManager:
         return delete_records(asked, self._log_starts_job)
 
     def expire_producers(self, now_wall_ms: int) -> int:
-        """Forgets producers silent for producer.id.expiration.ms; returns how many."""
+        """Forgets producers idle for producer.id.expiration.ms; returns how many."""
         before = self._time.believed_wall_ms(now_wall_ms) - self._config.producer_id_expiration_ms
         return sum(log.core.expire_producers(before) for log in self._logs.values())
 
     def stamp_wall_ms(self) -> int:
-        """The time that an append is stamped with, ms."""
+        """The timestamp for an append, in ms."""
         return self._time.stamp_wall_ms()
 
     # Checkpoint
 
     def checkpoint_job(self, now_ms: int) -> CheckpointJob | None:
-        """A write of the checkpoint if one is due: something moved, and log.checkpoint.interval.ms have passed since the last."""
+        """A checkpoint write, if one is due: something changed, and log.checkpoint.interval.ms have passed since the last one."""
         return None if self._read_only_reason else self._checkpointing.job_if_due(now_ms)
 
     def write_checkpoint(self) -> None:

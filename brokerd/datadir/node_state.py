@@ -1,4 +1,4 @@
-"""What a data directory knows of itself: format version, ids, leader epoch, clean-shutdown mark, block of producer ids."""
+"""Files that describe a data directory: format version, ids, leader epoch, clean-shutdown mark, block of producer ids."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ PRODUCER_IDS_MAX = PRODUCER_NUMBERS  # a thousand a second for 34 years
 
 
 class Meta(NamedTuple):
-    """Written once, when the directory is first used."""
+    """The directory's identity, written once, on first use."""
 
     cluster_id: str
     node_id: int
@@ -38,7 +38,7 @@ CleanLogs = dict[TopicIdPartition, CleanLog]
 
 
 def read_meta(files: Files) -> Meta | None:
-    """The directory's ids; None if it is new. Raises DataDirectoryError if the format version is not known."""
+    """The directory's identity; None if it is new. Raises DataDirectoryError if the format version is unknown."""
     try:
         value = read_json(files, META, META_KIND, FORMAT_VERSION)
     except FileNotFoundError:
@@ -49,8 +49,8 @@ def read_meta(files: Files) -> Meta | None:
 
 
 def check_not_foreign(files: Files) -> None:
-    """A directory that is none of ours yet must hold nothing of others: a mistyped name is no place for logs, and its owner's
-    files no neighbours. Writes nothing. Raises DataDirectoryError, OSError.
+    """Checks that a directory not yet used by brokerd is empty: a mistyped path must not mix logs with someone else's files.
+    Writes nothing. Raises DataDirectoryError, OSError.
     """
     names = files.listdir()
     is_ours = META in names or any(parse_partition_directory(name) for name in names)
@@ -58,13 +58,13 @@ def check_not_foreign(files: Files) -> None:
     if foreign:
         more = f" and {len(foreign) - 1} more" if len(foreign) > 1 else ""
         raise DataDirectoryError(
-            f"the data directory is not brokerd's: it holds {foreign[0]!r}{more}, and no file 'meta'; "
+            f"the data directory is not brokerd's: it holds {foreign[0]!r}{more}, but no file 'meta'; "
             "name an empty or a new directory"
         )
 
 
 def create_meta(files: Files, node_id: int) -> Meta:
-    """Makes the ids of a new directory, once all its other files are there. Raises OSError."""
+    """Writes the ids of a new directory, once all its other files exist. Raises OSError."""
     meta = Meta(str(uuid.uuid4()), node_id, str(uuid.uuid4()))
     write_json(files, META, META_KIND, FORMAT_VERSION, meta._asdict())
     return meta
@@ -82,8 +82,8 @@ def read_epoch(files: Files) -> int:
 
 
 def write_epoch(files: Files, epoch: int, spares: SpareFiles | None = None) -> None:
-    """Makes the epoch of this start durable, on a full disk in the place that is kept for it; without that, `spares` helps. Raises
-    OSError.
+    """Makes the epoch of this start durable; on a full disk, in the reserved slots, or without those with the help of `spares`.
+    Raises OSError.
     """
     value = {"leader_epoch": epoch}
     try:
@@ -98,8 +98,8 @@ def write_epoch(files: Files, epoch: int, spares: SpareFiles | None = None) -> N
 
 
 def take_clean_mark(files: Files, ended_epoch: int, *, keep: bool = False) -> CleanLogs:
-    """The logs as the run that just ended closed them, empty if it did not close; the mark is gone on return, unless it is to be
-    kept since nothing will be written. Raises OSError.
+    """The logs that the previous run closed cleanly; empty if it did not close. The mark is removed, unless `keep` because
+    nothing will be written. Raises OSError.
     """
     try:
         value = read_json(files, CLEAN_SHUTDOWN, CLEAN_KIND, FORMAT_VERSION)
@@ -121,13 +121,13 @@ def take_clean_mark(files: Files, ended_epoch: int, *, keep: bool = False) -> Cl
 
 
 def write_clean_mark(files: Files, epoch: int, logs: CleanLogs, spares: SpareFiles | None = None) -> None:
-    """Says that these logs are closed, flushed and have a snapshot at their end. The last write of a run. Raises OSError."""
+    """Records that these logs are closed, flushed and have a snapshot at their end. The last write of a run. Raises OSError."""
     partitions = {tp.directory_name: (log.log_end_offset, log.segments) for tp, log in logs.items()}
     write_json(files, CLEAN_SHUTDOWN, CLEAN_KIND, FORMAT_VERSION, {"leader_epoch": epoch, "partitions": partitions}, spares=spares)
 
 
 def read_clock(files: Files) -> int | None:
-    """The wall time that was believed last, ms; None if nothing good is known of it. Raises OSError, DataDirectoryError."""
+    """The wall time that was believed last, in ms; None if it is unknown. Raises OSError, DataDirectoryError."""
     try:
         return int(read_json(files, CLOCK, CLOCK_KIND, FORMAT_VERSION)["believed_ms"])
     except (FileNotFoundError, DocumentError):
@@ -135,12 +135,12 @@ def read_clock(files: Files) -> int | None:
 
 
 def write_clock(files: Files, believed_ms: int) -> None:
-    """Notes the wall time that is believed. Raises OSError."""
+    """Records the believed wall time. Raises OSError."""
     write_json(files, CLOCK, CLOCK_KIND, FORMAT_VERSION, {"believed_ms": believed_ms})
 
 
 class ProducerIds:
-    """Producer ids that are never given twice: taken in blocks, a block being durable before its first id is used."""
+    """Producer ids that are never reused: assigned from blocks, each made durable before its first id is used."""
 
     def __init__(self, files: Files) -> None:
         self._files = files
@@ -149,11 +149,11 @@ class ProducerIds:
 
     @property
     def next_id(self) -> int:
-        """The lowest id that nobody has been given."""
+        """The lowest id that has not been assigned."""
         return self._next
 
     def open(self) -> None:
-        """Begins at the next unused block. Raises DataDirectoryError."""
+        """Starts at the next unused block. Raises DataDirectoryError."""
         try:
             self._next = self._limit = int(read_json(self._files, PRODUCER_IDS, PRODUCER_IDS_KIND, FORMAT_VERSION)["next_block"])
         except FileNotFoundError:
@@ -162,7 +162,7 @@ class ProducerIds:
             raise damaged(PRODUCER_IDS, error) from None
 
     def create(self, next_block: int = 0) -> None:
-        """Makes the file where there is none. Raises OSError."""
+        """Creates the file if it is missing. Raises OSError."""
         self._write(next_block)
 
     @property
@@ -171,16 +171,17 @@ class ProducerIds:
         return self._next < self._limit
 
     def reserve(self) -> Steps[None]:
-        """Takes a block if none is left; one at a time. Raises OSError if it could not be made durable, or all ids are used up."""
+        """Reserves a block if none is left; one call at a time. Raises OSError if it could not be made durable, or all ids are
+        used up."""
         if not self.has_next:
             limit = self._limit + PRODUCER_ID_BLOCK
             if limit > PRODUCER_IDS_MAX:
-                raise OSError(errno.EOVERFLOW, f"all {PRODUCER_IDS_MAX} ids have been given")
+                raise OSError(errno.EOVERFLOW, f"all {PRODUCER_IDS_MAX} producer ids are used up")
             yield lambda: self._write(limit)
             self._limit = limit
 
     def take(self) -> int:
-        """A new id, of a block that is reserved."""
+        """A new id from the reserved block."""
         assert self.has_next
         self._next += 1
         return self._next - 1
@@ -190,14 +191,14 @@ class ProducerIds:
 
 
 def missing(name: str) -> DataDirectoryError:
-    """The error for a file that is gone. Starting without it would give ids or epochs twice, or forget topics."""
+    """The error for a missing file. Starting without it would reuse ids or epochs, or forget topics."""
     return DataDirectoryError(
-        f"the file {name} of the data directory is missing; put it back from a copy before you start again, or see `brokerd doctor`"
+        f"the file {name} of the data directory is missing; restore it from a copy before the next start, or run `brokerd doctor`"
     )
 
 
 def damaged(name: str, error: DocumentError) -> DataDirectoryError:
-    """The error for a file that does not hold what was written."""
+    """The error for a file whose content is damaged."""
     return DataDirectoryError(
-        f"the file {name} of the data directory is damaged ({error.message}); `brokerd doctor` tells what to do"
+        f"the file {name} of the data directory is damaged ({error.message}); run `brokerd doctor` for advice"
     )

@@ -1,4 +1,4 @@
-"""Directories of partitions: made durable before the topic is known, removed after it is forgotten. No logs are opened here."""
+"""Directories of partitions: made durable before the topic is visible, removed after it is forgotten. Opens no logs."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ from brokerd.storage.names import (
 
 
 def create_directories(files: Files, tps: Sequence[TopicIdPartition]) -> None:
-    """Makes each partition's directory, durably on return, with an empty first segment, which is so once the partition is opened
-    (recovery.py syncs what it finds). Raises OSError, leaving some.
+    """Creates each partition's directory, durably on return, with an empty first segment, which becomes durable when the
+    partition is opened (recovery.py syncs it). Raises OSError, possibly leaving some.
     """
     for tp in tps:
         files.mkdir(tp.directory_name)
@@ -30,8 +30,8 @@ def create_directories(files: Files, tps: Sequence[TopicIdPartition]) -> None:
 
 
 def discard_directories(files: Files, tps: Sequence[TopicIdPartition]) -> None:
-    """Removes what an unfinished creation made, as far as the disk allows; the next start does the rest. A directory that holds
-    records was there before it, and stays.
+    """Removes what an unfinished creation left, as far as possible; the next start does the rest. A directory that holds records
+    is older than the creation, and stays.
     """
     for tp in tps:
         with contextlib.suppress(OSError):
@@ -40,7 +40,7 @@ def discard_directories(files: Files, tps: Sequence[TopicIdPartition]) -> None:
 
 
 def remove_directories(files: Files, tps: Sequence[TopicIdPartition]) -> None:
-    """Removes what deleted partitions hold, durably on return. Raises OSError."""
+    """Removes the directories of deleted partitions, durably on return. Raises OSError."""
     for tp in tps:
         with contextlib.suppress(FileNotFoundError):
             remove_directory(files, tp.directory_name)
@@ -48,7 +48,7 @@ def remove_directories(files: Files, tps: Sequence[TopicIdPartition]) -> None:
 
 
 def remove_directory(files: Files, directory: str) -> None:
-    """Removes a partition's directory and all files in it; the parent is for the caller to sync. Raises OSError."""
+    """Removes a partition's directory and all files in it; the caller must sync the parent. Raises OSError."""
     for is_last in (False, False, True):
         for name in files.listdir(directory):
             with contextlib.suppress(FileNotFoundError):
@@ -56,7 +56,7 @@ def remove_directory(files: Files, directory: str) -> None:
         try:
             files.rmdir(directory)
         except OSError as error:
-            # A flush that was under way may still write an index or a snapshot.
+            # A flush in progress may still write an index or a snapshot.
             if is_last or error.errno != errno.ENOTEMPTY:
                 raise
         else:
@@ -64,8 +64,8 @@ def remove_directory(files: Files, directory: str) -> None:
 
 
 def cut_log(files: Files, tp: TopicIdPartition, base_offset: int, position: int) -> None:
-    """Ends a partition's log at a byte of the segment at `base_offset`, durably on return: what follows is removed, the newest
-    first, and with the segment's last batches its index goes. Snapshots stay. Raises OSError.
+    """Truncates a partition's log at a byte of the segment at `base_offset`, durably on return: later segments are removed,
+    newest first; if the segment loses batches, its index is removed. Snapshots stay. Raises OSError.
     """
     directory = tp.directory_name
     derived = (INDEX_SUFFIX, TIME_INDEX_SUFFIX)
@@ -84,8 +84,8 @@ def cut_log(files: Files, tp: TopicIdPartition, base_offset: int, position: int)
 
 
 def remove_leftovers(files: Files, topics: TopicStore) -> list[str]:
-    """Ends creations and deletions that a crash cut short. Returns directories that belong to no known topic and hold records:
-    they are left alone. Raises OSError.
+    """Completes creations and deletions that a crash interrupted. Returns directories that belong to no known topic but hold
+    records: they are left alone. Raises OSError.
     """
     unknown = []
     known = {topic.id: topic.partition_count for topic in topics.list()}

@@ -23,15 +23,15 @@ logger = logging.getLogger(__name__)
 
 
 class RecoveryReport(NamedTuple):
-    """What opening a data directory found."""
+    """The findings of opening a data directory."""
 
     was_clean: bool
     unclean: int  # logs that were not closed cleanly
     partitions: int
-    cut_bytes: dict[TopicPartition, int]  # torn tails that were cut off
+    cut_bytes: dict[TopicPartition, int]  # torn tails that were truncated
     damaged: dict[TopicPartition, LogDamagedError]
-    read_only_reason: str  # why nothing is written at all; "" = everything is in order
-    unknown_directories: list[str]  # hold data of no topic that is known; left alone
+    read_only_reason: str  # why the directory is read-only; "" = it is not
+    unknown_directories: list[str]  # hold data of unknown topics; left alone
 
 
 class Opened(NamedTuple):

@@ -1,4 +1,4 @@
-"""Retention over all logs of a data directory: roll what has expired, move log starts, make them durable, then remove.
+"""Retention over all logs of a data directory: roll expired segments, move log starts, make them durable, then remove.
 
 The order is the rule here: a segment goes only once the checkpoint on the disk says that the log begins behind it. What one
 log may give up is the partition's decision (retention_rules.py). One log's trouble never stands in the way of the others.
@@ -26,7 +26,7 @@ logger = logging.getLogger(__name__)
 
 
 class _Removal(NamedTuple):
-    """What of one log is no longer needed."""
+    """The part of one log that is no longer needed."""
 
     log: PartitionLog
     segments: Sequence[Segment]
@@ -34,9 +34,9 @@ class _Removal(NamedTuple):
 
 
 def roll_expired(logs: Iterable[PartitionLog], *, now_wall_ms: int, earliest_append_ms: int) -> list[PartitionLog]:
-    """Closes last segments that are past retention; returns their logs, which are to be flushed before `retire`.
+    """Rolls last segments that are past retention; returns their logs, which must be flushed before `retire`.
 
-    A log that cannot be rolled is passed over: the next pass tries again.
+    A log that cannot be rolled is skipped: the next pass tries again.
     """
     rolled = []
     for log in logs:
@@ -45,7 +45,7 @@ def roll_expired(logs: Iterable[PartitionLog], *, now_wall_ms: int, earliest_app
                 if log.roll_if_expired(now_wall_ms, earliest_append_ms):
                     rolled.append(log)
             except OSError as error:
-                logger.warning("%s: retention could not close the last segment (%s)", log.name, error.strerror)
+                logger.warning("%s: retention could not roll the last segment (%s)", log.name, error.strerror)
     return rolled
 
 
@@ -59,14 +59,14 @@ def retire(
     now_wall_ms: int,
     earliest_append_ms: int,
 ) -> Steps[int]:
-    """Moves log starts and removes what lies below; returns how many segments are gone. Raises OSError, once all that can be
-    done is done; log starts that are not durable are taken back.
+    """Moves log starts and removes the segments below; returns how many. Raises OSError, but only after everything possible is
+    done; log starts that are not durable are moved back.
     """
     failed: OSError | None = None
     try:
         yield from _move_log_starts(logs, checkpoint_job, now_wall_ms, earliest_append_ms)
     except OSError as error:
-        failed = error  # what is durable already may go all the same: on a full disk it makes the room that is missing
+        failed = error  # segments below durable log starts are still removed: on a full disk that frees space
     written = checkpoint.written
     removals = []
     for log in logs:
@@ -86,7 +86,7 @@ def retire(
 def _move_log_starts(
     logs: Sequence[PartitionLog], checkpoint_job: Callable[[], Job], now_wall_ms: int, earliest_append_ms: int
 ) -> Steps[None]:
-    """Durably, or not at all. Raises OSError."""
+    """Moves log starts durably, or not at all. Raises OSError."""
     before: dict[PartitionLog, int] = {}
     try:
         for log in logs:
@@ -103,9 +103,9 @@ def _move_log_starts(
 
 
 def delete_records(asked: Sequence[tuple[PartitionLog, int]], checkpoint_job: Callable[[], Job]) -> Steps[list[WireError | None]]:
-    """Moves log starts up to the offsets asked for (-1: the high watermark), durably in the end, with one write for all.
-    Returns what went wrong with each: OffsetOutOfRangeError, LogDamagedError or StorageError; then its log start is as it was, but
-    with an unknown fate the new one may show at the next start.
+    """Moves log starts up to the requested offsets (-1: the high watermark), made durable with one write for all. Returns each
+    partition's error: OffsetOutOfRangeError, LogDamagedError or StorageError; its log start is then unchanged, but with an
+    unknown fate the new one may appear after a restart.
     """
     results: list[WireError | None] = []
     before: dict[PartitionLog, int] = {}
@@ -135,14 +135,14 @@ def delete_records(asked: Sequence[tuple[PartitionLog, int]], checkpoint_job: Ca
 def _log_start_error(error: OSError) -> StorageError:
     if isinstance(error, NotSyncedError):
         return StorageError(
-            f"the log start could not be made durable ({error.strerror}): it is as it was, but a restart may find it moved",
+            f"the log start could not be made durable ({error.strerror}): it is unchanged, but may turn out moved after a restart",
             fate=Fate.UNKNOWN,
         )
     return StorageError(f"the log start could not be written ({error.strerror})")
 
 
 def _remove_all(files: Files, removals: Sequence[_Removal]) -> None:
-    """Removes files; what could not be removed is no longer known to its log, and goes at the next start."""
+    """Removes files; those that could not be removed are no longer known to their log, and go at the next start."""
     failed: OSError | None = None
     for log, segments, snapshot_offsets in removals:
         directory = log.tp.directory_name

@@ -1,7 +1,7 @@
-"""Work that changes state and waits for the disk in turns: a generator changes the state, and yields what waits.
+"""Work that alternates between state changes and disk I/O: a generator changes the state, and yields the blocking jobs.
 
-So one and the same sequence runs in the event loop with its waiting done by threads, or from beginning to end right here.
-What a yielded job raises is raised at the `yield`.
+So the same sequence can run in the event loop, with its I/O in threads, or synchronously. An exception of a yielded job is raised
+at the `yield`.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ Steps = Generator[Job, object, T]
 
 
 def run_here(steps: Steps[T]) -> T:
-    """Runs all, waiting for the disk. Raises what the steps raise."""
+    """Runs all steps synchronously. Raises whatever the steps raise."""
 
     async def wait_here(job: Job) -> object:
         return job()

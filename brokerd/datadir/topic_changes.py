@@ -1,10 +1,9 @@
-"""Changes of topics: create, grow, alter, delete. Each is steps (steps.py): what waits for the disk is a job for a thread.
+"""Changes of topics: create, grow, alter, delete. Each is a sequence of steps (steps.py): disk I/O is a job for a thread.
 
-The order is the rule here. New partitions are durable before the topics file names them, the file before anybody sees the
-change; a deleted topic is gone from the file before its data goes (what if that is not certain: topic_store.py). Only one
-change may be under way at a time: whoever runs the steps sees to it. What is looked up, checked and changed in memory, all
-stands between two jobs, so it is true together. What is only to be validated is asked of the same check_* that the change
-itself begins with.
+The order matters. New partitions are durable before the topics file names them, and the file before the change is visible; a
+deleted topic is gone from the file before its data is removed (topic_store.py handles an uncertain write). Only one change may be
+in progress at a time; the code that runs the steps ensures it. All look-ups, checks and changes in memory happen between two
+jobs, so they are consistent. A validate-only request calls the same check_* that the change itself starts with.
 """
 
 from __future__ import annotations
@@ -37,18 +36,18 @@ logger = logging.getLogger(__name__)
 
 
 class LogsOfTopics(NamedTuple):
-    """What changes of topics do to logs; the log manager's."""
+    """The operations on logs that topic changes need; implemented by the log manager."""
 
     check_writable: Callable[[], None]  # raises StorageError if nothing may be written
-    make: Callable[[Topic, TopicConfig, TopicIdPartition], Recovered]  # of an empty directory; in any thread; raises OSError
-    unmake: Callable[[TopicIdPartition], None]  # what `make` made, or began, and was not added is given back; in any thread
-    add: Callable[[Topic, TopicConfig, Mapping[TopicIdPartition, Recovered]], None]  # they are logs of this node from now on
-    configure: Callable[[Topic, TopicConfig], None]  # a topic's logs work by other settings from now on
-    forget: Callable[[Topic], None]  # a topic's logs are deleted
+    make: Callable[[Topic, TopicConfig, TopicIdPartition], Recovered]  # from an empty directory; in any thread; raises OSError
+    unmake: Callable[[TopicIdPartition], None]  # releases what `make` created, fully or in part, and was not added; in any thread
+    add: Callable[[Topic, TopicConfig, Mapping[TopicIdPartition, Recovered]], None]  # registers them as logs of this node
+    configure: Callable[[Topic, TopicConfig], None]  # applies new settings to a topic's logs
+    forget: Callable[[Topic], None]  # unregisters a topic's logs
 
 
 class TopicChanges:
-    """See the module."""
+    """Creates, grows, alters and deletes topics; see the module docstring."""
 
     def __init__(self, config: BrokerConfig, files: Files, spares: SpareFiles, topics: TopicStore, logs: LogsOfTopics) -> None:
         self._config = config
@@ -58,13 +57,14 @@ class TopicChanges:
         self._logs = logs
 
     def create(self, name: str, partitions: int, configs: Mapping[str, str]) -> Steps[Topic]:
-        """Creates a topic, durably in the end; 0 partitions = num.partitions. Raises what `check_create` does, StorageError."""
+        """Creates a topic, durably on completion; 0 partitions = num.partitions. Raises the errors of `check_create`,
+        StorageError."""
         topic = self.check_create(name, partitions, configs)
         yield from self._add_partitions(topic, range(topic.partition_count))
         return topic
 
     def check_create(self, name: str, partitions: int, configs: Mapping[str, str], before: Sequence[Topic] = ()) -> Topic:
-        """The topic that `create` would make, once it had made those of `before`; nothing is made.
+        """The topic that `create` would create after those in `before`; nothing is created.
 
         Raises InvalidTopicError, TopicAlreadyExistsError, InvalidPartitionsError, InvalidConfigError, PolicyViolationError,
         StorageError.
@@ -73,44 +73,44 @@ class TopicChanges:
         if problem:
             raise InvalidTopicError(f"'{name[:300]}' cannot be a topic's name: {problem}")
         if self._topics.has(name) or any(topic.name == name for topic in before):
-            raise TopicAlreadyExistsError(f"topic '{name}' exists already")
+            raise TopicAlreadyExistsError(f"topic '{name}' already exists")
         count = partitions or self._config.num_partitions
         self._check_count(name, count, count, sum(topic.partition_count for topic in before))
         if len(self._topics) + len(before) >= self._config.max_topics:
-            raise PolicyViolationError(f"there are {len(self._topics)} topics, as many as max.topics allows")
+            raise PolicyViolationError(f"there are {len(self._topics)} topics, the most that max.topics allows")
         config = checked_topic_config(self._config, configs)
         self._logs.check_writable()
         return Topic(name, new_topic_id(), count, normalized(config, configs))
 
     def grow(self, name: str, total: int) -> Steps[Topic]:
-        """Adds partitions up to `total`, durably in the end. Raises what `check_grow` does, StorageError."""
+        """Adds partitions up to `total`, durably on completion. Raises the errors of `check_grow`, StorageError."""
         grown = self.check_grow(name, total)
         yield from self._add_partitions(grown, range(self._topics.by_name(name).partition_count, total))
         return grown
 
     def check_grow(self, name: str, total: int) -> Topic:
-        """The topic as `grow` would make it; nothing is changed. Raises InvalidPartitionsError, UnknownTopicOrPartitionError,
+        """The topic as `grow` would leave it; nothing is changed. Raises InvalidPartitionsError, UnknownTopicOrPartitionError,
         PolicyViolationError, StorageError.
         """
         topic = self._topics.by_name(name)
         if total <= topic.partition_count:
             raise InvalidPartitionsError(
-                f"topic '{name}' cannot have {total} partitions: the number only grows, from today's {topic.partition_count} "
-                f"to at most {self._config.max_partitions_per_topic} (max.partitions.per.topic)"
+                f"topic '{name}' cannot have {total} partitions: the number can only grow, from the current "
+                f"{topic.partition_count} to at most {self._config.max_partitions_per_topic} (max.partitions.per.topic)"
             )
         self._check_count(name, total, total - topic.partition_count)
         self._logs.check_writable()
         return topic._replace(partition_count=total)
 
     def alter(self, name: str, set_configs: Mapping[str, str], unset: Iterable[str]) -> Steps[Topic]:
-        """Changes settings, durably in the end. Raises what `check_alter` does, StorageError."""
+        """Changes settings, durably on completion. Raises the errors of `check_alter`, StorageError."""
         changed = self.check_alter(name, set_configs, unset)
         yield from self._topics.put(changed)
         self._logs.configure(changed, self._topic_config(changed.configs))
         return changed
 
     def check_alter(self, name: str, set_configs: Mapping[str, str], unset: Iterable[str]) -> Topic:
-        """The topic as `alter` would make it; nothing is changed. Raises InvalidConfigError, UnknownTopicOrPartitionError,
+        """The topic as `alter` would leave it; nothing is changed. Raises InvalidConfigError, UnknownTopicOrPartitionError,
         StorageError.
         """
         topic = self._topics.by_name(name)
@@ -124,9 +124,9 @@ class TopicChanges:
         return topic._replace(configs=normalized(config, configs))
 
     def delete(self, wanted: str | bytes, on_deleted: Callable[[Topic], None] | None = None) -> Steps[Topic]:
-        """Deletes a topic, by name or id, durably in the end; `on_deleted` is called once it is gone for everybody, before its
-        files are removed. Raises UnknownTopicOrPartitionError, UnknownTopicIdError, StorageError: with an unknown fate the topic is
-        gone, and its files stay until the next start, which finds it deleted, or still there with all that it held.
+        """Deletes a topic, by name or id, durably on completion; `on_deleted` is called once it is invisible, before its files
+        are removed. Raises UnknownTopicOrPartitionError, UnknownTopicIdError, StorageError; with an unknown fate the topic is
+        gone, and its files stay until the next start, which finds it either deleted or still complete.
         """
         topic = self._topics.by_name(wanted) if isinstance(wanted, str) else self._topics.by_id(wanted)
         self._logs.check_writable()
@@ -154,7 +154,7 @@ class TopicChanges:
         return topic
 
     def _add_partitions(self, topic: Topic, partitions: Sequence[int]) -> Steps[None]:
-        """Makes logs, and then the topic that has them, durable. Raises StorageError: then nothing is left of them."""
+        """Makes the logs, and then the topic that has them, durable. Raises StorageError, leaving nothing behind."""
         tps = [TopicIdPartition(topic.id, partition) for partition in partitions]
         config = self._topic_config(topic.configs)
         made: dict[TopicIdPartition, Recovered] = {}
@@ -164,7 +164,7 @@ class TopicChanges:
             made.update({tp: self._logs.make(topic, config, tp) for tp in tps})
 
         def unmake() -> None:
-            # The same names may be created again: a descriptor that was kept would then lead to the files that are removed here.
+            # The same names may be created again: a cached descriptor would then refer to the files that are being removed.
             for tp in tps:
                 self._logs.unmake(tp)
             discard_directories(self._files, tps)
@@ -190,6 +190,6 @@ class TopicChanges:
             )
         if self._topics.partition_count() + added_before + added > self._config.max_partitions:
             raise PolicyViolationError(
-                f"topic '{name}' cannot have {total} partitions: {added} more would make more than the "
-                f"{self._config.max_partitions} that all topics together may have (max.partitions)"
+                f"topic '{name}' cannot have {total} partitions: {added} more would exceed the "
+                f"{self._config.max_partitions} allowed for all topics together (max.partitions)"
             )

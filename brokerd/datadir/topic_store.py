@@ -1,11 +1,11 @@
-"""Topics: names, ids, partition counts and settings, in one small durable file. No logs here.
+"""Topics: names, ids, partition counts and settings, in one small durable file. Knows no logs.
 
-A deleted topic's id stays listed until its directories are gone, so that a crash in between leaves nothing behind and
-nothing that is not known to be deleted is ever removed.
+The id of a deleted topic stays listed until its directories are gone, so that a crash in between leaves no leftovers, and only
+directories known to be deleted are ever removed.
 
-A write whose last step fails, the sync of the directory, has an unknown fate: a start may find the file as it was before or
-after. In memory stands what neither can make a loss: an addition has not happened, so that nothing is acknowledged for what
-may be forgotten; a removal has happened, so that nothing is acknowledged for what may be removed. The next write settles it.
+A write whose last step fails, the sync of the directory, has an unknown fate: the next start may find the file as before or
+after. The state in memory is the one that cannot turn into a loss: an addition has not happened, so that nothing is acknowledged
+that may be forgotten; a removal has happened, so that nothing is acknowledged that may be removed. The next write resolves it.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ TOPICS_VERSION = 1
 
 
 class Topic(NamedTuple):
-    """One topic. `configs` holds only what was set for it."""
+    """One topic. `configs` holds only the settings made for it."""
 
     name: str
     id: bytes
@@ -36,7 +36,7 @@ class Topic(NamedTuple):
 
 
 class TopicStore:
-    """See the module."""
+    """The topics file and its content; see the module docstring."""
 
     def __init__(self, files: Files, spares: SpareFiles | None = None) -> None:
         self._files = files
@@ -61,7 +61,7 @@ class TopicStore:
         self.deleting = {bytes.fromhex(topic_id) for topic_id in value["deleting"]}
 
     def create(self, topics: Iterable[Topic] = ()) -> None:
-        """Makes the file where there is none. Raises OSError."""
+        """Creates the file if it is missing. Raises OSError."""
         self._job({topic.name: topic for topic in topics}, set())()
 
     def list(self) -> list[Topic]:
@@ -91,17 +91,17 @@ class TopicStore:
         return sum(topic.partition_count for topic in self._by_name.values())
 
     def put(self, topic: Topic) -> Steps[None]:
-        """Adds or replaces a topic; nobody sees it before it is durable. Raises StorageError: then nothing has changed, but with an
-        unknown fate the change may show at the next start.
+        """Adds or replaces a topic; it is invisible until durable. Raises StorageError: then nothing has changed, but with an
+        unknown fate the change may appear after a restart.
 
-        Only one `put` or `remove` may be under way at a time.
+        Only one `put` or `remove` may be in progress at a time.
         """
         try:
             yield self._job({**self._by_name, topic.name: topic}, self.deleting)
         except NotSyncedError as error:
             raise StorageError(
-                f"topic '{topic.name}' could not be made durable ({error.strerror}): it is as it was, "
-                f"but unless topics are changed again the change may show after a restart",
+                f"topic '{topic.name}' could not be made durable ({error.strerror}): it is unchanged, "
+                f"but the change may appear after a restart unless another topic change follows",
                 fate=Fate.UNKNOWN,
             ) from error
         except OSError as error:
@@ -109,8 +109,8 @@ class TopicStore:
         self._put(topic)
 
     def remove(self, topic: Topic) -> Steps[None]:
-        """Removes a topic durably; its id is in `deleting` until `forget`. Raises StorageError: then nothing has changed, but with
-        an unknown fate the topic is removed, and may be back at the next start.
+        """Removes a topic durably; its id is in `deleting` until `forget`. Raises StorageError: then nothing has changed, but
+        with an unknown fate the topic is removed, and may be back after a restart.
         """
         rest = {name: other for name, other in self._by_name.items() if name != topic.name}
         try:
@@ -118,7 +118,7 @@ class TopicStore:
         except NotSyncedError as error:
             self._remove(topic)
             raise StorageError(
-                f"the end of topic '{topic.name}' could not be made durable ({error.strerror}): it is gone, "
+                f"the removal of topic '{topic.name}' could not be made durable ({error.strerror}): it is gone, "
                 f"but a power cut may bring it back",
                 fate=Fate.UNKNOWN,
             ) from error
@@ -127,7 +127,7 @@ class TopicStore:
         self._remove(topic)
 
     def forget(self, topic_id: bytes) -> None:
-        """The directories of a deleted topic are gone; made durable by the next write."""
+        """Records that the directories of a deleted topic are gone; made durable by the next write."""
         self.deleting.discard(topic_id)
 
     def _put(self, topic: Topic) -> None:
@@ -140,7 +140,7 @@ class TopicStore:
         self.deleting.add(topic.id)
 
     def _job(self, by_name: Mapping[str, Topic], deleting: AbstractSet[bytes]) -> Job:
-        """Writes the file as it will be; of what is changed in the meantime it sees nothing."""
+        """A job that writes the given state; changes made in the meantime do not affect it."""
         present, deleting = [by_name[name] for name in sorted(by_name)], frozenset(deleting)
 
         def write() -> None:

@@ -1,6 +1,6 @@
-"""Tools for a data directory that no broker has open; the command line's `doctor` and `dump-log` are made of these.
+"""Tools for a data directory that no broker has open; the commands `doctor` and `dump-log` use them.
 
-dump.py             what the files hold, down to records
-doctor.py           what is wrong, and the repairs that an operator may ask for (partition_check.py)
-rebuild.py          files that are lost, rebuilt from the logs
+dump.py             the contents of the files, down to records
+doctor.py           checks, and repairs at an operator's request (partition_check.py)
+rebuild.py          rebuilds lost files from the logs
 """

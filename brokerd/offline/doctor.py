@@ -39,16 +39,16 @@ from brokerd.storage.segment_walk import whole_headers
 
 _CONSEQUENCES = {
     META: "With `--rebuild-lost` the cluster gets a new id and this node is 0; nothing else depends on it.",
-    LEADER_EPOCH: "With `--rebuild-lost` it goes on far above all epochs in the logs; nothing is lost by that.",
-    PRODUCER_IDS: "With `--rebuild-lost` ids go on far above all in the logs; nothing is lost by that.",
-    TOPICS: "Records are all there, but names and settings of topics stand in this file alone; a damaged one is text to look into. "
-    "`--rebuild-lost --name ID=NAME ...` gives topics their names back, ID being the first 32 digits of a partition's directory. "
-    "Their settings are to be set again, and topics that were being deleted come back.",
+    LEADER_EPOCH: "With `--rebuild-lost` it continues far above all epochs in the logs; nothing is lost by that.",
+    PRODUCER_IDS: "With `--rebuild-lost` ids continue far above all ids in the logs; nothing is lost by that.",
+    TOPICS: "All records are there, but only this file holds names and settings of topics; if damaged, it is still legible. "
+    "`--rebuild-lost --name ID=NAME ...` restores the names of topics, where ID is the first 32 digits of a partition's directory. "
+    "Their settings must be set again, and topics that were being deleted come back.",
 }
 
 
 class _Directory(NamedTuple):
-    """What the data directory says of itself."""
+    """The files that describe the data directory."""
 
     topics: TopicStore
     checkpoint: dict[TopicIdPartition, CheckpointEntry] | None
@@ -57,8 +57,8 @@ class _Directory(NamedTuple):
 
 
 def check_data_dir(path: str, *, decodes_records: bool = False) -> list[Finding]:
-    """All that is wrong or worth knowing, in order of the files. `decodes_records`: also see which batches readers can decode.
-    Raises DataDirectoryError if a broker uses the directory, or if there is none.
+    """Everything that is wrong or worth knowing, in order of the files. `decodes_records`: also check which batches readers can
+    decode. Raises DataDirectoryError if a broker uses the directory, or if it does not exist.
     """
     files = RealFiles(path, must_exist=True)
     try:
@@ -78,8 +78,8 @@ def check_data_dir(path: str, *, decodes_records: bool = False) -> list[Finding]
 
 
 def rebuild_checkpoint(path: str) -> list[Finding]:
-    """Rebuilds the checkpoint where it is missing or damaged, believing what is whole in each log to be durable. Returns what
-    it wrote, as notes. Raises DataDirectoryError if there is a good one.
+    """Rebuilds the checkpoint if it is missing or damaged, assuming that the intact part of each log is durable. Returns what it
+    wrote, as notes. Raises DataDirectoryError if there is a good one.
     """
     with _locked(path) as files:
         directory = _read_directory(files)
@@ -96,44 +96,44 @@ def rebuild_checkpoint(path: str) -> list[Finding]:
 
 
 def accept_damaged(path: str) -> list[Finding]:
-    """Accepts each damaged range as lost: it becomes a hole, which is refused to its readers, and everything else of the partition
-    is served and appended to again from the next start on. Returns the holes, as notes. Raises DataDirectoryError.
+    """Accepts each damaged range as lost: it becomes a hole, whose readers get an error, and the rest of the partition is served,
+    and appended to, from the next start on. Returns the holes, as notes. Raises DataDirectoryError.
     """
     return _with_damaged(path, _accept)
 
 
 def give_up_damaged(path: str) -> list[Finding]:
-    """Gives up, in each damaged partition, the first damaged batch and all behind it, for good. Their offsets are a hole from then
-    on: none is given twice. Returns what is given up, as notes. Raises DataDirectoryError. May be repeated after a crash.
+    """In each damaged partition, permanently gives up the first damaged batch and everything after it. Their offsets become a
+    hole and are not reused. Returns what was given up, as notes. Raises DataDirectoryError. May be repeated after a crash.
     """
     return _with_damaged(path, _give_up)
 
 
 def take_out(path: str, partition: str, offset: int) -> list[Finding]:
-    """Takes the batch that holds `offset` out of a partition (named topic-number): from the next start on its readers go past it.
-    The batch stays where it is: its offsets are not given again, and its producer's sequence numbers count. Returns what is taken
-    out, as a note. Raises DataDirectoryError, and changes nothing, if there is no such batch. May be repeated.
+    """Takes the batch that holds `offset` out of a partition (named topic-number): from the next start on, readers skip it. The
+    batch stays in place: its offsets are not reused, and its producer's sequence numbers count. Returns what was taken out, as a
+    note. Raises DataDirectoryError, and changes nothing, if there is no such batch. May be repeated.
     """
     with _locked(path) as files:
         check = next((check for check in _durable_checks(files)[1] if check.name == partition), None)
         if check is None:
-            raise DataDirectoryError(f"there is no partition '{partition}': it is named TOPIC-NUMBER, as in events-0")
+            raise DataDirectoryError(f"there is no partition '{partition}': give it as TOPIC-NUMBER, such as events-0")
         if not check.first_offset <= offset < check.durable_end:
             raise DataDirectoryError(
-                f"offset {offset} of {partition} cannot be taken out: what is known to be durable are offsets "
-                f"{check.first_offset} to {check.durable_end - 1}; a start of the broker finds out about later ones"
+                f"offset {offset} of {partition} cannot be taken out: only durable batches can be, offsets "
+                f"{check.first_offset} to {check.durable_end - 1}; a start of the broker recovers later ones"
             )
         header = _batch_at(files, check.tp, offset)
         if header is None:
-            raise DataDirectoryError(f"{partition} has no whole batch at offset {offset}: for damage there is `--accept-damaged`")
+            raise DataDirectoryError(f"{partition} has no whole batch at offset {offset}: for damage use `--accept-damaged`")
         check.holes = read_holes(files, check.tp.directory_name, crc_seed(check.tp))
         _write_holes(files, check, [Hole(header.base_offset, header.next_offset, is_taken_out=True)])
-        text = f"{partition}: offsets {header.base_offset} to {header.last_offset}, one batch, are taken out: readers go past them"
+        text = f"{partition}: offsets {header.base_offset} to {header.last_offset}, one batch, are taken out: readers skip them"
         return [Finding(Severity.NOTE, f"{check.tp.directory_name}/{HOLES}", text, partition, header.base_offset)]
 
 
 def _batch_at(files: Files, tp: TopicIdPartition, offset: int) -> BatchHeader | None:
-    """The whole batch that holds an offset, if there is one."""
+    """The whole batch that holds an offset, or None."""
     parsed = [entry for entry in map(parse_offset_file, files.listdir(tp.directory_name)) if entry is not None]
     base = max((base for base, suffix in parsed if suffix == LOG_SUFFIX and base <= offset), default=None)
     if base is None:
@@ -184,7 +184,7 @@ def _accept(files: Files, check: PartitionCheck) -> list[Finding]:
         Finding(
             Severity.NOTE,
             f"{check.tp.directory_name}/{HOLES}",
-            f"{check.name}: offsets {hole.first_offset} to {hole.until_offset - 1} are accepted as lost, the log goes on",
+            f"{check.name}: offsets {hole.first_offset} to {hole.until_offset - 1} are accepted as lost, the log continues",
             check.name,
             hole.first_offset,
         )
@@ -195,7 +195,7 @@ def _accept(files: Files, check: PartitionCheck) -> list[Finding]:
 def _give_up(files: Files, check: PartitionCheck) -> list[Finding]:
     assert check.cut is not None
     first, end = check.damaged[0].first_offset, check.end_offset
-    # The hole first: whatever a crash leaves of the rest then is nothing that anybody misses.
+    # The hole first: whatever a crash leaves of the rest is then in nobody's way.
     _write_holes(files, check, [Hole(first, end)])
     cut_log(files, check.tp, *check.cut)
     text = f"{check.name}: offsets {first} to {end - 1} are given up ({max(check.durable_end - first, 0)} were durable)"

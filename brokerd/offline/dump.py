@@ -1,6 +1,6 @@
-"""What stands in the files of a data directory, as dicts for people and programs. Reads only, with or without a broker.
+"""The contents of a data directory's files, as dicts for people and programs. Read-only, with or without a broker.
 
-Every format that brokerd writes can be shown here. Judging it is doctor.py's.
+Every format that brokerd writes can be printed. doctor.py judges the contents.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ Entry = dict[str, Any]
 
 
 def describe_path(path: str) -> Iterator[Entry]:
-    """Describes a file, or all files of a partition's or a data directory, one dict after the other; each has "type" and "path".
+    """Describes a file, or all files of a partition or data directory, one dict at a time; each has "type" and "path".
 
-    A file that cannot be read as what its name says gives a dict of type "problem". Raises DataDirectoryError if there is
-    no such path.
+    A file whose content does not match its name gives a dict of type "problem". Raises DataDirectoryError if the path does not
+    exist.
     """
     if os.path.isdir(path):
         files = RealFiles(path, must_exist=True)
@@ -46,7 +46,7 @@ def describe_path(path: str) -> Iterator[Entry]:
     if describer is None:
         if not os.path.lexists(path):
             raise DataDirectoryError(f"there is no file {path}")
-        raise DataDirectoryError(f"{path} is not a file of a brokerd data directory: its name is none of theirs")
+        raise DataDirectoryError(f"{path} is not a file of a brokerd data directory: its name is unknown")
     files = RealFiles(parent, must_exist=True)
     try:
         yield from describer(files, name, names.parse_partition_directory(os.path.basename(parent)), path)
@@ -68,7 +68,7 @@ def _describer(name: str) -> Describer | None:
 
 def _describe_segment(files: RealFiles, name: str, tp: TopicIdPartition | None, path: str) -> Iterator[Entry]:
     if tp is None:
-        raise DocumentError("a segment is read in its partition's directory: the directory's name is part of the CRC")
+        raise DocumentError("a segment can only be read in its partition's directory: the directory's name is part of the CRC")
     parsed = names.parse_offset_file(name)
     assert parsed is not None
     file = files.open(name)
@@ -93,7 +93,7 @@ def _describe_batches(file: File, size: int, base_offset: int, seed: int, path: 
 
 
 def describe_header(header: BatchHeader) -> Entry:
-    """A batch header's fields, and what follows from them."""
+    """A batch header's fields, and values derived from them."""
     return {
         "base_offset": header.base_offset,
         "last_offset": header.last_offset,

@@ -1,4 +1,4 @@
-"""What `brokerd doctor` finds in one partition. Reads only."""
+"""Checks of `brokerd doctor` for one partition. Read-only."""
 
 from __future__ import annotations
 
@@ -35,8 +35,8 @@ from brokerd.storage.segment import Segment
 from brokerd.storage.segment_walk import SegmentWalk, is_missing
 
 _WAYS_OUT = (
-    "put the file back from a copy, or else `--accept-damaged` gives up this range alone, "
-    "`--give-up-damaged` all that follows it too"
+    "restore the file from a copy; otherwise `--accept-damaged` gives up this range alone, "
+    "`--give-up-damaged` everything after it too"
 )
 
 
@@ -44,12 +44,12 @@ class Severity(enum.Enum):
     """How bad a finding is."""
 
     ERROR = "error"  # something durable is lost or cannot be read
-    WARNING = "warning"  # the next start puts it right, and says so
+    WARNING = "warning"  # the next start repairs it, and logs that
     NOTE = "note"  # worth knowing
 
 
 class Finding(NamedTuple):
-    """One thing found. `partition` is topic-number, `offset` the first one concerned, where they apply."""
+    """One finding. `partition` is topic-number, `offset` the first affected one, where they apply."""
 
     severity: Severity
     path: str
@@ -59,8 +59,8 @@ class Finding(NamedTuple):
 
 
 class PartitionCheck:
-    """Checks one partition; `run` is called once, the offsets are set afterwards. `entry`: None if the checkpoint is lost; then
-    what is whole counts as durable, and what stands before it too."""
+    """Checks one partition; call `run` once, the offsets are set afterwards. `entry`: None if the checkpoint is lost; then the
+    intact part of the log counts as durable."""
 
     def __init__(
         self,
@@ -88,13 +88,13 @@ class PartitionCheck:
         self.name = name
         self.first_offset = self._entry.log_start_offset
         self.end_offset = self._entry.log_start_offset
-        self.holes: list[Hole] = []  # that operators have accepted, or made
-        self.damaged: list[Hole] = []  # what else cannot be read, though it lies in the log, in order
+        self.holes: list[Hole] = []  # accepted or made by operators
+        self.damaged: list[Hole] = []  # other unreadable ranges of the log, in order
         self.cut: tuple[int, int] | None = None  # segment (its base offset) and position of the first of `damaged`
         self._is_whole = True
 
     def run(self) -> list[Finding]:
-        """All findings of this partition. Raises OSError where even the directory cannot be read."""
+        """All findings of this partition. Raises OSError if even the directory cannot be read."""
         try:
             names = self._files.listdir(self._directory)
         except FileNotFoundError:
@@ -104,7 +104,7 @@ class PartitionCheck:
         self._entry = self._entry.known_durable(holes_end(self.holes))
         for hole in self.holes:
             if hole.is_taken_out and hole.until_offset > self._entry.log_start_offset:
-                text = f"offsets {hole.first_offset} to {hole.until_offset - 1} are taken out: readers go past them"
+                text = f"offsets {hole.first_offset} to {hole.until_offset - 1} are taken out: readers skip them"
                 self._add(Severity.NOTE, HOLES, text, hole.first_offset)
         parsed = [parse_offset_file(name) for name in names]
         bases = sorted(entry[0] for entry in parsed if entry is not None and entry[1] == LOG_SUFFIX)
@@ -118,7 +118,7 @@ class PartitionCheck:
 
     @property
     def durable_end(self) -> int:
-        """All below it was durable."""
+        """Everything below this offset was durable."""
         return self._entry.durable_end
 
     def _add(self, severity: Severity, name: str, message: str, offset: int | None = None) -> None:
@@ -126,11 +126,11 @@ class PartitionCheck:
         self._findings.append(Finding(severity, path, message, self.name, offset))
 
     def _damage(self, name: str, message: str, offset: int, until: int, cut: tuple[int, int]) -> None:
-        """Offsets up to `until` are damaged; `cut` is where a log ends that ends before them."""
+        """Records that offsets up to `until` are damaged; `cut` is where a log would end that ends before them."""
         self._is_whole = False
         start = self._entry.log_start_offset
         if until <= start:
-            self._add(Severity.NOTE, name, f"{message}; it lies below the log start, where it does no harm", offset)
+            self._add(Severity.NOTE, name, f"{message}; it is below the log start, where it does no harm", offset)
         elif is_covered(self.holes, max(offset, start), until):
             self._add(Severity.NOTE, name, f"{message}; it is accepted as lost", offset)
         else:
@@ -161,7 +161,9 @@ class PartitionCheck:
             text = f"offsets {expected} to {base - 1} were durable and are missing"
             self._damage(name, text, expected, base, (base, 0))
         else:
-            self._add(Severity.WARNING, name, f"the segment does not follow offset {expected}: the next start removes it", base)
+            self._add(
+                Severity.WARNING, name, f"the segment does not continue at offset {expected}: the next start removes it", base
+            )
 
     def _check_segment(self, base: int, snapshots: set[int], successor: int | None) -> int:
         """Checks one data file and its indexes; returns the offset after it."""
@@ -212,7 +214,7 @@ class PartitionCheck:
         )
 
     def _check_records(self, name: str, file: File, position: int, header: BatchHeader) -> None:
-        """Sees that readers, as they are by default, can decode a whole batch, if that is asked for."""
+        """Checks, if requested, that readers with default settings can decode a whole batch."""
         is_out = is_covered([hole for hole in self.holes if hole.is_taken_out], header.base_offset, header.next_offset)
         is_read = not header.is_control and not is_out and header.next_offset > self._entry.log_start_offset
         if not self._decodes_records or not is_read:
@@ -234,12 +236,12 @@ class PartitionCheck:
             summary = segment.read_summary()
             index = segment.read_index()
         except (BrokerdError, OSError) as error:
-            self._add(Severity.WARNING, name, f"the index cannot be read ({error}): it is rebuilt when it is needed")
+            self._add(Severity.WARNING, name, f"the index cannot be read ({error}): it is rebuilt when needed")
             return
         if summary is None and is_last:
             return
         if summary is None or (index is None and not (is_last and summary.size_bytes < segment.size_bytes)):
-            text = "the index is missing, damaged or not of this log: it is rebuilt when it is needed"
+            text = "the index is missing, damaged or not of this log: it is rebuilt when needed"
             self._add(Severity.WARNING, name, text, segment.base_offset)
         elif index is not None and not self._points_at_batches(segment, list(zip(index.offsets, index.positions, strict=True))):
             self._add(Severity.ERROR, name, "the index does not point at batches", segment.base_offset)
@@ -273,7 +275,7 @@ class PartitionCheck:
                     Severity.WARNING, name, "the snapshot is damaged or not of this log: an older one or the log is used", offset
                 )
             elif offset > self.end_offset:
-                self._add(Severity.WARNING, name, "the snapshot lies above the log's end: the next start removes it", offset)
+                self._add(Severity.WARNING, name, "the snapshot is above the log end: the next start removes it", offset)
             elif (
                 is_whole_log
                 and self._is_whole
@@ -296,19 +298,20 @@ class PartitionCheck:
         for name in names:
             parsed = parse_offset_file(name)
             if name.endswith(TEMPORARY_SUFFIX):
-                self._add(Severity.NOTE, name, "left by a write that did not end: the next start removes it")
+                self._add(Severity.NOTE, name, "left by an unfinished write: the next start removes it")
             elif name not in (LEADER_EPOCHS, HOLES) and (parsed is None or parsed[1] not in known):
                 self._add(Severity.NOTE, name, "not a file of brokerd: it is left alone")
 
 
 def _may_follow(snapshot: Mapping[int, ProducerStateEntry], replayed: dict[int, ProducerStateEntry]) -> bool:
-    """True if the snapshot is the replayed state, less what has expired."""
+    """True if the snapshot is the replayed state, except for expired producers."""
     return all(replayed.get(producer_id) == entry for producer_id, entry in snapshot.items())
 
 
 def _is_prefix(known: tuple[EpochEntry, ...], entries: list[EpochEntry]) -> bool:
-    """The log may have begun a new epoch since the file was written; retention may have removed the first ones."""
+    """True if the file matches the log: the log may have started a new epoch since, and retention may have removed the first
+    ones."""
     starts = dict(known)
     last = known[-1].epoch if known else -1
-    # The first one in the log may have begun in segments that are gone.
+    # The first epoch in the log may have started in segments that are gone.
     return all(starts.get(entry.epoch) == entry.start_offset for entry in entries[1:] if entry.epoch <= last)

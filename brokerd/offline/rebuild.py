@@ -1,7 +1,7 @@
-"""Rebuilds lost files of a data directory from what its logs hold: topics, producer ids, leader epoch, ids of the directory.
+"""Rebuilds lost files of a data directory from its logs: topics, producer ids, leader epoch, ids of the directory.
 
-Only because an operator asked, and only what is missing or damaged; a damaged file stays beside as `<name>.damaged`. Numbers
-that must never be given twice begin far above all that is found. What no log holds is lost: names and settings of topics.
+Only at an operator's request, and only files that are missing or damaged; a damaged one is kept as `<name>.damaged`. Numbers that
+must never be reused continue far above all those found. The names and settings of topics are in no log, and are lost.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ from brokerd.storage.names import (
 )
 from brokerd.storage.segment_walk import whole_headers
 
-# Starts that wrote nothing, and producers that were given an id and wrote nothing that is still there, leave no trace.
+# Starts that wrote nothing, and producers whose batches are gone or were never written, leave no trace.
 EPOCH_MARGIN = 1_000_000
 PRODUCER_ID_MARGIN = 1_000_000_000
 _DAMAGED_SUFFIX = ".damaged"
@@ -57,31 +57,31 @@ _FILES = (
 
 
 class _Seen(NamedTuple):
-    """The largest of what the partitions hold; -1 = nothing."""
+    """The largest numbers found in the partitions; -1 = none."""
 
     leader_epoch: int
     producer_id: int
 
 
 def rebuild_lost(path: str, names: Mapping[str, str]) -> list[Finding]:
-    """Rebuilds the files that are missing or damaged. `names`: names of topics by id (32 hex digits), where the topics are lost;
+    """Rebuilds the files that are missing or damaged. `names`: names of topics by id (32 hex digits), if the topics file is lost;
     a topic without one is called recovered-<id>. Returns what it wrote, as notes.
 
-    Raises DataDirectoryError if nothing is lost, if a file is of a newer format, or if a name cannot be used: nothing is
-    changed then. May be repeated after a crash.
+    Raises DataDirectoryError, changing nothing, if nothing is lost, if a file has a newer format, or if a name is invalid. May be
+    repeated after a crash.
     """
     files = RealFiles(path, must_exist=True)
     try:
         partitions = [tp for tp in map(parse_partition_directory, files.listdir()) if tp is not None]
         if not partitions:
             raise DataDirectoryError(
-                f"{path} holds no partitions: there is nothing to rebuild from; an empty directory starts afresh"
+                f"{path} holds no partitions: there is nothing to rebuild from; an empty directory needs no rebuilding"
             )
         files.lock()
         lost = [name for name, kind, version in _FILES if _is_lost(files, name, kind, version)]
         if not lost:
             raise DataDirectoryError(
-                "the topics, the producer ids, the leader epoch and the directory's ids are in order; for the checkpoint there is "
+                "the topics, the producer ids, the leader epoch and the directory's ids are in order; for the checkpoint use "
                 "--rebuild-checkpoint, for damaged records --accept-damaged"
             )
         if names and TOPICS not in lost:
@@ -138,28 +138,30 @@ def _write(files: Files, lost: list[str], topics: list[Topic], seen: _Seen) -> l
             notes.append(Finding(Severity.NOTE, TOPICS, text))
     if PRODUCER_IDS in lost:
         block = (seen.producer_id // PRODUCER_ID_BLOCK + 1) * PRODUCER_ID_BLOCK + PRODUCER_ID_MARGIN
-        block = min(block, PRODUCER_IDS_MAX - PRODUCER_ID_MARGIN)  # clients of a broker that is open to all make up any id
+        block = min(block, PRODUCER_IDS_MAX - PRODUCER_ID_MARGIN)  # clients of a broker without authentication can make up any id
         ProducerIds(files).create(block)
         notes.append(
-            Finding(Severity.NOTE, PRODUCER_IDS, f"producer ids go on at {block}; the largest in the logs is {seen.producer_id}")
+            Finding(Severity.NOTE, PRODUCER_IDS, f"producer ids continue at {block}; the largest in the logs is {seen.producer_id}")
         )
     if LEADER_EPOCH in lost:
         epoch = min(max(seen.leader_epoch, 0) + EPOCH_MARGIN, 2**31 - 2)
         write_epoch(files, epoch)
         notes.append(
             Finding(
-                Severity.NOTE, LEADER_EPOCH, f"the leader epoch goes on at {epoch}; the largest in the logs is {seen.leader_epoch}"
+                Severity.NOTE,
+                LEADER_EPOCH,
+                f"the leader epoch continues at {epoch}; the largest in the logs is {seen.leader_epoch}",
             )
         )
     if META in lost:
         meta = create_meta(files, 0)
-        notes.append(Finding(Severity.NOTE, META, f"the cluster has the new id {meta.cluster_id}, and this is node {meta.node_id}"))
+        notes.append(Finding(Severity.NOTE, META, f"the cluster has a new id, {meta.cluster_id}, and this is node {meta.node_id}"))
     return notes
 
 
 def _largest_seen(files: Files, partitions: list[TopicIdPartition]) -> _Seen:
     epochs, producer_ids = [-1], [-1]
-    with contextlib.suppress(FileNotFoundError, DocumentError):  # it was not closed cleanly
+    with contextlib.suppress(FileNotFoundError, DocumentError):  # the broker was not shut down cleanly
         epochs.append(int(read_json(files, CLEAN_SHUTDOWN, CLEAN_KIND, FORMAT_VERSION)["leader_epoch"]))
     for tp in partitions:
         seed = crc_seed(tp)
@@ -183,7 +185,7 @@ def _largest_seen(files: Files, partitions: list[TopicIdPartition]) -> _Seen:
 
 
 def _headers(files: Files, path: str, base_offset: int, seed: int) -> Iterator[BatchHeader]:
-    """Headers of all whole batches, also behind damage."""
+    """Headers of all whole batches, including those after damage."""
     file = files.open(path)
     try:
         yield from whole_headers(file, seed, base_offset)

@@ -1,22 +1,22 @@
-"""The only place where gRPC meets the log. In the order in which a request passes:
+"""The only package where gRPC meets the log. In the order in which a request passes through it:
 
     daemon.py           builds all parts, starts them, stops them in reverse order
-    service.py          methods: bytes in, bytes out, errors to status codes
+    service.py          the methods: bytes in, bytes out, errors as status codes
     streams/            one produce or fetch stream
-    handlers/           what each request does: one file a request (requests.py, fields.py: what is checked first)
-    replica_manager.py  partitions of this node: look-up, append, and who is to be woken
-    waiting/            requests that wait for data, for durability, for their turn
-    limits/             what bounds clients
-    broker.py           what the handlers share (admin.py: changes of topics, one at a time; tasks.py)
-    failures.py         errors as status codes; what a client may know of an internal one
-    security/           who is calling, and what they may do
-    metrics/            what is counted, and how Prometheus reads it
+    handlers/           one file per request (requests.py, fields.py: the checks that come first)
+    replica_manager.py  partitions of this node: look-up, append, and wake-ups
+    waiting/            requests that wait for data, durability or their turn
+    limits/             limits on clients
+    broker.py           shared by the handlers (admin.py: topic changes, one at a time; tasks.py)
+    failures.py         errors as status codes; internal errors without their details
+    security/           authentication and authorization
+    metrics/            counters, and the Prometheus endpoint
     health.py           grpc.health.v1
     background.py       retention, checkpoint and expiry timers
-    stopping.py         the one deadline of a stop
-    logs.py             how log lines look (grpc_log.py: and which of gRPC's are left out)
-    method_names.py     method names that are no text
-    systemd.py          tells systemd how the service is
+    stopping.py         the deadline of a shutdown
+    logs.py             the format of log lines (grpc_log.py: filters gRPC's own)
+    method_names.py     method names that are not UTF-8
+    systemd.py          reports the service's state to systemd
 
 Rules of the log, of sequences and of batches do not live here.
 """

@@ -1,8 +1,8 @@
-"""What happens without a request: retention, forgetting silent producers, the checkpoint, ending readers that do not read and
-senders that do not end. Small tasks on one loop.
+"""Periodic jobs that run without a request: retention, expiry of silent producers, the checkpoint, and disconnecting readers that
+do not read and senders that do not finish. Small tasks on one loop.
 
-What each does is the log's business; here is only when. A failure is written to the log, and the next turn comes all the
-same.
+This module only decides when a job runs; what it does is up to the log. A failure is logged, and the next run takes place
+regardless.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from brokerd.server.limits.memory_guard import LookTimes, Suspect, UnreadBytes, 
 logger = logging.getLogger(__name__)
 
 _PRODUCER_EXPIRY_INTERVAL_MS = 60_000
-_MEMORY_INTERVAL_MS = 50  # a client on this machine sends a gigabyte a second, and to ask for the resident set takes 13 us
+_MEMORY_INTERVAL_MS = 50  # a local client sends a gigabyte per second; reading the resident set takes 13 us
 _COMPLAINT_INTERVAL_MS = 60_000
 _FRUITLESS_INTERVAL_MS = 2  # at least, between two looks for connections
 _FRUITLESS_PATIENCE_S = 0.5  # until it is looked for those whose time is over
@@ -33,13 +33,13 @@ _FILES_AT_ONCE = 300  # looking at so many holds the loop up for 2 ms; a thread 
 
 
 class Senders(Protocol):
-    """Who knows what the clients have sent, by connection: the service."""
+    """Reports what clients have sent, by connection; the service implements it."""
 
     def take_request_bytes(self) -> Mapping[str, int]:
-        """How many bytes of requests came over each since this was last asked."""
+        """Bytes of requests that arrived over each connection since the last call."""
 
     def half_open_calls(self) -> Mapping[str, int]:
-        """How many calls of each are open of which no message has come."""
+        """The number of open calls of each connection that have not delivered a message yet."""
 
 
 class Background:
@@ -60,7 +60,7 @@ class Background:
         self._tasks: list[asyncio.Task[None]] = []
 
     def start(self) -> None:
-        """Begins; call once, inside the event loop."""
+        """Starts the jobs; call once, inside the event loop."""
         config = self._broker.config
         jobs: list[tuple[str, int, Callable[[], Awaitable[None]]]] = [
             ("retention", config.log_retention_check_interval_ms, self._retention),
@@ -73,7 +73,7 @@ class Background:
         self._tasks = [asyncio.create_task(_repeat(name, interval_ms, job), name=name) for name, interval_ms, job in jobs]
 
     async def stop(self) -> None:
-        """Ends all jobs; one that is under way is ended at its next await."""
+        """Stops all jobs; a running one ends at its next await."""
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
@@ -88,7 +88,7 @@ class Background:
         finally:
             for log, log_start_offset in before:
                 if log.log_start_offset != log_start_offset:
-                    broker.replicas.wake(log.tp)  # what a parked fetch waits below is gone
+                    broker.replicas.wake(log.tp)  # a parked fetch may wait below the new log start
         if removed:
             logger.info("retention removed %d segments", removed)
 
@@ -99,7 +99,7 @@ class Background:
         overdue = self._broker.answer_budget.overdue(now_ms=self._broker.clock.monotonic_ms())
         for peer in {writer.peer for writer in overdue}:
             if await asyncio.to_thread(disconnect, peer):
-                logger.warning("%s does not read its answers to fetches: its connection is closed", peer)
+                logger.warning("%s does not read its fetch responses: closing its connection", peer)
 
     async def _fruitless_calls(self) -> None:
         with contextlib.suppress(TimeoutError):
@@ -132,7 +132,7 @@ class Background:
             await asyncio.to_thread(job.run)
 
     async def suspects(self) -> list[Suspect]:
-        """Connections, and what they have sent that is no request yet."""
+        """Connections, and what they have sent that is not a complete request yet."""
         now_ms = self._broker.clock.monotonic_ms()
         self._looks.looked(now_ms=now_ms)
         requests, half_open = self._senders.take_request_bytes(), self._senders.half_open_calls()
@@ -155,8 +155,8 @@ class Background:
         ended, used_bytes = await asyncio.to_thread(self._relieve, resident, suspects)
         if ended:
             logger.warning(
-                "memory is short (%d bytes in use, max.memory.bytes is %d): %d connections that sent unfinished requests are "
-                "closed, %s:%d with about %d bytes most of all",
+                "memory is short (%d bytes in use, max.memory.bytes is %d): closing %d connections with unfinished requests, "
+                "the largest %s:%d with about %d bytes",
                 used_bytes,
                 self._memory_limit_bytes,
                 len(ended),
@@ -169,13 +169,14 @@ class Background:
         if not ended and used_bytes > self._memory_limit_bytes and now_ms >= self._next_complaint_ms:
             self._next_complaint_ms = now_ms + _COMPLAINT_INTERVAL_MS
             logger.warning(
-                "%d bytes of memory are in use, more than max.memory.bytes (%d), and no unfinished request is to blame",
+                "%d bytes of memory are in use, more than max.memory.bytes (%d), and no unfinished request accounts for it",
                 used_bytes,
                 self._memory_limit_bytes,
             )
 
     def _relieve(self, resident: int, suspects: list[Suspect]) -> tuple[list[Suspect], int]:
-        """Ends connections, if memory is really in use and not only kept for the next request; and how much is in use."""
+        """Closes connections, if the memory is really in use and not just kept for the next request; also returns how much is in
+        use."""
         used_bytes = resident - freed_bytes()
         if used_bytes <= self._memory_limit_bytes:
             give_back_memory()
@@ -201,6 +202,6 @@ async def _repeat(name: str, interval_ms: int, job: Callable[[], Awaitable[None]
         try:
             await job()
         except OSError as error:
-            logger.warning("%s: %s; the next turn tries again", name, error.strerror or error)
+            logger.warning("%s: %s; retrying at the next interval", name, error.strerror or error)
         except Exception as error:
             internal(name, error)

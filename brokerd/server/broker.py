@@ -1,4 +1,4 @@
-"""What the handlers share: one object that daemon.py builds and hands around. It decides nothing."""
+"""The parts that the handlers share: one object, built by daemon.py. Makes no decisions."""
 
 from __future__ import annotations
 
@@ -28,15 +28,15 @@ _READERS_PATIENCE_S = 0.5
 
 
 class AnswerWriter(Protocol):
-    """Who writes answers to fetches: a fetch stream."""
+    """Writes fetch responses; implemented by the fetch stream."""
 
     @property
     def peer(self) -> str:
-        """Its client's address, as gRPC names it."""
+        """Its client's address in gRPC's notation."""
 
 
 class Broker:
-    """One running node. Build it inside the running event loop, after `logs` is open."""
+    """One running node. Create it inside the running event loop, after `logs` is open."""
 
     def __init__(self, config: BrokerConfig, logs: LogManager, clock: Clock) -> None:
         self.config = config
@@ -44,7 +44,7 @@ class Broker:
         self.logs = logs
         self.replicas = ReplicaManager(logs, config, clock)
         self.admin = Admin()
-        self.producer_ids = Admin()  # apart, so that nobody waits for another's thousand partitions
+        self.producer_ids = Admin()  # separate, so that nobody waits behind someone else's thousand partitions
         self.fence = InstanceFence(max_instances=config.max_producer_instances)
         self.in_flight = ByteBudget(config.max_in_flight_bytes)
         self.answers = AnswerQueue()
@@ -56,33 +56,33 @@ class Broker:
         self.turns = Turns()
         self.fruitless = FruitlessCalls()
         self.readers = ThreadPoolExecutor(_READ_THREADS, thread_name_prefix="brokerd-read")
-        # Apart, so that look-ups by time hold up no cold fetch.
+        # Separate, so that look-ups by time do not delay cold fetches.
         self.searchers = ThreadPoolExecutor(_SEARCH_THREADS, thread_name_prefix="brokerd-search")
         self.port = 0
         self.is_stopping = False
 
     def require_ready(self) -> None:
-        """Raises NotReadyError once the broker is about to stop."""
+        """Raises NotReadyError once the broker is shutting down."""
         if self.is_stopping:
             raise NotReadyError(STOPPING)
 
     def begin_stop(self) -> None:
-        """From now on nothing new is taken."""
+        """From now on, new work is refused."""
         self.is_stopping = True
         self.admin.begin_stop()
         self.producer_ids.begin_stop()
 
     def drop_waiting(self) -> None:
-        """Nobody is answered any more: however many wait, they cost the stop nothing."""
+        """Drops everything that waits, without a response, so that it costs the shutdown nothing however much there is."""
         self.answers.drop()
         self.replicas.fetch_purgatory.cancel_all()
         self.replicas.produce_purgatory.force_complete_all()
 
     async def close(self) -> None:
-        """Stops threads and timers, after all answers are out."""
+        """Stops threads and timers; call it after all responses are out."""
         self.replicas.stop_timers()
         await asyncio.to_thread(self.replicas.flusher.close)
-        # Whoever reads changes nothing: one that takes long is no reason to leave the logs open.
+        # Readers change nothing: a slow one is no reason to leave the logs open.
         for threads in (self.readers, self.searchers):
             threads.shutdown(wait=False, cancel_futures=True)
         await within(_READERS_PATIENCE_S, asyncio.to_thread(self._wait_for_readers))

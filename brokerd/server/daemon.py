@@ -1,7 +1,7 @@
-"""The composition root: the only place that builds the broker's parts. Starts them in order, stops them in reverse.
+"""The composition root: the only module that builds the broker's parts. Starts them in order, stops them in reverse.
 
-Start: bind the port, open the data directory (recovery), serve. Stop: refuse what is new, answer parked fetches, wait for
-flushes and answers (at most shutdown.grace.ms), end the streams, close the logs; one deadline over all of it (stopping.py).
+Start: bind the port, open the data directory (recovery), serve. Stop: refuse new work, answer parked fetches, wait for flushes
+and responses (at most shutdown.grace.ms), end the streams, close the logs; one deadline covers it all (stopping.py).
 """
 
 from __future__ import annotations
@@ -43,20 +43,20 @@ from brokerd.wire.v1 import broker_pb2  # noqa: F401 - registers the service's d
 logger = logging.getLogger(__name__)
 
 
-_PATIENCE_S = 0.5  # for gRPC, and for the metrics, to end what their clients hold
-_FETCHES_AT_ONCE = 64  # of parked ones that are ended at a stop, between two looks at the clock
+_PATIENCE_S = 0.5  # for gRPC and the metrics endpoint to end their clients' connections
+_FETCHES_AT_ONCE = 64  # parked fetches that a shutdown ends between two checks of the clock
 
 
 class ListenError(BrokerdError):
-    """The broker cannot listen where it was told to."""
+    """The broker cannot listen on the configured address."""
 
 
 class Daemon:
-    """One broker in this process. `files` and `clock` are the machine's own unless a test hands others in."""
+    """One broker in this process. `files` and `clock` are the machine's own unless a test passes others."""
 
     def __init__(self, config: BrokerConfig, *, files: Files | None = None, clock: Clock | None = None) -> None:
         self.config = config
-        self.port = 0  # the one really bound, from start() on
+        self.port = 0  # the bound port, from start() on
         self.metrics_port = -1  # the same; -1 = off
         self._files = files
         self._clock = clock if clock is not None else SystemClock()
@@ -71,17 +71,17 @@ class Daemon:
         self._callers: Callers | None = None
         self._reloading = asyncio.Lock()
         self._has_started = False
-        self._step = ""  # of the stop
+        self._step = ""  # of the shutdown
 
     @property
     def stop_limit_ms(self) -> int:
-        """How long stop() takes at most."""
+        """How long stop() may take."""
         partition_count = self._logs.topics.partition_count() if self._logs is not None else 0
         return stop_limit_ms(grace_ms=self.config.shutdown_grace_ms, partition_count=partition_count)
 
     @property
     def broker(self) -> Broker:
-        """The running broker's parts; there from start() to stop()."""
+        """The running broker's parts; available from start() to stop()."""
         assert self._broker is not None
         return self._broker
 
@@ -91,7 +91,7 @@ class Daemon:
         return self._service.open_stream_count if self._service is not None else 0
 
     async def start(self) -> None:
-        """Returns once the broker serves. Raises ConfigError, ListenError, DataDirectoryError, and leaves nothing open then."""
+        """Returns once the broker serves. Raises ConfigError, ListenError, DataDirectoryError, leaving nothing open."""
         try:
             await self._start()
         except BaseException:
@@ -99,12 +99,12 @@ class Daemon:
             raise
 
     async def reload(self) -> None:
-        """Reads the certificates and the auth file again. New handshakes and calls go by them, and so do rights on streams that are
-        open; one whose caller's credentials are not valid any more is ended. Raises ConfigError: all stays as it was then.
+        """Reloads the certificates and the auth file. They apply to new handshakes and calls, and the rights also to open
+        streams; a stream whose credentials are no longer valid is ended. Raises ConfigError and then changes nothing.
         """
         assert self._security is not None
         assert self._callers is not None
-        async with self._reloading:  # what was read last is what counts
+        async with self._reloading:  # the last reload wins
             newer = await asyncio.to_thread(load_security, self.config)
             self._security.replace(newer)
             self._callers.refresh()
@@ -116,14 +116,14 @@ class Daemon:
             f"{len(identities.principals) if identities is not None else 'no'} principals, {ended_count} streams ended"
         )
         logger.info(
-            "read again: %s, %s; %d streams of revoked credentials ended",
+            "reloaded: %s, %s; %d streams of revoked credentials ended",
             "certificates" if newer.certificates is not None else "no certificates",
             f"auth file with {len(identities.principals)} principals" if identities is not None else "no auth file",
             ended_count,
         )
 
     async def wait_until_ended(self) -> None:
-        """Returns when gRPC serves no more, by stop() or by an error of its own: then the process has no reason to live."""
+        """Returns when gRPC stops serving, through stop() or an error of its own: the process has no purpose then."""
         assert self._server is not None
         try:
             await self._server.wait_for_termination()
@@ -131,10 +131,10 @@ class Daemon:
             internal("gRPC's server", error)
 
     async def stop(self) -> None:
-        """Drains and closes; what was acknowledged is on disk, and the next start needs no recovery.
+        """Drains and closes; acknowledged records are on disk, and the next start needs no recovery.
 
-        Raises StopOverdueError at its deadline, whatever it waits for then: nobody must use the data directory any more in this
-        process, which has to end without waiting for its threads.
+        Raises StopOverdueError at its deadline, whatever it is waiting for: from then on nothing in this process may use the data
+        directory, and the process must exit without waiting for its threads.
         """
         limit_ms = self.stop_limit_ms
         try:
@@ -152,9 +152,9 @@ class Daemon:
         assert self._background is not None
         self._broker.begin_stop()
         self._health.set_serving(False)
-        self._step = "ending periodic work"
+        self._step = "stopping periodic jobs"
         await self._background.stop()
-        self._step = "answering what is under way"
+        self._step = "answering requests in progress"
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(self.config.shutdown_grace_ms / 1000):
                 await self._end_parked_fetches(self._broker)
@@ -215,22 +215,22 @@ class Daemon:
         self.metrics_port = endpoint.port
 
     async def _release(self) -> None:
-        """Closes whatever is open, in reverse order."""
+        """Closes everything that is open, in reverse order."""
         if self._metrics is not None:
-            self._step = "ending the metrics"
+            self._step = "stopping the metrics endpoint"
             await within(_PATIENCE_S, self._metrics.stop())
         if self._background is not None:
             await self._background.stop()
         if self._broker is not None:
             self._broker.drop_waiting()
         if self._server is not None:
-            self._step = "ending gRPC's server"
+            self._step = "stopping gRPC's server"
             await within(_PATIENCE_S, self._server.stop(0))
         if self._broker is not None:
-            self._step = "finishing changes of topics"
+            self._step = "finishing topic changes"
             await self._broker.admin.drain()
             await self._broker.producer_ids.drain()
-            self._step = "ending flushes and reads"
+            self._step = "finishing flushes and reads"
             await self._broker.close()
         if self._logs is not None:
             self._step = "closing the logs"
@@ -252,11 +252,11 @@ def _bind(server: grpc.aio.Server, host: str, port: int, credentials: grpc.Serve
 
 
 def _bind_problem(host: str, port: int) -> str | None:
-    """Why the address cannot be bound, or None: asked with a socket of our own, since gRPC does not say."""
+    """Why the address cannot be bound, or None. Tried with a socket of our own, since gRPC does not report the reason."""
     try:
         family, kind, protocol, _, address = socket.getaddrinfo(host.strip("[]"), port, type=socket.SOCK_STREAM)[0]
         with socket.socket(family, kind, protocol) as probe:
-            # As gRPC does: connections of an earlier broker that are not quite gone must not count.
+            # As gRPC does: lingering connections of an earlier broker must not count.
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             probe.bind(address)
             probe.listen()
@@ -264,7 +264,7 @@ def _bind_problem(host: str, port: int) -> str | None:
         return f"the host is unknown ({error.strerror})"
     except OSError as error:
         reason = os.strerror(error.errno or 0).lower()
-        return f"{reason}; stop what uses it, or choose another port" if error.errno == errno.EADDRINUSE else reason
+        return f"{reason}; stop the process that uses it, or choose another port" if error.errno == errno.EADDRINUSE else reason
     return None
 
 

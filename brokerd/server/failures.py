@@ -1,7 +1,7 @@
-"""How failures look from outside: malformed requests, what is not served, and what should not have happened.
+"""How failures look to clients: malformed requests, unsupported methods, and internal errors.
 
-The translation of errors to gRPC status codes is here and nowhere else. What happened inside stays inside: a client gets
-an opaque sentence and a number, the log has the rest under that number.
+The only translation of errors to gRPC status codes. Internal details stay internal: a client gets an opaque sentence with a
+number, and the log has the details under that number.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ _numbers = itertools.count(1)
 
 
 class NotServedError(BrokerdError):
-    """A method of the contract that this version does not serve."""
+    """A method of the contract that this version does not support."""
 
 
 class MalformedError(BrokerdError):
-    """A request that no correct client sends; the text begins with the field's name."""
+    """A request that no correct client sends; the text starts with the field's name."""
 
 
 class StreamFencedError(BrokerdError):
@@ -51,7 +51,7 @@ _STATUS_CODES = {
 
 
 def malformed(field: str, problem: str) -> MalformedError:
-    """The error for a field that is out of its contract."""
+    """The error for a field that violates its contract."""
     return MalformedError(f"{field}: {problem}")
 
 
@@ -59,8 +59,8 @@ Trailer: TypeAlias = tuple[tuple[str, bytes], ...]
 
 
 def status_of(error: BrokerdError) -> tuple[grpc.StatusCode, str, Trailer]:
-    """What a call ends with for an error raised on purpose: status and text for any client, and behind them, where it is one of
-    the table, the error itself, so that what may be repeated is repeated."""
+    """The status of a call that failed with an error raised on purpose: a code and text for any client, plus the error itself if
+    it is in the table, so that retriable errors are retried."""
     if isinstance(error, WireError):
         error.message = plain_text(error.message)
         return _status_code(error), error.message, to_trailer(error)
@@ -78,14 +78,14 @@ def _status_code(error: WireError) -> grpc.StatusCode:
 
 
 def internal(where: str, error: Exception) -> UnknownServerError:
-    """Writes an unexpected failure to the log and returns what a client may know of it."""
+    """Logs an unexpected failure and returns the error that the client gets."""
     number = f"{_RUN}-{next(_numbers)}"
     logger.error("internal error %s in %s", number, where, exc_info=error)
-    return UnknownServerError(f"internal error {number}: the broker's log says more", fate=Fate.UNKNOWN)
+    return UnknownServerError(f"internal error {number}: see the broker's log", fate=Fate.UNKNOWN)
 
 
 def not_appended(error: WireError) -> WireError:
-    """`error` of a request that was refused before anything was written, with that fate unless it has one."""
+    """`error` for a request that was refused before anything was written; sets that fate unless it has one."""
     if error.fate is Fate.UNSPECIFIED:
         error.fate = Fate.NOT_APPENDED
     return error

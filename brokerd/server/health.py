@@ -1,5 +1,5 @@
-"""grpc.health.v1: whether the broker serves, for whoever asks. Strangers may, so nothing that one of them does holds anybody up: no
-lock, no queue; a message is waited for no longer than a moment; who watches and does not read waits by himself.
+"""grpc.health.v1: whether the broker serves, for any caller. Strangers may call it, so a call must not be able to delay anything
+else: no lock, no queue; a message is awaited only briefly; a watcher that does not read delays only itself.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _WATCHERS_MAX = 1_000
 
 
 class HealthService:
-    """One answer for the broker as a whole and for its service: what holds for one holds for the other."""
+    """One status for the broker as a whole and for its service: they are always equal."""
 
     def __init__(self, count_fruitless: CountFruitless) -> None:
         self._count_fruitless = count_fruitless
@@ -32,13 +32,13 @@ class HealthService:
         self._watchers: set[asyncio.Event] = set()
 
     def set_serving(self, is_serving: bool) -> None:
-        """What is told from now on, to those who watch too. Never waits."""
+        """Sets the status, also for current watchers. Never waits."""
         self._is_serving = is_serving
         for changed in self._watchers:
             changed.set()
 
     def generic_handler(self) -> grpc.GenericRpcHandler:
-        """What a gRPC server is given."""
+        """The handler to register with a gRPC server."""
         handlers: dict[str, grpc.RpcMethodHandler[Any, Any]] = {
             "Check": grpc.stream_unary_rpc_method_handler(self._check),
             "Watch": grpc.stream_stream_rpc_method_handler(self._watch),
@@ -48,13 +48,13 @@ class HealthService:
     async def _check(self, _requests: object, context: Context) -> bytes:
         name = await self._asked(context)
         if name not in _NAMES:
-            await context.abort(grpc.StatusCode.NOT_FOUND, "no such service: leave it empty for the broker as a whole")
+            await context.abort(grpc.StatusCode.NOT_FOUND, "no such service: leave the name empty for the whole broker")
         return self._answer(name)
 
     async def _watch(self, _requests: object, context: Context) -> None:
         name = await self._asked(context)
         if len(self._watchers) >= _WATCHERS_MAX:
-            await context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, f"{_WATCHERS_MAX} clients watch already: ask with Check")
+            await context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, f"{_WATCHERS_MAX} clients watch already: use Check instead")
         changed = asyncio.Event()
         self._watchers.add(changed)
         try:
@@ -70,10 +70,10 @@ class HealthService:
             self._watchers.discard(changed)
 
     async def _asked(self, context: Context) -> str:
-        peer = str(context.peer())  # gRPC knows it no more once the call is over
+        peer = str(context.peer())  # gRPC forgets it once the call is over
         try:
             return await _asked_name(context)
-        except BaseException:  # taken back, or no request
+        except BaseException:  # cancelled, or not a request
             self._count_fruitless(peer)
             raise
 
@@ -84,13 +84,13 @@ class HealthService:
 
 
 async def _asked_name(context: Context) -> str:
-    """The service that is asked for; ends the call where nobody says so."""
+    """The requested service; ends the call if no request arrives."""
     data: bytes | None = None
     try:
         async with asyncio.timeout(_PATIENCE_S):
             data = await read_message(context)
     except TimeoutError:
-        await context.abort(grpc.StatusCode.DEADLINE_EXCEEDED, f"no request came within {_PATIENCE_S:.0f} s")
+        await context.abort(grpc.StatusCode.DEADLINE_EXCEEDED, f"no request arrived within {_PATIENCE_S:.0f} s")
     try:
         if data is not None and len(data) <= _REQUEST_MAX_BYTES:
             return health_pb2.HealthCheckRequest.FromString(data).service
@@ -98,6 +98,6 @@ async def _asked_name(context: Context) -> str:
         pass
     await context.abort(
         grpc.StatusCode.INVALID_ARGUMENT,
-        malformed("HealthCheckRequest", "did not come, cannot be parsed, or is too large").message,
+        malformed("HealthCheckRequest", "did not arrive, cannot be parsed, or is too large").message,
     )
     raise AssertionError("abort raises")

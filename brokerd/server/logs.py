@@ -1,7 +1,7 @@
-"""How the daemon's log lines look: one line an event, as text or as a JSON object. What is logged is everybody's own business.
+"""The format of the daemon's log lines: one line per event, as text or as a JSON object. Other modules decide what is logged.
 
-Whatever a client sends may end up in a message or in the text of an exception, so control characters never reach the output
-as they are: nobody can forge a line, or a colour.
+Anything that a client sends may end up in a message or in an exception's text, so control characters are always escaped: nobody
+can forge a line, or change the terminal's colour.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ def set_up_logging(*, level: str, log_format: str) -> None:
 
 
 def is_no_strangers_fault(record: logging.LogRecord) -> bool:
-    """False for what gRPC says, with a traceback, of each header that is not UTF-8: anybody could fill the disk with it."""
+    """False for gRPC's message, with traceback, about each header that is not UTF-8: anyone could fill the disk with those."""
     return not str(record.msg).startswith("Invalid encoding on")
 
 
 class TextFormatter(logging.Formatter):
-    """Time, level, logger, message; a traceback follows on the same line, its line ends written as \\n."""
+    """Time, level, logger, message; a traceback follows on the same line, with its line ends written as \\n."""
 
     def format(self, record: logging.LogRecord) -> str:
         """See logging."""
@@ -42,7 +42,7 @@ class TextFormatter(logging.Formatter):
 
 
 class JsonFormatter(logging.Formatter):
-    """One object: time (UTC), level, logger, message, and exception where there is one."""
+    """One object: time (UTC), level, logger, message, and the exception, if any."""
 
     def format(self, record: logging.LogRecord) -> str:
         """See logging."""

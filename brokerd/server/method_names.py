@@ -1,4 +1,4 @@
-"""Keeps gRPC serving when somebody calls a method whose name is not UTF-8.
+"""Keeps gRPC serving when a client calls a method whose name is not UTF-8.
 
 grpc.aio decodes the name inside the one task that accepts calls, and strictly; the exception ends that task, and with it the whole
 server: a single packet from a stranger, before any authentication. (So in grpcio 1.85.1; 1.76.0 refused that call alone.) The name
@@ -15,13 +15,13 @@ import functools
 import sys
 
 _ACCEPTING_TASK = "AioServer._server_main_loop"
-_WHO_DECODES = 2  # frames above _is_accepting: the handler, and what called for it
+_WHO_DECODES = 2  # frames above _is_accepting: the handler, and the code that decodes
 _REPLACEMENT = "\N{REPLACEMENT CHARACTER}"
 
 
 @functools.cache
 def accept_undecodable_names() -> None:
-    """From now on, in this process; once is enough."""
+    """Installs the error handler in this process; idempotent."""
     raise_error = codecs.lookup_error("strict")
 
     def strict(error: UnicodeError) -> tuple[str | bytes, int]:
@@ -33,12 +33,12 @@ def accept_undecodable_names() -> None:
 
 
 def _is_accepting() -> bool:
-    """True if gRPC's accepting task runs, and in it no Python code but asyncio's own."""
+    """True if gRPC's accepting task is running, with no Python code in it but asyncio's own."""
     try:
         task = asyncio.current_task()
     except RuntimeError:  # no event loop runs in this thread
         return False
     if task is None or getattr(task.get_coro(), "__qualname__", None) != _ACCEPTING_TASK:
         return False
-    frame = sys._getframe(_WHO_DECODES)  # noqa: SLF001 - nothing public tells
+    frame = sys._getframe(_WHO_DECODES)  # noqa: SLF001 - there is no public way
     return str(frame.f_globals.get("__name__")).startswith("asyncio.")

@@ -1,7 +1,7 @@
-"""The partitions of this node: look-up, append, flush, and who is to be woken by what.
+"""The partitions of this node: look-up, append, flush, and waking what waits for them.
 
-The glue between the log and those who wait for it. Rules of the log are in brokerd/partition, conditions of waiting in
-delayed_fetch.py and delayed_produce.py; gRPC is not known here. All of it belongs to the event loop's thread.
+Connects the log with the operations that wait for it. The rules of the log are in brokerd/partition, the conditions in
+delayed_fetch.py and delayed_produce.py; gRPC is unknown here. Everything belongs to the event loop's thread.
 """
 
 from __future__ import annotations
@@ -42,14 +42,14 @@ _FLUSH_THREADS = 4  # each syncs one partition at a time
 
 
 class WatchKey(NamedTuple):
-    """One end of one partition, as the purgatories' watch key."""
+    """One end of one partition; the purgatories' watch key."""
 
     tp: TopicIdPartition
     end: LogEnd
 
 
 class Replica:
-    """One partition's log with what the server keeps beside it."""
+    """One partition's log, with the server's own state for it."""
 
     __slots__ = ("counted_dirty_bytes", "crc_seed", "log", "progress")
 
@@ -60,14 +60,14 @@ class Replica:
         self.counted_dirty_bytes = 0  # what of the log's dirty bytes stands in the budget
 
     def end_offset(self, end: LogEnd) -> int:
-        """Where readers of that kind see the log end."""
+        """The offset at which readers of that kind see the log end."""
         if end is LogEnd.LAST_STABLE_OFFSET:
             return self.log.last_stable_offset
         return self.log.high_watermark if end is LogEnd.HIGH_WATERMARK else self.log.log_end_offset
 
 
 class ReplicaManager:
-    """All partitions of this node. Build it inside the running event loop."""
+    """All partitions of this node. Create it inside the running event loop."""
 
     def __init__(self, logs: LogManager, config: BrokerConfig, clock: Clock) -> None:
         self.logs = logs
@@ -100,10 +100,10 @@ class ReplicaManager:
         return replica
 
     def append(self, replica: Replica, data: pa.Buffer, *, check_producer: Callable[[int], None] | None = None) -> LogAppendInfo:
-        """Checks a client's batch and appends it; the flush is under way on return, not done. `check_producer` is called with its
-        producer id, if it has one, and raises if the client may not use that.
+        """Checks a client's batch and appends it; on return its flush has been started, not finished. `check_producer` is called
+        with the batch's producer id, if any, and raises if the client may not use it.
 
-        Raises what check_produced and PartitionLog.append do.
+        Raises the errors of check_produced and PartitionLog.append.
         """
         log = replica.log
         batch = check_produced(
@@ -113,7 +113,7 @@ class ReplicaManager:
             max_decompressed_bytes=self._max_decompressed_bytes,
         )
         if batch.header.is_transactional:
-            raise InvalidTxnStateError("transactions are not served by this broker: a batch must not be marked as transactional")
+            raise InvalidTxnStateError("transactions are not supported by this broker: a batch must not be marked as transactional")
         if check_producer is not None and batch.header.producer_id >= 0:
             check_producer(batch.header.producer_id)
         try:
@@ -127,7 +127,7 @@ class ReplicaManager:
         return info
 
     def forget(self, tp: TopicIdPartition) -> None:
-        """The partition was deleted: whoever waits for it is told."""
+        """Handles the deletion of a partition: completes whatever waits for it."""
         replica = self._replicas.pop(tp, None)
         if replica is not None:
             self.dirty.add(-replica.counted_dirty_bytes)
@@ -135,20 +135,20 @@ class ReplicaManager:
         self.wake(tp)
 
     def wake(self, tp: TopicIdPartition) -> None:
-        """Something about the partition changed that is none of its ends: its log start, or whether it is there."""
+        """Handles a change of the partition other than of its ends: of its log start, or its removal."""
         for end in LogEnd:
             self.produce_purgatory.check_and_complete(WatchKey(tp, end))
             self.fetch_purgatory.check_and_complete(WatchKey(tp, end))
 
     def stop_timers(self) -> None:
-        """What waits should have been completed before."""
+        """Stops the timers; waiting operations should have been completed before."""
         self.produce_driver.close()
         self.fetch_driver.close()
 
     def _advanced(self, log: PartitionLog, moved: Moved) -> None:
         replica = self._replicas.get(log.tp)
         if replica is None:
-            return  # deleted while its flush was under way
+            return  # deleted during its flush
         replica.progress.advance(log.high_watermark)
         self._count_dirty(replica)
         for end in moved:
@@ -158,7 +158,7 @@ class ReplicaManager:
 
     def _flush_failed(self, log: PartitionLog) -> None:
         if log.is_deleted:
-            return  # its files went while they were flushed
+            return  # its files were removed during the flush
         logger.error("flush of %s partition %d failed: it takes no more appends until the next start", log.topic, log.tp.partition)
         replica = self._replicas.get(log.tp)
         if replica is None:
@@ -167,7 +167,7 @@ class ReplicaManager:
         self.wake(log.tp)
 
     def _count_dirty(self, replica: Replica) -> None:
-        """Brings the budget to what this log holds unflushed; a log that stopped holds nothing back."""
+        """Updates the budget to what this log holds unflushed; a log that stopped counts nothing."""
         dirty_bytes = replica.log.core.flushes.dirty_bytes
         self.dirty.add(dirty_bytes - replica.counted_dirty_bytes)
         replica.counted_dirty_bytes = dirty_bytes

@@ -1,11 +1,11 @@
-"""What every request must keep to before anything is done for it: how many entries, and none twice. The one table of the repeated
-fields of all requests; a test fails for a field that is not in it.
+"""Limits that every request must meet before it is processed: the number of entries, and no duplicates. The one table of the
+repeated fields of all requests; a test fails for a field that is missing from it.
 
-Counted are the bytes, before protobuf builds a message out of them: two bytes of an empty entry become a hundred. Then the entries
-that name the same thing, by sets. Both come before rights are looked up, and cost no more than reading the bytes once.
+Entries are counted in the bytes, before protobuf builds a message: two bytes of an empty entry become a hundred in memory. Then
+duplicates are found, with sets. Both checks come before rights are looked up, and together cost one pass over the bytes.
 
-What is named twice is answered once where a request only asks about topics (Metadata, DescribeTopics), as Kafka does. Everywhere
-else the request is refused whole: which of two orders for one partition counts, nobody could say.
+Duplicates are answered once if a request only asks about topics (Metadata, DescribeTopics), as in Kafka. Any other request is
+refused as a whole: it would be arbitrary which of two orders for a partition counts.
 """
 
 from __future__ import annotations
@@ -20,15 +20,15 @@ from brokerd.server.failures import malformed
 from brokerd.wire.methods import UNARY, UNARY_REQUEST_MAX_BYTES
 from brokerd.wire.records import read_varint, skip_field
 
-# Fields of a message beside its entries: a few, more of newer clients, some twice.
+# Fields of a message besides its entries: a few; newer clients may send more, or some twice.
 _OTHER_FIELDS_MAX = 64
-_BYTES_TYPE = 2  # of a tag: what has a length
+_BYTES_TYPE = 2  # the wire type of length-delimited fields
 _NUMBER_MAX_BYTES = 10
-_SHORT = 16  # numbers of fields below have tags of one byte
+_SHORT = 16  # field numbers below this have one-byte tags
 _VARINT_BYTE_MAX = 0x7F
 _CREATED_MAX = 100
 _DESCRIBED_MAX = 1_000
-_CONFIGS_MAX = 100  # there are fewer
+_CONFIGS_MAX = 100  # more than there are settings
 _NODES_MAX = 1_000
 _TOPICS = "max.topics"
 _PARTITIONS = "max.partitions.per.request"
@@ -37,13 +37,14 @@ H = TypeVar("H", bound=Hashable)
 
 
 class Repeated(NamedTuple):
-    """A repeated field of at most `limit` entries (a number, or the setting that has it); equal `names` are the same thing."""
+    """A repeated field of at most `limit` entries (a number, or the setting that holds it); entries with equal `names` are
+    duplicates."""
 
     field: str
     limit: int | str
     names: Callable[[Any], Hashable] | None = None
     is_answered_once: bool = False
-    inside: tuple[Repeated, ...] = ()  # what its entries repeat
+    inside: tuple[Repeated, ...] = ()  # repeated fields of its entries
 
 
 def _itself(entry: Any) -> Hashable:
@@ -81,17 +82,17 @@ REPEATED: dict[str, tuple[Repeated, ...]] = {
 
 
 class _Bound(NamedTuple):
-    """A repeated field as the bytes know it, by its number in `_Bounds`."""
+    """A repeated field in terms of bytes, by its field number in `_Bounds`."""
 
     name: str
     limit: int
-    where: str  # the setting, in brackets, or nothing
+    where: str  # the setting, in brackets, or empty
     is_number: bool
     inside: dict[int, _Bound]
 
     @property
     def is_plain(self) -> bool:
-        """True if a field is one entry, of which nothing more is counted."""
+        """True if a field is one entry without nested counts."""
         return not self.is_number and not self.inside
 
 
@@ -99,7 +100,7 @@ _Bounds = dict[int, _Bound]
 
 
 class Requests:
-    """Reads the requests of one broker's unary methods."""
+    """Parses and checks the requests of one broker's unary methods."""
 
     def __init__(self, config: BrokerConfig) -> None:
         self._bounds = {
@@ -107,11 +108,11 @@ class Requests:
         }
 
     def parse(self, name: str, data: bytes) -> Message:
-        """The request of the method, in which nothing is named twice. Raises MalformedError."""
+        """The parsed request of the method, free of duplicates. Raises MalformedError."""
         request_type = UNARY[name].request
         what = request_type.DESCRIPTOR.name
         if len(data) > UNARY_REQUEST_MAX_BYTES:
-            raise malformed(what, f"has {len(data)} bytes, more than {UNARY_REQUEST_MAX_BYTES}: ask for less at once")
+            raise malformed(what, f"has {len(data)} bytes, more than {UNARY_REQUEST_MAX_BYTES}: split the request")
         try:
             _check_counts(data, 0, len(data), self._bounds[name], what)
             request = request_type.FromString(data)
@@ -123,7 +124,7 @@ class Requests:
 
 
 def first_double(names: Iterable[H]) -> H | None:
-    """What stands twice, None if nothing does."""
+    """The first duplicate, or None."""
     seen: set[H] = set()
     for name in names:
         if name in seen:
@@ -133,7 +134,7 @@ def first_double(names: Iterable[H]) -> H | None:
 
 
 def check_doubles(repeated: Repeated, entries: Sequence[Any]) -> None:
-    """Raises MalformedError if two entries name the same."""
+    """Raises MalformedError if two entries name the same thing."""
     assert repeated.names is not None
     double = first_double(map(repeated.names, entries))
     if double is not None:
@@ -176,12 +177,12 @@ def _bounds(config: BrokerConfig, table: tuple[Repeated, ...], descriptor: Any, 
 
 
 def _check_counts(data: bytes, at: int, end: int, bounds: _Bounds, what: str) -> None:
-    """Raises MalformedError for too many entries of `data[at:end]`, IndexError or ValueError for what is no message."""
+    """Raises MalformedError for too many entries in `data[at:end]`, IndexError or ValueError if it is not a message."""
     counts = dict.fromkeys(bounds, 0)
     others = 0
     short = {number << 3 | _BYTES_TYPE: bound.limit for number, bound in bounds.items() if number < _SHORT and bound.is_plain}
     while at < end:
-        # Most entries: a tag and a length of one byte each. Ten times as fast as what is below.
+        # The most common entry has a tag and a length of one byte each; this path is ten times as fast as the one below.
         limit = short.get(data[at])
         if limit is not None and at + 1 < end and (length := data[at + 1]) <= _VARINT_BYTE_MAX:
             number = data[at] >> 3
@@ -195,7 +196,7 @@ def _check_counts(data: bytes, at: int, end: int, bounds: _Bounds, what: str) ->
         if bound is None:
             others += 1
             if others > _OTHER_FIELDS_MAX:
-                raise malformed(what, f"has more than {_OTHER_FIELDS_MAX} fields beside its entries")
+                raise malformed(what, f"has more than {_OTHER_FIELDS_MAX} fields besides its entries")
             at = skip_field(data, at, tag & 7)
             continue
         begin, at = at, skip_field(data, at, tag & 7)
@@ -207,7 +208,7 @@ def _check_counts(data: bytes, at: int, end: int, bounds: _Bounds, what: str) ->
 
 
 def _count(data: bytes, begin: int, end: int, bound: _Bound) -> int:
-    """How many entries a field with a length has, at least: one, but where numbers are packed."""
+    """How many entries a length-delimited field has, at least: one, except for packed numbers."""
     if bound.is_plain:
         return 1
     _, at = read_varint(data, begin)

@@ -1,11 +1,11 @@
-"""The service's methods as gRPC sees them: bytes in, handler, bytes out. No rule of the broker lives here.
+"""The service's methods as gRPC calls them: bytes in, handler, bytes out. No rule of the broker lives here.
 
-To gRPC every method reads a stream, the unary ones too, though of one message: so gRPC puts no message together before it is asked
-for one, and a stranger is sent away before that.
+To gRPC every method reads a stream, even the unary ones, though of one message. So gRPC assembles no message before the handler
+asks for one, and a stranger is rejected before that.
 
-Every method of the contract is in `UNARY_HANDLERS` or is one of the two streams; a test holds the table equal to the service.
-What is not served yet answers UNIMPLEMENTED with one sentence. Whatever a handler raises becomes a status here, so that
-nothing a client sends can end the event loop.
+Every method of the contract is in `UNARY_HANDLERS` or is one of the two streams; a test keeps the table equal to the service.
+Unsupported methods return UNIMPLEMENTED with one sentence. Whatever a handler raises becomes a status here, so that nothing a
+client sends can end the event loop.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ _STOPPING = "the broker is stopping: connect again"
 
 def _not_served(what: str) -> Handler:
     async def handle(broker: Broker, request: Message) -> Message:  # noqa: ARG001 - the shape of a handler
-        raise NotServedError(f"{what} are not served by this broker; GetServerInfo lists the features it has")
+        raise NotServedError(f"{what} are not supported by this broker; GetServerInfo lists its features")
 
     return handle
 
@@ -80,8 +80,8 @@ UNARY_HANDLERS: dict[str, Handler] = {
 }
 
 
-# What looks at a request as it came. A handler sees only what its caller has a right to: what is wrong with the rest, or with the
-# whole, it cannot tell.
+# Checks of a request exactly as received. A handler sees only the entries that its caller has a right to, so it cannot judge the
+# rest, or the whole.
 UNARY_CHECKS: dict[str, Check] = {
     "GetServerInfo": server_info.check,
     "Metadata": metadata.check,
@@ -95,7 +95,7 @@ UNARY_CHECKS: dict[str, Check] = {
 
 
 class BrokerService:
-    """Methods of one broker, and the streams that are open."""
+    """The methods of one broker, and its open streams."""
 
     def __init__(self, broker: Broker, callers: Callers) -> None:
         self._broker = broker
@@ -103,7 +103,7 @@ class BrokerService:
         self._requests = Requests(broker.config)
         self._streams: dict[ProduceStream | FetchStream, tuple[Access, Context]] = {}
         self._request_bytes = RequestBytes()
-        self._half_open: Counter[str] = Counter()  # calls whose request has not come, by connection
+        self._half_open: Counter[str] = Counter()  # calls whose request has not arrived, by connection
         self._half_open_count = 0
         self._calls = 0
         self._idle = asyncio.Event()
@@ -115,7 +115,7 @@ class BrokerService:
         return len(self._streams)
 
     def take_request_bytes(self) -> Mapping[str, int]:
-        """Bytes of the requests that came over each connection since this was last asked."""
+        """Bytes of the requests that arrived over each connection since the last call."""
         for stream in self._streams:
             if stream.read_bytes:
                 self._request_bytes.add_messages(stream.peer, stream.read_bytes)
@@ -123,13 +123,13 @@ class BrokerService:
         return self._request_bytes.take()
 
     def half_open_calls(self) -> Mapping[str, int]:
-        """Calls that have begun and of which no message has come, by connection."""
+        """The number of open calls that have not delivered a message yet, by connection."""
         counts = self._half_open.copy()
         counts.update(stream.peer for stream in self._streams if stream.is_half_open)
         return counts
 
     def generic_handler(self) -> grpc.GenericRpcHandler:
-        """What a gRPC server is given. Messages stay bytes up to here: no (de)serializer of gRPC's is used."""
+        """The handler to register with a gRPC server. Messages stay bytes up to here: gRPC's own (de)serializers are not used."""
         handlers: dict[str, grpc.RpcMethodHandler[Any, Any]] = {
             name: grpc.stream_unary_rpc_method_handler(self._unary(UNARY[name], handler))
             for name, handler in UNARY_HANDLERS.items()
@@ -139,21 +139,21 @@ class BrokerService:
         return grpc.method_handlers_generic_handler(SERVICE, handlers)
 
     async def drain(self) -> None:
-        """Returns once no unary call is under way."""
+        """Returns once no unary call is in progress."""
         await self._idle.wait()
 
     async def close_streams(self) -> None:
-        """Ends every open stream once its answers are out; one whose client does not read holds up no other. Where the client
-        goes meanwhile, gRPC cancels what was awaited: that stream is over, and the stop goes on.
+        """Ends every open stream once its responses are out; a client that does not read delays only its own stream. If a client
+        disconnects meanwhile, gRPC cancels the awaited call: that stream is over, and the shutdown continues.
         """
         ends = await asyncio.gather(*[_close(stream) for stream in self._streams], return_exceptions=True)
         for end in ends:
-            if isinstance(end, Exception):  # a cancellation is none
+            if isinstance(end, Exception):  # a cancellation is not one
                 raise end
 
     async def end_revoked_streams(self) -> int:
-        """Ends every stream that was opened with credentials which are not valid any more, and says how many. From the call on
-        nothing more is taken from them; what a producer is still to be told goes out first.
+        """Ends every stream that was opened with credentials which are no longer valid; returns how many. From now on nothing
+        more is accepted from them; a producer's pending responses go out first.
         """
         ends = []
         for stream, (access, context) in self._streams.items():
@@ -170,14 +170,14 @@ class BrokerService:
 
         async def call(_requests: object, context: Context) -> bytes:
             self._broker.turns.call_arrived()
-            peer = str(context.peer())  # gRPC knows it no more once the call is over
+            peer = str(context.peer())  # gRPC forgets it once the call is over
             try:
                 access, generation = self._callers.access(context), self._callers.generation
                 data = await self._read(method, context, peer)
                 await self._broker.turns.take(access.principal, peer)
-                self._request_bytes.add(peer, len(data))  # one that waits is its sender's still
+                self._request_bytes.add(peer, len(data))  # a queued request still counts for its sender
                 if generation != self._callers.generation:
-                    access = self._callers.access(context)  # as of now: the request may have been long in coming
+                    access = self._callers.access(context)  # as of now: the request may have taken long to arrive
                 with self._under_way(method.name):
                     response = await self._answer(method, access, data, handle, peer)
                     self._broker.fruitless.useful(peer)
@@ -192,17 +192,17 @@ class BrokerService:
         return call
 
     async def _read(self, method: Unary, context: Context, peer: str) -> bytes:
-        """The one message of a call; while it does not come, the call is half open."""
+        """The one message of a call; until it arrives, the call is half open."""
         if self._half_open_count >= _HALF_OPEN_MAX:
-            raise ResourceExhaustedError(f"{_HALF_OPEN_MAX} calls wait for their requests: try again later")
+            raise ResourceExhaustedError(f"{_HALF_OPEN_MAX} calls are waiting for their requests: try again later")
         self._half_open[peer] += 1
         self._half_open_count += 1
         try:
             async with asyncio.timeout(_PATIENCE_S):
                 data = await read_message(context)
         except TimeoutError:
-            raise malformed(method.request.DESCRIPTOR.name, f"did not come within {_PATIENCE_S:.0f} s") from None
-        except BaseException:  # taken back
+            raise malformed(method.request.DESCRIPTOR.name, f"did not arrive within {_PATIENCE_S:.0f} s") from None
+        except BaseException:  # cancelled
             self._count_fruitless(peer)
             raise
         finally:
@@ -211,7 +211,7 @@ class BrokerService:
             if not self._half_open[peer]:
                 del self._half_open[peer]
         if data is None:
-            raise malformed(method.request.DESCRIPTOR.name, "did not come: the call ended before it")
+            raise malformed(method.request.DESCRIPTOR.name, "did not arrive: the call ended first")
         return data
 
     async def _answer(self, method: Unary, access: Access, data: bytes, handle: Call, peer: str) -> Message:
@@ -223,7 +223,7 @@ class BrokerService:
 
     @contextlib.contextmanager
     def _under_way(self, name: str) -> Iterator[None]:
-        """A call whose request is here: what waits for a request is no reason to wait with a stop."""
+        """Marks a call as in progress once its request has arrived: a shutdown does not wait for requests that have not."""
         started_ns = stopwatch_ns()
         self._calls += 1
         self._idle.clear()
@@ -250,7 +250,7 @@ class BrokerService:
             self._broker.require_ready()
             if len(self._streams) >= self._broker.config.max_streams:
                 raise ResourceExhaustedError(
-                    f"{len(self._streams)} streams are open, as many as max.streams allows: try again later"
+                    f"{len(self._streams)} streams are open, the most that max.streams allows: try again later"
                 )
             stream = kind(self._broker, context, access)
             self._streams[stream] = (access, context)
@@ -267,7 +267,7 @@ class BrokerService:
                 self._end(stream, is_good=is_good)
 
     def _end(self, stream: ProduceStream | FetchStream, *, is_good: bool) -> None:
-        """`is_good`: it ended as a client ends its side. One that was taken back before its first message may look so too."""
+        """`is_good`: the client ended its side properly. A stream cancelled before its first message may look the same."""
         del self._streams[stream]
         self._request_bytes.add(stream.peer, stream.read_bytes)
         if stream.is_half_open:

@@ -1,4 +1,4 @@
-"""Tells systemd how the service is (sd_notify), without a library: one datagram to the socket that it names.
+"""Reports the service's state to systemd (sd_notify), without a library: one datagram to the socket that it names.
 
 Without NOTIFY_SOCKET in the environment, nothing happens. See systemd's sd_notify(3).
 """

@@ -1,4 +1,4 @@
-"""Tasks that nobody awaits to their end: what they raise is looked at here, or asyncio would report it as never retrieved."""
+"""Tasks that nobody awaits: retrieves their exceptions, which asyncio would otherwise report as never retrieved."""
 
 from __future__ import annotations
 
@@ -9,17 +9,17 @@ import grpc
 
 from brokerd.server.failures import internal
 
-# The client is gone, or its stream was ended meanwhile: whoever reads from it says so.
+# The client is gone, or its stream was ended meanwhile; the code that reads the stream reports that.
 _ENDED = (grpc.aio.BaseError, asyncio.InvalidStateError)
 
 
 def look_at_end(task: asyncio.Task[Any], what: str) -> None:
-    """Once the task is over, writes what it raised to the log, unless its client is gone."""
+    """Logs the task's exception once it is over, unless its client is gone."""
     task.add_done_callback(lambda done: _look(done, what))
 
 
 def forget_end(task: asyncio.Task[Any]) -> None:
-    """What the task raises is for its caller alone, who may have stopped waiting."""
+    """Ignores the task's exception: it matters only to a caller who may have stopped waiting."""
     task.add_done_callback(_error_of)
 
 

@@ -63,7 +63,7 @@ def test_topics_from_creation_to_deletion(terminal: Terminal) -> None:
         "created topic 'life' with 2 partitions\n",
         "",
     )
-    assert terminal.run("topics", "create", "life") == (1, "", "brokerd: topic 'life' exists already\n")
+    assert terminal.run("topics", "create", "life") == (1, "", "brokerd: topic 'life' already exists\n")
     assert terminal.run("topics", "create", "life", "--if-not-exists") == (
         0,
         "topic 'life' already exists with 2 partitions: nothing to do\n",
@@ -110,14 +110,14 @@ def test_dry_run_creates_nothing(terminal: Terminal) -> None:
         (
             ["topics", "alter", "known-topic", "-p", "1"],
             (
-                "topic 'known-topic' cannot have 1 partitions: the number only grows, from today's 1 to at most 10000 "
+                "topic 'known-topic' cannot have 1 partitions: the number can only grow, from the current 1 to at most 10000 "
                 "(max.partitions.per.topic)"
             ),
         ),
         (["consume", "known-topic", "-p", "7"], "topic 'known-topic' has partitions 0 to 0, not 7"),
         (
             ["consume", "known-topic", "-o", "99"],
-            "there is no offset 99 in known-topic-0: it begins at offset 0, and its next record gets offset 0",
+            "there is no offset 99 in known-topic-0: it starts at offset 0, and its next record gets offset 0",
         ),
         (["produce", "zzz"], "there is no topic 'zzz': create it with"),
         (["produce", "known-topic", "-p", "7"], "topic 'known-topic' has partitions 0 to 0, not 7"),
@@ -301,7 +301,7 @@ def test_follower_prints_what_comes_rides_over_a_restart_and_ends_by_ctrl_c(
             follower.send_signal(signal.SIGABRT)  # all its threads say where they stand
             pytest.fail(f"Ctrl-C did not end it:\n{follower.communicate()[1]}")
     assert (follower.returncode, out) == (130, "")
-    assert all(": tried again for up to " in line for line in err.splitlines()), "it says no more than that the broker is away"
+    assert all(": retrying for up to " in line for line in err.splitlines()), "it says no more than that the broker is away"
 
 
 def test_reader_that_goes_away_is_no_trouble(daemon: RunningDaemon, terminal: Terminal) -> None:

@@ -55,9 +55,9 @@ def test_a_consumer_goes_past_damage_where_that_is_asked(
             daemon.restart()
         code, out, said = run(*consume)
         assert (code, out) == (1, "0\n1\n")
-        assert "skip.corrupt.batches=true (Spark: also failOnDataLoss=false) goes on at offset 3" in said
+        assert "skip.corrupt.batches=true (Spark: also failOnDataLoss=false) continues at offset 3" in said
         assert run(*consume, *past)[:2] == (0, "0\n1\n3\n4\n")
-        assert [text.split(": t-0: ")[0] for text in caplog.messages] == ["t-0: offsets 2 to 2 are not read"]
+        assert [text.split(": t-0: ")[0] for text in caplog.messages] == ["t-0: offsets 2 to 2 are skipped"]
         assert "were durable and are damaged" in caplog.text
         assert run(*consume, *past, "--offset", "2")[:2] == (0, "3\n4\n")
         assert daemon.terminate() == 0

@@ -149,7 +149,7 @@ class FakeBroker:
         for new in request.topics:
             result = answer.results.add(name=new.name)
             if new.name in self.topics:
-                result.error.CopyFrom(to_proto(TopicAlreadyExistsError(f"topic '{new.name}' exists already")))
+                result.error.CopyFrom(to_proto(TopicAlreadyExistsError(f"topic '{new.name}' already exists")))
             else:
                 result.topic_id = self.create(new.name, new.partitions or 1)[0].tp.topic_id
         return answer

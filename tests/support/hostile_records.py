@@ -108,7 +108,7 @@ def _copy_words(rng: random.Random, payload: bytearray) -> None:
 
 
 def _cut_or_grow(rng: random.Random, payload: bytearray) -> None:
-    """Another length, and a body length that agrees with it, so that Arrow is asked at all."""
+    """Another length, and a body length that agrees with it, so that Arrow is at all."""
     before = len(payload) - body_at(bytes(payload)) if len(payload) >= 8 else 0
     words = rng.choice((-8, -2, -1, 1, 2, 8))
     if words < 0:

@@ -1,9 +1,9 @@
-"""Ranges of partitions, read in order.
+"""Reads ranges of partitions in order.
 
-fetcher.py       ranges read at full speed: the next fetch is in flight while the last is decoded
-fetch_stream.py  one fetch stream: requests and answers as values
-positions.py     how far a range is read, what of an answer belongs to it (pure)
-fetched.py       record batches as columns with offsets; aborted transactions left out (pure)
+fetcher.py       reads ranges: the next fetch is in flight while the last is decoded
+fetch_stream.py  one fetch stream: requests and responses as values
+positions.py     how far a range is read, and which part of a response belongs to it (pure)
+fetched.py       record batches as columns with offsets; without aborted transactions (pure)
 growth.py        waiting until there is more to read
-offsets.py       offsets as values, and their requests
+offsets.py       offset queries as values
 """

@@ -1,6 +1,6 @@
-"""One fetch stream: requests and answers as values, payload bytes as slices of the message that brought them.
+"""One fetch stream: requests and responses as values, payload bytes as slices of the message they arrived in.
 
-Which offset to ask for next is decided in positions.py; reconnecting is the fetcher's.
+positions.py decides which offset to fetch next; the fetcher reconnects.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _A_CONSUMER = -1
 
 
 class PartitionFetch(NamedTuple):
-    """One partition to read, from `fetch_offset` on."""
+    """One partition to read, starting at `fetch_offset`."""
 
     tp: TopicIdPartition
     fetch_offset: int
@@ -31,7 +31,7 @@ class PartitionFetch(NamedTuple):
 
 
 class FetchRequest(NamedTuple):
-    """One poll: answered once `min_bytes` are there, or after `max_wait_ms`."""
+    """One poll: answered once `min_bytes` are available, or after `max_wait_ms`."""
 
     correlation_id: int
     max_wait_ms: int
@@ -50,7 +50,7 @@ class Aborted(NamedTuple):
 
 
 class PartitionFetchResult(NamedTuple):
-    """What was read from one partition: `chunks` hold one or more whole batches each."""
+    """The batches read from one partition: each of `chunks` holds one or more whole batches."""
 
     tp: TopicIdPartition
     error: WireError | None
@@ -62,7 +62,7 @@ class PartitionFetchResult(NamedTuple):
 
 
 class FetchResponse(NamedTuple):
-    """Answer to one poll; `error` = the whole request failed."""
+    """Response to one poll; `error` = the whole request failed."""
 
     correlation_id: int
     throttle_time_ms: int
@@ -71,7 +71,7 @@ class FetchResponse(NamedTuple):
 
 
 class FetchStream:
-    """Sends polls and receives their answers in order. At most one poll is parked: the next one completes it at once."""
+    """Sends polls and receives their responses in order. At most one poll is parked: the next one completes it at once."""
 
     def __init__(self, stream: RawStream) -> None:
         self._stream = stream
@@ -81,7 +81,7 @@ class FetchStream:
         await self._stream.send(encode_request(request))
 
     async def receive(self, *, timeout_ms: int) -> FetchResponse:
-        """The next answer. Raises BrokerUnreachableError if the stream is lost or silent for `timeout_ms`."""
+        """The next response. Raises BrokerUnreachableError if the stream is lost, or silent for `timeout_ms`."""
         return decode_response(await self._stream.receive(timeout_ms=timeout_ms))
 
     def close(self) -> None:
@@ -90,7 +90,7 @@ class FetchStream:
 
 
 def encode_request(request: FetchRequest) -> bytes:
-    """A poll as it travels."""
+    """The wire form of a poll."""
     message = fetch_pb2.FetchRequest(
         correlation_id=request.correlation_id,
         max_wait_ms=request.max_wait_ms,
@@ -120,7 +120,9 @@ def decode_response(data: bytes) -> FetchResponse:
         raise UnknownServerError(f"the broker's answer to a fetch cannot be read: {error.message}") from None
     counts = [result.record_chunks for result in message.results]
     if sum(counts) != len(records) or any(count < 0 for count in counts):
-        raise UnknownServerError(f"the broker's answer to a fetch holds {len(records)} chunks of records, not as many as it counts")
+        raise UnknownServerError(
+            f"the broker's response to a fetch holds {len(records)} chunks of records, not as many as it declares"
+        )
     results = []
     at = 0
     for result in message.results:

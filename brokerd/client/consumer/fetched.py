@@ -1,4 +1,4 @@
-"""Record batches as columns with their offsets. Works on whole columns: never one record at a time. No I/O lives here."""
+"""Record batches as columns with their offsets. Works on whole columns, never one record at a time. Does no I/O."""
 
 from __future__ import annotations
 
@@ -36,13 +36,13 @@ class FetchedBatch:
         return int(self.arrow_batch.num_rows)
 
     def head(self, record_count: int) -> FetchedBatch:
-        """The first `record_count` records, or all if there are not more."""
+        """The first `record_count` records, or all if there are fewer."""
         if record_count >= self.record_count:
             return self
         return replace(self, arrow_batch=self.arrow_batch.slice(0, record_count), offsets=self.offsets.slice(0, record_count))
 
     def parts(self, size_bytes: int) -> Iterator[FetchedBatch]:
-        """The records in parts of about so many bytes, without copying."""
+        """Splits the records into parts of about `size_bytes` each, without copying."""
         rows = self.record_count
         step = max(1, min(rows, rows * size_bytes // max(1, self.arrow_batch.nbytes)))
         for start in range(0, rows, step):
@@ -50,7 +50,7 @@ class FetchedBatch:
 
 
 def decode_piece(piece: Piece, *, max_uncompressed_bytes: int, check_crc: bool) -> FetchedBatch | None:
-    """The records of a piece as columns, without copying where they are not compressed; None if none lies in its range.
+    """The records of a piece as columns, without copying unless they are compressed; None if none is in its range.
 
     Raises CorruptMessageError and UnsupportedVersionError with the batch's offset in the text.
     """
@@ -67,7 +67,7 @@ def decode_piece(piece: Piece, *, max_uncompressed_bytes: int, check_crc: bool) 
         timestamp_type = LOG_APPEND_TIME
         if not 0 <= header.append_timestamp <= TIMESTAMP_MAX_MS:
             raise CorruptMessageError(
-                f"batch at offset {header.base_offset}: append_timestamp {header.append_timestamp} is no time in ms since 1970"
+                f"batch at offset {header.base_offset}: append_timestamp {header.append_timestamp} is not a time in ms since 1970"
             )
         stamped = np.full(arrow_batch.num_rows, header.append_timestamp * _US_PER_MS, np.int64)
         timestamp = known_schema(header.schema_id).timestamp

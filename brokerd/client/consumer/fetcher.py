@@ -1,11 +1,11 @@
-"""Ranges of partitions read at full speed.
+"""Reads ranges of partitions at full speed.
 
-Two threads share the work. The loop thread asks, walks batch headers, and asks for what comes next at once; the
-reading thread decodes. So the next fetch is under way while the last is decoded, and a slow reader holds the broker back:
-a fetch is sent only if there is room for its answer.
+Two threads share the work. The loop thread fetches, walks batch headers, and sends the next fetch at once; the reading thread
+decodes. So the next fetch is in flight while the last one is decoded, and a slow reader applies back-pressure: a fetch is sent
+only if there is room for its response.
 
-After a lost connection everything starts again from the next offset of each range. A position moves only when its answer
-is handed over, and the two happen without an await between them, so nothing is read twice or left out.
+After a lost connection, reading resumes at the next offset of each range. A position moves only when its response is handed over,
+with no await in between, so nothing is read twice or left out.
 """
 
 from __future__ import annotations
@@ -39,29 +39,29 @@ from brokerd.process import end_daemon_thread
 
 logger = logging.getLogger(__name__)
 
-ANSWERS_AHEAD = 3  # asked for or waiting to be decoded: one in flight, two in the queue
+ANSWERS_AHEAD = 3  # requested or waiting to be decoded: one in flight, two in the queue
 
 
 class PartitionFetcher:
-    """Reads ranges, as an iterator of FetchedBatch: in offset order within a partition, ending where the ranges end.
+    """Reads ranges as an iterator of FetchedBatch, in offset order within a partition, up to the end of the ranges.
 
-    One thread reads. Use `with`, or close(): a fetcher holds a stream to the broker until then. Raises OffsetOutOfRangeError
-    (what is asked for is gone or not there), UnknownTopicIdError (the topic was deleted), LogDamagedError,
-    CorruptMessageError, BrokerUnreachableError after default.api.timeout.ms without an answer.
+    Only one thread may read. Use `with`, or close(): until then a fetcher holds a stream to the broker. Raises
+    OffsetOutOfRangeError (the offset is gone, or not in the log yet), UnknownTopicIdError (the topic was deleted),
+    LogDamagedError, CorruptMessageError, and BrokerUnreachableError after default.api.timeout.ms without a response.
     """
 
     def __init__(
         self, client: BlockingClient, ranges: Sequence[FetchRange], config: ConsumerConfig, *, goes_past_damage: bool = False
     ) -> None:
-        """Starts to read at once. `client` must stay open; it may serve any number of fetchers. With skip.corrupt.batches or
-        `goes_past_damage`, damage behind which the log goes on is a warning."""
+        """Starts reading at once. `client` must stay open; it may serve any number of fetchers. With skip.corrupt.batches or
+        `goes_past_damage`, damage after which the log goes on is only a warning."""
         self._config = config
         self._answers: queue.SimpleQueue[list[Piece] | BaseException | None] = queue.SimpleQueue()
-        self._pieces: list[Piece] = []  # of the answer being read, last first
+        self._pieces: list[Piece] = []  # of the response being read, last first
         self._loop = client.loop_thread.loop
         self._slots = asyncio.Semaphore(ANSWERS_AHEAD)
         self._is_over = False
-        self.skipped_offset_count = 0  # of batches that could not be decoded
+        self.skipped_offset_count = 0  # offsets of batches that could not be decoded
         self.positions = [
             RangePosition(
                 one,
@@ -85,7 +85,7 @@ class PartitionFetcher:
             yield batch
 
     def next_batch(self, timeout_ms: int | None = None) -> FetchedBatch | None:
-        """The next records; None at the end of all ranges (`is_over` says so) or after `timeout_ms` without any."""
+        """The next records; None at the end of all ranges (`is_over` is then true), or after `timeout_ms` without any."""
         while True:
             while self._pieces:
                 batch = self._decoded(self._pieces.pop())
@@ -95,7 +95,7 @@ class PartitionFetcher:
                 return None
 
     def _decoded(self, piece: Piece) -> FetchedBatch | None:
-        """Its records, if it has any. Raises CorruptMessageError, UnsupportedVersionError unless such batches are skipped."""
+        """The records of a piece, if any. Raises CorruptMessageError, UnsupportedVersionError unless such batches are skipped."""
         config = self._config
         try:
             return decode_piece(piece, max_uncompressed_bytes=config.max_decompressed_bytes, check_crc=config.check_crcs)
@@ -109,18 +109,18 @@ class PartitionFetcher:
 
     @property
     def is_over(self) -> bool:
-        """True once all ranges are read to their ends, or the fetcher is closed."""
+        """True once all ranges have been read to their ends, or the fetcher is closed."""
         return self._is_over and not self._pieces
 
     def close(self) -> None:
-        """Ends reading; what was fetched and not read is dropped. Safe to call twice."""
+        """Stops reading; drops what was fetched but not read. Idempotent."""
         self._is_over = True
         self._pieces = []
         self._future.cancel()
-        self._answers.put(None)  # wakes a reader that waits
+        self._answers.put(None)  # wakes a waiting reader
 
     def _take_answer(self, timeout_ms: int | None) -> bool:
-        """Waits for the next answer; False if none came in time. Raises what ended the reading."""
+        """Waits for the next response; False if none arrived in time. Raises the error that ended reading."""
         try:
             answer = self._answers.get(timeout=None if timeout_ms is None else timeout_ms / 1000)
         except queue.Empty:
@@ -132,25 +132,26 @@ class PartitionFetcher:
             self._is_over = True
             end_daemon_thread()
             raise answer
-        with contextlib.suppress(RuntimeError):  # the client was closed: what has come is read all the same
+        with contextlib.suppress(RuntimeError):  # the client was closed: responses already received are still read
             self._loop.call_soon_threadsafe(self._slots.release)
         self._pieces = answer[::-1]
         return True
 
 
 def _with_remedy(error: WireError, piece: Piece) -> WireError:
-    """The same error with the partition, and what can be done. A batch of a later version is not at fault."""
-    advice = "skip.corrupt.batches=true goes past such batches"
+    """The same error with the partition and a remedy. A batch of a later version is not damaged."""
+    advice = "skip.corrupt.batches=true skips such batches"
     if isinstance(error, CorruptMessageError):
         place = f"{piece.name}@{piece.batch.header.base_offset}"
         advice = (
-            f"`brokerd doctor` tells whether it is so on the broker's disk, and takes it out with `--take-out {place}`; {advice}"
+            f"`brokerd doctor` shows whether it is damaged on the broker's disk, and takes it out with `--take-out {place}`; "
+            f"{advice}"
         )
     return type(error)(f"{piece.name}: {error.message}; {advice}")
 
 
 class _Pump:
-    """The half of a fetcher that lives on the loop thread: one stream per node that leads one of the ranges."""
+    """The part of a fetcher that runs on the loop thread: one stream per node that leads one of the ranges."""
 
     def __init__(
         self,
@@ -171,7 +172,7 @@ class _Pump:
         self._correlation_id = 0
 
     async def run(self) -> None:
-        """Reads until all ranges are done; then puts None, or the error that ended it."""
+        """Reads until all ranges are done; then enqueues None, or the error that ended it."""
         try:
             is_repeat = False
             while not all(position.is_done for position in self._positions):
@@ -188,7 +189,7 @@ class _Pump:
             self._answers.put(error)
 
     async def _read_from_leaders(self, *, is_repeat: bool) -> None:
-        """One stream to each leader; the first failure ends them all."""
+        """Runs one stream per leader; the first failure ends them all."""
         by_leader: dict[int, list[RangePosition]] = {}
         for position in self._positions:
             if not position.is_done:
@@ -210,19 +211,19 @@ class _Pump:
                 unread = [position for position in positions if not position.is_done]
                 if not unread:
                     return
-                # More than a request may name are asked in turns, each of which waits for its share of fetch.max.wait.ms.
+                # Partitions beyond the limit of a request take turns; each turn waits for its share of fetch.max.wait.ms.
                 asked = unread[:most]
                 request = self._request(asked, self._config.fetch_max_wait_ms * len(asked) // len(unread))
                 await stream.send(request)
                 response = await self._receive(stream, request)
-                # Nothing may be awaited or raised between accepting and handing over: a position that has moved is read.
+                # No await and no exception between accept and hand-over: a position that has moved counts as read.
                 pieces, error = self._accepted(asked, response)
                 if pieces:
                     self._answers.put(pieces)
                     has_slot = False
                 if error is not None:
                     raise error
-                positions = unread[most:] + asked[1:] + asked[:1]  # no partition comes last for ever
+                positions = unread[most:] + asked[1:] + asked[:1]  # no partition stays last for ever
                 if response.throttle_time_ms:
                     await asyncio.sleep(response.throttle_time_ms / 1000)
         finally:
@@ -256,8 +257,8 @@ class _Pump:
         return response
 
     def _accepted(self, positions: Sequence[RangePosition], response: FetchResponse) -> tuple[list[Piece], BrokerdError | None]:
-        """What of an answer is to be decoded, and what is wrong with it: OffsetOutOfRangeError if a bounded range makes no
-        progress for default.api.timeout.ms, because the log ends before it.
+        """The pieces of a response to decode, and its error, if any: OffsetOutOfRangeError if a bounded range makes no progress
+        for default.api.timeout.ms, because the log ends before the range.
         """
         now_ms = self._client.clock.monotonic_ms()
         before = sum(position.next_offset for position in positions)
@@ -265,10 +266,10 @@ class _Pump:
         is_empty = not any(chunk.size for result in response.results for chunk in result.chunks)
         for number, (position, result) in enumerate(zip(positions, response.results, strict=True)):
             try:
-                # The first partition asked always gets a batch if it has one; a later one, only if there is room left.
+                # The first partition requested always gets a batch if it has one; a later one, only if there is room left.
                 pieces.extend(position.accept(result, had_room=is_empty or number == 0))
                 for first, until, reason in position.take_gaps():
-                    logger.warning("%s: offsets %d to %d are not read: %s", position.name, first, until - 1, reason)
+                    logger.warning("%s: offsets %d to %d are skipped: %s", position.name, first, until - 1, reason)
             except BrokerdError as error:
                 return pieces, error
         self._retries.succeeded(now_ms=now_ms)
@@ -278,13 +279,13 @@ class _Pump:
         elif now_ms - self._progress_ms >= self._config.api_timeout_ms:
             return pieces, OffsetOutOfRangeError(
                 f"{stuck.name}: the range to read ends at {stuck.until_offset}, but the log ends at {stuck.end_offset}, and "
-                f"nothing came for {(now_ms - self._progress_ms) / 1000:.1f} s ({self._config.isolation_level})"
+                f"nothing arrived for {(now_ms - self._progress_ms) / 1000:.1f} s ({self._config.isolation_level})"
             )
         return pieces, None
 
 
 def _first(group: BaseExceptionGroup[BrokerdError]) -> BrokerdError:
-    """One error of a group, one that is final if there is any: it must not be hidden behind a lost connection."""
+    """One error of a group; a final one if there is any, which a lost connection must not hide."""
     leaves = list(_leaves(group))
     return next((error for error in leaves if not is_repeatable(error)), leaves[0])
 

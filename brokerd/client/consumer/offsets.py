@@ -1,4 +1,4 @@
-"""Offsets as values: which one is wanted, what was answered. No calls are made here."""
+"""Offset queries and their results, as values. Makes no calls."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ READ_UNCOMMITTED = "read_uncommitted"
 
 
 class OffsetSpec(enum.Enum):
-    """Which offset of a partition is wanted, where it is not the one at a timestamp."""
+    """The offset wanted of a partition, if not by timestamp."""
 
     EARLIEST = "earliest"
     LATEST = "latest"  # the high watermark, or the last stable offset with read_committed
@@ -26,7 +26,7 @@ Wanted: TypeAlias = OffsetSpec | int  # an int is a timestamp, ms since 1970: th
 
 
 class OffsetAndTimestamp(NamedTuple):
-    """An offset that was asked for; `offset` -1 = no record matches, `timestamp` (ms) and `leader_epoch` -1 = not known."""
+    """The result of an offset query; `offset` -1 = no record matches, `timestamp` (ms) and `leader_epoch` -1 = unknown."""
 
     offset: int
     timestamp: int = -1
@@ -34,7 +34,7 @@ class OffsetAndTimestamp(NamedTuple):
 
 
 def read_offset(result: offsets_pb2.PartitionListOffsetsResult) -> OffsetAndTimestamp:
-    """An answer without an error. Raises UnknownServerError if it is no offset."""
+    """Reads a result without an error. Raises UnknownServerError if it holds no valid offset."""
     return OffsetAndTimestamp(
         checked_offset("ListOffsets", result.offset), timestamp_or_none(result.timestamp), max(-1, result.leader_epoch)
     )
@@ -48,7 +48,7 @@ _SPECS = {
 
 
 def isolation_to_proto(isolation: str) -> fetch_pb2.IsolationLevel:
-    """isolation.level as it travels. Raises ConfigError."""
+    """The wire form of isolation.level. Raises ConfigError."""
     if isolation == READ_COMMITTED:
         return fetch_pb2.ISOLATION_LEVEL_READ_COMMITTED
     if isolation == READ_UNCOMMITTED:
@@ -57,7 +57,7 @@ def isolation_to_proto(isolation: str) -> fetch_pb2.IsolationLevel:
 
 
 def partition_request(tp: TopicIdPartition, wanted: Wanted) -> offsets_pb2.PartitionListOffsets:
-    """One partition's question as it travels."""
+    """The wire form of one partition's query."""
     request = offsets_pb2.PartitionListOffsets(topic_id=tp.topic_id, partition=tp.partition, current_leader_epoch=-1)
     if isinstance(wanted, OffsetSpec):
         request.spec = _SPECS[wanted]

@@ -1,8 +1,8 @@
-"""How far a range of a partition is read, and what of an answer belongs to it. Pure: no I/O, no clock, no columns.
+"""How far a range of a partition is read, and which part of a response belongs to it. Pure: no I/O, no clock, no columns.
 
-Rules kept here: batches come whole, so the first and last are cut to the range; control batches and those of aborted
-transactions take offsets and are left out; offsets may have gaps; a range ends exactly at its end, with or without data
-there. Damage is gone past only where that is wanted and the broker says where the log goes on.
+Rules: batches arrive whole, so the first and last are cut to the range; control batches and those of aborted transactions take
+offsets and are left out; offsets may have gaps; a range ends exactly at its end, whether or not there is data. Damage is skipped
+only if that is wanted and the broker says where the log goes on.
 """
 
 from __future__ import annotations
@@ -17,22 +17,22 @@ from brokerd.ids import TopicIdPartition
 from brokerd.record.batch import RecordBatch, walk_batches
 from brokerd.record.header import BatchHeader, crc_seed
 
-# An empty answer from a log that reaches past the range means that nothing is left in it. One is not enough: the ends in
-# an answer may be newer than its records (asked while parked, answered when the log had grown).
+# An empty response from a log that reaches past the range means that nothing is left in the range. One is not enough: the offsets
+# in a response may be newer than its records (the fetch was parked, and the log grew before the response).
 _EMPTY_ANSWERS_AT_END = 2
 
 
 class FetchRange(NamedTuple):
-    """Offsets to read: from `start_offset` up to, not with, `until_offset`; None = follow the log for ever."""
+    """Offsets to read, from `start_offset` (inclusive) to `until_offset` (exclusive); None = follow the log for ever."""
 
     tp: TopicIdPartition
     start_offset: int
     until_offset: int | None = None
-    name: str = ""  # what errors call the partition; its topic's id says nothing to people
+    name: str = ""  # the partition's name in errors; its topic id means nothing to people
 
 
 class Piece(NamedTuple):
-    """The part of a record batch that lies in a range: offsets from `from_offset` up to, not with, `until_offset`."""
+    """The part of a record batch that is in a range: `from_offset` (inclusive) to `until_offset` (exclusive)."""
 
     tp: TopicIdPartition
     batch: RecordBatch
@@ -42,7 +42,7 @@ class Piece(NamedTuple):
 
 
 class Gap(NamedTuple):
-    """Offsets from `first_offset` up to, not with, `until_offset` that are not read, and the reason."""
+    """Skipped offsets, `first_offset` (inclusive) to `until_offset` (exclusive), and the reason."""
 
     first_offset: int
     until_offset: int
@@ -50,14 +50,14 @@ class Gap(NamedTuple):
 
 
 class RangePosition:
-    """One range while it is read: `accept` takes answers, `next_offset` says what to ask for."""
+    """Progress of one range: `accept` takes responses, `next_offset` is what to fetch next."""
 
     def __init__(self, wanted: FetchRange, *, is_read_committed: bool, check_headers: bool, goes_past_damage: bool = False) -> None:
         self.tp = wanted.tp
         self.name = wanted.name or str(wanted.tp)
         self.next_offset = wanted.start_offset
         self.until_offset = wanted.until_offset
-        self.end_offset = -1  # what the broker last said: where the readable log ends; -1 = not asked yet
+        self.end_offset = -1  # end of the readable log, as last reported by the broker; -1 = not asked yet
         self._is_read_committed = is_read_committed
         self._seed = crc_seed(wanted.tp) if check_headers else None
         self._empty_answers = 0
@@ -66,13 +66,14 @@ class RangePosition:
 
     @property
     def is_done(self) -> bool:
-        """True once nothing of the range is left to ask for."""
+        """True once the whole range has been requested and received."""
         return self.until_offset is not None and self.next_offset >= self.until_offset
 
     def accept(self, result: PartitionFetchResult, *, had_room: bool = True) -> list[Piece]:
-        """What of an answer is to be decoded. Raises the answer's error, CorruptMessageError if its batches make no sense.
+        """The pieces of a response to decode. Raises the response's error, or CorruptMessageError if its batches are
+        inconsistent.
 
-        `had_room` is false if other partitions may have used up the answer's bytes: then nothing here means nothing.
+        `had_room` is false if other partitions may have used up the response's bytes: then an empty result means nothing.
         """
         if result.error is not None:
             self._go_past(result.error)
@@ -87,7 +88,7 @@ class RangePosition:
             self._empty_answers = 0
             return pieces
         if any(chunk.size for chunk in result.chunks):
-            raise CorruptMessageError(f"{self.name}: the broker was asked for offset {asked} and answered with older batches")
+            raise CorruptMessageError(f"{self.name}: the broker was asked for offset {asked} and returned older batches")
         if not had_room:
             return pieces
         is_past_range = self.until_offset is not None and self.end_offset >= self.until_offset
@@ -97,17 +98,17 @@ class RangePosition:
         return pieces
 
     def take_gaps(self) -> list[Gap]:
-        """What has been gone past since this was asked last."""
+        """The gaps skipped since the last call."""
         gaps, self._gaps = self._gaps, []
         return gaps
 
     def _go_past(self, error: WireError) -> None:
-        """Moves behind damage, at most to the end of the range. Raises `error` if it is something else, if the broker does not
-        say where the log goes on, or if damage is to end the reading; then it says what else can be done."""
+        """Moves past damage, at most to the end of the range. Raises `error` if it is not damage, if the broker does not say
+        where the log goes on, or if damage is to end the reading; the error then says how to continue."""
         if not isinstance(error, LogDamagedError) or not self.next_offset < error.resume_offset <= INT64_MAX:
             raise error
         if not self._goes_past_damage:
-            advice = f"skip.corrupt.batches=true (Spark: also failOnDataLoss=false) goes on at offset {error.resume_offset}"
+            advice = f"skip.corrupt.batches=true (Spark: also failOnDataLoss=false) continues at offset {error.resume_offset}"
             raise LogDamagedError(f"{error.message}; {advice}", resume_offset=error.resume_offset)
         until_offset = error.resume_offset if self.until_offset is None else min(error.resume_offset, self.until_offset)
         self._gaps.append(Gap(self.next_offset, until_offset, error.message))
@@ -122,10 +123,10 @@ class RangePosition:
                 self.next_offset = self.until_offset
                 return
             if header.base_offset < 0 or header.next_offset > INT64_MAX:
-                raise CorruptMessageError(f"the broker sent a batch at offset {header.base_offset}, which no log has")
+                raise CorruptMessageError(f"the broker sent a batch at offset {header.base_offset}, which is not a valid offset")
             from_offset = max(header.base_offset, self.next_offset)
             if from_offset > self.next_offset:
-                self._gaps.append(Gap(self.next_offset, from_offset, "the broker goes past them, they are taken out"))
+                self._gaps.append(Gap(self.next_offset, from_offset, "they were taken out of the log"))
             self.next_offset = header.next_offset
             if header.is_control or (self._is_read_committed and is_aborted(header, result.aborted)):
                 continue
@@ -134,8 +135,8 @@ class RangePosition:
 
 
 def is_aborted(header: BatchHeader, aborted: Iterable[Aborted]) -> bool:
-    """True if the batch belongs to an aborted transaction: by producer id and range together. By first offset or by marker
-    alone, rows of transactions that a fetch splits leak.
+    """True if the batch belongs to an aborted transaction: by producer id and range together. The first offset or the marker
+    alone would let rows of transactions that a fetch splits slip through.
     """
     if not header.is_transactional:
         return False

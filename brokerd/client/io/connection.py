@@ -1,6 +1,6 @@
-"""gRPC to one broker: unary calls, raw streams, and the one place where gRPC's status codes become errors.
+"""gRPC to one broker: unary calls, raw streams, and the one place that turns gRPC's status codes into errors.
 
-Nothing is retried here: see broker_client.py.
+Does not retry: see broker_client.py.
 """
 
 from __future__ import annotations
@@ -33,16 +33,16 @@ from brokerd.wire.texts import plain_text
 
 R = TypeVar("R", bound=Message)
 _LOST = (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.CANCELLED, grpc.StatusCode.DEADLINE_EXCEEDED, grpc.StatusCode.ABORTED)
-# A reset stream; and a write that failed because the stream had ended, whose own status gRPC then forgets (grpc/grpc#36066).
+# A reset stream; or a write that failed because the stream had ended, whose own status gRPC then loses (grpc/grpc#36066).
 _LOST_IN_CORE = ("RST_STREAM", "Internal error from Core")
 _CONNECT_FAILURE = re.compile(
     r"(?:Failed to connect to remote host: |DNS resolution failed for |address lookup failed for )([^\]]*)", re.DOTALL
 )
-# What gRPC says of a port at which something else than a gRPC server listens, and what that means.
+# gRPC's messages about a port where something other than a gRPC server listens, and what they mean.
 _NOT_GRPC = {
-    "Failed parsing HTTP/2": "what listens there speaks another protocol: is it a brokerd's port?",
+    "Failed parsing HTTP/2": "the server there speaks another protocol: is it a brokerd port?",
     "before receiving SETTINGS frame": (
-        "it took the connection, but did not answer: is it a brokerd's port, or is the broker overloaded?"
+        "it accepted the connection, but did not respond: is it a brokerd port, or is the broker overloaded?"
     ),
 }
 _RESOLVER_CHATTER = re.compile(r"C-ares status is not ARES_SUCCESS [^:]*: ")
@@ -51,7 +51,7 @@ _TOO_LARGE_FOR_BROKER = "lower max.request.size, or raise the broker's socket.re
 
 
 class _Channel:
-    """One connection of gRPC's, and how many streams are open on it."""
+    """One gRPC connection, and the number of its open streams."""
 
     def __init__(self, channel: grpc.aio.Channel) -> None:
         self.grpc = channel
@@ -59,11 +59,11 @@ class _Channel:
 
     @property
     def has_room(self) -> bool:
-        """True if one more stream leaves room for calls."""
+        """True if there is room for one more stream besides calls."""
         return self.open_streams < STREAMS_PER_CONNECTION
 
     def open_stream(self, path: str, metadata: tuple[tuple[str, str], ...]) -> grpc.aio.StreamStreamCall[bytes, bytes]:
-        """A stream, counted until its end."""
+        """Opens a stream, counted until its end."""
         call: grpc.aio.StreamStreamCall[bytes, bytes] = self.grpc.stream_stream(path)(metadata=metadata)
         self.open_streams += 1
         call.add_done_callback(self._ended)
@@ -73,18 +73,18 @@ class _Channel:
         self.open_streams -= 1
 
     async def close(self) -> None:
-        """Returns once gRPC has nothing more to say of it to this loop."""
-        # gRPC completes things in order. A change away from a state that a channel is not in is complete at once: once it
-        # is here, so is all that the cancelled calls had under way.
+        """Returns once gRPC has nothing more to report to this loop."""
+        # gRPC completes operations in order. Waiting for a channel to leave a state that it is not in completes at once; when
+        # that completion arrives, so have those of the cancelled calls.
         await self.grpc.wait_for_state_change(grpc.ChannelConnectivity.SHUTDOWN)
         await self.grpc.close()
 
 
 class Connection:
-    """To one address, for the running loop. gRPC connects on first use, and again by itself after a loss.
+    """A connection to one address, for the running loop. gRPC connects on first use, and reconnects by itself after a loss.
 
-    Calls go over one connection. Streams do too, until they are many: a broker has a limit for each connection, and beyond it
-    gRPC waits for others to end, which streams do not.
+    Calls share one connection, and so do streams until there are many: a broker limits the streams of each connection, and beyond
+    that gRPC waits for others to end, which streams do not.
     """
 
     def __init__(self, address: str, security: ClientSecurity) -> None:
@@ -98,7 +98,8 @@ class Connection:
         self._calls: set[grpc.aio.UnaryUnaryCall[bytes, bytes]] = set()
 
     async def call(self, name: str, request: Message, response_type: type[R], *, timeout_ms: int) -> R:
-        """One unary call of the method `name`. Raises BrokerUnreachableError, or what the status code says."""
+        """Makes one unary call of the method `name`. Raises BrokerUnreachableError, or the error that the status code stands
+        for."""
         async with self._turns:
             return await self._call(name, request, response_type, timeout_ms)
 
@@ -115,7 +116,9 @@ class Connection:
         try:
             return response_type.FromString(data)
         except DecodeError:
-            raise UnknownServerError(f"{self.address} answered {name} with bytes that are no {response_type.__name__}") from None
+            raise UnknownServerError(
+                f"{self.address} responded to {name} with bytes that are not a valid {response_type.__name__}"
+            ) from None
 
     def open_stream(self, path: str) -> RawStream:
         """A bidirectional stream of raw messages; nothing is sent yet."""
@@ -128,7 +131,7 @@ class Connection:
         return stream
 
     async def close(self) -> None:
-        """Cancels all calls and closes; returns once gRPC has nothing more to say of it to this loop."""
+        """Cancels all calls and closes; returns once gRPC has nothing more to report to this loop."""
         for stream in list(self._streams):
             stream.close()
         for call in list(self._calls):
@@ -137,7 +140,7 @@ class Connection:
             await channel.close()
 
     def error_from(self, error: grpc.aio.AioRpcError, what: str) -> BrokerdError:
-        """What a failed call means here."""
+        """The error that a failed call stands for."""
         answered = from_trailer(error.trailing_metadata())
         if answered is not None:
             return answered
@@ -145,7 +148,7 @@ class Connection:
         full = error.details() or ""
         details = _shortened(full)
         if code is grpc.StatusCode.DEADLINE_EXCEEDED:
-            return BrokerUnreachableError(f"{self.address} did not answer {what} in time")
+            return BrokerUnreachableError(f"{self.address} did not respond to {what} in time")
         if code is grpc.StatusCode.UNAVAILABLE:
             handshake_error = self._security.handshake_error(self.address, full)
             if handshake_error is not None:
@@ -161,17 +164,19 @@ class Connection:
         if code in (grpc.StatusCode.INVALID_ARGUMENT, grpc.StatusCode.FAILED_PRECONDITION, grpc.StatusCode.OUT_OF_RANGE):
             return InvalidRequestError(details)
         if code in (grpc.StatusCode.UNAUTHENTICATED, grpc.StatusCode.PERMISSION_DENIED):
-            may_pass = code is grpc.StatusCode.UNAUTHENTICATED  # who is known and may not will not a moment later
+            may_pass = code is grpc.StatusCode.UNAUTHENTICATED  # a known principal without the right will not get it a moment later
             return AuthenticationError(f"{self.address} refused {what}: {details}", may_pass=may_pass)
         if code is grpc.StatusCode.UNIMPLEMENTED:
-            return UnsupportedVersionError(f"{self.address} does not know {what}: is it a brokerd, and recent enough? ({details})")
+            return UnsupportedVersionError(
+                f"{self.address} does not know {what}: is it a brokerd broker, and recent enough? ({details})"
+            )
         return UnknownServerError(f"{self.address} failed in {what}: {details or code.name}")
 
 
 class RawStream:
     """One bidirectional stream of messages as bytes. One writer and one reader at a time.
 
-    Every loss of the stream (broker gone, stream ended by it, close()) is a BrokerUnreachableError to both.
+    Every loss of the stream (broker gone, stream ended by the broker, close()) raises BrokerUnreachableError in both.
     """
 
     def __init__(self, connection: Connection, call: grpc.aio.StreamStreamCall[bytes, bytes], path: str) -> None:
@@ -181,7 +186,7 @@ class RawStream:
         self._is_closed = False
 
     async def send(self, message: bytes) -> None:
-        """Sends one message; awaiting is flow control."""
+        """Sends one message; awaiting it applies flow control."""
         try:
             await self._call.write(message)
         except (grpc.aio.AioRpcError, asyncio.InvalidStateError) as error:
@@ -191,14 +196,14 @@ class RawStream:
             raise self._closed() from None
 
     async def receive(self, *, timeout_ms: int | None = None) -> bytes:
-        """The next message. After `timeout_ms` the stream is closed, since it cannot be told any more what comes next."""
+        """The next message. After `timeout_ms` the stream is closed, since what comes next would be ambiguous."""
         try:
             async with asyncio.timeout(None if timeout_ms is None else timeout_ms / 1000):
                 message = await self._call.read()
         except TimeoutError:
             self.close()
             raise BrokerUnreachableError(
-                f"{self._connection.address} did not answer {self._what} for {(timeout_ms or 0) / 1000:.1f} s"
+                f"{self._connection.address} did not respond to {self._what} for {(timeout_ms or 0) / 1000:.1f} s"
             ) from None
         except (grpc.aio.AioRpcError, asyncio.InvalidStateError) as error:
             raise await self._error(error) from None
@@ -210,12 +215,12 @@ class RawStream:
         return cast("bytes", message)
 
     def close(self) -> None:
-        """Cancels the stream; nothing is waited for."""
+        """Cancels the stream without waiting."""
         self._is_closed = True
         self._call.cancel()
 
     def _reraise_if_cancelled(self) -> None:
-        """gRPC raises CancelledError also where close() cancelled the call, and not someone this task."""
+        """gRPC also raises CancelledError if close() cancelled the call, not only if this task was cancelled."""
         task = asyncio.current_task()
         if not self._is_closed or (task is not None and task.cancelling()):
             raise
@@ -239,7 +244,7 @@ class RawStream:
 
 
 def _shortened(details: str) -> str:
-    """gRPC's text without its own wrapping: "failed to connect to all addresses; last error: ... Connection refused (111)"."""
+    """gRPC's text without its wrapping: "failed to connect to all addresses; last error: ... Connection refused (111)"."""
     found = _CONNECT_FAILURE.search(details)
     text = found.group(1) if found else details
     return plain_text(_RESOLVER_CHATTER.sub("", text).removeprefix("connect: ").strip(), _DETAILS_MAX_CHARACTERS)

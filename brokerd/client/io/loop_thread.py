@@ -1,6 +1,6 @@
-"""An event loop in a thread of its own: the bridge between code that blocks and code that awaits.
+"""An event loop in its own thread: the bridge between blocking and async code.
 
-One owner makes it lazily, in the process that uses it: neither loops nor gRPC survive a fork.
+Its owner creates it lazily, in the process that uses it: neither loops nor gRPC survive a fork.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ from brokerd.wire.event_loop import is_grpc_task, settle
 logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
-CLOSE_TIMEOUT_S = 5.0  # of each cleanup
-# Longer than all that closing waits for: a thread that is left behind at exit prints what it had not ended.
+CLOSE_TIMEOUT_S = 5.0  # for each cleanup
+# Longer than everything that closing waits for: a thread left behind at exit reports what it had not finished.
 _JOIN_TIMEOUT_S = 30.0
 
 
 class LoopThread:
-    """Runs coroutines for other threads. A daemon thread, so that a forgotten one never keeps the interpreter alive;
-    what is still open at exit is closed first.
+    """Runs coroutines for other threads. It is a daemon thread, so that a forgotten one never keeps the interpreter alive;
+    whatever is open at exit is closed first.
     """
 
     def __init__(self, name: str = f"{OWN_THREADS}loop") -> None:
@@ -40,7 +40,7 @@ class LoopThread:
         _open_threads.add(self)
 
     def submit(self, coro: Coroutine[Any, Any, T]) -> concurrent.futures.Future[T]:
-        """Starts `coro` on the loop. Raises ClientError if the loop is closed or belongs to the process before a fork."""
+        """Starts `coro` on the loop. Raises ClientError if the loop is closed, or belongs to the process before a fork."""
         self._check_open(coro)
         return asyncio.run_coroutine_threadsafe(coro, self.loop)
 
@@ -48,12 +48,16 @@ class LoopThread:
         if self.is_closed or os.getpid() != self._pid:
             coro.close()
             end_daemon_thread()
-            why = "is closed" if self.is_closed else "was made before this process was forked: make it in the process that uses it"
+            why = (
+                "is closed"
+                if self.is_closed
+                else "was created before this process was forked: create it in the process that uses it"
+            )
             raise ClientError(f"this client {why}")
 
     def run(self, coro: Coroutine[Any, Any, T]) -> T:
-        """Blocks until `coro` is done; what interrupts the wait cancels it. Not to be called on the loop's own thread."""
-        assert threading.current_thread() is not self._thread, "this would wait for itself"
+        """Blocks until `coro` is done; an interrupted wait cancels it. Must not be called on the loop's own thread."""
+        assert threading.current_thread() is not self._thread, "the loop thread would wait for itself"
         self._check_open(coro)
         call = _Call(self.loop, coro)
         try:
@@ -69,14 +73,15 @@ class LoopThread:
             end_daemon_thread()
             raise
         finally:
-            del call  # its error knows this frame by now
+            del call  # its error refers to this frame by now
 
     def at_close(self, cleanup: Callable[[], Awaitable[None]]) -> None:
-        """Awaits `cleanup()` on the loop when it closes, after what runs on it was cancelled: for what must not outlive it."""
+        """Awaits `cleanup()` on the loop when it closes, after running tasks are cancelled: for resources that must not outlive
+        the loop."""
         self._cleanups.append(cleanup)
 
     def close(self) -> None:
-        """Cancels what still runs, cleans up, ends the thread. May be called twice, and in a forked child (does nothing)."""
+        """Cancels running tasks, cleans up, ends the thread. Idempotent; does nothing in a forked child."""
         if self.is_closed or os.getpid() != self._pid:
             return
         self.is_closed = True
@@ -100,14 +105,14 @@ class LoopThread:
                 async with asyncio.timeout(CLOSE_TIMEOUT_S):
                     await cleanup()
             except Exception as error:
-                logger.warning("closing did not go to its end: %r", error)
+                logger.warning("cleanup failed while closing: %r", error)
         await settle()
         await _cancelled(asyncio.all_tasks())
 
 
 class _Call(Generic[T]):
-    """A coroutine that a thread waits for, on a latch that nobody else knows: an exception that strikes the thread in a lock
-    that it shared with the loop would leave the loop waiting for that lock."""
+    """A coroutine that a thread waits for, on a private latch. If an asynchronous exception struck the thread while it held a
+    lock shared with the loop, the loop would wait for that lock for ever."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, coro: Coroutine[Any, Any, T]) -> None:
         self._loop = loop
@@ -118,7 +123,7 @@ class _Call(Generic[T]):
         self.ended.acquire()
 
     def start(self) -> None:
-        """On the loop."""
+        """Starts the coroutine; runs on the loop."""
         if self._is_cancelled:
             self._coro.close()
             return
@@ -127,17 +132,17 @@ class _Call(Generic[T]):
 
     def _on_done(self, task: asyncio.Task[T]) -> None:
         if not task.cancelled():
-            task.exception()  # it is looked at, even if who waited has gone
+            task.exception()  # retrieved even if the waiting thread is gone
         self.ended.release()
 
     def cancel(self) -> None:
-        """On the loop: nobody waits any more."""
+        """Cancels the coroutine, because nobody waits any more; runs on the loop."""
         self._is_cancelled = True
         if self._task is not None:
             self._task.cancel()
 
     def outcome(self) -> T:
-        """Once ended: what the coroutine returned or raised."""
+        """Returns or raises the coroutine's result, once it has ended."""
         assert self._task is not None
         try:
             return self._task.result()
@@ -148,7 +153,7 @@ class _Call(Generic[T]):
 
 
 async def _cancelled(tasks: Iterable[asyncio.Task[Any]]) -> None:
-    """Ends `tasks`, of which one may be the caller: that one stays."""
+    """Cancels `tasks` and waits for them; the calling task, if among them, stays."""
     others = [task for task in tasks if task is not asyncio.current_task()]
     for task in others:
         task.cancel()

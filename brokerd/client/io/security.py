@@ -1,6 +1,6 @@
-"""How this client shows who it is, and makes sure of whom it talks to: TLS credentials, the token, what a failed handshake means.
+"""Authenticates this client and the broker: TLS credentials, the token, and the meaning of a failed handshake.
 
-Nothing here falls back: with security.protocol=SSL a connection is TLS with a certificate that is trusted, or there is none.
+There is no fallback: with security.protocol=SSL a connection uses TLS with a trusted certificate, or fails.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from brokerd.errors import AuthenticationError, ConfigError
 from brokerd.wire.channel import CHANNEL_ARGUMENTS
 
 _CONNECT_FAILED = "failed to connect to all addresses"
-# As gRPC up to 1.80 and after it says that the certificate is for another name.
+# How gRPC up to 1.80, and after it, reports a certificate for another name.
 _WRONG_NAME = ("is not in peer certificate", "Hostname Verification Check failed")
 _NO_METADATA: tuple[tuple[str, str], ...] = ()
 
@@ -58,7 +58,7 @@ class ClientSecurity:
         return (("authorization", f"Bearer {token}"),) if token else _NO_METADATA
 
     def handshake_error(self, address: str, details: str) -> AuthenticationError | None:
-        """What gRPC's text on a call that found no connection says for certain of TLS; None if it may be a passing failure."""
+        """The TLS problem that gRPC's text about a failed connection proves; None if the failure may be temporary."""
         if "WRONG_VERSION_NUMBER" in details:
             problem = (
                 "does not speak TLS: give the broker ssl.certificate.file and ssl.key.file; or, if plaintext is meant, set "
@@ -84,23 +84,23 @@ class ClientSecurity:
         return AuthenticationError(f"{address} {problem}")
 
     def hint(self, details: str) -> str:
-        """What may be behind a connection that was closed before the broker said anything; "" for any other failure."""
+        """A possible reason for a connection closed before the broker sent anything; "" for any other failure."""
         if _CONNECT_FAILED not in details or "Socket closed" not in details:
             return ""
         if not self.is_tls:
             return (
-                "the connection was closed at once: the broker has as many as its max.connections allows, or it speaks TLS (then "
+                "the connection was closed at once: the broker has reached its max.connections, or it requires TLS (then "
                 "set security.protocol=SSL)"
             )
         if not self._config.ssl_certificate_file:
             return (
                 "the connection was closed in the TLS handshake: if the broker asks for a client certificate, set "
-                "ssl.certificate.file and ssl.key.file; or it has as many connections as its max.connections allows"
+                "ssl.certificate.file and ssl.key.file; or the broker has reached its max.connections"
             )
         return (
-            "the connection was closed in the TLS handshake: an authority of the broker's ssl.client.ca.file must have signed "
-            "this client's ssl.certificate.file, and it must not have expired; or the broker has as many connections as its "
-            "max.connections allows"
+            "the connection was closed in the TLS handshake: an authority in the broker's ssl.client.ca.file must have signed "
+            "this client's ssl.certificate.file, and it must not have expired; or the broker has reached its "
+            "max.connections"
         )
 
 
@@ -146,5 +146,5 @@ def _read_token(path: str) -> str:
     except UnicodeDecodeError:
         token = ""
     if not token or not token.isprintable() or " " in token:
-        raise ConfigError(f"auth.token.file {path} holds no token: it must hold one line with nothing but the token")
+        raise ConfigError(f"auth.token.file {path} holds no token: it must hold one line with only the token")
     return token

@@ -1,4 +1,4 @@
-"""One file a request: what the broker does with it. Each begins with its behaviour.
+"""One file per request. Each starts with a description of the broker's behaviour.
 
     produce.py, fetch.py                    records in and out
     metadata.py, list_offsets.py            what clients look up

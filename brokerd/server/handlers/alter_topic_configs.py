@@ -1,9 +1,9 @@
 """AlterTopicConfigs: settings of one topic.
 
 Behaviour
-- What is not named stays; `unset` returns a setting to the broker's. All or nothing, durable when it is answered.
-- A setting that does not exist is refused with the nearest one that does, also in `unset`.
-- validate_only checks all that would be checked, and changes nothing.
+- Other settings stay; `unset` removes one, so that the broker's applies. All or nothing; durable when answered.
+- An unknown setting is refused with the nearest known one, also in `unset`.
+- validate_only makes the same checks, and changes nothing.
 """
 
 from __future__ import annotations
@@ -20,16 +20,16 @@ from brokerd.wire.v1 import topics_pb2
 
 
 def check(request: topics_pb2.AlterTopicConfigsRequest) -> None:
-    """The request as it came. Raises MalformedError."""
+    """Checks the request as received. Raises MalformedError."""
     check_config_texts("set", chain(request.set, request.set.values()))
     check_config_texts("unset", request.unset)
     both = sorted(set(request.set) & set(request.unset))
     if both:
-        raise malformed("unset", f"'{both[0]}' stands in set too")
+        raise malformed("unset", f"'{both[0]}' is in set too")
 
 
 async def handle(broker: Broker, request: topics_pb2.AlterTopicConfigsRequest) -> topics_pb2.AlterTopicConfigsResponse:
-    """The topic, or why not."""
+    """The topic, or its error."""
     broker.require_ready()
     response = topics_pb2.AlterTopicConfigsResponse(result=topics_pb2.TopicResult(name=request.name))
     try:
@@ -37,7 +37,7 @@ async def handle(broker: Broker, request: topics_pb2.AlterTopicConfigsRequest) -
     except WireError as error:
         response.result.error.CopyFrom(to_proto(error))
     except Exception as error:
-        response.result.error.CopyFrom(to_proto(internal("change of a topic's settings", error)))
+        response.result.error.CopyFrom(to_proto(internal("changing a topic's settings", error)))
     return response
 
 

@@ -1,9 +1,9 @@
 """CreatePartitions: more partitions for a topic.
 
 Behaviour
-- total_count must be more than today's; new partitions are empty and durable when it is answered.
-- Keys move: records of a key written after it may lie in another partition than those before.
-- validate_only checks all that would be checked, and changes nothing.
+- total_count must exceed the current count; new partitions are empty, and durable when the request is answered.
+- Keys move: records of a key written afterwards may be in another partition than earlier ones.
+- validate_only makes the same checks, and changes nothing.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from brokerd.wire.v1 import topics_pb2
 
 
 async def handle(broker: Broker, request: topics_pb2.CreatePartitionsRequest) -> topics_pb2.CreatePartitionsResponse:
-    """The topic, or why not."""
+    """The topic, or its error."""
     broker.require_ready()
     response = topics_pb2.CreatePartitionsResponse(result=topics_pb2.TopicResult(name=request.name))
     try:
@@ -28,5 +28,5 @@ async def handle(broker: Broker, request: topics_pb2.CreatePartitionsRequest) ->
     except WireError as error:
         response.result.error.CopyFrom(to_proto(error))
     except Exception as error:
-        response.result.error.CopyFrom(to_proto(internal("create of partitions", error)))
+        response.result.error.CopyFrom(to_proto(internal("creating partitions", error)))
     return response

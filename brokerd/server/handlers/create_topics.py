@@ -1,9 +1,9 @@
 """CreateTopics.
 
 Behaviour
-- Each topic on its own, in order: one can fail and the next succeed. Durable when it is answered.
+- Topics are created independently, in order: one can fail and the next succeed. Durable when answered.
 - partitions 0 means num.partitions; replication_factor 0 or 1, since there is one node. Assignments must name this node.
-- validate_only checks all that would be checked, and creates nothing.
+- validate_only makes the same checks, and creates nothing.
 """
 
 from __future__ import annotations
@@ -27,17 +27,17 @@ _NODES = 1
 
 
 def check(request: topics_pb2.CreateTopicsRequest) -> None:
-    """The request as it came. Raises MalformedError."""
+    """Checks the request as received. Raises MalformedError."""
     for topic in request.topics:
         check_not_negative("topics.replication_factor", topic.replication_factor)
         check_config_texts("topics.configs", chain(topic.configs, topic.configs.values()))
 
 
 async def handle(broker: Broker, request: topics_pb2.CreateTopicsRequest) -> topics_pb2.CreateTopicsResponse:
-    """One result per topic asked, in the same order."""
+    """One result per requested topic, in the same order."""
     broker.require_ready()
     response = topics_pb2.CreateTopicsResponse()
-    checked: list[Topic] = []  # those of a request that only validates: what comes later would find them made
+    checked: list[Topic] = []  # for validate_only: later topics of the request must see earlier ones
     for topic in request.topics:
         result = response.results.add(name=topic.name)
         try:
@@ -49,12 +49,12 @@ async def handle(broker: Broker, request: topics_pb2.CreateTopicsRequest) -> top
         except WireError as error:
             result.error.CopyFrom(to_proto(error))
         except Exception as error:
-            result.error.CopyFrom(to_proto(internal("create of a topic", error)))
+            result.error.CopyFrom(to_proto(internal("creating a topic", error)))
     return response
 
 
 def _partition_count(broker: Broker, topic: topics_pb2.NewTopic) -> int:
-    """How many partitions are asked for; 0 = the broker's default. Raises WireErrors."""
+    """The requested number of partitions; 0 = the broker's default. Raises WireErrors."""
     if topic.replication_factor > _NODES:
         raise InvalidReplicationFactorError(f"replication_factor is {topic.replication_factor}, but there is {_NODES} node")
     if not topic.assignments:

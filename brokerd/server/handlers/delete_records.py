@@ -1,10 +1,10 @@
 """DeleteRecords: move the log start of partitions forward.
 
 Behaviour
-- Each partition on its own; the new log starts are durable, by one write for all, when it is answered. -1 means the high
+- Partitions are handled independently; one write makes all new log starts durable before the response. -1 means the high
   watermark.
-- A write that failed moves nothing; if it failed in its last step its fate is unknown: the next start may find the log start moved.
-- Never beyond the high watermark: OFFSET_OUT_OF_RANGE. Below the present log start nothing changes.
+- A failed write moves nothing; if its last step failed, its fate is unknown: the log start may have moved after a restart.
+- Never beyond the high watermark: OFFSET_OUT_OF_RANGE. Below the current log start nothing changes.
 - A parked fetch whose offset is now below the log start is answered at once.
 """
 
@@ -23,17 +23,17 @@ _HIGH_WATERMARK = -1  # as PartitionLog has it
 
 
 def check(request: topics_pb2.DeleteRecordsRequest) -> None:
-    """The request as it came. Raises MalformedError."""
+    """Checks the request as received. Raises MalformedError."""
     for entry in request.partitions:
         if entry.before_offset < _HIGH_WATERMARK:
             raise malformed(
-                "partitions.before_offset", f"is {entry.before_offset}, must be an offset, or -1 for the high watermark"
+                "partitions.before_offset", f"is {entry.before_offset}, but must be an offset, or -1 for the high watermark"
             )
         topic_id_partition("partitions", entry.topic_id, entry.partition)
 
 
 async def handle(broker: Broker, request: topics_pb2.DeleteRecordsRequest) -> topics_pb2.DeleteRecordsResponse:
-    """One result per partition asked, in the same order."""
+    """One result per requested partition, in the same order."""
     broker.require_ready()
     asked = [(TopicIdPartition(entry.topic_id, entry.partition), entry.before_offset) for entry in request.partitions]
     response = topics_pb2.DeleteRecordsResponse()
@@ -45,7 +45,7 @@ async def handle(broker: Broker, request: topics_pb2.DeleteRecordsRequest) -> to
         except WireError as error:
             result.error.CopyFrom(to_proto(error))
         except Exception as error:
-            result.error.CopyFrom(to_proto(internal(f"delete of records of {tp}", error)))
+            result.error.CopyFrom(to_proto(internal(f"deleting records of {tp}", error)))
     await _delete(broker, found)
     return response
 

@@ -1,8 +1,8 @@
-"""DeleteTopics: topics and all that they hold.
+"""DeleteTopics: deletes topics and all their records.
 
 Behaviour
-- Each topic on its own, names first, then ids; a missing one has `error`.
-- Whoever waits for one of its partitions is answered at once: fetches UNKNOWN_TOPIC_ID, acks=all an unknown fate.
+- Topics are deleted independently, names first, then ids; a missing one has `error`.
+- Requests that wait for one of its partitions are answered at once: fetches with UNKNOWN_TOPIC_ID, acks=all with an unknown fate.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from brokerd.wire.v1 import topics_pb2
 
 
 def check(request: topics_pb2.DeleteTopicsRequest) -> None:
-    """The request as it came. Raises MalformedError."""
+    """Checks the request as received. Raises MalformedError."""
     for topic_id in request.topic_ids:
         check_topic_id("topic_ids", topic_id)
 
 
 async def handle(broker: Broker, request: topics_pb2.DeleteTopicsRequest) -> topics_pb2.DeleteTopicsResponse:
-    """One result per topic asked."""
+    """One result per requested topic."""
     broker.require_ready()
     response = topics_pb2.DeleteTopicsResponse()
     for name in request.names:
@@ -40,7 +40,7 @@ async def _delete(broker: Broker, result: topics_pb2.TopicResult, wanted: str | 
     except WireError as error:
         result.error.CopyFrom(to_proto(error))
     except Exception as error:
-        result.error.CopyFrom(to_proto(internal(f"delete of topic {wanted!r}", error)))
+        result.error.CopyFrom(to_proto(internal(f"deleting topic {wanted!r}", error)))
     else:
         result.name = deleted.name
         result.topic_id = deleted.id

@@ -1,10 +1,10 @@
 """DescribeTopics: settings, offsets and sizes of topics.
 
 Behaviour
-- Topics are answered in the order asked, one asked twice once; all, by name, if none is named.
-- Every setting in force is listed, with where it comes from.
-- Many partitions are described a few at a time, and others are served in between: each stands as it was in its moment.
-- A partition that is damaged, or whose log stopped, says so in its `error`; the rest of its numbers stand.
+- Topics are returned in the requested order, duplicates once; all topics, sorted by name, if none is named.
+- Every effective setting is listed, with its origin.
+- Many partitions are described a few at a time, and others are served in between: each is shown as of its own moment.
+- A partition that is damaged, or whose log stopped, says so in its `error`; its other numbers are valid.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _PIECES_OF_A_TOPIC = 5  # its settings cost as much as so many partitions
 
 
 async def handle(broker: Broker, request: topics_pb2.DescribeTopicsRequest) -> topics_pb2.DescribeTopicsResponse:
-    """One description per topic asked."""
+    """One description per requested topic."""
     broker.require_ready()
     response = topics_pb2.DescribeTopicsResponse()
     pauses = Pauses()
@@ -78,7 +78,7 @@ def _partition(log: PartitionLog) -> topics_pb2.PartitionDescription:
 
 
 def problem_of(log: PartitionLog) -> WireError | None:
-    """Why the partition takes no appends; None if it does."""
+    """Why the partition accepts no appends; None if it does."""
     failure = log.core.health.failure
     if failure is not None:
         return StorageError(f"a flush failed ({failure.strerror}): no appends until the broker's next start")

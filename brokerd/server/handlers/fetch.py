@@ -1,17 +1,18 @@
-"""Fetch: whole record batches out of partitions. Waiting is in ../delayed_fetch.py, the stream in ../fetch_stream.py.
+"""Fetch: reads whole record batches from partitions. Waiting is in ../waiting/delayed_fetch.py, the stream in
+../streams/fetch_stream.py.
 
 Behaviour
-- A partition of a topic that the caller may not read has an error; it is looked at again whenever data is read.
-- Partitions are read in the order asked, up to the high watermark, or the last stable offset with read_committed.
-- The answer keeps to max_bytes and each partition to partition_max_bytes. The first batch of the first partition that
-  has data comes even if it is larger than both, so that a reader always makes progress; the first batch of a later
-  partition may exceed partition_max_bytes, never what is left of max_bytes.
-- An offset from the high watermark to the log end is in range and has no data yet; beyond either end it is
+- A partition of a topic that the caller may not read has an error; rights are checked again for each read.
+- Partitions are read in the requested order, up to the high watermark, or the last stable offset with read_committed.
+- The response is limited to max_bytes, each partition to partition_max_bytes. The first batch of the first partition that
+  has data is returned even if larger than both, so that a reader always makes progress; the first batch of a later
+  partition may exceed partition_max_bytes, never the rest of max_bytes.
+- An offset from the high watermark to the log end is in range but has no data yet; beyond either end the error is
   OFFSET_OUT_OF_RANGE, with the log start.
-- It is answered at once if max_wait_ms is 0, no partition is asked, min_bytes are there, or a partition has an error;
+- It is answered at once if max_wait_ms is 0, no partition is requested, min_bytes are available, or a partition has an error;
   otherwise it waits.
-- While answers fill max.fetch.bytes.in.flight, max_bytes is lower than asked, and min_bytes count as there if there is more.
-- What is in the page cache is read in the event loop; what is not, by a thread.
+- As responses fill max.fetch.bytes.in.flight, max_bytes is lowered, and min_bytes count as reached if more is available.
+- Cached data is read in the event loop; other data, by a thread.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ from brokerd.wire.v1 import fetch_pb2
 
 
 class FetchPartition(NamedTuple):
-    """One partition asked."""
+    """One requested partition."""
 
     tp: TopicIdPartition
     leader_epoch: int
@@ -48,7 +49,7 @@ class FetchPartition(NamedTuple):
 
 
 class FetchParams(NamedTuple):
-    """A decoded request; limits are the client's and the broker's, whichever is lower."""
+    """A decoded request; each limit is the lower one of the client's and the broker's."""
 
     correlation_id: int
     max_wait_ms: int
@@ -59,7 +60,7 @@ class FetchParams(NamedTuple):
 
 
 class PartitionRead(NamedTuple):
-    """What was read from one partition. `replica` is None, and `error` set, if it is not there."""
+    """The data read from one partition. `replica` is None, and `error` set, if it does not exist."""
 
     asked: FetchPartition
     replica: Replica | None
@@ -84,7 +85,7 @@ def decode(broker: Broker, data: bytes) -> FetchParams:
     for name in ("max_wait_ms", "min_bytes", "max_bytes"):
         check_not_negative(name, getattr(head, name))
     if head.isolation_level not in fetch_pb2.IsolationLevel.values():
-        raise malformed("isolation_level", f"is {head.isolation_level}, must be 0 or 1")
+        raise malformed("isolation_level", f"is {head.isolation_level}, but must be 0 or 1")
     if head.replica_epoch != 0:
         raise malformed("replica_epoch", "must be 0: this broker has no followers")
     max_bytes = min(head.max_bytes, config.fetch_max_bytes)
@@ -107,7 +108,7 @@ def _decode_partition(entry: fetch_pb2.PartitionFetch) -> FetchPartition:
 
 
 async def read(broker: Broker, access: Access, params: FetchParams, *, max_bytes: int) -> list[PartitionRead]:
-    """Reads what is there now, in order, within the limits and `max_bytes`."""
+    """Reads the data available now, in order, within the limits and `max_bytes`."""
     reads: list[PartitionRead] = []
     left_bytes = max_bytes
     is_first = True
@@ -156,7 +157,7 @@ def _checked_end(replica: Replica, offset: int, end: LogEnd) -> int:
     log = replica.log
     if not log.log_start_offset <= offset <= log.log_end_offset:
         raise OffsetOutOfRangeError(
-            f"there is no offset {offset} in {log.topic}-{log.tp.partition}: it begins at offset {log.log_start_offset}, and its "
+            f"there is no offset {offset} in {log.topic}-{log.tp.partition}: it starts at offset {log.log_start_offset}, and its "
             f"next record gets offset {log.log_end_offset}",
             log_start_offset=log.log_start_offset,
         )
@@ -164,7 +165,7 @@ def _checked_end(replica: Replica, offset: int, end: LogEnd) -> int:
 
 
 def must_answer_now(params: FetchParams, reads: Sequence[PartitionRead]) -> bool:
-    """Whether the answer must not wait for more; see above."""
+    """Whether the response must not wait for more data; see the module docstring."""
     return (
         params.max_wait_ms == 0
         or not params.partitions
@@ -174,7 +175,8 @@ def must_answer_now(params: FetchParams, reads: Sequence[PartitionRead]) -> bool
 
 
 def _available_bytes(params: FetchParams, result: PartitionRead) -> int:
-    """What a partition counts for min_bytes. One that has more than was read counts in full: waiting brings no more of it."""
+    """The bytes that a partition counts towards min_bytes. One with more than was read counts in full: waiting would not read
+    more of it."""
     replica = result.replica
     assert replica is not None
     read_until = result.data.next_offset if result.data is not None else result.asked.fetch_offset
@@ -184,14 +186,14 @@ def _available_bytes(params: FetchParams, result: PartitionRead) -> int:
 
 
 def to_park(params: FetchParams, reads: Sequence[PartitionRead]) -> list[ParkedPartition]:
-    """What a DelayedFetch needs to know of each partition; no data is kept. No partition may have an error."""
+    """The state that a DelayedFetch needs of each partition, without data. No partition may have an error."""
     return [_parked(params, result) for result in reads if result.replica is not None]
 
 
 def _parked(params: FetchParams, result: PartitionRead) -> ParkedPartition:
     replica = result.replica
     assert replica is not None
-    # The read ended at the visible end of its time, or (nothing found) the offset itself lies at or above it.
+    # The read ended at the readable end of that moment, or (if nothing was found) the offset is at or above it.
     read_until = result.data.next_offset if result.data is not None else result.asked.fetch_offset
     return ParkedPartition(
         replica=replica,
@@ -203,7 +205,7 @@ def _parked(params: FetchParams, result: PartitionRead) -> ParkedPartition:
 
 
 def encode(params: FetchParams, reads: Sequence[PartitionRead]) -> bytes:
-    """The answer's bytes: one join, the only copy of the payloads."""
+    """The response's bytes: one join, the only copy of the payloads."""
     head = fetch_pb2.FetchResponse(correlation_id=params.correlation_id)
     records: list[list[Bytes]] = []
     for result in reads:
@@ -229,7 +231,7 @@ def _fill(out: fetch_pb2.PartitionFetchResult, result: PartitionRead, chunk_coun
 
 
 def encode_error(params: FetchParams, error: WireError) -> bytes:
-    """The answer to a request that failed as a whole."""
+    """The response to a request that failed as a whole."""
     return fetch_pb2.FetchResponse(
         correlation_id=params.correlation_id, throttle_time_ms=error.retry_after_ms, error=to_proto(error)
     ).SerializeToString()

@@ -1,10 +1,10 @@
 """ListOffsets: earliest, latest, by timestamp.
 
 Behaviour
-- LATEST is the high watermark, with read_committed the last stable offset: what a reader could fetch next.
-- TIMESTAMP answers the first offset whose record is at or after it, MAX_TIMESTAMP that of the newest record; -1 if none.
-- leader_epoch is that of the batch at the offset, or of the last one before it; -1 if none was ever written.
-- Look-ups by time read index and log, so a thread does them, one at a time for each call: the next is not begun once the caller is
+- LATEST is the high watermark, with read_committed the last stable offset: the next offset that a reader could fetch.
+- TIMESTAMP is the first offset whose record is at or after it, MAX_TIMESTAMP that of the newest record; -1 if none.
+- leader_epoch is that of the batch at the offset, or of the last batch before it; -1 if nothing was ever written.
+- Look-ups by time read index and log, so they run in a thread, one at a time per call: the next is not started once the caller is
   gone.
 """
 
@@ -27,15 +27,15 @@ _RESERVED = (offsets_pb2.OFFSET_SPEC_EARLIEST_LOCAL, offsets_pb2.OFFSET_SPEC_LAT
 
 
 def check(request: offsets_pb2.ListOffsetsRequest) -> None:
-    """The request as it came. Raises MalformedError."""
+    """Checks the request as received. Raises MalformedError."""
     if request.isolation_level not in fetch_pb2.IsolationLevel.values():
-        raise malformed("isolation_level", f"is {request.isolation_level}, must be 0 or 1")
+        raise malformed("isolation_level", f"is {request.isolation_level}, but must be 0 or 1")
     for entry in request.partitions:
         _check_entry(entry)
 
 
 async def handle(broker: Broker, request: offsets_pb2.ListOffsetsRequest) -> offsets_pb2.ListOffsetsResponse:
-    """One answer per partition asked, in the same order."""
+    """One result per requested partition, in the same order."""
     broker.require_ready()
     asked = [(TopicIdPartition(entry.topic_id, entry.partition), entry) for entry in request.partitions]
     is_committed = request.isolation_level == fetch_pb2.ISOLATION_LEVEL_READ_COMMITTED
@@ -44,7 +44,7 @@ async def handle(broker: Broker, request: offsets_pb2.ListOffsetsRequest) -> off
 
 def _check_entry(entry: offsets_pb2.PartitionListOffsets) -> None:
     if entry.spec not in _SPECS or entry.spec == offsets_pb2.OFFSET_SPEC_UNSPECIFIED:
-        raise malformed("partitions.spec", f"is {entry.spec}, must be one of OffsetSpec")
+        raise malformed("partitions.spec", f"is {entry.spec}, but must be one of OffsetSpec")
     if entry.spec == offsets_pb2.OFFSET_SPEC_TIMESTAMP:
         check_not_negative("partitions.timestamp", entry.timestamp)
     topic_id_partition("partitions", entry.topic_id, entry.partition)

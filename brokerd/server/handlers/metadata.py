@@ -1,11 +1,11 @@
 """Metadata: topics, partitions and the nodes that lead them.
 
 Behaviour
-- Topics are answered in the order asked, names first, then ids, one asked twice once; a missing one has `error` and its name or id.
-- all_topics answers every topic, sorted by name. Many partitions are answered a few at a time, and others are served in between.
-- A partition that takes no appends (damaged, or its log stopped) says so in its `error`; it is led, and may be readable.
-- An unknown name is created with num.partitions if auto.create.topics.enable says so (by default it does not): in its turn among
-  all changes of topics, and durable when it is answered, as by CreateTopics.
+- Topics are returned in the requested order, names first, then ids, duplicates once; a missing one has `error` and its name or id.
+- all_topics returns every topic, sorted by name. Many partitions are answered a few at a time, and others are served in between.
+- A partition that accepts no appends (damaged, or its log stopped) says so in its `error`; it has a leader and may be readable.
+- An unknown name is created with num.partitions if auto.create.topics.enable is set (by default it is not): queued with
+  all other topic changes, and durable when answered, as in CreateTopics.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _WILDCARDS = ("0.0.0.0", "::", "[::]")  # noqa: S104 - compared with, not bound 
 
 
 def check(request: metadata_pb2.MetadataRequest) -> None:
-    """The request as it came. Raises MalformedError."""
+    """Checks the request as received. Raises MalformedError."""
     if request.all_topics and (request.topics or request.topic_ids):
         raise malformed("all_topics", "topics and topic_ids must be empty with it")
     for topic_id in request.topic_ids:
@@ -53,7 +53,7 @@ async def handle(broker: Broker, request: metadata_pb2.MetadataRequest) -> metad
 
 
 def this_node(broker: Broker) -> metadata_pb2.Node:
-    """This node as clients reach it."""
+    """This node's address for clients."""
     host = broker.config.advertised_host or broker.config.host
     if host in _WILDCARDS:
         host = socket.gethostname()
@@ -76,7 +76,7 @@ async def _find_or_create(broker: Broker, name: str) -> Topic:
             raise
     try:
         return await broker.admin.run(broker.logs.changes.create(name, broker.config.num_partitions, {}))
-    except TopicAlreadyExistsError:  # somebody else created it while this waited for its turn
+    except TopicAlreadyExistsError:  # another request created it meanwhile
         return broker.logs.topics.by_name(name)
 
 
@@ -103,7 +103,7 @@ def _partition(broker: Broker, tp: TopicIdPartition, node_id: int, epoch: int) -
     )
     try:
         problem = problem_of(broker.logs.partition(tp))
-    except WireError as error:  # on its way out, with its topic
+    except WireError as error:  # being deleted, with its topic
         problem = error
     if problem is not None:
         described.error.CopyFrom(to_proto(problem))

@@ -1,14 +1,14 @@
 """Produce: append record batches.
 
 Behaviour
-- A request is checked whole before anything of it is appended: a field out of its contract ends the stream with
-  INVALID_ARGUMENT, a request that breaks a rule is answered with `error` and nothing of it is appended.
-- A batch for a topic that the caller may not write to is refused, those beside it are not.
+- The whole request is checked before any of it is appended: a field that violates its contract ends the stream with
+  INVALID_ARGUMENT; a request that breaks a rule gets `error`, and none of it is appended.
+- A batch for a topic that the caller may not write to is refused; the others are not.
 - Batches are appended one after the other in the order of the request; one can fail and the next succeed.
-- acks=0 has no answer; acks=1 is answered after the append; acks=-1 when the high watermark has passed every batch, a
+- acks=0 gets no response; acks=1 gets it after the append; acks=-1 when the high watermark has passed every batch, even a
   recognised duplicate too, since it may not be durable yet.
-- A duplicate is answered with the offset of the first time; nothing is appended.
-- Every error says its fate: NOT_APPENDED for what was refused, UNKNOWN for what may be in the log.
+- A duplicate is answered with its original offset; nothing is appended.
+- Every error has a fate: NOT_APPENDED for refused batches, UNKNOWN for those that may be in the log.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ WAITING_REQUESTS_MAX = 64  # of one stream, that wait for their answer; told lik
 
 
 class Produce(NamedTuple):
-    """A decoded request. `size_bytes` is what came over the wire."""
+    """A decoded request. `size_bytes` is its size on the wire."""
 
     head: produce_pb2.ProduceRequest
     partitions: list[TopicIdPartition]
@@ -48,7 +48,7 @@ class Produce(NamedTuple):
 
 
 class PendingAnswer:
-    """An answer in its stream's queue: ready at once, or when its DelayedProduce completes."""
+    """A response in its stream's queue: ready at once, or when its DelayedProduce completes."""
 
     __slots__ = ("_operation", "_response", "appended_ns", "received_ns", "size_bytes")
 
@@ -56,7 +56,7 @@ class PendingAnswer:
         self._response = response
         self._operation: DelayedProduce | None = None
         self.size_bytes = size_bytes  # of the request, for the stream's budget
-        self.received_ns = self.appended_ns = 0  # by the stopwatch
+        self.received_ns = self.appended_ns = 0  # stopwatch readings
 
     @property
     def is_ready(self) -> bool:
@@ -64,16 +64,16 @@ class PendingAnswer:
         return self._operation is None or self._operation.is_completed
 
     def wait_for(self, operation: DelayedProduce) -> None:
-        """Makes the answer wait for `operation`."""
+        """Makes the response wait for `operation`."""
         self._operation = operation
 
     def cancel(self) -> None:
-        """Nobody wants the answer any more."""
+        """Abandons the response."""
         if self._operation is not None:
             self._operation.cancel()
 
     def encode(self) -> bytes:
-        """The answer's bytes."""
+        """The response's bytes."""
         if self._operation is not None:
             for index, error in self._operation.errors.items():
                 result = self._response.results[index]
@@ -85,7 +85,7 @@ class PendingAnswer:
 def decode(data: bytes, *, partitions_max: int) -> Produce:
     """The request in `data`, with its batches as slices. Raises MalformedError, InvalidRequestError.
 
-    More than `partitions_max` are refused with an answer, later; far more are no request at all.
+    More than `partitions_max` partitions are refused later, with a response; far more do not count as a request at all.
     """
     head, batches = split_records(produce_pb2.ProduceRequest, data, max_fields=2 * FIELDS_PER_ENTRY * partitions_max + OTHER_FIELDS)
     partitions = [topic_id_partition("partitions", entry.topic_id, entry.partition) for entry in head.partitions]
@@ -96,7 +96,7 @@ def decode(data: bytes, *, partitions_max: int) -> Produce:
 
 
 def refuse(request: Produce, error: WireError) -> PendingAnswer | None:
-    """The answer to a request of which nothing was appended; None for acks=0."""
+    """The response to a request of which nothing was appended; None for acks=0."""
     if request.head.acks == ACKS_NONE:
         return None
     response = produce_pb2.ProduceResponse(
@@ -106,9 +106,9 @@ def refuse(request: Produce, error: WireError) -> PendingAnswer | None:
 
 
 def handle(broker: Broker, access: Access, request: Produce, *, on_ready: Callable[[], None]) -> PendingAnswer | None:
-    """Appends; returns the answer, ready or not, or None for acks=0. `on_ready` is called if it becomes ready later.
+    """Appends; returns the response, ready or not, or None for acks=0. `on_ready` is called if it becomes ready later.
 
-    No await from here to the last append: what the next request of the stream finds is what this one left.
+    There is no await before the last append, so the stream's next request finds the state that this one leaves.
     """
     try:
         _check_request(broker, request)
@@ -134,14 +134,14 @@ def _check_request(broker: Broker, request: Produce) -> None:
     broker.require_ready()
     head = request.head
     if head.acks not in _ACKS:
-        raise InvalidRequiredAcksError(f"acks is {head.acks}, must be -1 (all), 0 or 1")
+        raise InvalidRequiredAcksError(f"acks is {head.acks}, but must be -1 (all), 0 or 1")
     limit = broker.config.max_partitions_per_request
     if len(request.partitions) > limit:
         raise InvalidRequestError(
             f"partitions: {len(request.partitions)} in one request, more than max.partitions.per.request ({limit})"
         )
     if head.transactional_id or head.member_id:
-        raise InvalidTxnStateError("transactional_id and member_id must be empty: transactions are not served by this broker")
+        raise InvalidTxnStateError("transactional_id and member_id must be empty: transactions are not supported by this broker")
     twice = first_double(request.partitions)
     if twice is not None:
         raise InvalidRequestError(f"partitions: {twice} has two batches in one request; one is allowed")
@@ -156,7 +156,7 @@ def _append(
     leader_epoch: int,
     data: pa.Buffer,
 ) -> Awaited | None:
-    """Appends one batch and fills its result; says what to wait for, if it was appended."""
+    """Appends one batch and fills in its result; returns what to wait for, if it was appended."""
     replica = None
     try:
         access.require_id(Right.WRITE, tp.topic_id)
@@ -164,7 +164,9 @@ def _append(
         info = broker.replicas.append(replica, data, check_producer=access.check_producer)
     except WireError as error:
         broker.counters.failed_produce[error.code] += 1
-        if replica is not None and error.action is Action.PRODUCER_STATE:  # it tells whether what the producer misses has expired
+        if (
+            replica is not None and error.action is Action.PRODUCER_STATE
+        ):  # it shows whether the records that the producer misses have expired
             error.log_start_offset = result.log_start_offset = replica.log.log_start_offset
         result.error.CopyFrom(to_proto(not_appended(error)))
         return None

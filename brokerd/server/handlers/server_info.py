@@ -1,7 +1,7 @@
 """GetServerInfo: versions, features and limits.
 
 Behaviour
-- Answers also while the broker stops. A client looks here before it relies on a feature.
+- Also works during shutdown. A client checks it before it relies on a feature.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _SOFTWARE_MAX_CHARACTERS = 255
 
 
 def check(request: metadata_pb2.GetServerInfoRequest) -> None:
-    """The request as it came. Raises MalformedError."""
+    """Checks the request as received. Raises MalformedError."""
     if len(request.client_software) > _SOFTWARE_MAX_CHARACTERS:
         raise malformed(
             "client_software", f"has {len(request.client_software)} characters, at most {_SOFTWARE_MAX_CHARACTERS} are allowed"
@@ -40,7 +40,7 @@ async def handle(
     broker: Broker,
     request: metadata_pb2.GetServerInfoRequest,  # noqa: ARG001 - the shape of a handler
 ) -> metadata_pb2.GetServerInfoResponse:
-    """What this server is and can do."""
+    """The server's version, features and limits."""
     settings = [(name, getattr(broker.config, attribute)) for name, attribute in _LIMITS]
     return metadata_pb2.GetServerInfoResponse(
         cluster_id=broker.logs.cluster_id,

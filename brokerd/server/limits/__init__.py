@@ -1,9 +1,9 @@
-"""What bounds clients, so that none takes from the others what all need.
+"""Limits on clients, so that none takes resources that all need.
 
-budgets.py         bytes of requests that hold producers back (answer_budget.py: of answers)
-fence.py           producer instances (shares.py: one principal leaves room for others)
-fruitless.py       calls that come to nothing
-disconnect.py      ending a connection
-memory_guard.py    which senders end when memory is short (machine_memory.py: how much there is)
-descriptors.py     how many files the process may open
+budgets.py         bytes of requests, to throttle producers (answer_budget.py: of fetch responses)
+fence.py           producer instances (shares.py: leaves room for other principals)
+fruitless.py       connections whose calls achieve nothing
+disconnect.py      closes a connection
+memory_guard.py    closes connections when memory is short (machine_memory.py: available memory)
+descriptors.py     open-file limit of the process
 """

@@ -1,13 +1,14 @@
-"""Answers to fetches that are in memory: how large the next may be, and whose reader is too slow. gRPC is not known here.
+"""Fetch responses held in memory: how large the next may be, and which readers are too slow. Knows nothing of gRPC.
 
-A reader that does not read keeps its answer here for as long as it likes, and there may be thousands of them. So
+A client that does not read keeps its response in memory for as long as it likes, and there may be thousands. So
 
-    one half of the limit   is shared: an answer gets at most a quarter of what is left of it
-    the other half          is for first batches alone: what a fetch gets however little is left
-    all of it used up       fetches wait their turn, and whoever has not read his answer for a second makes room for them
+    one half of the limit   is shared: a response gets at most a quarter of its free part
+    the other half          is for first batches: a fetch gets one however little is left
+    all of it used up       fetches wait their turn, and clients that have not read their response for a second are disconnected
 
-so that quick readers go on, with smaller answers, beside any number of slow ones. How large a first batch is shows only when it
-is read: while shares are small, a few fetches read at a time, or together they would pass the limit by a batch each.
+so that fast readers continue, with smaller responses, next to any number of slow ones. The size of a first batch is known only
+once it is read: while shares are small, only a few fetches read at a time, since together they could exceed the limit by a batch
+each.
 """
 
 from __future__ import annotations
@@ -18,45 +19,45 @@ from typing import Generic, TypeVar
 from brokerd.server.limits.budgets import ByteBudget
 
 _SHARE = 4
-_SMALL_SHARE_BYTES = 1_048_576  # what a producer makes its batches by default: a first batch may well be larger than such a share
+_SMALL_SHARE_BYTES = 1_048_576  # the default batch size of producers: a first batch may well be larger than such a share
 _TURNS = 4
-# Nobody loses his answer sooner, however many wait: one slice of a busy client's event loop, or a pause of its collector.
+# No client is disconnected sooner, however many wait: this allows for a time slice of a busy event loop, or a garbage collection.
 PATIENCE_MS = 1_000
 
 W = TypeVar("W")
 
 
 class AnswerBudget(ByteBudget, Generic[W]):
-    """Bytes of answers that are being read or written, and since when each is being written. `W` is who writes."""
+    """Bytes of responses being read or written, and since when each is being written. `W` identifies the writer."""
 
     def __init__(self, limit_bytes: int, *, write_timeout_ms: int) -> None:
         super().__init__(limit_bytes)
         self._write_timeout_ms = write_timeout_ms
-        # For whoever reads while shares are small: look for room and read with one of these held.
+        # For readers while shares are small: check for room and read while holding one of these.
         self.turns = asyncio.Semaphore(_TURNS)
         self._writes: dict[W, tuple[int, int]] = {}  # (start in ms, bytes), oldest first
 
     def share(self, wanted_bytes: int) -> int:
-        """How many bytes the next answer may have; a first batch that is larger may come all the same."""
+        """How many bytes the next response may have; a larger first batch may be returned all the same."""
         left_bytes = self.limit_bytes // 2 - self.used_bytes
         return min(wanted_bytes, max(0, left_bytes // _SHARE))
 
     @property
     def is_share_small(self) -> bool:
-        """True while what may be read is likely to be one batch, larger than its share."""
+        """True while a read is likely to return one batch that exceeds its share."""
         return self.share(_SMALL_SHARE_BYTES) < _SMALL_SHARE_BYTES
 
     def begin_write(self, writer: W, size_bytes: int, *, now_ms: int) -> None:
-        """`writer` hands an answer over. It has one at a time."""
+        """`writer` starts to write a response. It writes one at a time."""
         self._writes[writer] = (now_ms, size_bytes)
 
     def end_write(self, writer: W) -> None:
-        """It is handed over, or will never be."""
+        """The response is written, or never will be."""
         self._writes.pop(writer, None)
 
     def overdue(self, *, now_ms: int) -> list[W]:
-        """Whose stream is to be ended, oldest first. Beyond the timeout it is everyone; while others wait for room, as many as
-        make the first half free again.
+        """The writers whose streams must end, oldest first: all beyond the timeout; while others wait for room, as many as it
+        takes to free the first half.
         """
         overdue: list[W] = []
         left_bytes = self.used_bytes

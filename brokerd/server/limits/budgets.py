@@ -1,5 +1,5 @@
-"""Budgets that hold a reader back instead of failing it: it waits here, its stream is not read, and gRPC's flow control
-stops the client. Nothing of gRPC is known here.
+"""Budgets that throttle a reader instead of failing it: it waits, its stream is not read, and gRPC's flow control stops the
+client. Knows nothing of gRPC.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from collections import deque
 
 
 class ByteBudget:
-    """Bytes in use against a limit. Whoever finds it used up waits its turn: first come, first served."""
+    """Bytes in use against a limit. When it is used up, callers wait in order of arrival."""
 
     def __init__(self, limit_bytes: int) -> None:
         self.limit_bytes = limit_bytes
@@ -19,7 +19,7 @@ class ByteBudget:
 
     @property
     def used_bytes(self) -> int:
-        """Bytes in use; may exceed the limit by what was let in last."""
+        """Bytes in use; may exceed the limit by what was admitted last."""
         return self._used_bytes
 
     @property
@@ -29,22 +29,22 @@ class ByteBudget:
 
     @property
     def waiter_count(self) -> int:
-        """How many wait."""
+        """The number of waiting callers."""
         return len(self._waiters)
 
     def add(self, delta_bytes: int) -> None:
-        """Takes bytes (or gives back, if negative) and wakes the first waiter if there is room."""
+        """Takes bytes (or returns them, if negative) and wakes the first waiter if there is room."""
         self._used_bytes += delta_bytes
         self._wake_next()
 
     async def wait_for_room(self) -> None:
-        """Returns once there is room. Takes nothing: the caller does, before it awaits anything else."""
+        """Returns once there is room. Does not take bytes: the caller must, before it awaits anything else."""
         loop = asyncio.get_running_loop()
         queue = self._waiters.append
         while self.is_used_up:
             waiter: asyncio.Future[None] = loop.create_future()
             queue(waiter)
-            queue = self._waiters.appendleft  # woken, but the room was taken meanwhile: still the first in line
+            queue = self._waiters.appendleft  # woken, but the room was taken meanwhile: stays first in line
             try:
                 await waiter
             except asyncio.CancelledError:
@@ -52,9 +52,9 @@ class ByteBudget:
                     with contextlib.suppress(ValueError):
                         self._waiters.remove(waiter)
                 else:
-                    self._wake_next()  # its turn had come: the next one's then
+                    self._wake_next()  # it had its turn: pass it to the next one
                 raise
-        # One is woken at a time, so that a crowd does not rush in; each that goes through wakes the next.
+        # One waiter is woken at a time, to avoid a rush; each that proceeds wakes the next.
         loop.call_soon(self._wake_next)
 
     def _wake_next(self) -> None:

@@ -1,4 +1,4 @@
-"""How many files and connections the process may have open, and what of the settings fits into that. The decision is pure."""
+"""How many files and connections the process may have open, and how to fit the settings into that. The decision is pure."""
 
 from __future__ import annotations
 
@@ -11,21 +11,21 @@ from brokerd.config.broker import BrokerConfig
 
 logger = logging.getLogger(__name__)
 
-RESERVED = 256  # listeners, the metrics port, event loop, threads at work on directories, libraries
-_SHARE = 4  # at least a fourth of the limit is for log files, however many connections are allowed
+RESERVED = 256  # listeners, the metrics port, the event loop, threads working on directories, libraries
+_SHARE = 4  # at least a quarter of the limit is for log files, however many connections are allowed
 
 
 def raise_limit() -> int:
-    """Raises the soft limit of open files to the hard one, as a daemon may: shells have 1,024. The limit now."""
+    """Raises the soft limit of open files to the hard limit, since shells start with 1,024. Returns the new limit."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    with contextlib.suppress(OSError, ValueError):  # an unlimited hard one is refused by some systems
+    with contextlib.suppress(OSError, ValueError):  # some systems refuse an unlimited hard limit
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
         soft = hard
     return soft if soft != resource.RLIM_INFINITY else 2**31 - 1
 
 
 def fitted(config: BrokerConfig, limit: int) -> BrokerConfig:
-    """The settings with fewer open log files and connections, if those of the settings do not fit into `limit`."""
+    """The settings, with fewer open log files and connections if they do not fit into `limit`."""
     wanted = config.max_connections + config.log_max_open_files + RESERVED
     if wanted <= limit:
         return config
@@ -33,8 +33,8 @@ def fitted(config: BrokerConfig, limit: int) -> BrokerConfig:
     files = min(config.log_max_open_files, max(room - config.max_connections, room // _SHARE))
     connections = min(config.max_connections, room - files)
     logger.warning(
-        "max.connections (%d) and log.max.open.files (%d) want %d open files, but the process may have %d (RLIMIT_NOFILE): %d log "
-        "files are kept open and %d connections taken; raise the limit (LimitNOFILE= of a unit, ulimit -n), or lower the settings",
+        "max.connections (%d) and log.max.open.files (%d) need %d open files, but the process may have %d (RLIMIT_NOFILE): using "
+        "%d log files and %d connections; raise the limit (LimitNOFILE= of a unit, ulimit -n), or lower the settings",
         config.max_connections,
         config.log_max_open_files,
         wanted,

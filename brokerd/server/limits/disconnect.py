@@ -2,7 +2,7 @@
 be ended: gRPC for asyncio has no cancel on the server's side, and a status waits behind the very bytes that the client does not
 read, which stay in memory.
 
-Where the system does not list a process's open files, nothing is found, and nothing is ended.
+If the system does not list a process's open files, nothing is found and nothing is closed.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from collections.abc import Iterator
 from typing import NamedTuple, TypeAlias
 from urllib.parse import unquote
 
-# Linux; then what macOS and the BSDs have.
+# Linux; then macOS and the BSDs.
 _FILES = ("/proc/self/fd", "/dev/fd")
 # struct tcp_info of linux/tcp.h: tcpi_bytes_acked and tcpi_bytes_received (Linux 4.1 and newer).
 _TCP_INFO_BYTES = 136
@@ -29,7 +29,7 @@ Address: TypeAlias = tuple[str, int]
 
 
 class Traffic(NamedTuple):
-    """One connection and what its client has sent and been sent since it began."""
+    """One connection, and the bytes sent in each direction since it was opened."""
 
     address: Address
     received_bytes: int
@@ -37,8 +37,8 @@ class Traffic(NamedTuple):
 
 
 def disconnect(peer: str) -> bool:
-    """Shuts the connection of `peer`, named as gRPC does (`ipv4:127.0.0.1:50000`, `ipv6:%5B::1%5D:50000`); all its streams end.
-    False if there is none (any more). Blocks for some microseconds a file that is open.
+    """Shuts down the connection of `peer`, in gRPC's notation (`ipv4:127.0.0.1:50000`, `ipv6:%5B::1%5D:50000`); all its streams
+    end. Returns False if there is none. Blocks for some microseconds per open file.
     """
     address = address_of(peer)
     return address is not None and disconnect_all({address}) == 1
@@ -64,7 +64,7 @@ def file_count() -> int:
 
 
 def disconnect_all(addresses: set[Address]) -> int:
-    """Shuts the connections of these clients; how many there were."""
+    """Shuts down the connections of these clients; returns how many there were."""
     count = 0
     for address, connection in _connections():
         if address in addresses:
@@ -75,7 +75,7 @@ def disconnect_all(addresses: set[Address]) -> int:
 
 
 def traffic() -> list[Traffic]:
-    """What came over every connection. Empty where the system does not count it."""
+    """The traffic of every connection. Empty if the system does not count it."""
     found: list[Traffic] = []
     if not hasattr(socket, "TCP_INFO"):
         return found
@@ -89,7 +89,7 @@ def traffic() -> list[Traffic]:
 
 
 def address_of(peer: str) -> Address | None:
-    """The client's address as a socket names it; None for what is no TCP connection."""
+    """The client's address as a socket reports it; None if `peer` is not a TCP connection."""
     family, _, rest = unquote(peer).partition(":")
     host, _, port = rest.rpartition(":")
     if family not in ("ipv4", "ipv6") or not port.isdigit():
@@ -98,11 +98,11 @@ def address_of(peer: str) -> Address | None:
 
 
 def _connections() -> Iterator[tuple[Address, socket.socket]]:
-    """Every connection that is open, with a socket that is good until the next is asked for."""
+    """Every open connection, with a socket that is valid until the next one is requested."""
     for descriptor in _descriptors():
         with contextlib.suppress(OSError):  # closed meanwhile, or not connected
             if stat.S_ISSOCK(os.stat(descriptor).st_mode):
-                # A descriptor of our own: the number may be closed by its owner, and given to another file, at any time.
+                # A duplicated descriptor: the owner may close the number at any time, and it may be reused for another file.
                 with socket.socket(fileno=os.dup(descriptor)) as connection:
                     name = connection.getpeername()
                     if isinstance(name, tuple) and len(name) >= 2:
@@ -118,7 +118,7 @@ def _descriptors() -> list[int]:
 
 @functools.lru_cache(maxsize=10_000)
 def _plain(host: str) -> str:
-    """One spelling: without a scope, and IPv4 as such also where it came in over an IPv6 socket."""
+    """The canonical spelling: without a scope, and IPv4 as such even if it arrived over an IPv6 socket."""
     parsed = ipaddress.ip_address(host.partition("%")[0])
     mapped = parsed.ipv4_mapped if isinstance(parsed, ipaddress.IPv6Address) else None
     return str(mapped or parsed)

@@ -1,6 +1,7 @@
-"""The hello fence: once an instance has said hello with a higher incarnation, nothing of its older streams is processed.
+"""The hello fence: once an instance has said hello with a higher incarnation, requests of its older streams are no longer
+processed.
 
-Without it a retry on a new stream overtakes what the old one still holds: the retry is appended, then the old copy comes,
+Without it, a retry on a new stream could overtake requests left in the old one: the retry is appended, then the old copy arrives,
 and a client that has re-sequenced in between has its records twice. Pure; `now_ms` is monotonic.
 
 Instances are remembered by principal: nobody fences another's, and nobody fills the table (shares.py).
@@ -39,11 +40,11 @@ class InstanceFence:
         self._shares = Shares(max_instances)
 
     def __len__(self) -> int:
-        """How many instances are remembered."""
+        """The number of remembered instances."""
         return self._shares.total
 
     def hello(self, principal: str, instance_id: bytes, incarnation: int, *, now_ms: int) -> None:
-        """A stream begins. Raises InvalidRequestError if its incarnation is not above all earlier ones of the instance,
+        """Registers a new stream. Raises InvalidRequestError if its incarnation does not exceed all earlier ones of the instance,
         ResourceExhaustedError if too many instances are remembered.
         """
         self._forget_silent(now_ms)
@@ -55,7 +56,7 @@ class InstanceFence:
             instance = _Instance()
         if incarnation <= instance.incarnation:
             raise InvalidRequestError(
-                f"hello.incarnation is {incarnation}, but {instance.incarnation} of this instance has been here: it must rise"
+                f"hello.incarnation is {incarnation}, but {instance.incarnation} was seen of this instance: it must increase"
             )
         instance.incarnation = incarnation
         instance.open_streams += 1
@@ -65,12 +66,12 @@ class InstanceFence:
             self._shares.add(principal, 1)
 
     def is_current(self, principal: str, instance_id: bytes, incarnation: int) -> bool:
-        """Whether no newer stream of the instance has said hello."""
+        """True if no newer stream of the instance has said hello."""
         instance = self._open.get((principal, instance_id))
         return instance is not None and instance.incarnation == incarnation
 
     def goodbye(self, principal: str, instance_id: bytes, *, now_ms: int) -> None:
-        """A stream that said hello has ended."""
+        """Handles the end of a stream that had said hello."""
         key = (principal, instance_id)
         instance = self._open[key]
         instance.open_streams -= 1
@@ -89,7 +90,7 @@ class InstanceFence:
             )
 
     def _forget_silent(self, now_ms: int) -> None:
-        for _ in range(_SWEEP_AT_MOST):  # a few at each hello: never one long sweep
+        for _ in range(_SWEEP_AT_MOST):  # a few per hello, instead of one long sweep
             key, instance = next(iter(self._silent.items()), (None, None))
             if key is None or instance is None or instance.silent_since_ms + REMEMBERED_MS > now_ms:
                 return

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Callable
 
-# A client with a wrong token, or of another version, repeats a few calls; this many at once, and so many each second, is no client.
+# A client with a wrong token, or of another version, repeats a few calls; nothing legitimate exceeds this burst and this rate.
 BURST = 200
 PER_SECOND = 20
 # The same for connections that nothing useful has come over, of a host that has just made too many over another one.
@@ -22,18 +22,18 @@ _PEERS_MAX = 100_000
 
 
 class FruitlessCalls:
-    """How many of them each connection has made beyond its share, by its peer as gRPC names it."""
+    """The number of fruitless calls of each connection beyond its share, by peer in gRPC's notation."""
 
     def __init__(self) -> None:
         self.on_overdue: Callable[[], None] = lambda: None  # called when there is something to take
-        self._levels: OrderedDict[str, tuple[float, int]] = OrderedDict()  # how many, and when; the longest silent first
+        self._levels: OrderedDict[str, tuple[float, int]] = OrderedDict()  # (level, time); least recently used first
         self._useful: OrderedDict[str, None] = OrderedDict()  # who has made a call that was worth its while; the oldest first
         self._suspects: OrderedDict[str, int] = OrderedDict()  # hosts, and until when; the first over first
         self._overdue: set[str] = set()
         self._muted: OrderedDict[str, int] = OrderedDict()  # and until when; the first over first
 
     def add(self, peer: str, *, now_ms: int) -> None:
-        """A call has come to nothing."""
+        """Counts a fruitless call."""
         if peer in self._overdue or peer in self._muted:
             return  # of those that gRPC had accepted before
         level, then_ms = self._levels.pop(peer, (0.0, now_ms))
@@ -47,7 +47,7 @@ class FruitlessCalls:
             self._levels.popitem(last=False)
 
     def useful(self, peer: str) -> None:
-        """A call was worth its while, which makes up for one that was not."""
+        """Counts a useful call, which makes up for a fruitless one."""
         found = self._levels.get(peer)
         if found is not None:
             self._levels[peer] = max(0.0, found[0] - 1), found[1]

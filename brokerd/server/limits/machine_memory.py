@@ -1,7 +1,7 @@
-"""How much memory this process may hope for: the machine's, or the least of the limits that its control groups have.
+"""How much memory this process may use: the machine's, or the lowest limit of its control groups.
 
-A limit holds for all groups below it, so every one from the process's own group (a unit with MemoryMax=, a container) up to the
-root is looked at, in both versions of control groups. Pure, but for the last function.
+A limit applies to all groups below it, so every group from the process's own (a unit with MemoryMax=, a container) up to the root
+is checked, in both versions of control groups. Pure, except for the last function.
 """
 
 from __future__ import annotations
@@ -10,18 +10,18 @@ import os
 import re
 from collections.abc import Callable, Iterator
 
-Read = Callable[[str], str | None]  # a file's text; None = it cannot be read
+Read = Callable[[str], str | None]  # the text of a file; None = it cannot be read
 
 _CGROUP = "/proc/self/cgroup"
 _MOUNTS = "/proc/self/mountinfo"
-# Above memory.high a group is slowed down until it stands still: for a broker it is as much a limit as memory.max.
+# Above memory.high a group is slowed to a standstill: for a broker it is as much a limit as memory.max.
 _UNIFIED_FILES = ("memory.max", "memory.high")
 _LEGACY_FILES = ("memory.limit_in_bytes",)
 _ESCAPED = re.compile(r"\\([0-7]{3})")
 
 
 def limit_files(groups: str, mounts: str) -> Iterator[str]:
-    """The files that may hold a limit of a process, its own group's first; out of its /proc/PID/cgroup and mountinfo."""
+    """The files that may hold a limit of a process, its own group's first; from its /proc/PID/cgroup and mountinfo."""
     paths = dict(_memory_groups(groups))
     for is_unified, root, mount_point in _memory_mounts(mounts):
         if is_unified in paths:
@@ -31,14 +31,14 @@ def limit_files(groups: str, mounts: str) -> Iterator[str]:
 
 
 def least_bytes(physical_bytes: int, read: Read) -> int:
-    """The least of the machine's memory and the limits that apply."""
+    """The lowest of the machine's memory and the applicable limits."""
     texts = (read(path) for path in limit_files(read(_CGROUP) or "", read(_MOUNTS) or ""))
     limits = [int(text) for text in texts if text is not None and text.strip().isdecimal()]  # "max": none
     return min([physical_bytes, *(limit for limit in limits if limit > 0)])
 
 
 def machine_bytes() -> int:
-    """See the module; of this process."""
+    """As the module docstring says, for this process."""
     return least_bytes(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"), _read)
 
 
@@ -54,7 +54,7 @@ def _memory_groups(groups: str) -> Iterator[tuple[bool, str]]:
 
 
 def _memory_mounts(mounts: str) -> Iterator[tuple[bool, str, str]]:
-    """(is it version 2, the group that is mounted, where) of the file systems that show those groups."""
+    """(is it version 2, mounted group, mount point) of the file systems that show those groups."""
     for line in mounts.splitlines():
         before, _, after = line.partition(" - ")
         fields, (kind, *rest) = before.split(" "), after.split(" ")
@@ -69,7 +69,7 @@ def _upwards(path: str, root: str, mount_point: str) -> Iterator[str]:
     root = root.rstrip("/")
     inside = path.removeprefix(root) if path == root or path.startswith(f"{root}/") else ""
     parts = [part for part in inside.split("/") if part]
-    if ".." in parts:  # a group outside of what this process may see
+    if ".." in parts:  # a group outside the visible hierarchy
         parts = []
     for count in range(len(parts), -1, -1):
         yield "/".join([mount_point.rstrip("/"), *parts[:count]])

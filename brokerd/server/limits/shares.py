@@ -1,4 +1,4 @@
-"""A limited number of places, and how many of them each principal has. Pure.
+"""A limited number of slots, and how many of them each principal has. Pure.
 
 Nobody fills it: each may have four fifths of what the others leave, so one alone gets four fifths of the places, a second four
 fifths of the rest, and so on; but one place, if it is free, whatever four fifths are.
@@ -12,7 +12,7 @@ _SHARE, _OF = 4, 5
 
 
 class Shares:
-    """See the module."""
+    """The slots and their owners; see the module docstring."""
 
     def __init__(self, limit: int) -> None:
         self._limit = limit
@@ -20,17 +20,17 @@ class Shares:
         self.total = 0
 
     def has_room(self, principal: str, count: int) -> bool:
-        """True if the principal may take so many more."""
+        """True if the principal may take `count` more."""
         left_by_others = self._limit - self.total + self._counts[principal]
         return self._counts[principal] + count <= max(min(1, left_by_others), left_by_others * _SHARE // _OF)
 
     def add(self, principal: str, count: int) -> None:
-        """Takes so many, or gives them back if negative."""
+        """Takes `count` slots, or returns them if negative."""
         self.total += count
         self._counts[principal] += count
         if not self._counts[principal]:
             del self._counts[principal]
 
     def count(self, principal: str) -> int:
-        """How many the principal has."""
+        """The number of slots that the principal has."""
         return self._counts[principal]

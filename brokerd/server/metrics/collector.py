@@ -1,8 +1,8 @@
-"""The counters, and gauges read off the running broker, as Prometheus families. All names begin with brokerd_; what follows is
-Kafka's word for it, where Kafka has the metric (ARCHITECTURE.md has the table).
+"""The counters and gauges of the running broker as Prometheus families. All names start with brokerd_, followed by Kafka's name
+where Kafka has the metric (ARCHITECTURE.md has the table).
 
-Two steps: `snapshot` runs in the event loop and copies numbers; `render` turns them into text and may run in a thread.
-prometheus-client is imported by `render` alone.
+There are two steps: `snapshot` runs in the event loop and copies numbers; `render` turns them into text and may run in a thread.
+Only `render` imports prometheus-client.
 """
 
 from __future__ import annotations
@@ -30,18 +30,18 @@ _TOPIC_FAMILIES = (  # fields of TopicFigures
     ("size_bytes", "Bytes of a topic on disk.", "gauge"),
     ("messages_in", "Records appended to a topic.", "counter"),
     ("bytes_in", "Bytes of record batches appended to a topic.", "counter"),
-    ("bytes_out", "Bytes of a topic's record batches in answers to fetches.", "counter"),
+    ("bytes_out", "Bytes of a topic's record batches in fetch responses.", "counter"),
 )
 _LOG_FAMILIES = (  # fields of PartitionFigures
-    ("log_start_offset", "start_offset", "First offset that a partition holds."),
-    ("high_watermark", "high_watermark", "Where readers of a partition stop: all below it is durable."),
+    ("log_start_offset", "start_offset", "First offset of a partition."),
+    ("high_watermark", "high_watermark", "Where readers of a partition stop: everything below it is durable."),
     ("log_end_offset", "end_offset", "Offset that the next record of a partition gets."),
     ("size_bytes", "size_bytes", "Bytes of a partition on disk."),
 )
 
 
 class Gauge(NamedTuple):
-    """A number as it is now."""
+    """A current value."""
 
     name: str
     doc: str
@@ -49,7 +49,7 @@ class Gauge(NamedTuple):
 
 
 class Snapshot(NamedTuple):
-    """Numbers of one moment."""
+    """All numbers at one moment."""
 
     info: Mapping[str, str]
     gauges: tuple[Gauge, ...]
@@ -63,7 +63,7 @@ class Snapshot(NamedTuple):
 
 
 def snapshot(broker: Broker, *, stream_count: int, refused_count: int) -> Snapshot:
-    """Reads everything once. Its cost grows with the number of partitions: some microseconds each."""
+    """Reads everything once. The cost grows with the number of partitions: some microseconds each."""
     logs = broker.logs.partitions()
     topics = topic_figures(logs, broker.counters.topics)
     partitions = partition_figures(logs[: broker.config.metrics_max_partitions])
@@ -75,24 +75,24 @@ def snapshot(broker: Broker, *, stream_count: int, refused_count: int) -> Snapsh
         Gauge("partition_count", "Partitions.", len(logs)),
         Gauge(
             "partitions_left_out",
-            "Partitions that have no brokerd_log_ figures of their own here; metrics.max.partitions.",
+            "Partitions beyond metrics.max.partitions, without brokerd_log_ figures of their own.",
             len(logs) - len(partitions),
         ),
         Gauge("offline_partition_count", "Partitions that are damaged, or whose disk failed: no appends.", offline),
         Gauge("producer_id_count", "Producer ids remembered, over all partitions.", producer_ids),
         Gauge(
             "dirty_bytes",
-            "Bytes appended and not yet on disk; log.max.dirty.bytes holds producers back.",
+            "Bytes appended but not yet on disk; at log.max.dirty.bytes producers are throttled.",
             replicas.dirty.used_bytes,
         ),
         Gauge("in_flight_bytes", "Bytes of produce requests in memory; max.in.flight.bytes.", broker.in_flight.used_bytes),
         Gauge(
             "fetch_in_flight_bytes",
-            "Bytes of answers to fetches in memory; max.fetch.bytes.in.flight.",
+            "Bytes of fetch responses in memory; max.fetch.bytes.in.flight.",
             broker.answer_budget.used_bytes,
         ),
-        Gauge("stream_count", "Produce and fetch streams that are open; max.streams.", stream_count),
-        Gauge("answer_queue_size", "Completed fetches whose answer has not begun.", len(broker.answers)),
+        Gauge("stream_count", "Open produce and fetch streams; max.streams.", stream_count),
+        Gauge("answer_queue_size", "Completed fetches whose response has not started.", len(broker.answers)),
     )
     counters = broker.counters
     return Snapshot(
@@ -104,8 +104,8 @@ def snapshot(broker: Broker, *, stream_count: int, refused_count: int) -> Snapsh
         counters=(
             ("messages_in", "Records appended.", counters.messages_in),
             ("bytes_in", "Bytes of record batches appended.", counters.bytes_in),
-            ("bytes_out", "Bytes of answers to fetches.", counters.bytes_out),
-            ("authentication_failures", "Calls of callers that did not show who they are.", refused_count),
+            ("bytes_out", "Bytes of fetch responses.", counters.bytes_out),
+            ("authentication_failures", "Calls without valid credentials.", refused_count),
         ),
         labelled=_labelled(broker, counters),
         times=tuple(_times(counters)),
@@ -118,7 +118,7 @@ def _labelled(broker: Broker, counters: Counters) -> tuple[tuple[str, str, Label
     failed_produce = tuple(((code.name,), count) for code, count in counters.failed_produce.items())
     failed_fetch = tuple(((code.name,), count) for code, count in counters.failed_fetch.items())
     return (
-        ("purgatory_size", "Requests that wait: for durability, or for data.", ("request",), purgatories),
+        ("purgatory_size", "Requests that wait for durability or for data.", ("request",), purgatories),
         ("failed_produce_requests_total", "Batches or whole requests that were refused.", ("error",), failed_produce),
         ("failed_fetch_requests_total", "Partitions or whole fetches that were refused.", ("error",), failed_fetch),
         (
@@ -139,7 +139,7 @@ def _times(counters: Counters) -> Iterator[tuple[Labels, list[tuple[float, int]]
 
 
 def render(taken: Snapshot) -> bytes:
-    """The text that Prometheus reads. Raises ImportError without prometheus-client."""
+    """The text in Prometheus's format. Raises ImportError without prometheus-client."""
     from prometheus_client import CollectorRegistry, ProcessCollector, generate_latest
 
     registry = CollectorRegistry(auto_describe=False)
@@ -149,13 +149,13 @@ def render(taken: Snapshot) -> bytes:
 
 
 class _Collector:
-    """What prometheus-client asks for families."""
+    """The object that prometheus-client collects families from."""
 
     def __init__(self, taken: Snapshot) -> None:
         self._taken = taken
 
     def describe(self) -> Iterable[Metric]:
-        """Nothing: the registry is used once."""
+        """Returns nothing: the registry is used once."""
         return ()
 
     def collect(self) -> Iterator[Metric]:
@@ -170,8 +170,8 @@ class _Collector:
         yield from self._partitions()
         disk = disk_figures(taken.data_dir)
         if disk is not None:
-            yield GaugeMetricFamily("brokerd_disk_free_bytes", "Free for the broker beside its data.", value=disk.free_bytes)
-            yield GaugeMetricFamily("brokerd_disk_used_bytes", "Used on the disk of the data.", value=disk.used_bytes)
+            yield GaugeMetricFamily("brokerd_disk_free_bytes", "Free space on the disk of the data.", value=disk.free_bytes)
+            yield GaugeMetricFamily("brokerd_disk_used_bytes", "Used space on the disk of the data.", value=disk.used_bytes)
         for name, doc, value in taken.counters:
             yield CounterMetricFamily(f"brokerd_{name}", doc, value=value)
         for name, doc, label_names, values in taken.labelled:

@@ -1,5 +1,5 @@
-"""What is counted as requests pass. Plain numbers that belong to the event loop's thread: touched once per request, or once
-per batch, never per record. How they are called outside is collector.py's business.
+"""Request counters. Plain numbers that belong to the event loop's thread, updated once per request or once per batch, never per
+record. collector.py gives them their public names.
 """
 
 from __future__ import annotations
@@ -13,17 +13,17 @@ from brokerd.server.metrics.histogram import Histogram
 
 
 class Phase(Enum):
-    """Where a request's time goes, as Kafka splits it."""
+    """The phases of a request's time, as Kafka splits it."""
 
     LOCAL = "local"  # decoding, appending, reading
-    REMOTE = "remote"  # acks=all: until it is durable; a fetch: parked
-    RESPONSE_SEND = "response_send"  # writing the answer, the client's flow control included
+    REMOTE = "remote"  # acks=all: until durable; a fetch: parked
+    RESPONSE_SEND = "response_send"  # writing the response, including the client's flow control
     TOTAL = "total"
 
 
 @dataclass(slots=True)
 class Traffic:
-    """What went into a topic, and out of it."""
+    """Traffic into and out of a topic."""
 
     messages_in: int = 0
     bytes_in: int = 0
@@ -31,7 +31,7 @@ class Traffic:
 
 
 class Counters:
-    """All counters of one broker, from its start."""
+    """All counters of one broker, since its start."""
 
     def __init__(self) -> None:
         self.messages_in = 0
@@ -46,7 +46,7 @@ class Counters:
         self.call_time: dict[str, Histogram] = {}  # unary calls by method
 
     def appended(self, topic_id: bytes, *, messages: int, size_bytes: int) -> None:
-        """A batch is in the log."""
+        """Counts an appended batch."""
         self.messages_in += messages
         self.bytes_in += size_bytes
         topic = self._topic(topic_id)
@@ -54,11 +54,11 @@ class Counters:
         topic.bytes_in += size_bytes
 
     def fetched(self, topic_id: bytes, size_bytes: int) -> None:
-        """Batches of a topic go out in an answer."""
+        """Counts batches of a topic in a response."""
         self._topic(topic_id).bytes_out += size_bytes
 
     def forget(self, topic_id: bytes) -> None:
-        """The topic is deleted."""
+        """Drops the counters of a deleted topic."""
         self.topics.pop(topic_id, None)
 
     def _topic(self, topic_id: bytes) -> Traffic:
@@ -68,7 +68,7 @@ class Counters:
         return traffic
 
     def called(self, method: str, nanoseconds: int) -> None:
-        """A unary call is over, well or badly."""
+        """Counts a finished unary call, successful or not."""
         histogram = self.call_time.get(method)
         if histogram is None:
             histogram = self.call_time[method] = Histogram()

@@ -1,8 +1,9 @@
-"""GET /metrics and /health over HTTP/1.1, with the TLS of the broker itself. One answer a connection; nothing else is served.
+"""GET /metrics and /health over HTTP/1.1, with the broker's own TLS. One response per connection; nothing else is served.
 
-Who may read metrics: everybody where everybody may call; else a principal with some right on every topic ("*"), since the
-numbers name all topics. Health is everybody's: 200 while the broker serves, else 503. Its probes must come through when the
-broker is full, or it would be restarted for that, so they need no connection of max.connections; nor of the scrapes here.
+Metrics may be read by everyone if everyone may call the broker; otherwise by a principal with some right on every topic ("*"),
+since the numbers name all topics. Health is public: 200 while the broker serves, otherwise 503. Its probes must get through when
+the broker is full, or it would be restarted for being busy, so they count neither towards max.connections nor towards the
+scrapes.
 """
 
 from __future__ import annotations
@@ -24,14 +25,14 @@ CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 _HEAD_MAX_BYTES = 8_192
 _PATIENCE_S = 10.0
 _CONNECTIONS_MAX = 16
-_PROBES_MAX = 48  # more connections, on which only health is answered; for one more yet the oldest of all is ended
+_PROBES_MAX = 48  # further connections, which get health only; one beyond them replaces the oldest
 
 
 class MetricsEndpoint:
     """A small HTTP server. `take` is called in the event loop and reads the broker; `is_serving` is its health."""
 
     def __init__(self, take: Callable[[], Snapshot], is_serving: Callable[[], bool], authenticator: Authenticator) -> None:
-        self.port = 0  # the one really bound, from start() on
+        self.port = 0  # the bound port, from start() on
         self._tls: ssl.SSLContext | None = None
         self._take = take
         self._is_serving = is_serving
@@ -40,9 +41,9 @@ class MetricsEndpoint:
         self._connections: dict[asyncio.Task[None], None] = {}  # the oldest first
 
     async def start(self, host: str, port: int, tls: ssl.SSLContext | None) -> None:
-        """Listens. Raises ConfigError if it cannot."""
+        """Starts listening. Raises ConfigError if it cannot."""
         try:
-            import prometheus_client  # noqa: F401 - asked for now, not at the first scrape
+            import prometheus_client  # noqa: F401 - fails now, not at the first scrape
         except ImportError:
             raise ConfigError(
                 "metrics.port is set, but prometheus-client is not installed: pip install prometheus-client"
@@ -52,19 +53,19 @@ class MetricsEndpoint:
         logger.info("metrics on http%s://%s:%d/metrics", "s" if tls else "", host, self.port)
 
     def replace_tls(self, tls: ssl.SSLContext) -> None:
-        """Other certificates, for handshakes from now on."""
+        """Sets the certificates for future handshakes."""
         self._tls = tls
 
     async def _listen(self, host: str, port: int) -> None:
         try:
-            # TLS begins in _serve, so that whoever is silent in its handshake is counted and ended as anybody else.
+            # TLS starts in _serve, so that a client that stalls in the handshake is counted and ended like any other.
             self._server = await asyncio.start_server(self._serve, host.strip("[]"), port, limit=_HEAD_MAX_BYTES)
         except OSError as error:
             raise ConfigError(f"cannot listen on metrics.host = {host}, metrics.port = {port}: {error.strerror}") from None
         self.port = self._server.sockets[0].getsockname()[1]
 
     async def stop(self) -> None:
-        """Ends it, and what is being served."""
+        """Stops the server and the responses in progress."""
         if self._server is not None:
             self._server.close()
         for task in list(self._connections):
@@ -76,7 +77,7 @@ class MetricsEndpoint:
         assert task is not None
         self._connections[task] = None
         if len(self._connections) > _CONNECTIONS_MAX + _PROBES_MAX:
-            # Most likely it is silent. To refuse the new one would let whoever keeps all of them make the broker seem dead.
+            # It is most likely idle. Refusing the new one would let a client that holds all of them make the broker seem dead.
             oldest = next(iter(self._connections))
             del self._connections[oldest]
             oldest.cancel()
@@ -88,7 +89,7 @@ class MetricsEndpoint:
                 writer.write(await self._answer(reader, writer, is_crowded=is_crowded))
                 await writer.drain()
         except (OSError, TimeoutError, asyncio.IncompleteReadError, asyncio.LimitOverrunError):
-            pass  # a client that is gone, silent or sends no HTTP
+            pass  # a client that is gone, silent or does not speak HTTP
         finally:
             self._connections.pop(task, None)
             writer.close()
@@ -110,7 +111,7 @@ class MetricsEndpoint:
         if not principal.permissions.sees_everything:
             return _response("403 Forbidden", f"principal '{principal.name}' has no right on all topics ('*')")
         if path != "/metrics":
-            return _response("404 Not Found", "there are /metrics and /health, and nothing else")
+            return _response("404 Not Found", "only /metrics and /health exist")
         if method not in ("GET", "HEAD"):
             return _response("405 Method Not Allowed", "GET it", "Allow: GET, HEAD")
         try:
@@ -131,7 +132,7 @@ def _parse(head: bytes) -> tuple[str, str, list[tuple[str, str]]]:
 
 
 def _peer(writer: asyncio.StreamWriter) -> Mapping[str, list[bytes]]:
-    """The client's certificate, called as gRPC calls it."""
+    """The client's certificate, under gRPC's name for it."""
     tls = writer.get_extra_info("ssl_object")
     certificate = tls.getpeercert(binary_form=True) if tls is not None else None
     return {} if certificate is None else {CERTIFICATE: [ssl.DER_cert_to_PEM_cert(certificate).encode()]}

@@ -1,4 +1,4 @@
-"""What /metrics says of each topic and of each partition, and of the disk. Pure, but for asking the file system."""
+"""Figures of topics, partitions and the disk for /metrics. Pure, except for querying the file system."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _NO_TRAFFIC = Traffic()
 
 
 class TopicFigures(NamedTuple):
-    """One topic; what went in and out is counted from the broker's start."""
+    """One topic; traffic is counted from the broker's start."""
 
     topic: str
     partition_count: int
@@ -65,7 +65,7 @@ def partition_figures(logs: Iterable[PartitionLog]) -> tuple[PartitionFigures, .
 
 
 def disk_figures(directory: str) -> DiskFigures | None:
-    """None if the file system does not say. It may wait for a disk: not for the event loop."""
+    """None if the file system does not report them. May block on the disk: do not call it in the event loop."""
     try:
         found = os.statvfs(directory)
     except OSError:

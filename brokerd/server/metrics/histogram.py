@@ -1,16 +1,16 @@
-"""Counts in buckets. Pure; an observation is one bisection and three additions."""
+"""Bucket counts. Pure; an observation is one bisection and three additions."""
 
 from __future__ import annotations
 
 from bisect import bisect_left
 from itertools import accumulate
 
-# From a request answered out of the page cache to a disk that is about to give up.
+# From a request served from the page cache to a disk about to fail.
 SECONDS = (0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
 
 
 class Histogram:
-    """How often a duration was at most each of SECONDS."""
+    """Counts durations that were at most each of SECONDS."""
 
     __slots__ = ("_counts", "sum_seconds")
 
@@ -20,7 +20,7 @@ class Histogram:
 
     @property
     def count(self) -> int:
-        """Observations in all."""
+        """The number of observations."""
         return sum(self._counts)
 
     def observe_ns(self, nanoseconds: int) -> None:

@@ -1,6 +1,6 @@
-"""Streams of one client: requests in order, answers in order.
+"""Streams of one client: requests and responses in order.
 
-produce_stream.py  order, back-pressure, answers in order
+produce_stream.py  order, back-pressure, responses in order
 fetch_stream.py    at most one parked fetch
-messages.py        reading a message of a stream
+messages.py        reads a message of a stream
 """

@@ -1,10 +1,10 @@
-"""One fetch stream: at most one parked fetch, answered in order. What a fetch reads is in handlers/fetch.py.
+"""One fetch stream: at most one parked fetch, answered in order. handlers/fetch.py reads the data.
 
-A parked fetch costs memory only: the stream's own task is waiting for the client's next message anyhow, and what is
-parked is one DelayedFetch. When it completes, a short-lived task reads, answers and is gone.
+A parked fetch costs only memory: the stream's own task is waiting for the client's next message anyway, and the parked fetch is
+one DelayedFetch. When it completes, a short-lived task reads and responds.
 
-An answer counts against max.fetch.bytes.in.flight from before it is read until gRPC has taken it, which is when the client
-reads: a client that asks and does not read is ended by background.py.
+A response counts against max.fetch.bytes.in.flight from before it is read until gRPC has accepted it, which is when the client
+reads: background.py disconnects a client that requests and does not read.
 """
 
 from __future__ import annotations
@@ -38,15 +38,15 @@ class FetchStream:
         self._broker = broker
         self._context = context
         self.peer = str(context.peer())  # the client's address, as gRPC names it while the call lasts
-        self.is_half_open = True  # until the first message is here
+        self.is_half_open = True  # until the first message has arrived
         self.read_bytes = 0  # of requests, and MESSAGE_BYTES for each; the service takes them off
         self._access = access
         self._is_large = True  # the last request, by its partitions; a first one may be
         self._parked: DelayedFetch | None = None
-        self._answered: asyncio.Future[None] | None = None  # done when the fetch that was parked is answered
+        self._answered: asyncio.Future[None] | None = None  # done when the parked fetch is answered
         self._answering: asyncio.Task[None] | None = None
         self._is_revoked = False
-        self._held_bytes = 0  # what of the budget of answers is ours
+        self._held_bytes = 0  # this stream's part of the answer budget
         self._parked_count = 0  # partitions of the parked fetch
 
     async def run(self) -> None:
@@ -73,13 +73,13 @@ class FetchStream:
             self._end()
 
     async def close(self, code: grpc.StatusCode, details: str) -> None:
-        """Ends the stream from outside, once its answer is out."""
+        """Ends the stream from outside, once its response is out."""
         with contextlib.suppress(BrokerdError):
             await self._finish_parked()
         await self._context.abort(code, details)
 
     async def revoke(self, code: grpc.StatusCode, details: str) -> None:
-        """Ends the stream of a caller that may not have it any more: no answer goes out from now on."""
+        """Ends the stream of a caller whose credentials were revoked: no further response goes out."""
         self._is_revoked = True
         if self._parked is not None:
             self._parked.cancel()
@@ -90,7 +90,7 @@ class FetchStream:
         await self._context.abort(code, details)
 
     async def _finish_parked(self) -> None:
-        """The next request is here: what is parked is answered with what there is."""
+        """The next request has arrived: answers the parked fetch with the data available."""
         if self._parked is not None:
             self._parked.force_complete()
         if self._answered is not None:
@@ -100,7 +100,7 @@ class FetchStream:
     async def _serve(self, params: FetchParams) -> None:
         if self._broker.is_stopping:
             await self._write(
-                fetch.encode_error(params, NotReadyError("the broker is stopping: try again, it or another will be back"))
+                fetch.encode_error(params, NotReadyError("the broker is stopping: try again, it or another one will be available"))
             )
             return
         received_ns = stopwatch_ns()
@@ -108,7 +108,7 @@ class FetchStream:
             reads = await self._read(params)
             if fetch.must_answer_now(params, reads):
                 data = self._encode(params, reads)
-                del reads  # as many bytes again, not to be kept while the client reads
+                del reads  # a second copy of the bytes, not to be kept while the client reads
                 await self._write_answer(data, received_ns, parked_ns=0)
                 return
         finally:
@@ -122,11 +122,11 @@ class FetchStream:
             self._park(params, reads, received_ns)
 
     def _is_full(self, partition_count: int) -> bool:
-        """True if a fetch of so many partitions may not wait beside those that do."""
+        """True if a fetch of `partition_count` partitions may not be parked with the others."""
         return not self._broker.parked_partitions.has_room(self._access.principal, partition_count)
 
     async def _read(self, params: FetchParams) -> list[PartitionRead]:
-        """Reads as much as the budget allows; what was read is held then."""
+        """Reads as much as the budget allows, and takes that from the budget."""
         if self._broker.answer_budget.is_share_small:
             async with self._broker.answer_budget.turns:
                 return await self._read_with_room(params)
@@ -175,7 +175,7 @@ class FetchStream:
         )
         self._parked = operation
         self._count_parked(len(params.partitions))
-        # Something may have been appended during a cold read above: this looks again before it waits.
+        # Records may have been appended during a cold read above, so check again before parking.
         if not self._broker.replicas.fetch_purgatory.try_complete_else_watch(operation, operation.keys()):
             self._broker.replicas.fetch_driver.schedule()
 
@@ -189,10 +189,10 @@ class FetchStream:
             data = self._encode(params, await self._read(params))
             await self._write_answer(data, received_ns, parked_ns=parked_ns)
         except grpc.aio.BaseError:
-            pass  # the client is gone; reading will say so too
+            pass  # the client is gone; reading will report it too
         except Exception as error:
             internal("answer to a parked fetch", error)
-            await self._context.abort(grpc.StatusCode.INTERNAL, "internal error; the broker's log says more")
+            await self._context.abort(grpc.StatusCode.INTERNAL, "internal error: see the broker's log")
         finally:
             self._hold(0)
             self._answering = None

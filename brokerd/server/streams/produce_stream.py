@@ -1,14 +1,14 @@
-"""One produce stream: hello, then requests in order, answered in order. What a request does is in handlers/produce.py.
+"""One produce stream: hello, then requests in order, answered in order. handlers/produce.py processes a request.
 
-The stream's own task reads and appends; a second, short-lived one writes answers while there are any that are ready. A
-stream is not read while one of its budgets is used up, so gRPC's flow control holds the client back:
+The stream's own task reads and appends; a second, short-lived one writes responses while any are ready. A stream is not read
+while one of its budgets is used up, so gRPC's flow control throttles the client:
 
     WAITING_REQUESTS_MAX    requests that wait for their answer
     _WAITING_BYTES_MAX      their bytes
     max.in.flight.bytes     requests read and not yet appended, over all streams
     log.max.dirty.bytes     appended and not yet on disk, over all logs
 
-Beyond twice max.in.flight.bytes (many streams whose read was under way when the budget ran out) a request is refused with
+Beyond twice max.in.flight.bytes (many streams were reading when the budget ran out) a request is refused with
 RESOURCE_EXHAUSTED.
 """
 
@@ -50,7 +50,7 @@ class ProduceStream:
         self._broker = broker
         self._context = context
         self.peer = str(context.peer())  # the client's address, as gRPC names it while the call lasts
-        self.is_half_open = True  # until the first message is here
+        self.is_half_open = True  # until the first message has arrived
         self.read_bytes = 0  # of requests, and MESSAGE_BYTES for each; the service takes them off
         self._access = access
         self._is_large = True  # the last request, by its partitions; a first one may be
@@ -60,7 +60,7 @@ class ProduceStream:
         self._is_revoked = False
         self._waiting_bytes = 0
         self._writer: asyncio.Task[None] | None = None
-        self._answered: asyncio.Future[None] | None = None  # somebody waits for the next answer to be written
+        self._answered: asyncio.Future[None] | None = None  # done when the next response is written
 
     async def run(self) -> None:
         """Returns when the client has ended its side and everything is answered. Raises BrokerdError to end the stream."""
@@ -74,14 +74,14 @@ class ProduceStream:
             self._end()
 
     async def close(self, code: grpc.StatusCode, details: str) -> None:
-        """Ends the stream from outside, once its answers are out."""
+        """Ends the stream from outside, once its responses are out."""
         while self._answers:
             await self._next_answer()
         await self._context.abort(code, details)
 
     async def revoke(self, code: grpc.StatusCode, details: str) -> None:
-        """Ends the stream of a caller that may not have it any more: nothing is taken from now on. What was taken is answered
-        first, as far as the client reads it."""
+        """Ends the stream of a caller whose credentials were revoked: no further request is accepted. Requests already accepted
+        are answered first, as far as the client reads."""
         self._is_revoked = True
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(_LAST_ANSWERS_S):
@@ -90,7 +90,7 @@ class ProduceStream:
         await self._context.abort(code, details)
 
     async def _read_all(self) -> BrokerdError | None:
-        """Processes requests until the client's end, or until one that ends the stream: what came before is answered first."""
+        """Processes requests until the client's end, or until one that ends the stream; earlier ones are answered first."""
         try:
             while True:
                 await self._wait_for_room()
@@ -126,7 +126,7 @@ class ProduceStream:
         if self._incarnation == 0:
             self._hello(request.head)
         elif request.head.HasField("hello"):
-            raise malformed("hello", "must stand in a stream's first message only")
+            raise malformed("hello", "must be in a stream's first message only")
         if request.head.HasField("hello") and not request.partitions:
             return
         answer = self._refuse_overload(request)
@@ -134,13 +134,11 @@ class ProduceStream:
             dirty = self._broker.replicas.dirty
             if dirty.is_used_up:
                 await dirty.wait_for_room()
-            # Looked at after the last await before the append: a newer stream may have said hello while this one waited.
+            # Checked after the last await before the append: a newer stream may have said hello while this one waited.
             if self._is_revoked:
                 return
             if not self._broker.fence.is_current(self._access.principal, self._instance_id, self._incarnation):
-                raise StreamFencedError(
-                    "a newer stream of this producer instance has taken over: nothing more is taken from this one"
-                )
+                raise StreamFencedError("a newer stream of this producer instance has taken over: this one accepts nothing more")
             answer = handle(self._broker, self._access, request, on_ready=self._write_answers)
         appended_ns = stopwatch_ns()
         self._broker.counters.produce_time[Phase.LOCAL].observe_ns(appended_ns - received_ns)
@@ -155,9 +153,9 @@ class ProduceStream:
             raise malformed("hello", "is missing in the stream's first message")
         hello = head.hello
         if len(hello.instance_id) != TOPIC_ID_BYTES:
-            raise malformed("hello.instance_id", f"has {len(hello.instance_id)} bytes, must have {TOPIC_ID_BYTES}")
+            raise malformed("hello.instance_id", f"has {len(hello.instance_id)} bytes, but must have {TOPIC_ID_BYTES}")
         if hello.incarnation < 1:
-            raise malformed("hello.incarnation", f"is {hello.incarnation}, must be at least 1")
+            raise malformed("hello.incarnation", f"is {hello.incarnation}, but must be at least 1")
         if len(hello.client_id) > _CLIENT_ID_MAX_CHARACTERS:
             raise malformed(
                 "hello.client_id", f"has {len(hello.client_id)} characters, at most {_CLIENT_ID_MAX_CHARACTERS} are allowed"
@@ -185,7 +183,7 @@ class ProduceStream:
         )
 
     def _write_answers(self) -> None:
-        """Has what is ready at the head of the queue written, if that is not under way."""
+        """Starts writing the responses that are ready at the head of the queue, unless that is in progress."""
         if self._writer is None and self._answers and self._answers[0].is_ready:
             self._writer = asyncio.get_running_loop().create_task(self._write_ready())
             look_at_end(self._writer, "answers to a produce stream")
@@ -200,7 +198,7 @@ class ProduceStream:
                 self._count_time(answer, ready_ns)
                 self._wake()
         except grpc.aio.BaseError:
-            self._drop_answers()  # the client is gone; reading will say so too
+            self._drop_answers()  # the client is gone; reading will report it too
         finally:
             self._writer = None
 

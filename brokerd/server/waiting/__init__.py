@@ -1,8 +1,8 @@
-"""What waits in the broker, and for what.
+"""Requests that wait, by what they wait for.
 
 delayed_produce.py  acks=all: waits for the high watermark
 delayed_fetch.py    a fetch that waits for data (progress.py: bytes below a partition's high watermark)
 answer_queue.py     completed fetches are answered a few at a time
-turns.py            requests take turns
-pauses.py           work of many pieces lets others in
+turns.py            whose request is next
+pauses.py           long work in pieces lets other requests in
 """

@@ -1,5 +1,5 @@
-"""Completed fetches are answered a few at a time: one append may wake ten thousand of them, and producers must not wait
-until the last is served. Knows nothing of what an answer is.
+"""Completed fetches are answered a few at a time: one append may wake ten thousand of them, and producers must not wait until the
+last is served. Knows nothing of responses.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ StartAnswer = Callable[[], "asyncio.Task[None]"]
 
 
 class AnswerQueue:
-    """Starts queued answers in order, a few at once, and the next few when those are written.
+    """Starts queued responses in order, a few at once, and the next few when those are written.
 
-    Starting all, or a few in each turn of the event loop, would not do: gRPC reads from its sockets only when no finished
-    operation is left to hand over, so that a producer's request came in after ten thousand answers were out (3 s). An answer that
-    takes long (a cold read, a client that reads slowly) holds the next ones back for a few milliseconds only.
+    Starting all of them, or a few in each iteration of the event loop, would not work: gRPC reads from its sockets only when no
+    finished operation is left to deliver, so a producer's request was read only after ten thousand responses were out (3 s). A
+    slow response (a cold read, a client that reads slowly) delays the following ones by a few milliseconds only.
     """
 
     def __init__(self) -> None:
@@ -27,17 +27,17 @@ class AnswerQueue:
         self._server: asyncio.Task[None] | None = None
 
     def __len__(self) -> int:
-        """How many have not been started."""
+        """The number of responses not started yet."""
         return len(self._queued)
 
     def put(self, start: StartAnswer) -> None:
-        """Has `start` called soon, after those queued before it; it returns the task that answers. It must not raise."""
+        """Schedules `start` after those queued before it; it returns the task that responds. It must not raise."""
         self._queued.append(start)
         if self._server is None:
             self._server = asyncio.get_running_loop().create_task(self._serve())
 
     def drop(self) -> None:
-        """What has not been started never will be."""
+        """Drops all responses not started yet."""
         self._queued.clear()
 
     async def _serve(self) -> None:

@@ -1,6 +1,6 @@
-"""A fetch that found too little and waits for more. It holds no data: whoever answers it reads again.
+"""A fetch that found too little data and waits for more. It holds no data: the data is read again for the response.
 
-gRPC and the wire are not known here.
+Knows nothing of gRPC or the wire.
 """
 
 from __future__ import annotations
@@ -14,28 +14,28 @@ from brokerd.server.replica_manager import Replica, WatchKey
 
 
 class ParkedPartition(NamedTuple):
-    """One partition of a parked fetch, as it was when it parked."""
+    """One partition of a parked fetch, as of when it was parked."""
 
     replica: Replica
     fetch_offset: int
-    found_bytes: int  # what the read found
-    counted_bytes: int  # the partition's progress up to there: what lies above comes on top
-    max_bytes: int  # it counts for no more than this
+    found_bytes: int  # bytes that the read found
+    counted_bytes: int  # the partition's progress up to there: later bytes are added
+    max_bytes: int  # the most that it counts for
 
 
 class DelayedFetch(DelayedOperation):
     """Completes when one of these holds:
 
     A. The bytes that can be read reach min_bytes; each partition counts for at most its partition_max_bytes.
-    B. A fetch offset is out of range: the log start has passed it. (An offset between high watermark and log end is in
+    B. A fetch offset is out of range: the log start has moved past it. (An offset between high watermark and log end is in
        range: its fetch waits.)
-    C. A partition is gone: its topic was deleted.
+    C. A partition is gone, because its topic was deleted.
     D. Its deadline passes (max_wait_ms).
-    E. The next request came on its stream, or the broker stops: forced.
+    E. The next request arrived on its stream, or the broker is stopping: forced.
     F. The client is gone: cancelled, never answered.
 
-    A segment rolled under it is no case here, as it is in Kafka: bytes are counted as they are appended, not by positions in
-    a segment, and a read goes across segments.
+    Unlike in Kafka, rolling a segment is not a case: bytes are counted as they are appended, not by positions in a segment, and a
+    read crosses segments.
     """
 
     __slots__ = ("_log_end", "_min_bytes", "_on_done", "_partitions")
@@ -50,7 +50,7 @@ class DelayedFetch(DelayedOperation):
         self._on_done = on_done
 
     def keys(self) -> list[WatchKey]:
-        """What it watches."""
+        """The keys that it watches."""
         return [WatchKey(partition.replica.log.tp, self._log_end) for partition in self._partitions]
 
     def is_satisfied(self) -> bool:
@@ -69,5 +69,5 @@ class DelayedFetch(DelayedOperation):
         return available_bytes >= self._min_bytes  # case A
 
     def on_complete(self, completion: Completion) -> None:  # noqa: ARG002 - all cases are answered alike
-        """Cases A to E: somebody reads and answers."""
+        """Cases A to E: the data is read and the response sent."""
         self._on_done()

@@ -1,4 +1,4 @@
-"""acks=all: an answer that waits until what it appended is durable. gRPC and the wire are not known here."""
+"""acks=all: a response that waits until its batches are durable. Knows nothing of gRPC or the wire."""
 
 from __future__ import annotations
 
@@ -14,20 +14,20 @@ from brokerd.server.replica_manager import Replica, WatchKey
 class Awaited(NamedTuple):
     """One appended batch (or recognised duplicate): durable once the high watermark is above `last_offset`."""
 
-    place: int  # its place in the request
+    place: int  # index in the request
     replica: Replica
     last_offset: int
 
 
 class DelayedProduce(DelayedOperation):
-    """Waits for all batches of one request. A batch is settled when one of these holds, looked at in this order:
+    """Waits for all batches of one request. A batch is settled when one of these holds, checked in this order:
 
     A. The high watermark has passed it: acknowledged.
     B. A flush of its log failed: STORAGE_ERROR, fate unknown.
-    C. Its topic was deleted: UNKNOWN_TOPIC_ID, fate unknown (it is as gone as the rest of the topic).
+    C. Its topic was deleted: UNKNOWN_TOPIC_ID, fate unknown (it is gone with the topic).
 
-    The operation completes when every batch is settled. What is not settled at its deadline is REQUEST_TIMED_OUT, at a stop
-    of the broker NOT_READY, of unknown fate both: the batch is in the log, but perhaps not yet on disk.
+    The operation completes when every batch is settled. A batch not settled at the deadline gets REQUEST_TIMED_OUT, or NOT_READY
+    if the broker is stopping; in both cases its fate is unknown: it is in the log, but perhaps not yet on disk.
     """
 
     __slots__ = ("_awaited", "_on_done", "errors")
@@ -36,19 +36,19 @@ class DelayedProduce(DelayedOperation):
         super().__init__(expiry_ms)
         self._awaited = awaited
         self._on_done = on_done
-        self.errors: dict[int, WireError] = {}  # by place in the request
+        self.errors: dict[int, WireError] = {}  # by index in the request
 
     def keys(self) -> list[WatchKey]:
-        """What it watches."""
+        """The keys that it watches."""
         return [WatchKey(awaited.replica.log.tp, LogEnd.HIGH_WATERMARK) for awaited in self._awaited]
 
     def is_satisfied(self) -> bool:
-        """Settles what can be settled; True if nothing is left."""
+        """Settles the batches that can be settled; True if none is left."""
         self._awaited = [awaited for awaited in self._awaited if not self._settle(awaited)]
         return not self._awaited
 
     def on_complete(self, completion: Completion) -> None:
-        """Gives what is left its error."""
+        """Gives the remaining batches their error."""
         for awaited in self._awaited:
             self.errors[awaited.place] = _unsettled(completion)
         self._awaited = []

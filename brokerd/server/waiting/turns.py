@@ -1,11 +1,12 @@
-"""Whose request is next. Requests that are here are taken one in each turn of the event loop, principals in turn, and connections
-of one principal in turn: whoever sends a thousand at once waits for them himself, and others wait for one of them at most.
+"""Decides whose request is next. One waiting request is taken per iteration of the event loop, round-robin over principals, and
+over the connections of one principal: a client that sends a thousand at once waits for them itself, and others wait for one of
+them at most.
 
 After a long one, all calls that have come are taken in before the next: gRPC hands them over one by one, and a call that stands
 behind a hundred others can have no turn. And while several principals send requests, one that has used the loop rests as long as it
 has used it, and longer while calls go on coming: it has half of the loop at most, and whoever asks for little finds the loop free.
 
-What a turn is for is the work up to a handler's first await: reading the request, checking it, and most answers as a whole.
+A turn covers the work up to a handler's first await: parsing the request, checking it, and most responses as a whole.
 """
 
 from __future__ import annotations
@@ -16,14 +17,15 @@ from collections.abc import Callable
 
 from brokerd.clock import stopwatch_ns
 
-# A request on a stream that names more takes a turn, as all unary ones do; smaller ones pass, one of each stream at a time.
+# A request on a stream that names more partitions takes a turn, as all unary ones do; smaller ones pass, one per stream at a
+# time.
 LARGE_PARTITIONS = 64
 
 _LONG_NS = 1_000_000
 _LET_IN_MAX = 256  # calls between two turns
 _MIXED_NS = 10_000_000_000  # several principals send requests, if two did within so long
 _REST_S = 0.001  # what an event loop can wait at least
-_IDLE_LOOPS = 3  # turns of the loop in which no call has come: there is none, since gRPC's hand-over takes one or two
+_IDLE_LOOPS = 3  # iterations without a new call after which none is pending, since gRPC's delivery takes one or two
 
 _Waiting = deque["asyncio.Future[None]"]
 
@@ -33,11 +35,11 @@ class Turns:
 
     def __init__(self, now_ns: Callable[[], int] = stopwatch_ns) -> None:
         self._now_ns = now_ns
-        self._is_taken = False  # the turn of this moment
+        self._is_taken = False  # the current turn
         self._taken_ns = 0
-        self._arrived = 0  # calls, since this was last looked at
-        self._let_in = 0  # how many more may come before the next turn
-        self._idle_loops = 0  # how many more must pass
+        self._arrived = 0  # calls since the last check
+        self._let_in = 0  # how many more are admitted before the next turn
+        self._idle_loops = 0  # how many more idle iterations to wait
         self._waiting: OrderedDict[str, OrderedDict[str, _Waiting]] = OrderedDict()  # by principal, by connection; next first
         self._holder = ""  # whose turn it was last
         self._last: str | None = None  # who sent the last request
@@ -47,7 +49,7 @@ class Turns:
         self._is_asleep = False  # until somebody has rested
 
     def call_arrived(self) -> None:
-        """A call has begun."""
+        """A call has arrived."""
         self._arrived += 1
 
     def note(self, principal: str) -> None:
@@ -83,7 +85,7 @@ class Turns:
             return
         while (principal := self._rested()) is not None:
             turn = self._pop(principal)
-            if not turn.done():  # its caller is gone
+            if not turn.done():  # not if its caller is gone
                 turn.set_result(None)
                 self._begin(principal)
                 return
@@ -117,7 +119,7 @@ class Turns:
         return False
 
     def _rested(self) -> str | None:
-        """Who is next of those that need not rest."""
+        """The next principal among those that need not rest."""
         if not self._resting:
             return next(iter(self._waiting), None)
         return next((principal for principal in self._waiting if not self._must_rest(principal)), None)
@@ -142,7 +144,7 @@ class Turns:
 
     def _lets_others_in(self) -> bool:
         arrived, self._arrived = self._arrived, 0
-        if self._taken_ns:  # the turn of the loop in which that turn was
+        if self._taken_ns:  # the iteration of the loop in which that turn was
             is_long = self._now_ns() - self._taken_ns > _LONG_NS
             self._taken_ns = 0
             self._let_in, self._idle_loops = (_LET_IN_MAX, _IDLE_LOOPS) if is_long else (0, 0)

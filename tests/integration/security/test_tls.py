@@ -170,7 +170,7 @@ def test_a_plaintext_client_gets_nothing_from_a_tls_port_and_no_token_is_sent(tl
     given = client_settings(tls.address, papers, auth_token=TOKENS["boss"])
     error = refusal_in_the_end({**given, "security.protocol": "PLAINTEXT", "ssl.ca.file": ""})
     assert isinstance(error, BrokerUnreachableError)
-    assert "max.connections allows, or it speaks TLS (then set security.protocol=SSL)" in error.message
+    assert "max.connections, or it requires TLS (then set security.protocol=SSL)" in error.message
 
 
 def test_a_client_certificate_is_its_principal(mutual: RunningDaemon, papers: Papers) -> None:

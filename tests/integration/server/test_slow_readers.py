@@ -141,7 +141,7 @@ def test_one_that_does_not_read_for_too_long_is_ended(
     waiting.post({tp: BATCHES}, max_wait_ms=LONG_MS)
     with RawClient(running.address) as slow:
         (fetcher,) = ask(slow, tp, 1)
-        wait_until(lambda: "does not read its answers" in caplog.text)
+        wait_until(lambda: "does not read its fetch responses" in caplog.text)
         wait_until(lambda: running.daemon.broker.answer_budget.used_bytes == 0)
         assert fetcher.status()[0] is grpc.StatusCode.UNAVAILABLE
     client.producer().produce(tp, values_batch(tp))

@@ -45,14 +45,14 @@ def test_hello_stands_in_the_first_message_only_and_what_came_before_is_answered
     stream.hello = produce_pb2.Hello(instance_id=INSTANCE, incarnation=2)
     stream.post([(tp, values_batch(tp))])
     assert stream.answer().results[0].base_offset == 0
-    assert stream.status() == (grpc.StatusCode.INVALID_ARGUMENT, "hello: must stand in a stream's first message only")
+    assert stream.status() == (grpc.StatusCode.INVALID_ARGUMENT, "hello: must be in a stream's first message only")
     assert client.latest(tp) == 1
 
 
 @pytest.mark.parametrize(
     ("hello", "details"),
     [
-        ({"instance_id": b"short"}, "hello.instance_id: has 5 bytes, must have 16"),
+        ({"instance_id": b"short"}, "hello.instance_id: has 5 bytes, but must have 16"),
         ({"incarnation": 0}, "hello.incarnation: is 0, must be at least 1"),
         ({"incarnation": -4}, "hello.incarnation: is -4, must be at least 1"),
         ({"client_id": "c" * 256}, "hello.client_id: has 256 characters, at most 255 are allowed"),

@@ -85,7 +85,9 @@ def test_unreachable_broker_is_named_with_the_time_it_was_tried() -> None:
         port = broker.port
     with (
         BlockingClient(config(f"127.0.0.1:{port}"), HastyClock()) as client,
-        pytest.raises(BrokerUnreachableError, match=rf"no broker answered at 127\.0\.0\.1:{port} in \d+\.\d s: Connection refused"),
+        pytest.raises(
+            BrokerUnreachableError, match=rf"no broker responded at 127\.0\.0\.1:{port} in \d+\.\d s: Connection refused"
+        ),
     ):
         client.metadata()
 
@@ -149,9 +151,9 @@ def test_create_topic_whose_answer_was_lost_says_so(broker: FakeBroker, client: 
     assert len(broker.topics["t"]) == 2
     with pytest.raises(TopicAlreadyExistsError) as plain:
         client.create_topic("t")
-    assert "earlier try" not in str(plain.value)
+    assert "earlier attempt" not in str(plain.value)
     broker.fail_calls = [grpc.StatusCode.UNAVAILABLE]
-    with pytest.raises(TopicAlreadyExistsError, match="earlier try of this call was lost"):
+    with pytest.raises(TopicAlreadyExistsError, match="earlier attempt of this call was lost"):
         client.create_topic("t")
 
 
@@ -209,8 +211,8 @@ def test_a_host_that_does_not_answer_is_named_at_once(caplog: pytest.LogCaptureF
         client = BrokerClient(config(address), SystemClock())
         loop_thread.at_close(client.close)
         call = loop_thread.submit(client.metadata(["t"]))
-        wait_until(lambda: f"(asked at {address}): tried again for up to" in caplog.text)
+        wait_until(lambda: f"(at {address}): retrying for up to" in caplog.text)
         assert not call.done()
         loop_thread.close()
     assert "Connection refused" in caplog.text
-    assert caplog.text.count("tried again") == 1
+    assert caplog.text.count("retrying") == 1

@@ -40,11 +40,11 @@ SILENT = (
     "failed to connect to all addresses; last error: UNKNOWN: ipv4:127.0.0.1:1: connection attempt timed out before receiving "
     "SETTINGS frame"
 )
-OTHER_PROTOCOL = "host:1: what listens there speaks another protocol: is it a brokerd's port?"
-NOBODY = "host:1: it took the connection, but did not answer: is it a brokerd's port, or is the broker overloaded?"
+OTHER_PROTOCOL = "host:1: the server there speaks another protocol: is it a brokerd port?"
+NOBODY = "host:1: it accepted the connection, but did not respond: is it a brokerd port, or is the broker overloaded?"
 TOO_LARGE = "CLIENT: Sent message larger than max (5 vs. 4)"
 RESET = "Received RST_STREAM with error code 2"
-UNKNOWN_METHOD = "host:1 does not know Metadata: is it a brokerd, and recent enough? (Method not found!)"
+UNKNOWN_METHOD = "host:1 does not know Metadata: is it a brokerd broker, and recent enough? (Method not found!)"
 
 
 def translated(code: grpc.StatusCode, details: str) -> BrokerdError:
@@ -68,7 +68,7 @@ def translated(code: grpc.StatusCode, details: str) -> BrokerdError:
         (grpc.StatusCode.UNAVAILABLE, HTTP_1, BrokerUnreachableError, OTHER_PROTOCOL),
         (grpc.StatusCode.UNAVAILABLE, SILENT, BrokerUnreachableError, NOBODY),
         (grpc.StatusCode.CANCELLED, "", BrokerUnreachableError, "host:1 ended the call"),
-        (grpc.StatusCode.DEADLINE_EXCEEDED, "x", BrokerUnreachableError, "host:1 did not answer Metadata in time"),
+        (grpc.StatusCode.DEADLINE_EXCEEDED, "x", BrokerUnreachableError, "host:1 did not respond to Metadata in time"),
         (grpc.StatusCode.INTERNAL, "Internal error from Core", BrokerUnreachableError, "Internal error from Core"),
         (grpc.StatusCode.INTERNAL, RESET, BrokerUnreachableError, RESET),
         (grpc.StatusCode.INTERNAL, "oops", UnknownServerError, "host:1 failed in Metadata: oops"),

@@ -102,5 +102,5 @@ def test_flipped_bit_in_the_payload_is_refused_and_names_the_offset() -> None:
 def test_a_time_that_no_record_can_carry_is_refused(append_timestamp: int) -> None:
     whole = piece(new_batch(SAMPLE), 100, 104, stamp_flags=1)
     header = whole.batch.header._replace(append_timestamp=append_timestamp)
-    with pytest.raises(CorruptMessageError, match="is no time in ms since 1970"):
+    with pytest.raises(CorruptMessageError, match="is not a time in ms since 1970"):
         decoded(whole._replace(batch=RecordBatch(header, whole.batch.data)))

@@ -164,7 +164,7 @@ def test_deleted_topic_is_told(broker: FakeBroker) -> None:
 def test_range_past_the_end_of_the_log_is_told_after_the_time_limit(broker: FakeBroker) -> None:
     (partition,) = broker.create("t")
     fill(partition, [10])
-    with pytest.raises(OffsetOutOfRangeError, match=r"ends at 12, but the log ends at 10, and nothing came for \d+\.\d s"):
+    with pytest.raises(OffsetOutOfRangeError, match=r"ends at 12, but the log ends at 10, and nothing arrived for \d+\.\d s"):
         read(broker, [FetchRange(partition.tp, 0, 12)], clock=HastyClock())
 
 
@@ -226,7 +226,7 @@ def test_damage_is_gone_past_and_said_once_where_that_is_asked(
         while len(offsets) < (until or 10) - 3 and (batch := fetcher.next_batch()) is not None:
             offsets += batch.offsets.to_pylist()
     assert offsets == list(range(3, until or 10))
-    assert [text for text in caplog.messages if "not read" in text] == ["t-0: offsets 1 to 2 are not read: rotten"]
+    assert [text for text in caplog.messages if "are skipped" in text] == ["t-0: offsets 1 to 2 are skipped: rotten"]
 
 
 def test_a_broker_that_sends_a_reader_back_ends_it(broker: FakeBroker) -> None:
@@ -249,7 +249,7 @@ def test_broker_that_stays_away_is_told_with_address_and_time() -> None:
     with (
         client,
         fetcher,
-        pytest.raises(BrokerUnreachableError, match=rf"no broker answered at 127\.0\.0\.1:{broker.port} in \d+\.\d s"),
+        pytest.raises(BrokerUnreachableError, match=rf"no broker responded at 127\.0\.0\.1:{broker.port} in \d+\.\d s"),
     ):
         fetcher.next_batch()
 

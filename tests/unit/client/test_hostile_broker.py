@@ -81,14 +81,14 @@ SENSELESS: list[tuple[str, Message, Callable[[BlockingClient], object], str]] = 
     ("InitProducerId", transaction_pb2.InitProducerIdResponse(producer_epoch=70_000), new_id, "producer_epoch 70000"),
     ("InitProducerId", transaction_pb2.InitProducerIdResponse(producer_epoch=-1), new_id, "producer_epoch -1"),
     ("InitProducerId", transaction_pb2.InitProducerIdResponse(producer_id=-7), new_id, "producer_id -7"),
-    ("ListOffsets", offsets(), latest, "0 results, 1 were asked for"),
-    ("ListOffsets", offsets(*[offsets_pb2.PartitionListOffsetsResult()] * 2), latest, "2 results, 1 were asked for"),
+    ("ListOffsets", offsets(), latest, "0 results, 1 were requested"),
+    ("ListOffsets", offsets(*[offsets_pb2.PartitionListOffsetsResult()] * 2), latest, "2 results, 1 were requested"),
     ("ListOffsets", offsets(offsets_pb2.PartitionListOffsetsResult(offset=-9)), latest, "offset -9"),
     (
         "DeleteRecords",
         topics_pb2.DeleteRecordsResponse(),
         lambda client: client.delete_records({TP: 0}),
-        "0 results, 1 were asked for",
+        "0 results, 1 were requested",
     ),
     ("CreateTopics", topics_pb2.CreateTopicsResponse(), lambda client: client.create_topic("t"), "results for 0 topics"),
     (
@@ -172,7 +172,7 @@ def test_no_broker_holds_a_client_up_for_weeks(caplog: pytest.LogCaptureFixture)
     assert answer.error.retry_after_ms == RETRY_AFTER_MAX_MS
     fetched = fetch_pb2.FetchResponse(throttle_time_ms=2**31 - 1)
     assert decode_fetched(fetched.SerializeToString()).throttle_time_ms == THROTTLE_MAX_MS
-    assert "asks to wait for 2147483647 ms" in caplog.text
+    assert "asks for a wait of 2147483647 ms" in caplog.text
     assert (throttle_ms(-5), throttle_ms(70)) == (0, 70)
 
 
@@ -185,5 +185,5 @@ def test_offsets_and_times_of_a_produce_answer_are_checked() -> None:
 
 def test_a_fetch_answer_that_counts_below_nothing_is_refused() -> None:
     results = [fetch_pb2.PartitionFetchResult(record_chunks=count) for count in (-1, 1)]
-    with pytest.raises(UnknownServerError, match="not as many as it counts"):
+    with pytest.raises(UnknownServerError, match="not as many as it declares"):
         decode_fetched(fetch_pb2.FetchResponse(results=results).SerializeToString())

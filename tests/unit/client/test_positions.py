@@ -197,7 +197,7 @@ def test_batch_that_claims_negative_length_of_offsets_is_refused() -> None:
 
 @pytest.mark.parametrize("base_offset", [2**63 - 1, 2**63 - 9])
 def test_a_batch_at_an_offset_that_no_log_has_is_refused(base_offset: int) -> None:
-    with pytest.raises(CorruptMessageError, match="which no log has"):
+    with pytest.raises(CorruptMessageError, match="which is not a valid offset"):
         position(0, None).accept(answer(batch(base_offset, 10)))
 
 

@@ -81,7 +81,7 @@ def test_attempt_timeout_is_the_smaller_of_request_and_what_is_left() -> None:
 
 def test_final_error_of_a_lost_broker_names_address_and_time() -> None:
     error = retries().final_error(BrokerUnreachableError("Connection refused (111)"), "10.0.0.1:9192", now_ms=6_500)
-    assert str(error) == "no broker answered at 10.0.0.1:9192 in 1.5 s: Connection refused (111)"
+    assert str(error) == "no broker responded at 10.0.0.1:9192 in 1.5 s: Connection refused (111)"
     assert retries().final_error(error, "10.0.0.1:9192", now_ms=9_000) is error
 
 

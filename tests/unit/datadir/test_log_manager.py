@@ -47,7 +47,7 @@ def test_topics_are_durable_on_return() -> None:
 def test_a_directory_of_others_is_refused_untouched(tmp_path: Path, name: str) -> None:
     (tmp_path / name).write_text("mine")
     (tmp_path / "z").mkdir()
-    with pytest.raises(DataDirectoryError, match=rf"is not brokerd's: it holds '{name}' and 1 more, and no file 'meta'"):
+    with pytest.raises(DataDirectoryError, match=rf"is not brokerd's: it holds '{name}' and 1 more, but no file 'meta'"):
         open_manager(RealFiles(str(tmp_path)))
     assert sorted(path.name for path in tmp_path.iterdir()) == sorted([name, "z"])
 
@@ -112,7 +112,7 @@ def test_partitions_grow_and_settings_change_durably() -> None:
     manager, _ = open_manager(files)
     log = first_log(manager)
     manager.create_partitions("t", 3)
-    with pytest.raises(InvalidPartitionsError, match="the number only grows"):
+    with pytest.raises(InvalidPartitionsError, match="the number can only grow"):
         manager.create_partitions("t", 3)
     manager.alter_topic("t", {"retention.bytes": "5", "segment.ms": "9"}, [])
     manager.alter_topic("t", {"retention.ms": "7"}, ["segment.ms"])
@@ -236,7 +236,7 @@ def test_lost_files_of_the_directory_are_refused_and_nothing_is_modified(name: s
         kept = files.read_file(name)
         files.remove_file(name)
         before = {path: files.read_file(path) for path in files.paths()}
-        with pytest.raises(DataDirectoryError, match=f"the file {name} of the data directory is missing; put it back"):
+        with pytest.raises(DataDirectoryError, match=f"the file {name} of the data directory is missing; restore it"):
             open_manager(files)
         assert {path: files.read_file(path) for path in files.paths()} == before
         files.kill()

@@ -164,7 +164,7 @@ def test_an_addition_of_unknown_fate_takes_no_records() -> None:
         first_log(manager).flush()
         change = manager.changes.grow("t", 2) if seed % 2 else manager.changes.create("u", 2, {})
         _fail_to_sync_topics(files)
-        with pytest.raises(StorageError, match="may show after a restart") as failed:
+        with pytest.raises(StorageError, match="may appear after a restart") as failed:
             run_here(change)
         assert failed.value.fate is Fate.UNKNOWN
         assert [(topic.name, topic.partition_count) for topic in manager.topics.list()] == [("t", 1)]
@@ -187,7 +187,7 @@ def test_settings_of_unknown_fate_are_as_before_and_harm_nothing_if_they_show() 
         append(log, b"larger than what is to be allowed" * 40)
         log.flush()
         _fail_to_sync_topics(files)
-        with pytest.raises(StorageError, match="may show after a restart") as failed:
+        with pytest.raises(StorageError, match="may appear after a restart") as failed:
             manager.alter_topic("t", {"max.message.bytes": "1100", "retention.bytes": "1"}, ())
         assert failed.value.fate is Fate.UNKNOWN
         assert log.config == before, "nobody is held to what was not acknowledged"

@@ -76,7 +76,7 @@ def test_files_that_are_none_of_ours_are_problems_or_refused(data_dir: Path, tmp
     with pytest.raises(DataDirectoryError, match="there is no file"):
         list(describe_path(str(data_dir / f"{99:020d}.snapshot")))
     (tmp_path / "other").write_text("")
-    with pytest.raises(DataDirectoryError, match="other is not a file of a brokerd data directory: its name is none of theirs"):
+    with pytest.raises(DataDirectoryError, match="other is not a file of a brokerd data directory: its name is unknown"):
         list(describe_path(str(tmp_path / "other")))
     with pytest.raises(DataDirectoryError, match=r"there is no file .*nowhere"):
         list(describe_path(str(tmp_path / "nowhere")))

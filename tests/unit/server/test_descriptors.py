@@ -26,7 +26,7 @@ def test_what_does_not_fit_is_lowered_and_said(limit: int, caplog: pytest.LogCap
     assert 8 <= config.max_connections <= 10_000
     assert config.log_max_open_files + config.max_connections + RESERVED <= max(limit, RESERVED + 32)
     assert f"the process may have {limit} (RLIMIT_NOFILE)" in caplog.text
-    assert f"{config.log_max_open_files} log files are kept open and {config.max_connections} connections taken" in caplog.text
+    assert f"using {config.log_max_open_files} log files and {config.max_connections} connections" in caplog.text
 
 
 def test_connections_are_served_before_files_are_kept_open() -> None:

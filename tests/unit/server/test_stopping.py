@@ -14,7 +14,7 @@ def test_a_stop_has_the_grace_a_moment_and_a_little_for_each_partition() -> None
 
 def test_what_is_overdue_is_named_with_what_comes_next() -> None:
     told = overdue(6_750, "closing the logs").message
-    for part in ("6750 ms", "closing the logs", "ends now", "recovers"):
+    for part in ("6750 ms", "closing the logs", "exits now", "recovers"):
         assert part in told
 
 
