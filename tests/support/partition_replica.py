@@ -28,6 +28,7 @@ from brokerd.partition.recovery import PartitionRecovery
 from brokerd.partition.snapshots import remove_snapshot
 from brokerd.record.batch import RecordBatch, walk_batches
 from brokerd.record.header import BatchHeader, crc_seed
+from brokerd.storage.damage import first_that_stops
 from brokerd.storage.files import Files
 from brokerd.storage.open_files import OpenFiles
 from brokerd.storage.spare_files import SpareFiles
@@ -100,7 +101,7 @@ class Replica:
             may_be_cut=not is_alone,
         )
         state = PartitionRecovery(self.files, open_files, given).run().state
-        assert not state.damaged, state.damaged
+        assert first_that_stops(state.damaged, state.log_start_offset) is None, state.damaged
         if not is_alone:
             state.high_watermark = state.log_start_offset
         resources = LogResources(self.files, SpareFiles(self.files), open_files, _MAX_PRODUCER_IDS, self.write_checkpoint)

@@ -292,7 +292,7 @@ def test_sighup_has_the_process_read_again(tmp_path: Path) -> None:
         auth_file.write_text("[principals")
         tell("reload failed, certificates and auth file are unchanged: auth.file")
         auth_file.write_text(AUTH_FILE + LATE)
-        tell("read again: no certificates, auth file with 5 principals")
+        tell("reloaded: no certificates, auth file with 5 principals")
         assert status(late) is grpc.StatusCode.OK
 
         stream = late.producer()

@@ -45,7 +45,7 @@ def test_what_cannot_be_sent_is_refused_before_any_row_is_taken(monkeypatch: pyt
 def test_a_table_of_small_batches_is_taken_whole_or_not_at_all() -> None:
     broker = broker_of()
     broker.topics["t"].leaders = [-1] * 4
-    with producer_of(broker, buffer_memory=60_000, max_block_ms=50) as producer:
+    with producer_of(broker, buffer_memory=60_000, max_block_ms=1_000) as producer:
         producer.send_batch("t", rows(1000))
         with pytest.raises(BufferExhaustedError) as caught:
             producer.send_batch("t", pa.Table.from_batches([rows(200, start) for start in range(0, 2000, 200)]))
@@ -59,7 +59,7 @@ def test_a_large_batch_that_is_taken_in_part_says_how_far_it_came(monkeypatch: p
     monkeypatch.setattr(columns, "ROUND_BYTES_MAX", 10_000)
     broker = broker_of()
     broker.topics["t"].leaders = [-1] * 4
-    with producer_of(broker, buffer_memory=60_000, max_block_ms=50) as producer:
+    with producer_of(broker, buffer_memory=60_000, max_block_ms=1_000) as producer:
         with pytest.raises(BufferExhaustedError, match=r"the first \d+ of 5000 rows are on their way") as caught:
             producer.send_batch("t", rows(5000))
         taken = caught.value.taken_rows
