@@ -6,15 +6,12 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import functools
-from typing import ClassVar
 
 # glibc's numbers, from malloc.h.
 _M_TRIM_THRESHOLD = -1
 _M_MMAP_THRESHOLD = -3
 _MMAP_THRESHOLD_BYTES = 33_554_432  # the largest value glibc accepts
 _KEEP_BYTES = 134_217_728
-_MALLINFO2_SIZES = 10
-_FORDBLKS = "size_8"
 
 
 @functools.cache
@@ -31,24 +28,6 @@ def keep_freed_memory() -> bool:
     except (OSError, AttributeError):
         return False
     return bool(mallopt(_M_MMAP_THRESHOLD, _MMAP_THRESHOLD_BYTES)) and bool(mallopt(_M_TRIM_THRESHOLD, _KEEP_BYTES))
-
-
-class _Mallinfo2(ctypes.Structure):
-    """struct mallinfo2 of glibc's malloc.h."""
-
-    _fields_: ClassVar = [(f"size_{number}", ctypes.c_size_t) for number in range(_MALLINFO2_SIZES)]
-
-
-def freed_bytes() -> int:
-    """Memory that has been freed but is still held by the process: part of the resident set, used by nobody. 0 where that is
-    unknown (a C library other than glibc 2.33 or newer). Walks all free blocks, which may take milliseconds.
-    """
-    try:
-        mallinfo2 = ctypes.CDLL(None).mallinfo2
-    except (OSError, AttributeError):
-        return 0
-    mallinfo2.restype = _Mallinfo2
-    return int(getattr(mallinfo2(), _FORDBLKS))
 
 
 def give_back_memory() -> None:

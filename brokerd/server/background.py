@@ -13,7 +13,7 @@ import logging
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Protocol
 
-from brokerd.allocator import freed_bytes, give_back_memory
+from brokerd.allocator import give_back_memory
 from brokerd.server.broker import Broker
 from brokerd.server.failures import internal
 from brokerd.server.limits.answer_budget import PATIENCE_MS
@@ -108,8 +108,8 @@ class Background:
         self._overdue.clear()
         clock, fruitless = self._broker.clock, self._broker.fruitless
         overdue = fruitless.take_overdue(now_ms=clock.monotonic_ms())
-        await _with_connections(mute_all, overdue)
-        await _with_connections(disconnect_all, fruitless.take_ended(now_ms=clock.monotonic_ms()))
+        await _with_connections(mute_all, _addresses_of(overdue))
+        await _with_connections(disconnect_all, _addresses_of(fruitless.take_ended(now_ms=clock.monotonic_ms())))
         if overdue:
             self._report_fruitless(overdue, clock.monotonic_ms())
 
@@ -139,21 +139,27 @@ class Background:
         return await asyncio.to_thread(lambda: self._unread_bytes.look(traffic(), requests, half_open=half_open, now_ms=now_ms))
 
     async def _memory(self) -> None:
-        resident = resident_bytes()
-        if resident is None:
+        used_bytes = resident_bytes()
+        if used_bytes is None:
             return
-        is_short = resident > self._memory_limit_bytes
+        is_short = used_bytes > self._memory_limit_bytes
         if not self._looks.is_due(is_short=is_short, now_ms=self._broker.clock.monotonic_ms()):
             return
         if is_short:
-            await _with_connections(disconnect_all, self._broker.fruitless.take_muted())
+            await asyncio.to_thread(give_back_memory)  # what stays resident is in use, and not only kept for the next request
+            used_bytes = resident_bytes() or 0
+            if used_bytes <= self._memory_limit_bytes:
+                return
+            await _with_connections(disconnect_all, _addresses_of(self._broker.fruitless.take_muted()))
         suspects = await self.suspects()
         if is_short:
-            await self._end_suspects(resident, suspects)
+            await self._end_suspects(used_bytes, suspects)
 
-    async def _end_suspects(self, resident: int, suspects: list[Suspect]) -> None:
-        ended, used_bytes = await asyncio.to_thread(self._relieve, resident, suspects)
+    async def _end_suspects(self, used_bytes: int, suspects: list[Suspect]) -> None:
+        ended = to_end(suspects, excess_bytes=used_bytes - self._memory_limit_bytes * 3 // 4)
+        now_ms = self._broker.clock.monotonic_ms()
         if ended:
+            await _with_connections(disconnect_all, {suspect.address for suspect in ended})
             logger.warning(
                 "memory is short (%d bytes in use, max.memory.bytes is %d): closing %d connections with unfinished requests, "
                 "the largest %s:%d with about %d bytes",
@@ -163,10 +169,9 @@ class Background:
                 *ended[0].address,
                 ended[0].unread_bytes,
             )
-        now_ms = self._broker.clock.monotonic_ms()
-        if not ended:
-            self._looks.in_vain(now_ms=now_ms)
-        if not ended and used_bytes > self._memory_limit_bytes and now_ms >= self._next_complaint_ms:
+            return
+        self._looks.in_vain(now_ms=now_ms)
+        if now_ms >= self._next_complaint_ms:
             self._next_complaint_ms = now_ms + _COMPLAINT_INTERVAL_MS
             logger.warning(
                 "%d bytes of memory are in use, more than max.memory.bytes (%d), and no unfinished request accounts for it",
@@ -174,20 +179,12 @@ class Background:
                 self._memory_limit_bytes,
             )
 
-    def _relieve(self, resident: int, suspects: list[Suspect]) -> tuple[list[Suspect], int]:
-        """Closes connections, if the memory is really in use and not just kept for the next request; also returns how much is in
-        use."""
-        used_bytes = resident - freed_bytes()
-        if used_bytes <= self._memory_limit_bytes:
-            give_back_memory()
-            return [], used_bytes
-        ended = to_end(suspects, excess_bytes=used_bytes - self._memory_limit_bytes * 3 // 4)
-        disconnect_all({suspect.address for suspect in ended})
-        return ended, used_bytes
+
+def _addresses_of(peers: set[str]) -> set[Address]:
+    return {address for peer in peers if (address := address_of(peer)) is not None}
 
 
-async def _with_connections(act: Callable[[set[Address]], object], peers: set[str]) -> None:
-    addresses = {address for peer in peers if (address := address_of(peer)) is not None}
+async def _with_connections(act: Callable[[set[Address]], object], addresses: set[Address]) -> None:
     if not addresses:
         return
     if file_count() <= _FILES_AT_ONCE:
