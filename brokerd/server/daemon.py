@@ -31,7 +31,7 @@ from brokerd.server.limits.descriptors import fitted, raise_limit
 from brokerd.server.method_names import accept_undecodable_names
 from brokerd.server.metrics.collector import snapshot
 from brokerd.server.metrics.endpoint import MetricsEndpoint
-from brokerd.server.security.callers import Callers
+from brokerd.server.security.call_authorizer import CallAuthorizer
 from brokerd.server.security.setup import Security, load_security
 from brokerd.server.service import BrokerService
 from brokerd.server.stopping import overdue, stop_limit_ms, within
@@ -68,7 +68,7 @@ class Daemon:
         self._background: Background | None = None
         self._metrics: MetricsEndpoint | None = None
         self._security: Security | None = None
-        self._callers: Callers | None = None
+        self._call_authorizer: CallAuthorizer | None = None
         self._reloading = asyncio.Lock()
         self._has_started = False
         self._step = ""  # of the shutdown
@@ -103,16 +103,16 @@ class Daemon:
         streams; a stream whose credentials are no longer valid is ended. Raises ConfigError and then changes nothing.
         """
         assert self._security is not None
-        assert self._callers is not None
+        assert self._call_authorizer is not None
         async with self._reloading:  # the last reload wins
             newer = await asyncio.to_thread(load_security, self.config)
             self._security.replace(newer)
-            self._callers.refresh()
+            self._call_authorizer.refresh()
             ended_count = await self._service.end_revoked_streams() if self._service is not None else 0
             if self._metrics is not None and newer.certificates is not None:
                 self._metrics.replace_tls(newer.certificates.tls)
         identities = newer.authenticator.identities
-        self._callers.audit.reloaded(
+        self._call_authorizer.audit.reloaded(
             f"{len(identities.principals) if identities is not None else 'no'} principals, {ended_count} streams ended"
         )
         logger.info(
@@ -142,8 +142,8 @@ class Daemon:
                 await self._stop()
         except TimeoutError:
             raise overdue(limit_ms, self._step) from None
-        if self._callers is not None:
-            self._callers.audit.end()
+        if self._call_authorizer is not None:
+            self._call_authorizer.audit.end()
         logger.info("stopped")
 
     async def _stop(self) -> None:
@@ -186,15 +186,17 @@ class Daemon:
         logger.log(level, "data directory %s %s", self.config.data_dir, _summary(report))
         self._broker = Broker(self.config, logs, self._clock)
         self._broker.port = self.port
-        callers = self._callers = security.callers(self.config, logs.topics, self._clock, lambda: logs.free_producer_id)
-        self._service = BrokerService(self._broker, callers)
+        call_authorizer = self._call_authorizer = security.call_authorizer(
+            self.config, logs.topics, self._clock, lambda: logs.free_producer_id
+        )
+        self._service = BrokerService(self._broker, call_authorizer)
         self._server.add_generic_rpc_handlers((self._service.generic_handler(),))
         self._server.add_generic_rpc_handlers((self._health.generic_handler(),))
         reflection.enable_server_reflection((SERVICE, health.SERVICE_NAME, reflection.SERVICE_NAME), self._server)
         self._background = Background(self._broker, self._service)
         self._background.start()
         if self.config.metrics_port >= 0:
-            await self._start_metrics(security, callers)
+            await self._start_metrics(security, call_authorizer)
         await self._server.start()
         self._has_started = True
         self._health.set_serving(True)
@@ -203,10 +205,10 @@ class Daemon:
         if self._broker is not None:
             self._broker.fruitless.add(peer, now_ms=self._clock.monotonic_ms())
 
-    async def _start_metrics(self, security: Security, callers: Callers) -> None:
+    async def _start_metrics(self, security: Security, call_authorizer: CallAuthorizer) -> None:
         broker = self.broker
         endpoint = self._metrics = MetricsEndpoint(
-            lambda: snapshot(broker, stream_count=self.open_stream_count, refused_count=callers.refused_count),
+            lambda: snapshot(broker, stream_count=self.open_stream_count, refused_count=call_authorizer.refused_count),
             lambda: self._has_started and not broker.is_stopping,
             security.authenticator,
         )

@@ -12,7 +12,7 @@ from google.protobuf.message import DecodeError
 from grpc_health.v1 import health, health_pb2
 
 from brokerd.server.failures import malformed
-from brokerd.server.security.gate import CountFruitless
+from brokerd.server.security.interceptors import CountFruitless
 from brokerd.server.streams.messages import Context, read_message
 from brokerd.wire.methods import SERVICE
 

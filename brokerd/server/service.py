@@ -37,9 +37,9 @@ from brokerd.server.handlers import (
 )
 from brokerd.server.limits.memory_guard import RequestBytes
 from brokerd.server.requests import Requests
-from brokerd.server.security.access import Access
-from brokerd.server.security.callers import Callers
-from brokerd.server.security.guard import Call
+from brokerd.server.security.call_authorizer import CallAuthorizer
+from brokerd.server.security.request_filter import Call
+from brokerd.server.security.topic_authorizer import TopicAuthorizer
 from brokerd.server.streams.fetch_stream import FetchStream
 from brokerd.server.streams.messages import Context, read_message
 from brokerd.server.streams.produce_stream import ProduceStream
@@ -97,11 +97,11 @@ UNARY_CHECKS: dict[str, Check] = {
 class BrokerService:
     """The methods of one broker, and its open streams."""
 
-    def __init__(self, broker: Broker, callers: Callers) -> None:
+    def __init__(self, broker: Broker, call_authorizer: CallAuthorizer) -> None:
         self._broker = broker
-        self._callers = callers
+        self._call_authorizer = call_authorizer
         self._requests = Requests(broker.config)
-        self._streams: dict[ProduceStream | FetchStream, tuple[Access, Context]] = {}
+        self._streams: dict[ProduceStream | FetchStream, tuple[TopicAuthorizer, Context]] = {}
         self._request_bytes = RequestBytes()
         self._half_open: Counter[str] = Counter()  # calls whose request has not arrived, by connection
         self._half_open_count = 0
@@ -156,8 +156,8 @@ class BrokerService:
         more is accepted from them; a producer's pending responses go out first.
         """
         ends = []
-        for stream, (access, context) in self._streams.items():
-            error = self._callers.revoked(access, context)
+        for stream, (authorizer, context) in self._streams.items():
+            error = self._call_authorizer.revoked(authorizer, context)
             if error is not None:
                 code, details, _ = status_of(error)
                 ends.append(stream.revoke(code, details))
@@ -172,14 +172,14 @@ class BrokerService:
             self._broker.turns.call_arrived()
             peer = str(context.peer())  # gRPC forgets it once the call is over
             try:
-                access, generation = self._callers.access(context), self._callers.generation
+                authorizer, generation = self._call_authorizer.authenticate(context), self._call_authorizer.generation
                 data = await self._read(method, context, peer)
-                await self._broker.turns.take(access.principal, peer)
+                await self._broker.turns.take(authorizer.principal, peer)
                 self._request_bytes.add(peer, len(data))  # a queued request still counts for its sender
-                if generation != self._callers.generation:
-                    access = self._callers.access(context)  # as of now: the request may have taken long to arrive
+                if generation != self._call_authorizer.generation:
+                    authorizer = self._call_authorizer.authenticate(context)  # as of now: the request may have taken long to arrive
                 with self._under_way(method.name):
-                    response = await self._answer(method, access, data, handle, peer)
+                    response = await self._answer(method, authorizer, data, handle, peer)
                     self._broker.fruitless.useful(peer)
                     return response.SerializeToString()
             except BrokerdError as error:
@@ -214,12 +214,12 @@ class BrokerService:
             raise malformed(method.request.DESCRIPTOR.name, "did not arrive: the call ended first")
         return data
 
-    async def _answer(self, method: Unary, access: Access, data: bytes, handle: Call, peer: str) -> Message:
+    async def _answer(self, method: Unary, authorizer: TopicAuthorizer, data: bytes, handle: Call, peer: str) -> Message:
         request = self._requests.parse(method.name, data)
         check = UNARY_CHECKS.get(method.name)
         if check is not None:
             check(request)
-        return await self._callers.call(method.name, access, request, method.response, handle, peer)
+        return await self._call_authorizer.call(method.name, authorizer, request, method.response, handle, peer)
 
     @contextlib.contextmanager
     def _under_way(self, name: str) -> Iterator[None]:
@@ -246,14 +246,14 @@ class BrokerService:
         is_good = False
         self._broker.turns.call_arrived()
         try:
-            access = self._callers.access(context)
+            authorizer = self._call_authorizer.authenticate(context)
             self._broker.require_ready()
             if len(self._streams) >= self._broker.config.max_streams:
                 raise ResourceExhaustedError(
                     f"{len(self._streams)} streams are open, the most that max.streams allows: try again later"
                 )
-            stream = kind(self._broker, context, access)
-            self._streams[stream] = (access, context)
+            stream = kind(self._broker, context, authorizer)
+            self._streams[stream] = (authorizer, context)
             await stream.run()
             is_good = True
         except BrokerdError as error:

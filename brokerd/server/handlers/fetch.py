@@ -29,8 +29,8 @@ from brokerd.server.failures import internal, malformed
 from brokerd.server.fields import FIELDS_PER_ENTRY, OTHER_FIELDS, check_count, check_not_negative, topic_id_partition
 from brokerd.server.replica_manager import Replica
 from brokerd.server.requests import PARTITIONS, check_doubles
-from brokerd.server.security.access import Access
-from brokerd.server.security.permissions import Right
+from brokerd.server.security.topic_authorizer import TopicAuthorizer
+from brokerd.server.security.topic_rights import Right
 from brokerd.server.waiting.delayed_fetch import ParkedPartition
 from brokerd.storage.files import WouldBlock
 from brokerd.storage.log_reader import FetchDataInfo
@@ -107,13 +107,13 @@ def _decode_partition(entry: fetch_pb2.PartitionFetch) -> FetchPartition:
     return FetchPartition(tp, entry.current_leader_epoch, entry.fetch_offset, entry.partition_max_bytes)
 
 
-async def read(broker: Broker, access: Access, params: FetchParams, *, max_bytes: int) -> list[PartitionRead]:
+async def read(broker: Broker, authorizer: TopicAuthorizer, params: FetchParams, *, max_bytes: int) -> list[PartitionRead]:
     """Reads the data available now, in order, within the limits and `max_bytes`."""
     reads: list[PartitionRead] = []
     left_bytes = max_bytes
     is_first = True
     for asked in params.partitions:
-        result = await _read_partition(broker, access, asked, params.end, left_bytes=left_bytes, is_first=is_first)
+        result = await _read_partition(broker, authorizer, asked, params.end, left_bytes=left_bytes, is_first=is_first)
         reads.append(result)
         if result.size_bytes:
             is_first = False
@@ -122,11 +122,11 @@ async def read(broker: Broker, access: Access, params: FetchParams, *, max_bytes
 
 
 async def _read_partition(
-    broker: Broker, access: Access, asked: FetchPartition, end: LogEnd, *, left_bytes: int, is_first: bool
+    broker: Broker, authorizer: TopicAuthorizer, asked: FetchPartition, end: LogEnd, *, left_bytes: int, is_first: bool
 ) -> PartitionRead:
     replica = None
     try:
-        access.require_id(Right.READ, asked.tp.topic_id)
+        authorizer.require_id(Right.READ, asked.tp.topic_id)
         replica = broker.replicas.replica(asked.tp, current_leader_epoch=asked.leader_epoch)
         until_offset = _checked_end(replica, asked.fetch_offset, end)
         if asked.fetch_offset >= until_offset or (left_bytes == 0 and not is_first):

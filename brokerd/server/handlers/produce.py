@@ -24,8 +24,8 @@ from brokerd.server.broker import Broker
 from brokerd.server.failures import internal, malformed, not_appended
 from brokerd.server.fields import FIELDS_PER_ENTRY, OTHER_FIELDS, check_not_negative, topic_id_partition
 from brokerd.server.requests import first_double
-from brokerd.server.security.access import Access
-from brokerd.server.security.permissions import Right
+from brokerd.server.security.topic_authorizer import TopicAuthorizer
+from brokerd.server.security.topic_rights import Right
 from brokerd.server.waiting.delayed_produce import Awaited, DelayedProduce
 from brokerd.wire.errors import to_proto
 from brokerd.wire.records import split_records
@@ -105,7 +105,7 @@ def refuse(request: Produce, error: WireError) -> PendingAnswer | None:
     return PendingAnswer(response, request.size_bytes)
 
 
-def handle(broker: Broker, access: Access, request: Produce, *, on_ready: Callable[[], None]) -> PendingAnswer | None:
+def handle(broker: Broker, authorizer: TopicAuthorizer, request: Produce, *, on_ready: Callable[[], None]) -> PendingAnswer | None:
     """Appends; returns the response, ready or not, or None for acks=0. `on_ready` is called if it becomes ready later.
 
     There is no await before the last append, so the stream's next request finds the state that this one leaves.
@@ -119,7 +119,7 @@ def handle(broker: Broker, access: Access, request: Produce, *, on_ready: Callab
     awaited: list[Awaited] = []
     for index, (tp, data) in enumerate(zip(request.partitions, request.batches, strict=True)):
         result = response.results.add(topic_id=tp.topic_id, partition=tp.partition, base_offset=-1, append_timestamp=-1)
-        waits_for = _append(broker, access, result, index, tp, request.head.partitions[index].current_leader_epoch, data)
+        waits_for = _append(broker, authorizer, result, index, tp, request.head.partitions[index].current_leader_epoch, data)
         if waits_for is not None:
             awaited.append(waits_for)
     if request.head.acks == ACKS_NONE:
@@ -149,7 +149,7 @@ def _check_request(broker: Broker, request: Produce) -> None:
 
 def _append(
     broker: Broker,
-    access: Access,
+    authorizer: TopicAuthorizer,
     result: produce_pb2.PartitionProduceResult,
     index: int,
     tp: TopicIdPartition,
@@ -159,9 +159,9 @@ def _append(
     """Appends one batch and fills in its result; returns what to wait for, if it was appended."""
     replica = None
     try:
-        access.require_id(Right.WRITE, tp.topic_id)
+        authorizer.require_id(Right.WRITE, tp.topic_id)
         replica = broker.replicas.replica(tp, current_leader_epoch=leader_epoch)
-        info = broker.replicas.append(replica, data, check_producer=access.check_producer)
+        info = broker.replicas.append(replica, data, check_producer=authorizer.check_producer)
     except WireError as error:
         broker.counters.failed_produce[error.code] += 1
         if (

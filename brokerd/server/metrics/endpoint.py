@@ -108,7 +108,7 @@ class MetricsEndpoint:
             )
         except UnauthenticatedError as error:
             return _response("401 Unauthorized", error.message, "WWW-Authenticate: Bearer")
-        if not principal.permissions.sees_everything:
+        if not principal.rights.sees_everything:
             return _response("403 Forbidden", f"principal '{principal.name}' has no right on all topics ('*')")
         if path != "/metrics":
             return _response("404 Not Found", "only /metrics and /health exist")

@@ -1,18 +1,18 @@
-"""Who is calling, and what they may do. In the order in which a call passes:
+"""Authenticates callers and decides what they may do. In the order in which a call passes:
 
-    setup.py           builds it all out of the settings
-    credentials.py     certificates as gRPC and the metrics endpoint take them
-    authenticator.py   a call's token or certificate -> a principal (certificate_names.py)
-    tokens.py          bearer tokens and their hashes
-    auth_file.py       principals, hashed tokens and rights, read from TOML
-    permissions.py     rights on topics by pattern; pure
-    access.py          one principal's decisions about this broker's topics, remembered
-    rules.py           what every method of the contract needs: the one table
-    callers.py         a gRPC call -> what its caller may do
-    guard.py           applies a rule to a unary request: refuses entries, hides what may not be seen
-    producer_owners.py which principal a producer id belongs to
-    audit.py           who was refused what, and who changed what (audited_changes.py: what a call has changed)
-    gate.py            what is not the broker's own service: health is open, the rest is for the authenticated
+    setup.py             builds it all out of the settings
+    credentials.py       certificates as gRPC and the metrics endpoint take them
+    interceptors.py      answers unknown methods, and admits only authenticated callers to all but health and the broker's service
+    authenticator.py     a call's token or certificate -> a principal (certificate_names.py)
+    tokens.py            bearer tokens and their hashes
+    auth_file.py         principals, hashed tokens and rights, read from TOML
+    topic_rights.py      a principal's rights on topics, by name or prefix; pure
+    call_authorizer.py   a gRPC call -> the TopicAuthorizer of its caller, or a refusal
+    topic_authorizer.py  decides what one principal may do to each topic, and remembers it
+    method_rules.py      what every method of the contract needs: the one table
+    request_filter.py    applies a method's rule to a unary request: takes out refused entries, hides what may not be seen
+    producer_owners.py   which principal a producer id belongs to
+    audit.py             writes down refusals and changes (audited_changes.py: what a call has changed)
 
 The principal comes from the call alone, never from a field of a request. Handlers decide nothing here.
 """

@@ -20,9 +20,9 @@ from typing import Any, NamedTuple
 
 from brokerd.config.small_files import read_small_file
 from brokerd.errors import ConfigError
-from brokerd.server.security.permissions import Permissions, Right
 from brokerd.server.security.producer_owners import owner_tag
 from brokerd.server.security.tokens import is_token_hash
+from brokerd.server.security.topic_rights import Right, TopicRights
 
 PRINCIPALS_MAX = 1_000
 CREDENTIALS_MAX = 1_000  # tokens of all principals: each is compared for each call
@@ -34,7 +34,7 @@ class Principal(NamedTuple):
     """Somebody who may call. `name` may stand in logs and errors."""
 
     name: str
-    permissions: Permissions
+    rights: TopicRights
 
 
 class Identities(NamedTuple):
@@ -98,7 +98,7 @@ def _principal(name: str, entry: object) -> Principal:
             hint = f"did you mean '{near[0]}'?" if near else f"known are {', '.join(_KEYS)}"
             raise ConfigError(f"principal '{name}': unknown key '{_shown(key)}': {hint}")
     try:
-        return Principal(name, Permissions({right: _strings(name, entry, right.value) for right in Right}))
+        return Principal(name, TopicRights({right: _strings(name, entry, right.value) for right in Right}))
     except ConfigError as error:
         raise ConfigError(f"principal '{name}': {error.message}") from None
 

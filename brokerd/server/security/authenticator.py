@@ -11,8 +11,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from brokerd.errors import BrokerdError
 from brokerd.server.security.auth_file import Identities, Principal
 from brokerd.server.security.certificate_names import names_in_pem
-from brokerd.server.security.permissions import UNLIMITED
 from brokerd.server.security.tokens import TOKEN_CHARACTERS_MAX, find_hash
+from brokerd.server.security.topic_rights import UNLIMITED
 
 AUTHORIZATION = "authorization"
 _BEARER = "bearer "

@@ -10,13 +10,13 @@ import grpc
 from brokerd.clock import Clock
 from brokerd.config.broker import BrokerConfig, listener_of
 from brokerd.config.listeners import check_listeners
-from brokerd.server.security.access import Topics
 from brokerd.server.security.auth_file import load_auth_file
 from brokerd.server.security.authenticator import Authenticator
-from brokerd.server.security.callers import Callers
+from brokerd.server.security.call_authorizer import CallAuthorizer
 from brokerd.server.security.credentials import Certificates
-from brokerd.server.security.gate import CountFruitless, Gate, UnknownMethods
-from brokerd.server.security.guard import Guard
+from brokerd.server.security.interceptors import AuthenticationInterceptor, CountFruitless, UnknownMethodInterceptor
+from brokerd.server.security.request_filter import RequestFilter
+from brokerd.server.security.topic_authorizer import Topics
 
 
 class Security(NamedTuple):
@@ -32,14 +32,16 @@ class Security(NamedTuple):
             self.certificates.replace(newer.certificates)
 
     def interceptors(self, count_fruitless: CountFruitless) -> tuple[grpc.aio.ServerInterceptor, ...]:
-        """What stands before all methods; no gate where everybody may do everything."""
-        gates = () if self.authenticator.is_open else (Gate(self.authenticator, count_fruitless),)
-        return (UnknownMethods(count_fruitless), *gates)
+        """The interceptors of all calls; without authentication where everybody may do everything."""
+        authentication = () if self.authenticator.is_open else (AuthenticationInterceptor(self.authenticator, count_fruitless),)
+        return (UnknownMethodInterceptor(count_fruitless), *authentication)
 
-    def callers(self, config: BrokerConfig, topics: Topics, clock: Clock, free_producer_id: Callable[[], int]) -> Callers:
-        """Who calls this broker; once its topics are known. `free_producer_id`: see ProducerOwners."""
-        guard = Guard(auto_creates=config.auto_create_topics)
-        return Callers(self.authenticator, topics, guard, clock, free_producer_id)
+    def call_authorizer(
+        self, config: BrokerConfig, topics: Topics, clock: Clock, free_producer_id: Callable[[], int]
+    ) -> CallAuthorizer:
+        """The authorizer of all calls, which needs to know the broker's topics. `free_producer_id`: see ProducerOwners."""
+        request_filter = RequestFilter(auto_creates=config.auto_create_topics)
+        return CallAuthorizer(self.authenticator, topics, request_filter, clock, free_producer_id)
 
 
 def load_security(config: BrokerConfig) -> Security:

@@ -22,7 +22,7 @@ from brokerd.server.handlers import fetch
 from brokerd.server.handlers.fetch import FetchParams, PartitionRead
 from brokerd.server.limits.memory_guard import MESSAGE_BYTES
 from brokerd.server.metrics.counters import Phase
-from brokerd.server.security.access import Access
+from brokerd.server.security.topic_authorizer import TopicAuthorizer
 from brokerd.server.streams.messages import Context, read_message
 from brokerd.server.tasks import look_at_end
 from brokerd.server.waiting.delayed_fetch import DelayedFetch
@@ -34,13 +34,13 @@ _RETRY_AFTER_MS = 1_000
 class FetchStream:
     """Serves one stream to its end."""
 
-    def __init__(self, broker: Broker, context: Context, access: Access) -> None:
+    def __init__(self, broker: Broker, context: Context, authorizer: TopicAuthorizer) -> None:
         self._broker = broker
         self._context = context
         self.peer = str(context.peer())  # the client's address, as gRPC names it while the call lasts
         self.is_half_open = True  # until the first message has arrived
         self.read_bytes = 0  # of requests, and MESSAGE_BYTES for each; the service takes them off
-        self._access = access
+        self._authorizer = authorizer
         self._is_large = True  # the last request, by its partitions; a first one may be
         self._parked: DelayedFetch | None = None
         self._answered: asyncio.Future[None] | None = None  # done when the parked fetch is answered
@@ -57,9 +57,9 @@ class FetchStream:
                 self.read_bytes += len(data) + MESSAGE_BYTES
                 await self._finish_parked()
                 if self._is_large:
-                    await self._broker.turns.take(self._access.principal, self.peer)
+                    await self._broker.turns.take(self._authorizer.principal, self.peer)
                 else:
-                    self._broker.turns.note(self._access.principal)
+                    self._broker.turns.note(self._authorizer.principal)
                 params = fetch.decode(self._broker, data)
                 self._is_large = len(params.partitions) > LARGE_PARTITIONS
                 del data
@@ -123,7 +123,7 @@ class FetchStream:
 
     def _is_full(self, partition_count: int) -> bool:
         """True if a fetch of `partition_count` partitions may not be parked with the others."""
-        return not self._broker.parked_partitions.has_room(self._access.principal, partition_count)
+        return not self._broker.parked_partitions.has_room(self._authorizer.principal, partition_count)
 
     async def _read(self, params: FetchParams) -> list[PartitionRead]:
         """Reads as much as the budget allows, and takes that from the budget."""
@@ -138,7 +138,7 @@ class FetchStream:
             await budget.wait_for_room()
         max_bytes = budget.share(params.max_bytes)
         self._hold(max_bytes)
-        reads = await fetch.read(self._broker, self._access, params, max_bytes=max_bytes)
+        reads = await fetch.read(self._broker, self._authorizer, params, max_bytes=max_bytes)
         self._hold(sum([result.size_bytes for result in reads]))
         return reads
 
@@ -153,7 +153,7 @@ class FetchStream:
         self._held_bytes = size_bytes
 
     def _count_parked(self, partition_count: int) -> None:
-        self._broker.parked_partitions.add(self._access.principal, partition_count - self._parked_count)
+        self._broker.parked_partitions.add(self._authorizer.principal, partition_count - self._parked_count)
         self._parked_count = partition_count
 
     def _park(self, params: FetchParams, reads: list[PartitionRead], received_ns: int) -> None:
@@ -221,7 +221,7 @@ class FetchStream:
             budget.end_write(self)
 
     def _too_many(self) -> ResourceExhaustedError:
-        waiting, principal = len(self._broker.replicas.fetch_purgatory), self._access.principal
+        waiting, principal = len(self._broker.replicas.fetch_purgatory), self._authorizer.principal
         parked = self._broker.parked_partitions
         return ResourceExhaustedError(
             f"{waiting} fetches of {parked.total} partitions wait already, {parked.count(principal)} of them of principal "

@@ -28,9 +28,9 @@ from brokerd.server.fields import TOPIC_ID_BYTES
 from brokerd.server.handlers.produce import WAITING_REQUESTS_MAX, PendingAnswer, Produce, decode, handle, refuse
 from brokerd.server.limits.memory_guard import MESSAGE_BYTES
 from brokerd.server.metrics.counters import Phase
-from brokerd.server.security.access import Access
 from brokerd.server.security.authenticator import ForbiddenError
-from brokerd.server.security.permissions import Right
+from brokerd.server.security.topic_authorizer import TopicAuthorizer
+from brokerd.server.security.topic_rights import Right
 from brokerd.server.streams.messages import Context, read_message
 from brokerd.server.tasks import look_at_end
 from brokerd.server.waiting.turns import LARGE_PARTITIONS
@@ -46,13 +46,13 @@ _CLIENT_ID_MAX_CHARACTERS = 255
 class ProduceStream:
     """Serves one stream from hello to its end."""
 
-    def __init__(self, broker: Broker, context: Context, access: Access) -> None:
+    def __init__(self, broker: Broker, context: Context, authorizer: TopicAuthorizer) -> None:
         self._broker = broker
         self._context = context
         self.peer = str(context.peer())  # the client's address, as gRPC names it while the call lasts
         self.is_half_open = True  # until the first message has arrived
         self.read_bytes = 0  # of requests, and MESSAGE_BYTES for each; the service takes them off
-        self._access = access
+        self._authorizer = authorizer
         self._is_large = True  # the last request, by its partitions; a first one may be
         self._instance_id = b""
         self._incarnation = 0
@@ -117,9 +117,9 @@ class ProduceStream:
 
     async def _process(self, data: bytes) -> None:
         if self._is_large:
-            await self._broker.turns.take(self._access.principal, self.peer)
+            await self._broker.turns.take(self._authorizer.principal, self.peer)
         else:
-            self._broker.turns.note(self._access.principal)
+            self._broker.turns.note(self._authorizer.principal)
         received_ns = stopwatch_ns()
         request = decode(data, partitions_max=self._broker.config.max_partitions_per_request)
         self._is_large = len(request.partitions) > LARGE_PARTITIONS
@@ -137,9 +137,9 @@ class ProduceStream:
             # Checked after the last await before the append: a newer stream may have said hello while this one waited.
             if self._is_revoked:
                 return
-            if not self._broker.fence.is_current(self._access.principal, self._instance_id, self._incarnation):
+            if not self._broker.fence.is_current(self._authorizer.principal, self._instance_id, self._incarnation):
                 raise StreamFencedError("a newer stream of this producer instance has taken over: this one accepts nothing more")
-            answer = handle(self._broker, self._access, request, on_ready=self._write_answers)
+            answer = handle(self._broker, self._authorizer, request, on_ready=self._write_answers)
         appended_ns = stopwatch_ns()
         self._broker.counters.produce_time[Phase.LOCAL].observe_ns(appended_ns - received_ns)
         if answer is not None:
@@ -160,12 +160,12 @@ class ProduceStream:
             raise malformed(
                 "hello.client_id", f"has {len(hello.client_id)} characters, at most {_CLIENT_ID_MAX_CHARACTERS} are allowed"
             )
-        if not self._access.has_somewhere(Right.WRITE):
+        if not self._authorizer.has_somewhere(Right.WRITE):
             raise ForbiddenError(
-                f"principal '{self._access.principal}' may write no topic at all: the broker's auth.file says who may"
+                f"principal '{self._authorizer.principal}' may write no topic at all: the broker's auth.file says who may"
             )
         now_ms = self._broker.clock.monotonic_ms()
-        self._broker.fence.hello(self._access.principal, hello.instance_id, hello.incarnation, now_ms=now_ms)
+        self._broker.fence.hello(self._authorizer.principal, hello.instance_id, hello.incarnation, now_ms=now_ms)
         self._instance_id = hello.instance_id
         self._incarnation = hello.incarnation
 
@@ -228,7 +228,7 @@ class ProduceStream:
     def _end(self) -> None:
         if self._incarnation:
             now_ms = self._broker.clock.monotonic_ms()
-            self._broker.fence.goodbye(self._access.principal, self._instance_id, now_ms=now_ms)
+            self._broker.fence.goodbye(self._authorizer.principal, self._instance_id, now_ms=now_ms)
         if self._writer is not None:
             self._writer.cancel()
         self._drop_answers()

@@ -17,7 +17,7 @@ from grpc_reflection.v1alpha import reflection_pb2
 
 from brokerd.errors import ErrorCode
 from brokerd.ids import TopicIdPartition
-from brokerd.server.security.rules import RULES
+from brokerd.server.security.method_rules import METHOD_RULES
 from brokerd.wire.methods import STREAMS, UNARY
 from brokerd.wire.v1 import broker_pb2, metadata_pb2, offsets_pb2, topics_pb2, transaction_pb2
 from tests.integration.security.conftest import ClientAs
@@ -146,7 +146,7 @@ def topic_ids(client_as: ClientAs) -> dict[str, bytes]:
 
 def test_every_method_of_the_contract_has_a_rule_and_stands_here() -> None:
     methods = {method.name for method in broker_pb2.DESCRIPTOR.services_by_name["Broker"].methods}
-    assert set(RULES) == methods == set(UNARY) | set(STREAMS)
+    assert set(METHOD_RULES) == methods == set(UNARY) | set(STREAMS)
     assert set(EXPECTED) == set(ASKS) == methods, "a new method needs its row here"
 
 

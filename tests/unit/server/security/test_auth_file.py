@@ -9,8 +9,8 @@ import pytest
 
 from brokerd.errors import ConfigError
 from brokerd.server.security.auth_file import CREDENTIALS_MAX, load_auth_file, parse_identities
-from brokerd.server.security.permissions import Right
 from brokerd.server.security.tokens import hash_token
+from brokerd.server.security.topic_rights import Right
 from tests.support.identities import AUTH_FILE
 
 HASH = hash_token("canary-" + "0123456789abcdefghijklmnop")
@@ -24,9 +24,9 @@ def test_principals_have_what_the_file_gives_them(tmp_path: Path) -> None:
     assert set(identities.principals) == {"reader", "writer", "boss", "outsider"}
     assert len(identities.token_hashes) == 5
     assert identities.certificate_names == {"reader.example": "reader"}
-    assert identities.principals["writer"].permissions.allows(Right.WRITE, "events-1")
-    assert not identities.principals["writer"].permissions.allows(Right.READ, "events-1")
-    assert identities.principals["boss"].permissions.is_unlimited
+    assert identities.principals["writer"].rights.allows(Right.WRITE, "events-1")
+    assert not identities.principals["writer"].rights.allows(Right.READ, "events-1")
+    assert identities.principals["boss"].rights.is_unlimited
 
 
 @pytest.mark.parametrize(

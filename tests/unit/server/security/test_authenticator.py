@@ -77,8 +77,8 @@ def test_a_wrong_token_never_falls_back_to_the_certificate(tmp_path: Path) -> No
 
 
 def test_without_an_auth_file_a_checked_certificate_is_enough_and_without_both_anybody_may() -> None:
-    assert Authenticator(None, needs_certificate=True).principal([]).permissions.is_unlimited
-    assert Authenticator(None, needs_certificate=False).principal([]).permissions.is_unlimited
+    assert Authenticator(None, needs_certificate=True).principal([]).rights.is_unlimited
+    assert Authenticator(None, needs_certificate=False).principal([]).rights.is_unlimited
     assert not Authenticator(None, needs_certificate=True).is_open
     assert Authenticator(None, needs_certificate=False).is_open
 

@@ -1,7 +1,7 @@
-"""What one principal may do to the topics of this broker. Decisions about topic ids are remembered: one look-up on hot paths.
+"""Decides what one principal may do to the topics of this broker. Grants by topic id are remembered: one look-up on hot paths.
 
 A topic that the principal may not see is answered like one that does not exist: by name TOPIC_AUTHORIZATION_FAILED, by id
-UNKNOWN_TOPIC_ID, each word for word the same. A topic that it sees but may not touch so is TOPIC_AUTHORIZATION_FAILED.
+UNKNOWN_TOPIC_ID, each word for word the same. A topic that it sees without having the right is TOPIC_AUTHORIZATION_FAILED.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ from typing import Protocol, TypeAlias
 from brokerd.datadir.topic_store import Topic
 from brokerd.errors import Fate, TopicAuthorizationFailedError, UnknownProducerIdError, UnknownTopicIdError, WireError
 from brokerd.server.security.auth_file import Principal
-from brokerd.server.security.permissions import Permissions, Right
 from brokerd.server.security.producer_owners import ProducerOwners, owner_tag
+from brokerd.server.security.topic_rights import Right, TopicRights
 
 _REMEMBERED_MAX = 100_000  # ids of deleted topics stay until then
 _VERBS = {None: "see", Right.READ: "read", Right.WRITE: "write to", Right.ADMIN: "administer"}
@@ -32,15 +32,15 @@ class Topics(Protocol):
         """Raises UnknownTopicIdError."""
 
 
-class Access:
-    """One principal before one broker's topics; shared by all its calls and streams."""
+class TopicAuthorizer:
+    """The decisions about one principal; shared by all its calls and streams."""
 
     __slots__ = (
         "_granted",
         "_is_unlimited",
         "_on_refused",
         "_owners",
-        "_permissions",
+        "_rights",
         "_tag",
         "_topics",
         "check_producer",
@@ -50,37 +50,37 @@ class Access:
     def __init__(
         self, principal: Principal, topics: Topics, owners: ProducerOwners | None = None, on_refused: OnRefused | None = None
     ) -> None:
-        """Without `owners` everybody may write with any producer id. `on_refused` is told whom a request was refused, and what."""
+        """Without `owners` everybody may write with any producer id. `on_refused` is called with the principal and the error."""
         self._on_refused = on_refused
         self.principal = principal.name
         self._topics = topics
         self._owners = owners
         self._tag = owner_tag(principal.name)
-        # What is to be called with the producer id of each batch, if anything.
+        # To be called with the producer id of each batch; None: any id will do.
         self.check_producer: Callable[[int], None] | None = None if owners is None else self._require_producer
-        self.replace(principal.permissions)
+        self.replace(principal.rights)
 
-    def replace(self, permissions: Permissions) -> None:
-        """Other permissions than before, for streams that are open too."""
-        self._permissions = permissions
-        self._is_unlimited = permissions.is_unlimited
+    def replace(self, rights: TopicRights) -> None:
+        """Replaces the principal's rights, also for its open streams."""
+        self._rights = rights
+        self._is_unlimited = rights.is_unlimited
         self._granted: dict[Right, set[bytes]] = {right: set() for right in Right}
 
     def exists(self, name: str) -> bool:
-        """True if there is a topic of that name; not to be told to who may not see it."""
+        """True if there is a topic of that name. A caller that may not see it must not learn this."""
         return self._topics.has(name)
 
     def sees(self, name: str) -> bool:
         """True if the topic may be listed, or would be if it existed."""
-        return self._is_unlimited or self._permissions.sees(name)
+        return self._is_unlimited or self._rights.sees(name)
 
     def has_somewhere(self, right: Right) -> bool:
         """True if the principal has `right` on any topic."""
-        return self._is_unlimited or self._permissions.allows_somewhere(right)
+        return self._is_unlimited or self._rights.allows_somewhere(right)
 
     def refuse_name(self, right: Right | None, name: str) -> WireError | None:
         """The error for using `right` (None: seeing) on a topic by name; None if it is allowed."""
-        if self._is_unlimited or (self._permissions.sees(name) if right is None else self._permissions.allows(right, name)):
+        if self._is_unlimited or (self._rights.sees(name) if right is None else self._rights.allows(right, name)):
             return None
         return self._forbidden(right, name)
 
@@ -92,10 +92,10 @@ class Access:
             name = self._topics.by_id(topic_id).name
         except UnknownTopicIdError as error:
             return error
-        if not self._permissions.sees(name):
-            self.note_refused(self._forbidden(None, name))  # the caller is not told that the topic exists; the trail is
+        if not self._rights.sees(name):
+            self.note_refused(self._forbidden(None, name))  # hidden from the caller, not from the audit trail
             return unknown_topic_id(topic_id)
-        if right is not None and not self._permissions.allows(right, name):
+        if right is not None and not self._rights.allows(right, name):
             return self._forbidden(right, name)
         if right is not None:
             self._remember(right, topic_id)
@@ -111,7 +111,7 @@ class Access:
             raise error
 
     def note_refused(self, error: WireError) -> None:
-        """A request was refused for this: to be found in the audit trail. What does not exist is no refusal."""
+        """Reports a refused request for the audit trail. An error for a topic that does not exist is not a refusal."""
         if self._on_refused is not None and isinstance(error, TopicAuthorizationFailedError):
             self._on_refused(self.principal, error)
 
@@ -120,7 +120,7 @@ class Access:
         return self._owners is None or self._owners.owns(self._tag, producer_id)
 
     def own_producer_id(self, producer_id: int) -> int:
-        """What the principal is told of an id that it is given."""
+        """The id that the principal gets for a newly assigned producer id: it carries the principal's tag."""
         return producer_id if self._owners is None else self._owners.given_to(self._tag, producer_id)
 
     def _require_producer(self, producer_id: int) -> None:

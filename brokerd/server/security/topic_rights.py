@@ -1,4 +1,4 @@
-"""Rights of a principal on topics, by name or prefix. Pure: knows neither calls nor the topics that exist."""
+"""Rights of a principal on topics, by name or prefix. Pure: knows neither calls nor which topics exist."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _PATTERN = re.compile(r"[a-zA-Z0-9._-]{0,249}\*|[a-zA-Z0-9._-]{1,249}")
 
 
 class Right(enum.Enum):
-    """What may be done to a topic. None implies another; whoever has any of them may see the topic and its offsets."""
+    """A right on a topic. None implies another; a principal that has any of them may see the topic and its offsets."""
 
     READ = "read"
     WRITE = "write"
@@ -25,7 +25,7 @@ class TopicPatterns:
     __slots__ = ("_names", "_prefixes", "is_everything")
 
     def __init__(self, patterns: Iterable[str]) -> None:
-        """Raises ConfigError for what is no topic name and no prefix."""
+        """Raises ConfigError for a pattern that is neither a topic name nor a prefix."""
         given = list(patterns)
         for pattern in given:
             if not _PATTERN.fullmatch(pattern):
@@ -43,7 +43,7 @@ class TopicPatterns:
         return bool(self._names or self._prefixes)
 
 
-class Permissions:
+class TopicRights:
     """The topics that each right holds for."""
 
     __slots__ = ("_topics",)
@@ -75,5 +75,5 @@ class Permissions:
         return any(topic in topics for topics in self._topics.values())
 
 
-UNLIMITED = Permissions(dict.fromkeys(Right, ("*",)))
-NOTHING = Permissions({})
+UNLIMITED = TopicRights(dict.fromkeys(Right, ("*",)))
+NOTHING = TopicRights({})

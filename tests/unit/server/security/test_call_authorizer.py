@@ -10,8 +10,8 @@ from typing import Any, NamedTuple
 from brokerd.datadir.topic_store import TopicStore
 from brokerd.server.security.auth_file import parse_identities
 from brokerd.server.security.authenticator import Authenticator
-from brokerd.server.security.callers import Callers
-from brokerd.server.security.guard import Guard
+from brokerd.server.security.call_authorizer import CallAuthorizer
+from brokerd.server.security.request_filter import RequestFilter
 from brokerd.server.security.tokens import hash_token
 from tests.support.certificates import Authority
 from tests.support.clock import ManualClock
@@ -39,44 +39,44 @@ def with_token(token: str) -> Call:
     return Call((("authorization", f"Bearer {token}"),))
 
 
-def callers_of(authenticator: Authenticator) -> Callers:
-    return Callers(authenticator, TopicStore(MemoryFiles()), Guard(auto_creates=False), ManualClock(), lambda: 0)
+def call_authorizer_of(authenticator: Authenticator) -> CallAuthorizer:
+    return CallAuthorizer(authenticator, TopicStore(MemoryFiles()), RequestFilter(auto_creates=False), ManualClock(), lambda: 0)
 
 
-def replaced(callers: Callers, authenticator: Authenticator, text: str) -> None:
+def replaced(call_authorizer: CallAuthorizer, authenticator: Authenticator, text: str) -> None:
     authenticator.replace(parse_identities(tomllib.loads(text)))
-    callers.refresh()
+    call_authorizer.refresh()
 
 
 def test_a_token_that_is_gone_or_anothers_is_revoked_and_no_other() -> None:
     authenticator = Authenticator(parse_identities(tomllib.loads(AUTH_FILE)), needs_certificate=False)
-    callers = callers_of(authenticator)
+    call_authorizer = call_authorizer_of(authenticator)
     calls = {name: with_token(token) for name, token in TOKENS.items()}
-    accesses = {name: callers.access(call) for name, call in calls.items()}
+    authorizers = {name: call_authorizer.authenticate(call) for name, call in calls.items()}
     swapped = AUTH_FILE.replace(hash_token(TOKENS["reader"]), "swap").replace(
         hash_token(TOKENS["boss"]), hash_token(TOKENS["reader"])
     )
-    replaced(callers, authenticator, swapped.replace("swap", hash_token("a-new-one-" + TOKENS["boss"])))
-    revoked = {name for name, call in calls.items() if callers.revoked(accesses[name], call) is not None}
+    replaced(call_authorizer, authenticator, swapped.replace("swap", hash_token("a-new-one-" + TOKENS["boss"])))
+    revoked = {name for name, call in calls.items() if call_authorizer.revoked(authorizers[name], call) is not None}
     assert revoked == {"boss", "reader"}
-    assert callers.refused_count == 0, "it is no new call of a stranger"
+    assert call_authorizer.refused_count == 0, "it is no new call of a stranger"
 
 
 def test_a_certificate_whose_name_is_taken_out_is_revoked(tmp_path: Path) -> None:
     authenticator = Authenticator(parse_identities(tomllib.loads(AUTH_FILE)), needs_certificate=True)
-    callers = callers_of(authenticator)
+    call_authorizer = call_authorizer_of(authenticator)
     issued = Authority(tmp_path).issue("reader.example")
     call = Call(certificates=(Path(issued.certificate_file).read_bytes(),))
-    access = callers.access(call)
-    replaced(callers, authenticator, AUTH_FILE)
-    assert callers.revoked(access, call) is None
-    replaced(callers, authenticator, AUTH_FILE.replace('certificates = ["reader.example"]', ""))
-    assert callers.revoked(access, call) is not None
+    authorizer = call_authorizer.authenticate(call)
+    replaced(call_authorizer, authenticator, AUTH_FILE)
+    assert call_authorizer.revoked(authorizer, call) is None
+    replaced(call_authorizer, authenticator, AUTH_FILE.replace('certificates = ["reader.example"]', ""))
+    assert call_authorizer.revoked(authorizer, call) is not None
 
 
 def test_nobody_is_revoked_where_everybody_may_call() -> None:
     for authenticator in (Authenticator(None, needs_certificate=False), Authenticator(None, needs_certificate=True)):
-        callers = callers_of(authenticator)
-        access = callers.access(Call())
-        callers.refresh()
-        assert callers.revoked(access, Call()) is None
+        call_authorizer = call_authorizer_of(authenticator)
+        authorizer = call_authorizer.authenticate(Call())
+        call_authorizer.refresh()
+        assert call_authorizer.revoked(authorizer, Call()) is None

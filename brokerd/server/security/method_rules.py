@@ -1,7 +1,7 @@
-"""What every method of the contract needs of its caller: the one table. A test fails for a method without a rule.
+"""The one table of the rights that each method of the contract needs. A test fails for a method without a rule.
 
-Applying a rule is in guard.py; the two streams ask `Access` themselves, partition by partition, with the right that stands
-here. Methods that are not served have their rule all the same, so that serving one cannot forget it.
+request_filter.py applies the rules. The two streams ask `TopicAuthorizer` themselves, partition by partition, for the right that
+stands here. Methods that are not served have a rule all the same, so that serving one cannot forget it.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 from google.protobuf.message import Message
 
-from brokerd.server.security.permissions import Right
+from brokerd.server.security.topic_rights import Right
 from brokerd.wire.v1 import error_pb2, metadata_pb2, offsets_pb2, topics_pb2
 
 _NONE = -1
@@ -29,7 +29,7 @@ class Somewhere(NamedTuple):
 
 class ProducerId(NamedTuple):
     """As Somewhere; and the field `producer_id` must be -1 or the principal's own: another's id is taken out of the request, so
-    that a new one is given. The id in the answer is the principal's.
+    that a new one is given. The id in the response is the principal's.
     """
 
     right: Right
@@ -46,8 +46,8 @@ class Entries(NamedTuple):
 class PerTopic(NamedTuple):
     """Each entry on its own: what is refused has an error in its place of `results`, and the handler never sees it.
 
-    `right` None: whoever may see the topic. `is_list`: whether a request asks for all topics; `listed`: the topic of a result then,
-    so that those that may not be seen are taken out. `creates`: where auto.create.topics.enable is set, the call creates a name
+    `right` None: for every principal that may see the topic. `is_list`: whether a request asks for all topics;
+    `listed`: the topic of a result then, so that those that may not be seen are taken out. `creates`: where auto.create.topics.enable is set, the call creates a name
     that does not exist, for which ADMIN is needed.
     """
 
@@ -60,13 +60,13 @@ class PerTopic(NamedTuple):
 
 
 class OneTopic(NamedTuple):
-    """The request's field `name` is the topic; a refusal is the `error` of the answer's `result`."""
+    """The request's field `name` is the topic; a refusal is the `error` of the response's `result`."""
 
     right: Right
 
 
 class Stream(NamedTuple):
-    """A stream: each partition of each request, by Access.require_id."""
+    """A stream: each partition of each request, by TopicAuthorizer.require_id."""
 
     right: Right
 
@@ -112,7 +112,7 @@ def _group_offset(entry: Any, error: error_pb2.Error) -> Message:
     return offsets_pb2.PartitionGroupOffset(topic_id=entry.topic_id, partition=entry.partition, offset=_NONE, error=error)
 
 
-RULES: dict[str, Rule] = {
+METHOD_RULES: dict[str, Rule] = {
     "GetServerInfo": Anyone(),
     "Metadata": PerTopic(
         None, (_METADATA_NAMES, _METADATA_IDS), "topics", lambda asked: bool(asked.all_topics), listed=_name, creates=True

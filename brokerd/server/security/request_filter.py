@@ -1,6 +1,6 @@
-"""Applies a method's rule to a unary call: what is refused never reaches the handler, what may not be seen never the caller.
+"""Applies a method's rule to a unary call: refused entries never reach the handler, and hidden topics never the caller.
 
-Knows no gRPC and no handler: the call is handed in. Which rule a method has is in rules.py.
+Knows no gRPC and no handler: the call is handed in. method_rules.py has the rule of each method.
 """
 
 from __future__ import annotations
@@ -11,10 +11,10 @@ from typing import Any
 from google.protobuf.message import Message
 
 from brokerd.errors import TopicAuthorizationFailedError, UnknownTopicIdError, WireError
-from brokerd.server.security.access import Access
 from brokerd.server.security.authenticator import ForbiddenError
-from brokerd.server.security.permissions import Right
-from brokerd.server.security.rules import OneTopic, PerTopic, ProducerId, Rule, Somewhere, Stream
+from brokerd.server.security.method_rules import OneTopic, PerTopic, ProducerId, Rule, Somewhere, Stream
+from brokerd.server.security.topic_authorizer import TopicAuthorizer
+from brokerd.server.security.topic_rights import Right
 from brokerd.wire.errors import to_proto
 from brokerd.wire.v1 import topics_pb2
 
@@ -24,60 +24,64 @@ _EPOCH_MAX = 2**15 - 1
 Call = Callable[[Any], Awaitable[Message]]
 
 
-class Guard:
-    """The rules with the broker's settings that matter to them."""
+class RequestFilter:
+    """Takes what its caller may not do out of a request, and what its caller may not see out of the response."""
 
     def __init__(self, *, auto_creates: bool) -> None:
         self._auto_creates = auto_creates
 
-    async def call(self, rule: Rule, access: Access, request: Any, response_type: type[Message], handle: Call) -> Message:
-        """The answer to `request`. Raises ForbiddenError, and what `handle` raises.
+    async def call(
+        self, rule: Rule, authorizer: TopicAuthorizer, request: Any, response_type: type[Message], handle: Call
+    ) -> Message:
+        """The response to `request`. Raises ForbiddenError, and what `handle` raises.
 
         What is malformed was refused before, with the request as it came; entries are few enough, and none stands twice.
         """
-        assert not isinstance(rule, Stream), "a stream asks Access itself"
-        if isinstance(rule, (Somewhere, ProducerId)) and not access.has_somewhere(rule.right):
+        assert not isinstance(rule, Stream), "a stream asks TopicAuthorizer itself"
+        if isinstance(rule, (Somewhere, ProducerId)) and not authorizer.has_somewhere(rule.right):
             raise ForbiddenError(
-                f"principal '{access.principal}' may {rule.right.value} no topic at all: the broker's auth.file says who may"
+                f"principal '{authorizer.principal}' may {rule.right.value} no topic at all: the broker's auth.file says who may"
             )
         if isinstance(rule, ProducerId):
-            return await self._producer_id(access, request, handle)
+            return await self._producer_id(authorizer, request, handle)
         if isinstance(rule, OneTopic):
-            error = access.refuse_name(rule.right, request.name)
+            error = authorizer.refuse_name(rule.right, request.name)
             if error is not None:
-                access.note_refused(error)
+                authorizer.note_refused(error)
                 return response_type(result=topics_pb2.TopicResult(name=request.name, error=to_proto(error)))
         if isinstance(rule, PerTopic):
-            return await self._per_topic(rule, access, request, response_type, handle)
+            return await self._per_topic(rule, authorizer, request, response_type, handle)
         return await handle(request)
 
-    async def _producer_id(self, access: Access, request: Any, handle: Call) -> Message:
+    async def _producer_id(self, authorizer: TopicAuthorizer, request: Any, handle: Call) -> Message:
         # A malformed one is for the handler to refuse.
         is_well_formed = request.producer_id >= 0 and 0 <= request.producer_epoch <= _EPOCH_MAX
-        if is_well_formed and not access.owns_producer(request.producer_id):
+        if is_well_formed and not authorizer.owns_producer(request.producer_id):
             others, request = request, type(request)()
             request.CopyFrom(others)
             request.producer_id = request.producer_epoch = _NO_PRODUCER
         response: Any = await handle(request)
-        response.producer_id = access.own_producer_id(response.producer_id)
-        answer: Message = response
-        return answer
+        response.producer_id = authorizer.own_producer_id(response.producer_id)
+        message: Message = response
+        return message
 
-    async def _per_topic(self, rule: PerTopic, access: Access, request: Any, response_type: type[Message], handle: Call) -> Message:
+    async def _per_topic(
+        self, rule: PerTopic, authorizer: TopicAuthorizer, request: Any, response_type: type[Message], handle: Call
+    ) -> Message:
         if rule.is_list is not None and rule.is_list(request):
             response: Any = await handle(request)
-            _hide(getattr(response, rule.results), rule, access)
+            _hide(getattr(response, rule.results), rule, authorizer)
         else:
-            kept, refused = self._split(rule, access, request)
+            kept, refused = self._split(rule, authorizer, request)
             # What is left may be a list of all to the handler, though nobody asked for one.
             response = response_type() if rule.is_list is not None and rule.is_list(kept) else await handle(kept)
             if refused:
                 _put_back(getattr(response, rule.results), refused)
-        answer: Message = response
-        return answer
+        message: Message = response
+        return message
 
-    def _split(self, rule: PerTopic, access: Access, request: Any) -> tuple[Any, dict[int, Message]]:
-        """What is left of the request (itself, if that is all), and the results of what is not by place."""
+    def _split(self, rule: PerTopic, authorizer: TopicAuthorizer, request: Any) -> tuple[Any, dict[int, Message]]:
+        """The request without its refused entries (itself, if none is), and the results of the refused ones by their places."""
         refused: dict[int, Message] = {}
         kept: dict[str, list[Any]] = {}
         asked = 0
@@ -85,11 +89,11 @@ class Guard:
             values = getattr(request, entries.field)
             kept[entries.field] = []
             for value in values:
-                error = self._refusal(rule, access, entries.topic_of(value))
+                error = self._refusal(rule, authorizer, entries.topic_of(value))
                 if error is None:
                     kept[entries.field].append(value)
                 else:
-                    access.note_refused(error)
+                    authorizer.note_refused(error)
                     refused[asked] = entries.refused(value, to_proto(error))
                 asked += 1
         if not refused:
@@ -101,12 +105,12 @@ class Guard:
             getattr(left, field).extend(values)
         return left, refused
 
-    def _refusal(self, rule: PerTopic, access: Access, topic: str | bytes) -> WireError | None:
+    def _refusal(self, rule: PerTopic, authorizer: TopicAuthorizer, topic: str | bytes) -> WireError | None:
         if isinstance(topic, bytes):
-            return access.refuse_id(rule.right, topic)
-        error = access.refuse_name(rule.right, topic)
-        if error is None and rule.creates and self._auto_creates and not access.exists(topic):
-            return access.refuse_name(Right.ADMIN, topic)
+            return authorizer.refuse_id(rule.right, topic)
+        error = authorizer.refuse_name(rule.right, topic)
+        if error is None and rule.creates and self._auto_creates and not authorizer.exists(topic):
+            return authorizer.refuse_name(Right.ADMIN, topic)
         return error
 
 
@@ -118,15 +122,15 @@ def _put_back(results: Any, refused: dict[int, Message]) -> None:
     results.extend(merged)
 
 
-def _hide(results: Any, rule: PerTopic, access: Access) -> None:
+def _hide(results: Any, rule: PerTopic, authorizer: TopicAuthorizer) -> None:
     """Takes topics that may not be seen out of a list of all."""
     assert rule.listed is not None
-    seen = [result for result in results if _is_seen(rule, access, rule.listed(result))]
+    seen = [result for result in results if _is_seen(rule, authorizer, rule.listed(result))]
     if len(seen) != len(results):
         del results[:]
         results.extend(seen)
 
 
-def _is_seen(rule: PerTopic, access: Access, topic: str | bytes) -> bool:
-    error = access.refuse_id(rule.right, topic) if isinstance(topic, bytes) else access.refuse_name(rule.right, topic)
+def _is_seen(rule: PerTopic, authorizer: TopicAuthorizer, topic: str | bytes) -> bool:
+    error = authorizer.refuse_id(rule.right, topic) if isinstance(topic, bytes) else authorizer.refuse_name(rule.right, topic)
     return not isinstance(error, (TopicAuthorizationFailedError, UnknownTopicIdError))

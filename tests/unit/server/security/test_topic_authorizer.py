@@ -11,12 +11,12 @@ import pytest
 from brokerd.datadir.steps import run_here
 from brokerd.datadir.topic_store import Topic, TopicStore
 from brokerd.errors import Fate, TopicAuthorizationFailedError, UnknownProducerIdError, UnknownTopicIdError, WireError
-from brokerd.server.security.access import Access, unknown_topic_id
 from brokerd.server.security.auth_file import parse_identities
-from brokerd.server.security.guard import Guard
-from brokerd.server.security.permissions import Permissions, Right
+from brokerd.server.security.method_rules import METHOD_RULES
 from brokerd.server.security.producer_owners import ProducerOwners
-from brokerd.server.security.rules import RULES
+from brokerd.server.security.request_filter import RequestFilter
+from brokerd.server.security.topic_authorizer import TopicAuthorizer, unknown_topic_id
+from brokerd.server.security.topic_rights import Right, TopicRights
 from brokerd.wire.v1 import metadata_pb2
 from tests.support.files import MemoryFiles
 from tests.support.identities import AUTH_FILE
@@ -46,27 +46,27 @@ def topics() -> CountingStore:
 
 
 def test_a_granted_id_is_looked_up_once(topics: CountingStore) -> None:
-    access = Access(PRINCIPALS["reader"], topics)
+    authorizer = TopicAuthorizer(PRINCIPALS["reader"], topics)
     for _ in range(3):
-        access.require_id(Right.READ, READABLE)
+        authorizer.require_id(Right.READ, READABLE)
     assert topics.lookups == 1
     for _ in range(2):
         with pytest.raises(TopicAuthorizationFailedError, match="principal 'reader' may not write to topic 'clicks'"):
-            access.require_id(Right.WRITE, READABLE)
+            authorizer.require_id(Right.WRITE, READABLE)
 
 
 def test_refusals_are_not_remembered(topics: CountingStore) -> None:
-    access = Access(PRINCIPALS["reader"], topics)
+    authorizer = TopicAuthorizer(PRINCIPALS["reader"], topics)
     with pytest.raises(UnknownTopicIdError):
-        access.require_id(Right.READ, MISSING)
+        authorizer.require_id(Right.READ, MISSING)
     run_here(topics.put(Topic("events-9", MISSING, 1, {})))
-    access.require_id(Right.READ, MISSING)
+    authorizer.require_id(Right.READ, MISSING)
 
 
 def test_the_boss_is_never_looked_up(topics: CountingStore) -> None:
-    access = Access(PRINCIPALS["boss"], topics)
+    authorizer = TopicAuthorizer(PRINCIPALS["boss"], topics)
     for topic_id in (READABLE, HIDDEN, MISSING):
-        access.require_id(Right.ADMIN, topic_id)
+        authorizer.require_id(Right.ADMIN, topic_id)
     assert topics.lookups == 0
 
 
@@ -74,9 +74,9 @@ def test_a_hidden_id_is_a_missing_one_to_the_letter(topics: CountingStore) -> No
     with pytest.raises(UnknownTopicIdError) as caught:
         topics.by_id(MISSING)
     assert caught.value.message == unknown_topic_id(MISSING).message
-    access = Access(PRINCIPALS["reader"], topics)
+    authorizer = TopicAuthorizer(PRINCIPALS["reader"], topics)
     for right in (None, *Right):
-        hidden, missing = access.refuse_id(right, HIDDEN), access.refuse_id(right, MISSING)
+        hidden, missing = authorizer.refuse_id(right, HIDDEN), authorizer.refuse_id(right, MISSING)
         assert described(hidden, HIDDEN) == described(missing, MISSING)
 
 
@@ -100,14 +100,14 @@ def described(error: WireError | None, topic_id: bytes) -> tuple[object, ...]:
     ],
 )
 def test_patterns_are_names_and_prefixes(patterns: list[str], topic: str, expected: bool) -> None:
-    permissions = Permissions({Right.READ: patterns})
-    assert permissions.allows(Right.READ, topic) is expected
-    assert permissions.sees(topic) is expected
-    assert not permissions.allows(Right.WRITE, topic)
-    assert not permissions.is_unlimited
+    rights = TopicRights({Right.READ: patterns})
+    assert rights.allows(Right.READ, topic) is expected
+    assert rights.sees(topic) is expected
+    assert not rights.allows(Right.WRITE, topic)
+    assert not rights.is_unlimited
 
 
-def metadata_through(guard: Guard, access: Access, *names: str) -> tuple[list[str], list[int]]:
+def metadata_through(request_filter: RequestFilter, authorizer: TopicAuthorizer, *names: str) -> tuple[list[str], list[int]]:
     """Names that reached the handler, and the errors of the answer."""
     reached: list[str] = []
 
@@ -116,37 +116,39 @@ def metadata_through(guard: Guard, access: Access, *names: str) -> tuple[list[st
         return metadata_pb2.MetadataResponse(topics=[metadata_pb2.TopicMetadata(name=name) for name in request.topics])
 
     request = metadata_pb2.MetadataRequest(topics=names)
-    response: Any = asyncio.run(guard.call(RULES["Metadata"], access, request, metadata_pb2.MetadataResponse, handle))
+    response: Any = asyncio.run(
+        request_filter.call(METHOD_RULES["Metadata"], authorizer, request, metadata_pb2.MetadataResponse, handle)
+    )
     return reached, [topic.error.code for topic in response.topics]
 
 
 def test_only_an_admin_creates_a_topic_by_naming_it(topics: CountingStore) -> None:
-    creating = Guard(auto_creates=True)
+    creating = RequestFilter(auto_creates=True)
     refused = int(TopicAuthorizationFailedError.code)
-    reader, boss = Access(PRINCIPALS["reader"], topics), Access(PRINCIPALS["boss"], topics)
+    reader, boss = TopicAuthorizer(PRINCIPALS["reader"], topics), TopicAuthorizer(PRINCIPALS["boss"], topics)
     assert metadata_through(creating, reader, "clicks", "events-new") == (["clicks"], [0, refused])
     assert metadata_through(creating, boss, "clicks", "events-new") == (["clicks", "events-new"], [0, 0])
-    plain = Guard(auto_creates=False)
+    plain = RequestFilter(auto_creates=False)
     assert metadata_through(plain, reader, "clicks", "events-new") == (["clicks", "events-new"], [0, 0])
 
 
 def test_a_producer_id_that_was_given_to_somebody_else_or_nobody_is_unknown(topics: CountingStore) -> None:
     owners = ProducerOwners(lambda: 10)
-    boss, writer = (Access(PRINCIPALS[name], topics, owners) for name in ("boss", "writer"))
+    boss, writer = (TopicAuthorizer(PRINCIPALS[name], topics, owners) for name in ("boss", "writer"))
     given = writer.own_producer_id(9)
     assert boss.check_producer is not None
     assert writer.check_producer is not None
     writer.check_producer(given)
-    for access, producer_id in ((boss, given), (writer, 9), (writer, writer.own_producer_id(10))):
-        assert access.check_producer is not None
-        with pytest.raises(UnknownProducerIdError, match=f"was not given to principal '{access.principal}'") as caught:
-            access.check_producer(producer_id)
+    for authorizer, producer_id in ((boss, given), (writer, 9), (writer, writer.own_producer_id(10))):
+        assert authorizer.check_producer is not None
+        with pytest.raises(UnknownProducerIdError, match=f"was not given to principal '{authorizer.principal}'") as caught:
+            authorizer.check_producer(producer_id)
         assert caught.value.fate is Fate.NOT_APPENDED
 
 
 def test_who_asks_for_all_topics_never_gets_more_than_may_be_seen(topics: CountingStore) -> None:
     """Also where a request names topics beside: none of them may hide that it is a list."""
-    guard = Guard(auto_creates=False)
+    request_filter = RequestFilter(auto_creates=False)
     hidden = metadata_pb2.MetadataResponse(topics=[metadata_pb2.TopicMetadata(name=name) for name in ("clicks", "secret")])
 
     async def handle(request: Any) -> metadata_pb2.MetadataResponse:
@@ -154,6 +156,8 @@ def test_who_asks_for_all_topics_never_gets_more_than_may_be_seen(topics: Counti
 
     for names in ([], ["none"], ["clicks"]):
         request = metadata_pb2.MetadataRequest(all_topics=True, topics=names)
-        access = Access(PRINCIPALS["reader"], topics)
-        response: Any = asyncio.run(guard.call(RULES["Metadata"], access, request, metadata_pb2.MetadataResponse, handle))
+        authorizer = TopicAuthorizer(PRINCIPALS["reader"], topics)
+        response: Any = asyncio.run(
+            request_filter.call(METHOD_RULES["Metadata"], authorizer, request, metadata_pb2.MetadataResponse, handle)
+        )
         assert "secret" not in [topic.name for topic in response.topics]

@@ -1,7 +1,8 @@
-"""What is served beside the broker's own service: health is open to everybody, all else needs a caller that is known.
+"""Interceptors of all calls, before any handler. Beside the broker's own service, health is open to everybody and every other
+service (reflection) is for authenticated callers.
 
-The broker's own methods are not looked at here: each has its rule (rules.py) and is checked where it is called. All of them look
-before they read a message, so what is let through here must read a stream: gRPC would read a single message by itself.
+The broker's own methods pass: each has its rule (method_rules.py) and checks its caller itself, before it reads a message. So must
+what is admitted here, and therefore its methods read streams: gRPC would read a single message by itself.
 """
 
 from __future__ import annotations
@@ -21,8 +22,8 @@ _Context: TypeAlias = "grpc.aio.ServicerContext[Any, Any]"
 CountFruitless: TypeAlias = "Callable[[str], None]"  # a call over the connection of that peer came to nothing
 
 
-class UnknownMethods(grpc.aio.ServerInterceptor):
-    """Answers calls of methods that there are not, as gRPC itself would, and counts them."""
+class UnknownMethodInterceptor(grpc.aio.ServerInterceptor):
+    """Answers calls of unknown methods with UNIMPLEMENTED, as gRPC itself would, and counts them."""
 
     def __init__(self, count_fruitless: CountFruitless) -> None:
         async def refuse(_requests: object, context: _Context) -> None:
@@ -38,8 +39,8 @@ class UnknownMethods(grpc.aio.ServerInterceptor):
         return await continuation(handler_call_details) or self._refusal
 
 
-class Gate(grpc.aio.ServerInterceptor):
-    """Refuses what a stranger may not call."""
+class AuthenticationInterceptor(grpc.aio.ServerInterceptor):
+    """Refuses strangers every service but the broker's own, which authenticates its callers itself, and health."""
 
     def __init__(self, authenticator: Authenticator, count_fruitless: CountFruitless) -> None:
         self._authenticator = authenticator
@@ -53,21 +54,23 @@ class Gate(grpc.aio.ServerInterceptor):
         handler = await continuation(handler_call_details)
         if handler is None or handler_call_details.method.startswith(self._open):
             return handler
-        return self._guarded(handler)
+        return self._authenticated(handler)
 
-    def _guarded(self, handler: _Handler) -> _Handler:
-        """The same method, for those who are known: by token or by certificate, which only the call itself tells."""
+    def _authenticated(self, handler: _Handler) -> _Handler:
+        """The same method, which checks its caller's token or certificate first: only the call itself tells them."""
         serve = handler.stream_stream
-        assert serve is not None, "a method that reads streams, or its message is read before anybody is asked"
+        assert serve is not None, "a method must read a stream, or gRPC reads its message before the caller is authenticated"
 
-        async def guarded(requests: object, context: _Context) -> AsyncIterator[Any]:
+        async def authenticate_and_serve(requests: object, context: _Context) -> AsyncIterator[Any]:
             try:
                 self._authenticator.principal(context.invocation_metadata() or (), context.auth_context())
             except UnauthenticatedError as error:
                 self._count_fruitless(str(context.peer()))
                 await context.abort(grpc.StatusCode.UNAUTHENTICATED, error.message)
-            answers: Any = serve(requests, context)  # type: ignore[arg-type]
-            async for answer in answers:
-                yield answer
+            responses: Any = serve(requests, context)  # type: ignore[arg-type]
+            async for response in responses:
+                yield response
 
-        return grpc.stream_stream_rpc_method_handler(guarded, handler.request_deserializer, handler.response_serializer)
+        return grpc.stream_stream_rpc_method_handler(
+            authenticate_and_serve, handler.request_deserializer, handler.response_serializer
+        )
