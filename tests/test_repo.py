@@ -49,7 +49,6 @@ STILL_HEADLESS = (
     "benchmarks/",
     "brokerd/partition/",
     "brokerd/producer/",
-    "brokerd/server/security/",
     "brokerd/storage/",
     "tests/",
 )

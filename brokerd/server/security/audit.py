@@ -1,7 +1,7 @@
-"""Who was refused what, and who changed which topic: lines of the logger `brokerd.audit`, for whoever has to look back.
+"""The audit trail: refused requests, and changes of topics, each with its principal. Lines of the logger `brokerd.audit`.
 
-A principal, or a stranger's host, has so many lines in a while; what comes beyond is counted, and the count written once the while
-is over. Nothing that a caller sends stands in a line as it came: texts are cut, and control characters escaped. Credentials never
+A principal, or a stranger's host, has LINES_MAX lines in WINDOW_MS; further ones are counted, and the count is written when the
+window ends. No text of a caller is written as it came: it is shortened, and its control characters are escaped. Credentials never
 come here.
 """
 
@@ -37,22 +37,22 @@ class Audit:
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
-        self._windows: OrderedDict[str, _Window] = OrderedDict()  # by when they began
+        self._windows: OrderedDict[str, _Window] = OrderedDict()  # oldest first
 
     def refused(self, who: str, what: str) -> None:
-        """`who`: a principal, or a stranger's address."""
+        """Writes that a request was refused. `who`: a principal, or a stranger's address; `what`: the reason."""
         self._write(logging.WARNING, who, f"refused: {what}")
 
     def changed(self, who: str, peer: str, what: str) -> None:
-        """A topic or its records are no longer as they were, by a call from `peer`."""
+        """Writes that a call from `peer` has changed a topic or its records."""
         self._write(logging.INFO, who, f"{what} (from {peer})")
 
     def reloaded(self, what: str) -> None:
-        """Certificates and the auth file were read again; how often that happens is the operator's business."""
+        """Writes that certificates and the auth file were read again. Not limited: the operator decides how often that happens."""
         logger.info("read again: %s", plain_text(what, _CHARACTERS_MAX))
 
     def end(self) -> None:
-        """Writes the counts that are still open."""
+        """Writes the counts of all windows that have not ended."""
         while self._windows:
             self._end_oldest()
 

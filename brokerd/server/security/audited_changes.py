@@ -1,4 +1,4 @@
-"""What a call has changed, out of its request and its answer: one sentence for each topic or partition, none for what failed."""
+"""Describes the changes that a call has made, from its request and response: one sentence for each topic or partition."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ NameOf = Callable[[bytes], str]  # of a topic's id
 
 
 def changes(method: str, request: Any, response: Any, name_of: NameOf) -> Iterator[str]:
-    """Nothing for methods that change no topic, and for what was only validated."""
+    """One sentence for each change; none for a method that changes no topic, or a request that only validates."""
     describe = _CHANGES.get(method)
     if describe is not None and not getattr(request, "validate_only", False):
         yield from describe(request, response, name_of)

@@ -1,4 +1,4 @@
-"""Reads the auth file: who there is, how each shows it, and what each may do. Pure but for `load_auth_file`.
+"""Reads the auth file: principals, their credentials and their rights. Pure but for `load_auth_file`.
 
     [principals.etl]
     tokens = ["sha256:..."]              # of 'brokerd hash-token'; two at a time make a rotation
@@ -31,7 +31,7 @@ _KEYS = ("tokens", "certificates", *(right.value for right in Right))
 
 
 class Principal(NamedTuple):
-    """Somebody who may call. `name` may stand in logs and errors."""
+    """A caller's authenticated identity. `name` may stand in logs and errors."""
 
     name: str
     rights: TopicRights
@@ -46,12 +46,12 @@ class Identities(NamedTuple):
 
 
 def load_auth_file(path: str) -> Identities:
-    """Raises ConfigError with file and principal."""
+    """Reads and checks the file. Raises ConfigError naming the file and, if it is about one, the principal."""
     try:
         document = tomllib.loads(read_small_file(path, "auth.file").decode())
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         place = re.search(r"\(at .*\)", str(error)) if isinstance(error, tomllib.TOMLDecodeError) else None
-        # Not the decoder's own sentence: it may quote what stands there.
+        # Not the decoder's own sentence: it may quote a secret.
         raise ConfigError(f"auth.file {path} is not TOML{' ' + place[0] if place else ''}") from None
     try:
         return parse_identities(document)
@@ -127,5 +127,5 @@ def _add_all(owners: dict[str, str], credentials: Iterator[str] | list[str], nam
 
 
 def _shown(text: str) -> str:
-    """A name out of the file for an error: one line, and not so long that a misplaced token would stand there whole."""
+    """A name from the file as errors quote it: one line, and cut so short that no misplaced token is whole."""
     return ascii(text[:20])[1:-1]

@@ -1,7 +1,7 @@
-"""Who makes a call: its bearer token, or the client certificate of its connection. No gRPC object is known here.
+"""Finds the principal that makes a call, by its bearer token or the client certificate of its connection. Knows no gRPC object.
 
-A token that is shown must be right: a wrong one never falls back to the certificate, or to nobody. What is wrong is not told
-in more detail than the caller needs, and never with any part of what was shown.
+A token that is sent must be valid: an invalid one never falls back to the certificate or to no principal at all. Errors tell a
+caller no more than it needs to know, and never quote any part of its credentials.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class ForbiddenError(BrokerdError):
 
 
 class Authenticator:
-    """The rules of one broker. `identities` None: no auth file."""
+    """Authenticates callers by one broker's settings. `identities` None: no auth file."""
 
     def __init__(self, identities: Identities | None, *, needs_certificate: bool) -> None:
         self._identities = identities
@@ -43,18 +43,18 @@ class Authenticator:
 
     @property
     def identities(self) -> Identities | None:
-        """Who there is; None = no auth file."""
+        """All principals and their credentials; None = no auth file."""
         return self._identities
 
     def replace(self, identities: Identities | None) -> None:
-        """What the auth file says now. There is one still, or still none."""
+        """Takes over the newly read auth file. Only a restart adds or removes the file itself."""
         assert (identities is None) == (self._identities is None)
         self._identities = identities
 
     def principal(
         self, metadata: Iterable[tuple[str, str | bytes]], peer: Mapping[str, Iterable[bytes]] | None = None
     ) -> Principal:
-        """Who calls. `peer` is what TLS found out about the connection. Raises UnauthenticatedError."""
+        """The principal that calls. `peer` has the properties that TLS established. Raises UnauthenticatedError."""
         if self.is_open:
             return ANYBODY
         if self._identities is None:
@@ -74,7 +74,7 @@ class Authenticator:
         raise UnauthenticatedError("this broker wants to know who calls: set auth.token or auth.token.file")
 
     def by_token(self, headers: Sequence[str | bytes]) -> Principal:
-        """Who has the token in `headers`, all authorization headers of a call. Raises UnauthenticatedError."""
+        """The principal that owns the token in `headers`, the call's authorization headers. Raises UnauthenticatedError."""
         header = headers[0]
         if len(headers) != 1 or not isinstance(header, str) or not header.lower().startswith(_BEARER):
             raise UnauthenticatedError("the authorization must be one header of the form 'Bearer TOKEN'")

@@ -39,7 +39,7 @@ class CallContext(Protocol):
 
 
 class CallAuthorizer:
-    """Authenticates the calls of one broker, gives each caller its authorizer, and keeps the audit trail of refusals and changes."""
+    """Authenticates the calls of one broker, gives each caller its authorizer, and writes the audit trail."""
 
     def __init__(
         self,

@@ -1,4 +1,4 @@
-"""The names in a client certificate that may say who it is: common names and DNS names, and those only.
+"""The names in a client certificate that may identify a principal: common names and DNS names, and those only.
 
 Read from the certificate itself (DER). What TLS libraries hand over as text is cut at a NUL, so that `boss.example`, a NUL and
 `.evil.org` would be boss.example, and does not tell a DNS name from a URI or an address. The certificate was verified before; still
@@ -25,7 +25,7 @@ Element = tuple[int, bytes]
 
 @functools.lru_cache(maxsize=1_000)
 def names_in_pem(pem: bytes) -> frozenset[str]:
-    """As names_in_der; nothing for what is no certificate in PEM."""
+    """As names_in_der; empty if `pem` is not a certificate in PEM."""
     try:
         return names_in_der(ssl.PEM_cert_to_DER_cert(pem.decode("ascii")))
     except ValueError:

@@ -1,6 +1,6 @@
 """The broker's certificates: read and checked at the start and at each reload, in the forms that gRPC and the metrics take.
 
-gRPC finds a bad file only when the first client knocks, and then says little; here a start fails with a sentence.
+gRPC finds a bad file only when the first client connects, and then says little; here the start fails with a sentence.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from brokerd.errors import ConfigError
 
 
 class Certificates:
-    """What gRPC needs to speak TLS, version 1.2 or newer. It asks at each handshake, in a thread of its own."""
+    """Key, certificate and authorities for gRPC, which asks for them at each handshake in a thread of its own. TLS 1.2 or newer."""
 
     def __init__(self, listener: Listener) -> None:
         """Reads the files. Raises ConfigError naming the setting and the file."""
@@ -33,23 +33,25 @@ class Certificates:
         self._next: Any = None
 
     def credentials(self) -> grpc.ServerCredentials:
-        """For one listening address."""
+        """Credentials for one listening address."""
         return grpc.dynamic_ssl_server_credentials(self._current, self._take_next, require_client_authentication=self._needs_client)
 
     def replace(self, newer: Certificates) -> None:
-        """From the next handshake on these are shown and asked for; connections that are open stay."""
+        """Uses the certificates of `newer` from the next handshake on; open connections stay."""
         with self._lock:
             self._next = newer._current
 
     def _take_next(self) -> Any:
-        """What is to be used from now on, None = as before: gRPC would rebuild everything for each connection."""
+        """The certificates to use from now on; None if they are as before, since gRPC would rebuild everything for each
+        connection.
+        """
         with self._lock:
             newer, self._next = self._next, None
         return newer
 
 
 def tls_context(listener: Listener) -> ssl.SSLContext:
-    """The same for what is not gRPC. Raises ConfigError naming the setting and the file."""
+    """The same certificates for a server that is not gRPC. Raises ConfigError naming the setting and the file."""
     for name, path in (
         ("ssl.certificate.file", listener.certificate_file),
         ("ssl.key.file", listener.key_file),

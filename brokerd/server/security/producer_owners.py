@@ -1,13 +1,14 @@
-"""Which principal a producer id belongs to, so that nobody writes in another's name: whoever raises the epoch of an id fences its
-producer, and whoever writes ahead of it has its batches taken for repetitions. (Kafka checks neither for idempotent producers.)
+"""Decides which principal a producer id belongs to, so that no principal writes as another's producer: a raised epoch would fence
+that producer, and sequences ahead of its own would make its batches pass for repetitions. (Kafka checks neither for idempotent
+producers.)
 
-The id itself says whose it is, so nothing has to be remembered, and a restart forgets nothing:
+The id itself names its owner, so nothing has to be remembered, and a restart forgets nothing:
 
     bit 63: 0 | bits 40 to 62: tag of its owner | bits 0 to 39: a number that is never given twice
 
-A tag is a hash of the principal's name; the auth file is refused if two names have the same. The tag 0 is nobody's: ids of a
-broker without authentication have it. So a producer that outlives a change of its name, or the day on which authentication is
-switched on, holds an id that is not its own any more: UNKNOWN_PRODUCER_ID, and it asks for another.
+A tag is a hash of the principal's name; the auth file is refused if two names have the same. The tag 0 belongs to no principal: the
+ids of a broker without authentication have it. So a producer whose principal is renamed, or whose broker gets an auth file, holds
+an id that is no longer its own: it gets UNKNOWN_PRODUCER_ID and requests another.
 """
 
 from __future__ import annotations
@@ -28,8 +29,8 @@ def owner_tag(principal: str) -> int:
 
 
 class ProducerOwners:
-    """The ids of all principals. `free_number` tells the lowest number that nobody has been given; `is_open`: everybody may use all
-    ids there are, as where nobody has to show who it is.
+    """The ids of all principals. `free_number` returns the lowest number that has not been given; `is_open`: everybody may use
+    every id, as on a broker without authentication.
     """
 
     def __init__(self, free_number: Callable[[], int], *, is_open: bool = False) -> None:
@@ -37,12 +38,12 @@ class ProducerOwners:
         self._is_open = is_open
 
     def owns(self, tag: int, producer_id: int) -> bool:
-        """True if the id was given to who has this tag. False too for a number that nobody has yet, or again: the broker lost count
-        of them, and a producer outlived that.
+        """True if the id was given to the principal with this tag. False also for a number that has not been given, as when a
+        producer outlives a broker whose count of them was lost.
         """
         is_own = self._is_open or producer_id >> PRODUCER_NUMBER_BITS == tag
         return is_own and producer_number(producer_id) < self._free_number()
 
     def given_to(self, tag: int, producer_id: int) -> int:
-        """The id with its owner in it."""
+        """The id with its owner's tag."""
         return producer_id if self._is_open else tag << PRODUCER_NUMBER_BITS | producer_number(producer_id)
