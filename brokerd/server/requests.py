@@ -77,7 +77,7 @@ REPEATED: dict[str, tuple[Repeated, ...]] = {
     "ListOffsets": (PARTITIONS,),
     "CommitGroupOffsets": (Repeated("offsets", _PARTITIONS, _partition),),
     "FetchGroupOffsets": (PARTITIONS,),
-    "EndTransaction": (Repeated("members", _PARTITIONS), Repeated("partitions", _PARTITIONS)),
+    "EndTransaction": (Repeated("members", _PARTITIONS), PARTITIONS),
 }
 
 

@@ -77,6 +77,10 @@ UNARY_HANDLERS: dict[str, Handler] = {
     "InitProducerId": init_producer_id.handle,
     "EndTransaction": _not_served("transactions"),
     "Heartbeat": _not_served("transactions"),
+    "ListTransactions": _not_served("transactions"),
+    "DescribeTransaction": _not_served("transactions"),
+    "AbortTransaction": _not_served("transactions"),
+    "FindHangingTransactions": _not_served("transactions"),
 }
 
 

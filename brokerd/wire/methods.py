@@ -52,5 +52,13 @@ UNARY: dict[str, Unary] = {
         Unary("InitProducerId", transaction_pb2.InitProducerIdRequest, transaction_pb2.InitProducerIdResponse),
         Unary("EndTransaction", transaction_pb2.EndTransactionRequest, transaction_pb2.EndTransactionResponse),
         Unary("Heartbeat", transaction_pb2.HeartbeatRequest, transaction_pb2.HeartbeatResponse),
+        Unary("ListTransactions", transaction_pb2.ListTransactionsRequest, transaction_pb2.ListTransactionsResponse),
+        Unary("DescribeTransaction", transaction_pb2.DescribeTransactionRequest, transaction_pb2.DescribeTransactionResponse),
+        Unary("AbortTransaction", transaction_pb2.AbortTransactionRequest, transaction_pb2.AbortTransactionResponse),
+        Unary(
+            "FindHangingTransactions",
+            transaction_pb2.FindHangingTransactionsRequest,
+            transaction_pb2.FindHangingTransactionsResponse,
+        ),
     )
 }

@@ -138,4 +138,8 @@ METHOD_RULES: dict[str, Rule] = {
     "InitProducerId": ProducerId(Right.WRITE),
     "EndTransaction": Somewhere(Right.WRITE),
     "Heartbeat": Somewhere(Right.WRITE),
+    "ListTransactions": Somewhere(Right.WRITE),
+    "DescribeTransaction": Somewhere(Right.WRITE),
+    "AbortTransaction": Somewhere(Right.WRITE),
+    "FindHangingTransactions": Somewhere(Right.WRITE),
 }

@@ -104,6 +104,10 @@ ASKS: dict[str, Ask] = {
     "InitProducerId": plain("InitProducerId", transaction_pb2.InitProducerIdRequest(producer_id=-1, producer_epoch=-1)),
     "EndTransaction": plain("EndTransaction", transaction_pb2.EndTransactionRequest()),
     "Heartbeat": plain("Heartbeat", transaction_pb2.HeartbeatRequest()),
+    "ListTransactions": plain("ListTransactions", transaction_pb2.ListTransactionsRequest()),
+    "DescribeTransaction": plain("DescribeTransaction", transaction_pb2.DescribeTransactionRequest()),
+    "AbortTransaction": plain("AbortTransaction", transaction_pb2.AbortTransactionRequest()),
+    "FindHangingTransactions": plain("FindHangingTransactions", transaction_pb2.FindHangingTransactionsRequest()),
 }
 # The reader may read and the writer may write VISIBLE; the outsider has every right on another topic only.
 EXPECTED: dict[str, dict[str, Outcome]] = {
@@ -124,6 +128,10 @@ EXPECTED: dict[str, dict[str, Outcome]] = {
     "InitProducerId": {"reader": FORBIDDEN, "writer": OK, "outsider": OK},
     "EndTransaction": {"reader": FORBIDDEN, "writer": NOT_SERVED, "outsider": NOT_SERVED},
     "Heartbeat": {"reader": FORBIDDEN, "writer": NOT_SERVED, "outsider": NOT_SERVED},
+    "ListTransactions": {"reader": FORBIDDEN, "writer": NOT_SERVED, "outsider": NOT_SERVED},
+    "DescribeTransaction": {"reader": FORBIDDEN, "writer": NOT_SERVED, "outsider": NOT_SERVED},
+    "AbortTransaction": {"reader": FORBIDDEN, "writer": NOT_SERVED, "outsider": NOT_SERVED},
+    "FindHangingTransactions": {"reader": FORBIDDEN, "writer": NOT_SERVED, "outsider": NOT_SERVED},
 }
 METHODS = sorted(EXPECTED)
 TOPICLESS = {name for name, row in EXPECTED.items() if row["outsider"] not in (DENIED, NO_SUCH_ID)}

@@ -161,7 +161,20 @@ def test_a_malformed_produce_names_its_field(target: Target, fields: dict[str, A
     assert details.startswith(f"{field}: ")
 
 
-@pytest.mark.parametrize("name", ["FindCoordinator", "CommitGroupOffsets", "FetchGroupOffsets", "EndTransaction", "Heartbeat"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "FindCoordinator",
+        "CommitGroupOffsets",
+        "FetchGroupOffsets",
+        "EndTransaction",
+        "Heartbeat",
+        "ListTransactions",
+        "DescribeTransaction",
+        "AbortTransaction",
+        "FindHangingTransactions",
+    ],
+)
 def test_what_is_not_served_says_so_in_one_sentence(target: Target, name: str) -> None:
     with pytest.raises(grpc.RpcError) as caught:
         target[1].call(name, UNARY[name].request())

@@ -1,0 +1,96 @@
+from brokerd.wire.v1 import transaction_pb2 as _transaction_pb2
+from google.protobuf.internal import containers as _containers
+from google.protobuf import descriptor as _descriptor
+from google.protobuf import message as _message
+from collections.abc import Iterable as _Iterable, Mapping as _Mapping
+from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
+
+DESCRIPTOR: _descriptor.FileDescriptor
+
+class MemberOpened(_message.Message):
+    __slots__ = ("member_id", "producer_id", "txn_version", "execution_id", "run_id", "owner", "timeout_ms")
+    MEMBER_ID_FIELD_NUMBER: _ClassVar[int]
+    PRODUCER_ID_FIELD_NUMBER: _ClassVar[int]
+    TXN_VERSION_FIELD_NUMBER: _ClassVar[int]
+    EXECUTION_ID_FIELD_NUMBER: _ClassVar[int]
+    RUN_ID_FIELD_NUMBER: _ClassVar[int]
+    OWNER_FIELD_NUMBER: _ClassVar[int]
+    TIMEOUT_MS_FIELD_NUMBER: _ClassVar[int]
+    member_id: bytes
+    producer_id: int
+    txn_version: int
+    execution_id: str
+    run_id: str
+    owner: str
+    timeout_ms: int
+    def __init__(self, member_id: _Optional[bytes] = ..., producer_id: _Optional[int] = ..., txn_version: _Optional[int] = ..., execution_id: _Optional[str] = ..., run_id: _Optional[str] = ..., owner: _Optional[str] = ..., timeout_ms: _Optional[int] = ...) -> None: ...
+
+class MembersAborted(_message.Message):
+    __slots__ = ("producer_ids",)
+    PRODUCER_IDS_FIELD_NUMBER: _ClassVar[int]
+    producer_ids: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, producer_ids: _Optional[_Iterable[int]] = ...) -> None: ...
+
+class CommitPrepared(_message.Message):
+    __slots__ = ("txn_version", "execution_id", "run_id", "committed_producer_ids", "aborted_producer_ids", "partitions", "totals")
+    TXN_VERSION_FIELD_NUMBER: _ClassVar[int]
+    EXECUTION_ID_FIELD_NUMBER: _ClassVar[int]
+    RUN_ID_FIELD_NUMBER: _ClassVar[int]
+    COMMITTED_PRODUCER_IDS_FIELD_NUMBER: _ClassVar[int]
+    ABORTED_PRODUCER_IDS_FIELD_NUMBER: _ClassVar[int]
+    PARTITIONS_FIELD_NUMBER: _ClassVar[int]
+    TOTALS_FIELD_NUMBER: _ClassVar[int]
+    txn_version: int
+    execution_id: str
+    run_id: str
+    committed_producer_ids: _containers.RepeatedScalarFieldContainer[int]
+    aborted_producer_ids: _containers.RepeatedScalarFieldContainer[int]
+    partitions: _containers.RepeatedCompositeFieldContainer[_transaction_pb2.TransactionPartition]
+    totals: _transaction_pb2.TransactionTotals
+    def __init__(self, txn_version: _Optional[int] = ..., execution_id: _Optional[str] = ..., run_id: _Optional[str] = ..., committed_producer_ids: _Optional[_Iterable[int]] = ..., aborted_producer_ids: _Optional[_Iterable[int]] = ..., partitions: _Optional[_Iterable[_Union[_transaction_pb2.TransactionPartition, _Mapping]]] = ..., totals: _Optional[_Union[_transaction_pb2.TransactionTotals, _Mapping]] = ...) -> None: ...
+
+class CommitCompleted(_message.Message):
+    __slots__ = ("txn_version",)
+    TXN_VERSION_FIELD_NUMBER: _ClassVar[int]
+    txn_version: int
+    def __init__(self, txn_version: _Optional[int] = ...) -> None: ...
+
+class TransactionalIdForgotten(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class StateBegins(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class StateEnds(_message.Message):
+    __slots__ = ("transactional_ids",)
+    TRANSACTIONAL_IDS_FIELD_NUMBER: _ClassVar[int]
+    transactional_ids: int
+    def __init__(self, transactional_ids: _Optional[int] = ...) -> None: ...
+
+class TransactionLogRecord(_message.Message):
+    __slots__ = ("version", "transactional_id", "principal", "timestamp", "member_opened", "members_aborted", "commit_prepared", "commit_completed", "forgotten", "state_begins", "state_ends")
+    VERSION_FIELD_NUMBER: _ClassVar[int]
+    TRANSACTIONAL_ID_FIELD_NUMBER: _ClassVar[int]
+    PRINCIPAL_FIELD_NUMBER: _ClassVar[int]
+    TIMESTAMP_FIELD_NUMBER: _ClassVar[int]
+    MEMBER_OPENED_FIELD_NUMBER: _ClassVar[int]
+    MEMBERS_ABORTED_FIELD_NUMBER: _ClassVar[int]
+    COMMIT_PREPARED_FIELD_NUMBER: _ClassVar[int]
+    COMMIT_COMPLETED_FIELD_NUMBER: _ClassVar[int]
+    FORGOTTEN_FIELD_NUMBER: _ClassVar[int]
+    STATE_BEGINS_FIELD_NUMBER: _ClassVar[int]
+    STATE_ENDS_FIELD_NUMBER: _ClassVar[int]
+    version: int
+    transactional_id: str
+    principal: str
+    timestamp: int
+    member_opened: MemberOpened
+    members_aborted: MembersAborted
+    commit_prepared: CommitPrepared
+    commit_completed: CommitCompleted
+    forgotten: TransactionalIdForgotten
+    state_begins: StateBegins
+    state_ends: StateEnds
+    def __init__(self, version: _Optional[int] = ..., transactional_id: _Optional[str] = ..., principal: _Optional[str] = ..., timestamp: _Optional[int] = ..., member_opened: _Optional[_Union[MemberOpened, _Mapping]] = ..., members_aborted: _Optional[_Union[MembersAborted, _Mapping]] = ..., commit_prepared: _Optional[_Union[CommitPrepared, _Mapping]] = ..., commit_completed: _Optional[_Union[CommitCompleted, _Mapping]] = ..., forgotten: _Optional[_Union[TransactionalIdForgotten, _Mapping]] = ..., state_begins: _Optional[_Union[StateBegins, _Mapping]] = ..., state_ends: _Optional[_Union[StateEnds, _Mapping]] = ...) -> None: ...
