@@ -146,7 +146,7 @@ class WideFetches(Attack):
             connection.send_message(connection.call(FETCH), fetch.SerializeToString(), end=True)
 
 
-class ManyAnswers(Attack):
+class ManyResponses(Attack):
     """All topics in depth, asked with a few bytes, as often as a connection takes calls."""
 
     def harm(self, connection: RawHttp2) -> None:
@@ -207,7 +207,7 @@ class EndlessHeaders(Attack):
 
 
 class Pings(Attack):
-    """Pings, each of which wants an answer."""
+    """Pings, each of which wants a response."""
 
     def harm(self, connection: RawHttp2) -> None:
         for _ in range(200):
@@ -355,7 +355,7 @@ ATTACKS: dict[str, Callable[[Aim], Attack]] = {
     "doubled partitions": DoubledPartitions,
     "parked fetches": ParkedFetches,
     "wide fetches": WideFetches,
-    "many answers": ManyAnswers,
+    "many responses": ManyResponses,
     "half-open calls": HalfOpen,
     "unfinished requests": Unfinished,
     "rapid reset": RapidReset,

@@ -1,5 +1,5 @@
 """Ceiling of the clients: gRPC with nothing in it. `python -m benchmarks.floor` is a server that takes messages (Take), gives
-them (Give), or writes and fdatasyncs each before its answer (Sync), all as raw bytes on bidirectional streams with the same
+them (Give), or writes and fdatasyncs each before its response (Sync), all as raw bytes on bidirectional streams with the same
 channel arguments as the broker's. The classes below are its clients. No brokerd logic may come in here.
 """
 

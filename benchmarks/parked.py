@@ -53,10 +53,10 @@ class Waiters:
     def __init__(self, tps: list[TopicIdPartition]) -> None:
         self._tps = tps
         self._by_tp: dict[TopicIdPartition, int] = {}
-        self._answers: asyncio.Queue[tuple[TopicIdPartition, float]] = asyncio.Queue()
+        self._responses: asyncio.Queue[tuple[TopicIdPartition, float]] = asyncio.Queue()
         self._tails: list[RawTail] = []
         self._tasks: list[asyncio.Task[None]] = []
-        self.answer_count = 0
+        self.response_count = 0
         self.empty_count = 0
 
     async def open(self, clients: list[BrokerClient], count: int) -> None:
@@ -73,9 +73,9 @@ class Waiters:
         while True:
             count = await tail.receive(2 * MAX_WAIT_MS)
             now_s = time.perf_counter()
-            self.answer_count += 1
+            self.response_count += 1
             self.empty_count += count == 0
-            self._answers.put_nowait((tail.tp, now_s))
+            self._responses.put_nowait((tail.tp, now_s))
             await tail.send(MAX_WAIT_MS)
 
     def of(self, tp: TopicIdPartition) -> int:
@@ -87,7 +87,7 @@ class Waiters:
         times = []
         for _ in range(self.of(tp)):
             async with asyncio.timeout(_DEADLINE_S):
-                answered, at_s = await self._answers.get()
+                answered, at_s = await self._responses.get()
             if answered != tp:
                 raise RuntimeError(f"a fetch of {answered} was woken by an append to {tp}")
             times.append(at_s)
@@ -127,7 +127,7 @@ class BareStreams:
         await _round_trip(self._synced)
 
     async def round_trip(self) -> float:
-        """Seconds of one small message and its answer."""
+        """Seconds of one small message and its response."""
         return await _round_trip(self._streams[0])
 
     async def synced_round_trip(self) -> float:
@@ -210,8 +210,8 @@ async def _measure(
         "kib_per_parked_fetch": round(parked_bytes / waiters / 1_024, 1),
         "kib_per_bare_stream": round(bare_bytes / waiters / 1_024, 1),
         "appends": rounds,
-        "answers_expected": expected,
-        "answers": waiting.answer_count,
+        "responses_expected": expected,
+        "responses": waiting.response_count,
         "of_them_empty": waiting.empty_count,
         "latencies": [{"what": what, **quantiles(seconds)} for what, seconds in latencies._asdict().items() if seconds],
     }
@@ -226,7 +226,7 @@ async def _measure(
 async def _wake(
     producer: RawProducer, waiting: Waiters, bare: BareStreams, tps: list[TopicIdPartition], rounds: int
 ) -> tuple[Latencies, int]:
-    """Appends one batch a round, and round trips between them: the seconds of each, and how many answers there must be."""
+    """Appends one batch a round, and round trips between them: the seconds of each, and how many responses there must be."""
     taken = Latencies([], [], [], [], [], [])
     expected = 0
     for number in range(rounds):
@@ -267,8 +267,8 @@ async def _parked_count(metrics_port: int) -> int:
     """How many fetches wait, as the broker's own metrics say."""
 
     def read() -> int:
-        with urllib.request.urlopen(f"http://127.0.0.1:{metrics_port}/metrics", timeout=_DEADLINE_S) as answer:
-            for line in answer.read().decode().splitlines():
+        with urllib.request.urlopen(f"http://127.0.0.1:{metrics_port}/metrics", timeout=_DEADLINE_S) as response:
+            for line in response.read().decode().splitlines():
                 if "purgatory_size" in line and '"Fetch"' in line:
                     return int(float(line.split()[-1]))
         raise RuntimeError("the broker's metrics do not say how many fetches wait")

@@ -47,7 +47,7 @@ class KafkaClients:
         self._process.wait(60)
 
     def ask(self, **asked: object) -> Any:
-        """One request, and its answer."""
+        """One request, and its response."""
         assert self._process.stdin is not None
         self._process.stdin.write(json.dumps(asked) + "\n")
         self._process.stdin.flush()

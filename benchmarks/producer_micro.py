@@ -37,16 +37,16 @@ class NullStream:
     limits = RequestLimits(1_000, 16 * 1024 * 1024)
 
     def __init__(self) -> None:
-        self._answers: asyncio.Queue[ProduceResponse] = asyncio.Queue()
+        self._responses: asyncio.Queue[ProduceResponse] = asyncio.Queue()
 
     async def send(self, request: ProduceRequest) -> None:
         """Takes a request."""
         results = [PartitionResult(batch.tp, 0, 1, 0) for batch in request.batches]
-        self._answers.put_nowait(ProduceResponse(request.correlation_id, results=results))
+        self._responses.put_nowait(ProduceResponse(request.correlation_id, results=results))
 
     async def receive(self) -> ProduceResponse:
         """The next acknowledgement."""
-        return await self._answers.get()
+        return await self._responses.get()
 
     async def close(self) -> None:
         """Nothing to free."""

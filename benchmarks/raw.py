@@ -111,11 +111,11 @@ class RawProducer:
 
     async def receive(self) -> int:
         """The base offset of the oldest batch that is not answered yet. Raises its error."""
-        answer = await self._stream.receive()
-        error = answer.error or answer.results[0].error
+        response = await self._stream.receive()
+        error = response.error or response.results[0].error
         if error is not None:
             raise error
-        return answer.results[0].base_offset
+        return response.results[0].base_offset
 
     async def close(self) -> None:
         """Ends the stream."""
@@ -140,14 +140,14 @@ class RawTail:
 
     async def receive(self, timeout_ms: int) -> int:
         """How many records have come (0: the wait was over). Raises what the broker answered instead."""
-        answer = await self._stream.receive(timeout_ms=timeout_ms)
-        error = answer.error or answer.results[0].error
+        response = await self._stream.receive(timeout_ms=timeout_ms)
+        error = response.error or response.results[0].error
         if error is not None:
             raise error
-        if not any(chunk.size for chunk in answer.results[0].chunks):
+        if not any(chunk.size for chunk in response.results[0].chunks):
             return 0
         # What is asked for is the end of the log, so all of it has come.
-        count, self.offset = answer.results[0].high_watermark - self.offset, answer.results[0].high_watermark
+        count, self.offset = response.results[0].high_watermark - self.offset, response.results[0].high_watermark
         return count
 
     def close(self) -> None:

@@ -29,7 +29,7 @@ class RawHttp2:
     def __init__(
         self, port: int, *, token: str | None = None, tls: ssl.SSLContext | None = None, window: int | None = None
     ) -> None:
-        """`window` bytes may each answer have until more is asked for, which never happens; None = the usual, kept open."""
+        """`window` bytes may each response have until more is asked for, which never happens; None = the usual, kept open."""
         connection = socket.create_connection(("127.0.0.1", port), timeout=30)
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self.socket = tls.wrap_socket(connection, server_hostname="localhost") if tls is not None else connection

@@ -116,13 +116,13 @@ class OffsetReader:
     ) -> dict[TopicPartition, int]:
         if not wanted:
             return {}
-        answers = self._client.list_offsets({partitions[tp]: one for tp, one in wanted.items()}, self._isolation)
+        results = self._client.list_offsets({partitions[tp]: one for tp, one in wanted.items()}, self._isolation)
         offsets = {}
         for tp in wanted:
-            answer = answers[partitions[tp]]
-            if isinstance(answer, WireError):
-                raise answer
-            offsets[tp] = answer.offset
+            result = results[partitions[tp]]
+            if isinstance(result, WireError):
+                raise result
+            offsets[tp] = result.offset
         return offsets
 
     def _at_timestamp(self, bound: AtTimestamp, snapshot: Snapshot) -> dict[TopicPartition, int]:

@@ -79,8 +79,8 @@ def _offsets(
     client: BlockingClient, tps: Sequence[TopicIdPartition], wanted: Wanted, isolation: str
 ) -> dict[TopicIdPartition, int]:
     offsets = {}
-    for tp, answer in client.list_offsets(dict.fromkeys(tps, wanted), isolation).items():
-        if isinstance(answer, WireError):
-            raise answer
-        offsets[tp] = answer.offset
+    for tp, result in client.list_offsets(dict.fromkeys(tps, wanted), isolation).items():
+        if isinstance(result, WireError):
+            raise result
+        offsets[tp] = result.offset
     return offsets

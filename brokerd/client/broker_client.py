@@ -23,8 +23,8 @@ from brokerd.client.consumer.offsets import (
     partition_request,
     read_offset,
 )
-from brokerd.client.io.answers import checked_count, checked_identity, checked_offset
 from brokerd.client.io.connection import Connection, RawStream
+from brokerd.client.io.response_checks import checked_count, checked_identity, checked_offset
 from brokerd.client.io.retry import Retries, is_repeatable
 from brokerd.client.io.security import ClientSecurity
 from brokerd.client.metadata import (
@@ -231,11 +231,11 @@ class BrokerClient:
         by_id = {
             TopicIdPartition(metadata.topics[tp.topic].topic_id, tp.partition): tp for tp in wanted if tp.topic in metadata.topics
         }
-        answers = await self.list_offsets({id_tp: wanted[tp] for id_tp, tp in by_id.items()}, isolation)
+        results = await self.list_offsets({id_tp: wanted[tp] for id_tp, tp in by_id.items()}, isolation)
         unknown: dict[TopicPartition, OffsetAndTimestamp | WireError] = {
             tp: metadata.errors[tp.topic] for tp in wanted if tp.topic in metadata.errors
         }
-        return unknown | {by_id[id_tp]: answer for id_tp, answer in answers.items()}
+        return unknown | {by_id[id_tp]: result for id_tp, result in results.items()}
 
     # ---- producer ids
 
@@ -333,17 +333,17 @@ class BrokerClient:
         ask: Callable[[int, Sequence[TopicIdPartition], int], Awaitable[Iterable[T | WireError]]],
     ) -> dict[TopicIdPartition, T | WireError]:
         """Asks each partition's leader and retries what may succeed later; returns the results in the order of `tps`."""
-        answers: dict[TopicIdPartition, T | WireError] = {}
+        results: dict[TopicIdPartition, T | WireError] = {}
         pending = list(tps)
         needs_refresh = False  # from the second attempt on
 
         async def attempt(timeout_ms: int) -> None:
             nonlocal pending, needs_refresh
-            by_leader = await self._by_leader(pending, answers, refresh=needs_refresh)
+            by_leader = await self._by_leader(pending, results, refresh=needs_refresh)
             needs_refresh = True
             for node_id, group in by_leader:
-                answers.update(zip(group, await ask(node_id, group, timeout_ms), strict=True))
-            failed = {tp: answers.get(tp) for tp in pending}
+                results.update(zip(group, await ask(node_id, group, timeout_ms), strict=True))
+            failed = {tp: results.get(tp) for tp in pending}
             repeatable = {tp: error for tp, error in failed.items() if isinstance(error, WireError) and is_repeatable(error)}
             pending = list(repeatable)
             if pending:
@@ -352,14 +352,14 @@ class BrokerClient:
         try:
             await self._retried(attempt)
         except WireError:
-            if any(tp not in answers for tp in tps):
+            if any(tp not in results for tp in tps):
                 raise
-        return {tp: answers[tp] for tp in tps}
+        return {tp: results[tp] for tp in tps}
 
     async def _by_leader(
-        self, tps: Sequence[TopicIdPartition], answers: dict[TopicIdPartition, T | WireError], *, refresh: bool
+        self, tps: Sequence[TopicIdPartition], results: dict[TopicIdPartition, T | WireError], *, refresh: bool
     ) -> list[tuple[int, Sequence[TopicIdPartition]]]:
-        """`tps` in groups by leader, each small enough for one request. Those of deleted topics go to `answers`."""
+        """`tps` in groups by leader, each small enough for one request. Those of deleted topics go to `results`."""
         unknown = sorted({tp.topic_id for tp in tps if refresh or tp.topic_id not in self._topics})
         metadata = await self.metadata_by_id(unknown) if unknown else None
         groups: dict[int, list[TopicIdPartition]] = {}
@@ -367,7 +367,7 @@ class BrokerClient:
             try:
                 topic = metadata.topic_by_id(tp.topic_id) if metadata and tp.topic_id in unknown else self._topics[tp.topic_id]
             except WireError as error:
-                answers[tp] = error
+                results[tp] = error
                 continue
             leaders = topic.leaders
             # A partition that did not exist when the topic was last looked up: the node decides.

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from brokerd.client.io.answers import checked_address, checked_topic, senseless
+from brokerd.client.io.response_checks import checked_address, checked_topic, senseless
 from brokerd.errors import ConfigError, UnknownTopicIdError, WireError, fresh
 from brokerd.wire.errors import from_proto
 from brokerd.wire.texts import plain_text

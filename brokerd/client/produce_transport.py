@@ -11,8 +11,8 @@ from collections.abc import Callable, Mapping, Sequence
 from google.protobuf.message import DecodeError
 
 from brokerd.client.broker_client import BrokerClient, check_client
-from brokerd.client.io.answers import throttle_ms, timestamp_or_none
 from brokerd.client.io.connection import RawStream
+from brokerd.client.io.response_checks import throttle_ms, timestamp_or_none
 from brokerd.clock import Clock, SystemClock
 from brokerd.config.client import ClientConfig, ProducerConfig
 from brokerd.config.settings import INT32_MAX, INT64_MAX

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
-from brokerd.client.io.answers import checked_topic, senseless
+from brokerd.client.io.response_checks import checked_topic, senseless
 from brokerd.errors import WireError
 from brokerd.wire.errors import from_proto
 from brokerd.wire.texts import plain_text

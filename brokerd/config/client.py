@@ -136,7 +136,7 @@ class ProducerConfig(ClientConfig):
     delivery_timeout_ms: int = setting(
         "delivery.timeout.ms",
         120_000,
-        "How long a record may take from send to its answer, retries included.",
+        "How long a record may take from send to its response, retries included.",
         minimum=1,
         maximum=INT32_MAX,
     )

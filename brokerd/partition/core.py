@@ -3,7 +3,7 @@
     log_start_offset <= last_stable_offset <= high_watermark <= durable_end <= log_end_offset
 
 What may happen is decided here and changes nothing: `append_as_leader`, `append_as_follower`, `append_marker`, `truncate_to`;
-only `begin_flush` notes that a flush is under way. What did happen is reported, and the answer says which ends have moved, so
+only `begin_flush` notes that a flush is under way. What did happen is reported, and the result says which ends have moved, so
 that nobody need look for it: `written`, `rolled`, `flushed`, `flush_failed`, `replica_at`, `retired`, `truncated`, ... A write
 that failed is not reported at all. What retention may take is in retention_rules.py; the shell around it is partition_log.py.
 """

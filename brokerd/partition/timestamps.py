@@ -90,7 +90,7 @@ def find_by_timestamp(
     found = _find(log, reader, open_files, seed, _Search(timestamp_ms), log.log_start_offset)
     end = found.offset if found is not None else log.high_watermark
     for damaged in reader.damaged:
-        # The record asked for may have been there: neither a later one nor "none" is an answer.
+        # The record asked for may have been there: neither a later one nor "none" would be true.
         if damaged.stops(log.log_start_offset) and damaged.first_offset < end:
             raise damage_error(log.name, damaged)
     return found

@@ -115,7 +115,7 @@ class Mailbox:
         if self._is_ended:
             self._serve_alone(errand)
         if not errand.latch.acquire(timeout=-1 if timeout_s is None else min(max(0.0, timeout_s), threading.TIMEOUT_MAX)):
-            raise TimeoutError(f"no answer in {timeout_s} s")
+            raise TimeoutError(f"no response in {timeout_s} s")
 
     def _serve_alone(self, errand: _Errand[T]) -> None:
         """The serving thread has ended, so nothing changes any more: the caller does the work itself."""

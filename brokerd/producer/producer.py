@@ -274,7 +274,7 @@ class Producer:
     # --- waiting for all
 
     def flush(self, timeout: float | None = None) -> None:
-        """Sends what was sent before without further linger, and returns when each record has its answer, good or bad.
+        """Sends what was sent before without further linger, and returns when each record has its response, good or bad.
         Callbacks have run by then. Raises TimeoutError after `timeout` seconds."""
         self._sender.refuse_own_thread()
         deadline_ms = self._ends_ms(timeout)

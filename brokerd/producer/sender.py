@@ -251,7 +251,7 @@ class Sender:
             async with asyncio.timeout(self._config.request_timeout_ms / 1000):
                 return await call
         except TimeoutError:
-            text = f"no answer to the request for {what} in request.timeout.ms ({self._config.request_timeout_ms} ms)"
+            text = f"no response to the request for {what} in request.timeout.ms ({self._config.request_timeout_ms} ms)"
             raise BrokerUnreachableError(text) from None
 
     def _open(self, command: OpenStream) -> None:

@@ -16,11 +16,11 @@ from typing import Protocol
 from brokerd.allocator import give_back_memory
 from brokerd.server.broker import Broker
 from brokerd.server.failures import internal
-from brokerd.server.limits.answer_budget import PATIENCE_MS
 from brokerd.server.limits.disconnect import Address, address_of, disconnect, disconnect_all, file_count, mute_all, traffic
 from brokerd.server.limits.fruitless import MUTED_MS
 from brokerd.server.limits.machine_memory import machine_bytes
 from brokerd.server.limits.memory_guard import LookTimes, Suspect, UnreadBytes, memory_limit_bytes, resident_bytes, to_end
+from brokerd.server.limits.response_budget import PATIENCE_MS
 
 logger = logging.getLogger(__name__)
 
@@ -96,7 +96,7 @@ class Background:
         self._broker.logs.expire_producers(self._broker.clock.wall_ms())
 
     async def _slow_readers(self) -> None:
-        overdue = self._broker.answer_budget.overdue(now_ms=self._broker.clock.monotonic_ms())
+        overdue = self._broker.response_budget.overdue(now_ms=self._broker.clock.monotonic_ms())
         for peer in {writer.peer for writer in overdue}:
             if await asyncio.to_thread(disconnect, peer):
                 logger.warning("%s does not read its fetch responses: closing its connection", peer)

@@ -11,15 +11,15 @@ from brokerd.config.broker import BrokerConfig
 from brokerd.datadir.log_manager import LogManager
 from brokerd.errors import NotReadyError
 from brokerd.server.admin import STOPPING, Admin
-from brokerd.server.limits.answer_budget import AnswerBudget
 from brokerd.server.limits.budgets import ByteBudget
 from brokerd.server.limits.fence import InstanceFence
 from brokerd.server.limits.fruitless import FruitlessCalls
+from brokerd.server.limits.response_budget import ResponseBudget
 from brokerd.server.limits.shares import Shares
 from brokerd.server.metrics.counters import Counters
 from brokerd.server.replica_manager import ReplicaManager
 from brokerd.server.stopping import within
-from brokerd.server.waiting.answer_queue import AnswerQueue
+from brokerd.server.waiting.response_queue import ResponseQueue
 from brokerd.server.waiting.turns import Turns
 
 _READ_THREADS = 4  # of what is not in the page cache
@@ -27,7 +27,7 @@ _SEARCH_THREADS = 2
 _READERS_PATIENCE_S = 0.5
 
 
-class AnswerWriter(Protocol):
+class ResponseWriter(Protocol):
     """Writes fetch responses; implemented by the fetch stream."""
 
     @property
@@ -47,9 +47,9 @@ class Broker:
         self.producer_ids = Admin()  # separate, so that nobody waits behind someone else's thousand partitions
         self.fence = InstanceFence(max_instances=config.max_producer_instances)
         self.in_flight = ByteBudget(config.max_in_flight_bytes)
-        self.answers = AnswerQueue()
+        self.response_queue = ResponseQueue()
         self.parked_partitions = Shares(config.max_parked_partitions)
-        self.answer_budget = AnswerBudget[AnswerWriter](
+        self.response_budget = ResponseBudget[ResponseWriter](
             config.max_fetch_bytes_in_flight, write_timeout_ms=config.fetch_write_timeout_ms
         )
         self.counters = Counters()
@@ -74,7 +74,7 @@ class Broker:
 
     def drop_waiting(self) -> None:
         """Drops everything that waits, without a response, so that it costs the shutdown nothing however much there is."""
-        self.answers.drop()
+        self.response_queue.drop()
         self.replicas.fetch_purgatory.cancel_all()
         self.replicas.produce_purgatory.force_complete_all()
 

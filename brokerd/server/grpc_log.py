@@ -1,7 +1,7 @@
 """gRPC's own log of a server: without what is nobody's fault here.
 
-Where a client is gone while its answer or its refusal is written, gRPC logs an error with its traceback, several kilobytes for each
-call: anybody could fill the log with them, without a token.
+Where a client is gone while its response or its refusal is written, gRPC logs an error with its traceback, several kilobytes for
+each call: anybody could fill the log with them, without a token.
 """
 
 from __future__ import annotations

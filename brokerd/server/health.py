@@ -61,10 +61,10 @@ class HealthService:
             told = b""
             while True:
                 changed.clear()
-                answer = self._answer(name)
-                if answer != told:
-                    await context.write(answer)
-                    told = answer
+                response = self._answer(name)
+                if response != told:
+                    await context.write(response)
+                    told = response
                 await changed.wait()
         finally:
             self._watchers.discard(changed)

@@ -23,7 +23,7 @@ _COMMON: tuple[tuple[str, int], ...] = (
 )
 
 
-def _answer_limits() -> str:
+def _response_limits() -> str:
     """gRPC's service configuration: the largest response of each unary method, checked before it is read."""
     methods = [
         {
@@ -37,7 +37,7 @@ def _answer_limits() -> str:
 
 CHANNEL_ARGUMENTS: tuple[tuple[str, int | str], ...] = (
     *_COMMON,
-    ("grpc.service_config", _answer_limits()),
+    ("grpc.service_config", _response_limits()),
     # No configuration through DNS.
     ("grpc.service_config_disable_resolution", 1),
     # Notice a dead peer: ping after 30 s of silence while a call is open, give up 10 s later.

@@ -35,7 +35,7 @@ def test_the_groups_about_the_broker_tell_what_they_are_asked_for(tmp_path: Path
     assert main([*options, "--only", "parked,group-commit,cold-scan,timers", "--out", str(out)]) == 0
     told = json.loads(out.read_text())
     assert told["parked"]["accepted"] == 150
-    assert told["parked"]["answers"] == told["parked"]["answers_expected"] == 20
+    assert told["parked"]["responses"] == told["parked"]["responses_expected"] == 20
     assert told["parked"]["of_them_empty"] == 0
     assert {(row["flush"], row["partitions"]) for row in told["group-commit"]} == {
         (flush, partitions) for flush in ("group commit", "fsync each") for partitions in (1, 2)

@@ -10,8 +10,8 @@ from typing import NamedTuple
 
 import pyarrow as pa
 
-from brokerd.client.io.answers import throttle_ms
 from brokerd.client.io.connection import RawStream
+from brokerd.client.io.response_checks import throttle_ms
 from brokerd.errors import InvalidRequestError, UnknownServerError, WireError
 from brokerd.ids import TopicIdPartition
 from brokerd.wire.errors import from_proto
@@ -113,11 +113,11 @@ def encode_request(request: FetchRequest) -> bytes:
 
 
 def decode_response(data: bytes) -> FetchResponse:
-    """An answer as values; the records are not copied. Raises UnknownServerError if it cannot be read."""
+    """A response as values; the records are not copied. Raises UnknownServerError if it cannot be read."""
     try:
         message, records = split_records(fetch_pb2.FetchResponse, data)
     except InvalidRequestError as error:
-        raise UnknownServerError(f"the broker's answer to a fetch cannot be read: {error.message}") from None
+        raise UnknownServerError(f"the broker's response to a fetch cannot be read: {error.message}") from None
     counts = [result.record_chunks for result in message.results]
     if sum(counts) != len(records) or any(count < 0 for count in counts):
         raise UnknownServerError(

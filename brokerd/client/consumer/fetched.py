@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 
 from brokerd.client.consumer.positions import Piece
-from brokerd.client.io.answers import TIMESTAMP_MAX_MS
+from brokerd.client.io.response_checks import TIMESTAMP_MAX_MS
 from brokerd.errors import CorruptMessageError
 from brokerd.ids import TopicIdPartition
 from brokerd.record.header import BatchHeader, StampFlags

@@ -39,7 +39,7 @@ from brokerd.process import end_daemon_thread
 
 logger = logging.getLogger(__name__)
 
-ANSWERS_AHEAD = 3  # requested or waiting to be decoded: one in flight, two in the queue
+RESPONSES_AHEAD = 3  # requested or waiting to be decoded: one in flight, two in the queue
 
 
 class PartitionFetcher:
@@ -56,10 +56,10 @@ class PartitionFetcher:
         """Starts reading at once. `client` must stay open; it may serve any number of fetchers. With skip.corrupt.batches or
         `goes_past_damage`, damage after which the log goes on is only a warning."""
         self._config = config
-        self._answers: queue.SimpleQueue[list[Piece] | BaseException | None] = queue.SimpleQueue()
+        self._responses: queue.SimpleQueue[list[Piece] | BaseException | None] = queue.SimpleQueue()
         self._pieces: list[Piece] = []  # of the response being read, last first
         self._loop = client.loop_thread.loop
-        self._slots = asyncio.Semaphore(ANSWERS_AHEAD)
+        self._slots = asyncio.Semaphore(RESPONSES_AHEAD)
         self._is_over = False
         self.skipped_offset_count = 0  # offsets of batches that could not be decoded
         self.positions = [
@@ -71,7 +71,7 @@ class PartitionFetcher:
             )
             for one in ranges
         ]
-        pump = _Pump(client.broker_client, self.positions, config, self._slots, self._answers)
+        pump = _Pump(client.broker_client, self.positions, config, self._slots, self._responses)
         self._future = client.loop_thread.submit(pump.run())
 
     def __enter__(self) -> Self:
@@ -91,7 +91,7 @@ class PartitionFetcher:
                 batch = self._decoded(self._pieces.pop())
                 if batch is not None:
                     return batch
-            if self._is_over or not self._take_answer(timeout_ms):
+            if self._is_over or not self._take_response(timeout_ms):
                 return None
 
     def _decoded(self, piece: Piece) -> FetchedBatch | None:
@@ -117,24 +117,24 @@ class PartitionFetcher:
         self._is_over = True
         self._pieces = []
         self._future.cancel()
-        self._answers.put(None)  # wakes a waiting reader
+        self._responses.put(None)  # wakes a waiting reader
 
-    def _take_answer(self, timeout_ms: int | None) -> bool:
+    def _take_response(self, timeout_ms: int | None) -> bool:
         """Waits for the next response; False if none arrived in time. Raises the error that ended reading."""
         try:
-            answer = self._answers.get(timeout=None if timeout_ms is None else timeout_ms / 1000)
+            response = self._responses.get(timeout=None if timeout_ms is None else timeout_ms / 1000)
         except queue.Empty:
             return False
-        if answer is None:
+        if response is None:
             self._is_over = True
             return True
-        if isinstance(answer, BaseException):
+        if isinstance(response, BaseException):
             self._is_over = True
             end_daemon_thread()
-            raise answer
+            raise response
         with contextlib.suppress(RuntimeError):  # the client was closed: responses already received are still read
             self._loop.call_soon_threadsafe(self._slots.release)
-        self._pieces = answer[::-1]
+        self._pieces = response[::-1]
         return True
 
 
@@ -159,14 +159,14 @@ class _Pump:
         positions: Sequence[RangePosition],
         config: ConsumerConfig,
         slots: asyncio.Semaphore,
-        answers: queue.SimpleQueue[list[Piece] | BaseException | None],
+        responses: queue.SimpleQueue[list[Piece] | BaseException | None],
     ) -> None:
         self._client = client
         self._positions = positions
         self._config = config
         self._isolation_level = isolation_to_proto(config.isolation_level)
         self._slots = slots
-        self._answers = answers
+        self._responses = responses
         self._retries = client.retries()
         self._progress_ms = client.clock.monotonic_ms()
         self._correlation_id = 0
@@ -181,12 +181,12 @@ class _Pump:
                 except* BrokerdError as group:
                     await self._client.wait_or_raise(self._retries, _first(group))
                     is_repeat = True
-            self._answers.put(None)
+            self._responses.put(None)
         except asyncio.CancelledError:
-            self._answers.put(ClientError("the client of this fetcher was closed"))
+            self._responses.put(ClientError("the client of this fetcher was closed"))
             raise
         except BaseException as error:
-            self._answers.put(error)
+            self._responses.put(error)
 
     async def _read_from_leaders(self, *, is_repeat: bool) -> None:
         """Runs one stream per leader; the first failure ends them all."""
@@ -219,7 +219,7 @@ class _Pump:
                 # No await and no exception between accept and hand-over: a position that has moved counts as read.
                 pieces, error = self._accepted(asked, response)
                 if pieces:
-                    self._answers.put(pieces)
+                    self._responses.put(pieces)
                     has_slot = False
                 if error is not None:
                     raise error

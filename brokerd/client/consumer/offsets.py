@@ -5,7 +5,7 @@ from __future__ import annotations
 import enum
 from typing import NamedTuple, TypeAlias
 
-from brokerd.client.io.answers import checked_offset, timestamp_or_none
+from brokerd.client.io.response_checks import checked_offset, timestamp_or_none
 from brokerd.errors import ConfigError
 from brokerd.ids import TopicIdPartition
 from brokerd.wire.v1 import fetch_pb2, offsets_pb2

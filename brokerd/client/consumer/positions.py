@@ -19,7 +19,7 @@ from brokerd.record.header import BatchHeader, crc_seed
 
 # An empty response from a log that reaches past the range means that nothing is left in the range. One is not enough: the offsets
 # in a response may be newer than its records (the fetch was parked, and the log grew before the response).
-_EMPTY_ANSWERS_AT_END = 2
+_EMPTY_RESPONSES_AT_END = 2
 
 
 class FetchRange(NamedTuple):
@@ -60,7 +60,7 @@ class RangePosition:
         self.end_offset = -1  # end of the readable log, as last reported by the broker; -1 = not asked yet
         self._is_read_committed = is_read_committed
         self._seed = crc_seed(wanted.tp) if check_headers else None
-        self._empty_answers = 0
+        self._empty_responses = 0
         self._goes_past_damage = goes_past_damage
         self._gaps: list[Gap] = []
 
@@ -85,15 +85,15 @@ class RangePosition:
         except (CorruptMessageError, UnsupportedVersionError) as error:
             raise type(error)(f"{self.name}: {error.message}") from None
         if self.next_offset > asked or self.is_done:
-            self._empty_answers = 0
+            self._empty_responses = 0
             return pieces
         if any(chunk.size for chunk in result.chunks):
             raise CorruptMessageError(f"{self.name}: the broker was asked for offset {asked} and returned older batches")
         if not had_room:
             return pieces
         is_past_range = self.until_offset is not None and self.end_offset >= self.until_offset
-        self._empty_answers = self._empty_answers + 1 if is_past_range else 0
-        if self.until_offset is not None and self._empty_answers >= _EMPTY_ANSWERS_AT_END:
+        self._empty_responses = self._empty_responses + 1 if is_past_range else 0
+        if self.until_offset is not None and self._empty_responses >= _EMPTY_RESPONSES_AT_END:
             self.next_offset = self.until_offset
         return pieces
 
@@ -113,7 +113,7 @@ class RangePosition:
         until_offset = error.resume_offset if self.until_offset is None else min(error.resume_offset, self.until_offset)
         self._gaps.append(Gap(self.next_offset, until_offset, error.message))
         self.next_offset = until_offset
-        self._empty_answers = 0
+        self._empty_responses = 0
 
     def _pieces(self, result: PartitionFetchResult) -> Iterator[Piece]:
         for header, data in (batch for chunk in result.chunks for batch in walk_batches(chunk, self._seed)):

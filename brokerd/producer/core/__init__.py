@@ -6,7 +6,7 @@ idempotence.py        producer id, epoch, sequences (identity_requests.py)
 connections.py        streams to nodes
 topics.py             what is known of topics
 partitioner.py        which partition a key belongs to (sticky.py: rows without a key)
-failures.py           what an answer's error means for a batch
+failures.py           what a response's error means for a batch
 delivery_report.py    what has ended, and how (metrics.py)
 transport.py          what the producer asks of the network, as values and protocols
 """

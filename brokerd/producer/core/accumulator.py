@@ -5,7 +5,7 @@ a node; put a failed one back in its place; expire, flush, abort. Goals: order p
 starves, memory is never counted wrong. Plan: a queue per partition, kept only while it has batches; a partition that was
 drained goes to the end of the round.
 
-Pure: not thread-safe, never waits, reads no clock. What an answer means is in producer_core.py, sequences are in idempotence.py,
+Pure: not thread-safe, never waits, reads no clock. What a response means is in producer_core.py, sequences are in idempotence.py,
 memory in memory.py.
 """
 

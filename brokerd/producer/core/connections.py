@@ -1,6 +1,6 @@
 """One stream per node, as the producer's decisions see it: open or not, what is under way, when to try again. Pure.
 
-Opening and closing are done by sender.py; what an answer means is in producer_core.py.
+Opening and closing are done by sender.py; what a response means is in producer_core.py.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from brokerd.producer.core.transport import RequestLimits
 
 
 class InFlightRequest(NamedTuple):
-    """A request without an answer yet; batches by partition."""
+    """A request without a response yet; batches by partition."""
 
     correlation_id: int
     batches: dict[TopicIdPartition, ProducerBatch]
@@ -70,7 +70,7 @@ class NodeConnection:
         self.limits = limits
         self.state = ConnectionState.OPEN
 
-    def on_answer(self) -> None:
+    def on_response(self) -> None:
         """The node lives: the next loss is the first again."""
         self._failures = 0
 

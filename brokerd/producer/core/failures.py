@@ -34,7 +34,7 @@ def aborted(batch: ProducerBatch, reason: str) -> AbortedBatchError:
 
 
 def refused(batch: ProducerBatch, error: BrokerdError) -> BrokerdError:
-    """The broker's answer, made true of the whole delivery and not of the last attempt alone."""
+    """The broker's response, made true of the whole delivery and not of the last attempt alone."""
     if not isinstance(error, WireError) or error.fate is not Fate.NOT_APPENDED:
         return error
     if batch.is_fate_unknown:

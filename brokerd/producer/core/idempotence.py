@@ -1,4 +1,4 @@
-"""Producer id, epoch and sequences: what keeps retries from duplicating, and what each answer of the broker proves.
+"""Producer id, epoch and sequences: what keeps retries from duplicating, and what each response of the broker proves.
 
 Rules (the broker's side of them is the table of producer states in ARCHITECTURE.md):
 - A batch gets its number when it is first drained, and keeps it through every retry.
@@ -66,7 +66,7 @@ class IdempotenceState:
         return NO_PRODUCER if self._is_id_spent or self.identity.epoch >= EPOCH_MAX else self.identity
 
     def set_identity(self, identity: ProducerIdAndEpoch) -> None:
-        """The broker's answer. Partitions that wait for it move as soon as they are settled."""
+        """The broker's response. Partitions that wait for it move as soon as they are settled."""
         self.identity = identity
         self._is_bump_wanted = self._is_id_spent = False
         for tp in list(self._partitions):
@@ -118,7 +118,7 @@ class IdempotenceState:
             self.settle(batch.tp)
 
     def on_out_of_order(self, batch: ProducerBatch, error: OutOfOrderSequenceError) -> Verdict:
-        """Judges OUT_OF_ORDER_SEQUENCE_NUMBER. The answer was for this attempt; what it says of the log proves more."""
+        """Judges OUT_OF_ORDER_SEQUENCE_NUMBER. The response was for this attempt; what it says of the log proves more."""
         state = self._partitions[batch.tp]
         if state.sequenced[0] is not batch:
             return Verdict.RETRY  # one before it has to go first
@@ -139,7 +139,7 @@ class IdempotenceState:
         return Verdict.FAIL if batch.is_fate_unknown else Verdict.RETRY
 
     def unknowable(self, tp: TopicPartition) -> list[ProducerBatch]:
-        """After UNKNOWN_PRODUCER_ID for the first batch: queued ones of unknown fate, which no answer can settle now."""
+        """After UNKNOWN_PRODUCER_ID for the first batch: queued ones of unknown fate, which no response can settle now."""
         state = self._partitions[tp]
         if not state.is_forgotten:
             return []

@@ -21,7 +21,7 @@ class IdentityRequests:
         self.is_under_way = False
         self.not_before_ms = 0
 
-    def on_answer(self) -> None:
+    def on_response(self) -> None:
         """It was granted."""
         self.is_under_way = False
         self._failures = 0

@@ -30,7 +30,7 @@ class ProducerBatch:
     """Open while records are added, then closed; ended once, by `complete` or `fail`, unless it was split: then its `parts`
     are, each for itself, and it never ends.
 
-    A final state is final. Legal repeats, ignored: any answer to a batch that was ended by expiry or abort (its request
+    A final state is final. Legal repeats, ignored: any response to a batch that was ended by expiry or abort (its request
     was still under way). Anything else that ends a batch twice is a bug and raises.
     """
 
@@ -83,7 +83,7 @@ class ProducerBatch:
         self.last_error: BrokerdError | None = None
 
         self.is_done = False
-        self.is_given_up = False  # ended by expiry or abort: answers may still come
+        self.is_given_up = False  # ended by expiry or abort: responses may still come
         self.base_offset = NO_OFFSET
         self.append_timestamp = NO_TIMESTAMP
         self.error: BrokerdError | None = None
@@ -176,7 +176,7 @@ class ProducerBatch:
         self.base_sequence = NO_SEQUENCE
 
     def complete(self, base_offset: int, append_timestamp: int) -> bool:
-        """Ends the batch as written. False if it was given up before: the answer came late."""
+        """Ends the batch as written. False if it was given up before: the response came late."""
         if not self._end():
             return False
         self.base_offset = base_offset
@@ -184,7 +184,7 @@ class ProducerBatch:
         return True
 
     def fail(self, error: BrokerdError, *, is_given_up: bool = False) -> bool:
-        """Ends the batch with an error. `is_given_up`: answers may still come. False if it was given up before."""
+        """Ends the batch with an error. `is_given_up`: responses may still come. False if it was given up before."""
         if not self._end():
             return False
         self.error = error

@@ -8,7 +8,7 @@ States of a batch, and what moves it:
 
     queued ── step: drained ──▶ in flight ── success, duplicate ───────────────▶ done
       ▲                            │  ├───── error of its fate alone ──────────▶ done (failed)
-      ├── retriable, lost, ────────┤  └───── expired, aborted ──▶ done, still in flight ── answer or loss ──▶ freed
+      ├── retriable, lost, ────────┤  └───── expired, aborted ──▶ done, still in flight ── response or loss ──▶ freed
       │   another's turn first     │
       └── as smaller batches ──────┘ too large
 """
@@ -107,7 +107,7 @@ class ProducerCore:
 
     @property
     def requests_in_flight(self) -> int:
-        """Requests without an answer, over all nodes."""
+        """Requests without a response, over all nodes."""
         return sum(len(connection.in_flight) for connection in self.connections.values())
 
     @property
@@ -185,16 +185,16 @@ class ProducerCore:
 
     # --- metadata and identity
 
-    def on_metadata(self, answer: Mapping[str, TopicView | WireError], now_ms: int) -> None:
+    def on_metadata(self, response: Mapping[str, TopicView | WireError], now_ms: int) -> None:
         """The broker's view of the topics asked for."""
         self.accumulator.forget_batch_sizes(now_ms - self._config.metadata_max_age_ms)
-        for topic in self.topics.on_result(answer, now_ms):
+        for topic in self.topics.on_result(response, now_ms):
             self.accumulator.forget_batch_size(topic)
             numbered = [] if self.sequences is None else self.sequences.partitions()
             for tp in [tp for tp in dict.fromkeys((*self.accumulator.partitions(), *numbered)) if tp.topic == topic]:
                 self._replaced.add(tp)
                 self._settle_replaced(tp, now_ms)
-        for topic, view in answer.items():
+        for topic, view in response.items():
             if isinstance(view, WireError):
                 self.last_trouble = view
                 if not view.retriable:
@@ -208,7 +208,7 @@ class ProducerCore:
     def on_producer_id(self, identity: ProducerIdAndEpoch, _now_ms: int) -> None:
         """The broker granted an id or a raised epoch."""
         assert self.sequences is not None
-        self._identity_requests.on_answer()
+        self._identity_requests.on_response()
         self.sequences.set_identity(identity)
 
     def on_producer_id_failed(self, error: BrokerdError, now_ms: int) -> None:
@@ -253,7 +253,7 @@ class ProducerCore:
         self.last_trouble = error
         self.topics.request_refresh()
         if not isinstance(error, BrokerUnreachableError):
-            error = BrokerUnreachableError(error.message)  # whatever ended the stream: no answer came
+            error = BrokerUnreachableError(error.message)  # whatever ended the stream: no response came
         for request in connection.on_lost(self._config, self._rng, now_ms):
             for batch in request.batches.values():
                 batch.is_fate_unknown = True
@@ -267,14 +267,14 @@ class ProducerCore:
                 self._succeed(batch, NO_OFFSET, NO_TIMESTAMP, 0, now_ms)
 
     def on_response(self, node_id: int, incarnation: int, response: ProduceResponse, now_ms: int) -> None:
-        """An answer. One of an older stream, or to a request that is settled already, is ignored: it came late."""
+        """A response. One of an older stream, or to a request that is settled already, is ignored: it came late."""
         connection = self.connections[node_id]
         if connection.incarnation != incarnation:
             return
         request = connection.in_flight.pop(response.correlation_id, None)
         if request is None:
             return
-        connection.on_answer()
+        connection.on_response()
         throttled_until_ms = 0
         if response.throttle_time_ms > 0:
             throttled_until_ms = now_ms + response.throttle_time_ms
@@ -288,7 +288,9 @@ class ProducerCore:
                 result = PartitionResult(tp, NO_OFFSET, NO_TIMESTAMP, -1, response.error)
             if result is None:
                 batch.is_fate_unknown = True
-                self._settle(batch, BrokerUnreachableError(f"the broker's answer left out {batch.tp}"), throttled_until_ms, now_ms)
+                self._settle(
+                    batch, BrokerUnreachableError(f"the broker's response left out {batch.tp}"), throttled_until_ms, now_ms
+                )
             elif result.error is None:
                 self._succeed(batch, result.base_offset, result.append_timestamp, throttled_until_ms, now_ms)
             else:
@@ -303,7 +305,7 @@ class ProducerCore:
                 self._closing.append(CloseStream(connection.node_id, connection.incarnation))
                 self.on_stream_lost(connection.node_id, connection.incarnation, BrokerUnreachableError(text), now_ms)
 
-    # --- what an answer means for its batch
+    # --- what a response means for its batch
 
     def _succeed(self, batch: ProducerBatch, base_offset: int, append_timestamp: int, throttled_until_ms: int, now_ms: int) -> None:
         self._land(batch, throttled_until_ms)
@@ -409,7 +411,7 @@ class ProducerCore:
             self._give_up(batch, error, now_ms)
 
     def _give_up(self, batch: ProducerBatch, error: BrokerdError, now_ms: int) -> None:
-        """Ends a batch for its user. One that is under way is freed, and judged, when its answer comes."""
+        """Ends a batch for its user. One that is under way is freed, and judged, when its response comes."""
         if not batch.is_in_flight:
             self._fail(batch, error, now_ms)
         elif batch.fail(error, is_given_up=True):

@@ -17,8 +17,8 @@ from brokerd.producer.rows.arguments import checked_topic
 
 
 class TopicWaiter:
-    """Somebody who cannot go on without the topic; `error` is the last answer since the waiting began, if it was none. `view` is
-    the first answer to a request that was sent after it began."""
+    """Somebody who cannot go on without the topic; `error` is the last response since the waiting began, if it was none. `view` is
+    the first response to a request that was sent after it began."""
 
     __slots__ = ("error", "request_count", "topic", "view")
 
@@ -70,7 +70,7 @@ class TopicRegistry:
 
     def leave(self, waiter: TopicWaiter, now_ms: int) -> None:
         """One waits no longer. A topic that is not there is forgotten with the last who waited for it; one of which nothing has
-        been heard yet is still asked for: whoever comes again finds the answer."""
+        been heard yet is still asked for: whoever comes again finds the response."""
         topic = waiter.topic
         self._waiters[topic].remove(waiter)
         if not self._waiters[topic]:
@@ -116,7 +116,7 @@ class TopicRegistry:
         return TopicIdPartition(self._views[tp.topic].topic_id, tp.partition)
 
     def note_unwritable(self, tp: TopicPartition) -> None:
-        """A partition refuses records for good: until the next answer says otherwise, none go there that may go elsewhere."""
+        """A partition refuses records for good: until the next response says otherwise, none go there that may go elsewhere."""
         view = self._views.get(tp.topic)
         if view is not None:
             self._views[tp.topic] = view._replace(unwritable=view.unwritable | {tp.partition})
@@ -149,16 +149,16 @@ class TopicRegistry:
         self._request_count += 1
         return self._asked
 
-    def on_result(self, answer: Mapping[str, TopicView | WireError], now_ms: int) -> list[str]:
-        """Takes an answer in. Returns the topics that have another id than before."""
+    def on_result(self, response: Mapping[str, TopicView | WireError], now_ms: int) -> list[str]:
+        """Takes a response in. Returns the topics that have another id than before."""
         asked, self._asked = self._asked, ()
         self.is_unanswered = False
         if self._is_all_asked:
             self._fetched_ms = now_ms
         replaced = []
         is_complete = True
-        for topic in dict.fromkeys((*asked, *answer)):
-            view = answer.get(topic)
+        for topic in dict.fromkeys((*asked, *response)):
+            view = response.get(topic)
             if topic not in self._used_ms:
                 continue
             if not isinstance(view, TopicView):
@@ -179,11 +179,11 @@ class TopicRegistry:
         for waiter in self._waiters.get(topic, ()):
             if waiter.request_count < self._request_count:
                 waiter.view = view
-            elif topic in self._views:  # it needs newer knowledge than this answer, which was on its way already
+            elif topic in self._views:  # it needs newer knowledge than this response, which was on its way already
                 self._new.add(topic)
 
     def _on_absent(self, topic: str, error: WireError | None) -> None:
-        """There is no such topic, or the answer leaves it out."""
+        """There is no such topic, or the response leaves it out."""
         waiters = self._waiters.get(topic, ())
         for waiter in waiters:
             waiter.error = error or waiter.error
@@ -200,7 +200,7 @@ class TopicRegistry:
         self._wait(now_ms, self._failures + 1)
 
     def _wait(self, now_ms: int, failures: int) -> None:
-        """Even after a good answer the next request keeps its distance: a stale one repeated at once helps nobody."""
+        """Even after a good response the next request keeps its distance: a stale one repeated at once helps nobody."""
         self._failures = failures
         self._not_before_ms = now_ms + backoff_ms(
             max(1, failures),

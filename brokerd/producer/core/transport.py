@@ -53,7 +53,7 @@ class BatchToProduce(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class ProduceRequest:
-    """At most one batch per partition. acks: -1 = all, 1, or 0 (no answer comes)."""
+    """At most one batch per partition. acks: -1 = all, 1, or 0 (no response comes)."""
 
     correlation_id: int
     acks: int
@@ -92,7 +92,7 @@ class ProduceStream(Protocol):
         """Hands a request over; flow control is the waiting. Raises BrokerUnreachableError on a lost connection."""
 
     async def receive(self) -> ProduceResponse:
-        """The next answer, in the order of requests. Raises BrokerUnreachableError on a lost connection."""
+        """The next response, in the order of requests. Raises BrokerUnreachableError on a lost connection."""
 
     async def close(self) -> None:
         """Ends the stream; a waiting `receive` raises. What was under way has an unknown fate. May be called twice."""
@@ -100,7 +100,7 @@ class ProduceStream(Protocol):
 
 class ProduceTransport(Protocol):
     """Everything that a producer does over the network. All methods run in one event loop and try once:
-    BrokerUnreachableError means that no answer came, a WireError is the answer."""
+    BrokerUnreachableError means that no response came, a WireError is the response."""
 
     async def metadata(self, topics: Sequence[str]) -> Mapping[str, TopicView | WireError]:
         """The view of each topic asked, or why there is none."""

@@ -35,7 +35,7 @@ ACKS_ALL = -1
 ACKS_NONE = 0
 _ACKS = (ACKS_ALL, ACKS_NONE, 1)
 WAIT_MAX_MS = 30_000  # for the flush, with acks=all; GetServerInfo tells it
-WAITING_REQUESTS_MAX = 64  # of one stream, that wait for their answer; told likewise
+WAITING_REQUESTS_MAX = 64  # of one stream, that wait for their responses; told likewise
 
 
 class Produce(NamedTuple):
@@ -47,7 +47,7 @@ class Produce(NamedTuple):
     size_bytes: int
 
 
-class PendingAnswer:
+class PendingResponse:
     """A response in its stream's queue: ready at once, or when its DelayedProduce completes."""
 
     __slots__ = ("_operation", "_response", "appended_ns", "received_ns", "size_bytes")
@@ -95,17 +95,19 @@ def decode(data: bytes, *, partitions_max: int) -> Produce:
     return Produce(head, partitions, batches, len(data))
 
 
-def refuse(request: Produce, error: WireError) -> PendingAnswer | None:
+def refuse(request: Produce, error: WireError) -> PendingResponse | None:
     """The response to a request of which nothing was appended; None for acks=0."""
     if request.head.acks == ACKS_NONE:
         return None
     response = produce_pb2.ProduceResponse(
         correlation_id=request.head.correlation_id, throttle_time_ms=error.retry_after_ms, error=to_proto(not_appended(error))
     )
-    return PendingAnswer(response, request.size_bytes)
+    return PendingResponse(response, request.size_bytes)
 
 
-def handle(broker: Broker, authorizer: TopicAuthorizer, request: Produce, *, on_ready: Callable[[], None]) -> PendingAnswer | None:
+def handle(
+    broker: Broker, authorizer: TopicAuthorizer, request: Produce, *, on_ready: Callable[[], None]
+) -> PendingResponse | None:
     """Appends; returns the response, ready or not, or None for acks=0. `on_ready` is called if it becomes ready later.
 
     There is no await before the last append, so the stream's next request finds the state that this one leaves.
@@ -124,10 +126,10 @@ def handle(broker: Broker, authorizer: TopicAuthorizer, request: Produce, *, on_
             awaited.append(waits_for)
     if request.head.acks == ACKS_NONE:
         return None
-    answer = PendingAnswer(response, request.size_bytes)
+    pending = PendingResponse(response, request.size_bytes)
     if request.head.acks == ACKS_ALL and awaited:
-        _wait_until_durable(broker, answer, awaited, request.head.timeout_ms, on_ready)
-    return answer
+        _wait_until_durable(broker, pending, awaited, request.head.timeout_ms, on_ready)
+    return pending
 
 
 def _check_request(broker: Broker, request: Produce) -> None:
@@ -183,10 +185,10 @@ def _append(
 
 
 def _wait_until_durable(
-    broker: Broker, answer: PendingAnswer, awaited: list[Awaited], timeout_ms: int, on_ready: Callable[[], None]
+    broker: Broker, pending: PendingResponse, awaited: list[Awaited], timeout_ms: int, on_ready: Callable[[], None]
 ) -> None:
     wait_ms = min(timeout_ms or WAIT_MAX_MS, WAIT_MAX_MS)
     operation = DelayedProduce(broker.clock.monotonic_ms() + wait_ms, awaited, on_ready)
-    answer.wait_for(operation)
+    pending.wait_for(operation)
     if not broker.replicas.produce_purgatory.try_complete_else_watch(operation, operation.keys()):
         broker.replicas.produce_driver.schedule()

@@ -89,10 +89,10 @@ def snapshot(broker: Broker, *, stream_count: int, refused_count: int) -> Snapsh
         Gauge(
             "fetch_in_flight_bytes",
             "Bytes of fetch responses in memory; max.fetch.bytes.in.flight.",
-            broker.answer_budget.used_bytes,
+            broker.response_budget.used_bytes,
         ),
         Gauge("stream_count", "Open produce and fetch streams; max.streams.", stream_count),
-        Gauge("answer_queue_size", "Completed fetches whose response has not started.", len(broker.answers)),
+        Gauge("response_queue_size", "Completed fetches whose response has not started.", len(broker.response_queue)),
     )
     counters = broker.counters
     return Snapshot(

@@ -46,7 +46,7 @@ class FetchStream:
         self._answered: asyncio.Future[None] | None = None  # done when the parked fetch is answered
         self._answering: asyncio.Task[None] | None = None
         self._is_revoked = False
-        self._held_bytes = 0  # this stream's part of the answer budget
+        self._held_bytes = 0  # this stream's part of the response budget
         self._parked_count = 0  # partitions of the parked fetch
 
     async def run(self) -> None:
@@ -109,7 +109,7 @@ class FetchStream:
             if fetch.must_answer_now(params, reads):
                 data = self._encode(params, reads)
                 del reads  # a second copy of the bytes, not to be kept while the client reads
-                await self._write_answer(data, received_ns, parked_ns=0)
+                await self._write_response(data, received_ns, parked_ns=0)
                 return
         finally:
             self._hold(0)
@@ -127,13 +127,13 @@ class FetchStream:
 
     async def _read(self, params: FetchParams) -> list[PartitionRead]:
         """Reads as much as the budget allows, and takes that from the budget."""
-        if self._broker.answer_budget.is_share_small:
-            async with self._broker.answer_budget.turns:
+        if self._broker.response_budget.is_share_small:
+            async with self._broker.response_budget.turns:
                 return await self._read_with_room(params)
         return await self._read_with_room(params)
 
     async def _read_with_room(self, params: FetchParams) -> list[PartitionRead]:
-        budget = self._broker.answer_budget
+        budget = self._broker.response_budget
         if budget.is_used_up:
             await budget.wait_for_room()
         max_bytes = budget.share(params.max_bytes)
@@ -149,7 +149,7 @@ class FetchStream:
         return fetch.encode(params, reads)
 
     def _hold(self, size_bytes: int) -> None:
-        self._broker.answer_budget.add(size_bytes - self._held_bytes)
+        self._broker.response_budget.add(size_bytes - self._held_bytes)
         self._held_bytes = size_bytes
 
     def _count_parked(self, partition_count: int) -> None:
@@ -161,9 +161,9 @@ class FetchStream:
         parked_from_ns = stopwatch_ns()
         answered = self._answered = loop.create_future()
 
-        def start_answer() -> asyncio.Task[None]:
+        def start_response() -> asyncio.Task[None]:
             self._answering = loop.create_task(self._answer_parked(params, answered, received_ns, parked_from_ns))
-            look_at_end(self._answering, "answer to a parked fetch")
+            look_at_end(self._answering, "response to a parked fetch")
             return self._answering
 
         operation = DelayedFetch(
@@ -171,7 +171,7 @@ class FetchStream:
             fetch.to_park(params, reads),
             end=params.end,
             min_bytes=params.min_bytes,
-            on_done=lambda: self._broker.answers.put(start_answer),
+            on_done=lambda: self._broker.response_queue.put(start_response),
         )
         self._parked = operation
         self._count_parked(len(params.partitions))
@@ -187,11 +187,11 @@ class FetchStream:
         parked_ns = stopwatch_ns() - parked_from_ns
         try:
             data = self._encode(params, await self._read(params))
-            await self._write_answer(data, received_ns, parked_ns=parked_ns)
+            await self._write_response(data, received_ns, parked_ns=parked_ns)
         except grpc.aio.BaseError:
             pass  # the client is gone; reading will report it too
         except Exception as error:
-            internal("answer to a parked fetch", error)
+            internal("response to a parked fetch", error)
             await self._context.abort(grpc.StatusCode.INTERNAL, "internal error: see the broker's log")
         finally:
             self._hold(0)
@@ -199,7 +199,7 @@ class FetchStream:
             if not answered.done():
                 answered.set_result(None)
 
-    async def _write_answer(self, data: bytes, received_ns: int, *, parked_ns: int) -> None:
+    async def _write_response(self, data: bytes, received_ns: int, *, parked_ns: int) -> None:
         ready_ns = stopwatch_ns()
         await self._write(data)
         now_ns = stopwatch_ns()
@@ -213,7 +213,7 @@ class FetchStream:
     async def _write(self, data: bytes) -> None:
         if self._is_revoked:
             return
-        budget = self._broker.answer_budget
+        budget = self._broker.response_budget
         budget.begin_write(self, len(data), now_ms=self._broker.clock.monotonic_ms())
         try:
             await self._context.write(data)

@@ -3,7 +3,7 @@
 The stream's own task reads and appends; a second, short-lived one writes responses while any are ready. A stream is not read
 while one of its budgets is used up, so gRPC's flow control throttles the client:
 
-    WAITING_REQUESTS_MAX    requests that wait for their answer
+    WAITING_REQUESTS_MAX    requests that wait for their response
     _WAITING_BYTES_MAX      their bytes
     max.in.flight.bytes     requests read and not yet appended, over all streams
     log.max.dirty.bytes     appended and not yet on disk, over all logs
@@ -25,7 +25,7 @@ from brokerd.errors import BrokerdError, ErrorCode, ResourceExhaustedError
 from brokerd.server.broker import Broker
 from brokerd.server.failures import StreamFencedError, malformed
 from brokerd.server.fields import TOPIC_ID_BYTES
-from brokerd.server.handlers.produce import WAITING_REQUESTS_MAX, PendingAnswer, Produce, decode, handle, refuse
+from brokerd.server.handlers.produce import WAITING_REQUESTS_MAX, PendingResponse, Produce, decode, handle, refuse
 from brokerd.server.limits.memory_guard import MESSAGE_BYTES
 from brokerd.server.metrics.counters import Phase
 from brokerd.server.security.authenticator import ForbiddenError
@@ -39,7 +39,7 @@ from brokerd.wire.v1 import produce_pb2
 _WAITING_BYTES_MAX = 67_108_864
 _HARD_LIMIT = 2  # times max.in.flight.bytes
 _RETRY_AFTER_MS = 100
-_LAST_ANSWERS_S = 1.0
+_LAST_RESPONSES_S = 1.0
 _CLIENT_ID_MAX_CHARACTERS = 255
 
 
@@ -56,7 +56,7 @@ class ProduceStream:
         self._is_large = True  # the last request, by its partitions; a first one may be
         self._instance_id = b""
         self._incarnation = 0
-        self._answers: deque[PendingAnswer] = deque()
+        self._responses: deque[PendingResponse] = deque()
         self._is_revoked = False
         self._waiting_bytes = 0
         self._writer: asyncio.Task[None] | None = None
@@ -66,8 +66,8 @@ class ProduceStream:
         """Returns when the client has ended its side and everything is answered. Raises BrokerdError to end the stream."""
         try:
             failure = await self._read_all()
-            while self._answers:
-                await self._next_answer()
+            while self._responses:
+                await self._next_response()
             if failure is not None:
                 raise failure
         finally:
@@ -75,8 +75,8 @@ class ProduceStream:
 
     async def close(self, code: grpc.StatusCode, details: str) -> None:
         """Ends the stream from outside, once its responses are out."""
-        while self._answers:
-            await self._next_answer()
+        while self._responses:
+            await self._next_response()
         await self._context.abort(code, details)
 
     async def revoke(self, code: grpc.StatusCode, details: str) -> None:
@@ -84,9 +84,9 @@ class ProduceStream:
         are answered first, as far as the client reads."""
         self._is_revoked = True
         with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(_LAST_ANSWERS_S):
-                while self._answers:
-                    await self._next_answer()
+            async with asyncio.timeout(_LAST_RESPONSES_S):
+                while self._responses:
+                    await self._next_response()
         await self._context.abort(code, details)
 
     async def _read_all(self) -> BrokerdError | None:
@@ -108,8 +108,8 @@ class ProduceStream:
             return error
 
     async def _wait_for_room(self) -> None:
-        while self._answers and (len(self._answers) >= WAITING_REQUESTS_MAX or self._waiting_bytes >= _WAITING_BYTES_MAX):
-            await self._next_answer()
+        while self._responses and (len(self._responses) >= WAITING_REQUESTS_MAX or self._waiting_bytes >= _WAITING_BYTES_MAX):
+            await self._next_response()
         if self._broker.in_flight.is_used_up:
             await self._broker.in_flight.wait_for_room()
         if self._broker.replicas.dirty.is_used_up:
@@ -129,8 +129,8 @@ class ProduceStream:
             raise malformed("hello", "must be in a stream's first message only")
         if request.head.HasField("hello") and not request.partitions:
             return
-        answer = self._refuse_overload(request)
-        if answer is None:
+        response = self._refuse_overload(request)
+        if response is None:
             dirty = self._broker.replicas.dirty
             if dirty.is_used_up:
                 await dirty.wait_for_room()
@@ -139,14 +139,14 @@ class ProduceStream:
                 return
             if not self._broker.fence.is_current(self._authorizer.principal, self._instance_id, self._incarnation):
                 raise StreamFencedError("a newer stream of this producer instance has taken over: this one accepts nothing more")
-            answer = handle(self._broker, self._authorizer, request, on_ready=self._write_answers)
+            response = handle(self._broker, self._authorizer, request, on_ready=self._write_responses)
         appended_ns = stopwatch_ns()
         self._broker.counters.produce_time[Phase.LOCAL].observe_ns(appended_ns - received_ns)
-        if answer is not None:
-            answer.received_ns, answer.appended_ns = received_ns, appended_ns
-            self._answers.append(answer)
-            self._waiting_bytes += answer.size_bytes
-            self._write_answers()
+        if response is not None:
+            response.received_ns, response.appended_ns = received_ns, appended_ns
+            self._responses.append(response)
+            self._waiting_bytes += response.size_bytes
+            self._write_responses()
 
     def _hello(self, head: produce_pb2.ProduceRequest) -> None:
         if not head.HasField("hello"):
@@ -169,7 +169,7 @@ class ProduceStream:
         self._instance_id = hello.instance_id
         self._incarnation = hello.incarnation
 
-    def _refuse_overload(self, request: Produce) -> PendingAnswer | None:
+    def _refuse_overload(self, request: Produce) -> PendingResponse | None:
         in_flight = self._broker.in_flight
         if in_flight.used_bytes <= _HARD_LIMIT * in_flight.limit_bytes:
             return None
@@ -182,34 +182,34 @@ class ProduceStream:
             ),
         )
 
-    def _write_answers(self) -> None:
+    def _write_responses(self) -> None:
         """Starts writing the responses that are ready at the head of the queue, unless that is in progress."""
-        if self._writer is None and self._answers and self._answers[0].is_ready:
+        if self._writer is None and self._responses and self._responses[0].is_ready:
             self._writer = asyncio.get_running_loop().create_task(self._write_ready())
-            look_at_end(self._writer, "answers to a produce stream")
+            look_at_end(self._writer, "responses to a produce stream")
 
     async def _write_ready(self) -> None:
         try:
-            while self._answers and self._answers[0].is_ready:
+            while self._responses and self._responses[0].is_ready:
                 ready_ns = stopwatch_ns()
-                await self._context.write(self._answers[0].encode())
-                answer = self._answers.popleft()
-                self._waiting_bytes -= answer.size_bytes
-                self._count_time(answer, ready_ns)
+                await self._context.write(self._responses[0].encode())
+                response = self._responses.popleft()
+                self._waiting_bytes -= response.size_bytes
+                self._count_time(response, ready_ns)
                 self._wake()
         except grpc.aio.BaseError:
-            self._drop_answers()  # the client is gone; reading will report it too
+            self._drop_responses()  # the client is gone; reading will report it too
         finally:
             self._writer = None
 
-    def _count_time(self, answer: PendingAnswer, ready_ns: int) -> None:
+    def _count_time(self, response: PendingResponse, ready_ns: int) -> None:
         now_ns = stopwatch_ns()
         times = self._broker.counters.produce_time
-        times[Phase.REMOTE].observe_ns(ready_ns - answer.appended_ns)
+        times[Phase.REMOTE].observe_ns(ready_ns - response.appended_ns)
         times[Phase.RESPONSE_SEND].observe_ns(now_ns - ready_ns)
-        times[Phase.TOTAL].observe_ns(now_ns - answer.received_ns)
+        times[Phase.TOTAL].observe_ns(now_ns - response.received_ns)
 
-    async def _next_answer(self) -> None:
+    async def _next_response(self) -> None:
         if self._answered is None:
             self._answered = asyncio.get_running_loop().create_future()
         await asyncio.shield(self._answered)
@@ -219,10 +219,10 @@ class ProduceStream:
         if answered is not None:
             answered.set_result(None)
 
-    def _drop_answers(self) -> None:
-        for answer in self._answers:
-            answer.cancel()
-        self._answers.clear()
+    def _drop_responses(self) -> None:
+        for response in self._responses:
+            response.cancel()
+        self._responses.clear()
         self._wake()
 
     def _end(self) -> None:
@@ -231,4 +231,4 @@ class ProduceStream:
             self._broker.fence.goodbye(self._authorizer.principal, self._instance_id, now_ms=now_ms)
         if self._writer is not None:
             self._writer.cancel()
-        self._drop_answers()
+        self._drop_responses()

@@ -56,7 +56,7 @@ def read_all(client: RawClient, tp: TopicIdPartition) -> int:
 @pytest.mark.parametrize("settings", [LIMIT], indirect=True)
 def test_what_slow_readers_hold_is_bounded_and_others_read_on(running: RunningDaemon, client: RawClient) -> None:
     tp = fill(client)
-    budget = running.daemon.broker.answer_budget
+    budget = running.daemon.broker.response_budget
     most_bytes = 0
 
     def is_used_up() -> bool:
@@ -78,7 +78,7 @@ def test_what_slow_readers_hold_is_bounded_and_others_read_on(running: RunningDa
 @pytest.mark.parametrize("settings", [LIMIT], indirect=True)
 def test_a_few_slow_readers_cost_others_the_size_of_answers_alone(running: RunningDaemon, client: RawClient) -> None:
     tp = fill(client)
-    budget = running.daemon.broker.answer_budget
+    budget = running.daemon.broker.response_budget
     with RawClient(running.address) as slow:
         fetchers = ask(slow, tp, 5)
         wait_until(lambda: budget.used_bytes > LIMIT_BYTES // 4)
@@ -100,7 +100,7 @@ def test_a_stop_tells_everybody_although_some_do_not_read(tmp_path: Path) -> Non
         producer = client.producer()
         for _ in range(4):
             producer.produce(tp, values_batch(tp, size=BATCH_BYTES))
-        wait_until(lambda: len(parked) == 0 and running.daemon.broker.answer_budget.used_bytes > 30 * BATCH_BYTES)
+        wait_until(lambda: len(parked) == 0 and running.daemon.broker.response_budget.used_bytes > 30 * BATCH_BYTES)
         waiting = [client.fetcher() for _ in range(3)]
         for fetcher in waiting:
             fetcher.post({tp: 4}, max_wait_ms=LONG_MS)
@@ -142,7 +142,7 @@ def test_one_that_does_not_read_for_too_long_is_ended(
     with RawClient(running.address) as slow:
         (fetcher,) = ask(slow, tp, 1)
         wait_until(lambda: "does not read its fetch responses" in caplog.text)
-        wait_until(lambda: running.daemon.broker.answer_budget.used_bytes == 0)
+        wait_until(lambda: running.daemon.broker.response_budget.used_bytes == 0)
         assert fetcher.status()[0] is grpc.StatusCode.UNAVAILABLE
     client.producer().produce(tp, values_batch(tp))
     assert waiting.answer()[1][0][0].header.base_offset == BATCHES, "one that waits for data is not slow"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 
 from brokerd.server.limits.budgets import ByteBudget
-from brokerd.server.waiting.answer_queue import AnswerQueue
+from brokerd.server.waiting.response_queue import ResponseQueue
 from tests.support.wait import DEADLINE_S
 
 
@@ -75,7 +75,7 @@ def test_a_waiter_that_is_cancelled_is_gone_and_one_whose_turn_had_come_passes_i
 
 def test_answers_are_started_in_order_and_the_next_few_when_those_are_out() -> None:
     async def scenario() -> None:
-        queue = AnswerQueue()
+        queue = ResponseQueue()
         started: list[int] = []
         under_way: set[int] = set()
         most = 0
@@ -108,7 +108,7 @@ def test_answers_are_started_in_order_and_the_next_few_when_those_are_out() -> N
 
 def test_an_answer_that_is_stuck_holds_nobody_else_up() -> None:
     async def scenario() -> None:
-        queue = AnswerQueue()
+        queue = ResponseQueue()
         never = asyncio.Event()
         done = asyncio.Event()
 

@@ -27,7 +27,7 @@ PATIENCE_MS = 1_000
 W = TypeVar("W")
 
 
-class AnswerBudget(ByteBudget, Generic[W]):
+class ResponseBudget(ByteBudget, Generic[W]):
     """Bytes of responses being read or written, and since when each is being written. `W` identifies the writer."""
 
     def __init__(self, limit_bytes: int, *, write_timeout_ms: int) -> None:

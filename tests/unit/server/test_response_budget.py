@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import asyncio
 
-from brokerd.server.limits.answer_budget import PATIENCE_MS, AnswerBudget
+from brokerd.server.limits.response_budget import PATIENCE_MS, ResponseBudget
 from tests.support.wait import DEADLINE_S
 from tests.unit.server.test_limits import turns
 
 TIMEOUT_MS = 60_000
 
 
-def new_budget(limit_bytes: int = 1_000) -> AnswerBudget[str]:
-    return AnswerBudget(limit_bytes, write_timeout_ms=TIMEOUT_MS)
+def new_budget(limit_bytes: int = 1_000) -> ResponseBudget[str]:
+    return ResponseBudget(limit_bytes, write_timeout_ms=TIMEOUT_MS)
 
 
 def test_a_share_is_a_quarter_of_what_is_left_of_the_first_half() -> None:

@@ -11,10 +11,10 @@ from collections.abc import Callable
 _AT_ONCE = 16
 _PATIENCE_S = 0.005
 
-StartAnswer = Callable[[], "asyncio.Task[None]"]
+StartResponse = Callable[[], "asyncio.Task[None]"]
 
 
-class AnswerQueue:
+class ResponseQueue:
     """Starts queued responses in order, a few at once, and the next few when those are written.
 
     Starting all of them, or a few in each iteration of the event loop, would not work: gRPC reads from its sockets only when no
@@ -23,14 +23,14 @@ class AnswerQueue:
     """
 
     def __init__(self) -> None:
-        self._queued: deque[StartAnswer] = deque()
+        self._queued: deque[StartResponse] = deque()
         self._server: asyncio.Task[None] | None = None
 
     def __len__(self) -> int:
         """The number of responses not started yet."""
         return len(self._queued)
 
-    def put(self, start: StartAnswer) -> None:
+    def put(self, start: StartResponse) -> None:
         """Schedules `start` after those queued before it; it returns the task that responds. It must not raise."""
         self._queued.append(start)
         if self._server is None:
