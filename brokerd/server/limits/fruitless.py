@@ -14,7 +14,8 @@ from collections.abc import Callable
 # A client with a wrong token, or of another version, repeats a few calls; nothing legitimate exceeds this burst and this rate.
 BURST = 200
 PER_SECOND = 20
-# The same for connections that nothing useful has come over, of a host that has just made too many over another one.
+# All connections of a host that nothing useful has come over share another burst, at the same rate: each may have its own, so who
+# opens fifty has fifty. Once it is used up, or one of them had too many by itself, each of them may make so many for a while.
 SUSPECT_BURST = 30
 SUSPECT_MS = 60_000
 MUTED_MS = 10_000
@@ -26,7 +27,8 @@ class FruitlessCalls:
 
     def __init__(self) -> None:
         self.on_overdue: Callable[[], None] = lambda: None  # called when there is something to take
-        self._levels: OrderedDict[str, tuple[float, int]] = OrderedDict()  # (level, time); least recently used first
+        self._levels = _Levels()  # of connections
+        self._strangers = _Levels()  # of hosts: of all their connections that nothing useful has come over
         self._useful: OrderedDict[str, None] = OrderedDict()  # who has made a call that was worth its while; the oldest first
         self._suspects: OrderedDict[str, int] = OrderedDict()  # hosts, and until when; the first over first
         self._overdue: set[str] = set()
@@ -36,21 +38,17 @@ class FruitlessCalls:
         """Counts a fruitless call."""
         if peer in self._overdue or peer in self._muted:
             return  # of those that gRPC had accepted before
-        level, then_ms = self._levels.pop(peer, (0.0, now_ms))
-        level = max(0.0, level - (now_ms - then_ms) * PER_SECOND / 1000) + 1
+        if peer not in self._useful and self._strangers.add(_host_of(peer), now_ms) > BURST:
+            self._suspect(_host_of(peer), now_ms)
+        level = self._levels.add(peer, now_ms)
         if level > SUSPECT_BURST and level > self._burst(peer, now_ms):
             self._overdue.add(peer)
+            self._levels.forget(peer)
             self.on_overdue()
-            return
-        self._levels[peer] = level, now_ms
-        if len(self._levels) > _PEERS_MAX:
-            self._levels.popitem(last=False)
 
     def useful(self, peer: str) -> None:
         """Counts a useful call, which makes up for a fruitless one."""
-        found = self._levels.get(peer)
-        if found is not None:
-            self._levels[peer] = max(0.0, found[0] - 1), found[1]
+        self._levels.make_up(peer)
         if peer not in self._useful:
             self._useful[peer] = None
             if len(self._useful) > _PEERS_MAX:
@@ -61,9 +59,7 @@ class FruitlessCalls:
         overdue, self._overdue = self._overdue, set()
         for peer in overdue:
             self._muted[peer] = now_ms + MUTED_MS
-            host = _host_of(peer)
-            self._suspects.pop(host, None)
-            self._suspects[host] = now_ms + SUSPECT_MS
+            self._suspect(_host_of(peer), now_ms)
         return overdue
 
     def take_ended(self, *, now_ms: int) -> set[str]:
@@ -81,9 +77,39 @@ class FruitlessCalls:
         self._muted.clear()
         return muted
 
+    def _suspect(self, host: str, now_ms: int) -> None:
+        self._suspects.pop(host, None)
+        self._suspects[host] = now_ms + SUSPECT_MS
+
     def _burst(self, peer: str, now_ms: int) -> int:
         is_suspect = self._suspects.get(_host_of(peer), now_ms) > now_ms and peer not in self._useful
         return SUSPECT_BURST if is_suspect else BURST
+
+
+class _Levels:
+    """How many fruitless calls somebody has made beyond the rate, by name."""
+
+    def __init__(self) -> None:
+        self._levels: OrderedDict[str, tuple[float, int]] = OrderedDict()  # (level, time); least recently used first
+
+    def add(self, name: str, now_ms: int) -> float:
+        """Counts one; how many there are."""
+        level, then_ms = self._levels.pop(name, (0.0, now_ms))
+        level = max(0.0, level - (now_ms - then_ms) * PER_SECOND / 1000) + 1
+        self._levels[name] = level, now_ms
+        if len(self._levels) > _PEERS_MAX:
+            self._levels.popitem(last=False)
+        return level
+
+    def make_up(self, name: str) -> None:
+        """Takes one off."""
+        found = self._levels.get(name)
+        if found is not None:
+            self._levels[name] = max(0.0, found[0] - 1), found[1]
+
+    def forget(self, name: str) -> None:
+        """It is zero again."""
+        self._levels.pop(name, None)
 
 
 def _host_of(peer: str) -> str:

@@ -88,6 +88,28 @@ def test_newcomers_of_a_host_that_floods_may_fail_less_often_for_a_while() -> No
     assert calls.take_overdue(now_ms=later) == set()
 
 
+def test_connections_that_nothing_useful_came_over_share_the_burst_of_their_host() -> None:
+    calls = FruitlessCalls()
+    calls.useful(GOOD)
+    flood(calls, GOOD, BURST)  # has done something, and has a share of its own
+    strangers = [f"ipv4:10.0.0.1:{port}" for port in range(10, 11 + BURST // SUSPECT_BURST)]
+    for peer in strangers:
+        flood(calls, peer, SUSPECT_BURST)
+    assert calls.take_overdue(now_ms=0) == set(), "nobody has had more than the least share"
+    for peer in [*strangers, ELSEWHERE]:
+        calls.add(peer, now_ms=0)
+    assert calls.take_overdue(now_ms=0) == set(strangers)
+
+
+def test_clients_of_a_host_that_are_refused_now_and_then_are_borne_however_many_they_are() -> None:
+    calls = FruitlessCalls()
+    strangers = [f"ipv4:10.0.0.1:{port}" for port in range(10, 110)]
+    for second in range(100):
+        for peer in strangers:
+            flood(calls, peer, PER_SECOND // 2, now_ms=second * 1_000)
+    assert calls.take_overdue(now_ms=0) == set()
+
+
 def test_when_memory_is_short_all_that_nothing_is_read_of_is_ended_at_once() -> None:
     calls = FruitlessCalls()
     flood(calls, BAD, BURST + 1)
