@@ -5,6 +5,7 @@ else: no lock, no queue; a message is awaited only briefly; a watcher that does 
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from typing import Any
 
 import grpc
@@ -20,6 +21,7 @@ _Status = health_pb2.HealthCheckResponse
 _NAMES = (health.OVERALL_HEALTH, SERVICE)
 _REQUEST_MAX_BYTES = 1_024
 _PATIENCE_S = 10.0
+HALF_OPEN_MAX = 16  # calls of one connection whose request has not arrived; a probe makes one call at a time
 _WATCHERS_MAX = 1_000
 
 
@@ -30,6 +32,7 @@ class HealthService:
         self._count_fruitless = count_fruitless
         self._is_serving = False
         self._watchers: set[asyncio.Event] = set()
+        self._half_open: Counter[str] = Counter()  # by connection
 
     def set_serving(self, is_serving: bool) -> None:
         """Sets the status, also for current watchers. Never waits."""
@@ -71,11 +74,20 @@ class HealthService:
 
     async def _asked(self, context: Context) -> str:
         peer = str(context.peer())  # gRPC forgets it once the call is over
+        self._half_open[peer] += 1
         try:
+            if self._half_open[peer] > HALF_OPEN_MAX:
+                await context.abort(
+                    grpc.StatusCode.RESOURCE_EXHAUSTED, f"{HALF_OPEN_MAX} calls of this connection are waiting for their requests"
+                )
             return await _asked_name(context)
         except BaseException:  # cancelled, or not a request
             self._count_fruitless(peer)
             raise
+        finally:
+            self._half_open[peer] -= 1
+            if not self._half_open[peer]:
+                del self._half_open[peer]
 
     def _answer(self, name: str) -> bytes:
         if name not in _NAMES:
