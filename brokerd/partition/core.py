@@ -2,10 +2,10 @@
 
     log_start_offset <= last_stable_offset <= high_watermark <= durable_end <= log_end_offset
 
-What may happen is decided here and changes nothing: `append_as_leader`, `append_as_follower`, `append_marker`, `truncate_to`;
-only `begin_flush` notes that a flush is under way. What did happen is reported, and the result says which ends have moved, so
-that nobody need look for it: `written`, `rolled`, `flushed`, `flush_failed`, `replica_at`, `retired`, `truncated`, ... A write
-that failed is not reported at all. What retention may take is in retention_rules.py; the shell around it is partition_log.py.
+Decisions change nothing: `append_as_leader`, `append_as_follower`, `append_marker`, `truncate_to`; only `begin_flush` notes that
+a flush is under way. Events report what has been done, and return which ends have moved: `written`, `rolled`, `flushed`,
+`flush_failed`, `retired`, `truncated`, ... A write that failed is not reported at all. retention_rules.py decides what retention
+may remove; partition_log.py is the shell that carries decisions out.
 """
 
 from __future__ import annotations
@@ -32,20 +32,20 @@ from brokerd.storage.segment_bounds import SegmentBounds
 
 
 class Marker(NamedTuple):
-    """The end of transactions of these members, whichever way it went. A held one counts only once it is released."""
+    """Ends the transactions of these members, by commit or abort. A held marker counts only once it is released."""
 
     producer_ids: Sequence[int]
     is_held: bool = False
 
 
 class Append(NamedTuple):
-    """The decision to write a batch at the log end, after a roll if `must_roll`. `written` is told of it when it is done."""
+    """The decision to write a batch at the log end, after a roll if `must_roll`. Report it with `written` once that is done."""
 
     base_offset: int
     next_offset: int
     size_bytes: int
     append_timestamp: int
-    max_timestamp: int  # as readers see it
+    max_timestamp: int  # of its records, as readers see them
     leader_epoch: int
     must_roll: bool
     producer_id: int
@@ -54,21 +54,23 @@ class Append(NamedTuple):
 
 
 class Truncation(NamedTuple):
-    """The decision to cut the log at the batch that holds `offset`, or ends there. `truncated` is told when it is done."""
+    """The decision to cut the log at `offset`, or where the batch begins that holds it. Report it with `truncated` once
+    it is done.
+    """
 
     offset: int
-    kept: int  # so many segments stay, the last of them cut
-    snapshot_offsets: Sequence[int]  # these go first
-    restore_from: int  # the snapshot that producers are restored from, and from where batches are replayed; -1 = all batches
+    kept: int  # number of segments that stay, the last of them cut
+    snapshot_offsets: Sequence[int]  # of the snapshots to remove, before the segments
+    restore_from: int  # offset of the snapshot to restore producers from; batches from there on are replayed. -1: replay all
 
 
 class PartitionCore:
-    """See the module."""
+    """The state of one partition, and all decisions about it."""
 
     def __init__(self, name: str, seed: int, config: TopicConfig, state: LogState, *, leader_epoch: int) -> None:
         self.name = name
         self.config = config
-        self.leader_epoch = leader_epoch  # stamps what is appended now
+        self.leader_epoch = leader_epoch  # stamped on batches that are appended now
         self.is_leader = True
         self.health = LogHealth(name, state.damaged, state.read_only_reason)
         self.producers = state.producers
@@ -84,22 +86,22 @@ class PartitionCore:
 
     @property
     def log_start_offset(self) -> int:
-        """Where it begins for readers."""
+        """The first offset that readers may have."""
         return self.ends.log_start_offset
 
     @property
     def last_stable_offset(self) -> int:
-        """End of what is decided."""
+        """Readers of committed records see all below this offset: no open transaction begins there."""
         return self.ends.last_stable_offset
 
     @property
     def high_watermark(self) -> int:
-        """End of what all in-sync replicas have durably."""
+        """All below this offset is durable on every in-sync replica."""
         return self.ends.high_watermark
 
     @property
     def durable_end(self) -> int:
-        """End of what is flushed here."""
+        """All below this offset is durable on this replica."""
         return self.ends.durable_end
 
     @property
@@ -109,15 +111,17 @@ class PartitionCore:
 
     @property
     def is_stopped(self) -> bool:
-        """True if nothing may be appended or removed."""
+        """True if nothing may be appended to or removed from the log."""
         return self.health.is_stopped(self.log_start_offset)
 
     # Appends
 
     def append_as_leader(self, header: BatchHeader, now_ms: int, *, is_open_member: bool = False) -> Append | BatchMetadata:
-        """Where this batch goes, or the batch that it repeats. `is_open_member`: its producer is a member of an open transaction.
+        """Decides where this batch goes, or finds the batch that it repeats. `is_open_member`: its producer is in an open
+        transaction.
 
-        Raises WireErrors of fate NOT_APPENDED (but DuplicateSequenceError, whose batch is in the log).
+        Raises WireErrors of fate NOT_APPENDED; DuplicateSequenceError if the batch is in the log, but further back than is
+        remembered.
         """
         self._check_leads()
         if header.is_transactional != is_open_member:
@@ -129,17 +133,17 @@ class PartitionCore:
             if isinstance(prepared, BatchMetadata):
                 return prepared
             entry = prepared
-        # After the search for a repetition: what was accepted once is answered so, whatever the clock says now.
+        # Only of a new batch: a repeated one was accepted, and gets the same response whatever the clock says now.
         check_timestamps(self.name, header, self.config, now_ms)
         return self._append_stamped(header, now_ms, entry, None)
 
     def append_marker(self, header: BatchHeader, now_ms: int, marker: Marker) -> Append:
-        """Where this control batch goes, which ends transactions. Raises WireErrors of fate NOT_APPENDED."""
+        """Decides where this control batch goes, which ends transactions. Raises WireErrors of fate NOT_APPENDED."""
         self._check_leads()
         return self._append_stamped(header, now_ms, None, marker)
 
     def append_as_follower(self, header: BatchHeader, *, marker: Marker | None = None) -> Append:
-        """Where a batch goes that its leader has stamped. `marker`: what it says if it is a control batch.
+        """Decides where a batch goes that its leader has stamped. `marker`: its content if it is a control batch.
 
         Raises CorruptMessageError if it does not continue this log; StorageError and others if the log has stopped.
         """
@@ -168,13 +172,13 @@ class PartitionCore:
         )
 
     def rolled(self, segment: SegmentBounds) -> None:
-        """A new segment was made at the log end."""
+        """Reports a new segment, which begins at the log end."""
         assert segment.base_offset == self.log_end_offset, "a segment begins where the log ends"
         self.flushes.seal(self.segments[-1], self.snapshot())
         self.segments = (*self.segments, segment)
 
     def written(self, append: Append) -> Moved:
-        """The batch stands at the end of the last segment."""
+        """Reports that the batch is written at the end of the last segment."""
         base_offset = append.base_offset
         assert base_offset == self.log_end_offset, "a batch is written where the log ends"
         self.segments[-1].add(append.next_offset, append.size_bytes, append.max_timestamp, append.append_timestamp)
@@ -235,40 +239,40 @@ class PartitionCore:
     # Durability
 
     def begin_flush(self) -> FlushPlan | None:
-        """What a flush has to do now; None if nothing is dirty, one is under way or the log has stopped."""
+        """Begins a flush and returns its plan; None if nothing is dirty, one is under way or the log has stopped."""
         if self.flushes.under_way is not None or self.health.failure is not None or self.health.is_deleted:
             return None
         return self.flushes.begin(self.log_end_offset, self.epochs.entries) if self.flushes.is_due else None
 
     def flushed(self, plan: FlushPlan, outcome: FlushOutcome) -> Moved:
-        """A flush has ended, and no sync of it failed."""
+        """Reports that a flush has ended without a failed sync."""
         return self.ends.durable_to(self.flushes.done(plan, outcome))
 
     def flush_failed(self, plan: FlushPlan, error: OSError) -> None:
-        """A sync failed: the log stops, for nothing is known of those pages. Its readers go on."""
+        """Reports a failed sync: the log stops, since the kernel may have dropped those pages. Reads continue."""
         self.flushes.failed(plan)
         self.failed(error)
 
     def damage_found(self, damaged: tuple[DamagedRange, ...]) -> None:
-        """A reader met a batch that is not whole; `damaged` are all ranges that are known."""
+        """Reports that a reader has met a batch that is not whole. `damaged`: all ranges known by now."""
         self.health.damaged = damaged
 
     def deleted(self) -> None:
-        """The topic is gone: nothing is appended or flushed any more."""
+        """Reports that the topic is deleted: nothing is appended or flushed any more."""
         self.health.is_deleted = True
         self.flushes.give_up()
 
     # Epochs
 
     def lead(self, epoch: int, followers: Iterable[int] = ()) -> Moved:
-        """This node leads from now on, with these other replicas in sync. Raises FencedLeaderEpochError."""
+        """Makes this node the leader, with these other replicas in sync. Raises FencedLeaderEpochError."""
         self._begin_epoch(epoch)
         self.is_leader = True
         self.ends.lead()
         return self.ends.in_sync(followers)
 
     def follow(self, epoch: int) -> None:
-        """Another node leads from now on. Raises FencedLeaderEpochError."""
+        """Makes another node the leader. Raises FencedLeaderEpochError."""
         self._begin_epoch(epoch)
         self.is_leader = False
         self.ends.follow()
@@ -281,29 +285,29 @@ class PartitionCore:
             )
         self.leader_epoch = epoch
 
-    # What goes
+    # Removal
 
     def retired(self, count: int) -> None:
-        """So many segments are removed, the oldest."""
+        """Reports that the `count` oldest segments are removed."""
         self.segments = self.segments[count:]
 
     def truncate_to(self, offset: int) -> Truncation:
-        """What has to go so that the log ends at `offset`, or where the batch begins that holds it; all is to be flushed before.
+        """Decides what to remove so that the log ends at `offset`, or where the batch begins that holds it. Flush everything first.
 
-        Raises ValueError below the high watermark: nothing that was acknowledged is given up.
+        Raises ValueError below the high watermark: nothing acknowledged is given up.
         """
         if offset < self.high_watermark:
             raise ValueError(f"{self.name}: cannot be cut at offset {offset}, below the high watermark {self.high_watermark}")
         assert not self.flushes.is_due, "all is flushed before a cut"
         assert self.flushes.under_way is None, "all is flushed before a cut"
         kept = max(sum(segment.base_offset < offset for segment in self.segments), 1)
-        # Of a segment that goes, the snapshot at its base goes too.
+        # With a segment goes the snapshot at its base.
         limit = self.segments[kept].base_offset if kept < len(self.segments) else offset + 1
         gone = [known for known in self.snapshots.durable if known >= limit]
         return Truncation(offset, kept, gone, self.snapshots.newest_below(offset))
 
     def truncated(self, truncation: Truncation, last: SegmentBounds, producers: ProducerStates) -> None:
-        """The log ends with `last` from now on, and `producers` is what its batches say of them."""
+        """Reports that the log now ends with segment `last`. `producers`: the state that its remaining batches add up to."""
         end = last.next_offset
         assert self.high_watermark <= end <= truncation.offset, "what was acknowledged stays"
         self.segments = (*self.segments[: truncation.kept - 1], last)
@@ -312,17 +316,17 @@ class PartitionCore:
         self.epochs.truncate(end)
         self.snapshots.forget(truncation.snapshot_offsets)
         self.flushes.truncate(end)
-        self.snapshots.add(self.snapshot())  # those at later ends are gone
+        self.snapshots.add(self.snapshot())  # snapshots beyond the cut are removed
         self._transactions.truncate(end, producers.open_transactions())
         self._transactions.settle(self.high_watermark)
         self.ends.durable_to(end)
 
     def failed(self, error: OSError) -> None:
-        """The disk did not do what it had to: the log stops until the next start."""
+        """Reports a disk error after which the log is not as it should be: it stops until the next start."""
         self.health.failure = error
         self.flushes.give_up()
 
-    # For the disk
+    # Written to other files
 
     def snapshot(self) -> Snapshot:
         """Producer state and epochs at the log end."""
@@ -330,7 +334,7 @@ class PartitionCore:
         return Snapshot(self._seed, self.log_end_offset, epochs, producers, self.producers.forgotten_number)
 
     def checkpoint_entry(self) -> CheckpointEntry:
-        """What the checkpoint says of this log from now on."""
+        """This log's entry for the next checkpoint. May advance the recovery point."""
         return CheckpointEntry(self.flushes.advance_recovery_point(), self.durable_end, self.log_start_offset)
 
     def take_old_snapshots(self) -> list[int]:

@@ -1,5 +1,5 @@
-"""What the files of a data directory say of one partition: the checkpoint, and what a clean shutdown left. Values only; how they
-are written is the data directory's business (datadir/checkpoint.py, datadir/node_state.py).
+"""Entries about one partition in the files of its data directory: the checkpoint and the clean-shutdown mark. Values only; the
+files are written in datadir/checkpoint.py and datadir/node_state.py.
 """
 
 from __future__ import annotations
@@ -8,14 +8,14 @@ from typing import NamedTuple
 
 
 class CheckpointEntry(NamedTuple):
-    """Offsets of one partition, none above durable_end; recovery_point says from where on a restart checks payloads."""
+    """Offsets of one partition, none above durable_end. A restart checks payloads from `recovery_point` on."""
 
     recovery_point: int
     durable_end: int
     log_start_offset: int
 
     def known_durable(self, *ends: int) -> CheckpointEntry:
-        """The entry where something else says too that all below one of these offsets was durable: a checkpoint may be late."""
+        """The entry, with durable_end raised to other offsets that are known to have been durable: a checkpoint may be behind."""
         return self._replace(durable_end=max(self.durable_end, *ends))
 
 

@@ -1,6 +1,6 @@
-"""How far a partition is durable, what a flush has to do, and what its end means. Pure: files are flush_task.py's.
+"""Plans the flushes of one partition, and notes what each has made durable. Pure: flush_task.py syncs the files.
 
-A flush covers what was written when it began; at most one is under way, so what comes meanwhile goes with the next: group commit.
+A flush covers what was written when it began. At most one is under way, so appends meanwhile go with the next: group commit.
 """
 
 from __future__ import annotations
@@ -12,13 +12,13 @@ from brokerd.partition.leader_epochs import EpochEntry
 from brokerd.partition.snapshots import Snapshot
 from brokerd.storage.segment_bounds import SegmentBounds
 
-# A restart checks payloads of about so many durable bytes; what is older is checked when it is read, and by the doctor.
+# A restart checks the payloads of about so many durable bytes; older ones are checked when they are read, and by the doctor.
 RECOVERY_WINDOW_BYTES = 64 * 1_048_576
 
 
 class FlushPlan(NamedTuple):
-    """What one flush makes durable: all below `end_offset`. Data of the sealed segments and of the last one first, then names,
-    then what is derived: the snapshots, and the epochs if they changed."""
+    """The work of one flush, which makes all below `end_offset` durable: the data of the sealed segments and the last one, then
+    the directory, then the derived files: snapshots, and the epochs if they changed."""
 
     end_offset: int
     appended_bytes: int
@@ -28,7 +28,7 @@ class FlushPlan(NamedTuple):
 
 
 class FlushOutcome(NamedTuple):
-    """What a flush came to whose syncs did not fail."""
+    """The result of a flush, none of whose syncs has failed."""
 
     is_untried: bool = False  # the directory could not even be opened: nothing failed, and nothing is durable
     has_snapshots: bool = True  # durably, all of them
@@ -36,7 +36,7 @@ class FlushOutcome(NamedTuple):
 
 
 class FlushState:
-    """See the module."""
+    """The dirty part of one partition, and the flush under way."""
 
     def __init__(self, durable_end: int, recovery_point: int, snapshots: KeptSnapshots) -> None:
         self.durable_end = durable_end
@@ -44,7 +44,7 @@ class FlushState:
         self.snapshots = snapshots
         self.sealed: list[SegmentBounds] = []  # closed and not flushed since
         self.appended_bytes = 0  # since the start
-        self.flushed_bytes = 0  # of these, or given up
+        self.flushed_bytes = 0  # of appended_bytes, or given up
         self.epochs_changed = False
         self.under_way: FlushPlan | None = None
         self._recovery_mark = (durable_end, 0)  # (offset, flushed bytes) that becomes the recovery point next
@@ -60,12 +60,12 @@ class FlushState:
         return bool(self.dirty_bytes > 0 or self.sealed or self.snapshots.has_waiting)
 
     def seal(self, segment: SegmentBounds, snapshot: Snapshot) -> None:
-        """A segment was closed; the snapshot is of its end."""
+        """Notes that a segment was closed, and the snapshot at its end."""
         self.sealed.append(segment)
         self.snapshots.add(snapshot)
 
     def begin(self, log_end_offset: int, epochs: list[EpochEntry]) -> FlushPlan:
-        """All that is due. None must be under way."""
+        """The plan of a flush of all that is due. No other flush may be under way."""
         assert self.under_way is None, "one flush at a time"
         plan = FlushPlan(
             log_end_offset,
@@ -97,15 +97,15 @@ class FlushState:
         return self.durable_end
 
     def failed(self, plan: FlushPlan) -> None:
-        """A sync failed: nothing is durable by it."""
+        """Ends a flush whose sync failed: it has made nothing durable."""
         self._end(plan)
 
     def give_up(self) -> None:
-        """What is dirty will never be flushed."""
+        """Counts dirty bytes as settled: the log has stopped, so they will never be flushed."""
         self._settle(self.appended_bytes)
 
     def truncate(self, end_offset: int) -> None:
-        """The log, all of it durable, is cut at `end_offset`."""
+        """Follows a cut of the log, all of which was durable, at `end_offset`."""
         assert self.under_way is None
         assert not self.sealed, "all is flushed before a cut"
         assert self.dirty_bytes == 0, "all is flushed before a cut"

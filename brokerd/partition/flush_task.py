@@ -38,23 +38,23 @@ class FlushTask:
             if segment.dirty_handle is not None:
                 self.handles.append(segment.dirty_handle)
                 segment.dirty_handle = None
-        # What could not be written of files that are derived from the log; nothing durable depends on them.
+        # The error of a file derived from the log (index, snapshot, epochs); nothing durable depends on these.
         self.derived_error: OSError | None = None
-        # The directory could not even be opened to be synced: no sync has failed, and the next flush does it all again.
+        # The directory could not be opened to be synced: no sync has failed, and the next flush does it all again.
         self.untried_error: OSError | None = None
         self._has_snapshots = False
         self.duration_ns = 0  # of run, once it is over
 
     @property
     def outcome(self) -> FlushOutcome:
-        """What `run` came to, if it did not raise."""
+        """The result of `run`, if it did not raise."""
         return FlushOutcome(
             is_untried=self.untried_error is not None, has_snapshots=self._has_snapshots, has_derived=self.derived_error is None
         )
 
     def run(self) -> None:
-        """Syncs data files in order, and the directory past a roll; then writes what is derived. Raises OSError if a sync failed:
-        nothing may be believed of those files then.
+        """Syncs data files in order, and the directory after a roll; then writes the derived files. Raises OSError if a sync
+        failed: the log must stop then, since the kernel may have dropped its pages.
         """
         started_ns = stopwatch_ns()
         for handle in self.handles:
@@ -75,7 +75,7 @@ class FlushTask:
         self.duration_ns = stopwatch_ns() - started_ns
 
     def release(self, open_files: OpenFiles) -> None:
-        """Gives the files back; once, after the flush."""
+        """Releases the file handles; once, after the flush."""
         for handle in self.handles:
             open_files.release(handle)
         self.handles = []

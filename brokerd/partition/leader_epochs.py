@@ -1,4 +1,4 @@
-"""At which offset each leader epoch began: a list per partition, kept in a small file that any scan of the log can rebuild."""
+"""The offset where each leader epoch began: a list per partition, kept in a small file that any scan of the log can rebuild."""
 
 from __future__ import annotations
 
@@ -35,11 +35,11 @@ class LeaderEpochs:
 
     @property
     def latest(self) -> int:
-        """The last epoch that wrote; -1 if none did."""
+        """The epoch of the last batch; -1 if there is none."""
         return self.entries[-1].epoch if self.entries else -1
 
     def assign(self, epoch: int, start_offset: int) -> bool:
-        """Notes a batch; True if its epoch is a new one."""
+        """Notes the epoch of a batch at `start_offset`; True if it is a new one."""
         if epoch <= self.latest:
             return False
         self.entries.append(EpochEntry(epoch, start_offset))
@@ -60,7 +60,7 @@ class LeaderEpochs:
 
 
 def encode_epochs(entries: Sequence[EpochEntry]) -> bytes:
-    """Entries one after the other."""
+    """Entries as bytes, one after the other."""
     return b"".join([_ENTRY.pack(*entry) for entry in entries])
 
 

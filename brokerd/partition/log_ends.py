@@ -1,4 +1,4 @@
-"""How far one partition may be read, and which end an event has moved. Pure.
+"""The ends of one partition's log: how far it may be read, and which of them an event has moved. Pure.
 
 log_start_offset <= last_stable_offset <= high_watermark <= durable_end
 """
@@ -14,8 +14,8 @@ _NOWHERE = -1
 
 
 class LogEnd(enum.Enum):
-    """Consumers wait for the high watermark or the last stable offset, followers for the log end; a log start that moves is for
-    whoever waits below it.
+    """The ends that requests wait for: consumers for the high watermark or the last stable offset, followers for the log end. A log
+    start that moves ends the waits below it.
     """
 
     LOG_START = "log start"
@@ -24,14 +24,14 @@ class LogEnd(enum.Enum):
     LOG_END = "log end"
 
 
-Moved = tuple[LogEnd, ...]  # by one event; whoever waits for one of them is to be woken
+Moved = tuple[LogEnd, ...]  # by one event; requests that wait for one of them are to be woken
 
 NOTHING_MOVED: Moved = ()
 LOG_END_MOVED: Moved = (LogEnd.LOG_END,)
 
 
 class LogEnds:
-    """See the module. Each event says what it has moved."""
+    """The ends of one log. Each event returns what it has moved."""
 
     def __init__(self, log_start_offset: int, durable_end: int, high_watermark: int, transactions: OpenTransactions) -> None:
         self.log_start_offset = log_start_offset
@@ -39,48 +39,48 @@ class LogEnds:
         self.high_watermark = high_watermark
         self.transactions = transactions
         if high_watermark < durable_end:
-            # Which transactions ended in between is not known: nothing of it is stable before all of it is.
+            # It is not known which transactions ended in between: none of it is stable before all of it is.
             transactions.hold(high_watermark, until_offset=durable_end)
         self._replicas: dict[int, int] | None = {}  # durable ends of the other in-sync replicas; None = another node leads
-        self._leader_high_watermark = _NOWHERE  # what a follower was told last
+        self._leader_high_watermark = _NOWHERE  # on a follower: as the leader said last
         self.last_stable_offset = self._stable_end()
 
-    # How far it is durable
+    # Durability
 
     def durable_to(self, offset: int) -> Moved:
-        """This replica is durable up to there."""
+        """All below `offset` is durable on this replica."""
         self.durable_end = offset
         return self._advance()
 
     def lead(self) -> None:
-        """This node leads, alone until `in_sync` says otherwise."""
+        """Makes this node the leader, without followers until `in_sync`."""
         self._replicas = {}
 
     def follow(self) -> None:
-        """Another node leads."""
+        """Makes another node the leader."""
         self._replicas = None
         self._leader_high_watermark = _NOWHERE
 
     def in_sync(self, followers: Iterable[int]) -> Moved:
-        """These other replicas count, those that are new with nothing durable until they say so."""
+        """Sets the other in-sync replicas. A new one has nothing durable until `replica_at`."""
         known = self._replicas or {}
         self._replicas = {node: known.get(node, _NOWHERE) for node in followers}
         return self._advance()
 
     def replica_at(self, node: int, durable_end: int) -> Moved:
-        """A follower says how far it is durable. One that does not count is ignored."""
+        """Notes how far a follower is durable; ignored unless it is in sync."""
         if self._replicas is None or node not in self._replicas:
             return NOTHING_MOVED
         self._replicas[node] = durable_end
         return self._advance()
 
     def leader_at(self, high_watermark: int) -> Moved:
-        """The leader says how far all in-sync replicas are durable."""
+        """Notes the leader's high watermark, on a follower."""
         self._leader_high_watermark = high_watermark
         return self._advance()
 
     def _advance(self) -> Moved:
-        """High watermark = what all in-sync replicas have durably. It never goes back."""
+        """Advances the high watermark to what all in-sync replicas have durably. It never goes back."""
         known = (self._leader_high_watermark,) if self._replicas is None else self._replicas.values()
         end = min([self.durable_end, *known])
         if end <= self.high_watermark:
@@ -89,16 +89,16 @@ class LogEnds:
         self.transactions.settle(end)
         return (LogEnd.HIGH_WATERMARK, *self._move_stable())
 
-    # What is decided, and where it begins
+    # Transactions, and the log start
 
     def release_marker(self, offset: int) -> Moved:
-        """All partitions of that transaction have their markers durably: the one here is held no longer."""
+        """Releases a held marker: by now all partitions of its transaction have their markers durably."""
         self.transactions.release(offset)
         self.transactions.settle(self.high_watermark)
         return self._move_stable()
 
     def set_log_start(self, offset: int) -> Moved:
-        """The log begins there."""
+        """Moves the log start to `offset`."""
         if offset == self.log_start_offset:
             return NOTHING_MOVED
         self.log_start_offset = offset
@@ -112,10 +112,10 @@ class LogEnds:
         return (LogEnd.LAST_STABLE_OFFSET,)
 
     def _stable_end(self) -> int:
-        """End of what is decided: below it no open transaction.
+        """The last stable offset: the high watermark, or the first offset of an undecided transaction below it.
 
-        It does not stop at damage. There it would tell a reader "nothing yet", for ever and in silence, and a batch read that
-        the log ends there; so readers go on to the damaged range and are refused it.
+        It does not stop at damage. If it did, a streaming reader would wait there for ever, and a batch read would take it for the
+        end of the log; so readers go on to the damaged range and get LOG_DAMAGED.
         """
         first = self.transactions.first_undecided
         end = self.high_watermark if first is None else min(self.high_watermark, first)

@@ -1,4 +1,6 @@
-"""What stopped a log, if anything did: deleted, a failed flush, damage, read-only. Values and their errors, nothing else."""
+"""The reason why a log has stopped, if it has: deleted, a failed flush, damage, read-only. Values and their errors,
+nothing else.
+"""
 
 from __future__ import annotations
 
@@ -9,12 +11,12 @@ from brokerd.storage.damage import DamagedRange, damage_error, first_that_stops
 
 
 class LogHealth:
-    """See the module. What stopped a log holds until its next start; only damage may leave it, with the log start."""
+    """The reasons of one log. They hold until its next start, except for damage, which may fall below the log start."""
 
     def __init__(self, name: str, damaged: Sequence[DamagedRange] = (), read_only_reason: str = "") -> None:
         self._name = name
         self.is_deleted = False
-        self.failure: OSError | None = None  # of the flush that failed
+        self.failure: OSError | None = None  # of a flush
         self.damaged = tuple(damaged)
         self.read_only_reason = read_only_reason
 
@@ -23,7 +25,7 @@ class LogHealth:
         return first_that_stops(self.damaged, log_start_offset) if self.damaged else None
 
     def is_stopped(self, log_start_offset: int) -> bool:
-        """True if nothing may be appended or removed."""
+        """True if nothing may be appended to or removed from the log."""
         return bool(self.is_deleted or self.failure or self.read_only_reason or self.first_damage(log_start_offset) is not None)
 
     def check_writable(self, log_start_offset: int) -> None:

@@ -1,4 +1,5 @@
-"""What a partition's log is made of: what recovery hands to it, and what all logs of a data directory share. No behaviour."""
+"""The parts that a partition's log is built from: its state after recovery, and the resources that all logs of a data directory
+share. No behaviour."""
 
 from __future__ import annotations
 
@@ -19,17 +20,17 @@ from brokerd.storage.spare_files import SpareFiles
 
 
 class Checkpointed(Protocol):
-    """A log, as far as the checkpoint knows it."""
+    """A log as the checkpoint sees it."""
 
     tp: TopicIdPartition
 
     def checkpoint_entry(self) -> CheckpointEntry:
-        """What the checkpoint says of this log from now on."""
+        """This log's entry for the next checkpoint."""
 
 
 @dataclass(slots=True)
 class LogResources:
-    """What all logs of a data directory share."""
+    """The resources that all logs of a data directory share."""
 
     files: Files
     spares: SpareFiles
@@ -37,13 +38,13 @@ class LogResources:
     max_producer_ids: int
     # Writes the checkpoint durably, with the log starts as they are now. Raises OSError.
     write_checkpoint: Callable[[], None]
-    # Logs whose entry in the checkpoint is no longer what it was.
+    # Logs whose entry in the checkpoint has changed.
     moved: set[Checkpointed] = field(default_factory=set)
 
 
 @dataclass(slots=True)
 class LogState:
-    """What recovery found, or what a new partition begins with."""
+    """The state of a log as recovery found it, or of a new one."""
 
     segments: list[Segment]
     producers: ProducerStates
@@ -54,6 +55,6 @@ class LogState:
     damaged: list[DamagedRange] = field(default_factory=list)
     read_only_reason: str = ""
     snapshot_offsets: list[int] = field(default_factory=list)
-    # How far other replicas are known to have it; None = this one decides alone, and all of it counts.
+    # The end of what other replicas are known to have; None = there are no others, and all of the log counts.
     high_watermark: int | None = None
-    unwritten_snapshot: Snapshot | None = None  # the one at the end, where it could not be written
+    unwritten_snapshot: Snapshot | None = None  # the one at the log end, if it could not be written

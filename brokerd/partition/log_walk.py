@@ -1,8 +1,8 @@
-"""The walk through one partition's segments at a start: what is whole, what is damaged, where a torn tail begins, what it says
-of producers and epochs. Reads only; what is to be done about it is recovery's (recovery.py).
+"""Walks through one partition's segments at a start, and finds damage, the beginning of a torn tail, and the state of producers and
+epochs. Reads only; recovery.py acts on what it finds.
 
-It begins from a snapshot of producer state, or from nothing, and finds out whether the log bears that snapshot out: it must
-end where a batch does, and every batch below it that is walked must have the leader epoch that the snapshot has for it.
+A walk begins from a snapshot of producer state, or from nothing, and checks the snapshot against the log: its offset must be the
+end of a batch, and every walked batch below it must have the leader epoch that the snapshot has for it.
 """
 
 from __future__ import annotations
@@ -29,23 +29,23 @@ logger = logging.getLogger(__name__)
 
 
 class RecoveryInput(NamedTuple):
-    """What is known of a partition before its directory is read."""
+    """The facts about a partition that are known before its directory is read."""
 
     tp: TopicIdPartition
     name: str
     index_interval_bytes: int
     max_producer_ids: int
     max_epoch: int  # the epoch of the run that ended: no batch can have a higher one
-    free_producer_number: int  # nobody has been given an id with this number or a higher one
+    free_producer_number: int  # no producer has an id with this number or a higher one
     checkpoint: CheckpointEntry
     clean: CleanLog | None
     read_only_reason: str
-    # Another replica may lead, and this log be cut above its high watermark: what that takes stays.
+    # Another replica may lead, and this log be cut above its high watermark: keep what such a cut needs.
     may_be_cut: bool = False
 
 
 class LogWalk:
-    """One walk from one snapshot; `run` is called once, and what it found is in the public fields."""
+    """One walk from one snapshot. `run` is called once; its results are in the public fields."""
 
     def __init__(
         self,
@@ -58,8 +58,8 @@ class LogWalk:
         *,
         is_clean: bool,
     ) -> None:
-        """`sizes`: size of each segment by its base offset. `holes`: what an operator has accepted as lost. `is_clean`: all is as a
-        clean stop left it.
+        """`sizes`: size of each segment, by its base offset. `holes`: offsets that an operator has accepted as lost. `is_clean`:
+        all is as a clean stop left it.
         """
         self._open_files = open_files
         self._given = given
@@ -83,13 +83,15 @@ class LogWalk:
         self.damaged: list[DamagedRange] = []
         self.rebuilt: list[Segment] = []  # segments that were read, so that their index is new
         self.scanned_bytes = 0
-        self.forgotten: list[Segment] = []  # below the log start, and no part of the log: a removal that was cut short
+        self.forgotten: list[
+            Segment
+        ] = []  # below the log start: left by a removal that was cut short, and no longer part of the log
         self.torn: Segment | None = None  # to be cut to its size_bytes
         self.removed: list[Segment] = []  # to be removed, with a torn tail or because the log does not reach them
         self.cut_bytes = 0
 
     def run(self) -> None:
-        """See the module. Raises OSError."""
+        """Walks. Raises OSError."""
         self.forget_below(self._first_needed())
         if self._snapshot is None and self.first_offset > 0:
             logger.warning("%s: no snapshot says who wrote what is gone: silent producers need another id", self._given.name)
@@ -100,23 +102,23 @@ class LogWalk:
         self.cut_bytes += sizes_of(self._sizes, self.removed)
         if self.end < self._durable_end:
             self._damage(self.end, self._durable_end, "bytes are missing")
-        # No offset is given twice, whatever is lost below.
+        # No offset is given twice, whatever was lost below.
         self.end = max(self.end, self._durable_end)
         if self._snapshot is not None and self._snapshot.offset > self.end:
             self.contradicts_snapshot = True
 
     @property
     def is_stopped(self) -> bool:
-        """True if something is damaged that nobody has accepted: then nothing may be changed."""
+        """True if there is damage that no operator has accepted: nothing may be changed then."""
         return first_that_stops(self.damaged, self._log_start) is not None
 
     @property
     def first_offset(self) -> int:
-        """Where the log begins: the first segment's base, or the log start if there is none."""
+        """The first segment's base offset, or the log start if there is none."""
         return self.segments[0].base_offset if self.segments else self._log_start
 
     def _first_needed(self) -> int:
-        """No segment that ends at or below this offset is needed: neither records nor producers in it."""
+        """Segments that end at or below this offset are not needed, neither for their records nor for their producers."""
         if self._snapshot is None or self._given.may_be_cut:
             return 0
         return min(self._log_start, self._snapshot.offset)
@@ -160,12 +162,12 @@ class LogWalk:
         return expected
 
     def _stop_at(self, at: int) -> None:
-        """The log ends before segment `at`."""
+        """Ends the log before segment `at`."""
         self.removed = self.segments[at:]
         self.segments = self.segments[:at]
 
     def _believe_summary(self, segment: Segment, next_base: int | None) -> bool:
-        """True if the segment need not be walked, and its index says the same as its size and the successor's name."""
+        """True if the segment need not be walked, and its index agrees with its size and the successor's name."""
         if next_base is None or self._snapshot is None or next_base > self._snapshot.offset:
             return False
         if self._clean_end is None and next_base > self._given.checkpoint.recovery_point:
@@ -177,7 +179,7 @@ class LogWalk:
         return True
 
     def _scan(self, segment: Segment, successor: int | None) -> tuple[int, bool]:
-        """Walks one segment. Returns the offset where it ends, and True if a torn batch stands there."""
+        """Walks one segment. Returns the offset where it ends, and True if a torn batch follows there."""
         segment.index = SparseIndex()
         self.rebuilt.append(segment)
         size = self._sizes[segment.base_offset]
@@ -221,12 +223,14 @@ class LogWalk:
         )
 
     def _lowest_epoch(self, offset: int) -> int:
-        """The epoch that the batch at `offset` has at least. Below a snapshot its epochs are yet to be borne out."""
+        """The lowest epoch that the batch at `offset` may have. Those of the snapshot count only above it: below, they are to be
+        checked.
+        """
         is_below = self._snapshot is not None and offset < self._snapshot.offset
         return max(self._walked_epoch, 0 if is_below else self._snapshot_epochs.latest, 0)
 
     def _take(self, header: BatchHeader, file: File, position: int) -> None:
-        """What a batch says of producers and epochs, or of the snapshot that claims to know it."""
+        """Applies a batch to producers and epochs; one below the snapshot is compared with it instead."""
         snapshot = self._snapshot
         if snapshot is None or header.base_offset >= snapshot.offset:
             self.producers.replay(header)

@@ -1,4 +1,4 @@
-"""Control batches as a partition sees them: which members' transactions they end, whichever way."""
+"""Reads control batches as a partition sees them: whose transactions they end, by commit or abort."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from brokerd.storage.files import File
 
 
 def marker_of(batch: RecordBatch, *, is_held: bool = False) -> Marker | None:
-    """What a batch says of transactions; None if it is no control batch. Raises CorruptMessageError, UnsupportedVersionError."""
+    """The marker in a control batch; None if it is no control batch. Raises CorruptMessageError, UnsupportedVersionError."""
     if not batch.header.is_control:
         return None
     record = decode_control(batch)
@@ -21,7 +21,7 @@ def marker_of(batch: RecordBatch, *, is_held: bool = False) -> Marker | None:
 
 
 def read_marker(file: File, position: int, header: BatchHeader) -> tuple[int, ...]:
-    """The members that a control batch in a file ends; none if it cannot be read, so that they stay open. Raises OSError."""
+    """The members whose transactions a control batch in a file ends; none if it cannot be read: they stay open. Raises OSError."""
     try:
         marker = marker_of(RecordBatch(header, pa.py_buffer(bytes(file.pread(header.size, position)))))
     except (CorruptMessageError, UnsupportedVersionError):

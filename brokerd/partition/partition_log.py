@@ -1,7 +1,7 @@
-"""The log of one partition: asks the core (core.py), moves the bytes, and tells it what became of them.
+"""The log of one partition: asks the core (core.py), moves the bytes, and reports back to it.
 
-Everything here runs in the event loop but FlushTask.run and `reader` (partition_reader.py). What is read back after a crash is
-recovery's business (recovery.py).
+Everything here runs in the event loop but FlushTask.run and `reader` (partition_reader.py). recovery.py reads the log back after a
+crash.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ logger = logging.getLogger(__name__)
 
 
 class LogAppendInfo(NamedTuple):
-    """Where a batch stands. It is durable once high_watermark > last_offset, also if `is_duplicate`."""
+    """The place of a batch in the log. It is durable once high_watermark > last_offset, also if `is_duplicate`."""
 
     base_offset: int
     last_offset: int
@@ -44,7 +44,7 @@ class LogAppendInfo(NamedTuple):
 
 
 class PartitionLog:
-    """See the module. What is known of the partition is the core's, and here only what requests ask for."""
+    """The shell around a PartitionCore, which holds the state. Properties are those that requests need."""
 
     def __init__(
         self, tp: TopicIdPartition, topic: str, config: TopicConfig, resources: LogResources, state: LogState, *, leader_epoch: int
@@ -59,7 +59,7 @@ class PartitionLog:
         self.reader.log.segments = tuple(state.segments)
         resources.moved.add(self)
 
-    # What it is
+    # State
 
     @property
     def config(self) -> TopicConfig:
@@ -68,17 +68,17 @@ class PartitionLog:
 
     @property
     def log_start_offset(self) -> int:
-        """Where it begins for readers."""
+        """The first offset that readers may have."""
         return self.core.log_start_offset
 
     @property
     def last_stable_offset(self) -> int:
-        """End of what is decided."""
+        """Readers of committed records see all below this offset."""
         return self.core.last_stable_offset
 
     @property
     def high_watermark(self) -> int:
-        """End of what is durable, and may be read."""
+        """All below this offset is durable, and may be read."""
         return self.core.high_watermark
 
     @property
@@ -88,26 +88,26 @@ class PartitionLog:
 
     @property
     def segments(self) -> tuple[Segment, ...]:
-        """Oldest first; the last one is appended to."""
+        """Segments, oldest first; the last one is appended to."""
         return self.reader.segments
 
     @property
     def is_deleted(self) -> bool:
-        """True if its topic is gone."""
+        """True if the topic is deleted."""
         return self.core.health.is_deleted
 
     @property
     def damage(self) -> LogDamagedError | None:
-        """Why appends are refused, if something that was durable is no longer whole, and nobody has accepted that."""
+        """The error with which appends are refused because of damage that no operator has accepted; None without such damage."""
         stopping = self.core.health.first_damage(self.core.log_start_offset)
         return damage_error(self.name, stopping) if stopping is not None else None
 
     # Append
 
     def append(self, batch: RecordBatch, *, now_wall_ms: int, is_open_member: bool = False) -> LogAppendInfo:
-        """Writes a batch that `check_produced` let pass. `is_open_member`: its producer is a member of an open transaction.
+        """Writes a batch that has passed `check_produced`. `is_open_member`: its producer is in an open transaction.
 
-        Nothing is waited for but the write into the page cache. Raises WireErrors that say their fate.
+        Waits for nothing but the write into the page cache. Raises WireErrors with their fate.
         """
         core = self.core
         decided = core.append_as_leader(batch.header, now_wall_ms, is_open_member=is_open_member)
@@ -117,8 +117,8 @@ class PartitionLog:
         return LogAppendInfo(decided.base_offset, decided.next_offset - 1, now_wall_ms, False, core.log_start_offset)
 
     def append_marker(self, batch: RecordBatch, *, now_wall_ms: int, is_held: bool = False) -> LogAppendInfo:
-        """Writes a control batch, which ends transactions here; a held one counts once `core.ends.release_marker` says so. Raises
-        WireErrors that say their fate."""
+        """Writes a control batch, which ends transactions here; a held one counts only after `core.ends.release_marker`. Raises
+        WireErrors with their fate."""
         marker = marker_of(batch, is_held=is_held)
         assert marker is not None, "a control batch"
         decided = self.core.append_marker(batch.header, now_wall_ms, marker)
@@ -126,7 +126,7 @@ class PartitionLog:
         return LogAppendInfo(decided.base_offset, decided.next_offset - 1, now_wall_ms, False, self.core.log_start_offset)
 
     def append_as_follower(self, batch: RecordBatch) -> None:
-        """Writes a batch byte for byte as its leader has it, the next one of this log. Raises WireErrors that say their fate."""
+        """Writes the next batch of this log byte for byte as its leader has it. Raises WireErrors with their fate."""
         self._write(self.core.append_as_follower(batch.header, marker=marker_of(batch)), (batch.data,))
 
     def _write_stamped(self, append: Append, batch: RecordBatch) -> None:
@@ -163,7 +163,7 @@ class PartitionLog:
     # Flush
 
     def prepare_flush(self) -> FlushTask | None:
-        """What a flush has to do now; None if nothing is dirty or one is under way."""
+        """Begins a flush, to be run in a thread; None if nothing is dirty or one is under way."""
         plan = self.core.begin_flush()
         if plan is None:
             return None
@@ -172,10 +172,10 @@ class PartitionLog:
         return FlushTask(resources.files, resources.spares, self.tp.directory_name, self._seed, plan, segments)
 
     def complete_flush(self, task: FlushTask) -> Moved:
-        """After `task.run()` returned. Which ends have moved."""
+        """Ends a flush whose `task.run()` has returned. Returns which ends have moved."""
         task.release(self._resources.open_files)
         moved = self.core.flushed(task.plan, task.outcome)
-        if task.derived_error is not None and not self.is_deleted:  # of a deleted one they are gone, and not missed
+        if task.derived_error is not None and not self.is_deleted:  # a deleted one needs no files
             logger.warning(
                 "%s: could not write index or snapshot (%s); a restart reads more of the log instead", self.name, task.derived_error
             )
@@ -183,13 +183,13 @@ class PartitionLog:
         return moved
 
     def fail_flush(self, task: FlushTask, error: OSError) -> None:
-        """After `task.run()` raised: the log has stopped. Its readers go on."""
+        """Ends a flush whose `task.run()` has raised: the log has stopped. Reads continue."""
         task.release(self._resources.open_files)
         self.core.flush_failed(task.plan, error)
         self._release_dirty()
 
     def flush(self) -> None:
-        """Flushes all, waiting for the disk. Raises OSError: then the log has stopped, but where no sync could even be tried."""
+        """Flushes all, waiting for the disk. Raises OSError: the log has stopped then, unless no sync could even be tried."""
         task = self.prepare_flush()
         if task is not None:
             try:
@@ -201,22 +201,22 @@ class PartitionLog:
             if task.untried_error is not None:
                 raise task.untried_error
 
-    # Forgetting, and the end
+    # Retention, truncation, deletion
 
     def set_log_start(self, offset: int) -> Moved:
-        """Moves the log start; it holds once the checkpoint has been written."""
+        """Moves the log start. It is durable once the checkpoint has been written."""
         self._resources.moved.add(self)
         return self.core.ends.set_log_start(offset)
 
     def roll_if_expired(self, now_wall_ms: int, earliest_append_ms: int) -> bool:
-        """Closes the last segment if retention waits for that. True if a flush is due before it can go on. Raises OSError."""
+        """Closes the last segment if retention needs that. True if retention has to wait for a flush first. Raises OSError."""
         if must_close_last(self.core, now_wall_ms, earliest_append_ms):
             self._roll()
         return bool(self.core.flushes.sealed) or self.core.snapshots.has_waiting
 
     def take_removable(self, durable_start: int) -> Sequence[Segment]:
-        """Segments that lie below the log start, which the checkpoint on the disk has as `durable_start`. They are no longer
-        known here: their files are for the caller to remove.
+        """Takes the segments below the log start out of the log; the caller removes their files. `durable_start`: the log start in
+        the checkpoint on the disk.
         """
         count = removable_count(self.core, durable_start)
         removable = self.segments[:count]
@@ -227,7 +227,7 @@ class PartitionLog:
         return removable
 
     def checkpoint_entry(self) -> CheckpointEntry:
-        """What the checkpoint says of this log from now on."""
+        """This log's entry for the next checkpoint."""
         return self.core.checkpoint_entry()
 
     def truncate_to(self, offset: int) -> None:
@@ -247,7 +247,7 @@ class PartitionLog:
         self.reader.log.forget_hints()
         resources.moved.add(self)
         try:
-            # First of all: what is to go is not to be missed at a start.
+            # First of all, so that a start does not miss what is about to be removed.
             resources.write_checkpoint()
             cut.make(core.epochs.entries)
         except OSError as error:
@@ -255,7 +255,7 @@ class PartitionLog:
             raise
 
     def mark_deleted(self) -> None:
-        """The topic is gone: appends are refused from now on, descriptors are given back when nobody uses them."""
+        """Refuses appends from now on, since the topic is deleted, and closes files when they are no longer in use."""
         self.core.deleted()
         self._release_dirty()
         for segment in self.segments:

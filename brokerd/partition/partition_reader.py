@@ -1,4 +1,4 @@
-"""What requests read of one partition: batches from an offset on, and offsets by time. Changes nothing; for any thread."""
+"""Reads one partition for requests: batches from an offset on, and offsets by time. Changes nothing; for any thread."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _RETRY_AFTER_MS = 200
 
 
 class PartitionReader:
-    """See the module. `log` is the reader of its files, which the partition's log tells of new segments."""
+    """Reads of one partition. `log` reads its files; the partition's log gives it new segments."""
 
     def __init__(self, core: PartitionCore, seed: int, open_files: OpenFiles) -> None:
         self._core = core
@@ -39,17 +39,17 @@ class PartitionReader:
 
     @property
     def log_start_offset(self) -> int:
-        """Where the log begins for readers."""
+        """The first offset that readers may have."""
         return self._core.log_start_offset
 
     @property
     def high_watermark(self) -> int:
-        """End of what look-ups by time may find."""
+        """Look-ups by time find records below this offset."""
         return self._core.high_watermark
 
     @property
     def segments(self) -> tuple[Segment, ...]:
-        """Oldest first."""
+        """Segments, oldest first."""
         return self.log.segments
 
     def read(self, offset: int, *, max_bytes: int, until_offset: int, cached_only: bool) -> FetchDataInfo:
@@ -65,7 +65,7 @@ class PartitionReader:
         try:
             return self.log.read(offset, max_bytes=max_bytes, until_offset=until_offset, cached_only=cached_only)
         except FileNotFoundError:
-            # Gone while it was read; what took it has said so before.
+            # Removed during the read; whatever removed it has noted that before.
             if core.health.is_deleted:
                 raise UnknownTopicIdError(f"{self.name} is deleted") from None
             if offset < core.log_start_offset:
@@ -73,15 +73,17 @@ class PartitionReader:
             raise StorageError(f"{self.name}: a file of the log that holds offset {offset} is missing") from None
 
     def offset_for_timestamp(self, timestamp_ms: int) -> OffsetAndTimestamp | None:
-        """The first durable record whose timestamp is at least `timestamp_ms`; None if there is none. Reads: call it in a thread.
+        """The first durable record whose timestamp is at least `timestamp_ms`; None if there is none. Reads files: call it in a
+        thread.
 
         Raises StorageError; LogDamagedError if the record may be one that cannot be read.
         """
         return self._look_up(lambda: find_by_timestamp(self, self.log, self._open_files, self._seed, timestamp_ms))
 
     def max_timestamp_offset(self) -> OffsetAndTimestamp | None:
-        """The first durable record with the largest timestamp of those that are left; None if there are none. As
-        offset_for_timestamp."""
+        """The first durable record with the largest timestamp of the log; None if it is empty. Otherwise as
+        offset_for_timestamp.
+        """
         return self._look_up(lambda: find_max_timestamp(self, self.log, self._open_files, self._seed))
 
     def _look_up(self, find: Callable[[], OffsetAndTimestamp | None]) -> OffsetAndTimestamp | None:
@@ -90,7 +92,7 @@ class PartitionReader:
         except FileNotFoundError:
             if self._core.health.is_deleted:
                 raise UnknownTopicIdError(f"{self.name} is deleted") from None
-            # Retention was faster, and the next one is not likely to be.
+            # Retention was faster; a retry will probably succeed.
             raise StorageError(f"{self.name}: the log start has just moved", retry_after_ms=_RETRY_AFTER_MS) from None
         except OSError as error:
             raise StorageError(f"{self.name}: reading failed ({error.strerror})", retry_after_ms=_RETRY_AFTER_MS) from error

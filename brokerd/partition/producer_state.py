@@ -1,16 +1,16 @@
-"""What one partition accepts from idempotent producers: the table of answers in ARCHITECTURE.md ("Producer state").
+"""Decides which batches of idempotent producers one partition accepts: the table in ARCHITECTURE.md ("Producer state").
 
 Pure: `prepare` decides on immutable entries and changes nothing; `commit` puts the new entry in once the batch is
-written. `replay` takes what the log already holds, without judging it. Snapshots of the state are in snapshots.py.
+written. `replay` applies a batch that the log already holds, without judging it. Snapshots of the state are in snapshots.py.
 
-The state is the fold of all batches, in their order, less those producers that were silent for producer.id.expiration.ms, and less
-all but the max.producer.ids.per.partition that wrote last: a newcomer has the one forgotten that was silent longest. Since order is
-all that this goes by, every replay forgets the same ones.
+The state is the fold of all batches in their order, without producers that were silent for producer.id.expiration.ms, and without
+all but the max.producer.ids.per.partition that wrote last: for a new producer the one is forgotten that has been silent longest.
+This depends on the order of batches alone, so every replay forgets the same producers.
 
-A forgotten producer must not write anything twice. At a later sequence it is unknown; but sequence 0 is how all begin, so its retry
-of a first batch would be taken. Therefore the largest number among the ids that had to go is kept (`forgotten_number`), and whoever
-is not known here and has no larger one is refused at sequence 0 too. Numbers only rise: newcomers are above it, and so is a
-producer that asks for another id. What was silent for producer.id.expiration.ms does not count there: no retry is that old.
+A forgotten producer must not write anything twice. At a later sequence it is unknown; but every producer begins at sequence 0, so a
+retry of its first batch would be accepted. Therefore the largest number among the forgotten ids is kept (`forgotten_number`), and
+an unknown producer whose number is not larger is refused at sequence 0 too. Numbers only rise, so new producers are above it, and
+so is a producer that requests another id. Producers that expired do not count there: no retry is that old.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ class ProducerStateEntry(NamedTuple):
 
     @property
     def last_timestamp(self) -> int:
-        """When the last batch was appended, ms."""
+        """The time when the last batch was appended, ms since 1970."""
         return self.batches[-1].timestamp
 
 
@@ -70,7 +70,7 @@ class ProducerStates:
     def __init__(self, name: str, *, limit: int) -> None:
         self._name = name
         self._limit = limit
-        self.entries: OrderedDict[int, ProducerStateEntry] = OrderedDict()  # whoever wrote last at the end
+        self.entries: OrderedDict[int, ProducerStateEntry] = OrderedDict()  # the last one to write at the end
         self.forgotten_number = NO_NUMBER
 
     def __len__(self) -> int:
@@ -79,7 +79,7 @@ class ProducerStates:
     def prepare(self, header: BatchHeader, base_offset: int, timestamp: int) -> ProducerStateEntry | BatchMetadata:
         """The entry to commit after the append of this batch, or the batch that it repeats. Changes nothing.
 
-        Raises what section "Producer state" of ARCHITECTURE.md says, all with fate NOT_APPENDED but
+        Raises the errors of section "Producer state" of ARCHITECTURE.md, all with fate NOT_APPENDED but
         DuplicateSequenceError, whose batch is in the log.
         """
         entry = self.entries.get(header.producer_id)
@@ -102,7 +102,7 @@ class ProducerStates:
         return _extended(entry, header, base_offset, timestamp)
 
     def commit(self, producer_id: int, entry: ProducerStateEntry) -> None:
-        """Puts in what `prepare` returned."""
+        """Puts the entry in that `prepare` has returned."""
         self.entries[producer_id] = entry
         self.entries.move_to_end(producer_id)
         while len(self.entries) > self._limit and self._forget_oldest():
@@ -114,22 +114,22 @@ class ProducerStates:
         self.forgotten_number = forgotten_number
 
     def replayed(self, header: BatchHeader) -> ProducerStateEntry | None:
-        """The entry that a batch of the log leads to, as it stands; None if it says nothing of a producer. Changes nothing."""
+        """The entry after a batch of the log, accepted as it is; None if it is of no idempotent producer. Changes nothing."""
         if header.producer_id < 0 or header.is_control:
             return None
         entry = self.entries.get(header.producer_id)
-        # Only a forgotten producer begins again within an epoch.
+        # Only a producer that was forgotten begins again within an epoch.
         begins_again = entry is not None and header.base_sequence != add_sequence(entry.last_sequence, 1)
         return _extended(entry, header, header.base_offset, header.append_timestamp, begins_again=begins_again)
 
     def replay(self, header: BatchHeader) -> None:
-        """Takes a batch of the log as it stands."""
+        """Applies a batch of the log, accepted as it is."""
         entry = self.replayed(header)
         if entry is not None:
             self.commit(header.producer_id, entry)
 
     def end_transaction(self, producer_ids: Iterable[int]) -> None:
-        """Forgets members whose marker is in the log: their ids are never used again."""
+        """Forgets these members, whose marker is in the log: their ids are never used again."""
         for producer_id in producer_ids:
             self.entries.pop(producer_id, None)
 
@@ -159,8 +159,8 @@ class ProducerStates:
             )
 
     def forget_all(self, free_number: int) -> None:
-        """Batches are missing, so that nothing that is known of anybody may be the last word, nor that somebody is not known:
-        whoever was given a number below `free_number` may have written them.
+        """Forgets all producers, because batches are missing: any producer with a number below `free_number` may have written them,
+        so neither a known state nor being unknown proves anything.
         """
         while self._forget_oldest():
             pass
@@ -183,8 +183,8 @@ class ProducerStates:
         expected = add_sequence(entry.last_sequence, 1)
         if first == expected:
             return None
-        # How far behind the expected number it begins. What lies further back than half the ring is a gap ahead: to call it
-        # a duplicate would lose it. Numbers below 0 were never used before the first wrap.
+        # How far behind the expected number it begins. More than half the ring back is a gap ahead instead: to call that a
+        # duplicate would lose the batch. Before the first wrap there are no numbers below 0.
         behind = (expected - first) & SEQUENCE_MAX
         is_used = behind <= _HALF_RING and (entry.has_wrapped or behind <= entry.last_sequence + 1)
         if is_used and header.last_offset_delta < behind:

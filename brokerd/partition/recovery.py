@@ -1,15 +1,15 @@
 """Recovery of one partition: from what a crash left on disk to a log that may be served. Steps 4 to 7 of nine.
 
     4  the newest snapshot of producer state that the log bears out; headers are walked, payloads from the recovery point on
-    5  the first batch that is not whole: below durable_end it is corruption, and nothing is cut; above it, a torn tail is cut
+    5  the first batch that is not whole: below durable_end it is damage, and nothing is cut; above it, a torn tail is cut
     6  write [durable_end, end) again from the verified bytes, and sync: pages of a failed fsync look clean
     7  indexes, epochs and a snapshot at the end; then segments below the log start go, if a removal was cut short
 
 Every step may be repeated after a crash. Steps 1-3, 8 and 9 are the log manager's; the walk is in log_walk.py.
 
 A snapshot is written once all below it is synced, and a cut removes those above it, durably, before anything is appended.
-So one that is whole, of this log and at or below its end tells the truth, wherever the recovery point stands. What it says
-of records that are gone stands nowhere else: no segment goes before a snapshot above it is durable.
+So one that is whole, of this log and at or below its end is true, wherever the recovery point is. It is the only witness of records
+that retention has removed: no segment is removed before a snapshot above it is durable.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ _REWRITE_BYTES = 4 * 1_048_576
 
 
 class Recovered(NamedTuple):
-    """The log's state, and what was done to get there."""
+    """The log's state, with the bytes cut off its end and those read to find it."""
 
     state: LogState
     cut_bytes: int
@@ -62,18 +62,18 @@ class PartitionRecovery:
         self._given = given._replace(checkpoint=given.checkpoint.known_durable(holes_end(self._holes)))
         self._durable_end = self._given.checkpoint.durable_end
         self._sizes: dict[int, int] = {}
-        self._snapshot: Snapshot | None = None  # the one that is believed
+        self._snapshot: Snapshot | None = None  # the one that the log confirms
         self._unwritten: Snapshot | None = None
         self._names_changed = False
 
     def run(self) -> Recovered:
-        """See the module. Raises OSError where the directory cannot be read or written at all."""
+        """Recovers. Raises OSError if the directory cannot be read, or cannot be written at all."""
         offsets = snapshot_offsets(self._list())
         is_clean = self._is_clean()
         walk = self._walk(offsets, is_clean)
         end = walk.end
         if walk.is_stopped:
-            # Nothing is touched; what lies above durable_end is kept, and not shown, until an operator has decided.
+            # Nothing is touched: bytes above durable_end are kept, unread, until an operator has decided.
             end = max(self._durable_end, walk.first_offset)
         elif self._may_write():
             self._cut(walk, offsets)
@@ -86,7 +86,7 @@ class PartitionRecovery:
                 logger.warning("%s: offsets %d to %d are taken out: readers go past them", *said)
         return Recovered(self._state(end, walk), walk.cut_bytes, walk.scanned_bytes)
 
-    # Steps before 4: what is there
+    # Before step 4: the directory
 
     def _list(self) -> list[str]:
         try:
@@ -116,11 +116,11 @@ class PartitionRecovery:
     # Step 4
 
     def _walk(self, offsets: list[int], is_clean: bool) -> LogWalk:
-        """The walk from the newest snapshot that holds against the log; from nothing if none does."""
+        """The walk from the newest snapshot that the log confirms; from nothing if it confirms none."""
         known = self._known_epochs()
         first_offset = min(self._sizes, default=self._given.checkpoint.log_start_offset)
         for offset in reversed(offsets):
-            # What lies between an older one and the first record is known to nobody.
+            # Between an older snapshot and the first record, batches are missing that nothing tells of.
             snapshot = self._read_snapshot(offset) if offset >= first_offset else None
             if snapshot is not None and _may_agree(snapshot, known):
                 walk = self._walk_from(snapshot, is_clean)
@@ -151,7 +151,7 @@ class PartitionRecovery:
     # Step 5
 
     def _cut(self, walk: LogWalk, offsets: list[int]) -> None:
-        """Removes all above the end, the snapshots first; durably before anything is appended."""
+        """Removes everything above the end, snapshots first; durable on return, so before anything is appended."""
         if walk.torn is None and not walk.removed:
             return
         for offset in offsets:
@@ -188,7 +188,7 @@ class PartitionRecovery:
         self._files.sync_dir(self._directory)
 
     def _position(self, segment: Segment, offset: int) -> int:
-        """Position of the batch at `offset`; the segment's start or end where it lies outside."""
+        """Position of the batch that holds `offset`; the segment's start or end if it is outside."""
         if offset <= segment.base_offset:
             return 0
         if offset >= segment.next_offset or segment.index is None:
@@ -211,7 +211,7 @@ class PartitionRecovery:
     # Step 7
 
     def _settle(self, walk: LogWalk, offsets: list[int]) -> None:
-        """Leaves a segment to append to, and no snapshot that was not believed; then writes what is derived from the log."""
+        """Makes sure of a segment to append to, removes snapshots that the log did not confirm, and writes the derived files."""
         if not walk.segments or walk.segments[-1].next_offset != walk.end:
             if walk.segments:
                 last = walk.segments[-1]
@@ -223,7 +223,7 @@ class PartitionRecovery:
         believed = -1 if self._snapshot is None else self._snapshot.offset
         for offset in offsets:
             if offset > believed:
-                # One that could not be believed must not stay, even if no new one can be written.
+                # One that the log did not confirm must not stay, even if no new one can be written.
                 remove_snapshot(self._files, self._directory, offset)
                 self._names_changed = True
         self._remove_contradicting_epochs(walk)
@@ -238,7 +238,7 @@ class PartitionRecovery:
         walk.segments[-1].loaded_index(self._given.index_interval_bytes)
 
     def _remove_contradicting_epochs(self, walk: LogWalk) -> None:
-        """The file bears witness against snapshots, so it may be too old, but not wrong."""
+        """Removes a file of epochs that the log contradicts. Snapshots are checked against it, so it may be old but not wrong."""
         known = self._known_epochs()
         if known is not None and known != tuple(walk.epochs.entries[: len(known)]):
             remove_leader_epochs(self._files, self._directory)
@@ -261,7 +261,7 @@ class PartitionRecovery:
 
     def _write_derived(self, walk: LogWalk) -> None:
         for segment in walk.rebuilt:
-            # What is missing at an end shows by no checksum: only the next start's walk can find it again.
+            # No checksum shows that bytes are missing at an end: without an index, the next start walks the segment and finds out.
             if segment in walk.segments[:-1] and not segment.is_end_damaged:
                 segment.write_index()
                 self._names_changed = True
@@ -270,9 +270,9 @@ class PartitionRecovery:
             self._names_changed = True
 
     def _remove_below_log_start(self, walk: LogWalk) -> None:
-        """Ends a removal that a crash cut short, if the producers of those segments are in a snapshot; they are synced by now."""
+        """Completes a removal that a crash cut short, if a snapshot has the producers of those segments."""
         if self._given.may_be_cut:
-            return  # the snapshot at the end may go; retention knows which one stays
+            return  # a cut may remove the snapshot at the end; retention knows which one stays
         durable = walk.end if self._unwritten is None else self._snapshot.offset if self._snapshot is not None else -1
         walk.forget_below(min(self._given.checkpoint.log_start_offset, durable))
         if walk.forgotten and walk.first_offset <= durable:
@@ -299,6 +299,6 @@ class PartitionRecovery:
 
 
 def _may_agree(snapshot: Snapshot, known: tuple[EpochEntry, ...] | None) -> bool:
-    """True if the epochs file says nothing else of what lies below the snapshot; it may be older, and say less."""
+    """True if the file of epochs does not contradict the snapshot. It may be older, and have fewer epochs."""
     below = tuple(entry for entry in known or () if entry.start_offset < snapshot.offset)
     return snapshot.epochs[: len(below)] == below

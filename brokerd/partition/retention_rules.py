@@ -1,16 +1,17 @@
-"""What of one partition may be forgotten. Pure: it asks the core, and changes nothing."""
+"""Decides which records and segments of one partition may be removed. Pure: asks the core, and changes nothing."""
 
 from __future__ import annotations
 
 from brokerd.errors import OffsetOutOfRangeError
 from brokerd.partition.core import PartitionCore
 
-HIGH_WATERMARK = -1  # as an offset that is asked for
+HIGH_WATERMARK = -1  # as a requested offset
 
 
 def deletion_target(core: PartitionCore, before_offset: int) -> int:
-    """The log start that is asked for. Raises OffsetOutOfRangeError; StorageError and LogDamagedError if the log has stopped: its
-    checkpoint entry stays as it is, so nothing would be durable."""
+    """The log start that DeleteRecords requests. Raises OffsetOutOfRangeError; StorageError and LogDamagedError if the log has
+    stopped: its checkpoint entry no longer changes, so the new log start would not be durable.
+    """
     core.health.check_writable(core.log_start_offset)
     target = core.high_watermark if before_offset == HIGH_WATERMARK else before_offset
     if not 0 <= target <= core.high_watermark:
@@ -21,11 +22,11 @@ def deletion_target(core: PartitionCore, before_offset: int) -> int:
 
 
 def retained_from(core: PartitionCore, now_wall_ms: int, earliest_append_ms: int) -> int:
-    """The log start that retention by time and size asks for: a segment's base offset, or the present log start."""
+    """The log start by retention.ms and retention.bytes: a segment's base offset, or the present log start."""
     config = core.config
     start = core.log_start_offset
     size = core.size_bytes
-    # Neither what is undecided nor damage, nor anything above it, is taken away.
+    # Undecided transactions and damage stay, and everything above them.
     limit = core.last_stable_offset
     stopping = core.health.first_damage(start)
     if stopping is not None:
@@ -41,18 +42,19 @@ def retained_from(core: PartitionCore, now_wall_ms: int, earliest_append_ms: int
 
 
 def must_close_last(core: PartitionCore, now_wall_ms: int, earliest_append_ms: int) -> bool:
-    """True if all that the last segment holds is past retention.ms and durable, so that a new one lets retention take it."""
+    """True if all records of the last segment are durable and older than retention.ms: rolling lets retention remove it."""
     last = core.segments[-1]
     is_idle = core.flushes.dirty_bytes == 0 and core.flushes.under_way is None
     return is_idle and last.size_bytes > 0 and last.has_passed(core.config.retention_ms, now_wall_ms, earliest_append_ms)
 
 
 def removable_count(core: PartitionCore, durable_start: int) -> int:
-    """How many of the oldest segments may go: they lie below the log start, which the checkpoint on the disk has as
-    `durable_start`."""
+    """The number of oldest segments that may be removed: those below the log start. `durable_start`: the log start in the
+    checkpoint on the disk.
+    """
     if core.is_stopped:
         return 0
-    # What their producers did must be known without them, whichever life they are of, and wherever the log may yet be cut.
+    # A snapshot must hold the state of their producers, one that also survives any cut of the log that is still possible.
     start = min(core.log_start_offset, durable_start, core.snapshots.newest_below(core.high_watermark))
     count = 0
     while count + 1 < len(core.segments) and core.segments[count + 1].base_offset <= start:

@@ -1,7 +1,7 @@
 """Snapshots of producer state: the state of everything below an offset, with the leader epochs up to there.
 
-A snapshot saves recovery from replaying the whole log; and it outlives retention, which the log does not. Which one may be
-believed is recovery's to decide.
+A snapshot saves recovery from replaying the whole log; and it outlives retention, which the log does not. recovery.py decides
+which one is valid.
 """
 
 from __future__ import annotations
@@ -24,20 +24,20 @@ SNAPSHOT_VERSION = 1
 _HEAD = struct.Struct("<IqII")
 _PRODUCER = struct.Struct("<qhBBq")
 _BATCH = struct.Struct("<iiqqq")
-# A producer with so many batches, in one call: there may be a hundred thousand at a roll.
+# One format by number of batches, so that a producer takes one call: there may be a hundred thousand at a roll.
 _WHOLE = [struct.Struct(_PRODUCER.format + _BATCH.format[1:] * count) for count in range(WINDOW_BATCHES + 1)]
 _FORGOTTEN = struct.Struct("<q")  # at the end, if anything was forgotten
 
 
 class Snapshot(NamedTuple):
-    """Producer state and leader epochs of all batches below `offset`. One that waits to be written has a copy of the state: to
-    make it takes a tenth of the time that encoding takes, which the flush does.
+    """Producer state and leader epochs after all batches below `offset`. Until it is written it holds a copy of the state: a copy
+    takes a tenth of the time of encoding, which is left to the flush.
     """
 
     seed: int  # CRC seed of the partition
     offset: int
     epochs: tuple[EpochEntry, ...]
-    producers: Mapping[int, ProducerStateEntry]  # whoever wrote last at the end
+    producers: Mapping[int, ProducerStateEntry]  # the last one to write at the end
     forgotten_number: int = NO_NUMBER  # see producer_state.py
 
 
@@ -57,7 +57,7 @@ def encode_snapshot(snapshot: Snapshot) -> bytes:
 
 
 def decode_snapshot(body: bytes) -> Snapshot:
-    """See encode_snapshot. Raises DocumentError."""
+    """The snapshot of a file's body. Raises DocumentError."""
     try:
         seed, offset, epoch_count, producer_count = _HEAD.unpack_from(body)
         at = _HEAD.size
@@ -108,5 +108,5 @@ def remove_snapshot(files: Files, directory: str, offset: int) -> None:
 
 
 def snapshot_path(directory: str, offset: int) -> str:
-    """Where the snapshot at `offset` stands."""
+    """Path of the snapshot at `offset`."""
     return f"{directory}/{offset_file(offset, SNAPSHOT_SUFFIX)}"

@@ -1,9 +1,10 @@
-"""Time in a log: which of a producer's times are accepted, and from a time to the first record that is not older.
+"""Timestamps in a log: checks those of producers, and finds the first record that is not older than a given time.
 
-The index narrows it to a batch, and the batch's own timestamp column to the record. This is the one place where the broker
-looks into a payload: into that column, of one batch for each look-up. Where a header has promised a time that none of its records
-has, the next batch that promises one is answered as it stands, so that a look-up costs the same whatever clients wrote; a reader
-then begins a little early, never late. A time far ahead would hide all later ones from it, so none is accepted.
+The index narrows a look-up to a batch, and the batch's timestamp column to the record. This is the one place where the broker
+decodes part of a payload: that column, of one batch in each look-up. If no record of it has the time that its header promises, the
+look-up returns the beginning of the next batch that promises one, so that its cost does not depend on what clients wrote; a reader
+then begins a little early, never late. A timestamp far in the future would hide all later records from look-ups, so none is
+accepted.
 """
 
 from __future__ import annotations
@@ -38,15 +39,15 @@ class OffsetAndTimestamp(NamedTuple):
 
 
 class _Search:
-    """A time that is looked for."""
+    """A look-up of a time, in ms since 1970."""
 
     def __init__(self, timestamp_ms: int, *, has_decoded: bool = False) -> None:
         self.timestamp_ms = timestamp_ms
-        self.has_decoded = has_decoded  # a batch's records were looked at, in vain
+        self.has_decoded = has_decoded  # a batch was decoded, in vain
 
 
 class Searched(Protocol):
-    """A partition's log, as far as a look-up by time knows it."""
+    """A partition's log as look-ups by time see it."""
 
     name: str
 
@@ -56,19 +57,19 @@ class Searched(Protocol):
 
     @property
     def log_start_offset(self) -> int:
-        """Where it begins for readers."""
+        """The first offset that readers may have."""
 
     @property
     def high_watermark(self) -> int:
-        """End of what is durable."""
+        """All below this offset is durable."""
 
     @property
     def segments(self) -> tuple[Segment, ...]:
-        """Oldest first."""
+        """Segments, oldest first."""
 
 
 def check_timestamps(name: str, header: BatchHeader, config: TopicConfig, now_wall_ms: int) -> None:
-    """Raises InvalidTimestampError if a producer's time lies too far ahead, where it is the producer's time that counts."""
+    """Raises InvalidTimestampError if a producer's timestamp is too far in the future, unless the topic uses LogAppendTime."""
     if config.message_timestamp_type == "LogAppendTime":
         return
     latest = max(header.base_timestamp, header.max_timestamp)
@@ -90,7 +91,7 @@ def find_by_timestamp(
     found = _find(log, reader, open_files, seed, _Search(timestamp_ms), log.log_start_offset)
     end = found.offset if found is not None else log.high_watermark
     for damaged in reader.damaged:
-        # The record asked for may have been there: neither a later one nor "none" would be true.
+        # The record may have been in the damaged range: neither a later one nor "none" would be true.
         if damaged.stops(log.log_start_offset) and damaged.first_offset < end:
             raise damage_error(log.name, damaged)
     return found
@@ -101,7 +102,7 @@ def find_max_timestamp(log: Searched, reader: LogReader, open_files: OpenFiles, 
     first_offset, until = log.log_start_offset, log.high_watermark
     for damaged in reader.damaged:
         if damaged.stops(first_offset) and damaged.first_offset < until:
-            raise damage_error(log.name, damaged)  # the record asked for may have been there
+            raise damage_error(log.name, damaged)  # the record may have been in that range
     largest = _Largest(first_offset, until)
     for segment in log.segments:
         if segment.next_offset <= first_offset or segment.base_offset >= until:
@@ -120,7 +121,7 @@ def find_max_timestamp(log: Searched, reader: LogReader, open_files: OpenFiles, 
 
 
 class _Largest:
-    """The largest timestamp of what is left of a log, and where the look for it may begin."""
+    """The largest timestamp of the records that a log still has, and the offset where a search for its record may begin."""
 
     def __init__(self, first_offset: int, until: int) -> None:
         self.first_offset = first_offset
@@ -129,23 +130,26 @@ class _Largest:
         self._rest = (-1, first_offset)
 
     def add(self, timestamp: int) -> None:
-        """A batch's, or a whole segment's."""
+        """Counts the largest timestamp of a batch, or of a whole segment."""
         self.timestamp = max(self.timestamp, timestamp)
 
     def add_rest(self, timestamp: int, next_offset: int) -> None:
-        """That of what is left of a batch which ends before `next_offset`."""
+        """Counts the largest timestamp of the rest of a batch whose first records are deleted, and which ends before
+        `next_offset`.
+        """
         self._rest = (timestamp, next_offset)
         self.add(timestamp)
 
     @property
     def begin(self) -> int:
-        """Not a batch whose records with that time are deleted: to look into it would be in vain."""
+        """Offset to search from. It skips a batch whose records with that time are deleted: decoding it would be in vain."""
         return self._rest[1] if self._rest[0] < self.timestamp else self.first_offset
 
 
 def _find_largest(log: Searched, reader: LogReader, file: File, segment: Segment, seed: int, largest: _Largest) -> None:
-    """In a segment of which the first batches are deleted, or the last ones are not durable. Where the index can say it, most
-    headers are passed over."""
+    """Searches a segment whose first batches are deleted, or whose last ones are not durable. Skips most headers if the index has
+    the largest timestamp.
+    """
     index = segment.loaded_index(log.config.index_interval_bytes)
     offset, position, gone = index.floor_with_time(largest.first_offset) or (segment.base_offset, 0, -1)
     last = index.floor_with_time(largest.until)
@@ -157,7 +161,7 @@ def _find_largest(log: Searched, reader: LogReader, file: File, segment: Segment
             if header.last_offset >= largest.first_offset:
                 _add_rest(log.name, file, at, header, largest)
         elif last is not None and last[0] > header.base_offset and last[2] > gone:
-            largest.add(last[2])  # it stands here or behind, and before the last entry
+            largest.add(last[2])  # its batch is this or a later one, below the last index entry
             for _, behind in _headers(reader, file, segment, seed, last[0], last[1]):
                 if behind.base_offset >= largest.until:
                     break
@@ -168,7 +172,7 @@ def _find_largest(log: Searched, reader: LogReader, file: File, segment: Segment
 
 
 def _find_largest_left(log: Searched, reader: LogReader, file: File, segment: Segment, seed: int, largest: _Largest) -> None:
-    """In a segment of which batches are taken out: what its index says counts them in, so all headers are walked."""
+    """Searches a segment of which batches are taken out. Its index counts those too, so all headers are walked."""
     for at, header in _headers(reader, file, segment, seed, segment.base_offset, 0):
         if header.base_offset >= largest.until:
             return
@@ -185,7 +189,7 @@ def _is_taken_out(reader: LogReader, header: BatchHeader) -> bool:
 
 
 def _add_rest(name: str, file: File, position: int, header: BatchHeader, largest: _Largest) -> None:
-    """A batch whose first records are deleted."""
+    """Counts the rest of a batch whose first records are deleted."""
     timestamp = batch_timestamp(header)
     if not (header.stamp_flags & StampFlags.LOG_APPEND_TIME or header.is_control or header.has_sparse_offsets):
         times = _times(name, file, position, header)
@@ -197,7 +201,7 @@ def _add_rest(name: str, file: File, position: int, header: BatchHeader, largest
 def _find(
     log: Searched, reader: LogReader, open_files: OpenFiles, seed: int, search: _Search, first_offset: int
 ) -> OffsetAndTimestamp | None:
-    """The first record from `first_offset` on that is not older, among what can be read."""
+    """The first record from `first_offset` on that is not older, among those that can be read."""
     for segment in log.segments:
         if segment.max_timestamp >= search.timestamp_ms and segment.next_offset > first_offset:
             with open_files.use(segment.path) as file:
@@ -225,8 +229,9 @@ def _find_in_segment(
 def _headers(
     reader: LogReader, file: File, segment: Segment, seed: int, offset: int, position: int
 ) -> Iterator[tuple[int, BatchHeader]]:
-    """Positions and headers of the batches from one on, past damage. Where an index that led here may be to blame for a bad batch,
-    all come again from the segment's start. Raises OSError."""
+    """Positions and headers of the batches from `position` on, past damage. A bad batch may be due to a wrong index entry: then all
+    headers come again from the segment's start. Raises OSError.
+    """
     is_start = position == 0
     while True:
         scan = Scan(
@@ -254,7 +259,7 @@ def _headers(
 def _find_in_batch(
     name: str, file: File, position: int, header: BatchHeader, search: _Search, first_offset: int
 ) -> OffsetAndTimestamp | None:
-    """The record within a batch; its base offset where records have no times of their own, or a batch was searched before."""
+    """The record within a batch; the batch's base offset if its records have no timestamps, or a batch was decoded before."""
     whole = OffsetAndTimestamp(max(header.base_offset, first_offset), batch_timestamp(header))
     if header.stamp_flags & StampFlags.LOG_APPEND_TIME or header.is_control or header.has_sparse_offsets:
         return whole

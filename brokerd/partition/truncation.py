@@ -1,7 +1,7 @@
-"""A cut of one partition's log outside recovery: what its files say of what is left, and the cut itself.
+"""Cuts one partition's log outside recovery: reads the state of the part that stays, and removes the rest.
 
-Complete, and in this order: whatever a crash in between leaves, recovery makes a log of it that ends at the cut or as before.
-Where the cut may be is the core's decision (PartitionCore.truncate_to).
+The order of steps matters: after a crash in between, recovery finds a log that ends at the cut, or as before. The core decides
+where to cut (PartitionCore.truncate_to).
 """
 
 from __future__ import annotations
@@ -40,8 +40,8 @@ class LogCut:
         self.last = Segment(files, open_files, directory, self._kept[-1].base_offset, seed)  # as it will be
 
     def read(self, producers: ProducerStates, index_interval_bytes: int) -> None:
-        """Brings `producers`, which know nobody, to what is left, and notes what stays in the last segment. Raises StorageError if
-        the state cannot be told, OSError.
+        """Brings `producers`, which is empty, to the state at the cut, and notes the batches that stay in the last segment. Raises
+        OSError, and StorageError if the state cannot be determined.
         """
         from_offset = self._restore(producers)
         self.last.index = SparseIndex()
@@ -60,7 +60,7 @@ class LogCut:
                             producers.end_transaction(read_marker(file, position, header))
 
     def make(self, epochs: Sequence[EpochEntry]) -> None:
-        """Cuts, durably on return. The checkpoint on the disk must say already that no more is durable. Raises OSError."""
+        """Cuts, durably on return. The checkpoint on the disk must already end the durable part at the cut. Raises OSError."""
         self._wipe(self._kept[-1], self.last.size_bytes)
         for segment in self._gone:
             self._wipe(segment, 0)
@@ -80,8 +80,8 @@ class LogCut:
         self._files.sync_dir(self._directory)
 
     def _wipe(self, segment: Segment, position: int) -> None:
-        """Whole batches that are cut off must not come back as stale blocks of what is written in their place: after a power cut
-        they would pass for a part of the log.
+        """Overwrites what is cut off with zeros. Otherwise whole batches could come back as stale blocks of what is written in
+        their place, and after a power cut pass for a part of the log.
         """
         handle = self._open_files.acquire(segment.path, writable=True)
         try:
@@ -94,7 +94,7 @@ class LogCut:
             self._open_files.release(handle)
 
     def _restore(self, producers: ProducerStates) -> int:
-        """Begins with a snapshot, if there is one; where it stands."""
+        """Restores the snapshot to begin with, if there is one. Returns its offset, or 0."""
         offset = self._truncation.restore_from
         if offset < 0:
             if self._kept[0].base_offset > 0:
