@@ -18,7 +18,7 @@ from brokerd.errors import CorruptMessageError, Fate, FencedLeaderEpochError, In
 from brokerd.partition.entries import CheckpointEntry
 from brokerd.partition.flush_state import FlushOutcome, FlushPlan, FlushState
 from brokerd.partition.kept_snapshots import KeptSnapshots
-from brokerd.partition.log_ends import LOG_END_MOVED, LogEnds, Moved
+from brokerd.partition.log_ends import LOG_END_MOVED, NOTHING_MOVED, LogEnds, Moved
 from brokerd.partition.log_health import LogHealth
 from brokerd.partition.log_state import LogState
 from brokerd.partition.open_transactions import OpenTransactions
@@ -246,7 +246,7 @@ class PartitionCore:
 
     def flushed(self, plan: FlushPlan, outcome: FlushOutcome) -> Moved:
         """Reports that a flush has ended without a failed sync."""
-        return self.ends.durable_to(self.flushes.done(plan, outcome))
+        return self.ends.durable_to(plan.end_offset) if self.flushes.done(plan, outcome) else NOTHING_MOVED
 
     def flush_failed(self, plan: FlushPlan, error: OSError) -> None:
         """Reports a failed sync: the log stops, since the kernel may have dropped those pages. Reads continue."""
@@ -335,7 +335,7 @@ class PartitionCore:
 
     def checkpoint_entry(self) -> CheckpointEntry:
         """This log's entry for the next checkpoint. May advance the recovery point."""
-        return CheckpointEntry(self.flushes.advance_recovery_point(), self.durable_end, self.log_start_offset)
+        return CheckpointEntry(self.flushes.advance_recovery_point(self.durable_end), self.durable_end, self.log_start_offset)
 
     def take_old_snapshots(self) -> list[int]:
         """Offsets of snapshots that are no longer needed; their files are for the caller to remove."""

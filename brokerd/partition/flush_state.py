@@ -39,7 +39,6 @@ class FlushState:
     """The dirty part of one partition, and the flush under way."""
 
     def __init__(self, durable_end: int, recovery_point: int, snapshots: KeptSnapshots) -> None:
-        self.durable_end = durable_end
         self.recovery_point = recovery_point
         self.snapshots = snapshots
         self.sealed: list[SegmentBounds] = []  # closed and not flushed since
@@ -79,22 +78,23 @@ class FlushState:
         self.under_way = plan
         return plan
 
-    def done(self, plan: FlushPlan, outcome: FlushOutcome) -> int:
-        """How far all is durable now. What is derived and is missing goes with the next."""
+    def done(self, plan: FlushPlan, outcome: FlushOutcome) -> bool:
+        """Ends a flush. True if all below its `end_offset` is durable now. Derived files that are missing go with the
+        next flush.
+        """
         self._end(plan)
         if outcome.is_untried:
             self._take_back(plan)
             self.epochs_changed = self.epochs_changed or plan.epochs is not None
-            return self.durable_end
+            return False
         if outcome.has_snapshots:
             self.snapshots.note_written(plan.snapshots)
         if not outcome.has_derived:
             self.epochs_changed = True
             if not outcome.has_snapshots:  # retention waits for it
                 self._take_back(plan)
-        self.durable_end = max(self.durable_end, plan.end_offset)
         self._settle(plan.appended_bytes)
-        return self.durable_end
+        return True
 
     def failed(self, plan: FlushPlan) -> None:
         """Ends a flush whose sync failed: it has made nothing durable."""
@@ -109,17 +109,16 @@ class FlushState:
         assert self.under_way is None
         assert not self.sealed, "all is flushed before a cut"
         assert self.dirty_bytes == 0, "all is flushed before a cut"
-        self.durable_end = min(self.durable_end, end_offset)
         self.recovery_point = min(self.recovery_point, end_offset)
         self._recovery_mark = (min(self._recovery_mark[0], end_offset), self._recovery_mark[1])
 
-    def advance_recovery_point(self) -> int:
-        """Where a restart begins to check payloads, from now on."""
+    def advance_recovery_point(self, durable_end: int) -> int:
+        """The offset where a restart begins to check payloads, from now on: about RECOVERY_WINDOW_BYTES below `durable_end`."""
         mark_offset, mark_bytes = self._recovery_mark
         if self.flushed_bytes - mark_bytes >= RECOVERY_WINDOW_BYTES:
             self.recovery_point = mark_offset
-            self._recovery_mark = (self.durable_end, self.flushed_bytes)
-        return min(self.recovery_point, self.durable_end)
+            self._recovery_mark = (durable_end, self.flushed_bytes)
+        return min(self.recovery_point, durable_end)
 
     def _take_back(self, plan: FlushPlan) -> None:
         self.sealed = [*plan.sealed, *self.sealed]

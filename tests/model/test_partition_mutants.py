@@ -89,13 +89,13 @@ def high_watermark_is_the_log_end(patch: pytest.MonkeyPatch) -> None:
 
 @mutant(0)
 def a_flush_covers_what_came_meanwhile(patch: pytest.MonkeyPatch) -> None:
-    done = FlushState.done
+    flushed = PartitionCore.flushed
 
-    def generous(self: FlushState, plan: FlushPlan, outcome: FlushOutcome) -> int:
-        done(self, plan, outcome)
-        return self.durable_end + 1
+    def generous(self: PartitionCore, plan: FlushPlan, outcome: FlushOutcome) -> Moved:
+        moved = flushed(self, plan, outcome)
+        return moved + self.ends.durable_to(self.durable_end + 1)
 
-    patch.setattr(FlushState, "done", generous)
+    patch.setattr(PartitionCore, "flushed", generous)
 
 
 @mutant(2)
