@@ -14,7 +14,7 @@ from brokerd.purgatory.purgatory import Purgatory
 class PurgatoryDriver:
     """Advances `purgatory` when something is due, at most every `period_ms`, so that many deadlines share a wake-up.
 
-    After adding operations, call `schedule()`.
+    After adding an operation, call `schedule(its deadline)`.
     """
 
     def __init__(self, purgatory: Purgatory, clock: Clock, *, period_ms: int) -> None:
@@ -25,8 +25,13 @@ class PurgatoryDriver:
         self._timer_due_ms = 0
         self._is_closed = False
 
-    def schedule(self) -> None:
-        """Sets the timer to the next deadline, if that is earlier than the current setting. O(wheels)."""
+    def schedule(self, expiry_ms: int) -> None:
+        """An operation with this deadline was added: sets the timer, unless that is earlier already, as it mostly is."""
+        if self._timer is None or self._timer_due_ms > expiry_ms:
+            self._set_timer()
+
+    def _set_timer(self) -> None:
+        """Sets the timer to the next deadline. O(wheels)."""
         due_ms = self._purgatory.next_due_ms()
         if due_ms is None or self._is_closed:
             return
@@ -51,4 +56,4 @@ class PurgatoryDriver:
         try:
             self._purgatory.advance(now_ms=self._clock.monotonic_ms())
         finally:
-            self.schedule()
+            self._set_timer()

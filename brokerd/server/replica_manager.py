@@ -7,31 +7,24 @@ delayed_fetch.py and delayed_produce.py; gRPC is unknown here. Everything belong
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections import deque
 from typing import NamedTuple
-
-import pyarrow as pa
 
 from brokerd.clock import Clock
 from brokerd.config.broker import BrokerConfig
 from brokerd.datadir.flusher import Flusher
 from brokerd.datadir.log_manager import LogManager
-from brokerd.errors import (
-    FencedLeaderEpochError,
-    InvalidTxnStateError,
-    UnknownLeaderEpochError,
-)
+from brokerd.errors import FencedLeaderEpochError, UnknownLeaderEpochError
 from brokerd.ids import TopicIdPartition
 from brokerd.partition.log_ends import LogEnd, Moved
 from brokerd.partition.partition_log import LogAppendInfo, PartitionLog
 from brokerd.purgatory.driver import PurgatoryDriver
 from brokerd.purgatory.purgatory import Purgatory
 from brokerd.purgatory.timing_wheel import TimingWheel
-from brokerd.record.batch import check_produced
+from brokerd.record.batch import RecordBatch
 from brokerd.record.header import crc_seed
 from brokerd.server.limits.budgets import ByteBudget
 from brokerd.server.metrics.histogram import Histogram
-from brokerd.server.waiting.progress import PartitionProgress
 
 logger = logging.getLogger(__name__)
 
@@ -48,13 +41,49 @@ class WatchKey(NamedTuple):
     end: LogEnd
 
 
-class Replica:
-    """One partition's log, with the server's own state for it."""
+class PartitionProgress:
+    """How many bytes of a partition are below its high watermark, as a number that never decreases: appended bytes are counted, and
+    released when the high watermark passes their batch.
 
-    __slots__ = ("counted_dirty_bytes", "crc_seed", "log", "progress")
+    A fetch that waits for min_bytes compares two readings of it: no file is touched and no offset is converted to a position.
+    """
+
+    __slots__ = ("_unflushed", "appended_bytes", "durable_bytes")
+
+    def __init__(self) -> None:
+        self.appended_bytes = 0  # since the start of the daemon
+        self.durable_bytes = 0  # those of them below the high watermark
+        self._unflushed: deque[tuple[int, int]] = deque()  # (next offset of a batch, appended_bytes with it)
+
+    def append(self, *, next_offset: int, size_bytes: int) -> None:
+        """A batch was appended; offsets increase from call to call."""
+        self.appended_bytes += size_bytes
+        self._unflushed.append((next_offset, self.appended_bytes))
+
+    def advance(self, high_watermark: int) -> None:
+        """The high watermark has moved."""
+        unflushed = self._unflushed
+        while unflushed and unflushed[0][0] <= high_watermark:
+            self.durable_bytes = unflushed.popleft()[1]
+
+    def bytes_below(self, offset: int) -> int:
+        """The value of `durable_bytes` when the high watermark reaches `offset`, which must not be below it."""
+        below = self.durable_bytes
+        for next_offset, appended_bytes in self._unflushed:
+            if next_offset > offset:
+                break
+            below = appended_bytes
+        return below
+
+
+class Replica:
+    """One partition's log, with the server's own state for it. `core` is the log's: what requests ask for stands there."""
+
+    __slots__ = ("core", "counted_dirty_bytes", "crc_seed", "log", "progress")
 
     def __init__(self, log: PartitionLog) -> None:
         self.log = log
+        self.core = log.core
         self.crc_seed = crc_seed(log.tp)
         self.progress = PartitionProgress()
         self.counted_dirty_bytes = 0  # what of the log's dirty bytes stands in the budget
@@ -62,8 +91,8 @@ class Replica:
     def end_offset(self, end: LogEnd) -> int:
         """The offset at which readers of that kind see the log end."""
         if end is LogEnd.LAST_STABLE_OFFSET:
-            return self.log.last_stable_offset
-        return self.log.high_watermark if end is LogEnd.HIGH_WATERMARK else self.log.log_end_offset
+            return self.core.ends.last_stable_offset
+        return self.core.ends.high_watermark if end is LogEnd.HIGH_WATERMARK else self.core.log_end_offset
 
 
 class ReplicaManager:
@@ -74,7 +103,6 @@ class ReplicaManager:
         self.dirty = ByteBudget(config.log_max_dirty_bytes)
         self.flush_time = Histogram()
         self._clock = clock
-        self._max_decompressed_bytes = config.message_max_decompressed_bytes
         self._replicas: dict[TopicIdPartition, Replica] = {}
         self.produce_purgatory = self._new_purgatory()
         self.fetch_purgatory = self._new_purgatory()
@@ -92,38 +120,26 @@ class ReplicaManager:
         UnknownLeaderEpochError; an epoch of 0 or below is not checked.
         """
         replica = self._replicas.get(tp)
-        if replica is None or replica.log.is_deleted:
+        if replica is None or replica.core.health.is_deleted:
             log = self.logs.partition(tp)
             replica = self._replicas[tp] = Replica(log)
         if current_leader_epoch > 0:
             _check_leader_epoch(replica.log, current_leader_epoch)
         return replica
 
-    def append(self, replica: Replica, data: pa.Buffer, *, check_producer: Callable[[int], None] | None = None) -> LogAppendInfo:
-        """Checks a client's batch and appends it; on return its flush has been started, not finished. `check_producer` is called
-        with the batch's producer id, if any, and raises if the client may not use it.
+    def append(self, replica: Replica, batch: RecordBatch) -> LogAppendInfo:
+        """Appends a client's batch, which check_produced let pass; on return its flush has been started, not finished.
 
-        Raises the errors of check_produced and PartitionLog.append.
+        Raises the errors of PartitionLog.append.
         """
-        log = replica.log
-        batch = check_produced(
-            data,
-            replica.crc_seed,
-            max_message_bytes=log.config.max_message_bytes,
-            max_decompressed_bytes=self._max_decompressed_bytes,
-        )
-        if batch.header.is_transactional:
-            raise InvalidTxnStateError("transactions are not supported by this broker: a batch must not be marked as transactional")
-        if check_producer is not None and batch.header.producer_id >= 0:
-            check_producer(batch.header.producer_id)
         try:
-            info = log.append(batch, now_wall_ms=self.logs.stamp_wall_ms())
+            info = replica.log.append(batch, now_wall_ms=self.logs.stamp_wall_ms())
         finally:
             self._count_dirty(replica)
         if not info.is_duplicate:
-            replica.progress.append(next_offset=info.last_offset + 1, size_bytes=data.size)
-        if log.high_watermark <= info.last_offset:
-            self.flusher.mark_dirty(log)
+            replica.progress.append(next_offset=info.last_offset + 1, size_bytes=batch.data.size)
+        if replica.core.ends.high_watermark <= info.last_offset:
+            self.flusher.mark_dirty(replica.log)
         return info
 
     def forget(self, tp: TopicIdPartition) -> None:
@@ -149,7 +165,7 @@ class ReplicaManager:
         replica = self._replicas.get(log.tp)
         if replica is None:
             return  # deleted during its flush
-        replica.progress.advance(log.high_watermark)
+        replica.progress.advance(replica.core.ends.high_watermark)
         self._count_dirty(replica)
         for end in moved:
             key = WatchKey(log.tp, end)
@@ -168,7 +184,8 @@ class ReplicaManager:
 
     def _count_dirty(self, replica: Replica) -> None:
         """Updates the budget to what this log holds unflushed; a log that stopped counts nothing."""
-        dirty_bytes = replica.log.core.flushes.dirty_bytes
+        flushes = replica.core.flushes
+        dirty_bytes = flushes.appended_bytes - flushes.flushed_bytes
         self.dirty.add(dirty_bytes - replica.counted_dirty_bytes)
         replica.counted_dirty_bytes = dirty_bytes
 

@@ -10,7 +10,7 @@ import grpc
 from brokerd.server.failures import internal
 
 # The client is gone, or its stream was ended meanwhile; the code that reads the stream reports that.
-_ENDED = (grpc.aio.BaseError, asyncio.InvalidStateError)
+ENDED = (grpc.aio.BaseError, asyncio.InvalidStateError)
 
 
 def look_at_end(task: asyncio.Task[Any], what: str) -> None:
@@ -25,7 +25,7 @@ def forget_end(task: asyncio.Task[Any]) -> None:
 
 def _look(task: asyncio.Task[Any], what: str) -> None:
     error = _error_of(task)
-    if isinstance(error, Exception) and not isinstance(error, _ENDED):
+    if isinstance(error, Exception) and not isinstance(error, ENDED):
         internal(what, error)
 
 

@@ -13,16 +13,19 @@ Behaviour
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import asyncio
 from typing import NamedTuple
 
 import pyarrow as pa
 
-from brokerd.errors import Action, InvalidRequestError, InvalidRequiredAcksError, InvalidTxnStateError, WireError
+from brokerd.errors import Action, InvalidRequestError, InvalidRequiredAcksError, InvalidTxnStateError, NotReadyError, WireError
 from brokerd.ids import TopicIdPartition
+from brokerd.record.batch import RecordBatch, check_produced
+from brokerd.server.admin import STOPPING
 from brokerd.server.broker import Broker
 from brokerd.server.failures import internal, malformed, not_appended
 from brokerd.server.fields import FIELDS_PER_ENTRY, OTHER_FIELDS, check_not_negative, topic_id_partition
+from brokerd.server.replica_manager import Replica
 from brokerd.server.requests import first_double
 from brokerd.server.security.topic_authorizer import TopicAuthorizer
 from brokerd.server.security.topic_rights import Right
@@ -48,38 +51,15 @@ class Produce(NamedTuple):
 
 
 class PendingResponse:
-    """A response in its stream's queue: ready at once, or when its DelayedProduce completes."""
+    """A response in its stream's queue: to be written at once, or when `operation` is complete."""
 
-    __slots__ = ("_operation", "_response", "appended_ns", "received_ns", "size_bytes")
+    __slots__ = ("appended_ns", "operation", "received_ns", "response", "size_bytes")
 
-    def __init__(self, response: produce_pb2.ProduceResponse, size_bytes: int) -> None:
-        self._response = response
-        self._operation: DelayedProduce | None = None
+    def __init__(self, response: produce_pb2.ProduceResponse, size_bytes: int, operation: DelayedProduce | None = None) -> None:
+        self.response = response
         self.size_bytes = size_bytes  # of the request, for the stream's budget
+        self.operation = operation
         self.received_ns = self.appended_ns = 0  # stopwatch readings
-
-    @property
-    def is_ready(self) -> bool:
-        """True once it may be written."""
-        return self._operation is None or self._operation.is_completed
-
-    def wait_for(self, operation: DelayedProduce) -> None:
-        """Makes the response wait for `operation`."""
-        self._operation = operation
-
-    def cancel(self) -> None:
-        """Abandons the response."""
-        if self._operation is not None:
-            self._operation.cancel()
-
-    def encode(self) -> bytes:
-        """The response's bytes."""
-        if self._operation is not None:
-            for index, error in self._operation.errors.items():
-                result = self._response.results[index]
-                result.error.CopyFrom(to_proto(error))
-                result.base_offset = -1
-        return self._response.SerializeToString()
 
 
 def decode(data: bytes, *, partitions_max: int) -> Produce:
@@ -105,10 +85,8 @@ def refuse(request: Produce, error: WireError) -> PendingResponse | None:
     return PendingResponse(response, request.size_bytes)
 
 
-def handle(
-    broker: Broker, authorizer: TopicAuthorizer, request: Produce, *, on_ready: Callable[[], None]
-) -> PendingResponse | None:
-    """Appends; returns the response, ready or not, or None for acks=0. `on_ready` is called if it becomes ready later.
+def handle(broker: Broker, authorizer: TopicAuthorizer, request: Produce) -> PendingResponse | None:
+    """Decides and appends; returns the response, which may have to wait for the disk, or None for acks=0.
 
     There is no await before the last append, so the stream's next request finds the state that this one leaves.
     """
@@ -117,23 +95,34 @@ def handle(
     except WireError as error:
         broker.counters.failed_produce[error.code] += 1
         return refuse(request, error)
-    response = produce_pb2.ProduceResponse(correlation_id=request.head.correlation_id)
+    head = request.head
+    response = produce_pb2.ProduceResponse(correlation_id=head.correlation_id)
     awaited: list[Awaited] = []
     for index, (tp, data) in enumerate(zip(request.partitions, request.batches, strict=True)):
         result = response.results.add(topic_id=tp.topic_id, partition=tp.partition, base_offset=-1, append_timestamp=-1)
-        waits_for = _append(broker, authorizer, result, index, tp, request.head.partitions[index].current_leader_epoch, data)
+        waits_for = _append(broker, authorizer, result, index, tp, head.partitions[index].current_leader_epoch, data)
         if waits_for is not None:
             awaited.append(waits_for)
-    if request.head.acks == ACKS_NONE:
+    if head.acks == ACKS_NONE:
         return None
-    pending = PendingResponse(response, request.size_bytes)
-    if request.head.acks == ACKS_ALL and awaited:
-        _wait_until_durable(broker, pending, awaited, request.head.timeout_ms, on_ready)
-    return pending
+    operation = _wait_until_durable(broker, awaited, head.timeout_ms) if head.acks == ACKS_ALL and awaited else None
+    return PendingResponse(response, request.size_bytes, operation)
+
+
+def encode(pending: PendingResponse) -> bytes:
+    """The response's bytes, once it need not wait any more."""
+    response = pending.response
+    if pending.operation is not None:
+        for index, error in pending.operation.errors.items():
+            result = response.results[index]
+            result.error.CopyFrom(to_proto(error))
+            result.base_offset = -1
+    return response.SerializeToString()
 
 
 def _check_request(broker: Broker, request: Produce) -> None:
-    broker.require_ready()
+    if broker.is_stopping:
+        raise NotReadyError(STOPPING)
     head = request.head
     if head.acks not in _ACKS:
         raise InvalidRequiredAcksError(f"acks is {head.acks}, but must be -1 (all), 0 or 1")
@@ -144,8 +133,8 @@ def _check_request(broker: Broker, request: Produce) -> None:
         )
     if head.transactional_id or head.member_id:
         raise InvalidTxnStateError("transactional_id and member_id must be empty: transactions are not supported by this broker")
-    twice = first_double(request.partitions)
-    if twice is not None:
+    if len(set(request.partitions)) < len(request.partitions):
+        twice = first_double(request.partitions)
         raise InvalidRequestError(f"partitions: {twice} has two batches in one request; one is allowed")
 
 
@@ -163,13 +152,14 @@ def _append(
     try:
         authorizer.require_id(Right.WRITE, tp.topic_id)
         replica = broker.replicas.replica(tp, current_leader_epoch=leader_epoch)
-        info = broker.replicas.append(replica, data, check_producer=authorizer.check_producer)
+        batch = _check_batch(broker, authorizer, replica, data)
+        info = broker.replicas.append(replica, batch)
     except WireError as error:
         broker.counters.failed_produce[error.code] += 1
         if (
             replica is not None and error.action is Action.PRODUCER_STATE
         ):  # it shows whether the records that the producer misses have expired
-            error.log_start_offset = result.log_start_offset = replica.log.log_start_offset
+            error.log_start_offset = result.log_start_offset = replica.core.ends.log_start_offset
         result.error.CopyFrom(to_proto(not_appended(error)))
         return None
     except Exception as error:
@@ -179,16 +169,31 @@ def _append(
         broker.counters.appended(tp.topic_id, messages=info.last_offset - info.base_offset + 1, size_bytes=data.size)
     result.base_offset = info.base_offset
     result.append_timestamp = info.append_timestamp
-    result.is_log_append_time = replica.log.config.message_timestamp_type == "LogAppendTime"
+    result.is_log_append_time = replica.core.config.message_timestamp_type == "LogAppendTime"
     result.log_start_offset = info.log_start_offset
     return Awaited(index, replica, info.last_offset)
 
 
-def _wait_until_durable(
-    broker: Broker, pending: PendingResponse, awaited: list[Awaited], timeout_ms: int, on_ready: Callable[[], None]
-) -> None:
+def _check_batch(broker: Broker, authorizer: TopicAuthorizer, replica: Replica, data: pa.Buffer) -> RecordBatch:
+    """The batch, if it is whole and the caller may write it."""
+    batch = check_produced(
+        data,
+        replica.crc_seed,
+        max_message_bytes=replica.core.config.max_message_bytes,
+        max_decompressed_bytes=broker.config.message_max_decompressed_bytes,
+    )
+    header = batch.header
+    if header.is_transactional:
+        raise InvalidTxnStateError("transactions are not supported by this broker: a batch must not be marked as transactional")
+    if header.producer_id >= 0:
+        authorizer.require_producer(header.producer_id)
+    return batch
+
+
+def _wait_until_durable(broker: Broker, awaited: list[Awaited], timeout_ms: int) -> DelayedProduce:
     wait_ms = min(timeout_ms or WAIT_MAX_MS, WAIT_MAX_MS)
-    operation = DelayedProduce(broker.clock.monotonic_ms() + wait_ms, awaited, on_ready)
-    pending.wait_for(operation)
-    if not broker.replicas.produce_purgatory.try_complete_else_watch(operation, operation.keys()):
-        broker.replicas.produce_driver.schedule()
+    operation = DelayedProduce(broker.clock.monotonic_ms() + wait_ms, awaited, asyncio.get_running_loop().create_future())
+    replicas = broker.replicas
+    if not replicas.produce_purgatory.try_complete_else_watch(operation, operation.keys()):
+        replicas.produce_driver.schedule(operation.expiry_ms)
+    return operation

@@ -14,18 +14,9 @@ class ByteBudget:
 
     def __init__(self, limit_bytes: int) -> None:
         self.limit_bytes = limit_bytes
-        self._used_bytes = 0
+        self.used_bytes = 0  # may exceed the limit by what was admitted last
+        self.is_used_up = limit_bytes <= 0  # no room: kept by `add`, as every message of every stream asks
         self._waiters: deque[asyncio.Future[None]] = deque()
-
-    @property
-    def used_bytes(self) -> int:
-        """Bytes in use; may exceed the limit by what was admitted last."""
-        return self._used_bytes
-
-    @property
-    def is_used_up(self) -> bool:
-        """True while there is no room."""
-        return self._used_bytes >= self.limit_bytes
 
     @property
     def waiter_count(self) -> int:
@@ -34,8 +25,10 @@ class ByteBudget:
 
     def add(self, delta_bytes: int) -> None:
         """Takes bytes (or returns them, if negative) and wakes the first waiter if there is room."""
-        self._used_bytes += delta_bytes
-        self._wake_next()
+        self.used_bytes += delta_bytes
+        self.is_used_up = self.used_bytes >= self.limit_bytes
+        if self._waiters:
+            self._wake_next()
 
     async def wait_for_room(self) -> None:
         """Returns once there is room. Does not take bytes: the caller must, before it awaits anything else."""

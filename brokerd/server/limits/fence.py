@@ -21,10 +21,13 @@ _RETRY_AFTER_MS = 1_000
 Key = tuple[str, bytes]  # principal, instance id
 
 
-class _Instance:
-    __slots__ = ("incarnation", "open_streams", "silent_since_ms")
+class Instance:
+    """One producer instance. A stream of it may go on while `incarnation` is its own: no newer one has said hello."""
 
-    def __init__(self) -> None:
+    __slots__ = ("incarnation", "key", "open_streams", "silent_since_ms")
+
+    def __init__(self, key: Key) -> None:
+        self.key = key
         self.incarnation = 0
         self.open_streams = 0
         self.silent_since_ms = 0
@@ -35,17 +38,17 @@ class InstanceFence:
 
     def __init__(self, *, max_instances: int) -> None:
         self._max_instances = max_instances
-        self._open: dict[Key, _Instance] = {}
-        self._silent: OrderedDict[Key, _Instance] = OrderedDict()  # in order of their last stream's end
+        self._open: dict[Key, Instance] = {}
+        self._silent: OrderedDict[Key, Instance] = OrderedDict()  # in order of their last stream's end
         self._shares = Shares(max_instances)
 
     def __len__(self) -> int:
         """The number of remembered instances."""
         return self._shares.total
 
-    def hello(self, principal: str, instance_id: bytes, incarnation: int, *, now_ms: int) -> None:
-        """Registers a new stream. Raises InvalidRequestError if its incarnation does not exceed all earlier ones of the instance,
-        ResourceExhaustedError if too many instances are remembered.
+    def hello(self, principal: str, instance_id: bytes, incarnation: int, *, now_ms: int) -> Instance:
+        """Registers a new stream; returns its instance. Raises InvalidRequestError if its incarnation does not exceed all earlier
+        ones of the instance, ResourceExhaustedError if too many instances are remembered.
         """
         self._forget_silent(now_ms)
         key = (principal, instance_id)
@@ -53,7 +56,7 @@ class InstanceFence:
         is_new = instance is None
         if instance is None:
             self._check_room(principal)
-            instance = _Instance()
+            instance = Instance(key)
         if incarnation <= instance.incarnation:
             raise InvalidRequestError(
                 f"hello.incarnation is {incarnation}, but {instance.incarnation} was seen of this instance: it must increase"
@@ -64,21 +67,15 @@ class InstanceFence:
         self._open[key] = instance
         if is_new:
             self._shares.add(principal, 1)
+        return instance
 
-    def is_current(self, principal: str, instance_id: bytes, incarnation: int) -> bool:
-        """True if no newer stream of the instance has said hello."""
-        instance = self._open.get((principal, instance_id))
-        return instance is not None and instance.incarnation == incarnation
-
-    def goodbye(self, principal: str, instance_id: bytes, *, now_ms: int) -> None:
+    def goodbye(self, instance: Instance, *, now_ms: int) -> None:
         """Handles the end of a stream that had said hello."""
-        key = (principal, instance_id)
-        instance = self._open[key]
         instance.open_streams -= 1
         if instance.open_streams == 0:
-            del self._open[key]
+            del self._open[instance.key]
             instance.silent_since_ms = now_ms
-            self._silent[key] = instance
+            self._silent[instance.key] = instance
 
     def _check_room(self, principal: str) -> None:
         if not self._shares.has_room(principal, 1):

@@ -16,7 +16,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable
 
-from brokerd.ids import PRODUCER_NUMBER_BITS, producer_number
+from brokerd.ids import PRODUCER_NUMBER_BITS, PRODUCER_NUMBERS, producer_number
 
 _TAGS = 1 << 63 - PRODUCER_NUMBER_BITS
 NOBODY = 0
@@ -35,14 +35,19 @@ class ProducerOwners:
 
     def __init__(self, free_number: Callable[[], int], *, is_open: bool = False) -> None:
         self._free_number = free_number
+        self._given_below = 0  # all numbers below it were given: they only rise
         self._is_open = is_open
 
     def owns(self, tag: int, producer_id: int) -> bool:
         """True if the id was given to the principal with this tag. False also for a number that has not been given, as when a
         producer outlives a broker whose count of them was lost.
         """
-        is_own = self._is_open or producer_id >> PRODUCER_NUMBER_BITS == tag
-        return is_own and producer_number(producer_id) < self._free_number()
+        if not self._is_open and producer_id >> PRODUCER_NUMBER_BITS != tag:
+            return False
+        number = producer_id & (PRODUCER_NUMBERS - 1)
+        if number >= self._given_below:
+            self._given_below = self._free_number()
+        return number < self._given_below
 
     def given_to(self, tag: int, producer_id: int) -> int:
         """The id with its owner's tag."""

@@ -43,7 +43,6 @@ class TopicAuthorizer:
         "_rights",
         "_tag",
         "_topics",
-        "check_producer",
         "principal",
     )
 
@@ -56,8 +55,6 @@ class TopicAuthorizer:
         self._topics = topics
         self._owners = owners
         self._tag = owner_tag(principal.name)
-        # To be called with the producer id of each batch; None: any id will do.
-        self.check_producer: Callable[[int], None] | None = None if owners is None else self._require_producer
         self.replace(principal.rights)
 
     def replace(self, rights: TopicRights) -> None:
@@ -123,8 +120,9 @@ class TopicAuthorizer:
         """The id that the principal gets for a newly assigned producer id: it carries the principal's tag."""
         return producer_id if self._owners is None else self._owners.given_to(self._tag, producer_id)
 
-    def _require_producer(self, producer_id: int) -> None:
-        if not self.owns_producer(producer_id):
+    def require_producer(self, producer_id: int) -> None:
+        """Raises UnknownProducerIdError for an id that the principal may not use."""
+        if self._owners is not None and not self._owners.owns(self._tag, producer_id):
             raise UnknownProducerIdError(
                 f"producer id {producer_id} was not given to principal '{self.principal}', or that is forgotten: ask for another "
                 "with InitProducerId",

@@ -1,7 +1,8 @@
 """One produce stream: hello, then requests in order, answered in order. handlers/produce.py processes a request.
 
-The stream's own task reads and appends; a second, short-lived one writes responses while any are ready. A stream is not read
-while one of its budgets is used up, so gRPC's flow control throttles the client:
+The stream's own task goes one way with each message: read, decode, decide, append, and queue the response. A second one, which
+lives while responses are queued, waits for the first of them to be durable and writes it. A stream is not read while one of its
+budgets is used up, so gRPC's flow control throttles the client:
 
     WAITING_REQUESTS_MAX    requests that wait for their response
     _WAITING_BYTES_MAX      their bytes
@@ -23,16 +24,17 @@ import grpc
 from brokerd.clock import stopwatch_ns
 from brokerd.errors import BrokerdError, ErrorCode, ResourceExhaustedError
 from brokerd.server.broker import Broker
-from brokerd.server.failures import StreamFencedError, malformed
+from brokerd.server.failures import StreamFencedError, internal, malformed
 from brokerd.server.fields import TOPIC_ID_BYTES
-from brokerd.server.handlers.produce import WAITING_REQUESTS_MAX, PendingResponse, Produce, decode, handle, refuse
+from brokerd.server.handlers.produce import WAITING_REQUESTS_MAX, PendingResponse, Produce, decode, encode, handle, refuse
+from brokerd.server.limits.fence import Instance
 from brokerd.server.limits.memory_guard import MESSAGE_BYTES
 from brokerd.server.metrics.counters import Phase
 from brokerd.server.security.authenticator import ForbiddenError
 from brokerd.server.security.topic_authorizer import TopicAuthorizer
 from brokerd.server.security.topic_rights import Right
 from brokerd.server.streams.messages import Context, read_message
-from brokerd.server.tasks import look_at_end
+from brokerd.server.tasks import ENDED
 from brokerd.server.waiting.turns import LARGE_PARTITIONS
 from brokerd.wire.v1 import produce_pb2
 
@@ -54,7 +56,7 @@ class ProduceStream:
         self.read_bytes = 0  # of requests, and MESSAGE_BYTES for each; the service takes them off
         self._authorizer = authorizer
         self._is_large = True  # the last request, by its partitions; a first one may be
-        self._instance_id = b""
+        self._instance: Instance | None = None  # from the hello on
         self._incarnation = 0
         self._responses: deque[PendingResponse] = deque()
         self._is_revoked = False
@@ -116,39 +118,47 @@ class ProduceStream:
             await self._broker.replicas.dirty.wait_for_room()
 
     async def _process(self, data: bytes) -> None:
+        principal, turns = self._authorizer.principal, self._broker.turns
         if self._is_large:
-            await self._broker.turns.take(self._authorizer.principal, self.peer)
-        else:
-            self._broker.turns.note(self._authorizer.principal)
+            await turns.take(principal, self.peer)
+        elif principal != turns.last_principal:
+            turns.note(principal)
         received_ns = stopwatch_ns()
         request = decode(data, partitions_max=self._broker.config.max_partitions_per_request)
         self._is_large = len(request.partitions) > LARGE_PARTITIONS
-        if self._incarnation == 0:
-            self._hello(request.head)
+        instance = self._instance
+        if instance is None:
+            instance = self._hello(request.head)
         elif request.head.HasField("hello"):
             raise malformed("hello", "must be in a stream's first message only")
         if request.head.HasField("hello") and not request.partitions:
             return
-        response = self._refuse_overload(request)
-        if response is None:
-            dirty = self._broker.replicas.dirty
-            if dirty.is_used_up:
-                await dirty.wait_for_room()
+        if self._is_overloaded():
+            response = self._refuse_overload(request)
+        else:
+            if self._broker.replicas.dirty.is_used_up:
+                await self._broker.replicas.dirty.wait_for_room()
             # Checked after the last await before the append: a newer stream may have said hello while this one waited.
             if self._is_revoked:
                 return
-            if not self._broker.fence.is_current(self._authorizer.principal, self._instance_id, self._incarnation):
+            if instance.incarnation != self._incarnation:
                 raise StreamFencedError("a newer stream of this producer instance has taken over: this one accepts nothing more")
-            response = handle(self._broker, self._authorizer, request, on_ready=self._write_responses)
-        appended_ns = stopwatch_ns()
-        self._broker.counters.produce_time[Phase.LOCAL].observe_ns(appended_ns - received_ns)
-        if response is not None:
-            response.received_ns, response.appended_ns = received_ns, appended_ns
-            self._responses.append(response)
-            self._waiting_bytes += response.size_bytes
-            self._write_responses()
+            response = handle(self._broker, self._authorizer, request)
+        self._queue(response, received_ns)
 
-    def _hello(self, head: produce_pb2.ProduceRequest) -> None:
+    def _queue(self, response: PendingResponse | None, received_ns: int) -> None:
+        """Takes the response of a request that was processed; None if its client wants none."""
+        appended_ns = stopwatch_ns()
+        if response is None:
+            self._broker.counters.produce_time[Phase.LOCAL].observe_ns(appended_ns - received_ns)
+            return
+        response.received_ns, response.appended_ns = received_ns, appended_ns
+        self._responses.append(response)
+        self._waiting_bytes += response.size_bytes
+        if self._writer is None:
+            self._writer = asyncio.get_running_loop().create_task(self._write_responses())
+
+    def _hello(self, head: produce_pb2.ProduceRequest) -> Instance:
         if not head.HasField("hello"):
             raise malformed("hello", "is missing in the stream's first message")
         hello = head.hello
@@ -165,46 +175,53 @@ class ProduceStream:
                 f"principal '{self._authorizer.principal}' may write no topic at all: the broker's auth.file says who may"
             )
         now_ms = self._broker.clock.monotonic_ms()
-        self._broker.fence.hello(self._authorizer.principal, hello.instance_id, hello.incarnation, now_ms=now_ms)
-        self._instance_id = hello.instance_id
+        self._instance = self._broker.fence.hello(self._authorizer.principal, hello.instance_id, hello.incarnation, now_ms=now_ms)
         self._incarnation = hello.incarnation
+        return self._instance
+
+    def _is_overloaded(self) -> bool:
+        in_flight = self._broker.in_flight
+        return in_flight.used_bytes > _HARD_LIMIT * in_flight.limit_bytes
 
     def _refuse_overload(self, request: Produce) -> PendingResponse | None:
-        in_flight = self._broker.in_flight
-        if in_flight.used_bytes <= _HARD_LIMIT * in_flight.limit_bytes:
-            return None
         self._broker.counters.failed_produce[ErrorCode.RESOURCE_EXHAUSTED] += 1
+        used_bytes = self._broker.in_flight.used_bytes
         return refuse(
             request,
             ResourceExhaustedError(
-                f"{in_flight.used_bytes} bytes of requests are in memory, more than twice max.in.flight.bytes: try again later",
+                f"{used_bytes} bytes of requests are in memory, more than twice max.in.flight.bytes: try again later",
                 retry_after_ms=_RETRY_AFTER_MS,
             ),
         )
 
-    def _write_responses(self) -> None:
-        """Starts writing the responses that are ready at the head of the queue, unless that is in progress."""
-        if self._writer is None and self._responses and self._responses[0].is_ready:
-            self._writer = asyncio.get_running_loop().create_task(self._write_ready())
-            look_at_end(self._writer, "responses to a produce stream")
-
-    async def _write_ready(self) -> None:
+    async def _write_responses(self) -> None:
+        """Writes the queued responses, each as soon as it and all before it may be."""
         try:
-            while self._responses and self._responses[0].is_ready:
+            while self._responses:
+                response = self._responses[0]
+                operation = response.operation
+                if operation is not None and operation.completion is None:
+                    await operation.settled
                 ready_ns = stopwatch_ns()
-                await self._context.write(self._responses[0].encode())
-                response = self._responses.popleft()
+                await self._context.write(encode(response))
+                self._responses.popleft()
                 self._waiting_bytes -= response.size_bytes
                 self._count_time(response, ready_ns)
                 self._wake()
-        except grpc.aio.BaseError:
+        except ENDED:
             self._drop_responses()  # the client is gone; reading will report it too
+        except Exception as error:
+            self._drop_responses()
+            internal("responses to a produce stream", error)
+            with contextlib.suppress(*ENDED):  # abort raises too
+                await self._context.abort(grpc.StatusCode.INTERNAL, "internal error: see the broker's log")
         finally:
             self._writer = None
 
     def _count_time(self, response: PendingResponse, ready_ns: int) -> None:
         now_ns = stopwatch_ns()
         times = self._broker.counters.produce_time
+        times[Phase.LOCAL].observe_ns(response.appended_ns - response.received_ns)
         times[Phase.REMOTE].observe_ns(ready_ns - response.appended_ns)
         times[Phase.RESPONSE_SEND].observe_ns(now_ns - ready_ns)
         times[Phase.TOTAL].observe_ns(now_ns - response.received_ns)
@@ -221,14 +238,14 @@ class ProduceStream:
 
     def _drop_responses(self) -> None:
         for response in self._responses:
-            response.cancel()
+            if response.operation is not None:
+                response.operation.cancel()
         self._responses.clear()
         self._wake()
 
     def _end(self) -> None:
-        if self._incarnation:
-            now_ms = self._broker.clock.monotonic_ms()
-            self._broker.fence.goodbye(self._authorizer.principal, self._instance_id, now_ms=now_ms)
+        if self._instance is not None:
+            self._broker.fence.goodbye(self._instance, now_ms=self._broker.clock.monotonic_ms())
         if self._writer is not None:
             self._writer.cancel()
         self._drop_responses()

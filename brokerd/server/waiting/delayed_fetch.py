@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from brokerd.partition.log_ends import LogEnd
-from brokerd.purgatory.delayed import Completion, DelayedOperation
+from brokerd.purgatory.purgatory import Completion, DelayedOperation
 from brokerd.server.replica_manager import Replica, WatchKey
 
 
@@ -57,10 +57,10 @@ class DelayedFetch(DelayedOperation):
         """Cases A to C."""
         available_bytes = 0
         for partition in self._partitions:
-            log = partition.replica.log
-            if partition.fetch_offset < log.log_start_offset:  # case B
+            core = partition.replica.core
+            if partition.fetch_offset < core.ends.log_start_offset:  # case B
                 return True
-            if log.is_deleted:  # case C
+            if core.health.is_deleted:  # case C
                 return True
             if partition.replica.end_offset(self._log_end) <= partition.fetch_offset:
                 continue

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import asyncio
 from typing import NamedTuple
 
 from brokerd.errors import Fate, NotReadyError, RequestTimedOutError, StorageError, UnknownTopicIdError, WireError
 from brokerd.partition.log_ends import LogEnd
-from brokerd.purgatory.delayed import Completion, DelayedOperation
+from brokerd.purgatory.purgatory import Completion, DelayedOperation
 from brokerd.server.replica_manager import Replica, WatchKey
 
 
@@ -30,12 +30,13 @@ class DelayedProduce(DelayedOperation):
     if the broker is stopping; in both cases its fate is unknown: it is in the log, but perhaps not yet on disk.
     """
 
-    __slots__ = ("_awaited", "_on_done", "errors")
+    __slots__ = ("_awaited", "errors", "settled")
 
-    def __init__(self, expiry_ms: int, awaited: list[Awaited], on_done: Callable[[], None]) -> None:
+    def __init__(self, expiry_ms: int, awaited: list[Awaited], settled: asyncio.Future[None]) -> None:
+        """`settled` is done once the operation is complete; not if it is cancelled."""
         super().__init__(expiry_ms)
         self._awaited = awaited
-        self._on_done = on_done
+        self.settled = settled
         self.errors: dict[int, WireError] = {}  # by index in the request
 
     def keys(self) -> list[WatchKey]:
@@ -52,19 +53,22 @@ class DelayedProduce(DelayedOperation):
         for awaited in self._awaited:
             self.errors[awaited.place] = _unsettled(completion)
         self._awaited = []
-        self._on_done()
+        if not self.settled.done():  # whoever waited for it was cancelled
+            self.settled.set_result(None)
 
     def _settle(self, awaited: Awaited) -> bool:
-        log = awaited.replica.log
-        if log.high_watermark > awaited.last_offset:  # case A
+        core = awaited.replica.core
+        if core.ends.high_watermark > awaited.last_offset:  # case A
             return True
-        if log.core.health.failure is not None:  # case B
+        if core.health.failure is not None:  # case B
             self.errors[awaited.place] = StorageError(
                 "the disk refused to make the batch durable; the log stopped until the broker's next start", fate=Fate.UNKNOWN
             )
             return True
-        if log.is_deleted:  # case C
-            self.errors[awaited.place] = UnknownTopicIdError(f"topic {log.topic} was deleted meanwhile", fate=Fate.UNKNOWN)
+        if core.health.is_deleted:  # case C
+            self.errors[awaited.place] = UnknownTopicIdError(
+                f"topic {awaited.replica.log.topic} was deleted meanwhile", fate=Fate.UNKNOWN
+            )
             return True
         return False
 

@@ -42,7 +42,7 @@ class Turns:
         self._idle_loops = 0  # how many more idle iterations to wait
         self._waiting: OrderedDict[str, OrderedDict[str, _Waiting]] = OrderedDict()  # by principal, by connection; next first
         self._holder = ""  # whose turn it was last
-        self._last: str | None = None  # who sent the last request
+        self.last_principal: str | None = None  # who sent the last request
         self._mixed_until_ns = 0  # several send requests
         self._used_ns: dict[str, int] = {}  # of the loop, since the last rest; by principal
         self._resting: dict[str, int] = {}  # principals, and until when
@@ -53,11 +53,11 @@ class Turns:
         self._arrived += 1
 
     def note(self, principal: str) -> None:
-        """A request of the principal has come, be it one that takes no turn."""
-        if principal != self._last:
-            if self._last is not None:
+        """A request of the principal has come, be it one that takes no turn; nothing changes if it is the `last_principal`."""
+        if principal != self.last_principal:
+            if self.last_principal is not None:
                 self._mixed_until_ns = self._now_ns() + _MIXED_NS
-            self._last = principal
+            self.last_principal = principal
 
     async def take(self, principal: str, peer: str) -> None:
         """Returns when it is the caller's turn: at once if nobody else has had it just now, and the principal need not rest."""

@@ -120,7 +120,7 @@ def test_a_request_held_back_by_the_disk_is_fenced_too(running: RunningDaemon, c
     old.post([(tp, values_batch(tp))])
     wait_until(lambda: dirty.waiter_count == 1)
     new.post([])
-    wait_until(lambda: not running.daemon.broker.fence.is_current("anybody", INSTANCE, 1))
+    wait_until(lambda: running.daemon.broker.fence._open["anybody", INSTANCE].incarnation == 2)
     running.run(_add(dirty, -dirty.limit_bytes))
     assert old.status()[0] is grpc.StatusCode.ABORTED
     assert client.latest(tp) == 1

@@ -5,9 +5,8 @@ from __future__ import annotations
 import asyncio
 
 from brokerd.clock import SystemClock
-from brokerd.purgatory.delayed import Completion, DelayedOperation
 from brokerd.purgatory.driver import PurgatoryDriver
-from brokerd.purgatory.purgatory import Purgatory
+from brokerd.purgatory.purgatory import Completion, DelayedOperation, Purgatory
 from brokerd.purgatory.timing_wheel import TimingWheel
 from tests.support.wait import DEADLINE_S
 
@@ -43,7 +42,7 @@ def test_operations_expire_in_real_time_and_never_early() -> None:
         left.extend(alarms)
         for alarm in alarms:
             purgatory.try_complete_else_watch(alarm, [])
-            driver.schedule()
+            driver.schedule(alarm.expiry_ms)
         async with asyncio.timeout(DEADLINE_S):
             await done.wait()
         assert all(alarm.fired_ms >= alarm.expiry_ms for alarm in alarms)
@@ -58,15 +57,15 @@ def test_nothing_is_scheduled_while_nothing_waits_and_nothing_after_close() -> N
         clock = SystemClock()
         purgatory = Purgatory(TimingWheel(tick_ms=1, wheel_size=20, start_ms=clock.monotonic_ms()))
         driver = PurgatoryDriver(purgatory, clock, period_ms=1)
-        driver.schedule()
+        driver.schedule(clock.monotonic_ms())
         assert not loop._scheduled  # type: ignore[attr-defined]
         alarm = Alarm(clock.monotonic_ms() + 60_000, clock, [], asyncio.Event())
         purgatory.try_complete_else_watch(alarm, [])
-        driver.schedule()
-        driver.schedule()
+        driver.schedule(alarm.expiry_ms)
+        driver.schedule(alarm.expiry_ms)
         assert len(loop._scheduled) == 1  # type: ignore[attr-defined]
         driver.close()
-        driver.schedule()
+        driver.schedule(alarm.expiry_ms)
         assert all(handle.cancelled() for handle in loop._scheduled)  # type: ignore[attr-defined]
 
     asyncio.run(scenario())

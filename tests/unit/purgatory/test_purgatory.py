@@ -10,8 +10,7 @@ from collections.abc import Callable
 
 import pytest
 
-from brokerd.purgatory.delayed import Completion, DelayedOperation
-from brokerd.purgatory.purgatory import Purgatory
+from brokerd.purgatory.purgatory import Completion, DelayedOperation, Purgatory
 from brokerd.purgatory.timing_wheel import TimingWheel
 from tests.support.scale import TEST_SCALE
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 
-from brokerd.server.waiting.progress import PartitionProgress
+from brokerd.server.replica_manager import PartitionProgress
 
 
 def test_bytes_count_once_the_high_watermark_has_passed_their_whole_batch() -> None:

@@ -136,13 +136,10 @@ def test_a_producer_id_that_was_given_to_somebody_else_or_nobody_is_unknown(topi
     owners = ProducerOwners(lambda: 10)
     boss, writer = (TopicAuthorizer(PRINCIPALS[name], topics, owners) for name in ("boss", "writer"))
     given = writer.own_producer_id(9)
-    assert boss.check_producer is not None
-    assert writer.check_producer is not None
-    writer.check_producer(given)
+    writer.require_producer(given)
     for authorizer, producer_id in ((boss, given), (writer, 9), (writer, writer.own_producer_id(10))):
-        assert authorizer.check_producer is not None
         with pytest.raises(UnknownProducerIdError, match=f"was not given to principal '{authorizer.principal}'") as caught:
-            authorizer.check_producer(producer_id)
+            authorizer.require_producer(producer_id)
         assert caught.value.fate is Fate.NOT_APPENDED
 
 
