@@ -16,11 +16,11 @@ from typing import Protocol
 from brokerd.allocator import give_back_memory
 from brokerd.server.broker import Broker
 from brokerd.server.failures import internal
+from brokerd.server.limits.budgets import PATIENCE_MS
 from brokerd.server.limits.disconnect import Address, address_of, disconnect, disconnect_all, file_count, mute_all, traffic
 from brokerd.server.limits.fruitless import MUTED_MS
 from brokerd.server.limits.machine_memory import machine_bytes
 from brokerd.server.limits.memory_guard import LookTimes, Suspect, UnreadBytes, memory_limit_bytes, resident_bytes, to_end
-from brokerd.server.limits.response_budget import PATIENCE_MS
 
 logger = logging.getLogger(__name__)
 

@@ -11,10 +11,9 @@ from brokerd.config.broker import BrokerConfig
 from brokerd.datadir.log_manager import LogManager
 from brokerd.errors import NotReadyError
 from brokerd.server.admin import STOPPING, Admin
-from brokerd.server.limits.budgets import ByteBudget
+from brokerd.server.limits.budgets import ByteBudget, ResponseBudget
 from brokerd.server.limits.fence import InstanceFence
 from brokerd.server.limits.fruitless import FruitlessCalls
-from brokerd.server.limits.response_budget import ResponseBudget
 from brokerd.server.limits.shares import Shares
 from brokerd.server.metrics.counters import Counters
 from brokerd.server.replica_manager import ReplicaManager

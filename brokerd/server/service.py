@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from typing import Any, NoReturn
@@ -169,8 +170,7 @@ class BrokerService:
         return len(ends)
 
     def _unary(self, method: Unary, handler: Handler) -> Callable[[object, Context], Awaitable[bytes]]:
-        async def handle(request: Message) -> Message:
-            return await handler(self._broker, request)
+        handle = functools.partial(handler, self._broker)
 
         async def call(_requests: object, context: Context) -> bytes:
             self._broker.turns.call_arrived()

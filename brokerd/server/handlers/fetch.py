@@ -60,12 +60,14 @@ class FetchParams(NamedTuple):
 
 
 class PartitionRead(NamedTuple):
-    """The data read from one partition. `replica` is None, and `error` set, if it does not exist."""
+    """The data read from one partition. `replica` is None, and `error` set, if it does not exist. `until_offset`: the end that its
+    reader sees, at the time."""
 
     asked: FetchPartition
     replica: Replica | None
     data: FetchDataInfo | None
     error: WireError | None
+    until_offset: int = -1
 
     @property
     def size_bytes(self) -> int:
@@ -78,12 +80,14 @@ def decode(broker: Broker, data: bytes) -> FetchParams:
     config = broker.config
     partitions_max = config.max_partitions_per_request
     head, records = split_records(fetch_pb2.FetchRequest, data, max_fields=FIELDS_PER_ENTRY * partitions_max + OTHER_FIELDS)
-    check_count("partitions", head.partitions, partitions_max, "max.partitions.per.request")
-    check_doubles(PARTITIONS, head.partitions)
     if records:
         raise malformed("records", "is not a field of FetchRequest")
+    check_count("partitions", head.partitions, partitions_max, "max.partitions.per.request")
     for name in ("max_wait_ms", "min_bytes", "max_bytes"):
         check_not_negative(name, getattr(head, name))
+    partitions = [_decode_partition(entry) for entry in head.partitions]
+    if len({asked.tp for asked in partitions}) < len(partitions):
+        check_doubles(PARTITIONS, head.partitions)
     if head.isolation_level not in fetch_pb2.IsolationLevel.values():
         raise malformed("isolation_level", f"is {head.isolation_level}, but must be 0 or 1")
     if head.replica_epoch != 0:
@@ -96,7 +100,7 @@ def decode(broker: Broker, data: bytes) -> FetchParams:
         min(head.min_bytes, max_bytes),
         max_bytes,
         LogEnd.LAST_STABLE_OFFSET if is_committed else LogEnd.HIGH_WATERMARK,
-        tuple(_decode_partition(entry) for entry in head.partitions),
+        partitions,
     )
 
 
@@ -130,12 +134,12 @@ async def _read_partition(
         replica = broker.replicas.replica(asked.tp, current_leader_epoch=asked.leader_epoch)
         until_offset = _checked_end(replica, asked.fetch_offset, end)
         if asked.fetch_offset >= until_offset or (left_bytes == 0 and not is_first):
-            return PartitionRead(asked, replica, None, None)
+            return PartitionRead(asked, replica, None, None, until_offset)
         limit = min(left_bytes, asked.max_bytes)
         data = await _read_log(broker, replica, asked.fetch_offset, limit, until_offset)
         if data.size_bytes > left_bytes and not is_first:
-            return PartitionRead(asked, replica, None, None)
-        return PartitionRead(asked, replica, data, None)
+            return PartitionRead(asked, replica, None, None, until_offset)
+        return PartitionRead(asked, replica, data, None, until_offset)
     except WireError as error:
         broker.counters.failed_fetch[error.code] += 1
         return PartitionRead(asked, replica, None, error)
@@ -154,12 +158,13 @@ async def _read_log(broker: Broker, replica: Replica, offset: int, max_bytes: in
 
 
 def _checked_end(replica: Replica, offset: int, end: LogEnd) -> int:
-    log = replica.log
-    if not log.log_start_offset <= offset <= log.log_end_offset:
+    core = replica.core
+    start = core.ends.log_start_offset
+    if not start <= offset <= core.log_end_offset:
         raise OffsetOutOfRangeError(
-            f"there is no offset {offset} in {log.topic}-{log.tp.partition}: it starts at offset {log.log_start_offset}, and its "
-            f"next record gets offset {log.log_end_offset}",
-            log_start_offset=log.log_start_offset,
+            f"there is no offset {offset} in {core.name}: it starts at offset {start}, and its next record gets offset "
+            f"{core.log_end_offset}",
+            log_start_offset=start,
         )
     return replica.end_offset(end)
 
@@ -177,10 +182,8 @@ def must_answer_now(params: FetchParams, reads: Sequence[PartitionRead]) -> bool
 def _available_bytes(params: FetchParams, result: PartitionRead) -> int:
     """The bytes that a partition counts towards min_bytes. One with more than was read counts in full: waiting would not read
     more of it."""
-    replica = result.replica
-    assert replica is not None
     read_until = result.data.next_offset if result.data is not None else result.asked.fetch_offset
-    if read_until < replica.end_offset(params.end):
+    if read_until < result.until_offset:
         return min(result.asked.max_bytes, params.max_bytes)
     return result.size_bytes
 
@@ -223,10 +226,10 @@ def _fill(out: fetch_pb2.PartitionFetchResult, result: PartitionRead, chunk_coun
     if result.replica is None:
         out.high_watermark = out.last_stable_offset = out.log_start_offset = -1
         return
-    log = result.replica.log
-    out.high_watermark = log.high_watermark
-    out.last_stable_offset = log.last_stable_offset
-    out.log_start_offset = log.log_start_offset
+    ends = result.replica.core.ends
+    out.high_watermark = ends.high_watermark
+    out.last_stable_offset = ends.last_stable_offset
+    out.log_start_offset = ends.log_start_offset
     out.record_chunks = chunk_count
 
 

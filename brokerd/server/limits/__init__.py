@@ -1,6 +1,6 @@
 """Limits on clients, so that none takes resources that all need.
 
-budgets.py         bytes of requests, to throttle producers (response_budget.py: of fetch responses)
+budgets.py         bytes of requests and of fetch responses, to throttle clients
 fence.py           producer instances (shares.py: leaves room for other principals)
 fruitless.py       connections whose calls achieve nothing
 disconnect.py      closes a connection

@@ -9,10 +9,9 @@ NameOf = Callable[[bytes], str]  # of a topic's id
 
 
 def changes(method: str, request: Any, response: Any, name_of: NameOf) -> Iterator[str]:
-    """One sentence for each change; none for a method that changes no topic, or a request that only validates."""
-    describe = _CHANGES.get(method)
-    if describe is not None and not getattr(request, "validate_only", False):
-        yield from describe(request, response, name_of)
+    """One sentence for each change by a method in CHANGES; none for a request that only validates."""
+    if not getattr(request, "validate_only", False):
+        yield from CHANGES[method](request, response, name_of)
 
 
 def _created(_request: Any, response: Any, _name_of: NameOf) -> Iterator[str]:
@@ -40,7 +39,7 @@ def _records(_request: Any, response: Any, name_of: NameOf) -> Iterator[str]:
             yield f"deleted records of {name_of(result.topic_id)}-{result.partition} below offset {result.log_start_offset}"
 
 
-_CHANGES: dict[str, Callable[[Any, Any, NameOf], Iterator[str]]] = {
+CHANGES: dict[str, Callable[[Any, Any, NameOf], Iterator[str]]] = {
     "CreateTopics": _created,
     "DeleteTopics": _deleted,
     "CreatePartitions": _grown,

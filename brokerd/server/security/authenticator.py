@@ -33,23 +33,13 @@ class Authenticator:
     """Authenticates callers by one broker's settings. `identities` None: no auth file."""
 
     def __init__(self, identities: Identities | None, *, needs_certificate: bool) -> None:
-        self._identities = identities
-        self._needs_certificate = needs_certificate
-
-    @property
-    def is_open(self) -> bool:
-        """True if everybody may do everything."""
-        return self._identities is None and not self._needs_certificate
-
-    @property
-    def identities(self) -> Identities | None:
-        """All principals and their credentials; None = no auth file."""
-        return self._identities
+        self.identities = identities  # all principals and their credentials; None = no auth file
+        self.is_open = identities is None and not needs_certificate  # everybody may do everything
 
     def replace(self, identities: Identities | None) -> None:
         """Takes over the newly read auth file. Only a restart adds or removes the file itself."""
-        assert (identities is None) == (self._identities is None)
-        self._identities = identities
+        assert (identities is None) == (self.identities is None)
+        self.identities = identities
 
     def principal(
         self, metadata: Iterable[tuple[str, str | bytes]], peer: Mapping[str, Iterable[bytes]] | None = None
@@ -57,15 +47,15 @@ class Authenticator:
         """The principal that calls. `peer` has the properties that TLS established. Raises UnauthenticatedError."""
         if self.is_open:
             return ANYBODY
-        if self._identities is None:
+        if self.identities is None:
             return _TRUSTED  # the handshake has checked that an authority of ssl.client.ca.file signed its certificate
         headers = [value for name, value in metadata if name.lower() == AUTHORIZATION]
         if headers:
             return self.by_token(headers)
         names = _certificate_names(peer or {})
-        found = {self._identities.certificate_names[name] for name in names if name in self._identities.certificate_names}
+        found = {self.identities.certificate_names[name] for name in names if name in self.identities.certificate_names}
         if len(found) == 1:
-            return self._identities.principals[found.pop()]
+            return self.identities.principals[found.pop()]
         if peer and any(True for _ in peer.get(CERTIFICATE, ())):
             raise UnauthenticatedError(
                 "the client certificate belongs to no principal, or to several: have one of its names listed under one "
@@ -80,12 +70,12 @@ class Authenticator:
             raise UnauthenticatedError("the authorization must be one header of the form 'Bearer TOKEN'")
         token = header[len(_BEARER) :].strip()
         owner = None
-        if self._identities is not None and len(token) <= TOKEN_CHARACTERS_MAX:
-            owner = find_hash(token, self._identities.token_hashes)
+        if self.identities is not None and len(token) <= TOKEN_CHARACTERS_MAX:
+            owner = find_hash(token, self.identities.token_hashes)
         if owner is None:
             raise UnauthenticatedError("the token is not known to this broker: check auth.token, or auth.token.file")
-        assert self._identities is not None
-        return self._identities.principals[owner]
+        assert self.identities is not None
+        return self.identities.principals[owner]
 
 
 def _certificate_names(peer: Mapping[str, Iterable[bytes]]) -> set[str]:

@@ -11,9 +11,9 @@ from google.protobuf.message import Message
 from brokerd.clock import Clock
 from brokerd.errors import TopicAuthorizationFailedError, UnknownTopicIdError
 from brokerd.server.security.audit import Audit
-from brokerd.server.security.audited_changes import changes
+from brokerd.server.security.audited_changes import CHANGES, changes
 from brokerd.server.security.auth_file import Principal
-from brokerd.server.security.authenticator import Authenticator, ForbiddenError, UnauthenticatedError
+from brokerd.server.security.authenticator import ANYBODY, Authenticator, ForbiddenError, UnauthenticatedError
 from brokerd.server.security.method_rules import METHOD_RULES
 from brokerd.server.security.producer_owners import ProducerOwners
 from brokerd.server.security.request_filter import RequestFilter
@@ -64,7 +64,7 @@ class CallAuthorizer:
     def authenticate(self, context: CallContext) -> TopicAuthorizer:
         """The authorizer of the caller's principal. Raises UnauthenticatedError."""
         if self._authenticator.is_open:
-            return self._authorizer_of(self._authenticator.principal(()))
+            return self._authorizer_of(ANYBODY)
         try:
             principal = self._authenticator.principal(context.invocation_metadata() or (), context.auth_context())
         except UnauthenticatedError as error:
@@ -112,9 +112,10 @@ class CallAuthorizer:
         except ForbiddenError as error:
             self.audit.refused(authorizer.principal, error.message)
             raise
-        actor = host_of(peer) if self._authenticator.identities is None else authorizer.principal
-        for change in changes(method, request, response, self._name_of):
-            self.audit.changed(actor, peer, change)
+        if method in CHANGES:
+            actor = host_of(peer) if self._authenticator.identities is None else authorizer.principal
+            for change in changes(method, request, response, self._name_of):
+                self.audit.changed(actor, peer, change)
         return response
 
     def _name_of(self, topic_id: bytes) -> str:

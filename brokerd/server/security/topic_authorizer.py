@@ -37,12 +37,12 @@ class TopicAuthorizer:
 
     __slots__ = (
         "_granted",
-        "_is_unlimited",
         "_on_refused",
         "_owners",
         "_rights",
         "_tag",
         "_topics",
+        "is_unlimited",
         "principal",
     )
 
@@ -60,7 +60,7 @@ class TopicAuthorizer:
     def replace(self, rights: TopicRights) -> None:
         """Replaces the principal's rights, also for its open streams."""
         self._rights = rights
-        self._is_unlimited = rights.is_unlimited
+        self.is_unlimited = rights.is_unlimited  # may do everything to every topic
         self._granted: dict[Right, set[bytes]] = {right: set() for right in Right}
 
     def exists(self, name: str) -> bool:
@@ -69,21 +69,21 @@ class TopicAuthorizer:
 
     def sees(self, name: str) -> bool:
         """True if the topic may be listed, or would be if it existed."""
-        return self._is_unlimited or self._rights.sees(name)
+        return self.is_unlimited or self._rights.sees(name)
 
     def has_somewhere(self, right: Right) -> bool:
         """True if the principal has `right` on any topic."""
-        return self._is_unlimited or self._rights.allows_somewhere(right)
+        return self.is_unlimited or self._rights.allows_somewhere(right)
 
     def refuse_name(self, right: Right | None, name: str) -> WireError | None:
         """The error for using `right` (None: seeing) on a topic by name; None if it is allowed."""
-        if self._is_unlimited or (self._rights.sees(name) if right is None else self._rights.allows(right, name)):
+        if self.is_unlimited or (self._rights.sees(name) if right is None else self._rights.allows(right, name)):
             return None
         return self._forbidden(right, name)
 
     def refuse_id(self, right: Right | None, topic_id: bytes) -> WireError | None:
         """As `refuse_name`, by id. An id that nobody has is refused too, unless the principal may do everything."""
-        if self._is_unlimited or (right is not None and topic_id in self._granted[right]):
+        if self.is_unlimited or (right is not None and topic_id in self._granted[right]):
             return None
         try:
             name = self._topics.by_id(topic_id).name
@@ -100,7 +100,7 @@ class TopicAuthorizer:
 
     def require_id(self, right: Right, topic_id: bytes) -> None:
         """Raises what `refuse_id` returns."""
-        if self._is_unlimited or topic_id in self._granted[right]:
+        if self.is_unlimited or topic_id in self._granted[right]:
             return
         error = self.refuse_id(right, topic_id)
         if error is not None:

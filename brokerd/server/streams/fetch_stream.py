@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+from typing import cast
 
 import grpc
 
@@ -23,7 +24,7 @@ from brokerd.server.handlers.fetch import FetchParams, PartitionRead
 from brokerd.server.limits.memory_guard import MESSAGE_BYTES
 from brokerd.server.metrics.counters import Phase
 from brokerd.server.security.topic_authorizer import TopicAuthorizer
-from brokerd.server.streams.messages import Context, read_message
+from brokerd.server.streams.messages import Context
 from brokerd.server.tasks import look_at_end
 from brokerd.server.waiting.delayed_fetch import DelayedFetch
 from brokerd.server.waiting.turns import LARGE_PARTITIONS
@@ -52,14 +53,15 @@ class FetchStream:
     async def run(self) -> None:
         """Returns when the client has ended its side and everything is answered. Raises BrokerdError to end the stream."""
         try:
-            while (data := await read_message(self._context)) is not None:
+            while isinstance(data := cast("object", await self._context.read()), bytes):  # the end is none
                 self.is_half_open = False
                 self.read_bytes += len(data) + MESSAGE_BYTES
                 await self._finish_parked()
+                principal, turns = self._authorizer.principal, self._broker.turns
                 if self._is_large:
-                    await self._broker.turns.take(self._authorizer.principal, self.peer)
-                else:
-                    self._broker.turns.note(self._authorizer.principal)
+                    await turns.take(principal, self.peer)
+                elif principal != turns.last_principal:
+                    turns.note(principal)
                 params = fetch.decode(self._broker, data)
                 self._is_large = len(params.partitions) > LARGE_PARTITIONS
                 del data

@@ -18,6 +18,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections import deque
+from typing import cast
 
 import grpc
 
@@ -33,7 +34,7 @@ from brokerd.server.metrics.counters import Phase
 from brokerd.server.security.authenticator import ForbiddenError
 from brokerd.server.security.topic_authorizer import TopicAuthorizer
 from brokerd.server.security.topic_rights import Right
-from brokerd.server.streams.messages import Context, read_message
+from brokerd.server.streams.messages import Context
 from brokerd.server.tasks import ENDED
 from brokerd.server.waiting.turns import LARGE_PARTITIONS
 from brokerd.wire.v1 import produce_pb2
@@ -96,8 +97,8 @@ class ProduceStream:
         try:
             while True:
                 await self._wait_for_room()
-                data = await read_message(self._context)
-                if data is None:
+                data = cast("object", await self._context.read())
+                if not isinstance(data, bytes):  # the end
                     return None
                 self.is_half_open = False
                 self.read_bytes += len(data) + MESSAGE_BYTES

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from brokerd.server.limits.response_budget import PATIENCE_MS, ResponseBudget
+from brokerd.server.limits.budgets import PATIENCE_MS, ResponseBudget
 from tests.support.wait import DEADLINE_S
 from tests.unit.server.test_limits import turns
 
