@@ -147,6 +147,21 @@ def test_a_stream_with_too_many_waiting_requests_is_not_read(
     assert [stream.answer().correlation_id for _ in range(30)] == list(range(1, 31))
 
 
+def test_a_stream_whose_response_cannot_be_encoded_ends(client: RawClient, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It does not wait for ever for a response that is never written; the batch is in the log."""
+
+    def fail(_response: object) -> bytes:
+        raise RuntimeError("planted")
+
+    (tp,) = client.create_topic()
+    stream = client.producer()
+    with monkeypatch.context() as patched:
+        patched.setattr(produce_stream, "encode", fail)
+        stream.post([(tp, values_batch(tp))])
+        assert stream.status()[0] is grpc.StatusCode.INTERNAL
+    assert client.producer(instance_id=b"o" * 16).produce(tp, values_batch(tp)).base_offset == 1
+
+
 def test_a_stream_with_too_many_waiting_bytes_is_not_read(
     client: RawClient, files: MemoryFiles, monkeypatch: pytest.MonkeyPatch
 ) -> None:
