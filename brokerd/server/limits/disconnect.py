@@ -8,6 +8,7 @@ If the system does not list a process's open files, nothing is found and nothing
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import functools
 import ipaddress
 import os
@@ -23,6 +24,12 @@ _FILES = ("/proc/self/fd", "/dev/fd")
 # struct tcp_info of linux/tcp.h: tcpi_bytes_acked and tcpi_bytes_received (Linux 4.1 and newer).
 _TCP_INFO_BYTES = 136
 _MUTED_BYTES = 1_048_576
+_PIECE_BYTES = 65_536
+# asm-generic/socket.h and linux/filter.h. A program for the kernel: of every packet, keep no byte.
+_SO_ATTACH_FILTER = 26
+_SO_DETACH_FILTER = 27
+_DROP_ALL_CODE = ctypes.create_string_buffer(struct.pack("=HBBI", 0x06, 0, 0, 0))
+_DROP_ALL = struct.pack("HP", 1, ctypes.addressof(_DROP_ALL_CODE))
 _TCP_INFO_TRAFFIC = struct.Struct("=120xQQ")
 
 Address: TypeAlias = tuple[str, int]
@@ -47,15 +54,29 @@ def disconnect(peer: str) -> bool:
 def mute_all(addresses: set[Address]) -> None:
     """Has nothing more read from the connections of these clients, which stay open; where the system cannot, they are shut.
 
-    To the one who reads a connection it is readable once so many bytes are there: more than the client sends in a while. What it
-    sends meanwhile stays with the kernel, which stops it there.
+    The kernel drops whatever comes from then on, also the end of the connection: what it had taken in would be read then, and when
+    the connection is ended. The client sees one that has stopped moving.
     """
     for address, connection in _connections():
         if address in addresses:
-            with contextlib.suppress(OSError):
-                connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, _MUTED_BYTES)
-                if connection.getsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT) < _MUTED_BYTES:
-                    connection.shutdown(socket.SHUT_RDWR)
+            try:
+                connection.setsockopt(socket.SOL_SOCKET, _SO_ATTACH_FILTER, _DROP_ALL)
+                while connection.recv(_PIECE_BYTES, socket.MSG_DONTWAIT):
+                    pass
+            except BlockingIOError:
+                pass  # nothing is left
+            except OSError:
+                _raise_low_water(connection)
+
+
+def _raise_low_water(connection: socket.socket) -> None:
+    """To the one who reads it, the connection is readable once so many bytes are there: more than the client sends in a while. What
+    it sends meanwhile stays with the kernel, which stops it there.
+    """
+    with contextlib.suppress(OSError):
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, _MUTED_BYTES)
+        if connection.getsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT) < _MUTED_BYTES:
+            connection.shutdown(socket.SHUT_RDWR)
 
 
 def file_count() -> int:
@@ -71,6 +92,8 @@ def disconnect_all(addresses: set[Address]) -> int:
             with contextlib.suppress(OSError):
                 connection.shutdown(socket.SHUT_RDWR)
                 count += 1
+            with contextlib.suppress(OSError):  # most were not muted
+                connection.setsockopt(socket.SOL_SOCKET, _SO_DETACH_FILTER, 0)
     return count
 
 

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 import pytest
 
 from brokerd.server.limits.disconnect import address_of, disconnect, disconnect_all, mute_all
-from tests.support.wait import DEADLINE_S
+from tests.support.wait import DEADLINE_S, wait_until
 
 
 @contextlib.contextmanager
@@ -82,3 +82,35 @@ def test_of_a_muted_connection_nothing_is_read_and_it_stays_open() -> None:
         assert is_open(*muted), "the other direction is as before"
         assert disconnect_all({address}) == 1
         assert muted[0].recv(1) == b""
+
+
+def test_what_a_muted_client_has_sent_is_never_read_even_if_it_or_the_broker_ends_the_connection() -> None:
+    with (
+        connected(socket.AF_INET, "127.0.0.1", "127.0.0.1") as gone,
+        connected(socket.AF_INET, "127.0.0.1", "127.0.0.1") as ended,
+        contextlib.closing(select.epoll()) as readable,
+    ):
+        addresses = {(client.getsockname()[0], client.getsockname()[1]) for client, _ in (gone, ended)}
+        for client, server in (gone, ended):
+            client.sendall(b"before")
+            readable.register(server.fileno(), select.EPOLLIN)
+        assert len(readable.poll(DEADLINE_S)) == 2
+        mute_all(addresses)
+        for client, _ in (gone, ended):
+            client.sendall(b"after")
+        gone[0].close()
+        assert readable.poll(0) == [], "neither the bytes nor the end is seen"
+        assert disconnect_all(addresses) == 2
+        for _, server in (gone, ended):
+            assert server.recv(100) == b""
+        ended[1].close()
+        wait_until(lambda: is_reset(ended[0]), what="the kernel to hear of the connection again, and to answer for us")
+
+
+def is_reset(client: socket.socket) -> bool:
+    """True once what the client sends is refused."""
+    try:
+        client.sendall(b"x")
+    except (ConnectionResetError, BrokenPipeError):
+        return True
+    return False
