@@ -201,9 +201,9 @@ class Daemon:
         self._has_started = True
         self._health.set_serving(True)
 
-    def _count_fruitless(self, peer: str) -> None:
+    def _count_fruitless(self, peer: str, request_bytes: int) -> None:
         if self._broker is not None:
-            self._broker.fruitless.add(peer, now_ms=self._clock.monotonic_ms())
+            self._broker.fruitless.add(peer, request_bytes, now_ms=self._clock.monotonic_ms())
 
     async def _start_metrics(self, security: Security, call_authorizer: CallAuthorizer) -> None:
         broker = self.broker

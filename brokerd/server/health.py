@@ -74,15 +74,17 @@ class HealthService:
 
     async def _asked(self, context: Context) -> str:
         peer = str(context.peer())  # gRPC forgets it once the call is over
+        data: bytes | None = None
         self._half_open[peer] += 1
         try:
             if self._half_open[peer] > HALF_OPEN_MAX:
                 await context.abort(
                     grpc.StatusCode.RESOURCE_EXHAUSTED, f"{HALF_OPEN_MAX} calls of this connection are waiting for their requests"
                 )
-            return await _asked_name(context)
+            data = await _request(context)
+            return await _name_in(data, context)
         except BaseException:  # cancelled, or not a request
-            self._count_fruitless(peer)
+            self._count_fruitless(peer, len(data or b""))
             raise
         finally:
             self._half_open[peer] -= 1
@@ -95,14 +97,18 @@ class HealthService:
         return _Status(status=_Status.SERVING if self._is_serving else _Status.NOT_SERVING).SerializeToString()
 
 
-async def _asked_name(context: Context) -> str:
-    """The requested service; ends the call if no request arrives."""
-    data: bytes | None = None
+async def _request(context: Context) -> bytes | None:
+    """Its bytes; ends the call if none arrives."""
     try:
         async with asyncio.timeout(_PATIENCE_S):
-            data = await read_message(context)
+            return await read_message(context)
     except TimeoutError:
         await context.abort(grpc.StatusCode.DEADLINE_EXCEEDED, f"no request arrived within {_PATIENCE_S:.0f} s")
+    raise AssertionError("abort raises")
+
+
+async def _name_in(data: bytes | None, context: Context) -> str:
+    """The requested service; ends the call if the request is none."""
     try:
         if data is not None and len(data) <= _REQUEST_MAX_BYTES:
             return health_pb2.HealthCheckRequest.FromString(data).service

@@ -23,7 +23,7 @@ from google.protobuf.message import Message
 from brokerd.clock import stopwatch_ns
 from brokerd.errors import BrokerdError, ResourceExhaustedError
 from brokerd.server.broker import Broker
-from brokerd.server.failures import NotServedError, Trailer, internal, malformed, status_of
+from brokerd.server.failures import NotServedError, internal, malformed, status_of
 from brokerd.server.handlers import (
     alter_topic_configs,
     create_partitions,
@@ -175,6 +175,7 @@ class BrokerService:
         async def call(_requests: object, context: Context) -> bytes:
             self._broker.turns.call_arrived()
             peer = str(context.peer())  # gRPC forgets it once the call is over
+            data = b""
             try:
                 authorizer, generation = self._call_authorizer.authenticate(context), self._call_authorizer.generation
                 data = await self._read(method, context, peer)
@@ -187,11 +188,11 @@ class BrokerService:
                     self._broker.fruitless.useful(peer)
                     return response.SerializeToString()
             except BrokerdError as error:
-                await self._abort(method.name, context, *status_of(error))
+                await self._abort(method.name, context, error, len(data))
             except grpc.aio.BaseError:
                 raise  # the client is gone
             except Exception as error:
-                await self._abort(method.name, context, *status_of(internal(method.name, error)))
+                await self._abort(method.name, context, internal(method.name, error))
 
         return call
 
@@ -261,11 +262,11 @@ class BrokerService:
             await stream.run()
             is_good = True
         except BrokerdError as error:
-            await self._abort(name, context, *status_of(error))
+            await self._abort(name, context, error, stream.message_bytes if stream is not None else 0)
         except grpc.aio.BaseError:
             raise  # the stream was ended by abort, or the client is gone
         except Exception as error:
-            await self._abort(name, context, *status_of(internal(name, error)))
+            await self._abort(name, context, internal(name, error))
         finally:
             if stream is not None:
                 self._end(stream, is_good=is_good)
@@ -279,13 +280,14 @@ class BrokerService:
         elif is_good:
             self._broker.fruitless.useful(stream.peer)
 
-    def _count_fruitless(self, peer: str) -> None:
-        self._broker.fruitless.add(peer, now_ms=self._broker.clock.monotonic_ms())
+    def _count_fruitless(self, peer: str, request_bytes: int = 0) -> None:
+        self._broker.fruitless.add(peer, request_bytes, now_ms=self._broker.clock.monotonic_ms())
 
-    async def _abort(self, name: str, context: Context, code: grpc.StatusCode, details: str, trailer: Trailer) -> NoReturn:
+    async def _abort(self, name: str, context: Context, error: BrokerdError, request_bytes: int = 0) -> NoReturn:
+        code, details, trailer = status_of(error)
         self._broker.counters.request_errors[name, code.name] += 1
         if code in _FRUITLESS:
-            self._count_fruitless(str(context.peer()))
+            self._count_fruitless(str(context.peer()), request_bytes)
         await context.abort(code, details, trailer)
 
 

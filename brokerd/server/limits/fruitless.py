@@ -19,6 +19,8 @@ PER_SECOND = 20
 SUSPECT_BURST = 30
 SUSPECT_MS = 60_000
 MUTED_MS = 10_000
+# A large request is received and looked through before it is refused: it counts as one more call for each of these.
+MORE_BYTES = 131_072
 _PEERS_MAX = 100_000
 
 
@@ -34,13 +36,14 @@ class FruitlessCalls:
         self._overdue: set[str] = set()
         self._muted: OrderedDict[str, int] = OrderedDict()  # and until when; the first over first
 
-    def add(self, peer: str, *, now_ms: int) -> None:
-        """Counts a fruitless call."""
+    def add(self, peer: str, request_bytes: int = 0, *, now_ms: int) -> None:
+        """Counts a fruitless call, of which so many bytes were read."""
         if peer in self._overdue or peer in self._muted:
             return  # of those that gRPC had accepted before
-        if peer not in self._useful and self._strangers.add(_host_of(peer), now_ms) > BURST:
+        count = 1 + request_bytes // MORE_BYTES
+        if peer not in self._useful and self._strangers.add(_host_of(peer), count, now_ms) > BURST:
             self._suspect(_host_of(peer), now_ms)
-        level = self._levels.add(peer, now_ms)
+        level = self._levels.add(peer, count, now_ms)
         if level > SUSPECT_BURST and level > self._burst(peer, now_ms):
             self._overdue.add(peer)
             self._levels.forget(peer)
@@ -92,10 +95,10 @@ class _Levels:
     def __init__(self) -> None:
         self._levels: OrderedDict[str, tuple[float, int]] = OrderedDict()  # (level, time); least recently used first
 
-    def add(self, name: str, now_ms: int) -> float:
-        """Counts one; how many there are."""
+    def add(self, name: str, count: int, now_ms: int) -> float:
+        """Counts so many more; how many there are."""
         level, then_ms = self._levels.pop(name, (0.0, now_ms))
-        level = max(0.0, level - (now_ms - then_ms) * PER_SECOND / 1000) + 1
+        level = max(0.0, level - (now_ms - then_ms) * PER_SECOND / 1000) + count
         self._levels[name] = level, now_ms
         if len(self._levels) > _PEERS_MAX:
             self._levels.popitem(last=False)

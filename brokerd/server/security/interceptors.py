@@ -19,7 +19,7 @@ from brokerd.wire.methods import SERVICE
 _Handler: TypeAlias = "grpc.RpcMethodHandler[Any, Any]"
 _Continuation: TypeAlias = "Callable[[grpc.HandlerCallDetails], Awaitable[_Handler | None]]"
 _Context: TypeAlias = "grpc.aio.ServicerContext[Any, Any]"
-CountFruitless: TypeAlias = "Callable[[str], None]"  # a call over the connection of that peer came to nothing
+CountFruitless: TypeAlias = "Callable[[str, int], None]"  # a call of that peer came to nothing, after so many bytes were read
 
 
 class UnknownMethodInterceptor(grpc.aio.ServerInterceptor):
@@ -27,7 +27,7 @@ class UnknownMethodInterceptor(grpc.aio.ServerInterceptor):
 
     def __init__(self, count_fruitless: CountFruitless) -> None:
         async def refuse(_requests: object, context: _Context) -> None:
-            count_fruitless(str(context.peer()))
+            count_fruitless(str(context.peer()), 0)
             await context.abort(grpc.StatusCode.UNIMPLEMENTED, "Method not found!")
 
         self._refusal: _Handler = grpc.stream_stream_rpc_method_handler(refuse)
@@ -65,7 +65,7 @@ class AuthenticationInterceptor(grpc.aio.ServerInterceptor):
             try:
                 self._authenticator.principal(context.invocation_metadata() or (), context.auth_context())
             except UnauthenticatedError as error:
-                self._count_fruitless(str(context.peer()))
+                self._count_fruitless(str(context.peer()), 0)
                 await context.abort(grpc.StatusCode.UNAUTHENTICATED, error.message)
             responses: Any = serve(requests, context)  # type: ignore[arg-type]
             async for response in responses:

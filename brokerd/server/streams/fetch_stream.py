@@ -40,6 +40,7 @@ class FetchStream:
         self._context = context
         self.peer = str(context.peer())  # the client's address, as gRPC names it while the call lasts
         self.is_half_open = True  # until the first message has arrived
+        self.message_bytes = 0  # of the last request
         self.read_bytes = 0  # of requests, and MESSAGE_BYTES for each; the service takes them off
         self._authorizer = authorizer
         self._is_large = True  # the last request, by its partitions; a first one may be
@@ -55,6 +56,7 @@ class FetchStream:
         try:
             while isinstance(data := cast("object", await self._context.read()), bytes):  # the end is none
                 self.is_half_open = False
+                self.message_bytes = len(data)
                 self.read_bytes += len(data) + MESSAGE_BYTES
                 await self._finish_parked()
                 principal, turns = self._authorizer.principal, self._broker.turns

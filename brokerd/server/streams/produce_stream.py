@@ -54,6 +54,7 @@ class ProduceStream:
         self._context = context
         self.peer = str(context.peer())  # the client's address, as gRPC names it while the call lasts
         self.is_half_open = True  # until the first message has arrived
+        self.message_bytes = 0  # of the last request
         self.read_bytes = 0  # of requests, and MESSAGE_BYTES for each; the service takes them off
         self._authorizer = authorizer
         self._is_large = True  # the last request, by its partitions; a first one may be
@@ -101,6 +102,7 @@ class ProduceStream:
                 if not isinstance(data, bytes):  # the end
                     return None
                 self.is_half_open = False
+                self.message_bytes = len(data)
                 self.read_bytes += len(data) + MESSAGE_BYTES
                 self._broker.in_flight.add(len(data))
                 try:

@@ -11,7 +11,7 @@ import pytest
 
 from benchmarks.raw_http2 import RawHttp2
 from brokerd.server.limits import fruitless
-from brokerd.server.limits.fruitless import BURST
+from brokerd.server.limits.fruitless import BURST, MORE_BYTES
 from brokerd.wire.methods import FETCH, PRODUCE, SERVICE, UNARY
 from tests.support.daemon import RunningDaemon, running_daemon
 from tests.support.files import MemoryFiles
@@ -120,3 +120,18 @@ def test_some_calls_that_come_to_nothing_end_nothing(daemon: RunningDaemon) -> N
             raw.send_message(stream, b"", end=True)
             assert raw.status_of(stream, 10) == "0"
         assert not raw.is_closed
+
+
+@pytest.mark.parametrize(
+    ("path", "message"),
+    [(UNARY["Metadata"].path, b"\xff" * 2**20), (PRODUCE, b"\xff" * 2**20), (f"{HEALTH}/Check", bytes(2**20))],
+    ids=["unary", "stream", "health"],
+)
+def test_a_few_large_requests_that_come_to_nothing_end_their_connection(daemon: RunningDaemon, path: str, message: bytes) -> None:
+    with contextlib.closing(RawHttp2(daemon.daemon.port, token=BOSS)) as raw:
+        for _ in range(1 + BURST * MORE_BYTES // len(message)):
+            stream = raw.call(path)
+            raw.send_message(stream, message, end=True)
+            raw.status_of(stream, 10)
+        raw.pump_until_all_ended(20)
+        assert raw.is_closed

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from brokerd.server.limits.fruitless import BURST, MUTED_MS, PER_SECOND, SUSPECT_BURST, SUSPECT_MS, FruitlessCalls
+from brokerd.server.limits.fruitless import BURST, MORE_BYTES, MUTED_MS, PER_SECOND, SUSPECT_BURST, SUSPECT_MS, FruitlessCalls
 
 BAD, GOOD = "ipv4:10.0.0.1:1", "ipv4:10.0.0.1:2"
 NEW, ELSEWHERE = "ipv4:10.0.0.1:3", "ipv4:10.0.0.2:1"
@@ -108,6 +108,16 @@ def test_clients_of_a_host_that_are_refused_now_and_then_are_borne_however_many_
         for peer in strangers:
             flood(calls, peer, PER_SECOND // 2, now_ms=second * 1_000)
     assert calls.take_overdue(now_ms=0) == set()
+
+
+def test_a_large_request_counts_for_as_many_as_it_costs() -> None:
+    calls = FruitlessCalls()
+    calls.add(BAD, (BURST - 1) * MORE_BYTES, now_ms=0)
+    calls.useful(BAD)
+    calls.add(BAD, MORE_BYTES - 1, now_ms=0)
+    assert calls.take_overdue(now_ms=0) == set()
+    calls.add(BAD, now_ms=0)
+    assert calls.take_overdue(now_ms=0) == {BAD}
 
 
 def test_when_memory_is_short_all_that_nothing_is_read_of_is_ended_at_once() -> None:
