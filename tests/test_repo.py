@@ -47,7 +47,6 @@ HEADLESS = re.compile(r"(Who|What|Whoever|Whatever|Whose|Whom)\b")
 # Folders whose docstrings may still start so. None may be added.
 STILL_HEADLESS = (
     "benchmarks/",
-    "brokerd/producer/",
     "brokerd/storage/",
     "tests/",
 )

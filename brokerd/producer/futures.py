@@ -1,6 +1,6 @@
-"""What callers hold while their records are on the way: a future per record, or one per Arrow batch.
+"""Futures of records on the way: one per record of `send`, or one per Arrow batch of `send_batch`.
 
-A future is a name for rows of ProducerBatches; it is made lazily and costs two fields. Ends are decided in producer_core.py; the
+A future refers to rows of ProducerBatches; it is made lazily and has two fields. producer_core.py decides how batches end; the
 sender calls listeners in its own thread.
 """
 
@@ -25,7 +25,7 @@ logger = logging.getLogger(__name__)
 
 
 class RecordMetadata(NamedTuple):
-    """Where a record is. offset is -1 if the broker did not say (acks=0, or a late duplicate); timestamp in ms: the
+    """The place of a record. offset is -1 if the broker did not say (acks=0, or a late duplicate); timestamp in ms: the
     record's own, or the broker's at the append where the topic's message.timestamp.type is LogAppendTime."""
 
     topic: str
@@ -44,8 +44,9 @@ class ProducedRows(NamedTuple):
 
 
 class RowsOutcome(NamedTuple):
-    """What became of some rows of one send_batch: `rows` are their numbers in what was sent. Without an error they are written
-    from `offset` on (-1 if the broker did not say), in this order; with one, the error says whether they may be."""
+    """The outcome of some rows of one send_batch: `rows` are their numbers in the batch that was sent. Without an error they are
+    written from `offset` on (-1 if the broker did not say), in this order; an error says whether they may be written.
+    """
 
     partition: int
     rows: npt.NDArray[np.int64]
@@ -54,7 +55,7 @@ class RowsOutcome(NamedTuple):
 
 
 class ProducedBatch(NamedTuple):
-    """Where the rows of one send_batch are."""
+    """The places of the rows of one send_batch."""
 
     topic: str
     rows: tuple[ProducedRows, ...]
@@ -78,7 +79,7 @@ class Segment(NamedTuple):
 
 
 class Placement:
-    """Where the rows of one append are: known at once for send_batch, once the column is made for `send`."""
+    """The places of the rows of one append: known at once for send_batch, and for `send` once the column is made."""
 
     __slots__ = (
         "_inverse",
@@ -97,7 +98,7 @@ class Placement:
 
     def __init__(self, topic: str, mailbox: Mailbox) -> None:
         self.topic = topic
-        self.mailbox = mailbox  # of the thread that changes what futures look at
+        self.mailbox = mailbox  # of the thread that changes what futures read
         self.is_placed = False
         self.segments: list[Segment] = []  # by first_row
         self.order: npt.NDArray[np.intp] | None = None
@@ -123,7 +124,7 @@ class Placement:
         return place if self.first_rows is None else self.first_rows[place]
 
     def timestamp_of(self, number: int) -> int:
-        """When a record of `send` was, or what it brought; ms."""
+        """The timestamp of a record of `send`, its own or the time of the call; ms."""
         timestamp = self.timestamps.get(number)
         return self.sent_ns[self._place_of(number)] // 1_000_000 if timestamp is None else timestamp
 
@@ -135,7 +136,7 @@ class Placement:
         return segment, row - segment.first_row
 
     def _inverse_of(self, order: npt.NDArray[np.intp]) -> npt.NDArray[np.intp]:
-        """Where in `order` each row is."""
+        """The place of each row in `order`."""
         if self._inverse is None:
             inverse = np.empty_like(order)
             inverse[order] = np.arange(len(order))
@@ -143,7 +144,7 @@ class Placement:
         return self._inverse
 
     def part_of(self, number: int) -> Placement:
-        """Where the rows of one batch among the entries are, as if it had been appended alone."""
+        """The places of the rows of one batch among the entries, as if it had been appended alone."""
         assert self.first_rows is not None, "some entry is a batch"
         place = self._place_of(number)
         first, end = self.first_rows[place], self.first_rows[place + 1]
@@ -191,9 +192,10 @@ class ProduceFuture(ABC, Generic[T]):
         return self._placement.is_placed and all(batch.is_done for batch in self._batches())
 
     def exception(self, timeout: float | None = None) -> BrokerdError | None:
-        """Waits up to `timeout` seconds; the error, or None. Raises TimeoutError if it is not done by then,
-        ForkedProducerError if it was not when this process was forked off the producer's, RuntimeError in a callback, which
-        would wait for itself."""
+        """Waits up to `timeout` seconds. Returns the error, or None. Raises TimeoutError if it is not done by then,
+        ForkedProducerError if it was not done when this process was forked from the producer's, RuntimeError in a callback, which
+        would wait for itself.
+        """
         if not self.done():
             self._placement.mailbox.refuse_fork("not known in this process: ")
             is_in_time = timeout is None or timeout > 0
@@ -211,18 +213,18 @@ class ProduceFuture(ABC, Generic[T]):
             yield
 
     def result(self, timeout: float | None = None) -> T:
-        """Waits up to `timeout` seconds; where the records are. Raises what became of them, or as `exception`."""
+        """Waits up to `timeout` seconds. Returns the place of the records. Raises their error, or as `exception`."""
         error = self.exception(timeout)
         if error is not None:
             try:
                 raise error
             finally:
-                del error  # it knows this frame by now
+                del error  # its traceback refers to this frame
         return self._value()
 
     def add_done_callback(self, callback: Callable[[Self], object]) -> None:
         """Calls `callback(future)` once it is done, in the sender's thread (at once if it is done already). The callback
-        must not block: nothing is sent meanwhile. What it raises is logged, and nothing else."""
+        must not block: nothing is sent meanwhile. Its exceptions are logged and otherwise ignored."""
         if self.done():
             callback(self)
             return
@@ -230,7 +232,7 @@ class ProduceFuture(ABC, Generic[T]):
         self._placement.mailbox.post(once(lambda: self._listen(callback)))
 
     def _listen(self, callback: Callable[[Self], object]) -> None:
-        """In the sender's thread: tells `callback` when the last batch ends."""
+        """In the sender's thread: calls `callback` when the last batch ends."""
         if not self._placement.is_placed:
             self._placement.listeners.append(lambda: self._listen(callback))
             return
@@ -244,7 +246,7 @@ class ProduceFuture(ABC, Generic[T]):
             nonlocal remaining
             remaining -= 1
             if not remaining:
-                self._listen(callback)  # to what they became, if some were split
+                self._listen(callback)  # to the parts of those that were split
 
         for batch in open_batches:
             batch.listeners.append(on_end)

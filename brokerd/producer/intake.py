@@ -92,8 +92,9 @@ class Intake:
     # --- waiting
 
     def view(self, topic: str, deadline_ms: int) -> Work[TopicView]:
-        """What is known of the topic; waits for it. Raises UnknownTopicOrPartitionError, BrokerUnreachableError and what the
-        broker says of the topic."""
+        """The topic as last seen; waits for it. Raises UnknownTopicOrPartitionError, BrokerUnreachableError and the broker's error
+        for the topic.
+        """
         self.check_usable()
         topics = self._core.topics
         now_ms = self._clock.monotonic_ms()
@@ -118,7 +119,9 @@ class Intake:
         return view
 
     def newer_view(self, topic: str, deadline_ms: int) -> Work[TopicView]:
-        """What the broker says of the topic now, for whoever misses something in what is known; that, if nobody answers in time."""
+        """Requests the topic again, for a caller that misses something in the known view; returns that if no broker answers in
+        time.
+        """
         view = yield from self.view(topic, deadline_ms)
         topics = self._core.topics
         waiter = topics.wait_for(topic, self._clock.monotonic_ms(), newer=True)
@@ -238,11 +241,11 @@ class Intake:
 
     @property
     def _most_bytes(self) -> int:
-        """What a chunk may hold."""
+        """The most bytes that a chunk may hold."""
         return min(CHUNK_BYTES_MAX, self._config.batch_size, self._config.buffer_memory // 4)
 
     def _usual_bytes(self, topic: str) -> int:
-        """What a chunk of the topic needs, by what its last ones did."""
+        """The bytes that a chunk of the topic needs, judged by its last ones."""
         return min(self._most_bytes, self._first_bytes.get(topic, CHUNK_BYTES_MIN))
 
     def _pay(self, chunk: RecordChunk) -> None:

@@ -1,4 +1,4 @@
-"""All producers of this process: how they close at its end, within the time of one. How one closes is its own business."""
+"""Closes all producers of this process at its end, within the time limit of one, and tells them of a fork."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ _EXIT_TIMEOUT_MS = 10_000
 
 
 class Closing(Protocol):
-    """A producer, as far as its end is concerned."""
+    """A producer that can be closed."""
 
-    abandoned_count: int  # records that close() gave up, because its time was over
+    abandoned_count: int  # records that close() gave up because its time was over
 
     def flush(self, timeout: float | None = None) -> None:
         """Sends everything, and awaits it at most `timeout` seconds. Raises TimeoutError."""
@@ -28,10 +28,10 @@ class Closing(Protocol):
 
 
 class Living(Closing, Protocol):
-    """A producer, as far as this module knows it."""
+    """A producer as this module sees it."""
 
     def after_fork(self) -> None:
-        """Told in the child."""
+        """Called in the child process after a fork."""
 
 
 def close_each(producers: Sequence[Closing], clock: Clock) -> None:
@@ -43,10 +43,10 @@ def close_each(producers: Sequence[Closing], clock: Clock) -> None:
     for producer in producers:
         try:
             producer.close(max(0, deadline_ms - clock.monotonic_ms()) / 1000)
-        except KeyboardInterrupt:  # whoever asks again does not want to wait
+        except KeyboardInterrupt:  # a second interrupt: do not wait any longer
             deadline_ms = clock.monotonic_ms()
             producer.close(0)
-        if producer.abandoned_count:  # nobody is left who could look at their futures
+        if producer.abandoned_count:  # by now no code will look at their futures
             logger.warning(
                 "%d record(s) were given up because the process ended: no broker has acknowledged them. Call flush() or close() "
                 "before the end, and look at the futures that send() returns",

@@ -254,7 +254,7 @@ class Producer:
         return first_row
 
     def _view(self, topic: str, deadline_ms: int) -> TopicView:
-        """What is known of the topic; waits for it."""
+        """The topic as last seen; waits for it."""
         view = self._core.topics.peek(topic, self._clock.monotonic_ms())
         return view if view is not None else self._ask(self._intake.view(topic, deadline_ms), deadline_ms)
 

@@ -53,7 +53,7 @@ REFUSALS_MS = 3_000
 
 
 class _StreamTasks:
-    """What runs for one stream: requests wait in `outbox` for flow control."""
+    """The tasks of one stream: requests wait in `outbox` for flow control."""
 
     __slots__ = ("incarnation", "outbox", "tasks")
 
@@ -356,7 +356,7 @@ class Sender:
         return task
 
     async def _guarded(self, work: Coroutine[Any, Any, None]) -> None:
-        """What no rule foresees stops the producer with its cause, instead of leaving callers waiting."""
+        """Runs a task. An unexpected exception stops the producer with its cause, instead of leaving callers waiting."""
         try:
             await work
         except (WireError, BrokerUnreachableError):

@@ -1,4 +1,4 @@
-"""What the sender's thread sleeps on, and any thread wakes it by."""
+"""Lets the sender's thread sleep, and any thread wake it."""
 
 from __future__ import annotations
 
@@ -9,8 +9,9 @@ from collections.abc import Iterator
 
 
 class Wakeup:
-    """Of one thread that runs an event loop. Whoever is interrupted in `set` leaves a step that comes later, and nothing that
-    would hold others up."""
+    """The sleep of one thread that runs an event loop. A thread that is interrupted in `set` leaves a step that comes later, and
+    nothing that would hold up others.
+    """
 
     def __init__(self) -> None:
         self._event = asyncio.Event()
@@ -23,14 +24,14 @@ class Wakeup:
         if threading.get_ident() == self._owner:
             self._event.set()
         elif loop is not None:
-            with contextlib.suppress(RuntimeError):  # it has closed meanwhile: whoever posts sees that nobody serves
+            with contextlib.suppress(RuntimeError):  # the loop has closed meanwhile: the caller finds out that no thread serves
                 loop.call_soon_threadsafe(self._event.set)
 
     # --- the thread's own side
 
     @contextlib.contextmanager
     def attached(self) -> Iterator[None]:
-        """The running loop, in this thread, is the one that sleeps here."""
+        """Makes the running loop of this thread the one to wake."""
         self._owner = threading.get_ident()
         self._loop = asyncio.get_running_loop()
         try:
@@ -39,7 +40,7 @@ class Wakeup:
             self._loop = None
 
     def clear(self) -> None:
-        """What was asked for so far is about to be done."""
+        """Clears the wake-ups so far: the thread is about to handle them."""
         self._event.clear()
 
     async def wait(self) -> None:

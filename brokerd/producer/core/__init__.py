@@ -1,12 +1,12 @@
-"""The producer's rules, pure: no thread, no clock, no network. Events in, commands out.
+"""The producer's decisions, pure: events in, commands out. No thread, no clock, no network.
 
-producer_core.py      the machine: what each event changes, what is to be done next (commands.py)
+producer_core.py      the machine: takes events, returns the commands to carry out next (commands.py)
 accumulator.py        batches by partition: linger, ready, drain, mute (producer_batch.py, memory.py)
 idempotence.py        producer id, epoch, sequences (identity_requests.py)
 connections.py        streams to nodes
-topics.py             what is known of topics
-partitioner.py        which partition a key belongs to (sticky.py: rows without a key)
-failures.py           what a response's error means for a batch
-delivery_report.py    what has ended, and how (metrics.py)
-transport.py          what the producer asks of the network, as values and protocols
+topics.py             ids, partition counts and leaders of topics; when to request them
+partitioner.py        partitions of rows by their keys (sticky.py: of rows without a key)
+failures.py           errors of records that failed
+delivery_report.py    totals of delivered batches, and those that have ended (metrics.py)
+transport.py          the contract with the network, as values and protocols
 """

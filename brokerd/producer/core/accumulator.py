@@ -1,12 +1,12 @@
-"""RecordAccumulator: what waits to be sent, by partition. Says what is ready, and hands out what a request shall carry.
+"""RecordAccumulator: the records that wait to be sent, in batches by partition.
 
-Operations wanted: append at the tail; which nodes can be sent to, and when to look again; take one batch per partition for
-a node; put a failed one back in its place; expire, flush, abort. Goals: order per partition through any retry, no partition
-starves, memory is never counted wrong. Plan: a queue per partition, kept only while it has batches; a partition that was
-drained goes to the end of the round.
+It appends to the last batch of a partition; tells which nodes have something to be sent, and when to check again; takes one batch
+per partition for a request; puts a failed batch back in its place; expires, flushes and aborts. It keeps the order of each
+partition through any retry, lets no partition starve, and accounts for memory exactly. Each partition has a queue while it has
+batches; one that was drained goes to the end of the round.
 
-Pure: not thread-safe, never waits, reads no clock. What a response means is in producer_core.py, sequences are in idempotence.py,
-memory in memory.py.
+Pure: not thread-safe, never waits, reads no clock. producer_core.py judges responses, idempotence.py numbers batches, memory.py
+counts memory.
 """
 
 from __future__ import annotations
@@ -26,15 +26,15 @@ from brokerd.producer.core.sticky import PartitionLoad
 from brokerd.producer.core.transport import BATCH_OVERHEAD_BYTES, NO_LEADER, RequestLimits, TopicView
 
 NEVER_MS = 2**63 - 1
-# A request is answered when the last of its batches is durable. Were all partitions in one large request, none could send
-# before the slowest is done, and encoding, sending, writing and syncing would take turns instead of overlapping.
+# A request is answered when the last of its batches is durable. If one large request held all partitions, none could send again
+# before the slowest is durable, and encoding, sending, writing and syncing would take turns instead of overlapping.
 REQUEST_FILL_BYTES = 2_097_152
 
 LeaderOf = Callable[[TopicPartition], int]
 
 
 class AppendResult(NamedTuple):
-    """Where records went: `at` is the position of the first in the batch."""
+    """The batch that took the records, and the position `at` of the first of them in it."""
 
     batch: ProducerBatch
     at: int
@@ -43,7 +43,7 @@ class AppendResult(NamedTuple):
 
 
 class PartitionQueue:
-    """Batches of one partition that are not under way, the oldest first; the last may be open."""
+    """Batches of one partition that are not in flight, oldest first; the last may be open."""
 
     __slots__ = ("batches", "in_flight_count", "muted_until_ms", "tp")
 
@@ -56,8 +56,9 @@ class PartitionQueue:
 
 @dataclass(slots=True)
 class ReadyCheck:
-    """What can be sent now: by node the partitions whose first batch can go, in their order. When to look again (NEVER_MS:
-    nothing waits). Topics without a known leader. `drain` takes partitions off it, and keeps it true."""
+    """The result of a check: by node, the partitions whose first batch can be sent now, in their order; the time of the next check
+    (NEVER_MS: nothing waits); topics without a known leader. `drain` takes partitions off it, and keeps it up to date.
+    """
 
     nodes: dict[int, deque[PartitionQueue]]
     next_check_ms: int
@@ -65,7 +66,7 @@ class ReadyCheck:
 
 
 class RecordAccumulator:
-    """See the module. `sequences` is None without idempotence."""
+    """All batches of one producer that wait or are in flight. `sequences` is None without idempotence."""
 
     def __init__(self, config: ProducerConfig, sequences: IdempotenceState | None, pool: BufferPool) -> None:
         self._config = config
@@ -75,8 +76,8 @@ class RecordAccumulator:
         self._incomplete: dict[ProducerBatch, None] = {}  # in order of creation
         self._batch_count = 0
         self._flushing: set[ProducerBatch] = set()
-        self._batch_sizes: dict[str, int] = {}  # of topics for which the broker takes less than batch.size
-        self._learned_ms: dict[str, int] = {}  # when that was last seen
+        self._batch_sizes: dict[str, int] = {}  # bytes by topic, where the broker takes less than batch.size
+        self._learned_ms: dict[str, int] = {}  # when that was last learned
         self.is_closed = False
 
     # --- appending
@@ -103,30 +104,30 @@ class RecordAccumulator:
         return AppendResult(batch, at, is_new, is_full)
 
     def batch_size_of(self, topic: str) -> int:
-        """At how many bytes a batch of the topic closes: batch.size, or less if the broker was found to take less."""
+        """Bytes at which a batch of the topic closes: batch.size, or less if the broker was found to take less."""
         return self._batch_sizes.get(topic, self._config.batch_size)
 
     def learn_batch_size(self, topic: str, size_bytes: int, now_ms: int) -> int:
-        """From now on batches of the topic close at `size_bytes`, if that is less than before; what it is then."""
+        """Closes batches of the topic at `size_bytes` from now on, if that is less than before. Returns the size that holds."""
         self._learned_ms[topic] = now_ms
         self._batch_sizes[topic] = size_bytes = max(1, min(size_bytes, self.batch_size_of(topic)))
         return size_bytes
 
     def forget_batch_size(self, topic: str) -> None:
-        """What was learned of the topic is out of date."""
+        """Forgets the learned batch size of a topic."""
         self._batch_sizes.pop(topic, None)
         self._learned_ms.pop(topic, None)
 
     def forget_batch_sizes(self, until_ms: int) -> None:
-        """What was last seen until then is out of date: the broker's limit may have been raised."""
+        """Forgets batch sizes that were last learned at `until_ms` or before: the broker's limit may have been raised."""
         for topic in [topic for topic, learned_ms in self._learned_ms.items() if learned_ms <= until_ms]:
             self.forget_batch_size(topic)
 
-    # --- what can be sent
+    # --- ready, drain
 
     def ready(self, leader_of: LeaderOf, now_ms: int) -> ReadyCheck:
-        """Which partitions have a sendable batch, by node. A batch is sendable when it is full, or its linger has passed, or
-        appenders wait for memory, or somebody flushes it, or the producer closes, or it is a retry whose back-off has passed;
+        """Finds the partitions with a sendable batch, by node. A batch is sendable when it is full, or its linger has passed, or
+        appenders wait for memory, or it is being flushed, or the producer closes, or it is a retry whose back-off has passed;
         never in a muted partition, never behind a back-off, never out of turn of its sequence.
         """
         check = ReadyCheck({}, NEVER_MS, set())
@@ -143,7 +144,7 @@ class RecordAccumulator:
         return check
 
     def _sendable_ms(self, queue: PartitionQueue, now_ms: int) -> int:
-        """When the first batch of the queue may go, as far as time alone tells (NEVER_MS: an event must come first)."""
+        """Time when the first batch of the queue may be sent, unless an event comes before (NEVER_MS: only an event allows it)."""
         if not queue.batches or self._is_muted(queue):
             return NEVER_MS
         batch = queue.batches[0]
@@ -155,8 +156,9 @@ class RecordAccumulator:
         return max(not_before_ms, self.linger_ends_ms(batch.created_ms))
 
     def linger_ends_ms(self, created_ms: int) -> int:
-        """Until when what came at `created_ms` waits for more to go with it: for nothing while somebody waits for memory, or once
-        the producer closes."""
+        """End of the linger of records that came at `created_ms`. There is none while an append waits for memory, or once the
+        producer closes.
+        """
         return created_ms if self.pool.is_exhausted or self.is_closed else created_ms + self._config.linger_ms
 
     def _is_full(self, queue: PartitionQueue, batch: ProducerBatch) -> bool:
@@ -166,9 +168,9 @@ class RecordAccumulator:
         return queue.in_flight_count >= self._config.max_in_flight_batches
 
     def drain(self, check: ReadyCheck, node_id: int, limits: RequestLimits, now_ms: int) -> list[ProducerBatch]:
-        """Batches for one request to a node: one per partition, of so many partitions and bytes as the node takes in one
-        request, at most max.request.size (the first goes even if larger). It is full at REQUEST_FILL_BYTES: what is left goes
-        into the next of the requests that may be under way. Sizes are estimates until batches are encoded.
+        """Takes batches for one request to a node: one per partition, within the node's limits of partitions and bytes, and
+        max.request.size (the first goes even if larger). The request is full at REQUEST_FILL_BYTES: the rest goes into the next of
+        the requests that may be in flight. Sizes are estimates until batches are encoded.
 
         Partitions that were served go to the end of the round, so none starves. Each batch taken is closed, gets its
         sequence if it has none, and mutes its partition.
@@ -190,7 +192,7 @@ class RecordAccumulator:
         return drained
 
     def _check_again(self, check: ReadyCheck, node_id: int, queue: PartitionQueue, now_ms: int) -> None:
-        """What stands behind a batch that was taken may go too, or waits for its own time."""
+        """Adds the partition of a batch just taken to `check` again, or the time when its next batch may be sent."""
         sendable_ms = self._sendable_ms(queue, now_ms)
         if sendable_ms > now_ms:
             check.next_check_ms = min(check.next_check_ms, sendable_ms)
@@ -208,27 +210,27 @@ class RecordAccumulator:
         self.mute(batch.tp)
         self._queues.move_to_end(batch.tp)
 
-    # --- what became of it
+    # --- results
 
     def mute(self, tp: TopicPartition) -> None:
-        """One more batch of the partition is under way; at max.in.flight.batches.per.partition nothing more drains."""
+        """Counts one more batch of the partition in flight; at max.in.flight.batches.per.partition no more are drained."""
         self._queues[tp].in_flight_count += 1
 
     def unmute(self, tp: TopicPartition, throttled_until_ms: int) -> None:
-        """One batch of the partition is no longer under way; nothing drains before `throttled_until_ms` all the same."""
+        """Counts one batch of the partition less in flight; none is drained before `throttled_until_ms` all the same."""
         queue = self._queues[tp]
         queue.in_flight_count -= 1
         assert queue.in_flight_count >= 0
         queue.muted_until_ms = max(queue.muted_until_ms, throttled_until_ms)
 
     def forget_idle(self, tp: TopicPartition, now_ms: int) -> None:
-        """Drops the partition's queue if nothing is left of it, so that a long life leaves nothing behind."""
+        """Drops the partition's queue if it is empty and idle, so that a long-lived producer keeps no queues it does not need."""
         queue = self._queues.get(tp)
         if queue is not None and not queue.batches and not queue.in_flight_count and queue.muted_until_ms <= now_ms:
             del self._queues[tp]
 
     def reenqueue(self, batch: ProducerBatch, retry_at_ms: int) -> None:
-        """Puts a batch back in its place: in order of sending, which is that of sequence, ahead of all that was never sent."""
+        """Puts a batch back in its place: by order of sending, which is that of sequences, before all that were never sent."""
         batch.retry_at_ms = retry_at_ms
         queue = self._queues[batch.tp]
         later: list[ProducerBatch] = []
@@ -238,7 +240,7 @@ class RecordAccumulator:
         queue.batches.extendleft(reversed(later))
 
     def split(self, batch: ProducerBatch, pieces: list[Piece]) -> None:
-        """Puts a batch back in its place as several, one for each piece."""
+        """Puts a batch back in its place as several smaller ones, one for each piece."""
         self.reenqueue(batch, 0)
         batch.split_into(pieces)
         queue = self._queues[batch.tp]
@@ -251,22 +253,22 @@ class RecordAccumulator:
         if batch in self._flushing:
             self._flushing.remove(batch)
             self._flushing.update(batch.parts)
-        # Expiry looks at the oldest first: the parts are as old as the batch was.
+        # Expiry takes the oldest first, and the parts are as old as the batch was.
         self._incomplete = {part: None for one in self._incomplete for part in (batch.parts if one is batch else (one,))}
         self.pool.adjust(sum(part.accounted_bytes for part in batch.parts) - batch.accounted_bytes)
         batch.accounted_bytes = 0
 
     def release(self, batch: ProducerBatch) -> None:
-        """Frees what an ended batch holds, once nothing of it is under way."""
+        """Frees the memory of an ended batch, once it is not in flight."""
         assert batch.is_done, "only an ended batch is freed"
-        assert not batch.is_in_flight, "what is under way is still read"
+        assert not batch.is_in_flight, "a batch in flight is still read"
         self.pool.release(batch.accounted_bytes)
         batch.accounted_bytes = 0
         batch.pieces = []
         batch.encoded = None
 
     def finished(self, batch: ProducerBatch) -> None:
-        """The batch has its final state: flushes no longer wait for it."""
+        """Notes that a batch has its final state: flushes no longer wait for it."""
         self._incomplete.pop(batch, None)
         self._flushing.discard(batch)
 
@@ -277,7 +279,7 @@ class RecordAccumulator:
             queue.batches.remove(batch)
 
     def expired_batches(self, now_ms: int) -> list[ProducerBatch]:
-        """Batches older than delivery.timeout.ms, under way or not, in order of creation."""
+        """Batches older than delivery.timeout.ms, in flight or not, in order of creation."""
         limit_ms = now_ms - self._config.delivery_timeout_ms
         expired = []
         for batch in self._incomplete:
@@ -287,7 +289,7 @@ class RecordAccumulator:
         return expired
 
     def next_expiry_ms(self) -> int:
-        """When the oldest batch expires."""
+        """Time when the oldest batch expires (NEVER_MS: there is none)."""
         for batch in self._incomplete:
             return batch.created_ms + self._config.delivery_timeout_ms
         return NEVER_MS
@@ -295,7 +297,7 @@ class RecordAccumulator:
     # --- flush, close
 
     def begin_flush(self) -> list[ProducerBatch]:
-        """What is incomplete now, from now on sent without linger. The flush is over when all of it is done."""
+        """Sends all incomplete batches without further linger, and returns them. The flush is over when all of them are done."""
         batches = list(self._incomplete)
         self._flushing.update(batches)
         return batches
@@ -305,18 +307,18 @@ class RecordAccumulator:
         return list(self._incomplete)
 
     def close(self) -> None:
-        """From now on everything is sent without linger; the caller lets nothing more in."""
+        """Sends everything without linger from now on. The caller appends nothing more."""
         self.is_closed = True
 
-    # --- looking
+    # --- queries
 
     def queued(self, tp: TopicPartition) -> Iterable[ProducerBatch]:
-        """Batches of a partition that are not under way."""
+        """Batches of a partition that are not in flight."""
         queue = self._queues.get(tp)
         return tuple(queue.batches) if queue is not None else ()
 
     def load_of(self, topic: str, view: TopicView) -> PartitionLoad:
-        """What speaks against each of the topic's partitions now, for records that may go to any."""
+        """The load of the topic's partitions now, to choose one for records without a key."""
         return PartitionLoad(view, lambda: self._queue_sizes(topic), lambda number: self._is_backing_off(topic, number))
 
     def _queue_sizes(self, topic: str) -> dict[int, int]:
@@ -327,12 +329,12 @@ class RecordAccumulator:
         return queue is not None and bool(queue.batches) and queue.batches[0].attempts > 0
 
     def in_flight_count(self, tp: TopicPartition) -> int:
-        """Batches of a partition that are under way."""
+        """Number of batches of a partition that are in flight."""
         queue = self._queues.get(tp)
         return queue.in_flight_count if queue is not None else 0
 
     def partitions(self) -> list[TopicPartition]:
-        """Partitions with something queued, under way or throttled."""
+        """Partitions with batches that are queued or in flight, or that are throttled."""
         return list(self._queues)
 
     @property
@@ -341,7 +343,7 @@ class RecordAccumulator:
         return bool(self._incomplete)
 
     def last_error(self) -> BrokerdError | None:
-        """What the oldest incomplete batch last met, for people."""
+        """The last error of the oldest incomplete batch that had one, for messages."""
         return next((batch.last_error for batch in self._incomplete if batch.last_error), None)
 
     def _queue(self, tp: TopicPartition) -> PartitionQueue:

@@ -1,4 +1,4 @@
-"""What the decisions of producer_core.py ask the shell to do. Values only."""
+"""The commands that producer_core.py gives to the shell. Values only."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from brokerd.producer.core.transport import Hello
 
 
 class FetchMetadata(NamedTuple):
-    """Ask for these topics; report with `on_metadata` or `on_metadata_failed`."""
+    """Request metadata of these topics; report with `on_metadata` or `on_metadata_failed`."""
 
     topics: tuple[str, ...]
 
 
 class RequestProducerId(NamedTuple):
-    """Ask for a producer id (NO_PRODUCER) or a raised epoch; report with `on_producer_id` or `on_producer_id_failed`."""
+    """Request a producer id (NO_PRODUCER) or a raised epoch; report with `on_producer_id` or `on_producer_id_failed`."""
 
     current: ProducerIdAndEpoch
 
@@ -29,14 +29,14 @@ class OpenStream(NamedTuple):
 
 
 class CloseStream(NamedTuple):
-    """Close a stream that is given up already; nothing to report."""
+    """Close a stream that the core has given up already; nothing to report."""
 
     node_id: int
     incarnation: int
 
 
 class SendRequest(NamedTuple):
-    """Encode what is not encoded yet and send; report with `on_response` or `on_stream_lost`."""
+    """Encode the batches that are not encoded yet, and send; report with `on_response` or `on_stream_lost`."""
 
     node_id: int
     incarnation: int
@@ -48,7 +48,7 @@ Command: TypeAlias = FetchMetadata | RequestProducerId | OpenStream | CloseStrea
 
 
 class Step(NamedTuple):
-    """What to do now, and when to ask again if nothing happens before (NEVER_MS: never)."""
+    """The commands to carry out now, and the time of the next step if no event comes before (NEVER_MS: none)."""
 
     commands: list[Command]
     next_ms: int

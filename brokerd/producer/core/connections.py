@@ -1,6 +1,6 @@
-"""One stream per node, as the producer's decisions see it: open or not, what is under way, when to try again. Pure.
+"""The state of one stream per node: open or not, requests in flight, when to open another. Pure.
 
-Opening and closing are done by sender.py; what a response means is in producer_core.py.
+sender.py opens and closes streams; producer_core.py judges responses.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class InFlightRequest(NamedTuple):
 
 
 class ConnectionState(enum.Enum):
-    """Life of a stream."""
+    """The states of a stream."""
 
     CLOSED = "closed"
     OPENING = "opening"
@@ -60,22 +60,22 @@ class NodeConnection:
         self._failures = 0
 
     def begin_opening(self, incarnation: int, now_ms: int) -> None:
-        """A new stream is asked for."""
+        """Notes that a new stream is being opened."""
         self.state = ConnectionState.OPENING
         self.incarnation = incarnation
         self.opened_ms = now_ms
 
     def on_open(self, limits: RequestLimits) -> None:
-        """The stream takes requests."""
+        """Notes that the stream is open, and the limits of its requests."""
         self.limits = limits
         self.state = ConnectionState.OPEN
 
     def on_response(self) -> None:
-        """The node lives: the next loss is the first again."""
+        """Notes a response: the next loss counts as the first again."""
         self._failures = 0
 
     def on_lost(self, config: ProducerConfig, rng: random.Random, now_ms: int) -> Iterable[InFlightRequest]:
-        """The stream is gone; returns what was under way, whose fate is unknown."""
+        """Notes that the stream is lost. Returns the requests in flight, whose fate is unknown."""
         self.state = ConnectionState.CLOSED
         self._failures += 1
         self.not_before_ms = now_ms + backoff_ms(
@@ -86,7 +86,7 @@ class NodeConnection:
         return lost
 
     def withdraw(self, batch: ProducerBatch) -> None:
-        """A batch that was to go with a request does not."""
+        """Takes a batch out of the request that was to carry it."""
         for request in list(self.in_flight.values()):
             for tp in [tp for tp, candidate in request.batches.items() if candidate is batch]:
                 del request.batches[tp]
@@ -94,7 +94,7 @@ class NodeConnection:
                 del self.in_flight[request.correlation_id]
 
     def may_open(self, now_ms: int) -> bool:
-        """True if a stream should be asked for now."""
+        """True if a stream may be opened now."""
         return self.state is ConnectionState.CLOSED and now_ms >= self.not_before_ms
 
     def may_send(self, config: ProducerConfig, now_ms: int) -> bool:
@@ -106,7 +106,7 @@ class NodeConnection:
         )
 
     def overdue_ms(self, config: ProducerConfig) -> int | None:
-        """When the stream is given up because something on it takes too long, or None."""
+        """Time when the stream is given up because a request or its opening takes too long; None if nothing is awaited."""
         if self.state is ConnectionState.OPENING:
             return self.opened_ms + config.request_timeout_ms
         for request in self.in_flight.values():

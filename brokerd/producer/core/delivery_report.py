@@ -1,4 +1,4 @@
-"""What became of batches: whose listeners are to be notified, what each partition acknowledged, the first failure. Pure."""
+"""Totals of acknowledged records by partition, the first failure, and the batches whose listeners are to be notified. Pure."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from brokerd.producer.core.producer_batch import ProducerBatch
 
 
 class DeliveredTotals(NamedTuple):
-    """What one partition acknowledged."""
+    """The records that one partition has acknowledged."""
 
     record_count: int = 0
     batch_count: int = 0
 
 
 class DeliveryReport:
-    """Of one producer, since it was made."""
+    """The report of one producer, since it was created."""
 
     __slots__ = ("delivered", "first_error", "pending")
 
@@ -27,7 +27,7 @@ class DeliveryReport:
         self.pending: list[ProducerBatch] = []  # in their final state, or split, since the last `take`
 
     def note(self, batch: ProducerBatch) -> None:
-        """The batch has its final state."""
+        """Notes a batch that has its final state."""
         self.pending.append(batch)
         if batch.error is None:
             records, batches = self.delivered.get(batch.tp, DeliveredTotals())
@@ -36,12 +36,12 @@ class DeliveryReport:
             self.first_error = batch.error
 
     def note_split(self, batch: ProducerBatch) -> None:
-        """The batch has parts now: who listens is to turn to them."""
+        """Notes a batch that was split: its listeners are to follow its parts."""
         if batch.listeners:
             self.pending.append(batch)
 
     def take(self) -> list[ProducerBatch]:
-        """Batches whose listeners are to be notified."""
+        """Returns the batches whose listeners are to be notified, once."""
         taken = self.pending
         self.pending = []
         return taken

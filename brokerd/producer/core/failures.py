@@ -1,5 +1,6 @@
-"""What is said of records that failed: which, why, and whether they may be in the log all the same. Texts only; who fails is
-decided in producer_core.py."""
+"""Errors of records that failed: which ones, why, and whether they may be in the log all the same. Texts only; producer_core.py
+decides which batches fail.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +11,7 @@ from brokerd.producer.core.transport import RequestLimits
 
 
 def expired(batch: ProducerBatch, delivery_timeout_ms: int, last_trouble: BrokerdError | None) -> DeliveryTimeoutError:
-    """delivery.timeout.ms passed."""
+    """The error of a batch that was not delivered within delivery.timeout.ms."""
     trouble = batch.last_error or last_trouble
     tail = f"; last trouble: {trouble}" if trouble else ""
     return DeliveryTimeoutError(
@@ -20,7 +21,7 @@ def expired(batch: ProducerBatch, delivery_timeout_ms: int, last_trouble: Broker
 
 
 def beyond_request(batch: ProducerBatch, limits: RequestLimits, config: ProducerConfig) -> MessageTooLargeError:
-    """No request to this broker can carry the batch."""
+    """The error of a batch that no request to this broker can carry."""
     return MessageTooLargeError(
         f"a record batch of {batch.size_bytes} bytes fits into no request, the broker's socket.request.max.bytes leaves "
         f"{limits.bytes_max} for batches: raise it, or make records smaller (max.request.size is {config.max_request_size} here)",
@@ -29,12 +30,12 @@ def beyond_request(batch: ProducerBatch, limits: RequestLimits, config: Producer
 
 
 def aborted(batch: ProducerBatch, reason: str) -> AbortedBatchError:
-    """The application gave up."""
+    """The error of a batch that the application has given up."""
     return AbortedBatchError(f"{batch.record_count} records for {batch.tp} were given up, {reason}: {_where(batch)}")
 
 
 def refused(batch: ProducerBatch, error: BrokerdError) -> BrokerdError:
-    """The broker's response, made true of the whole delivery and not of the last attempt alone."""
+    """The broker's error, with the fate of the whole delivery instead of that of the last attempt alone."""
     if not isinstance(error, WireError) or error.fate is not Fate.NOT_APPENDED:
         return error
     if batch.is_fate_unknown:

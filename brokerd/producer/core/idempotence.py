@@ -1,14 +1,14 @@
-"""Producer id, epoch and sequences: what keeps retries from duplicating, and what each response of the broker proves.
+"""Producer id, epoch and sequences: numbers batches so that retries cannot duplicate, and judges what each response proves.
 
 Rules (the broker's side of them is the table of producer states in ARCHITECTURE.md):
 - A batch gets its number when it is first drained, and keeps it through every retry.
-- A batch that ends without being known to be in the log leaves a *gap*. Nothing new drains into that partition until the
-  batches that have numbers are settled: each is asked again under its old number while its fate is unknown; then the
-  partition moves to a raised epoch, in which what was certainly never appended gets new numbers from 0.
-- A gap below batches that were acknowledged is no gap of ours: the broker lost them, which is fatal, never an epoch bump.
+- A batch that ends without being known to be in the log leaves a *gap*. Nothing new is drained for that partition until the
+  numbered batches are settled: each is sent again under its old number while its fate is unknown; then the partition moves to
+  a raised epoch, in which batches that were certainly never appended get new numbers from 0.
+- A gap below batches that were acknowledged is not the producer's: the broker has lost them, which is fatal, never an epoch bump.
 - Fenced is final.
 
-Pure. Who asks the broker for an epoch is producer_core.py.
+Pure. producer_core.py requests ids and epochs.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ EPOCH_MAX = 2**15 - 1
 
 
 class Verdict(enum.Enum):
-    """What to do with a batch that was answered with an error."""
+    """The decision about a batch for which the broker has returned an error."""
 
     RETRY = "retry"  # under its number, or a new one once the partition has moved to a raised epoch
     SPLIT = "split"  # in smaller ones, under its numbers
-    FAIL = "fail"  # or, of an error of the producer's state: its fate cannot be known any more
+    FAIL = "fail"  # after an error of the producer's state also: its fate can no longer be known
     ACKNOWLEDGED_LOST = "acknowledged lost"  # fatal: the broker does not have what it acknowledged
 
 
@@ -40,9 +40,9 @@ class PartitionSequences:
     def __init__(self, identity: ProducerIdAndEpoch) -> None:
         self.identity = identity
         self.next_sequence = 0
-        self.sequenced: list[ProducerBatch] = []  # numbered and not ended (or still under way), in order
+        self.sequenced: list[ProducerBatch] = []  # numbered, and not ended or still in flight, in order
         self.has_gap = False
-        self.is_forgotten = False  # the broker has no state of it: what is of unknown fate stays so
+        self.is_forgotten = False  # the broker has no state of it: an unknown fate stays unknown
 
 
 class IdempotenceState:
@@ -52,13 +52,14 @@ class IdempotenceState:
         self.identity = NO_PRODUCER
         self._partitions: dict[TopicPartition, PartitionSequences] = {}
         self._is_bump_wanted = False
-        self._is_id_spent = False  # a broker that has forgotten an id may take it for good from nobody
+        self._is_id_spent = False  # a broker has forgotten the id, and may refuse it for good: another one is needed
 
     # --- identity
 
     def identity_wanted(self) -> ProducerIdAndEpoch | None:
-        """What to ask InitProducerId with: NO_PRODUCER for a new id (at first, when a broker has forgotten this one, and when the
-        epoch is used up), the present identity to have its epoch raised, None if nothing is wanted."""
+        """The identity to send with InitProducerId: NO_PRODUCER for a new id (at first, when a broker has forgotten this one, and
+        when the epoch is used up), the present identity to raise its epoch, None if there is nothing to request.
+        """
         if self.identity == NO_PRODUCER:
             return NO_PRODUCER
         if not self._is_bump_wanted:
@@ -66,7 +67,7 @@ class IdempotenceState:
         return NO_PRODUCER if self._is_id_spent or self.identity.epoch >= EPOCH_MAX else self.identity
 
     def set_identity(self, identity: ProducerIdAndEpoch) -> None:
-        """The broker's response. Partitions that wait for it move as soon as they are settled."""
+        """Takes the identity that the broker has granted. Partitions that wait for it move to it as soon as they are settled."""
         self.identity = identity
         self._is_bump_wanted = self._is_id_spent = False
         for tp in list(self._partitions):
@@ -75,7 +76,7 @@ class IdempotenceState:
     # --- numbers
 
     def may_drain(self, batch: ProducerBatch) -> bool:
-        """False for a retry that is not first, and for a new batch behind a gap, an expired one still under way, or a wrap."""
+        """False for a retry that is not first, and for a new batch behind a gap, an expired batch still in flight, or a wrap."""
         if self.identity == NO_PRODUCER:
             return False
         state = self._partitions.get(batch.tp)
@@ -84,13 +85,13 @@ class IdempotenceState:
         if batch.has_sequence:
             return state.sequenced[0] is batch and not self._awaits_epoch(state)
         if state.next_sequence == 0 and state.sequenced:
-            # After a wrap. A broker that has forgotten this producer takes any batch that begins at 0, ahead of those still
-            # under way, which it refuses: so it goes alone.
+            # After a wrap. A broker that has forgotten this producer accepts any batch that begins at 0, and refuses those
+            # before it that are still in flight: so it is sent alone.
             return False
         return not state.has_gap and not any(earlier.is_done for earlier in state.sequenced)
 
     def assign(self, batch: ProducerBatch) -> None:
-        """The next number of the partition."""
+        """Gives the batch the next sequence numbers of its partition."""
         state = self._partitions.get(batch.tp)
         if state is None:
             state = self._partitions[batch.tp] = PartitionSequences(self.identity)
@@ -99,26 +100,26 @@ class IdempotenceState:
         state.sequenced.append(batch)
 
     def on_split(self, batch: ProducerBatch) -> None:
-        """The batch's parts stand in its place, with its numbers. They are sent one after the other, as retries are."""
+        """Puts the batch's parts in its place, with its numbers. They are sent one after the other, as retries are."""
         sequenced = self._partitions[batch.tp].sequenced
         at = sequenced.index(batch)
         sequenced[at : at + 1] = batch.parts
 
-    # --- what became of a numbered batch
+    # --- results of numbered batches
 
     def on_success(self, batch: ProducerBatch) -> None:
-        """It is in the log."""
+        """Notes that a batch is in the log."""
         self._drop(batch)
 
     def on_ended(self, batch: ProducerBatch) -> None:
-        """It ended without being known to be in the log, and nothing of it is under way: its number is a gap."""
+        """Notes that a batch has ended without being known to be in the log, and is not in flight: its numbers are a gap."""
         if batch.has_sequence:
             self._drop(batch)
             self._partitions[batch.tp].has_gap = True
             self.settle(batch.tp)
 
     def on_out_of_order(self, batch: ProducerBatch, error: OutOfOrderSequenceError) -> Verdict:
-        """Judges OUT_OF_ORDER_SEQUENCE_NUMBER. The response was for this attempt; what it says of the log proves more."""
+        """Judges OUT_OF_ORDER_SEQUENCE_NUMBER. Its expected_sequence tells about earlier attempts too, not only about this one."""
         state = self._partitions[batch.tp]
         if state.sequenced[0] is not batch:
             return Verdict.RETRY  # one before it has to go first
@@ -139,15 +140,15 @@ class IdempotenceState:
         return Verdict.FAIL if batch.is_fate_unknown else Verdict.RETRY
 
     def unknowable(self, tp: TopicPartition) -> list[ProducerBatch]:
-        """After UNKNOWN_PRODUCER_ID for the first batch: queued ones of unknown fate, which no response can settle now."""
+        """The queued batches of unknown fate after UNKNOWN_PRODUCER_ID for the first one: no response can settle them any more."""
         state = self._partitions[tp]
         if not state.is_forgotten:
             return []
         return [batch for batch in state.sequenced if batch.is_fate_unknown and not batch.is_in_flight]
 
     def settle(self, tp: TopicPartition) -> None:
-        """Moves a partition with a gap to the raised epoch, if nothing there is under way or of unknown fate. Asks for
-        the epoch if the producer has none higher yet.
+        """Moves a partition with a gap to the raised epoch, unless batches of it are in flight or of unknown fate. Requests the
+        epoch if the producer does not have it yet.
         """
         state = self._partitions.get(tp)
         if state is None or not self._awaits_epoch(state):
@@ -165,11 +166,11 @@ class IdempotenceState:
         state.sequenced.clear()
 
     def partitions(self) -> list[TopicPartition]:
-        """Those that have numbers."""
+        """Partitions with numbered batches."""
         return list(self._partitions)
 
     def forget(self, tp: TopicPartition) -> None:
-        """The partition is another one now (its topic was recreated): numbers begin again. Nothing may be under way."""
+        """Begins a partition's numbers again, since its topic was recreated. None of its batches may be in flight."""
         state = self._partitions.pop(tp, None)
         for batch in state.sequenced if state is not None else ():
             batch.clear_sequence()
@@ -182,8 +183,8 @@ class IdempotenceState:
 
 
 def _proves_absent(batch: ProducerBatch, error: OutOfOrderSequenceError) -> bool:
-    """True if the broker's state says that the batch is not in the log: it has not come to this epoch yet, or expects a
-    sequence at or before the batch's. Nothing older can arrive later: a stream begins with hello.
+    """True if the broker's state shows that the batch is not in the log: the broker has not seen this epoch yet, or expects a
+    sequence at or before the batch's. No older attempt can arrive later, since a stream's hello fences earlier streams.
     """
     if 0 <= error.current_epoch < batch.identity.epoch:
         return True

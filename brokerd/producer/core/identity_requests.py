@@ -1,5 +1,6 @@
-"""When to ask for a producer id or a raised epoch: one request at a time, with back-off. What is asked for is decided in
-idempotence.py. Pure."""
+"""Times the requests for a producer id or a raised epoch: one at a time, with back-off. idempotence.py decides what to request.
+Pure.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +11,7 @@ from brokerd.config.client import ProducerConfig
 
 
 class IdentityRequests:
-    """State of one producer's requests."""
+    """The requests of one producer."""
 
     __slots__ = ("_config", "_failures", "_rng", "is_under_way", "not_before_ms")
 
@@ -22,12 +23,12 @@ class IdentityRequests:
         self.not_before_ms = 0
 
     def on_response(self) -> None:
-        """It was granted."""
+        """Notes that the request was granted."""
         self.is_under_way = False
         self._failures = 0
 
     def on_failure(self, now_ms: int) -> None:
-        """It was not."""
+        """Notes that the request has failed."""
         self.is_under_way = False
         self._failures += 1
         config = self._config

@@ -1,6 +1,6 @@
-"""Accounting for buffer.memory: how many bytes unsent records hold, and who waits for room. Holds no bytes itself.
+"""Accounting for buffer.memory: the bytes that unsent records hold, and the appends that wait for room. Holds no bytes itself.
 
-Not thread-safe and never waits: one thread calls it, and whoever wants room comes back until his Waiter is granted.
+Not thread-safe and never waits: one thread calls it, and an append that waits checks its Waiter until that is granted.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 @dataclass(eq=False, slots=True)
 class Waiter:
-    """One appender that waits for room."""
+    """One append that waits for room."""
 
     size_bytes: int
     is_granted: bool = False
@@ -38,17 +38,17 @@ class BufferPool:
 
     @property
     def is_exhausted(self) -> bool:
-        """True while somebody waits for room."""
+        """True while an append waits for room."""
         return bool(self._waiters)
 
     def take_is_granted(self) -> bool:
-        """True if some waiter was granted room since this was last asked."""
+        """True if a waiter was granted room since the last call."""
         is_granted = self._is_granted
         self._is_granted = False
         return is_granted
 
     def try_allocate(self, size_bytes: int) -> bool:
-        """Takes the bytes if they fit and nobody has waited longer."""
+        """Takes the bytes if they fit and no append has waited longer."""
         if self._waiters or not self._fits(size_bytes):
             return False
         self.used_bytes += size_bytes
@@ -74,7 +74,7 @@ class BufferPool:
         self.adjust(-size_bytes)
 
     def adjust(self, delta_bytes: int) -> None:
-        """Corrects what is held once it is known exactly, such as after encoding; may pass the total for a moment."""
+        """Corrects the bytes held once they are known exactly, as after encoding; may exceed the total for a moment."""
         self.used_bytes += delta_bytes
         assert self.used_bytes >= 0, f"{self.used_bytes} bytes held after {delta_bytes}"
         if self._waiters:

@@ -19,7 +19,7 @@ class WindowedStat:
         self._max = [0.0, 0.0]
 
     def record(self, value: float, now_ms: int, count: int = 1) -> None:
-        """Adds a value (`count` things at once share it)."""
+        """Adds a value; `count` items share it."""
         self._roll(now_ms)
         self._sum[0] += value
         self._count[0] += count
@@ -32,7 +32,7 @@ class WindowedStat:
         return sum(self._sum) * 1000 / max(covered_ms, WINDOW_MS)
 
     def average(self, now_ms: int) -> float:
-        """Mean per thing; 0 without any."""
+        """Mean per item; 0 without any."""
         self._roll(now_ms)
         return sum(self._sum) / max(1, sum(self._count))
 
@@ -53,7 +53,7 @@ class WindowedStat:
 
 
 class ProducerMetrics:
-    """What the producer's decisions record; `snapshot` reads it."""
+    """Records the events of one producer; `snapshot` returns the metrics."""
 
     def __init__(self, now_ms: int) -> None:
         self.records_sent = WindowedStat(now_ms)
@@ -73,34 +73,34 @@ class ProducerMetrics:
         self.record_error_total = 0
 
     def on_drained(self, record_count: int, queue_time_ms: int, now_ms: int) -> None:
-        """A batch leaves for the first time."""
+        """Records a batch that is sent for the first time."""
         self.queue_time_ms.record(queue_time_ms, now_ms)
         self.records_sent.record(record_count, now_ms)
         self.record_send_total += record_count
 
     def on_encoded(self, size_bytes: int, uncompressed_bytes: int, now_ms: int) -> None:
-        """A batch has its bytes."""
+        """Records a batch that was encoded."""
         self.batch_bytes.record(size_bytes, now_ms)
         self.bytes_sent.record(size_bytes, now_ms)
         self.compression_rate.record(size_bytes / max(1, uncompressed_bytes), now_ms)
 
     def on_retry(self, record_count: int, now_ms: int) -> None:
-        """A batch goes back to its queue."""
+        """Records a batch that will be retried."""
         self.records_retried.record(record_count, now_ms)
         self.record_retry_total += record_count
 
     def on_split(self, now_ms: int) -> None:
-        """A batch was too large for the broker."""
+        """Records a batch that was split because the broker found it too large."""
         self.batches_split.record(1, now_ms)
         self.batch_split_total += 1
 
     def on_error(self, record_count: int, now_ms: int) -> None:
-        """A batch failed for good."""
+        """Records a batch that failed for good."""
         self.records_failed.record(record_count, now_ms)
         self.record_error_total += record_count
 
     def snapshot(self, now_ms: int) -> dict[str, float]:
-        """All by name."""
+        """All metrics by name."""
         return {
             "record-send-rate": self.records_sent.rate(now_ms),
             "record-send-total": self.record_send_total,

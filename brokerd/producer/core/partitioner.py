@@ -1,7 +1,6 @@
-"""Which partition a record goes to: Kafka's murmur2 over a whole column of keys, and the sort by partition.
+"""Assigns rows to partitions: Kafka's murmur2 over a whole column of keys, and the sort by partition.
 
-The same key goes to the same partition as with Kafka's default partitioner. Which partition records without a key
-stick to is decided in accumulator.py, which knows when a batch closes.
+The same key goes to the same partition as with Kafka's default partitioner. sticky.py assigns records without a key.
 """
 
 from __future__ import annotations

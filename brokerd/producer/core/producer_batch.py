@@ -1,7 +1,7 @@
 """ProducerBatch: records on their way to one partition, with all that is known about their delivery.
 
-What the pieces hold is not looked at here (columns in columns.py, bytes in encoding.py); nothing here decides: rules are in
-accumulator.py, idempotence.py and producer_core.py.
+The content of pieces is never read here (columns.py has columns, encoding.py bytes), and nothing is decided: accumulator.py,
+idempotence.py and producer_core.py do that.
 """
 
 from __future__ import annotations
@@ -20,18 +20,18 @@ NO_TIMESTAMP = -1
 class Piece(NamedTuple):
     """Some records that entered a batch together, in their order."""
 
-    data: Any  # a pa.RecordBatch (columns.py); the delivery rules never look
+    data: Any  # a pa.RecordBatch (columns.py); decisions about delivery never read it
     record_count: int
-    size_bytes: int  # held, and about what it adds to the encoded batch
-    timestamp_ms: int  # of records that bring none
+    size_bytes: int  # of memory; about as many as it adds to the encoded batch
+    timestamp_ms: int  # for records without a timestamp
 
 
 class ProducerBatch:
-    """Open while records are added, then closed; ended once, by `complete` or `fail`, unless it was split: then its `parts`
-    are, each for itself, and it never ends.
+    """A batch is open while records are added, then closed, and ended once, by `complete` or `fail`. One that was split never ends:
+    each of its `parts` does.
 
-    A final state is final. Legal repeats, ignored: any response to a batch that was ended by expiry or abort (its request
-    was still under way). Anything else that ends a batch twice is a bug and raises.
+    A final state is final. A response to a batch that was ended by expiry or abort while in flight is ignored. Anything else that
+    ends a batch twice is a bug, and raises.
     """
 
     __slots__ = (
@@ -63,16 +63,16 @@ class ProducerBatch:
 
     def __init__(self, tp: TopicPartition, created_ms: int, order: tuple[int, ...] = (0,)) -> None:
         self.tp = tp
-        self.order = order  # of sending, among the partition's batches; a part's follows from the whole's
+        self.order = order  # of sending, among the partition's batches; a part's order extends that of the whole
         self.created_ms = created_ms  # monotonic, of the first record
         self.pieces: list[Piece] = []
         self.record_count = 0
         self.size_bytes = 0  # estimate until encoded, then exact
-        self.uncompressed_bytes = 0  # the same without compression
+        self.uncompressed_bytes = 0  # as size_bytes, without compression
         self.accounted_bytes = 0  # of buffer.memory
         self.is_closed = False
         self.encoded: Any = None  # encoding.EncodedBatch, once
-        self.parts: tuple[ProducerBatch, ...] = ()  # what it was split into, in order
+        self.parts: tuple[ProducerBatch, ...] = ()  # the batches that it was split into, in order
 
         self.identity: ProducerIdAndEpoch = NO_PRODUCER
         self.base_sequence = NO_SEQUENCE
@@ -87,14 +87,14 @@ class ProducerBatch:
         self.base_offset = NO_OFFSET
         self.append_timestamp = NO_TIMESTAMP
         self.error: BrokerdError | None = None
-        self.listeners: list[Callable[[ProducerBatch], None]] = []  # notified of the end, then cleared
+        self.listeners: list[Callable[[ProducerBatch], None]] = []  # called at the end, then cleared
 
     def __repr__(self) -> str:
         return f"ProducerBatch({self.tp}, {self.record_count} records, sequence {self.base_sequence}, attempts {self.attempts})"
 
     @property
     def has_sequence(self) -> bool:
-        """True once a number was assigned."""
+        """True once a sequence was assigned."""
         return self.base_sequence != NO_SEQUENCE
 
     @property
@@ -115,13 +115,13 @@ class ProducerBatch:
 
     @property
     def is_notified(self) -> bool:
-        """True once all its records have their final state and whoever listened knows."""
+        """True once all its records have their final state and their listeners were called."""
         if self.listeners:
             return False
         return all(part.is_notified for part in self.parts) if self.parts else self.is_done
 
     def leaves(self) -> Iterator[ProducerBatch]:
-        """The batches that hold its records now: itself, or what it was split into."""
+        """The batches that hold its records now: itself, or its parts."""
         if not self.parts:
             yield self
         for part in self.parts:
@@ -141,8 +141,8 @@ class ProducerBatch:
         return batch, position
 
     def split_into(self, pieces: list[Piece]) -> None:
-        """Becomes a batch for each piece, in order, that share out its numbers: should an earlier attempt have written the
-        whole, the broker finds each part's numbers in the past and says so.
+        """Splits the batch into one for each piece, in order, which share its sequence numbers: if an earlier attempt has written
+        the whole, the broker recognizes the numbers of each part as duplicates.
         """
         assert not self.is_done, "what has ended stays whole"
         assert not self.is_in_flight, "what is under way stays whole"
@@ -163,13 +163,13 @@ class ProducerBatch:
         self.encoded = None
 
     def assign_sequence(self, identity: ProducerIdAndEpoch, base_sequence: int) -> None:
-        """Gives the batch its number, once: a retry never changes it."""
+        """Gives the batch its sequence, once: a retry never changes it."""
         assert not self.has_sequence, "a sequence is assigned once"
         self.identity = identity
         self.base_sequence = base_sequence
 
     def clear_sequence(self) -> None:
-        """Takes the number back; legal only if no attempt can have appended the batch."""
+        """Takes the sequence back; legal only if no attempt can have appended the batch."""
         assert not self.is_fate_unknown, "what may be in the log keeps its number"
         assert not self.is_in_flight, "what is under way keeps its number"
         self.identity = NO_PRODUCER

@@ -1,10 +1,10 @@
-"""ProducerCore: every decision of delivery, as a machine that is told what happened and says what to do next.
+"""ProducerCore: a machine that makes every decision of delivery. Events in, commands out.
 
-`step(now_ms)` returns commands; the shell (sender.py, or a simulation in tests) does them and reports through the `on_...`
-methods. Rules of sequences are in idempotence.py, of queues in accumulator.py. Pure: reads no clock, never waits; one
-thread calls it.
+`step(now_ms)` returns commands; the shell (sender.py, or a simulation in tests) carries them out and reports through the `on_...`
+methods. idempotence.py has the rules of sequences, accumulator.py those of queues. Pure: reads no clock, never waits; one thread
+calls it.
 
-States of a batch, and what moves it:
+States of a batch, and the events that move it:
 
     queued ── step: drained ──▶ in flight ── success, duplicate ───────────────▶ done
       ▲                            │  ├───── error of its fate alone ──────────▶ done (failed)
@@ -55,7 +55,7 @@ ACKS = {"all": -1, "-1": -1, "1": 1, "0": 0}
 
 
 class ProducerCore:
-    """See the module."""
+    """The state of one producer, and its decisions."""
 
     def __init__(
         self,
@@ -80,7 +80,7 @@ class ProducerCore:
         self.topics = TopicRegistry(config, rng)
         self.connections: dict[int, NodeConnection] = {}
         self.fatal_error: BrokerdError | None = None
-        self.last_trouble: BrokerdError | None = None  # why nothing moves, for people
+        self.last_trouble: BrokerdError | None = None  # the reason why nothing moves, for messages
         self._incarnation = 0
         self._correlation_id = 0
         self._identity_requests = IdentityRequests(config, rng)
@@ -88,10 +88,10 @@ class ProducerCore:
         self._closing: list[CloseStream] = []
         self.delivery_report = DeliveryReport()
 
-    # --- what to do
+    # --- commands
 
     def step(self, now_ms: int) -> Step:
-        """What to do at `now_ms`."""
+        """The commands to carry out at `now_ms`, and the time of the next step."""
         self._expire(now_ms)
         self._give_up_overdue(now_ms)
         commands: list[Command] = []
@@ -112,7 +112,7 @@ class ProducerCore:
 
     @property
     def has_work(self) -> bool:
-        """False if a step would do nothing now, nor earlier than the last one said: no batch is incomplete."""
+        """False if a step would do nothing now, nor before the time that the last one returned: no batch is incomplete."""
         return self.accumulator.has_incomplete or bool(self._closing)
 
     def _step_metadata(self, commands: list[Command], now_ms: int) -> int:
@@ -186,7 +186,7 @@ class ProducerCore:
     # --- metadata and identity
 
     def on_metadata(self, response: Mapping[str, TopicView | WireError], now_ms: int) -> None:
-        """The broker's view of the topics asked for."""
+        """Takes the broker's view of the requested topics."""
         self.accumulator.forget_batch_sizes(now_ms - self._config.metadata_max_age_ms)
         for topic in self.topics.on_result(response, now_ms):
             self.accumulator.forget_batch_size(topic)
@@ -201,26 +201,26 @@ class ProducerCore:
                     self._fail_topic(topic, view, now_ms)
 
     def on_metadata_failed(self, error: BrokerdError, now_ms: int) -> None:
-        """Nobody answered."""
+        """Notes that no broker answered the request for metadata."""
         self.last_trouble = error
         self.topics.on_failure(now_ms)
 
     def on_producer_id(self, identity: ProducerIdAndEpoch, _now_ms: int) -> None:
-        """The broker granted an id or a raised epoch."""
+        """Takes an id or a raised epoch that the broker has granted."""
         assert self.sequences is not None
         self._identity_requests.on_response()
         self.sequences.set_identity(identity)
 
     def on_producer_id_failed(self, error: BrokerdError, now_ms: int) -> None:
-        """No id: tried again unless the error is final."""
+        """Notes that the request for an id has failed: it is retried unless the error is final."""
         self._identity_requests.on_failure(now_ms)
         self.last_trouble = error
         if isinstance(error, WireError) and not error.retriable:
             self.fail_for_good(error, now_ms)
 
     def _settle_replaced(self, tp: TopicPartition, now_ms: int) -> None:
-        """A partition of a topic that was recreated starts again, once nothing is under way to the old one. What may be
-        in the old log is not written twice; what certainly is not goes to the new one.
+        """Starts a partition of a recreated topic again, once nothing is in flight to the old one. Batches that may be in the old
+        log fail, so that none is written twice; those that certainly are not go to the new one.
         """
         if tp not in self._replaced or self.accumulator.in_flight_count(tp):
             return
@@ -240,13 +240,13 @@ class ProducerCore:
     # --- streams
 
     def on_stream_open(self, node_id: int, incarnation: int, limits: RequestLimits, _now_ms: int) -> None:
-        """A stream takes requests, each within `limits`."""
+        """Notes that a stream takes requests, each within `limits`."""
         connection = self.connections[node_id]
         if connection.incarnation == incarnation and connection.state is ConnectionState.OPENING:
             connection.on_open(limits)
 
     def on_stream_lost(self, node_id: int, incarnation: int, error: BrokerdError, now_ms: int) -> None:
-        """A stream failed, or could not be opened: the fate of what was under way on it is unknown."""
+        """Notes that a stream has failed, or could not be opened: the fate of its requests in flight is unknown."""
         connection = self.connections[node_id]
         if connection.incarnation != incarnation or connection.state is ConnectionState.CLOSED:
             return
@@ -260,14 +260,14 @@ class ProducerCore:
                 self._settle(batch, error, 0, now_ms)
 
     def on_sent(self, node_id: int, correlation_id: int, now_ms: int) -> None:
-        """A request was handed over; with acks=0 that is all that will be known of it."""
+        """Notes that a request was handed over; with acks=0 that ends its batches."""
         if self._acks == 0:
             request = self.connections[node_id].in_flight.pop(correlation_id, None)
             for batch in request.batches.values() if request is not None else ():
                 self._succeed(batch, NO_OFFSET, NO_TIMESTAMP, 0, now_ms)
 
     def on_response(self, node_id: int, incarnation: int, response: ProduceResponse, now_ms: int) -> None:
-        """A response. One of an older stream, or to a request that is settled already, is ignored: it came late."""
+        """Takes a response. A late one, of an older stream or to a request that is settled already, is ignored."""
         connection = self.connections[node_id]
         if connection.incarnation != incarnation:
             return
@@ -297,7 +297,9 @@ class ProducerCore:
                 self._on_error(batch, result.error, throttled_until_ms, now_ms)
 
     def _give_up_overdue(self, now_ms: int) -> None:
-        """A stream on which something takes longer than request.timeout.ms is closed: its requests' fate is unknown."""
+        """Closes streams on which a request or the opening takes longer than request.timeout.ms: the fate of their requests is
+        unknown.
+        """
         for connection in self.connections.values():
             overdue_ms = connection.overdue_ms(self._config)
             if overdue_ms is not None and overdue_ms <= now_ms:
@@ -305,7 +307,7 @@ class ProducerCore:
                 self._closing.append(CloseStream(connection.node_id, connection.incarnation))
                 self.on_stream_lost(connection.node_id, connection.incarnation, BrokerUnreachableError(text), now_ms)
 
-    # --- what a response means for its batch
+    # --- judgement of responses
 
     def _succeed(self, batch: ProducerBatch, base_offset: int, append_timestamp: int, throttled_until_ms: int, now_ms: int) -> None:
         self._land(batch, throttled_until_ms)
@@ -333,7 +335,7 @@ class ProducerCore:
         self._settle(batch, error, throttled_until_ms, now_ms)
 
     def _settle(self, batch: ProducerBatch, error: BrokerdError, throttled_until_ms: int, now_ms: int) -> None:
-        """Nothing of the batch is under way any more, and it is not known to be in the log: retry it or fail it."""
+        """Retries or fails a batch that is no longer in flight, and not known to be in the log."""
         self._land(batch, throttled_until_ms)
         batch.last_error = error
         if batch.is_done:
@@ -384,10 +386,10 @@ class ProducerCore:
         self.metrics.on_retry(batch.record_count, now_ms)
 
     def _split(self, batch: ProducerBatch, now_ms: int) -> None:
-        """The broker takes no batch so large (KIP-126): smaller ones stand in its place and in its numbers. They begin to be
-        counted again, as the broker's limit is not the network's fault, and later batches of the topic begin smaller.
+        """Puts smaller batches, with its sequence numbers, in the place of one that is too large for the broker (KIP-126). Their
+        attempts are counted from 0, as the broker's limit is not the network's fault, and later batches of the topic are smaller.
 
-        How small is not known but by trying: half of the smallest refused, so at most twice as many as needed.
+        Only trying shows which size the broker takes: half of the smallest refused, so there are at most twice as many as needed.
         """
         size_max = self.accumulator.learn_batch_size(batch.tp.topic, batch.uncompressed_bytes // 2, now_ms)
         self.accumulator.split(batch, self._splitter(batch, size_max))
@@ -411,7 +413,7 @@ class ProducerCore:
             self._give_up(batch, error, now_ms)
 
     def _give_up(self, batch: ProducerBatch, error: BrokerdError, now_ms: int) -> None:
-        """Ends a batch for its user. One that is under way is freed, and judged, when its response comes."""
+        """Ends a batch for its user. One that is in flight is freed, and judged, when its response comes."""
         if not batch.is_in_flight:
             self._fail(batch, error, now_ms)
         elif batch.fail(error, is_given_up=True):
@@ -431,7 +433,7 @@ class ProducerCore:
         self._leave(batch, now_ms)
 
     def refuse(self, batch: ProducerBatch, error: BrokerdError) -> None:
-        """Fails a batch that was never accepted: it holds no memory, and no rule of delivery knows it."""
+        """Fails a batch that was never accepted: it holds no memory and is in no queue."""
         batch.fail(error)
         self.delivery_report.note(batch)
 
@@ -440,19 +442,19 @@ class ProducerCore:
         self.delivery_report.note(batch)
 
     def fail_for_good(self, error: BrokerdError, now_ms: int) -> None:
-        """The producer can write nothing more: all that is incomplete fails."""
+        """Stops the producer for good: all incomplete batches fail."""
         if self.fatal_error is None:
             self.fatal_error = error
         for batch in self.accumulator.incomplete():
             self._give_up(batch, self.fatal_error, now_ms)
 
     def abort(self, reason: str, now_ms: int) -> None:
-        """Fails all that is incomplete. What is under way may still be written."""
+        """Fails all incomplete batches. Those in flight may still be written."""
         for batch in self.accumulator.incomplete():
             self._give_up(batch, failures.aborted(batch, reason), now_ms)
 
     def disconnect(self, now_ms: int) -> None:
-        """Gives all streams up; frees what ended batches still held there."""
+        """Gives all streams up, and frees the ended batches that were in flight there."""
         for connection in self.connections.values():
             if connection.state is not ConnectionState.CLOSED:
                 self._closing.append(CloseStream(connection.node_id, connection.incarnation))
@@ -460,7 +462,7 @@ class ProducerCore:
                 self.on_stream_lost(connection.node_id, connection.incarnation, error, now_ms)
 
     def on_encoded(self, batch: ProducerBatch, size_bytes: int, uncompressed_bytes: int, now_ms: int) -> None:
-        """The batch's bytes are made and its pieces let go: it holds `size_bytes` now."""
+        """Notes that a batch was encoded and has freed its pieces: it holds `size_bytes` now."""
         self.pool.adjust(size_bytes - batch.accounted_bytes)
         batch.accounted_bytes = size_bytes
         batch.size_bytes = size_bytes
@@ -468,7 +470,7 @@ class ProducerCore:
         self.metrics.on_encoded(size_bytes, uncompressed_bytes, now_ms)
 
     def on_encode_failed(self, batch: ProducerBatch, error: BrokerdError, now_ms: int) -> None:
-        """The batch could not be made into bytes, so it was not sent."""
+        """Notes that a batch could not be encoded, so it was not sent."""
         for connection in self.connections.values():
             connection.withdraw(batch)
         self._land(batch, 0)
@@ -480,13 +482,13 @@ class ProducerCore:
             self._fail(batch, error, now_ms)
 
     def on_too_large(self, batch: ProducerBatch, limits: RequestLimits, now_ms: int) -> None:
-        """The encoded batch fits into no request to its node, so it was not sent."""
+        """Notes that an encoded batch fits into no request to its node, so it was not sent."""
         for connection in self.connections.values():
             connection.withdraw(batch)
         self._settle(batch, failures.beyond_request(batch, limits, self._config), 0, now_ms)
 
     def on_overfull(self, request: SendRequest, rest: dict[TopicIdPartition, ProducerBatch], now_ms: int) -> SendRequest:
-        """The encoded batches do not all fit into the request: the `rest` goes in one more, right behind it."""
+        """Moves the `rest`, encoded batches that do not fit into the request, to one more right behind it, and returns that."""
         self._correlation_id += 1
         connection = self.connections[request.node_id]
         if connection.incarnation == request.incarnation and request.correlation_id in connection.in_flight:

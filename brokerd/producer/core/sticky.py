@@ -1,4 +1,4 @@
-"""Which partition records without a key go to: one until so many bytes went there, then another at random (Kafka's built-in
+"""Chooses the partition of records without a key: one until so many bytes went there, then another at random (Kafka's built-in
 partitioner, KIP-794). The more batches wait for a partition, the rarer it is chosen; one that takes nothing at present is left
 out while there is any other. Pure.
 """
@@ -17,12 +17,12 @@ from brokerd.producer.core.transport import NO_LEADER, TopicView
 # As many bytes as Kafka's batch.size, after which its producer turns to another partition. Our batches may be larger, and are
 # filled for several partitions at once.
 RUN_BYTES = 16_384
-# A large column is cut into so many runs for each partition: more would only make more small pieces of it.
+# A large column is cut into at most this many runs per partition: more would only make smaller pieces.
 _RUNS_PER_PARTITION = 4
 
 
 class PartitionLoad:
-    """What speaks against each partition of a topic at one moment. The look at all queues is only taken if it is asked for."""
+    """The load of each partition of a topic at one moment: reasons to avoid it. Counts the queues only when it is asked."""
 
     def __init__(
         self, view: TopicView, queue_sizes: Callable[[], Mapping[int, int]], is_backing_off: Callable[[int], bool]
@@ -35,15 +35,17 @@ class PartitionLoad:
 
     @property
     def partition_count(self) -> int:
-        """How many there are."""
+        """Number of partitions of the topic."""
         return len(self._view.leaders)
 
     def is_avoided(self, partition: int) -> bool:
-        """True if it has no leader, refuses records, or is about to be tried again."""
+        """True if the partition has no leader, refuses records, or waits to be retried."""
         return self._takes_none(partition) or self._is_backing_off(partition)
 
     def pick(self, number: int) -> int:
-        """A partition for a random number: as often as it has fewer batches waiting than the longest queue, and once more."""
+        """The partition for a random number. A partition's weight is the number of batches by which its queue is shorter than the
+        longest, plus one.
+        """
         if self._ends is None:
             self._ends = self._cumulative()
         return int(np.searchsorted(self._ends, number % int(self._ends[-1]), side="right"))
@@ -52,7 +54,7 @@ class PartitionLoad:
         return self._view.leaders[partition] == NO_LEADER or partition in self._view.unwritable
 
     def _cumulative(self) -> npt.NDArray[np.int64]:
-        """Frequencies summed up: a number below the end of a partition, and not below that of the one before, is its."""
+        """Running sums of the weights: numbers below a partition's sum, and not below that of the one before, choose it."""
         count = self.partition_count
         sizes = {partition: size for partition, size in self._queue_sizes().items() if partition < count}
         longest = max((size for partition, size in sizes.items() if not self.is_avoided(partition)), default=0)
@@ -68,7 +70,7 @@ class PartitionLoad:
 
 
 class StickyPartitioner:
-    """State of one topic."""
+    """The sticky partition of one topic."""
 
     __slots__ = ("_partition", "_rng", "_room_bytes", "_run_bytes_max")
 
@@ -103,7 +105,7 @@ class StickyPartitioner:
         return out
 
     def _turn_if_over(self, run_bytes: int, load: PartitionLoad) -> None:
-        """Another partition once the run is at its end, or the partition is gone or takes nothing."""
+        """Chooses another partition once the run is over, or the partition is gone or takes nothing."""
         is_there = self._partition < load.partition_count
         if self._room_bytes <= 0 or not is_there or load.is_avoided(self._partition):
             self._partition = load.pick(self._rng.getrandbits(31))

@@ -1,6 +1,6 @@
-"""What the producer knows of topics: ids, partition counts, leaders; and when to ask again. Pure.
+"""The producer's knowledge of topics (ids, partition counts, leaders), and when to request it again. Pure.
 
-Who asks, and what becomes of batches when a topic changes, is in producer_core.py.
+producer_core.py requests metadata, and deals with the batches of a topic that has changed.
 """
 
 from __future__ import annotations
@@ -17,14 +17,15 @@ from brokerd.producer.rows.arguments import checked_topic
 
 
 class TopicWaiter:
-    """Somebody who cannot go on without the topic; `error` is the last response since the waiting began, if it was none. `view` is
-    the first response to a request that was sent after it began."""
+    """A caller that waits for a topic. `view` is the topic in the first response to a request that was sent after the wait began;
+    `error` is the last error since then.
+    """
 
     __slots__ = ("error", "request_count", "topic", "view")
 
     def __init__(self, topic: str, request_count: int) -> None:
         self.topic = topic
-        self.request_count = request_count  # sent before
+        self.request_count = request_count  # of requests sent before
         self.error: WireError | None = None
         self.view: TopicView | None = None
 
@@ -40,26 +41,27 @@ class TopicRegistry:
         self._views: dict[str, TopicView] = {}
         self._ids: dict[str, bytes] = {}
         self._waiters: dict[str, list[TopicWaiter]] = {}
-        self._used_ms: dict[str, int] = {}  # when each topic in use was last looked at
+        self._used_ms: dict[str, int] = {}  # when each topic in use was last used
         self._is_refresh_needed = False  # of all topics in use
-        self._new: set[str] = set()  # in use, not found yet, and to be asked for
+        self._new: set[str] = set()  # in use, not found yet, and to be requested
         self._request_count = 0
-        self._asked: tuple[str, ...] = ()  # by the request that is under way
+        self._asked: tuple[str, ...] = ()  # topics of the request in flight
         self._is_all_asked = False
-        self.is_unanswered = False  # nobody answered the last request
+        self.is_unanswered = False  # no broker answered the last request
         self._fetched_ms = 0
         self._not_before_ms = 0
         self._failures = 0
 
     def want(self, topic: str, now_ms: int) -> None:
-        """The topic is in use; unknown ones are asked for at the next chance."""
+        """Marks the topic as in use; an unknown one is requested as soon as possible."""
         self._used_ms[topic] = now_ms
         if topic not in self._views:
             self._new.add(topic)
 
     def wait_for(self, topic: str, now_ms: int, *, newer: bool = False) -> TopicWaiter:
-        """As `want`, and the topic is asked for again and again until it is found; `leave` ends it. `newer`: what is known of it
-        is not enough. Raises TypeError and ValueError for what cannot be a topic's name, before anybody is asked."""
+        """Like `want`, but requests the topic again and again until it is found, or until `leave`. `newer`: wait for a view newer
+        than the present one. Raises TypeError and ValueError for an invalid topic name, before any request.
+        """
         checked_topic(topic)
         self.want(topic, now_ms)
         if newer:
@@ -69,8 +71,9 @@ class TopicRegistry:
         return waiter
 
     def leave(self, waiter: TopicWaiter, now_ms: int) -> None:
-        """One waits no longer. A topic that is not there is forgotten with the last who waited for it; one of which nothing has
-        been heard yet is still asked for: whoever comes again finds the response."""
+        """Ends a wait. A topic that does not exist is forgotten with its last waiter; one without any response yet is still
+        requested, so that the next caller finds the response.
+        """
         topic = waiter.topic
         self._waiters[topic].remove(waiter)
         if not self._waiters[topic]:
@@ -81,7 +84,7 @@ class TopicRegistry:
             self._drop(topic)
 
     def use(self, topic: str, now_ms: int) -> TopicView | None:
-        """The topic as last seen, for who has records for it; None after too long a time in which nobody had."""
+        """The topic as last seen, for a caller that has records for it. None if it was not used for too long."""
         if topic not in self._used_ms:
             return None
         if self._is_idle(topic, now_ms):
@@ -91,7 +94,7 @@ class TopicRegistry:
         return self._views.get(topic)
 
     def peek(self, topic: str, now_ms: int) -> TopicView | None:
-        """As `use`, and changes nothing: for other threads."""
+        """Like `use`, but changes nothing: for other threads."""
         return self._views.get(topic) if topic in self._used_ms and not self._is_idle(topic, now_ms) else None
 
     def _is_idle(self, topic: str, now_ms: int) -> bool:
@@ -116,19 +119,20 @@ class TopicRegistry:
         return TopicIdPartition(self._views[tp.topic].topic_id, tp.partition)
 
     def note_unwritable(self, tp: TopicPartition) -> None:
-        """A partition refuses records for good: until the next response says otherwise, none go there that may go elsewhere."""
+        """Notes that a partition refuses records for good: until the next response, it gets none that may go elsewhere."""
         view = self._views.get(tp.topic)
         if view is not None:
             self._views[tp.topic] = view._replace(unwritable=view.unwritable | {tp.partition})
         self.request_refresh()
 
     def request_refresh(self) -> None:
-        """What is known is out of date."""
+        """Marks all topics as out of date."""
         self._is_refresh_needed = True
 
     def due_ms(self, now_ms: int, *, is_busy: bool) -> int | None:
-        """When to ask next, or None. A topic that was never asked for waits for nothing, as long as all is well. An idle producer
-        lets its knowledge grow old."""
+        """Time of the next request, or None. A topic that was never requested is due at once, unless a back-off is running. An idle
+        producer does not refresh its topics.
+        """
         if self._asked or not self._used_ms:
             return None
         if self._new:
@@ -138,7 +142,9 @@ class TopicRegistry:
         return max(self._fetched_ms + self._config.metadata_max_age_ms, self._not_before_ms) if is_busy else None
 
     def begin(self, now_ms: int) -> tuple[str, ...]:
-        """The topics to ask for, now (maybe none): all, or the new ones if the others have time. Idle ones are forgotten."""
+        """Begins a request and returns its topics (maybe none): all, or only the new ones if the others are not due. Forgets idle
+        ones.
+        """
         for topic in [topic for topic in self._used_ms if self._is_idle(topic, now_ms)]:
             self._drop(topic)
         is_refresh_due = self._is_refresh_needed and now_ms >= self._not_before_ms
@@ -150,7 +156,7 @@ class TopicRegistry:
         return self._asked
 
     def on_result(self, response: Mapping[str, TopicView | WireError], now_ms: int) -> list[str]:
-        """Takes a response in. Returns the topics that have another id than before."""
+        """Takes a response. Returns the topics that have another id than before."""
         asked, self._asked = self._asked, ()
         self.is_unanswered = False
         if self._is_all_asked:
@@ -179,11 +185,11 @@ class TopicRegistry:
         for waiter in self._waiters.get(topic, ()):
             if waiter.request_count < self._request_count:
                 waiter.view = view
-            elif topic in self._views:  # it needs newer knowledge than this response, which was on its way already
+            elif topic in self._views:  # a waiter needs a newer view than this response, whose request was sent before
                 self._new.add(topic)
 
     def _on_absent(self, topic: str, error: WireError | None) -> None:
-        """There is no such topic, or the response leaves it out."""
+        """Notes that a topic does not exist, or is missing in the response."""
         waiters = self._waiters.get(topic, ())
         for waiter in waiters:
             waiter.error = error or waiter.error
@@ -193,14 +199,14 @@ class TopicRegistry:
             self._drop(topic)
 
     def on_failure(self, now_ms: int) -> None:
-        """Nobody answered."""
+        """Notes that no broker answered."""
         self._asked = ()
         self.is_unanswered = True
         self._is_refresh_needed = True
         self._wait(now_ms, self._failures + 1)
 
     def _wait(self, now_ms: int, failures: int) -> None:
-        """Even after a good response the next request keeps its distance: a stale one repeated at once helps nobody."""
+        """Sets the time before which no request is sent, also after a success: a stale response repeated at once would not help."""
         self._failures = failures
         self._not_before_ms = now_ms + backoff_ms(
             max(1, failures),

@@ -1,4 +1,4 @@
-"""What the producer asks of a connection to brokers. brokerd.client implements it; tests have a double below it.
+"""The contract between the producer and a connection to brokers. brokerd.client implements it; tests use a double.
 
 Not in the contract: bytes on the wire, addresses, channels, security, reconnecting (the producer decides when a stream is
 opened again), retries. Plain values only; nothing here does I/O.
@@ -16,27 +16,27 @@ from brokerd.errors import WireError
 from brokerd.ids import ProducerIdAndEpoch, TopicIdPartition
 
 NO_LEADER = -1
-# What a batch needs in a request beside its own bytes, at most: the partition's id and the lengths of both.
+# The most that a batch needs in a request beside its own bytes: the partition's id and the lengths of both.
 BATCH_OVERHEAD_BYTES = 128
 
 
 class TopicView(NamedTuple):
-    """What a producer must know of a topic."""
+    """The facts about a topic that a producer needs."""
 
     topic_id: bytes  # 16 bytes
     leaders: tuple[int, ...]  # node id per partition, -1 = none at present
-    unwritable: frozenset[int] = frozenset()  # partitions that are led and take no records all the same: damaged, or stopped
+    unwritable: frozenset[int] = frozenset()  # partitions that have a leader and take no records all the same: damaged, or stopped
 
 
 class RequestLimits(NamedTuple):
-    """What a node takes in one request."""
+    """The limits of a node for one request."""
 
     partitions_max: int  # its max.partitions.per.request
     bytes_max: int  # of batches, BATCH_OVERHEAD_BYTES added to each: its socket.request.max.bytes, less what else is in a request
 
 
 class Hello(NamedTuple):
-    """First words of a stream: from then on nothing of this instance's streams with a lower incarnation is processed."""
+    """First message of a stream. From then on the broker processes nothing of this instance's streams with a lower incarnation."""
 
     instance_id: bytes  # 16 random bytes, one per producer
     incarnation: int  # counts the instance's streams, from 1
@@ -62,7 +62,7 @@ class ProduceRequest:
 
 
 class PartitionResult(NamedTuple):
-    """What became of one batch; base_offset is -1 with an error."""
+    """The result of one batch; base_offset is -1 with an error."""
 
     tp: TopicIdPartition
     base_offset: int
@@ -73,7 +73,7 @@ class PartitionResult(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class ProduceResponse:
-    """Answer to one request. With `error` nothing of the request was appended and `results` is empty."""
+    """Response to one request. With `error` nothing of the request was appended and `results` is empty."""
 
     correlation_id: int
     throttle_time_ms: int = 0
@@ -86,16 +86,16 @@ class ProduceStream(Protocol):
 
     @property
     def limits(self) -> RequestLimits:
-        """What the node takes in one request."""
+        """The limits of the node for one request."""
 
     async def send(self, request: ProduceRequest) -> None:
-        """Hands a request over; flow control is the waiting. Raises BrokerUnreachableError on a lost connection."""
+        """Hands a request over; waits for flow control. Raises BrokerUnreachableError on a lost connection."""
 
     async def receive(self) -> ProduceResponse:
         """The next response, in the order of requests. Raises BrokerUnreachableError on a lost connection."""
 
     async def close(self) -> None:
-        """Ends the stream; a waiting `receive` raises. What was under way has an unknown fate. May be called twice."""
+        """Ends the stream; a waiting `receive` raises. Requests in flight have an unknown fate. May be called twice."""
 
 
 class ProduceTransport(Protocol):
@@ -103,7 +103,7 @@ class ProduceTransport(Protocol):
     BrokerUnreachableError means that no response came, a WireError is the response."""
 
     async def metadata(self, topics: Sequence[str]) -> Mapping[str, TopicView | WireError]:
-        """The view of each topic asked, or why there is none."""
+        """The view of each requested topic, or the error instead."""
 
     async def init_producer_id(self, current: ProducerIdAndEpoch) -> ProducerIdAndEpoch:
         """A new producer id for NO_PRODUCER, else the same id with its epoch raised."""

@@ -1,4 +1,4 @@
-"""What callers of the Producer hand in, checked and brought into one form. Columns are in columns.py."""
+"""Checks the arguments of Producer methods and brings them into one form. columns.py does it for columns."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def config_of(config: Mapping[str, object] | ProducerConfig | None, settings: Ma
 
 
 def checked_topic(topic: object) -> None:
-    """Raises TypeError or ValueError for what can be no topic's name, or none of a request."""
+    """Raises TypeError or ValueError for an invalid topic name."""
     if not isinstance(topic, str):
         raise TypeError(f"topic must be text, not {type(topic).__name__}")
     problem = topic_name_problem(topic, internal=True)
@@ -74,7 +74,7 @@ def checked_timeout_ms(timeout: float) -> int:
 
 
 def checked_rows(data: object) -> None:
-    """Raises TypeError for what is neither of the two forms of columns that `send_batch` takes."""
+    """Raises TypeError for data in neither of the two forms that `send_batch` takes."""
     if not isinstance(data, (pa.RecordBatch, pa.Table)):
         raise TypeError(f"data must be a RecordBatch or a Table, not {type(data).__name__}")
 
@@ -108,7 +108,7 @@ def checked_headers(headers: Headers | Mapping[str, bytes]) -> tuple[Headers, in
 
 
 def _encoded(text: str, name: str) -> bytes:
-    """Text as UTF-8. What cannot be raises here, in the caller."""
+    """Text as UTF-8. Raises here, in the caller, if it cannot be encoded."""
     try:
         return text.encode()
     except UnicodeEncodeError as error:

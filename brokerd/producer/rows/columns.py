@@ -1,4 +1,4 @@
-"""Arrow batches on their way in: which columns may come, in which types, and how rows are split over partitions.
+"""Checks the columns and types of Arrow batches that are sent, and splits their rows by partition.
 
 Everything here is by column, never by record, and changes no state of the producer.
 """
@@ -21,7 +21,7 @@ from brokerd.record.schema import HEADERS, KEY, SCHEMA_0, TIMESTAMP, VALUE, Colu
 
 # Beyond its columns as they come, a row takes a timestamp (8), a header offset (4) and validity bits in the encoded batch.
 ROW_OVERHEAD_BYTES = 13
-# What one round of splitting takes and copies at a time.
+# Bytes that one round of splitting takes and copies.
 ROUND_BYTES_MAX = 8 * 1024 * 1024
 
 
@@ -34,13 +34,14 @@ class PartitionPiece(NamedTuple):
 
 
 def import_lazy_parts() -> None:
-    """Has pyarrow import now what it imports at its first need: numpy.ma, and pandas if there is one. An exception that strikes
-    a thread in an import leaves the module locked for all that import it later, and the sender would wait for ever."""
+    """Makes pyarrow import now what it imports when first needed: numpy.ma, and pandas if it is installed. An exception that
+    interrupts a thread during an import leaves the module locked for later imports, and the sender would wait for ever.
+    """
     pa.array(np.zeros(1, np.int64)).to_numpy()
 
 
 def normalize(arrow_batch: pa.RecordBatch) -> pa.RecordBatch:
-    """The batch with the columns key, value and, if they say anything, headers and timestamp, in the types of the wire.
+    """The batch with the columns key, value and, unless they are all null, headers and timestamp, in the types of the wire.
 
     Strings are taken as their UTF-8 bytes. Raises ValueError naming an unknown or missing column, TypeError naming a
     column of a wrong type.
@@ -131,7 +132,7 @@ def rounds(arrow_batches: list[pa.RecordBatch]) -> Iterator[list[pa.RecordBatch]
         yield together
 
 
-# Up to so many partitions a `take` for each is cheaper than one for all and a copy for each.
+# Up to this many partitions, a `take` for each is cheaper than one for all and a copy for each.
 _TAKES_MAX = 24
 
 

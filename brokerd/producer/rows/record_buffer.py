@@ -28,11 +28,11 @@ from brokerd.producer.rows.encoding import joined
 from brokerd.record.schema import HEADERS, KEY, TIMESTAMP, VALUE
 
 CHUNK_BYTES_MAX = 524_288
-CHUNK_BYTES_MIN = 16_384  # what is paid for the first one of a topic: there may be thousands of topics
+CHUNK_BYTES_MIN = 16_384  # taken for the first chunk of a topic: there may be thousands of topics
 # List entries, a future, and what the row adds beside its bytes when it is a column.
 RECORD_OVERHEAD_BYTES = 40
-# Up to so many bytes a batch of `send_batch` is an entry of a chunk. To split a larger one costs more than to hand it over, and is
-# better done in the thread that sends it.
+# Up to this many bytes, a batch of `send_batch` is an entry of a chunk. Splitting a larger one costs more than handing it over, and
+# is better done in the thread that sends it.
 SMALL_BATCH_BYTES = 65_536
 
 Headers = Sequence[tuple[str, bytes | None]]
@@ -43,7 +43,7 @@ _NUMBERS = list(range(CHUNK_BYTES_MAX // RECORD_OVERHEAD_BYTES))
 
 
 def small_batch_bytes(rows: pa.RecordBatch) -> int:
-    """What a normalized batch takes in a chunk."""
+    """The bytes that a normalized batch takes in a chunk."""
     size_bytes: int = rows.nbytes + rows.num_rows * (ROW_OVERHEAD_BYTES + 8) + RECORD_OVERHEAD_BYTES
     return size_bytes
 

@@ -1,4 +1,4 @@
-"""The partition of every row of a column: the caller's word, else the key's hash, else where rows without a key stick."""
+"""Assigns a partition to every row: the one that the caller gave, else by the key's hash, else the sticky one."""
 
 from __future__ import annotations
 
@@ -15,7 +15,9 @@ from brokerd.record.schema import KEY
 
 
 class RowPartitioner:
-    """Of one producer. Two steps: the first has a state, which the sender's thread owns, and only the second takes time."""
+    """Assigns the rows of one producer, in two steps: the first has state, which the sender's thread owns; only the second takes
+    time.
+    """
 
     def __init__(self, config: ProducerConfig, rng: random.Random) -> None:
         self._config = config
@@ -23,7 +25,7 @@ class RowPartitioner:
         self._sticky: dict[str, StickyPartitioner] = {}
 
     def has_keyless_rows(self, rows: pa.RecordBatch, wanted: Int32s | None) -> bool:
-        """True if `keyless_rows` has something to say."""
+        """True if `keyless_rows` would assign any row."""
         is_keyless = self._config.partitioner_ignore_keys or rows.column(KEY.index).null_count > 0
         return is_keyless and (wanted is None or bool((wanted < 0).any()))
 

@@ -1,5 +1,5 @@
-"""A batch that the broker finds too large, in smaller pieces: its bytes back into columns, its columns into rows. Rare, so it
-copies: the pieces share no memory, and each is freed with its own batch.
+"""Splits a batch that the broker finds too large: decodes its bytes, and cuts its columns into pieces. This is rare, so it copies:
+pieces share no memory, and each is freed with its own batch.
 """
 
 from __future__ import annotations
