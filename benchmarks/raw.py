@@ -146,7 +146,7 @@ class RawTail:
             raise error
         if not any(chunk.size for chunk in response.results[0].chunks):
             return 0
-        # What is asked for is the end of the log, so all of it has come.
+        # The fetch reached the end of the log, so all of it has come.
         count, self.offset = response.results[0].high_watermark - self.offset, response.results[0].high_watermark
         return count
 

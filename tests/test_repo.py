@@ -42,14 +42,10 @@ REPLACED_WORDS = {
     r"\bcan[ ]not\b": "cannot",
     r"\bane[w]\b": "again, or a verb with re-",
 }
-# A docstring says what something is or does. One that starts so says neither: "What a task wrote." is "The rows that a task wrote."
+# Docstrings and comments say what something is or does. One that begins so says neither: not "What a task wrote", but "The rows
+# that a task wrote".
 HEADLESS = re.compile(r"(Who|What|Whoever|Whatever|Whose|Whom)\b")
-# Folders whose docstrings may still start so. None may be added.
-STILL_HEADLESS = (
-    "benchmarks/",
-    "brokerd/storage/",
-    "tests/",
-)
+HEADLESS_COMMENT = re.compile(rf"(^ *|  )# {HEADLESS.pattern}")
 
 Function = ast.FunctionDef | ast.AsyncFunctionDef
 
@@ -352,12 +348,11 @@ def test_one_word_for_one_thing() -> None:
     offences(found())
 
 
-def test_docstrings_say_what_something_is_or_does() -> None:
+def test_docstrings_and_comments_say_what_something_is_or_does() -> None:
     offences(
         f"{name}:{line} begins with '{text.split()[0]}': name the thing, or say what it does: {text.splitlines()[0][:100]}"
         for name in sources()
-        if not name.startswith(STILL_HEADLESS)
-        for line, text in docstrings(parsed(name))
+        for line, text in (*docstrings(parsed(name)), *headless_comments((ROOT / name).read_text()))
         if HEADLESS.match(text)
     )
 
@@ -369,6 +364,16 @@ def docstrings(tree: ast.Module) -> Iterator[tuple[int, str]]:
             text = ast.get_docstring(node)
             if text:
                 yield getattr(node, "lineno", 1), text
+
+
+def headless_comments(text: str) -> Iterator[tuple[int, str]]:
+    """Line and text of comments that begin with a headless word, but for those that continue a comment."""
+    before = ""
+    for number, line in enumerate(text.splitlines(), 1):
+        found = HEADLESS_COMMENT.search(line)
+        if found and not (found[1] != "  " and before.lstrip().startswith("#") and not before.endswith((".", ":"))):
+            yield number, line[found.start(2) :]
+        before = line
 
 
 def test_the_rules_find_what_they_look_for() -> None:
@@ -383,6 +388,8 @@ def test_the_rules_find_what_they_look_for() -> None:
     ]
     assert list(docstrings(ast.parse('"""What."""\nclass A:\n    """A."""\n'))) == [(1, "What."), (2, "A.")]
     assert HEADLESS.match("Whoever asks.")
+    comments = ["# Whose is it?", "# The thing", "# What it is", "x = 1  " + "# Who"]
+    assert list(headless_comments("\n".join(comments))) == [(1, "Whose is it?"), (4, "Who")]
     assert not HEADLESS.match("Whether it asks.")
     assert is_zero(ast.parse("f(0)").body[0].value)  # type: ignore[attr-defined]
     assert not is_zero(ast.parse("f(0.1)").body[0].value)  # type: ignore[attr-defined]

@@ -202,7 +202,7 @@ class Intake:
         chunk = self.chunks.setdefault(topic, RecordChunk(topic, len(view.leaders), now_ms, credit, self._mailbox, is_paid=False))
         if not self.is_unusable:
             return chunk if chunk.room_bytes >= size else None
-        # Whoever ended the producer may have looked at the chunks before this one came, and nobody looks again.
+        # The thread that ended the producer may have gone through the chunks before this one came, and does not do it again.
         chunk.is_sealed = True
         return None
 

@@ -118,7 +118,7 @@ class Producer:
         BrokerUnreachableError, BufferExhaustedError. MessageTooLargeError for a record beyond max.request.size;
         ProducerClosedError after close or a final failure; ValueError and TypeError for what cannot be sent.
         """
-        # What follows is paid for every record, so it is ordered and written for speed: the usual case first, nothing twice.
+        # The rest is paid for every record, so it is ordered and written for speed: the usual case first, nothing twice.
         if type(value) is bytes and type(key) is bytes:
             size = len(value) + len(key) + RECORD_OVERHEAD_BYTES
         else:

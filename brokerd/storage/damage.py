@@ -1,9 +1,9 @@
 """Ranges of a log that cannot be served, because what was durable there is no longer whole.
 
-What lies below the log start is nobody's: damage there stops nothing. A range that an operator has accepted (a hole) is refused
-to its readers like any other, and stops nothing else. A batch that is whole may be taken out, because nobody can decode it: that
-is a hole too, but its readers go past it. The batch stays where it is, and its producer's sequence numbers count. Holes stand in
-a file of the partition.
+Damage below the log start stops nothing, since nothing there belongs to the log. A range that an operator has accepted (a hole) is
+refused to readers like any other, and stops nothing else. A whole batch may be taken out because it cannot be decoded: that is a
+hole too, but readers go past it. The batch stays in its segment, and its producer's sequence numbers count. Holes are in a file of
+the partition.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class Hole(NamedTuple):
     is_taken_out: bool = False
 
     def as_range(self) -> DamagedRange:
-        """As the log knows it."""
+        """The hole as a damaged range that is accepted."""
         reason = "taken out" if self.is_taken_out else "a hole"
         return DamagedRange(self.first_offset, self.until_offset, reason, is_accepted=True, is_taken_out=self.is_taken_out)
 
@@ -97,7 +97,7 @@ def is_covered(holes: Iterable[Hole], first_offset: int, until_offset: int) -> b
 
 
 def holes_end(holes: Iterable[Hole]) -> int:
-    """Where the last hole ends; 0 if there is none. What an operator has accepted was there: a log never ends before it."""
+    """End of the last hole; 0 if there is none. Its offsets were given, so a log never ends before it."""
     return max((hole.until_offset for hole in holes), default=0)
 
 

@@ -79,7 +79,7 @@ class Files(Protocol):
         """Removes a name."""
 
     def rename(self, old: str, new: str) -> None:
-        """Gives a file another name, over what has it already, at once."""
+        """Renames a file atomically, replacing one of that name."""
 
     def sync_dir(self, path: str = "") -> None:
         """Returns once the names of a directory are durable."""
@@ -182,8 +182,8 @@ class RealFile:
 
 
 def _without_read_ahead(fd: int) -> int:
-    """Has the kernel read what is asked for and no more: who reads on asks for much. Its own read-ahead (8 MiB on some machines)
-    holds up whoever starts it, and every fdatasync that comes to the disk behind it.
+    """Makes the kernel read what is requested and no more: a reader that wants more requests much at once. The kernel's own
+    read-ahead (8 MiB on some machines) holds up the thread that starts it, and every fdatasync that comes to the disk behind it.
     """
     with contextlib.suppress(OSError):  # advice
         os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_RANDOM)

@@ -20,7 +20,7 @@ INDEX_VERSION = 1
 
 
 class SegmentSummary(NamedTuple):
-    """What a closed segment holds. Timestamps in ms, -1 if it is empty."""
+    """The bounds of a closed segment. Timestamps in ms, -1 if it is empty."""
 
     seed: int  # CRC seed of the partition: an index of another log never passes
     base_offset: int
@@ -45,14 +45,14 @@ class SparseIndex:
         return len(self.offsets)
 
     def add(self, offset: int, position: int, max_timestamp_before: int) -> None:
-        """Notes a batch. Offsets, positions and times never decrease."""
-        # `offsets` last: a search in another thread looks there first.
+        """Adds the entry of a batch. Offsets, positions and times never decrease."""
+        # `offsets` last: a search in another thread reads it first.
         self.positions.append(position)
         self.times.append(max_timestamp_before)
         self.offsets.append(offset)
 
     def floor(self, offset: int) -> tuple[int, int] | None:
-        """(base offset, position) of the last noted batch that begins at or before `offset`; None: begin at the start."""
+        """(base offset, position) of the last indexed batch that begins at or before `offset`; None: begin at the start."""
         at = bisect_right(self.offsets, offset)
         return (self.offsets[at - 1], self.positions[at - 1]) if at else None
 
@@ -62,7 +62,7 @@ class SparseIndex:
         return (self.offsets[at - 1], self.positions[at - 1], self.times[at - 1]) if at else None
 
     def floor_by_time(self, timestamp_ms: int) -> tuple[int, int] | None:
-        """(base offset, position) of the last noted batch before which every timestamp is smaller than `timestamp_ms`."""
+        """(base offset, position) of the last indexed batch before which every timestamp is smaller than `timestamp_ms`."""
         at = bisect_left(self.times, timestamp_ms, 0, len(self.offsets))
         return (self.offsets[at - 1], self.positions[at - 1]) if at else None
 
@@ -74,7 +74,7 @@ def encode_index(index: SparseIndex, summary: SegmentSummary) -> tuple[bytes, by
 
 
 def decode_index(offset_body: bytes, time_body: bytes) -> tuple[SparseIndex, SegmentSummary]:
-    """The index and what it says of its segment. Raises DocumentError."""
+    """The index and its summary of the segment. Raises DocumentError."""
     summary, count = decode_summary(offset_body)
     size = _SUMMARY.size
     if time_body[:size] != offset_body[:size] or len(offset_body) != size + 16 * count or len(time_body) != size + 8 * count:

@@ -1,7 +1,7 @@
-"""Reading of one partition: from an offset to bytes of whole batches. May run in the event loop (cached_only) or a thread.
+"""Reads one partition's files: from an offset to bytes of whole batches. May run in the event loop (cached_only) or a thread.
 
-It sees segments through an immutable tuple, so that rolls and retention in the event loop do not disturb it. Who may see
-how far (high watermark, last stable offset) is the caller's business.
+It sees segments through an immutable tuple, so that rolls and retention in the event loop do not disturb it. The caller bounds
+reads by the high watermark or the last stable offset.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ class LogReader:
         index_interval_bytes: int,
         on_damage: Callable[[tuple[DamagedRange, ...]], None],
     ) -> None:
-        """`on_damage` is told of all damaged ranges when one more is found, in whatever thread reads."""
+        """`on_damage` is called with all damaged ranges when another one is found, in the thread that reads."""
         self._name = name
         self._seed = seed
         self._open_files = open_files
@@ -105,7 +105,7 @@ class LogReader:
         return segments[at]
 
     def forget_hints(self) -> None:
-        """To be called when segments are removed."""
+        """Forgets hints about positions; call it when segments are removed."""
         self._hints.clear()
 
     def _read_segment(

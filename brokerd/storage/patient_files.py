@@ -1,7 +1,7 @@
-"""The data directory for all that opens a file for a moment: where no more can be opened, some that are only kept open are closed,
-and it is tried again. So the files that reads and appends keep open take nothing from rolls, retention, topics and checkpoints.
+"""Repeats calls that fail because too many files are open, after closing some that are only kept open. So the files that reads and
+appends keep open take nothing from rolls, retention, topics and checkpoints.
 
-Each call fails so before it has done anything, since it begins by opening a file or directory: to repeat it repeats nothing else.
+A call that fails so has done nothing yet, since it begins by opening a file or directory: repeating it is safe.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ T = TypeVar("T")
 
 
 class PatientFiles:
-    """`files`, and who is asked to close some: it says whether there were any."""
+    """The files of a data directory. `make_room` closes some open files; it returns False if there were none to close."""
 
     def __init__(self, files: Files, make_room: Callable[[], bool]) -> None:
         self._files = files

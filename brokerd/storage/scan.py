@@ -1,6 +1,6 @@
-"""Walking the batches of a segment file, header by header, as long as batches are whole and follow each other (record/whole.py).
+"""Walks the batches of a segment file, header by header, as long as batches are whole and follow each other (record/whole.py).
 
-Where a log goes on behind a bad batch is behind_damage.py's; the walk past it is segment_walk.py's.
+behind_damage.py finds where a log goes on behind a bad batch; segment_walk.py walks past it.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ _LARGE_WINDOW_BYTES = 1_048_576
 
 
 class Scan:
-    """Iterates over the headers of whole batches. Afterwards `position` and `next_offset` say how far it came and
-    `problem` why it stopped (None: at the end). Payloads' CRCs are checked from offset `payload_from` on.
+    """Iterates over the headers of whole batches. Afterwards `position` and `next_offset` are where it stopped, and `problem` is
+    the reason (None: the end). CRCs of payloads are checked from offset `payload_from` on.
     """
 
     def __init__(
@@ -48,7 +48,7 @@ class Scan:
         self.problem: str | None = None
         # True if cutting would be wrong whatever durable_end says: a newer format, or a disk that cannot be read.
         self.must_keep = False
-        self.error: OSError | None = None  # why reading failed, if that is the problem
+        self.error: OSError | None = None  # the error of a read, if that is the problem
 
     def __iter__(self) -> Iterator[BatchHeader]:
         while self.position < self._end:

@@ -1,6 +1,6 @@
 """One segment: a data file that begins at a base offset, and the sparse index of it. Appends and positions, no policy.
 
-Which batch is accepted, when to roll and what is durable is the partition log's; checking what a crash left is recovery's.
+The partition log decides what to append, when to roll and what is durable; recovery checks the file after a crash.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _LOG_APPEND_TIME = int(StampFlags.LOG_APPEND_TIME)
 
 
 class Segment(SegmentBounds):
-    """See the module. The file may have more than `size_bytes` after a failed write."""
+    """A data file, of which `size_bytes` are valid: after a failed write it may be longer."""
 
     def __init__(self, files: Files, open_files: OpenFiles, directory: str, base_offset: int, seed: int) -> None:
         super().__init__(base_offset)
@@ -36,7 +36,7 @@ class Segment(SegmentBounds):
         # Kept open from the first write to the end of the flush that covers it.
         self.dirty_handle: Handle | None = None
         self.has_excess_bytes = False
-        self._written: SegmentSummary | None = None  # what the index files, both of them whole, say of the segment
+        self._written: SegmentSummary | None = None  # the summary in the index files, if both are whole
 
     def create(self) -> None:
         """Makes the empty data file. Raises OSError."""
@@ -44,7 +44,7 @@ class Segment(SegmentBounds):
         self.index = SparseIndex()
 
     def append(self, buffers: Sequence[Buffer], size: int) -> None:
-        """Writes the bytes of one batch at the end; count it in afterwards. Raises OSError: then `cut_excess` has been tried."""
+        """Writes the bytes of one batch at the end; count it in afterwards. Raises OSError, after trying `cut_excess`."""
         handle = self._dirty()
         self.cut_excess()
         try:
@@ -57,18 +57,18 @@ class Segment(SegmentBounds):
             raise
 
     def cut_excess(self) -> None:
-        """Cuts off what a failed write left. Raises OSError."""
+        """Cuts off the bytes that a failed write has left. Raises OSError."""
         if self.has_excess_bytes:
             self._dirty().file.truncate(self.size_bytes)
             self.has_excess_bytes = False
 
     def note(self, header: BatchHeader, index_interval_bytes: int, *, force_entry: bool = False) -> None:
-        """Counts in the batch that stands at `size_bytes`."""
+        """Counts in the batch that begins at `size_bytes`."""
         self.note_position(header.base_offset, index_interval_bytes, force_entry=force_entry)
         self.add(header.next_offset, header.size, batch_timestamp(header), header.append_timestamp)
 
     def note_position(self, base_offset: int, index_interval_bytes: int, *, force_entry: bool = False) -> None:
-        """The batch that begins at `size_bytes`, for the index; to be called before it is counted in."""
+        """Offers the batch that begins at `size_bytes` to the index; call it before the batch is counted in."""
         index = self.index
         if index is not None:
             last = index.positions[-1] if len(index) else 0
@@ -86,7 +86,7 @@ class Segment(SegmentBounds):
         return index
 
     def summary(self) -> SegmentSummary:
-        """What stands in the segment."""
+        """The bounds of the segment now."""
         return SegmentSummary(
             self._seed,
             self.base_offset,
@@ -98,7 +98,7 @@ class Segment(SegmentBounds):
         )
 
     def take_summary(self, summary: SegmentSummary) -> None:
-        """Believes a summary instead of a scan; the index is read when it is needed."""
+        """Uses a summary instead of a scan; the index is read when it is needed."""
         self.next_offset = summary.next_offset
         self.size_bytes = summary.size_bytes
         self.max_timestamp = summary.max_timestamp
@@ -115,7 +115,7 @@ class Segment(SegmentBounds):
 
     @property
     def has_written_index(self) -> bool:
-        """True if the index files say what the segment holds now, or it holds nothing."""
+        """True if the index files are up to date, or the segment is empty."""
         return self.size_bytes == 0 or self._written == self.summary()
 
     def write_index(self) -> None:
@@ -156,7 +156,7 @@ class Segment(SegmentBounds):
         return handle
 
     def read_index(self) -> SparseIndex | None:
-        """The index from its files if it says the same of the segment as `summary`. Raises OSError."""
+        """The index from its files if it agrees with `summary`; else None. Raises OSError."""
         try:
             offset_body = read_document(self._files, self._path(INDEX_SUFFIX), INDEX_KIND, INDEX_VERSION)
             time_body = read_document(self._files, self._path(TIME_INDEX_SUFFIX), TIME_INDEX_KIND, INDEX_VERSION)

@@ -1,7 +1,7 @@
-"""The walk through one segment file, past what is damaged in it: the one that recovery, doctor, dump and rebuild share.
+"""Walks through one segment file, past damage: the one walk that recovery, doctor, dump and rebuild share.
 
-It says where batches are whole, whether a bad one is a torn tail or damage, which offsets damage takes and where the log goes on
-behind it. It changes nothing and decides nothing about what it finds: that is its caller's.
+It finds whole batches, tells a torn tail from damage, and finds the damaged offsets and the batch where the log goes on behind
+them. It changes nothing; its caller decides what to do about what it finds.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def is_missing(expected: int, base_offset: int, durable_end: int) -> bool:
 
 
 class SegmentWalk:
-    """Yields the headers of whole batches up to a bad one. Then `problem` says why (None: at the end), and `go_past` leads
+    """Yields the headers of whole batches up to a bad one. `problem` is then the reason (None: at the end), and `go_past` continues
     behind it: iterate again for the rest.
     """
 
@@ -75,22 +75,22 @@ class SegmentWalk:
 
     @property
     def position(self) -> int:
-        """Where the walk has come to: the end, or a bad batch."""
+        """The position that the walk has reached: the end, or a bad batch."""
         return self._scan.position
 
     @property
     def batch_position(self) -> int:
-        """Where the batch begins whose header came last."""
+        """The position of the batch whose header came last."""
         return self._scan.batch_position
 
     @property
     def next_offset(self) -> int:
-        """The offset that comes next."""
+        """The offset of the next batch."""
         return self._scan.next_offset
 
     @property
     def problem(self) -> str | None:
-        """Why the batch at `position` is bad; None at the end."""
+        """The reason why the batch at `position` is bad; None at the end."""
         return self._scan.problem
 
     def is_torn(self) -> bool:
@@ -102,7 +102,7 @@ class SegmentWalk:
         return self._behind() is None and self._successor is None
 
     def go_past(self) -> Lost:
-        """What is lost with the bad batch; the walk goes on behind it, if the log does. Raises OSError."""
+        """Continues the walk behind the bad batch, if the log goes on there, and returns the damage. Raises OSError."""
         assert self.problem is not None
         first, position, problem = self.next_offset, self.position, self.problem
         found = self._behind()

@@ -1,9 +1,9 @@
-"""Files kept so that a full disk can still be told what makes room: the log starts, the topics, the epoch of a start.
+"""Spare files, so that what makes room can still be written on a full disk: the log starts, the topics, the epoch of a start.
 
-To free room brokerd must first write: a segment goes only once a checkpoint says that the log begins behind it. So a few
-files of a fixed size lie ready, really written and synced. On a full disk one is written over in place, which needs no
-new blocks, cut, synced and renamed to what it now is. Unlinking one and writing a new file would not do: a producer that
-tries again would be faster. Copy-on-write file systems may refuse even this. What is written is not known here.
+To free room brokerd must first write: a segment is removed only after a checkpoint that begins the log behind it. So a few files of
+a fixed size are kept ready, with their blocks written and synced. On a full disk one of them is overwritten in place, which needs
+no new blocks, then cut, synced and renamed. Unlinking one and writing a new file would not do: a producer's retry could take the
+room first. Copy-on-write file systems may refuse even this. This module does not know the content of what it writes.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class SpareFiles:
         return len(self._sizes) == SPARE_COUNT and min(self._sizes.values()) >= self._wanted_bytes
 
     def find(self) -> None:
-        """Takes note of what an earlier run left. Raises OSError."""
+        """Finds the spare files of an earlier run. Raises OSError."""
         names = set(self._files.listdir())
         for name in map(spare_file, range(SPARE_COUNT)):
             if name in names:
@@ -46,11 +46,11 @@ class SpareFiles:
             self.note_document(self._size(name))
 
     def note_document(self, size_bytes: int) -> None:
-        """A document of this size was written: the spare files are to be large enough for the next one."""
+        """Notes the size of a document that was written: the spare files are to be large enough for the next one."""
         self._wanted_bytes = max(self._wanted_bytes, -(-size_bytes * _GROWTH // _STEP_BYTES) * _STEP_BYTES)
 
     def restore(self) -> None:
-        """Makes what is missing or too small, as far as there is room: without room, what is there must do."""
+        """Makes spare files that are missing or too small, as far as there is room; without room, those that exist must do."""
         with self._lock, contextlib.suppress(OSError):
             if self.is_whole:
                 return
@@ -85,7 +85,7 @@ class SpareFiles:
         while len(self._sizes) > keep:
             name = max(self._sizes, key=self._sizes.__getitem__)
             del self._sizes[name]
-            with contextlib.suppress(FileNotFoundError):  # perhaps somebody looked for room by hand
+            with contextlib.suppress(FileNotFoundError):  # perhaps an operator has made room by hand
                 return name, self._files.open(name, writable=True)
         raise OSError(errno.ENOSPC, "No space left on device, and no spare file", path)
 

@@ -18,7 +18,8 @@ from pathlib import Path
 from tests.support.daemon import DaemonProcess
 from tests.support.proxy import Proxy
 
-# What strace does to which calls. Python's os.pwritev and os.preadv are pwritev2 and preadv2 where the kernel has them.
+# The faults that strace injects, and into which calls. Python's os.pwritev and os.preadv are pwritev2 and preadv2 where the kernel
+# has them.
 _STRACE_RULES = {
     "fsync-error": ("fdatasync,fsync", "error=EIO:when=1"),
     "fsync-slow": ("fdatasync,fsync", "delay_exit=300000"),

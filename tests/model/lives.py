@@ -33,7 +33,7 @@ from tests.support.log_manager import LogManager
 from tests.support.producer_oracle import RING, Known, ProducerOracle
 
 PRODUCERS = 4
-# What may fail: operations on paths that hold these words; and how often.
+# Operations that may fail, on paths that hold these words; and how often.
 _WRITES = ("create", "pwritev", "fdatasync", "rename")
 _FAULTS: tuple[tuple[tuple[str, ...], str, tuple[float, ...]], ...] = (
     (_WRITES, ".snapshot", (0.2, 1.0, 1.0)),
@@ -364,7 +364,7 @@ class Lives:
         snapshots = [path for path in paths if path.endswith(SNAPSHOT_SUFFIX)]
         true = [path for path in snapshots if self.files.is_name_synced(path) and self.files.read_file(path) not in self.lies]
         if self.rng.random() < 0.2:
-            # What the log went through below its end is settled: an old snapshot still tells the truth of its offset.
+            # The state below the log end does not change: an old snapshot is still true at its offset.
             self.old_snapshots.update((path, self.files.read_file(path)) for path in true)
             path, data = self.rng.choice([*self.old_snapshots.items(), ("", b"")])
             if path and path not in paths:

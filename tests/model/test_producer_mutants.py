@@ -284,7 +284,7 @@ def requests_name_all_partitions(patch: Patch) -> None:
     )
 
 
-# What a bug breaks shows as a promise that is broken, or as an assertion of the core's. These say that the bug itself does not fit.
+# A planted bug shows as a broken promise, or a failed assertion of the core. These errors mean that the bug does not fit the code.
 UNFIT = (TypeError, AttributeError, NameError)
 
 

@@ -25,7 +25,7 @@ from tests.support.log_manager import LogManager
 from tests.support.producer_oracle import RING, Known, ProducerOracle
 from tests.support.scale import TEST_SCALE
 
-# What `make test` can afford; `make test-long`, at a scale of 20, does a million.
+# As many as `make test` can afford; `make test-long`, at a scale of 20, does a million.
 OPERATIONS = 24_000 if TEST_SCALE == 1 else 50_000 * TEST_SCALE
 OPERATIONS_PER_RUN = 1_000
 PRODUCERS = 6

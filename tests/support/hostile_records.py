@@ -135,7 +135,7 @@ def try_one(data: pa.Buffer) -> str:
             columns = RecordBatch(batch.header, batch.data).to_arrow(max_uncompressed_bytes=UNCOMPRESSED_LIMIT_BYTES)
         except WireError as error:
             return f"broker {broker}, reader refused" + (" in Arrow" if "malformed" in error.message else "")
-        # What passed is used as a reader would: every value is touched (timestamps as numbers: any int64 is one).
+        # Use columns that have passed as a reader would: every value is touched (timestamps as numbers: any int64 is one).
         columns.set_column(3, "timestamp", columns.column(3).cast(pa.int64())).to_pylist()
         columns.take(pa.array([columns.num_rows - 1, 0]))
     return f"broker {broker}, reader passed"

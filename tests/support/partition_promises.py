@@ -1,4 +1,4 @@
-"""What a partition promises, on however many replicas: checked against the history that each replica must hold.
+"""Checks the promises of a partition on any number of replicas against the history that each replica must hold.
 
     log_start_offset <= last_stable_offset <= high_watermark <= durable_end <= log_end_offset
 
@@ -16,13 +16,15 @@ from tests.support.partition_replica import Replica
 
 
 class Promises:
-    """What was told to anybody, of all replicas together."""
+    """Everything that all replicas together have promised to anyone."""
 
     def __init__(self) -> None:
         self._committed: dict[int, BatchHeader] = {}  # whatever was below a high watermark, by base offset
 
     def check_ends(self, replica: Replica, *, is_alone: bool) -> None:
-        """Where the ends are. A replica that is not alone may not know at a start what is decided, and may say less."""
+        """Checks the ends. At a start, a replica that is not alone may not know what is decided, and its last stable offset may be
+        lower.
+        """
         core = replica.log.core
         start, stable, high = core.log_start_offset, core.last_stable_offset, core.high_watermark
         durable, end = core.durable_end, core.log_end_offset
@@ -36,7 +38,7 @@ class Promises:
         assert stable == expected or (not is_known and stable < expected), f"the last stable offset is {stable}, not {expected}"
 
     def _commit(self, replica: Replica, high_watermark: int) -> None:
-        """What lies below the high watermark is settled, for all replicas and lives."""
+        """Settles all below the high watermark, for all replicas and their restarts."""
         for header, _ in reversed(replica.history):
             if header.base_offset < replica.high_watermark:
                 break
@@ -45,7 +47,7 @@ class Promises:
         replica.high_watermark = high_watermark
 
     def check_nothing_is_lost(self, leader: Replica) -> None:
-        """Whoever leads has all that anybody was told is there."""
+        """Checks that the leader has every batch that any replica has promised."""
         there = {stored.header.base_offset: stored.header for stored in leader.history}
         for offset, header in self._committed.items():
             assert there.get(offset) == header, f"what was below the high watermark at offset {offset} is lost"
@@ -79,10 +81,10 @@ def end_of_epoch(core: PartitionCore, epoch: int) -> tuple[int, int]:
 
 
 def reported_end(core: PartitionCore) -> int:
-    """What a follower reports."""
+    """The end that a follower reports to its leader."""
     return core.durable_end
 
 
 def cut_offset(end: int, own_end: int) -> int:
-    """Where a follower cuts whose last epoch ends at `own_end`, and with its leader at `end`."""
+    """The offset where a follower cuts its log, if its last epoch ends at `own_end`, and on its leader at `end`."""
     return min(end, own_end)

@@ -146,7 +146,7 @@ class Replica:
             remove_snapshot(files, TP.directory_name, offset)
         return len(segments)
 
-    # What must stand in it
+    # The content that it must have
 
     def note(self, stored: Stored) -> None:
         """A batch was written."""

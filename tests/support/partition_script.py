@@ -72,7 +72,7 @@ class PartitionScript:
 
     @property
     def core(self) -> PartitionCore:
-        """What the commands act upon."""
+        """The core that the commands act upon."""
         if self._core is None:
             self._do_settings()
         assert self._core is not None

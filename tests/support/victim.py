@@ -22,7 +22,7 @@ from tests.support.wait import DEADLINE_S
 
 SETTINGS = {"max.partitions": 200, "max.topics": 60, "max.partitions.per.topic": 20, "fetch.max.wait.ms": 50}
 CALL_TIMEOUT_S = DEADLINE_S
-# What a client may be told of its own fault, of a limit, or of what is not served. INTERNAL and UNKNOWN are the broker's faults.
+# The status codes for a client's own fault, a limit, or a method that is not served. INTERNAL and UNKNOWN are the broker's faults.
 FAULTS_OF_THE_CLIENT = {
     grpc.StatusCode.INVALID_ARGUMENT,
     grpc.StatusCode.RESOURCE_EXHAUSTED,

@@ -1,4 +1,4 @@
-"""What the unit tests of clients, sink and source share."""
+"""Fixtures that the unit tests of clients, sink and source share."""
 
 from __future__ import annotations
 

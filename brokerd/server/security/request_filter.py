@@ -75,7 +75,7 @@ class RequestFilter:
             _hide(getattr(response, rule.results), rule, authorizer)
         else:
             kept, refused = self._split(rule, authorizer, request)
-            # What is left may be a list of all to the handler, though nobody asked for one.
+            # Without its refused entries, a request may mean "list all" to the handler, though the caller named topics.
             response = response_type() if rule.is_list is not None and rule.is_list(kept) else await handle(kept)
             if refused:
                 _put_back(getattr(response, rule.results), refused)

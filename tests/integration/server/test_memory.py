@@ -24,7 +24,7 @@ from tests.support.victim import Victim, peak_bytes
 from tests.support.wait import DEADLINE_S, wait_until
 
 LIMIT_BYTES = 250_000_000
-# What may come between two looks depends on the machine: the bound is far above that, and far below what nobody bounds.
+# How much arrives between two looks depends on the machine: the bound is far above that, and far below what arrives unbounded.
 BOUND_BYTES = 800_000_000
 REQUEST_BYTES = BrokerConfig().socket_request_max_bytes
 

@@ -10,7 +10,7 @@ from brokerd.config.load import load_broker_config
 from brokerd.config.settings import settings_of
 from brokerd.errors import ConfigError
 
-# What a pod finds beside services called brokerd and brokerd-metrics, as Kubernetes documents it.
+# The variables of a pod beside services called brokerd and brokerd-metrics, as Kubernetes documents them.
 SERVICES = {
     "BROKERD_SERVICE_HOST": "10.0.0.7",
     "BROKERD_SERVICE_PORT": "9192",

@@ -60,7 +60,7 @@ def test_a_snapshot_must_tell_the_history_of_this_log(
     manager.close()
     found = read_snapshot(files, log.tp.directory_name, COUNT, crc_seed(log.tp))
     assert found is not None
-    # What this snapshot says of a producer stands in no batch, so it shows who is believed.
+    # No batch has the producer that this snapshot claims, so it shows whether the snapshot is believed.
     claimed = ProducerStateEntry(0, (BatchMetadata(0, 99, 0, 99, START_WALL_MS),), has_wrapped=False)
     told = found._replace(producers={**found.producers, OTHER.producer_id: claimed})
     _write(files, log, change(told) if change is not None else told)

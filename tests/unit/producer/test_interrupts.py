@@ -27,7 +27,7 @@ from tests.support.scale import TEST_SCALE
 from tests.support.wait import DEADLINE_S, wait_until
 from tests.unit.producer.test_producer import producer_of
 
-# What strikes in a generator that is being closed is swallowed there, and Python says so.
+# An interrupt in a generator that is being closed is swallowed there, and Python warns of it.
 pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 STRIDE = max(1, 11 // TEST_SCALE)  # every bytecode from eleven times the usual size on
 STRIKES = 40 * TEST_SCALE

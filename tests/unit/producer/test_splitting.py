@@ -63,7 +63,7 @@ def test_a_batch_larger_than_the_broker_takes_is_split_in_order(broker: BrokerDo
         metrics = producer.metrics()
         assert (metrics["batch-split-total"] > 0) == (metrics["record-retry-total"] == 0) == (metrics["record-error-total"] == 0)
         assert metrics["buffer-available-bytes"] == metrics["buffer-total-bytes"]
-        # What was learned: later batches are made to fit.
+        # The lesson is learned: later batches are made to fit.
         asked = len(broker.requests)
         producer.send_batch("t", rows(1_001, 1_021))
         producer.flush(DEADLINE_S)

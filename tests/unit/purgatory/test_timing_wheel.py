@@ -69,7 +69,7 @@ def test_time_that_jumps_fires_late_but_never_early_and_loses_nothing(seed: int,
         for fired in wheel.advance(now_ms=now_ms):
             waiting.remove(fired)
             assert fired.expiry_ms <= now_ms
-        # What is left is not due, but for the rounding up to a tick.
+        # The entries that are left are not due, but for the rounding up to a tick.
         assert all(entry.expiry_ms > now_ms - tick_ms for entry in waiting)
         assert wheel.advance(now_ms=before_ms) == []
         assert len(wheel) == len(waiting)

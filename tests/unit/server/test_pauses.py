@@ -49,7 +49,7 @@ def broker_of(manager: LogManager) -> Broker:
 
 
 async def answered(work: Coroutine[Any, Any, Any], other: Callable[[], None]) -> Any:
-    """What `work` answers; `other` is called in each turn of the loop until then."""
+    """The result of `work`; `other` is called in each turn of the loop until then."""
     task = asyncio.ensure_future(work)
     while not task.done():
         other()

@@ -44,7 +44,7 @@ class Process:
         return [Suspect(GREEDY, 200_000_000)] if self.is_anybody_there else []
 
     def look(self, *, used_bytes: int, kept_bytes: int) -> None:
-        """What is done every 50 ms; `kept_bytes` are resident and used by nobody."""
+        """Does what the broker does every 50 ms; `kept_bytes` are resident, but not in use."""
         self.resident_bytes, self.kept_bytes = used_bytes + kept_bytes, kept_bytes
         asyncio.run(self.jobs._memory())
         self.clock.advance(50)

@@ -181,7 +181,7 @@ def by_reader(stored: Stored, max_bytes: int) -> int:
 
 
 def by_client(stored: Stored) -> list[Batch]:
-    """What a client makes of these bytes."""
+    """The batches that a client reads from these bytes."""
     found, position = [], 0
     try:
         for header, data in walk_batches(pa.py_buffer(stored.data), SEED):
@@ -225,7 +225,7 @@ def recovery_and_doctor(stored: Stored, durable_end: int) -> tuple[LogWalk, Part
 
 
 def disagreement(stored: Stored, rng: random.Random) -> str | None:
-    """Who sees it otherwise than the oracle; None if nobody does."""
+    """Name of a walker that disagrees with the oracle; None if all agree."""
     headers, whole_ones = oracle(stored, reads_payloads=False), oracle(stored, reads_payloads=True)
     end = headers[-1].position + _size_at(stored, headers[-1].position) if headers else 0
     if by_scan(stored, payload_from=FAR) != headers:
