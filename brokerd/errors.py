@@ -44,6 +44,7 @@ class ErrorCode(enum.IntEnum):
     LOG_DAMAGED = 15
     SCHEMA_INCOMPATIBLE = 16
     INVALID_TIMESTAMP = 17
+    TRANSACTIONAL_ID_AUTHORIZATION_FAILED = 18
     REQUEST_TIMED_OUT = 100
     STORAGE_ERROR = 101
     RESOURCE_EXHAUSTED = 102
@@ -235,6 +236,10 @@ class SchemaIncompatibleError(WireError):
 
 class InvalidTimestampError(WireError):
     code = ErrorCode.INVALID_TIMESTAMP
+
+
+class TransactionalIdAuthorizationFailedError(WireError):
+    code = ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
 
 
 class RequestTimedOutError(WireError):

@@ -1,0 +1,16 @@
+"""Transactions: one for each version of a transactional id, with many members, of which one commit decides.
+
+    model.py             the values: executions, members, commits, requests, events of the log
+    transactional_id.py  one transactional id: the table of answers
+    coordinator.py       all transactional ids: whom they belong to, limits, the state as a fold of the log
+    executions.py        signs of life, and which execution has gone without them for too long
+    ended_members.py     members that ended, so that none begins a second time
+    pages.py             decisions that come in several requests
+    markers.py           which partitions get which control record
+    leaders.py           the partitions, as the coordinator reaches them
+    log_records.py       events to the bytes of the transaction log and back
+
+All of it is pure: events in, decisions out. What is decided changes nothing; `Coordinator.apply` does, for an event whose record
+stands in the log. The order of what must be durable before what is the server's part: a member before its answer, a commit before
+its markers, the markers before the answer, the end of members before the markers that void their data.
+"""

@@ -1,0 +1,187 @@
+"""The values of transactions. None of them changes; times are ms."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from brokerd.ids import TopicIdPartition
+
+MEMBER_EPOCH = 0  # of every member, for ever: a producer id serves one transaction
+
+
+class Execution(NamedTuple):
+    """One attempt at a version. `execution_id` and `run_id` are compared for equality only; an empty run is none."""
+
+    version: int
+    execution_id: str
+    run_id: str
+
+
+class Member(NamedTuple):
+    """A producer that takes part in an execution."""
+
+    member_id: bytes  # 16
+    producer_id: int
+    execution: Execution
+    owner: str  # free text
+    timeout_ms: int
+
+
+class Totals(NamedTuple):
+    """Sums over all rows of a version, by which a replay is told from another batch."""
+
+    rows: int
+    key_bytes: int
+    value_bytes: int
+    key_hash_sum: int  # modulo 2^64
+
+
+class LastCommit(NamedTuple):
+    """The newest version that is committed. `timestamp` is the wall clock, ms."""
+
+    execution: Execution
+    totals: Totals
+    timestamp: int
+
+
+class PreparedCommit(NamedTuple):
+    """A commit whose markers are not all durable."""
+
+    execution: Execution
+    committed_ids: Sequence[int]  # producer ids of the winners
+    aborted_ids: Sequence[int]  # and of all others that ended with it
+    partitions: Sequence[TopicIdPartition]  # that the winners named
+
+
+# Requests
+
+
+class InitMember(NamedTuple):
+    """Asks to take part. The same `member_id` again is the same question."""
+
+    transactional_id: str
+    principal: str
+    execution: Execution
+    member_id: bytes
+    owner: str
+    timeout_ms: int
+
+
+class MemberReport(NamedTuple):
+    """A listed member. `records` were acknowledged to it, over all partitions."""
+
+    producer_id: int
+    producer_epoch: int
+    records: int
+
+
+class EndRequest(NamedTuple):
+    """A decision, all pages of it."""
+
+    transactional_id: str
+    principal: str
+    execution: Execution
+    members: Sequence[MemberReport]
+    partitions: Sequence[TopicIdPartition]
+    totals: Totals
+    any_skipped: bool
+
+
+# Events: what the log records
+
+
+class MemberOpened(NamedTuple):
+    """A member takes part from now on."""
+
+    member: Member
+
+
+class MembersAborted(NamedTuple):
+    """Members ended, and their data is void."""
+
+    producer_ids: Sequence[int]
+
+
+class CommitPrepared(NamedTuple):
+    """A version is committed; all open members of that version or an older one have ended."""
+
+    execution: Execution
+    committed_ids: Sequence[int]
+    aborted_ids: Sequence[int]
+    partitions: Sequence[TopicIdPartition]
+    totals: Totals
+
+
+class CommitCompleted(NamedTuple):
+    """The markers of the prepared version are durable."""
+
+    version: int
+
+
+class Forgotten(NamedTuple):
+    """Nothing is known of the transactional id any more."""
+
+
+class StateBegins(NamedTuple):
+    """A state of everything begins. Until its end, what was read before holds."""
+
+
+class StateEnds(NamedTuple):
+    """It is complete, with so many transactional ids."""
+
+    transactional_ids: int
+
+
+Event = MemberOpened | MembersAborted | CommitPrepared | CommitCompleted | Forgotten
+StateEvent = StateBegins | StateEnds
+
+
+class LogEntry(NamedTuple):
+    """A record of the transaction log. The id and its principal are empty in StateBegins and StateEnds."""
+
+    transactional_id: str
+    principal: str
+    timestamp: int  # wall clock, ms
+    event: Event | StateEvent
+
+
+# Decisions
+
+
+class Repeated(NamedTuple):
+    """The member is open already."""
+
+    member: Member
+
+
+class Opened(NamedTuple):
+    """The member may take part: answer once this event is durable."""
+
+    event: MemberOpened
+
+    @property
+    def member(self) -> Member:
+        """The new member."""
+        return self.event.member
+
+
+class AlreadyCommitted(NamedTuple):
+    """The version is committed, with these totals, and all is visible: answer that it is done."""
+
+    last: LastCommit
+
+
+class Prepare(NamedTuple):
+    """This is to be committed: record the event, then finish what it prepared."""
+
+    event: CommitPrepared
+
+
+class Finish(NamedTuple):
+    """A commit must be finished first: its markers written, CommitCompleted applied. Then ask again."""
+
+    prepared: PreparedCommit
+
+
+CommitDecision = AlreadyCommitted | Prepare | Finish

@@ -1,0 +1,300 @@
+"""One transactional id: which version it committed last, what is prepared, which members are open; and the table of answers.
+
+    request        | version < last  | version = last                       | version > last
+    ---------------+-----------------+--------------------------------------+-----------------------------------------------
+    init           | PRODUCER_FENCED | ALREADY_COMMITTED;                   | open, or the open member again;
+                   |                 | same run, other execution:           | INVALID_TXN_STATE if it has ended, or is open
+                   |                 | TXN_CONFLICT                         | in another execution. Nobody is aborted
+    commit         | PRODUCER_FENCED | after the markers:                   | after the markers of what is prepared:
+                   |                 | same run, other execution, any rows: | prepare, if no member was told that it is too
+                   |                 | TXN_CONFLICT; other totals:          | late, and all are open, of this execution, and
+                   |                 | REPLAY_MISMATCH; else done           | have durably what they report; else TXN_ABORTED
+    abort          | no effect       | ALREADY_COMMITTED, no effect         | the listed members that are open in this execution
+    heartbeat      | INVALID_TXN_STATE                                      | open members only, else INVALID_TXN_STATE
+    expiry         | none is open    | none is open                         | abort of the whole execution
+
+A commit ends all open members of its version and older ones, whatever their execution: that is why none is open there. A member
+that is not open never opens again. What is decided changes nothing; `apply` does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from brokerd.errors import (
+    AlreadyCommittedError,
+    InvalidTxnStateError,
+    ProducerFencedError,
+    ReplayMismatchError,
+    TxnAbortedError,
+    TxnConflictError,
+)
+from brokerd.transaction.ended_members import EndedMembers
+from brokerd.transaction.leaders import Held
+from brokerd.transaction.model import (
+    MEMBER_EPOCH,
+    AlreadyCommitted,
+    CommitCompleted,
+    CommitDecision,
+    CommitPrepared,
+    EndRequest,
+    Event,
+    Execution,
+    Finish,
+    InitMember,
+    LastCommit,
+    Member,
+    MemberOpened,
+    MemberReport,
+    MembersAborted,
+    Opened,
+    Prepare,
+    PreparedCommit,
+    Repeated,
+)
+
+_RING = 1 << 31  # a partition counts a member's records modulo this
+
+
+class TransactionalIdState:
+    """See the module."""
+
+    def __init__(self, transactional_id: str, principal: str, ended: EndedMembers) -> None:
+        self.transactional_id = transactional_id
+        self.principal = principal
+        self.last: LastCommit | None = None
+        self.prepared: PreparedCommit | None = None
+        self.members: dict[int, Member] = {}  # open, by producer id
+        self._by_member_id: dict[bytes, Member] = {}  # the same
+        self._ended = ended
+
+    @property
+    def last_version(self) -> int:
+        """The newest committed version; -1 if there is none."""
+        return self.last.execution.version if self.last is not None else -1
+
+    @property
+    def is_empty(self) -> bool:
+        """True if nothing was ever committed and nobody is open."""
+        return self.last is None and not self.members
+
+    # Decisions
+
+    def decide_init(self, asked: InitMember, next_producer_id: int) -> Repeated | Opened:
+        """The member. Raises ProducerFencedError, AlreadyCommittedError, TxnConflictError, InvalidTxnStateError."""
+        execution = asked.execution
+        self._check_not_fenced(execution)
+        if execution.version == self.last_version:
+            self._check_not_another_write(execution)
+            raise self._already_committed(execution)
+        known = self._by_member_id.get(asked.member_id)
+        if known is not None and _is_same(known.execution, execution):
+            return Repeated(known)
+        if known is not None or (self.transactional_id, asked.member_id) in self._ended:
+            raise InvalidTxnStateError(
+                f"{self._subject(execution)}: member {asked.member_id.hex()} "
+                + (f"is open in {_text(known.execution)}" if known is not None else "was open and has ended")
+                + f"; {self._committed()}; begin again with another member id"
+            )
+        return Opened(MemberOpened(Member(asked.member_id, next_producer_id, execution, asked.owner, asked.timeout_ms)))
+
+    def decide_commit(self, asked: EndRequest, held: Held) -> CommitDecision:
+        """Decides about a commit; `held` is the listed members' open data.
+
+        Raises ProducerFencedError, TxnConflictError, ReplayMismatchError, TxnAbortedError.
+        """
+        execution = asked.execution
+        self._check_not_fenced(execution)
+        if self.prepared is not None:
+            return Finish(self.prepared)
+        if self.last is not None and execution.version == self.last_version:
+            if asked.totals.rows or not self._is_another_write(execution):
+                self._check_not_another_write(execution)
+                self._check_replay(asked, self.last)
+            return AlreadyCommitted(self.last)
+        self._check_members(asked, held)
+        winners = [member.producer_id for member in asked.members]
+        losers = [producer_id for producer_id in self.ending(execution.version) if producer_id not in set(winners)]
+        missing = set(held.missing)
+        partitions = [partition for partition in asked.partitions if partition not in missing]
+        return Prepare(CommitPrepared(execution, winners, losers, partitions, asked.totals))
+
+    def decide_abort(self, asked: EndRequest) -> tuple[MembersAborted, ...]:
+        """The event that ends the listed members that are open; none if there is nothing to end. Raises AlreadyCommittedError."""
+        execution = asked.execution
+        if execution.version == self.last_version:
+            raise self._already_committed(execution)
+        listed = (self.members.get(member.producer_id) for member in asked.members)
+        ended = dict.fromkeys(
+            member.producer_id for member in listed if member is not None and _is_same(member.execution, execution)
+        )
+        return (MembersAborted(tuple(ended)),) if ended else ()
+
+    def decide_end_of(self, execution: Execution | None) -> tuple[MembersAborted, ...]:
+        """The event that ends all open members of an execution, or all (None); none if nobody is open."""
+        ended = tuple(pid for pid, member in self.members.items() if execution is None or _is_same(member.execution, execution))
+        return (MembersAborted(ended),) if ended else ()
+
+    def open_member(self, execution: Execution, member_id: bytes) -> Member:
+        """The member, if it is open. Raises InvalidTxnStateError."""
+        member = self._by_member_id.get(member_id)
+        if member is None or not _is_same(member.execution, execution):
+            raise InvalidTxnStateError(
+                f"{self._subject(execution)}: member {member_id.hex()} is not open: it expired, was aborted or its version is "
+                f"decided; {self._committed()}; begin again with another member id"
+            )
+        return member
+
+    def ending(self, version: int) -> list[int]:
+        """Producer ids of the open members that end when this version is committed."""
+        return [producer_id for producer_id, member in self.members.items() if member.execution.version <= version]
+
+    # Checks
+
+    def _check_not_fenced(self, execution: Execution) -> None:
+        if execution.version < self.last_version:
+            raise ProducerFencedError(
+                f"{self._subject(execution)}: {self._committed()}, which is newer. The query runs from an old or copied "
+                "checkpoint, or a stale driver still writes: restore the newest checkpoint, or use another transactional.id"
+            )
+
+    def _is_another_write(self, execution: Execution) -> bool:
+        """True for another write of the run that committed this version."""
+        last = self.last
+        return (
+            last is not None
+            and bool(execution.run_id)
+            and execution.run_id == last.execution.run_id
+            and execution.execution_id != last.execution.execution_id
+        )
+
+    def _check_not_another_write(self, execution: Execution) -> None:
+        if self._is_another_write(execution):
+            raise TxnConflictError(
+                f"{self._subject(execution)}: {self._committed()}, which is another write of the same run to the same "
+                "transactional id; nothing of this one is visible: set txnLabel so that each write of a batch has its own id"
+            )
+
+    def _already_committed(self, execution: Execution) -> AlreadyCommittedError:
+        return AlreadyCommittedError(
+            f"{self._subject(execution)}: {self._committed()}; its rows are there and nothing is to be written again"
+        )
+
+    def _check_replay(self, asked: EndRequest, last: LastCommit) -> None:
+        if asked.totals == last.totals:
+            return
+        differences = ", ".join(
+            f"{name} {ours} instead of {theirs}"
+            for name, ours, theirs in zip(asked.totals._fields, asked.totals, last.totals, strict=True)
+            if ours != theirs
+        )
+        raise ReplayMismatchError(
+            f"{self._subject(asked.execution)}: {self._committed()}, but this replay of the version read other rows "
+            f"({differences}), and none of them were written. The checkpoint is not the one that committed it, or the query does "
+            "not give the same rows twice: restore the right checkpoint, or use another transactional.id"
+        )
+
+    def _check_members(self, asked: EndRequest, held: Held) -> None:
+        execution = asked.execution
+        if asked.any_skipped:
+            raise self._aborted(execution, "a member was told that the version is committed and sent nothing")
+        there = _records_by_member(held)
+        seen: set[int] = set()
+        for report in asked.members:
+            problem = self._problem(report, execution, *there.get(report.producer_id, (0, True)), bool(held.missing))
+            if report.producer_id in seen:
+                problem = "is listed twice"
+            if problem:
+                raise self._aborted(execution, f"producer {report.producer_id} {problem}")
+            seen.add(report.producer_id)
+
+    def _problem(self, report: MemberReport, execution: Execution, records: int, is_durable: bool, may_miss: bool) -> str:
+        """Why this member cannot be committed; empty if it can."""
+        member = self.members.get(report.producer_id)
+        if member is None or report.producer_epoch != MEMBER_EPOCH:
+            return f"in epoch {report.producer_epoch} is not open: it expired, was aborted or never was a member"
+        if not _is_same(member.execution, execution):
+            return f"is a member of {_text(member.execution)}"
+        if not is_durable:
+            return "has records that are not durable"
+        if may_miss and records <= report.records:  # a topic is deleted, and its part with it
+            return ""
+        if (records - report.records) % _RING:
+            return f"reports {report.records} records, but {records} are there"
+        return ""
+
+    def _aborted(self, execution: Execution, reason: str) -> TxnAbortedError:
+        return TxnAbortedError(
+            f"{self._subject(execution)}: cannot be committed, since {reason}; {self._committed()}; nothing has changed: "
+            "run the batch again"
+        )
+
+    # Texts
+
+    def _subject(self, execution: Execution) -> str:
+        return f"transactional id {self.transactional_id!r}, {_text(execution)}"
+
+    def _committed(self) -> str:
+        last = self.last
+        if last is None:
+            return "no version is committed"
+        run = f" of run {last.execution.run_id!r}" if last.execution.run_id else ""
+        return f"{_text(last.execution)}{run} is committed with {last.totals.rows} rows"
+
+    # Events of the log
+
+    def apply(self, event: Event, timestamp: int) -> list[Member]:
+        """Takes an event whose record stands in the log; returns the members that it ended. Forgotten is not for here."""
+        if isinstance(event, MemberOpened):
+            member = event.member
+            self.members[member.producer_id] = member
+            self._by_member_id[member.member_id] = member
+        elif isinstance(event, MembersAborted):
+            return self._end(event.producer_ids)
+        elif isinstance(event, CommitPrepared):
+            self.last = LastCommit(event.execution, event.totals, timestamp)
+            self.prepared = PreparedCommit(event.execution, event.committed_ids, event.aborted_ids, event.partitions)
+            return self._end((*event.committed_ids, *event.aborted_ids))
+        elif isinstance(event, CommitCompleted) and event.version == self.last_version:
+            self.prepared = None
+        return []
+
+    def _end(self, producer_ids: Iterable[int]) -> list[Member]:
+        ended = []
+        for producer_id in producer_ids:
+            member = self.members.pop(producer_id, None)
+            if member is not None:
+                del self._by_member_id[member.member_id]
+                self._ended.add(self.transactional_id, member.member_id)
+                ended.append(member)
+        return ended
+
+    def events(self) -> list[tuple[int, Event]]:
+        """All that is known, as events that make it again, each with its timestamp."""
+        events: list[tuple[int, Event]] = []
+        last, prepared = self.last, self.prepared
+        if last is not None:
+            ids = (prepared.committed_ids, prepared.aborted_ids, prepared.partitions) if prepared is not None else ((), (), ())
+            events.append((last.timestamp, CommitPrepared(last.execution, *ids, last.totals)))
+            if prepared is None:
+                events.append((last.timestamp, CommitCompleted(last.execution.version)))
+        events += [(0, MemberOpened(member)) for member in self.members.values()]
+        return events
+
+
+def _is_same(one: Execution, other: Execution) -> bool:
+    return one.version == other.version and one.execution_id == other.execution_id
+
+
+def _text(execution: Execution) -> str:
+    return f"version {execution.version} in execution {execution.execution_id!r}"
+
+
+def _records_by_member(held: Held) -> dict[int, tuple[int, bool]]:
+    """How many records each member has there, and whether all are durable."""
+    there: dict[int, tuple[int, bool]] = {}
+    for data in held.data.values():
+        for producer_id, found in data.items():
+            records, is_durable = there.get(producer_id, (0, True))
+            there[producer_id] = (records + found.records, is_durable and found.is_durable)
+    return there
