@@ -53,6 +53,7 @@ class PartitionLog:
         self.topic = topic
         self.name = str(TopicPartition(topic, tp.partition))
         self._seed = crc_seed(tp)
+        self._directory = tp.directory_name
         self._resources = resources
         self.core = PartitionCore(self.name, self._seed, config, state, leader_epoch=leader_epoch)
         self.reader = PartitionReader(self.core, self._seed, resources.open_files)
@@ -138,7 +139,7 @@ class PartitionLog:
             is_log_append_time=self.core.config.message_timestamp_type == "LogAppendTime",
             seed=self._seed,
         )
-        self._write(append, (stamped, memoryview(batch.data)[batch.header.header_size :]))
+        self._write(append, (stamped, memoryview(batch.data)[len(stamped) :]))
 
     def _write(self, append: Append, buffers: Sequence[Buffer]) -> None:
         try:
@@ -155,7 +156,7 @@ class PartitionLog:
     def _roll(self) -> None:
         resources = self._resources
         self.segments[-1].cut_excess()
-        segment = Segment(resources.files, resources.open_files, self.tp.directory_name, self.core.log_end_offset, self._seed)
+        segment = Segment(resources.files, resources.open_files, self._directory, self.core.log_end_offset, self._seed)
         segment.create()
         self.core.rolled(segment)
         self.reader.log.segments = (*self.segments, segment)
@@ -168,8 +169,8 @@ class PartitionLog:
         if plan is None:
             return None
         resources = self._resources
-        segments = self.segments[-1 - len(plan.sealed) :]
-        return FlushTask(resources.files, resources.spares, self.tp.directory_name, self._seed, plan, segments)
+        segments = self.reader.log.segments[-1 - len(plan.sealed) :]
+        return FlushTask(resources.files, resources.spares, self._directory, self._seed, plan, segments)
 
     def complete_flush(self, task: FlushTask) -> Moved:
         """Ends a flush whose `task.run()` has returned. Returns which ends have moved."""
@@ -237,7 +238,7 @@ class PartitionLog:
         """
         self.flush()
         core, resources = self.core, self._resources
-        segments, directory = self.segments, self.tp.directory_name
+        segments, directory = self.segments, self._directory
         truncation = core.truncate_to(offset)
         cut = LogCut(resources.files, resources.open_files, directory, self._seed, segments, truncation)
         producers = ProducerStates(self.name, limit=resources.max_producer_ids)

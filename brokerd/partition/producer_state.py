@@ -82,6 +82,7 @@ class ProducerStates:
         Raises the errors of section "Producer state" of ARCHITECTURE.md, all with fate NOT_APPENDED but
         DuplicateSequenceError, whose batch is in the log.
         """
+        last_sequence, is_transactional = header.last_sequence, header.is_transactional
         entry = self.entries.get(header.producer_id)
         if entry is None:
             self._check_unknown(header)
@@ -96,10 +97,10 @@ class ProducerStates:
             if header.base_sequence != 0:
                 raise self._out_of_order(header, 0, entry.epoch)
         else:
-            repeated = self._check_sequence(header, entry)
+            repeated = self._check_sequence(header, entry, last_sequence)
             if repeated is not None:
                 return repeated
-        return _extended(entry, header, base_offset, timestamp)
+        return _extended(entry, header, last_sequence, base_offset, timestamp, is_transactional=is_transactional)
 
     def commit(self, producer_id: int, entry: ProducerStateEntry) -> None:
         """Puts the entry in that `prepare` has returned."""
@@ -120,7 +121,15 @@ class ProducerStates:
         entry = self.entries.get(header.producer_id)
         # Only a producer that was forgotten begins again within an epoch.
         begins_again = entry is not None and header.base_sequence != add_sequence(entry.last_sequence, 1)
-        return _extended(entry, header, header.base_offset, header.append_timestamp, begins_again=begins_again)
+        return _extended(
+            entry,
+            header,
+            header.last_sequence,
+            header.base_offset,
+            header.append_timestamp,
+            is_transactional=header.is_transactional,
+            begins_again=begins_again,
+        )
 
     def replay(self, header: BatchHeader) -> None:
         """Applies a batch of the log, accepted as it is."""
@@ -175,12 +184,12 @@ class ProducerStates:
         self.forgotten_number = max(self.forgotten_number, producer_number(oldest))
         return True
 
-    def _check_sequence(self, header: BatchHeader, entry: ProducerStateEntry) -> BatchMetadata | None:
-        first, last = header.base_sequence, header.last_sequence
+    def _check_sequence(self, header: BatchHeader, entry: ProducerStateEntry, last: int) -> BatchMetadata | None:
+        first = header.base_sequence
         for batch in entry.batches:
             if batch.first_sequence == first and batch.last_sequence == last:
                 return batch
-        expected = add_sequence(entry.last_sequence, 1)
+        expected = entry.batches[-1].last_sequence + 1 & SEQUENCE_MAX
         if first == expected:
             return None
         # How far behind the expected number it begins. More than half the ring back is a gap ahead instead: to call that a
@@ -210,15 +219,22 @@ class ProducerStates:
 
 
 def _extended(
-    entry: ProducerStateEntry | None, header: BatchHeader, base_offset: int, timestamp: int, *, begins_again: bool = False
+    entry: ProducerStateEntry | None,
+    header: BatchHeader,
+    last: int,
+    base_offset: int,
+    timestamp: int,
+    *,
+    is_transactional: bool,
+    begins_again: bool = False,
 ) -> ProducerStateEntry:
-    """The entry with this batch at its end; a new one if the producer is unknown or its epoch rose."""
-    first, last = header.base_sequence, header.last_sequence
+    """The entry with this batch, of last sequence `last`, at its end; a new one if the producer is unknown or its epoch rose."""
+    first = header.base_sequence
     batch = BatchMetadata(first, last, base_offset, base_offset + header.last_offset_delta, timestamp)
-    txn_first_offset = base_offset if header.is_transactional else NO_OFFSET
+    txn_first_offset = base_offset if is_transactional else NO_OFFSET
     if entry is not None and entry.txn_first_offset >= 0:
         txn_first_offset = entry.txn_first_offset  # open until its marker, whatever epoch writes
     if entry is None or begins_again or entry.epoch != header.producer_epoch:
         return ProducerStateEntry(header.producer_epoch, (batch,), last < first, txn_first_offset)
-    has_wrapped = entry.has_wrapped or last < first or first < entry.last_sequence
+    has_wrapped = entry.has_wrapped or last < first or first < entry.batches[-1].last_sequence
     return ProducerStateEntry(entry.epoch, (*entry.batches[1 - WINDOW_BATCHES :], batch), has_wrapped, txn_first_offset)

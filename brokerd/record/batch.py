@@ -13,17 +13,7 @@ from typing import NamedTuple
 import pyarrow as pa
 
 from brokerd.errors import CorruptMessageError, InvalidRequestError, MessageTooLargeError, UnsupportedVersionError
-from brokerd.record.header import (
-    HEADER_SIZE,
-    KNOWN_ATTRIBUTES,
-    PAYLOAD_KIND_ARROW,
-    SEQUENCE_MAX,
-    Attributes,
-    BatchHeader,
-    decode_header,
-    header_problem,
-    header_size_claimed,
-)
+from brokerd.record.header import HEADER_SIZE, PAYLOAD_KIND_ARROW, PAYLOAD_KIND_MASK, BatchHeader, decode_header, produced_header
 from brokerd.record.payload import decode_payload, payload_crc
 from brokerd.record.schema import SCHEMAS
 from brokerd.record.whole import NO_OFFSET_LIMIT, walk_whole
@@ -40,12 +30,12 @@ class RecordBatch(NamedTuple):
     @property
     def header_bytes(self) -> bytes:
         """The header's bytes."""
-        return self.data.slice(0, self.header.header_size).to_pybytes()  # type: ignore[no-any-return]
+        return self.data.slice(0, self.header.header_words * 8).to_pybytes()  # type: ignore[no-any-return]
 
     @property
     def payload(self) -> pa.Buffer:
         """The payload's bytes; a view."""
-        return self.data.slice(self.header.header_size)
+        return self.data.slice(self.header.header_words * 8)
 
     def to_arrow(self, *, max_uncompressed_bytes: int, check_crc: bool = True) -> pa.RecordBatch:
         """The records as columns of the batch's schema (plus `offset_delta` if sparse).
@@ -83,19 +73,15 @@ def check_produced(
             f"a record batch of {data.size} bytes exceeds the topic's max.message.bytes ({max_message_bytes}): "
             "lower the producer's batch.size, or raise max.message.bytes"
         )
-    prefix = data.slice(0, min(HEADER_SIZE, data.size)).to_pybytes()
-    header = decode_header(prefix)
-    size = header_size_claimed(prefix)
-    whole = prefix if size == HEADER_SIZE else data.slice(0, min(size, data.size)).to_pybytes()
-    problem = header_problem(header, whole, seed)
-    if problem:
-        raise CorruptMessageError(f"record batch refused: {problem}")
-    if header.size != data.size:
-        raise CorruptMessageError(f"batch_length makes {header.size} bytes, but {data.size} came")
-    _check_client_fields(header)
+    header = produced_header(data, seed)
+    schema = SCHEMAS.get(header.schema_id)
+    if header.attributes & PAYLOAD_KIND_MASK or schema is None:
+        known = " or ".join(map(str, SCHEMAS))
+        raise InvalidRequestError(
+            f"payload kind {header.payload_kind} with schema_id {header.schema_id} is not accepted; 0 and {known} are"
+        )
     batch = RecordBatch(header, data)
     payload = batch.payload
-    schema = SCHEMAS[header.schema_id]
     schema.check(memoryview(payload), record_count=header.record_count, uncompressed_bytes=header.uncompressed_bytes)
     if header.uncompressed_bytes > max_decompressed_bytes:
         raise MessageTooLargeError(
@@ -105,43 +91,6 @@ def check_produced(
     if payload_crc(payload) != header.payload_crc:
         raise CorruptMessageError("record batch refused: payload_crc does not match, the bytes changed in transit")
     return batch
-
-
-def _check_client_fields(header: BatchHeader) -> None:
-    """Checks that fields reserved for the leader are zero, that counts agree and that no unknown bits are set. Raises
-    InvalidRequestError."""
-    if header.stamp_flags or header.base_offset or header.append_timestamp or header.leader_epoch or header.reserved:
-        raise InvalidRequestError(
-            "stamp_flags, base_offset, append_timestamp, leader_epoch and reserved must be 0 in a client's batch"
-        )
-    if header.attributes & ~KNOWN_ATTRIBUTES:
-        raise InvalidRequestError(f"attributes {header.attributes:#06x} has bits that are not known")
-    if header.attributes & (Attributes.CONTROL | Attributes.SPARSE_OFFSETS):
-        raise InvalidRequestError("control and sparse batches are written by the broker only")
-    if header.payload_kind != PAYLOAD_KIND_ARROW or header.schema_id not in SCHEMAS:
-        known = " or ".join(map(str, SCHEMAS))
-        raise InvalidRequestError(
-            f"payload kind {header.payload_kind} with schema_id {header.schema_id} is not accepted; 0 and {known} are"
-        )
-    if header.batch_length % 8 or header.batch_length == 0:
-        raise InvalidRequestError(f"batch_length is {header.batch_length}, not a positive multiple of 8")
-    if header.record_count < 1 or header.last_offset_delta != header.record_count - 1:
-        raise InvalidRequestError(
-            f"record_count {header.record_count} and last_offset_delta {header.last_offset_delta} must be n and n - 1, n at least 1"
-        )
-    is_idempotent = header.producer_id >= 0 and header.producer_epoch >= 0 and 0 <= header.base_sequence <= SEQUENCE_MAX
-    is_plain = header.producer_id == -1 and header.producer_epoch == -1 and header.base_sequence == -1
-    if not is_idempotent and not is_plain:
-        raise InvalidRequestError(
-            f"producer_id {header.producer_id}, producer_epoch {header.producer_epoch} and base_sequence {header.base_sequence} "
-            "must be all -1 or all at least 0"
-        )
-    if header.is_transactional and not is_idempotent:
-        raise InvalidRequestError("attributes has the transactional bit, but producer_id is -1: a transaction needs a producer id")
-    if header.base_timestamp < 0 or header.max_timestamp < 0:
-        raise InvalidRequestError(
-            f"base_timestamp {header.base_timestamp} and max_timestamp {header.max_timestamp} must not be negative (ms since 1970)"
-        )
 
 
 def walk_batches(data: pa.Buffer, seed: int | None = None) -> Iterator[RecordBatch]:

@@ -11,8 +11,9 @@ import struct
 from typing import NamedTuple
 
 import google_crc32c
+import pyarrow as pa
 
-from brokerd.errors import CorruptMessageError, UnsupportedVersionError
+from brokerd.errors import CorruptMessageError, InvalidRequestError, UnsupportedVersionError
 from brokerd.ids import TopicIdPartition
 
 MARK = b"\x89bkd"
@@ -177,6 +178,55 @@ def header_problem(header: BatchHeader, data: bytes, seed: int) -> str | None:
     if header.magic != MAGIC:
         raise UnsupportedVersionError(f"record batch version {header.magic} is not known; this version reads {MAGIC}")
     return None
+
+
+def produced_header(data: pa.Buffer, seed: int) -> BatchHeader:
+    """The header of a client's whole batch, checked but for the payload's kind. Raises CorruptMessageError,
+    UnsupportedVersionError, InvalidRequestError.
+    """
+    prefix = data.slice(0, min(HEADER_SIZE, data.size)).to_pybytes()
+    header = decode_header(prefix)
+    size = header_size_claimed(prefix)
+    whole = prefix if size == HEADER_SIZE else data.slice(0, min(size, data.size)).to_pybytes()
+    problem = header_problem(header, whole, seed)
+    if problem:
+        raise CorruptMessageError(f"record batch refused: {problem}")
+    if header.size != data.size:
+        raise CorruptMessageError(f"batch_length makes {header.size} bytes, but {data.size} came")
+    _check_client_fields(header)
+    return header
+
+
+def _check_client_fields(header: BatchHeader) -> None:
+    """Checks that fields reserved for the leader are zero, that counts agree and that no unknown bits are set. Raises
+    InvalidRequestError."""
+    if header.stamp_flags or header.base_offset or header.append_timestamp or header.leader_epoch or header.reserved:
+        raise InvalidRequestError(
+            "stamp_flags, base_offset, append_timestamp, leader_epoch and reserved must be 0 in a client's batch"
+        )
+    if header.attributes & ~KNOWN_ATTRIBUTES:
+        raise InvalidRequestError(f"attributes {header.attributes:#06x} has bits that are not known")
+    if header.attributes & (_CONTROL | _SPARSE_OFFSETS):
+        raise InvalidRequestError("control and sparse batches are written by the broker only")
+    if header.batch_length % 8 or header.batch_length == 0:
+        raise InvalidRequestError(f"batch_length is {header.batch_length}, not a positive multiple of 8")
+    if header.record_count < 1 or header.last_offset_delta != header.record_count - 1:
+        raise InvalidRequestError(
+            f"record_count {header.record_count} and last_offset_delta {header.last_offset_delta} must be n and n - 1, n at least 1"
+        )
+    is_idempotent = header.producer_id >= 0 and header.producer_epoch >= 0 and 0 <= header.base_sequence <= SEQUENCE_MAX
+    is_plain = header.producer_id == -1 and header.producer_epoch == -1 and header.base_sequence == -1
+    if not is_idempotent and not is_plain:
+        raise InvalidRequestError(
+            f"producer_id {header.producer_id}, producer_epoch {header.producer_epoch} and base_sequence {header.base_sequence} "
+            "must be all -1 or all at least 0"
+        )
+    if header.attributes & _TRANSACTIONAL and not is_idempotent:
+        raise InvalidRequestError("attributes has the transactional bit, but producer_id is -1: a transaction needs a producer id")
+    if header.base_timestamp < 0 or header.max_timestamp < 0:
+        raise InvalidRequestError(
+            f"base_timestamp {header.base_timestamp} and max_timestamp {header.max_timestamp} must not be negative (ms since 1970)"
+        )
 
 
 def encode_header(header: BatchHeader, seed: int) -> bytes:
