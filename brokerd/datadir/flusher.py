@@ -95,11 +95,13 @@ class Flusher:
         except Exception:
             logger.exception("%s: a flush ended, but its waiters could not be notified", log.name)
         self._tell(log)
-        if task.untried_error is not None and log.core.flushes.dirty_bytes:
+        flushes = log.core.flushes
+        is_dirty = flushes.appended_bytes > flushes.flushed_bytes
+        if task.untried_error is not None and is_dirty:
             logger.warning("%s: a flush could not start (%s) and is retried", log.name, task.untried_error.strerror)
             self._retrying.add(log)
             asyncio.get_running_loop().call_later(_RETRY_S, self._retry, log)
-        elif log.core.flushes.dirty_bytes:
+        elif is_dirty:
             self._waiting[log] = None
         self._start_flushes()
 

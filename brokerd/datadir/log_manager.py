@@ -74,7 +74,7 @@ class LogManager:
         self._opening = PartitionOpening(config, files, self._open_files, lambda: self._producer_ids.next_id)
         self._resources: LogResources | None = None
         self._read_only_reason = ""
-        self._time = DirectoryTime(files, clock)
+        self.time = DirectoryTime(files, clock)
         self.topics = TopicStore(files, self._spares)
         logs = LogsOfTopics(self._check_writable, self._make, self._unmake, self._add, self._configure, self._forget)
         self.changes = TopicChanges(config, files, self._spares, self.topics, logs)
@@ -129,7 +129,7 @@ class LogManager:
             self.topics, entries or {}, clean, ended_epoch=ended_epoch, read_only_reason=self._read_only_reason
         )
         cut = self._take_all(opened)
-        self._time.open(self._logs.values())
+        self.time.open(self._logs.values())
         self.expire_producers(self._clock.wall_ms())  # whoever was silent by the time that is believed
         # 8
         if not self._read_only_reason:
@@ -216,7 +216,7 @@ class LogManager:
 
     def _close_logs(self) -> None:
         clean = end_logs(self._files, self._logs.values())
-        self._time.note(self._time.believed_wall_ms(self._clock.wall_ms()))
+        self.time.note(self.time.believed_wall_ms(self._clock.wall_ms()))
         try:
             with contextlib.suppress(OSError):  # an older one is still true
                 self.write_checkpoint()
@@ -297,15 +297,15 @@ class LogManager:
         """The first half of retention: rolls last segments that have expired. Flush their logs before `retire`."""
         if self._read_only_reason:
             return []
-        now = self._time.believed_wall_ms(now_wall_ms)
-        return roll_expired(self._logs.values(), now_wall_ms=now, earliest_append_ms=self._time.earliest_append_ms())
+        now = self.time.believed_wall_ms(now_wall_ms)
+        return roll_expired(self._logs.values(), now_wall_ms=now, earliest_append_ms=self.time.earliest_append_ms())
 
     def retire(self, now_wall_ms: int) -> Steps[int]:
         """The second half: moves log starts and removes segments; returns how many. Raises OSError."""
         if self._read_only_reason:
             return 0
-        now = self._time.believed_wall_ms(now_wall_ms)
-        yield lambda: self._time.note(now)
+        now = self.time.believed_wall_ms(now_wall_ms)
+        yield lambda: self.time.note(now)
         return (
             yield from retire(
                 self.partitions(),
@@ -314,7 +314,7 @@ class LogManager:
                 self._checkpoint,
                 self._log_starts_job,
                 now_wall_ms=now,
-                earliest_append_ms=self._time.earliest_append_ms(),
+                earliest_append_ms=self.time.earliest_append_ms(),
             )
         )
 
@@ -324,12 +324,8 @@ class LogManager:
 
     def expire_producers(self, now_wall_ms: int) -> int:
         """Forgets producers idle for producer.id.expiration.ms; returns how many."""
-        before = self._time.believed_wall_ms(now_wall_ms) - self._config.producer_id_expiration_ms
+        before = self.time.believed_wall_ms(now_wall_ms) - self._config.producer_id_expiration_ms
         return sum(log.core.expire_producers(before) for log in self._logs.values())
-
-    def stamp_wall_ms(self) -> int:
-        """The timestamp for an append, in ms."""
-        return self._time.stamp_wall_ms()
 
     # Checkpoint
 

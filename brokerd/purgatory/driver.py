@@ -6,15 +6,16 @@ The only module of this package that knows asyncio. It makes no decisions.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Hashable, Iterable
 
 from brokerd.clock import Clock
-from brokerd.purgatory.purgatory import Purgatory
+from brokerd.purgatory.purgatory import DelayedOperation, Purgatory
 
 
 class PurgatoryDriver:
     """Advances `purgatory` when something is due, at most every `period_ms`, so that many deadlines share a wake-up.
 
-    After adding an operation, call `schedule(its deadline)`.
+    Operations are added with `watch`.
     """
 
     def __init__(self, purgatory: Purgatory, clock: Clock, *, period_ms: int) -> None:
@@ -25,10 +26,13 @@ class PurgatoryDriver:
         self._timer_due_ms = 0
         self._is_closed = False
 
-    def schedule(self, expiry_ms: int) -> None:
-        """An operation with this deadline was added: sets the timer, unless that is earlier already, as it mostly is."""
-        if self._timer is None or self._timer_due_ms > expiry_ms:
+    def watch(self, operation: DelayedOperation, keys: Iterable[Hashable]) -> bool:
+        """Purgatory.try_complete_else_watch, with the timer set to the operation's deadline, unless it is earlier already."""
+        if self._purgatory.try_complete_else_watch(operation, keys):
+            return True
+        if self._timer is None or self._timer_due_ms > operation.expiry_ms:
             self._set_timer()
+        return False
 
     def _set_timer(self) -> None:
         """Sets the timer to the next deadline. O(wheels)."""

@@ -24,7 +24,7 @@ from brokerd.purgatory.timing_wheel import TimingWheel
 from brokerd.record.batch import RecordBatch
 from brokerd.record.header import crc_seed
 from brokerd.server.limits.budgets import ByteBudget
-from brokerd.server.metrics.histogram import Histogram
+from brokerd.server.metrics.counters import Histogram
 
 logger = logging.getLogger(__name__)
 
@@ -133,7 +133,7 @@ class ReplicaManager:
         Raises the errors of PartitionLog.append.
         """
         try:
-            info = replica.log.append(batch, now_wall_ms=self.logs.stamp_wall_ms())
+            info = replica.log.append(batch, now_wall_ms=self.logs.time.stamp_wall_ms())
         finally:
             self._count_dirty(replica)
         if not info.is_duplicate:

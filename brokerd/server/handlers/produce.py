@@ -193,7 +193,5 @@ def _check_batch(broker: Broker, authorizer: TopicAuthorizer, replica: Replica, 
 def _wait_until_durable(broker: Broker, awaited: list[Awaited], timeout_ms: int) -> DelayedProduce:
     wait_ms = min(timeout_ms or WAIT_MAX_MS, WAIT_MAX_MS)
     operation = DelayedProduce(broker.clock.monotonic_ms() + wait_ms, awaited, asyncio.get_running_loop().create_future())
-    replicas = broker.replicas
-    if not replicas.produce_purgatory.try_complete_else_watch(operation, operation.keys()):
-        replicas.produce_driver.schedule(operation.expiry_ms)
+    broker.replicas.produce_driver.watch(operation, operation.keys)
     return operation

@@ -180,8 +180,7 @@ class FetchStream:
         self._parked = operation
         self._count_parked(len(params.partitions))
         # Records may have been appended during a cold read above, so check again before parking.
-        if not self._broker.replicas.fetch_purgatory.try_complete_else_watch(operation, operation.keys()):
-            self._broker.replicas.fetch_driver.schedule(operation.expiry_ms)
+        self._broker.replicas.fetch_driver.watch(operation, operation.keys)
 
     async def _answer_parked(
         self, params: FetchParams, answered: asyncio.Future[None], received_ns: int, parked_from_ns: int

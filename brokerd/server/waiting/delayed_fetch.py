@@ -38,7 +38,7 @@ class DelayedFetch(DelayedOperation):
     read crosses segments.
     """
 
-    __slots__ = ("_log_end", "_min_bytes", "_on_done", "_partitions")
+    __slots__ = ("_log_end", "_min_bytes", "_on_done", "_partitions", "keys")
 
     def __init__(
         self, expiry_ms: int, partitions: list[ParkedPartition], *, end: LogEnd, min_bytes: int, on_done: Callable[[], None]
@@ -46,12 +46,9 @@ class DelayedFetch(DelayedOperation):
         super().__init__(expiry_ms)
         self._partitions = partitions
         self._log_end = end
+        self.keys = [WatchKey(partition.replica.log.tp, end) for partition in partitions]
         self._min_bytes = min_bytes
         self._on_done = on_done
-
-    def keys(self) -> list[WatchKey]:
-        """The keys that it watches."""
-        return [WatchKey(partition.replica.log.tp, self._log_end) for partition in self._partitions]
 
     def is_satisfied(self) -> bool:
         """Cases A to C."""

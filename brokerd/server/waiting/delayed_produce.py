@@ -30,18 +30,15 @@ class DelayedProduce(DelayedOperation):
     if the broker is stopping; in both cases its fate is unknown: it is in the log, but perhaps not yet on disk.
     """
 
-    __slots__ = ("_awaited", "errors", "settled")
+    __slots__ = ("_awaited", "errors", "keys", "settled")
 
     def __init__(self, expiry_ms: int, awaited: list[Awaited], settled: asyncio.Future[None]) -> None:
         """`settled` is done once the operation is complete; not if it is cancelled."""
         super().__init__(expiry_ms)
         self._awaited = awaited
+        self.keys = [WatchKey(one.replica.log.tp, LogEnd.HIGH_WATERMARK) for one in awaited]
         self.settled = settled
         self.errors: dict[int, WireError] = {}  # by index in the request
-
-    def keys(self) -> list[WatchKey]:
-        """The keys that it watches."""
-        return [WatchKey(awaited.replica.log.tp, LogEnd.HIGH_WATERMARK) for awaited in self._awaited]
 
     def is_satisfied(self) -> bool:
         """Settles the batches that can be settled; True if none is left."""

@@ -95,9 +95,9 @@ def test_appends_are_never_stamped_with_a_clock_that_is_known_to_be_behind() -> 
 
 def _fill(manager: LogManager, clock: ManualClock) -> None:
     log = first_log(manager)
-    append(log, b"p", producer=ProducerIdAndEpoch(1, 0), sequence=0, now_ms=manager.stamp_wall_ms(), timestamp_ms=0)
+    append(log, b"p", producer=ProducerIdAndEpoch(1, 0), sequence=0, now_ms=manager.time.stamp_wall_ms(), timestamp_ms=0)
     for _ in range(40):
-        append(log, b"x" * 300, now_ms=manager.stamp_wall_ms(), timestamp_ms=0)
+        append(log, b"x" * 300, now_ms=manager.time.stamp_wall_ms(), timestamp_ms=0)
     log.flush()
 
 

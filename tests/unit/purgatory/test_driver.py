@@ -41,8 +41,7 @@ def test_operations_expire_in_real_time_and_never_early() -> None:
         alarms = [Alarm(start_ms + delay_ms, clock, left, done) for delay_ms in (60, 5, 30, 31, 1)]
         left.extend(alarms)
         for alarm in alarms:
-            purgatory.try_complete_else_watch(alarm, [])
-            driver.schedule(alarm.expiry_ms)
+            driver.watch(alarm, [])
         async with asyncio.timeout(DEADLINE_S):
             await done.wait()
         assert all(alarm.fired_ms >= alarm.expiry_ms for alarm in alarms)
@@ -57,15 +56,13 @@ def test_nothing_is_scheduled_while_nothing_waits_and_nothing_after_close() -> N
         clock = SystemClock()
         purgatory = Purgatory(TimingWheel(tick_ms=1, wheel_size=20, start_ms=clock.monotonic_ms()))
         driver = PurgatoryDriver(purgatory, clock, period_ms=1)
-        driver.schedule(clock.monotonic_ms())
         assert not loop._scheduled  # type: ignore[attr-defined]
-        alarm = Alarm(clock.monotonic_ms() + 60_000, clock, [], asyncio.Event())
-        purgatory.try_complete_else_watch(alarm, [])
-        driver.schedule(alarm.expiry_ms)
-        driver.schedule(alarm.expiry_ms)
+        first, second, third = (Alarm(clock.monotonic_ms() + 60_000, clock, [], asyncio.Event()) for _ in range(3))
+        assert not driver.watch(first, ["a"])
+        assert not driver.watch(second, ["a"])
         assert len(loop._scheduled) == 1  # type: ignore[attr-defined]
         driver.close()
-        driver.schedule(alarm.expiry_ms)
+        assert not driver.watch(third, ["a"])
         assert all(handle.cancelled() for handle in loop._scheduled)  # type: ignore[attr-defined]
 
     asyncio.run(scenario())

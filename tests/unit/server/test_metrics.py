@@ -9,9 +9,8 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from brokerd.server.metrics.collector import Gauge, Snapshot, render
-from brokerd.server.metrics.counters import Counters, Phase, Traffic
+from brokerd.server.metrics.counters import SECONDS, Counters, Histogram, Phase, Traffic
 from brokerd.server.metrics.figures import PartitionFigures, TopicFigures, disk_figures
-from brokerd.server.metrics.histogram import SECONDS, Histogram
 
 
 def test_a_histogram_counts_as_by_hand() -> None:
