@@ -10,10 +10,12 @@ import pyarrow as pa
 
 from brokerd.errors import BrokerdError, CorruptMessageError, UnsupportedVersionError
 from brokerd.ids import TopicIdPartition
+from brokerd.partition.aborted_transactions import AbortedTransaction
 from brokerd.partition.entries import NEW_PARTITION, CheckpointEntry
 from brokerd.partition.leader_epochs import EpochEntry, LeaderEpochs, read_leader_epochs
+from brokerd.partition.markers import Marker, read_marker
 from brokerd.partition.producer_state import ProducerStateEntry, ProducerStates
-from brokerd.partition.snapshots import read_snapshot, snapshot_offsets
+from brokerd.partition.snapshots import Snapshot, read_snapshot, snapshot_offsets
 from brokerd.record.batch import MAX_DECOMPRESSED_BYTES, RecordBatch
 from brokerd.record.header import BatchHeader, crc_seed
 from brokerd.storage.damage import Hole, holes_end, is_covered, read_holes
@@ -58,6 +60,13 @@ class Finding(NamedTuple):
     offset: int | None = None
 
 
+class _State(NamedTuple):
+    """State after all batches below an offset."""
+
+    producers: Mapping[int, ProducerStateEntry]
+    aborted: tuple[AbortedTransaction, ...]
+
+
 class PartitionCheck:
     """Checks one partition; call `run` once, the offsets are set afterwards. `entry`: None if the checkpoint is lost; then the
     intact part of the log counts as durable."""
@@ -83,7 +92,7 @@ class PartitionCheck:
         self._directory = tp.directory_name
         self._producers = ProducerStates(name, limit=2**31)
         self._epochs = LeaderEpochs()
-        self._states: dict[int, dict[int, ProducerStateEntry]] = {}
+        self._states: dict[int, _State] = {}  # at the snapshots' offsets
         self.tp = tp
         self.name = name
         self.first_offset = self._entry.log_start_offset
@@ -178,7 +187,7 @@ class PartitionCheck:
                 for header in walk:
                     segment.size_bytes = walk.batch_position
                     segment.note(header, 2**62)
-                    self._producers.replay(header)
+                    self._producers.replay(header, self._checked_marker(name, file, walk.batch_position, header))
                     self._epochs.assign(header.leader_epoch, header.base_offset)
                     self._note_state(header.next_offset, snapshots)
                     self._check_records(name, file, walk.batch_position, header)
@@ -213,6 +222,14 @@ class PartitionCheck:
             payload_from=0,
         )
 
+    def _checked_marker(self, name: str, file: File, position: int, header: BatchHeader) -> Marker | None:
+        """The marker in a control batch; one that cannot be read is a finding."""
+        marker = read_marker(file, position, header)
+        if header.is_control and marker is None:
+            text = "the control batch cannot be read: the transactions that it ends stay open, and hold back committed reads"
+            self._add(Severity.ERROR, name, text, header.base_offset)
+        return marker
+
     def _check_records(self, name: str, file: File, position: int, header: BatchHeader) -> None:
         """Checks, if requested, that readers with default settings can decode a whole batch."""
         is_out = is_covered([hole for hole in self.holes if hole.is_taken_out], header.base_offset, header.next_offset)
@@ -228,7 +245,7 @@ class PartitionCheck:
 
     def _note_state(self, offset: int, snapshots: set[int]) -> None:
         if offset in snapshots:
-            self._states[offset] = dict(self._producers.entries)
+            self._states[offset] = _State(dict(self._producers.entries), self._producers.aborted.entries)
 
     def _check_index(self, segment: Segment, *, is_last: bool) -> None:
         name = offset_file(segment.base_offset, INDEX_SUFFIX)
@@ -280,7 +297,7 @@ class PartitionCheck:
                 is_whole_log
                 and self._is_whole
                 and offset in self._states
-                and not (_may_follow(snapshot.producers, self._states[offset]) and snapshot.epochs == self._epochs.below(offset))
+                and not (_may_follow(snapshot, self._states[offset]) and snapshot.epochs == self._epochs.below(offset))
             ):
                 self._add(Severity.ERROR, name, "the snapshot contradicts the log", offset)
 
@@ -303,9 +320,10 @@ class PartitionCheck:
                 self._add(Severity.NOTE, name, "not a file of brokerd: it is left alone")
 
 
-def _may_follow(snapshot: Mapping[int, ProducerStateEntry], replayed: dict[int, ProducerStateEntry]) -> bool:
+def _may_follow(snapshot: Snapshot, replayed: _State) -> bool:
     """True if the snapshot is the replayed state, except for expired producers."""
-    return all(replayed.get(producer_id) == entry for producer_id, entry in snapshot.items())
+    producers = snapshot.producers.items()
+    return snapshot.aborted == replayed.aborted and all(replayed.producers.get(known) == entry for known, entry in producers)
 
 
 def _is_prefix(known: tuple[EpochEntry, ...], entries: list[EpochEntry]) -> bool:

@@ -4,7 +4,8 @@ core.py               the pure machine: events in, decisions out
   log_ends.py           durable end, high watermark and the other ends; which of them an event has moved
   flush_state.py        plans flushes, and notes what they made durable
   producer_state.py     decides which sequences are accepted, and which repeat
-  open_transactions.py  transactions that hold back the last stable offset
+  open_transactions.py  transactions that hold back the last stable offset (open_data.py: the data of one of them here)
+  aborted_transactions.py  transactions that readers of committed records leave out
   leader_epochs.py      the offset where each leader epoch began
   kept_snapshots.py     snapshots on the disk, and to be written
   log_health.py         the reason why a log has stopped

@@ -14,28 +14,31 @@ from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 from brokerd.config.topic import TopicConfig
-from brokerd.errors import CorruptMessageError, Fate, FencedLeaderEpochError, InvalidTxnStateError, NotLeaderError
+from brokerd.errors import (
+    CorruptMessageError,
+    Fate,
+    FencedLeaderEpochError,
+    InvalidTxnStateError,
+    NotLeaderError,
+    OffsetOutOfRangeError,
+)
+from brokerd.partition.aborted_transactions import AbortedTransaction
 from brokerd.partition.entries import CheckpointEntry
 from brokerd.partition.flush_state import FlushOutcome, FlushPlan, FlushState
 from brokerd.partition.kept_snapshots import KeptSnapshots
 from brokerd.partition.log_ends import LOG_END_MOVED, NOTHING_MOVED, LogEnds, Moved
 from brokerd.partition.log_health import LogHealth
 from brokerd.partition.log_state import LogState
+from brokerd.partition.markers import Marker
+from brokerd.partition.open_data import OpenData
 from brokerd.partition.open_transactions import OpenTransactions
 from brokerd.partition.producer_state import BatchMetadata, ProducerStateEntry, ProducerStates
-from brokerd.partition.snapshots import Snapshot
+from brokerd.partition.snapshots import Snapshot, snapshot_of
 from brokerd.partition.timestamps import check_timestamps
-from brokerd.record.header import BatchHeader
+from brokerd.record.header import BatchHeader, add_sequence
 from brokerd.storage.damage import DamagedRange
 from brokerd.storage.segment import batch_timestamp
 from brokerd.storage.segment_bounds import SegmentBounds
-
-
-class Marker(NamedTuple):
-    """Ends the transactions of these members, by commit or abort. A held marker counts only once it is released."""
-
-    producer_ids: Sequence[int]
-    is_held: bool = False
 
 
 class Append(NamedTuple):
@@ -80,7 +83,7 @@ class PartitionCore:
         self.snapshots = KeptSnapshots(state.snapshot_offsets, state.unwritten_snapshot)
         self.flushes = FlushState(state.log_end_offset, state.recovery_point, self.snapshots)
         self._seed = seed
-        self._transactions = OpenTransactions(self.producers.open_transactions())
+        self._transactions = OpenTransactions(self.producers.open_transactions)
         high_watermark = state.log_end_offset if state.high_watermark is None else state.high_watermark
         self.ends = LogEnds(state.log_start_offset, state.log_end_offset, high_watermark, self._transactions)
 
@@ -188,7 +191,7 @@ class PartitionCore:
             if entry.txn_first_offset >= 0:
                 self._transactions.begin(append.producer_id, entry.txn_first_offset)
         if append.marker is not None:
-            self.producers.end_transaction(append.marker.producer_ids)
+            self.producers.end_transactions(append.marker, base_offset)
             self._transactions.end(append.marker.producer_ids, base_offset, is_held=append.marker.is_held)
         if self.epochs.assign(append.leader_epoch, base_offset):
             self.flushes.epochs_changed = True
@@ -235,6 +238,32 @@ class PartitionCore:
             return False
         config = self.config
         return active.size_bytes + size > config.segment_bytes or now_ms - active.first_append_timestamp >= config.segment_ms
+
+    # Transactions
+
+    def open_producer_ids(self) -> list[int]:
+        """Producer ids of the transactions that are open here, in the order of their first offsets."""
+        return list(self.producers.open_transactions)
+
+    def open_data(self, producer_id: int) -> OpenData | None:
+        """The data of a member's open transaction here; None if it has none."""
+        entry = self.producers.entries.get(producer_id)
+        if entry is None or entry.txn_first_offset < 0:
+            return None
+        end_offset = entry.batches[-1].last_offset + 1
+        records = add_sequence(entry.last_sequence, 1)
+        return OpenData(records, entry.txn_first_offset, end_offset, end_offset <= self.high_watermark)
+
+    def aborted_transactions(self, from_offset: int, until_offset: int) -> list[AbortedTransaction]:
+        """The aborted transactions that overlap a range which was read, up to the last stable offset. Raises OffsetOutOfRangeError
+        if the log begins behind `from_offset` by now: they may be known no longer.
+        """
+        if from_offset < self.log_start_offset:
+            raise OffsetOutOfRangeError(
+                f"{self.name}: offset {from_offset} was deleted, the log starts at offset {self.log_start_offset}",
+                log_start_offset=self.log_start_offset,
+            )
+        return self.producers.aborted.overlapping(from_offset, until_offset)
 
     # Durability
 
@@ -288,8 +317,10 @@ class PartitionCore:
     # Removal
 
     def retired(self, count: int) -> None:
-        """Reports that the `count` oldest segments are removed."""
+        """Reports that the `count` oldest segments are removed. Only now are their aborted transactions forgotten: a log start that
+        is not durable may be lower again after a crash."""
         self.segments = self.segments[count:]
+        self.producers.aborted.forget_below(self.segments[0].base_offset)
 
     def truncate_to(self, offset: int) -> Truncation:
         """Decides what to remove so that the log ends at `offset`, or where the batch begins that holds it. Flush everything first.
@@ -317,7 +348,7 @@ class PartitionCore:
         self.snapshots.forget(truncation.snapshot_offsets)
         self.flushes.truncate(end)
         self.snapshots.add(self.snapshot())  # snapshots beyond the cut are removed
-        self._transactions.truncate(end, producers.open_transactions())
+        self._transactions.truncate(end, producers.open_transactions)
         self._transactions.settle(self.high_watermark)
         self.ends.durable_to(end)
 
@@ -330,8 +361,8 @@ class PartitionCore:
 
     def snapshot(self) -> Snapshot:
         """Producer state and epochs at the log end."""
-        producers, epochs = dict(self.producers.entries), self.epochs.below(self.log_end_offset)
-        return Snapshot(self._seed, self.log_end_offset, epochs, producers, self.producers.forgotten_number)
+        epochs = self.epochs.below(self.log_end_offset)
+        return snapshot_of(self._seed, self.log_end_offset, epochs, self.producers)
 
     def checkpoint_entry(self) -> CheckpointEntry:
         """This log's entry for the next checkpoint. May advance the recovery point."""

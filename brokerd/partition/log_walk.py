@@ -76,7 +76,7 @@ class LogWalk:
         self.segments = [Segment(files, open_files, directory, base, self._seed) for base in sorted(sizes)]
         self.producers = ProducerStates(given.name, limit=given.max_producer_ids)
         if snapshot is not None:
-            self.producers.restore(snapshot.producers, snapshot.forgotten_number)
+            self.producers.restore(snapshot.producers, snapshot.forgotten_number, snapshot.aborted)
         self.epochs = LeaderEpochs(snapshot.epochs if snapshot is not None else ())
         self.end = 0
         self.contradicts_snapshot = False
@@ -233,9 +233,7 @@ class LogWalk:
         """Applies a batch to producers and epochs; one below the snapshot is compared with it instead."""
         snapshot = self._snapshot
         if snapshot is None or header.base_offset >= snapshot.offset:
-            self.producers.replay(header)
-            if header.is_control:
-                self.producers.end_transaction(read_marker(file, position, header))
+            self.producers.replay(header, read_marker(file, position, header))
         elif header.next_offset > snapshot.offset or self._snapshot_epochs.epoch_at(header.base_offset) != header.leader_epoch:
             self.contradicts_snapshot = True
         self.epochs.assign(header.leader_epoch, header.base_offset)

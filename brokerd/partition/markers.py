@@ -2,14 +2,29 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import NamedTuple
+
 import pyarrow as pa
 
 from brokerd.errors import CorruptMessageError, UnsupportedVersionError
-from brokerd.partition.core import Marker
 from brokerd.record.batch import RecordBatch
 from brokerd.record.control import decode_control
 from brokerd.record.header import BatchHeader
 from brokerd.storage.files import File
+
+
+class Marker(NamedTuple):
+    """The end of transactions of these members. A held one counts only once it is released."""
+
+    committed_ids: Sequence[int] = ()
+    aborted_ids: Sequence[int] = ()
+    is_held: bool = False
+
+    @property
+    def producer_ids(self) -> tuple[int, ...]:
+        """All members that it ends."""
+        return (*self.committed_ids, *self.aborted_ids)
 
 
 def marker_of(batch: RecordBatch, *, is_held: bool = False) -> Marker | None:
@@ -17,13 +32,16 @@ def marker_of(batch: RecordBatch, *, is_held: bool = False) -> Marker | None:
     if not batch.header.is_control:
         return None
     record = decode_control(batch)
-    return Marker((*record.committed_producer_ids, *record.aborted_producer_ids), is_held)
+    return Marker(tuple(record.committed_producer_ids), tuple(record.aborted_producer_ids), is_held)
 
 
-def read_marker(file: File, position: int, header: BatchHeader) -> tuple[int, ...]:
-    """The members whose transactions a control batch in a file ends; none if it cannot be read: they stay open. Raises OSError."""
+def read_marker(file: File, position: int, header: BatchHeader) -> Marker | None:
+    """The marker in a batch of a file; None if it is no control batch, or one that cannot be read: then the transactions that it
+    ends stay open. Raises OSError.
+    """
+    if not header.is_control:
+        return None
     try:
-        marker = marker_of(RecordBatch(header, pa.py_buffer(bytes(file.pread(header.size, position)))))
+        return marker_of(RecordBatch(header, pa.py_buffer(bytes(file.pread(header.size, position)))))
     except (CorruptMessageError, UnsupportedVersionError):
-        return ()
-    return tuple(marker.producer_ids) if marker is not None else ()
+        return None

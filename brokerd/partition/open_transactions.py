@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 
 class _Ended(NamedTuple):
-    """A transaction whose marker does not count yet."""
+    """Transactions whose marker does not count yet; `first_offset` is the lowest of them."""
 
     marker_offset: int
     first_offset: int
@@ -22,9 +22,9 @@ class OpenTransactions:
     """The undecided transactions of one partition. A member is a producer id, and has one transaction."""
 
     def __init__(self, first_offsets: Mapping[int, int]) -> None:
-        """`first_offsets`: first offset of each open transaction, by producer id."""
+        """`first_offsets`: first offset of each open transaction, by producer id, in ascending order."""
         # In order of their first offsets: a transaction opens at the log end.
-        self._open = dict(sorted(first_offsets.items(), key=lambda entry: entry[1]))
+        self._open = dict(first_offsets)
         self._ended: list[_Ended] = []
         self._unknown: tuple[int, int] | None = None  # (from, until): offsets where it is not known which transactions ended
 
@@ -45,10 +45,9 @@ class OpenTransactions:
 
     def end(self, producer_ids: Iterable[int], marker_offset: int, *, is_held: bool) -> None:
         """Notes a marker, which ends the transactions of these members."""
-        for producer_id in producer_ids:
-            first_offset = self._open.pop(producer_id, None)
-            if first_offset is not None:
-                self._ended.append(_Ended(marker_offset, first_offset, is_held))
+        first_offsets = [self._open.pop(producer_id) for producer_id in producer_ids if producer_id in self._open]
+        if first_offsets:
+            self._ended.append(_Ended(marker_offset, min(first_offsets), is_held))
 
     def hold(self, first_offset: int, *, until_offset: int) -> None:
         """Takes all from `first_offset` on for undecided until the high watermark reaches `until_offset`."""
@@ -67,7 +66,7 @@ class OpenTransactions:
 
     def truncate(self, offset: int, first_offsets: Mapping[int, int]) -> None:
         """Follows a cut of the log at `offset`. `first_offsets`: the transactions that are open in what is left, as in __init__."""
-        self._open = dict(sorted(first_offsets.items(), key=lambda entry: entry[1]))
+        self._open = dict(first_offsets)
         self._ended = [ended for ended in self._ended if ended.marker_offset < offset]
         if self._unknown is not None:
             self._unknown = (self._unknown[0], min(self._unknown[1], offset))

@@ -27,6 +27,8 @@ from brokerd.errors import (
     UnknownProducerIdError,
 )
 from brokerd.ids import producer_number
+from brokerd.partition.aborted_transactions import AbortedTransaction, AbortedTransactions
+from brokerd.partition.markers import Marker
 from brokerd.record.header import SEQUENCE_MAX, BatchHeader, add_sequence
 
 WINDOW_BATCHES = 5  # as many as Kafka remembers, and as many as a producer has in flight
@@ -72,6 +74,9 @@ class ProducerStates:
         self._limit = limit
         self.entries: OrderedDict[int, ProducerStateEntry] = OrderedDict()  # the last one to write at the end
         self.forgotten_number = NO_NUMBER
+        # First offsets by producer id, in their order: a transaction opens at the log end.
+        self.open_transactions: dict[int, int] = {}
+        self.aborted = AbortedTransactions()
 
     def __len__(self) -> int:
         return len(self.entries)
@@ -106,13 +111,20 @@ class ProducerStates:
         """Puts the entry in that `prepare` has returned."""
         self.entries[producer_id] = entry
         self.entries.move_to_end(producer_id)
+        if entry.txn_first_offset >= 0:
+            self.open_transactions.setdefault(producer_id, entry.txn_first_offset)
         while len(self.entries) > self._limit and self._forget_oldest():
             pass
 
-    def restore(self, entries: Mapping[int, ProducerStateEntry], forgotten_number: int) -> None:
+    def restore(
+        self, entries: Mapping[int, ProducerStateEntry], forgotten_number: int, aborted: Iterable[AbortedTransaction]
+    ) -> None:
         """Begins with the state of a snapshot."""
         self.entries.update(entries)
         self.forgotten_number = forgotten_number
+        opened = [(entry.txn_first_offset, producer_id) for producer_id, entry in entries.items() if entry.txn_first_offset >= 0]
+        self.open_transactions = {producer_id: first_offset for first_offset, producer_id in sorted(opened)}
+        self.aborted = AbortedTransactions(aborted)
 
     def replayed(self, header: BatchHeader) -> ProducerStateEntry | None:
         """The entry after a batch of the log, accepted as it is; None if it is of no idempotent producer. Changes nothing."""
@@ -131,20 +143,24 @@ class ProducerStates:
             begins_again=begins_again,
         )
 
-    def replay(self, header: BatchHeader) -> None:
-        """Applies a batch of the log, accepted as it is."""
+    def replay(self, header: BatchHeader, marker: Marker | None) -> None:
+        """Applies a batch of the log, accepted as it is. `marker`: of a control batch that can be read."""
         entry = self.replayed(header)
         if entry is not None:
             self.commit(header.producer_id, entry)
+        if marker is not None:
+            self.end_transactions(marker, header.base_offset)
 
-    def end_transaction(self, producer_ids: Iterable[int]) -> None:
-        """Forgets these members, whose marker is in the log: their ids are never used again."""
-        for producer_id in producer_ids:
+    def end_transactions(self, marker: Marker, marker_offset: int) -> None:
+        """Forgets the members of a marker that is in the log: their ids are never used again. Of aborted ones with records here it
+        notes the range.
+        """
+        begun = {producer_id: self.open_transactions.pop(producer_id, NO_OFFSET) for producer_id in marker.producer_ids}
+        for producer_id in begun:
             self.entries.pop(producer_id, None)
-
-    def open_transactions(self) -> dict[int, int]:
-        """First offsets of open transactions, by producer id."""
-        return {pid: entry.txn_first_offset for pid, entry in self.entries.items() if entry.txn_first_offset >= 0}
+        stable = next(iter(self.open_transactions.values()), marker_offset + 1)
+        aborted = [(begun[producer_id], producer_id) for producer_id in marker.aborted_ids if begun[producer_id] >= 0]
+        self.aborted.add(AbortedTransaction(producer_id, first, marker_offset, stable) for first, producer_id in sorted(aborted))
 
     def expire(self, before_ms: int) -> int:
         """Forgets producers silent since before `before_ms` that have no open transaction; returns how many."""

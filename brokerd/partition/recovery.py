@@ -26,6 +26,7 @@ from brokerd.partition.snapshots import (
     encode_snapshot,
     read_snapshot,
     remove_snapshot,
+    snapshot_of,
     snapshot_offsets,
     write_snapshot,
 )
@@ -247,14 +248,13 @@ class PartitionRecovery:
     def _write_snapshot(self, walk: LogWalk, believed: int) -> None:
         if believed == walk.end:
             return
-        producers = walk.producers
-        found = Snapshot(self._seed, walk.end, walk.epochs.below(walk.end), producers.entries, producers.forgotten_number)
+        found = snapshot_of(self._seed, walk.end, walk.epochs.below(walk.end), walk.producers)
         body = encode_snapshot(found)
         try:
             write_snapshot(self._files, self._directory, body, walk.end)
             self._names_changed = True
         except OSError as error:
-            self._unwritten = found._replace(producers=dict(producers.entries))
+            self._unwritten = found
             logger.warning(
                 "%s: could not write a snapshot (%s): old segments stay until one is written", self._given.name, error.strerror
             )

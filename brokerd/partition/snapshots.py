@@ -1,7 +1,9 @@
-"""Snapshots of producer state: the state of everything below an offset, with the leader epochs up to there.
+"""Snapshots of producer state: the state of everything below an offset, with the leader epochs up to there, and which transactions
+were aborted.
 
 A snapshot saves recovery from replaying the whole log; and it outlives retention, which the log does not. recovery.py decides
-which one is valid.
+which one is valid. A body ends after the producers, the forgotten number or the aborted transactions: lists that would be empty
+at its end are left out.
 """
 
 from __future__ import annotations
@@ -12,8 +14,9 @@ from collections.abc import Mapping
 from itertools import chain
 from typing import NamedTuple
 
+from brokerd.partition.aborted_transactions import AbortedTransaction
 from brokerd.partition.leader_epochs import EpochEntry, decode_epochs, encode_epochs
-from brokerd.partition.producer_state import NO_NUMBER, WINDOW_BATCHES, BatchMetadata, ProducerStateEntry
+from brokerd.partition.producer_state import NO_NUMBER, WINDOW_BATCHES, BatchMetadata, ProducerStateEntry, ProducerStates
 from brokerd.storage.checksummed_file import DocumentError, read_document, write_document
 from brokerd.storage.files import Files
 from brokerd.storage.names import SNAPSHOT_SUFFIX, offset_file, parse_offset_file
@@ -26,12 +29,14 @@ _PRODUCER = struct.Struct("<qhBBq")
 _BATCH = struct.Struct("<iiqqq")
 # One format by number of batches, so that a producer takes one call: there may be a hundred thousand at a roll.
 _WHOLE = [struct.Struct(_PRODUCER.format + _BATCH.format[1:] * count) for count in range(WINDOW_BATCHES + 1)]
-_FORGOTTEN = struct.Struct("<q")  # at the end, if anything was forgotten
+_FORGOTTEN = struct.Struct("<q")  # if anything was forgotten, or aborted
+_ABORTED_COUNT = struct.Struct("<I")  # and this, if anything was aborted
+_ABORTED = struct.Struct("<qqqq")
 
 
 class Snapshot(NamedTuple):
-    """Producer state and leader epochs after all batches below `offset`. Until it is written it holds a copy of the state: a copy
-    takes a tenth of the time of encoding, which is left to the flush.
+    """Producer state, leader epochs and aborted transactions after all batches below `offset`. Until it is written it holds a copy
+    of the state: a copy takes a tenth of the time of encoding, which is left to the flush.
     """
 
     seed: int  # CRC seed of the partition
@@ -39,6 +44,12 @@ class Snapshot(NamedTuple):
     epochs: tuple[EpochEntry, ...]
     producers: Mapping[int, ProducerStateEntry]  # the last one to write at the end
     forgotten_number: int = NO_NUMBER  # see producer_state.py
+    aborted: tuple[AbortedTransaction, ...] = ()  # in the order of their markers
+
+
+def snapshot_of(seed: int, offset: int, epochs: tuple[EpochEntry, ...], producers: ProducerStates) -> Snapshot:
+    """A snapshot at `offset`, with a copy of the producers' state."""
+    return Snapshot(seed, offset, epochs, dict(producers.entries), producers.forgotten_number, producers.aborted.entries)
 
 
 def encode_snapshot(snapshot: Snapshot) -> bytes:
@@ -51,8 +62,11 @@ def encode_snapshot(snapshot: Snapshot) -> bytes:
         count = len(entry.batches)
         fields = chain.from_iterable(entry.batches) if count > 1 else entry.batches[0]
         parts.append(_WHOLE[count].pack(producer_id, entry.epoch, entry.has_wrapped, count, entry.txn_first_offset, *fields))
-    if snapshot.forgotten_number != NO_NUMBER:
+    if snapshot.forgotten_number != NO_NUMBER or snapshot.aborted:
         parts.append(_FORGOTTEN.pack(snapshot.forgotten_number))
+    if snapshot.aborted:
+        parts.append(_ABORTED_COUNT.pack(len(snapshot.aborted)))
+        parts.extend([_ABORTED.pack(*entry) for entry in snapshot.aborted])
     return b"".join(parts)
 
 
@@ -70,14 +84,27 @@ def decode_snapshot(body: bytes) -> Snapshot:
             at += batch_count * _BATCH.size
             producers[producer_id] = ProducerStateEntry(epoch, batches, bool(has_wrapped), txn_first_offset)
         forgotten_number = NO_NUMBER
+        aborted: tuple[AbortedTransaction, ...] = ()
         if at != len(body):
             (forgotten_number,) = _FORGOTTEN.unpack_from(body, at)
             at += _FORGOTTEN.size
+        if at != len(body):
+            aborted, at = _decode_aborted(body, at)
     except struct.error:
         raise DocumentError("the snapshot is shorter than it says") from None
     if at != len(body):
         raise DocumentError("the snapshot is longer than it says")
-    return Snapshot(seed, offset, epochs, producers, forgotten_number)
+    return Snapshot(seed, offset, epochs, producers, forgotten_number, aborted)
+
+
+def _decode_aborted(body: bytes, at: int) -> tuple[tuple[AbortedTransaction, ...], int]:
+    """The aborted transactions at `at`, and where they end. Raises struct.error."""
+    (count,) = _ABORTED_COUNT.unpack_from(body, at)
+    at += _ABORTED_COUNT.size
+    if count * _ABORTED.size > len(body) - at:
+        raise struct.error
+    end = at + count * _ABORTED.size
+    return tuple([AbortedTransaction(*fields) for fields in _ABORTED.iter_unpack(body[at:end])]), end
 
 
 def write_snapshot(files: Files, directory: str, body: bytes, offset: int, spares: SpareFiles | None = None) -> None:

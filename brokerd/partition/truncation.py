@@ -55,9 +55,7 @@ class LogCut:
                     if is_last:
                         self.last.note(header, index_interval_bytes)
                     if header.base_offset >= from_offset:
-                        producers.replay(header)
-                        if header.is_control:
-                            producers.end_transaction(read_marker(file, position, header))
+                        producers.replay(header, read_marker(file, position, header))
 
     def make(self, epochs: Sequence[EpochEntry]) -> None:
         """Cuts, durably on return. The checkpoint on the disk must already end the durable part at the cut. Raises OSError."""
@@ -103,7 +101,7 @@ class LogCut:
         snapshot = read_snapshot(self._files, self._directory, offset, self._seed)
         if snapshot is None:
             raise StorageError(f"{self._directory}: the snapshot at offset {offset} cannot be read: restart, then cut")
-        producers.restore(snapshot.producers, snapshot.forgotten_number)
+        producers.restore(snapshot.producers, snapshot.forgotten_number, snapshot.aborted)
         return offset
 
     def _headers(self, file: File, segment: Segment) -> Iterator[tuple[int, BatchHeader]]:

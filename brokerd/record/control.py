@@ -8,12 +8,35 @@ import pyarrow as pa
 from google.protobuf.message import DecodeError
 
 from brokerd.errors import CorruptMessageError, UnsupportedVersionError
+from brokerd.ids import TopicIdPartition
 from brokerd.record.batch import RecordBatch
+from brokerd.record.header import Attributes, crc_seed, decode_header, encode_header, new_header
 from brokerd.record.payload import payload_crc
 from brokerd.wire.v1 import control_pb2
 
 CONTROL_VERSION = 1
 PREFIX_BYTES = 4
+
+
+def encode_control(record: control_pb2.ControlRecord, tp: TopicIdPartition, *, timestamp_ms: int) -> RecordBatch:
+    """The control batch of this record, not yet stamped. Its version is set here."""
+    written = control_pb2.ControlRecord()
+    written.CopyFrom(record)
+    written.version = CONTROL_VERSION
+    message = written.SerializeToString(deterministic=True)
+    body = len(message).to_bytes(PREFIX_BYTES, "little") + message
+    body += bytes(-len(body) % 8)
+    header = new_header(
+        batch_length=len(body),
+        payload_crc=payload_crc(body),
+        record_count=1,
+        base_timestamp=timestamp_ms,
+        max_timestamp=timestamp_ms,
+        uncompressed_bytes=len(body),
+        attributes=Attributes.CONTROL | Attributes.TRANSACTIONAL,
+    )
+    data = encode_header(header, crc_seed(tp)) + body
+    return RecordBatch(decode_header(data), pa.py_buffer(data))
 
 
 def decode_control(batch: RecordBatch) -> control_pb2.ControlRecord:

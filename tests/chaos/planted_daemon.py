@@ -33,7 +33,7 @@ def retries_are_new(put: Put) -> None:
 
 def unknown_producers_are_welcome(put: Put) -> None:
     """Producer state is not rebuilt from the log, and a producer that is not known may go on wherever it is, as in Kafka."""
-    plant(put, ProducerStates, "replay", lambda self, header: None)
+    plant(put, ProducerStates, "replay", lambda self, header, marker: None)
     plant(put, ProducerStates, "_check_unknown", lambda self, header: None)
 
 

@@ -10,17 +10,19 @@ from typing import Any
 import pytest
 
 from brokerd.errors import InvalidTxnStateError
-from brokerd.partition import flush_state, partition_log, retention_rules
-from brokerd.partition.core import Append, Marker, PartitionCore, Truncation
+from brokerd.partition import core, flush_state, partition_log, recovery, retention_rules, truncation
+from brokerd.partition.aborted_transactions import AbortedTransaction, AbortedTransactions
+from brokerd.partition.core import Append, PartitionCore, Truncation
 from brokerd.partition.flush_state import FlushOutcome, FlushPlan, FlushState
 from brokerd.partition.flush_task import FlushTask
 from brokerd.partition.kept_snapshots import KeptSnapshots
 from brokerd.partition.leader_epochs import LeaderEpochs
 from brokerd.partition.log_ends import LOG_END_MOVED, LogEnd, LogEnds, Moved
-from brokerd.partition.markers import marker_of
+from brokerd.partition.markers import Marker, marker_of
 from brokerd.partition.open_transactions import OpenTransactions
 from brokerd.partition.partition_log import PartitionLog
 from brokerd.partition.producer_state import BatchMetadata, ProducerStateEntry, ProducerStates
+from brokerd.partition.snapshots import Snapshot, read_snapshot, snapshot_of
 from brokerd.partition.truncation import LogCut
 from brokerd.record.header import BatchHeader
 from brokerd.storage.segment_bounds import SegmentBounds
@@ -362,6 +364,53 @@ def anybody_may_write_in_a_transaction(patch: pytest.MonkeyPatch) -> None:
             return append_as_leader(self, header, now_ms, is_open_member=header.is_transactional)
 
     patch.setattr(PartitionCore, "append_as_leader", lenient)
+
+
+@mutant(33)
+def a_snapshot_forgets_aborted_transactions(patch: pytest.MonkeyPatch) -> None:
+    def forgetful(*args: Any) -> Snapshot:
+        return snapshot_of(*args)._replace(aborted=())
+
+    patch.setattr(core, "snapshot_of", forgetful)
+    patch.setattr(recovery, "snapshot_of", forgetful)
+
+
+@mutant(148)
+def a_cut_forgets_aborted_transactions(patch: pytest.MonkeyPatch) -> None:
+    def forgetful(files: Any, directory: str, offset: int, seed: int) -> Snapshot | None:
+        snapshot = read_snapshot(files, directory, offset, seed)
+        return None if snapshot is None else snapshot._replace(aborted=())
+
+    patch.setattr(truncation, "read_snapshot", forgetful)
+
+
+@mutant(6)
+def aborted_transactions_are_looked_up_by_their_first_offset(patch: pytest.MonkeyPatch) -> None:
+    def narrow(self: AbortedTransactions, from_offset: int, until_offset: int) -> list[AbortedTransaction]:
+        return [entry for entry in self.entries if from_offset <= entry.first_offset < until_offset]
+
+    patch.setattr(AbortedTransactions, "overlapping", narrow)
+
+
+@mutant(11)
+def aborted_transactions_are_looked_up_by_their_marker(patch: pytest.MonkeyPatch) -> None:
+    def narrow(self: AbortedTransactions, from_offset: int, until_offset: int) -> list[AbortedTransaction]:
+        return [entry for entry in self.entries if from_offset <= entry.marker_offset < until_offset]
+
+    patch.setattr(AbortedTransactions, "overlapping", narrow)
+
+
+@mutant(27)
+def a_look_up_ends_where_the_last_stable_offset_stood_without_the_marker(patch: pytest.MonkeyPatch) -> None:
+    end_transactions = ProducerStates.end_transactions
+
+    def hasty(self: ProducerStates, marker: Marker, marker_offset: int) -> None:
+        opened = self.open_transactions
+        self.open_transactions = {pid: first for pid, first in opened.items() if pid in marker.producer_ids}
+        end_transactions(self, marker, marker_offset)
+        self.open_transactions = {pid: first for pid, first in opened.items() if pid not in marker.producer_ids}
+
+    patch.setattr(ProducerStates, "end_transactions", hasty)
 
 
 # --- what goes

@@ -9,7 +9,11 @@ last stable offset is where the first transaction begins whose marker does not c
 
 from __future__ import annotations
 
+import itertools
+from collections.abc import Sequence
+
 from brokerd.errors import LogDamagedError
+from brokerd.partition.aborted_transactions import AbortedTransaction
 from brokerd.partition.core import PartitionCore
 from brokerd.record.header import BatchHeader
 from tests.support.partition_replica import Replica
@@ -39,7 +43,7 @@ class Promises:
 
     def _commit(self, replica: Replica, high_watermark: int) -> None:
         """Settles all below the high watermark, for all replicas and their restarts."""
-        for header, _ in reversed(replica.history):
+        for header, *_ in reversed(replica.history):
             if header.base_offset < replica.high_watermark:
                 break
             if header.next_offset <= high_watermark:
@@ -54,11 +58,27 @@ class Promises:
 
 
 def check_state(replica: Replica) -> None:
-    """Producers and epochs are the fold of all batches."""
+    """Producers, epochs and aborted transactions are the fold of all batches."""
     core = replica.log.core
+    known, aborted = core.producers.aborted.entries, replica.aborted()
+    assert set(known) <= set(aborted), f"{known} says more of aborted transactions than {aborted}"
+    begin = core.log_start_offset
+    left = [entry for entry in known if entry.marker_offset >= begin]
+    assert left == [entry for entry in aborted if entry.marker_offset >= begin], f"{known} is not the fold of all batches {aborted}"
+    check_look_ups(core, aborted)
     assert dict(core.producers.entries) == replica.producers(), "the state of producers is not the fold of all batches"
     assert core.epochs.entries == replica.epochs(), f"{core.epochs.entries} is not the fold of all batches {replica.epochs()}"
     assert core.segments == replica.log.segments
+
+
+def check_look_ups(core: PartitionCore, aborted: Sequence[AbortedTransaction]) -> None:
+    """Checks the aborted transactions that overlap a range, for ranges of all kinds."""
+    ends = sorted({core.log_start_offset, core.last_stable_offset, *(offset for entry in aborted for offset in entry[1:])})
+    ends = [offset for offset in ends if core.log_start_offset <= offset <= core.last_stable_offset]
+    for first, until in itertools.combinations(ends, 2):
+        found = core.aborted_transactions(first, until)
+        expected = [entry for entry in aborted if entry.first_offset < until and entry.marker_offset >= first]
+        assert found == expected, f"{found} are said to overlap {first} to {until}, not {expected}"
 
 
 def check_content(replica: Replica) -> None:

@@ -16,6 +16,7 @@ import pyarrow as pa
 from brokerd.config.topic import TopicConfig
 from brokerd.errors import Fate, StorageError
 from brokerd.ids import TopicIdPartition
+from brokerd.partition.aborted_transactions import AbortedTransaction
 from brokerd.partition.entries import NEW_PARTITION
 from brokerd.partition.flush_task import FlushTask
 from brokerd.partition.leader_epochs import EpochEntry
@@ -42,10 +43,11 @@ _FREE_PRODUCER_NUMBER = 1 << 30
 
 
 class Stored(NamedTuple):
-    """A batch of a log: its header without its CRC, and the members whose transactions it ends."""
+    """A batch of a log: its header without its CRC, the members whose transactions it ends, and which of them it aborts."""
 
     header: BatchHeader
     ended: tuple[int, ...] = ()
+    aborted: tuple[int, ...] = ()
 
 
 class Replica:
@@ -161,11 +163,13 @@ class Replica:
             self.oracle.state.pop(producer_id, None)
             self.open.pop(producer_id, None)
 
-    def stamped(self, header: BatchHeader, now_ms: int, ended: tuple[int, ...] = ()) -> Stored:
+    def stamped(self, header: BatchHeader, now_ms: int, ended: tuple[int, ...] = (), *, aborted: tuple[int, ...] = ()) -> Stored:
         """The batch as this replica must write it, if it leads."""
         epoch = self.log.core.leader_epoch
         return Stored(
-            header._replace(base_offset=self.end, append_timestamp=now_ms, leader_epoch=epoch, stamp_flags=0, header_crc=0), ended
+            header._replace(base_offset=self.end, append_timestamp=now_ms, leader_epoch=epoch, stamp_flags=0, header_crc=0),
+            ended,
+            aborted,
         )
 
     def note_failed(self, stored: Stored, error: StorageError) -> None:
@@ -191,7 +195,7 @@ class Replica:
         """The first record of a transaction without a marker below the high watermark that counts; None if there is none."""
         first: dict[int, int] = {}
         undecided: list[int] = []
-        for header, ended in self.history:
+        for header, ended, _ in self.history:
             if header.is_control:
                 is_decided = header.base_offset < high_watermark and header.base_offset not in self.held
                 undecided += [] if is_decided else [first[pid] for pid in ended if pid in first]
@@ -204,10 +208,23 @@ class Replica:
     def epochs(self) -> list[EpochEntry]:
         """The fold of all batches."""
         entries: list[EpochEntry] = []
-        for header, _ in self.history:
+        for header, *_ in self.history:
             if not entries or header.leader_epoch > entries[-1].epoch:
                 entries.append(EpochEntry(header.leader_epoch, header.base_offset))
         return entries
+
+    def aborted(self) -> list[AbortedTransaction]:
+        """The fold of all batches."""
+        first: dict[int, int] = {}
+        found: list[AbortedTransaction] = []
+        for header, ended, aborted in self.history:
+            if header.is_transactional and not header.is_control:
+                first.setdefault(header.producer_id, header.base_offset)
+            begun = {pid: first.pop(pid) for pid in ended if pid in first}
+            stable = min(first.values(), default=header.next_offset)
+            void = sorted((begun[pid], pid) for pid in aborted if pid in begun)
+            found += [AbortedTransaction(pid, begin, header.base_offset, stable) for begin, pid in void]
+        return found
 
     def producers(self) -> dict[int, ProducerStateEntry]:
         """The fold of all batches."""

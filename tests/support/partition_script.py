@@ -6,7 +6,7 @@ follow 3                               another node leads in epoch 3
 append 3 [by 7 epoch 0 sequence 0] [as member] [fails]
                                        a client's batch of three records; it is written, unless the write fails
 copy 0-2 epoch 1 [by 7 sequence 0]     a batch as its leader stamped it
-marker for 7 8 [held]                  a control batch that ends the transactions of these producers
+marker for 7 8 [aborted] [held]        a control batch that ends the transactions of these producers
 release 5                              the marker at offset 5 is held no longer
 flush begins | done | fails | untried  what a flush has to do; what it came to
 in sync 1 2                            these other replicas count
@@ -18,6 +18,8 @@ delete 3                               records before offset 3 are deleted
 remove, checkpoint at 3                segments go; the checkpoint on the disk says that the log begins at 3
 cut at 5                               the log is cut
 ends | producers | epochs              where things stand
+aborted in 3-8                         the aborted transactions that a reader of these offsets is told of
+holds 7                                what a producer's open transaction has here
 """
 
 from __future__ import annotations
@@ -28,11 +30,12 @@ from itertools import pairwise
 
 from brokerd.config.topic import TopicConfig
 from brokerd.errors import WireError
-from brokerd.partition.core import Append, Marker, PartitionCore
+from brokerd.partition.core import Append, PartitionCore
 from brokerd.partition.flush_state import FlushOutcome
 from brokerd.partition.leader_epochs import LeaderEpochs
 from brokerd.partition.log_ends import Moved
 from brokerd.partition.log_state import LogState
+from brokerd.partition.markers import Marker
 from brokerd.partition.producer_state import BatchMetadata, ProducerStates
 from brokerd.partition.retention_rules import deletion_target, removable_count, retained_from
 from brokerd.record.header import Attributes, BatchHeader, new_header
@@ -120,7 +123,9 @@ class PartitionScript:
 
     def _do_marker_for(self, *words: str) -> None:
         header = self._header(1, [], _TRANSACTIONAL | int(Attributes.CONTROL))
-        marker = Marker([int(word) for word in words if word != "held"], "held" in words)
+        ids = tuple(int(word) for word in words if word not in ("held", "aborted"))
+        is_aborted, is_held = "aborted" in words, "held" in words
+        marker = Marker((), ids, is_held) if is_aborted else Marker(ids, (), is_held)
         self._carry_out(header, self.core.append_marker(header, self._now_ms, marker))
 
     def _carry_out(self, header: BatchHeader, append: Append, *, fails: bool = False) -> None:
@@ -212,8 +217,7 @@ class PartitionScript:
         for header, append in self._log:
             if append.base_offset >= last.base_offset:
                 last.add(append.next_offset, append.size_bytes, append.max_timestamp, append.append_timestamp)
-            producers.replay(header)
-            producers.end_transaction(append.marker.producer_ids if append.marker is not None else ())
+            producers.replay(header, append.marker)
         core.truncated(cut, last, producers)
         self._lines.append(f"the log ends at {core.log_end_offset}")
 
@@ -235,6 +239,17 @@ class PartitionScript:
             batches = [f"{batch.first_sequence}-{batch.last_sequence} at {batch.base_offset}" for batch in entry.batches]
             in_transaction = f", in a transaction from {entry.txn_first_offset}" if entry.txn_first_offset >= 0 else ""
             self._lines.append(f"producer {producer_id}, epoch {entry.epoch}: sequences {', '.join(batches)}{in_transaction}")
+
+    def _do_aborted(self, _in: str, offsets: str) -> None:
+        first, last = map(int, offsets.split("-"))
+        found = self.core.aborted_transactions(first, last + 1)
+        said = [f"{one.producer_id} from {one.first_offset} to {one.marker_offset}" for one in found]
+        self._lines.append(", ".join(said) or "none")
+
+    def _do_holds(self, producer_id: str) -> None:
+        found = self.core.open_data(int(producer_id))
+        is_first = self.core.open_producer_ids()[:1] == [int(producer_id)]
+        self._lines.append(f"{found}{', which began first' if is_first else ''}")
 
     def _do_epochs(self) -> None:
         self._lines.append(", ".join(f"epoch {entry.epoch} from {entry.start_offset}" for entry in self.core.epochs.entries))

@@ -12,8 +12,6 @@ from __future__ import annotations
 import random
 from collections.abc import Callable
 
-import pyarrow as pa
-
 from brokerd.config.topic import TopicConfig
 from brokerd.errors import InvalidTxnStateError, StorageError, WireError
 from brokerd.ids import NO_PRODUCER, ProducerIdAndEpoch
@@ -21,11 +19,11 @@ from brokerd.partition import flush_state
 from brokerd.partition.log_ends import LogEnd, Moved
 from brokerd.partition.retention_rules import HIGH_WATERMARK, deletion_target, retained_from
 from brokerd.record.batch import RecordBatch
-from brokerd.record.header import Attributes, decode_header
+from brokerd.record.control import encode_control
+from brokerd.record.header import Attributes
 from brokerd.wire.v1 import control_pb2
 from tests.support.build import raw_batch
 from tests.support.clock import START_WALL_MS
-from tests.support.control_batches import encode_control
 from tests.support.partition_promises import Promises, check_content, check_state, cut_offset, end_of_epoch, reported_end
 from tests.support.partition_replica import TP, Replica
 
@@ -200,11 +198,10 @@ class Simulation:
         ended = tuple(sorted(self.rng.sample(self.members, self.rng.randint(1, len(self.members)))))
         split = self.rng.randint(0, len(ended))
         record = control_pb2.ControlRecord(
-            version=1, committed_producer_ids=ended[:split], aborted_producer_ids=ended[split:], transactional_id="x"
+            committed_producer_ids=ended[:split], aborted_producer_ids=ended[split:], transactional_id="x"
         )
-        data = encode_control(record, TP, timestamp_ms=self.now_ms)
-        batch = RecordBatch(decode_header(data[:96]), pa.py_buffer(data))
-        stored = leader.stamped(batch.header, self.now_ms, ended)
+        batch = encode_control(record, TP, timestamp_ms=self.now_ms)
+        stored = leader.stamped(batch.header, self.now_ms, ended, aborted=ended[split:])
         is_held = self.rng.random() < 0.3
         try:
             info = leader.log.append_marker(batch, now_wall_ms=self.now_ms, is_held=is_held)
@@ -322,7 +319,7 @@ class Simulation:
             if cut >= follower.log.log_end_offset:
                 return
             self._flush_all(follower)
-            (batch,) = [header for header, _ in follower.history if header.base_offset <= cut <= header.last_offset]
+            (batch,) = [header for header, *_ in follower.history if header.base_offset <= cut <= header.last_offset]
             follower.log.truncate_to(self.rng.randint(cut, batch.last_offset))
             follower.cut_history(batch.base_offset)
             self._count("cut")

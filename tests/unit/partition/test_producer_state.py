@@ -13,6 +13,7 @@ from brokerd.errors import (
     WireError,
 )
 from brokerd.ids import PRODUCER_NUMBER_BITS, ProducerIdAndEpoch
+from brokerd.partition.markers import Marker
 from brokerd.partition.producer_state import BatchMetadata, ProducerStates
 from tests.support.build import raw_batch
 
@@ -170,6 +171,6 @@ def test_a_producer_with_an_open_transaction_is_not_forgotten() -> None:
         partition.states.commit(producer_id, prepared)
     partition.send(0, producer_id=3)
     assert list(partition.states.entries) == [1, 2], "all others wait for their end, so the newcomer itself is forgotten at once"
-    partition.states.end_transaction([1])
+    partition.states.end_transactions(Marker([1]), partition.end)
     partition.send(0, producer_id=4)
     assert list(partition.states.entries) == [2, 4]

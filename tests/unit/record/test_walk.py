@@ -7,9 +7,8 @@ import pytest
 
 from brokerd.errors import CorruptMessageError, UnsupportedVersionError
 from brokerd.record.batch import RecordBatch, walk_batches
-from brokerd.record.control import decode_control
+from brokerd.record.control import decode_control, encode_control
 from brokerd.wire.v1 import control_pb2
-from tests.support.control_batches import encode_control
 from tests.support.records import HEADER_BYTES, SEED, TIMESTAMP_MS, TP, header_of, key_values, new_batch, reseal
 
 FIRST = new_batch(key_values([b"a", b"b"]), base_offset=10).to_pybytes()
@@ -74,30 +73,30 @@ def control(**fields: int) -> control_pb2.ControlRecord:
 
 def test_a_control_record_comes_back() -> None:
     record = control(txn_version=2**40, coordinator_epoch=5)
-    data = pa.py_buffer(encode_control(record, TP, timestamp_ms=TIMESTAMP_MS))
-    batch = next(walk_batches(data, SEED))
+    batch = next(walk_batches(encode_control(record, TP, timestamp_ms=TIMESTAMP_MS).data, SEED))
     assert batch.header.is_control
     assert batch.header.batch_length % 8 == 0
     assert decode_control(batch) == record
 
 
 def test_a_control_record_of_a_later_version_is_refused() -> None:
-    record = control_pb2.ControlRecord(version=2)
-    data = pa.py_buffer(encode_control(record, TP, timestamp_ms=TIMESTAMP_MS))
+    message = control_pb2.ControlRecord(version=2).SerializeToString()
+    known = encode_control(control(), TP, timestamp_ms=TIMESTAMP_MS)
+    data = reseal(known.header, len(message).to_bytes(4, "little") + message + bytes(2))
     with pytest.raises(UnsupportedVersionError, match="version 2"):
         decode_control(RecordBatch(header_of(data), data))
 
 
 @pytest.mark.parametrize("payload", [b"\xff" * 8, b"\4\0\0\0\xff\xff\xff\xff", b"\0\0\1\0abcd", b"", b"\1"])
 def test_a_control_payload_that_cannot_be_read_is_refused_with_its_offset(payload: bytes) -> None:
-    good = pa.py_buffer(encode_control(control(), TP, timestamp_ms=TIMESTAMP_MS))
-    data = reseal(header_of(good)._replace(base_offset=41), payload)
+    good = encode_control(control(), TP, timestamp_ms=TIMESTAMP_MS)
+    data = reseal(good.header._replace(base_offset=41), payload)
     with pytest.raises((CorruptMessageError, UnsupportedVersionError), match=r"offset 41|version 0"):
         decode_control(RecordBatch(header_of(data), data))
 
 
 def test_a_changed_control_payload_is_refused() -> None:
-    data = bytearray(encode_control(control(), TP, timestamp_ms=TIMESTAMP_MS))
+    data = bytearray(encode_control(control(), TP, timestamp_ms=TIMESTAMP_MS).data)
     data[-1] ^= 1
     batch = RecordBatch(header_of(pa.py_buffer(bytes(data))), pa.py_buffer(bytes(data)))
     with pytest.raises(CorruptMessageError, match="payload_crc"):

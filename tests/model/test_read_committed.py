@@ -1,0 +1,131 @@
+"""Goal: a reader of committed records sees exactly the records of committed transactions and those outside of any, in order,
+wherever its range begins and ends, however small the answers are, and whatever a start is made from.
+
+Method: seeded random transactions in one log of small segments; every pair of offsets as a range, answers of all sizes, held
+markers, log starts; then starts from each snapshot that there is, and from none.
+"""
+
+from __future__ import annotations
+
+import copy
+import random
+from typing import Any
+
+import pytest
+
+from brokerd.partition.partition_log import PartitionLog
+from brokerd.partition.snapshots import snapshot_offsets, snapshot_path
+from tests.support.build import append, delete_records, first_log, open_manager
+from tests.support.clock import START_WALL_MS
+from tests.support.files import MemoryFiles
+from tests.support.transactions import append_marker, append_member, read_committed
+
+SEEDS = range(12)
+STEPS = 45
+SETTINGS: dict[str, Any] = {"log_segment_bytes": 4_096, "log_index_interval_bytes": 300}
+
+
+class History:
+    """A log with transactions, and what of it is committed."""
+
+    def __init__(self, seed: int) -> None:
+        self.rng = random.Random(seed)
+        self.files = MemoryFiles()
+        self.manager, _ = open_manager(self.files, **SETTINGS)
+        self.log = first_log(self.manager)
+        self.committed: set[int] = set()  # offsets
+        self.open: dict[int, list[int]] = {}  # offsets by member
+        self.next_member = 1
+
+    def write(self) -> PartitionLog:
+        """Some steps, then a flush."""
+        for _ in range(STEPS):
+            self.rng.choices((self._plain, self._member, self._end, self._new_segments), (3, 8, 4, 1))[0]()
+        self.log.flush()
+        return self.log
+
+    def _plain(self) -> None:
+        count = self.rng.randint(1, 3)
+        base = append(self.log, b"plain!!!", count=count)
+        self.committed |= set(range(base, base + count))
+
+    def _member(self) -> None:
+        if not self.open or self.rng.random() < 0.35:
+            self.open[self.next_member] = []
+            self.next_member += 1
+        member = self.rng.choice(sorted(self.open))
+        count = self.rng.randint(1, 3)
+        base = append_member(self.log, member, len(self.open[member]), count=count)
+        self.open[member] += range(base, base + count)
+
+    def _end(self) -> None:
+        ended = self.rng.sample(sorted(self.open), self.rng.randint(0, len(self.open)))
+        split = self.rng.randint(0, len(ended))
+        offset = append_marker(self.log, committed=ended[:split], aborted=ended[split:], is_held=self.rng.random() < 0.3)
+        for member in ended[:split]:
+            self.committed |= set(self.open[member])
+        for member in ended:
+            del self.open[member]
+        if self.rng.random() < 0.7:
+            self.log.core.ends.release_marker(offset)
+
+    def _new_segments(self) -> None:
+        append(self.log, bytes(3_000))
+        self.committed.add(self.log.log_end_offset - 1)
+        self.log.flush()
+
+    def check(self, log: PartitionLog) -> None:
+        """Ranges of all kinds; offsets that are not stable are no part of any."""
+        stable = log.last_stable_offset
+        if log is not self.log:  # no marker is held after a start
+            begin = min([offsets[0] for offsets in self.open.values() if offsets], default=log.high_watermark)
+            assert stable == max(begin, log.log_start_offset)
+        for start in range(log.log_start_offset, stable + 1):
+            until = self.rng.randint(start, stable)
+            for end in {until, stable, min(start + 1, stable)}:
+                found = read_committed(log, start, end, max_bytes=self.rng.choice((1, 300, 1 << 20)))
+                expected = [offset for offset in sorted(self.committed) if start <= offset < end]
+                assert found == expected, f"{start} to {end}: {found}, not {expected}"
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_exactly_what_is_committed_is_read(seed: int) -> None:
+    history = History(seed)
+    history.check(history.write())
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_from_whatever_a_start_is_made(seed: int) -> None:
+    history = History(seed)
+    log = history.write()
+    directory = log.tp.directory_name
+    history.files.kill()
+    offsets = snapshot_offsets(history.files.listdir(directory))
+    assert len(offsets) > 1, "there is something to choose from"
+    for kept in (*offsets, None):
+        files = copy.deepcopy(history.files)
+        for offset in offsets:
+            if offset != kept:
+                files.unlink(snapshot_path(directory, offset))
+        restarted = first_log(open_manager(files, **SETTINGS)[0])
+        assert restarted.core.producers.aborted.entries == log.core.producers.aborted.entries
+        assert restarted.core.open_producer_ids() == log.core.open_producer_ids()
+        history.check(restarted)
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_from_whatever_offset_the_log_is_left(seed: int) -> None:
+    history = History(seed)
+    log = history.write()
+    for before_offset in sorted(history.rng.sample(range(log.high_watermark), 4)):
+        delete_records(log, before_offset)
+        history.manager.retention_pass(START_WALL_MS)
+        history.check(log)
+    history.files.kill()
+    restarted = first_log(open_manager(history.files, **SETTINGS)[0])
+    history.check(restarted)
+    marker = append_marker(restarted, aborted=restarted.core.open_producer_ids())
+    restarted.flush()
+    history.open.clear()
+    assert restarted.last_stable_offset == marker + 1
+    history.check(restarted)

@@ -1,0 +1,75 @@
+"""Transactions in a log, in one line each; and a reader of committed records on that log, as a client has it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pyarrow as pa
+
+from brokerd.client.consumer.fetch_stream import Aborted, PartitionFetchResult
+from brokerd.client.consumer.positions import FetchRange, RangePosition
+from brokerd.ids import ProducerIdAndEpoch
+from brokerd.partition.partition_log import PartitionLog
+from brokerd.record.control import encode_control
+from brokerd.record.header import Attributes
+from brokerd.wire.v1 import control_pb2
+from tests.support.build import raw_batch
+from tests.support.clock import START_WALL_MS
+
+_EMPTY_ANSWERS_MAX = 3
+
+
+def append_member(log: PartitionLog, producer_id: int, sequence: int, *, count: int = 1, payload: bytes = b"member!!") -> int:
+    """Appends a batch of a member of an open transaction; returns its base offset."""
+    batch = raw_batch(
+        payload,
+        count=count,
+        producer=ProducerIdAndEpoch(producer_id, 0),
+        sequence=sequence,
+        attributes=int(Attributes.TRANSACTIONAL),
+    )
+    return log.append(batch, now_wall_ms=START_WALL_MS, is_open_member=True).base_offset
+
+
+def append_marker(
+    log: PartitionLog,
+    *,
+    committed: Sequence[int] = (),
+    aborted: Sequence[int] = (),
+    is_held: bool = False,
+    now_ms: int = START_WALL_MS,
+) -> int:
+    """Appends a control batch that ends the transactions of these members; returns its offset."""
+    record = control_pb2.ControlRecord(
+        transactional_id="x", committed_producer_ids=tuple(committed), aborted_producer_ids=tuple(aborted)
+    )
+    batch = encode_control(record, log.tp, timestamp_ms=now_ms)
+    return log.append_marker(batch, now_wall_ms=now_ms, is_held=is_held).base_offset
+
+
+def read_committed(log: PartitionLog, start_offset: int, until_offset: int, *, max_bytes: int = 1 << 20) -> list[int]:
+    """The offsets of the records that a reader of committed records sees in a range, as the broker answers it now."""
+    wanted = FetchRange(log.tp, start_offset, until_offset)
+    position = RangePosition(wanted, is_read_committed=True, check_headers=True)
+    offsets: list[int] = []
+    empty_answers = 0
+    while not position.is_done and empty_answers < _EMPTY_ANSWERS_MAX:
+        asked = position.next_offset
+        for piece in position.accept(_answer(log, asked, max_bytes)):
+            offsets.extend(range(piece.from_offset, piece.until_offset))
+        empty_answers = empty_answers + 1 if position.next_offset == asked else 0
+    return offsets
+
+
+def _answer(log: PartitionLog, offset: int, max_bytes: int) -> PartitionFetchResult:
+    data = log.reader.read(offset, max_bytes=max_bytes, until_offset=log.last_stable_offset, cached_only=False)
+    aborted = log.core.aborted_transactions(offset, data.next_offset)
+    return PartitionFetchResult(
+        log.tp,
+        None,
+        log.high_watermark,
+        log.last_stable_offset,
+        log.log_start_offset,
+        tuple(Aborted(entry.producer_id, entry.first_offset, entry.marker_offset) for entry in aborted),
+        [pa.py_buffer(chunk) for chunk in data.chunks],
+    )

@@ -1,0 +1,193 @@
+"""Which transactions were aborted: looked up by overlap, kept in snapshots, and known for as long as their records can be read."""
+
+from __future__ import annotations
+
+import itertools
+import random
+
+import pytest
+
+from brokerd.errors import OffsetOutOfRangeError
+from brokerd.partition.aborted_transactions import AbortedTransaction, AbortedTransactions
+from brokerd.partition.leader_epochs import EpochEntry
+from brokerd.partition.open_data import OpenData
+from brokerd.partition.partition_log import PartitionLog
+from brokerd.partition.producer_state import BatchMetadata, ProducerStateEntry
+from brokerd.partition.snapshots import Snapshot, decode_snapshot, encode_snapshot
+from brokerd.storage.checksummed_file import DocumentError
+from tests.support.build import append, delete_records, first_log, open_manager
+from tests.support.clock import START_WALL_MS
+from tests.support.files import MemoryFiles
+from tests.support.log_manager import LogManager
+from tests.support.transactions import append_marker, append_member, read_committed
+
+SEGMENT_BYTES = 4_096
+KNOWN = Snapshot(
+    0xDEADBEEF,
+    20,
+    (EpochEntry(1, 0), EpochEntry(4, 12)),
+    {
+        7: ProducerStateEntry(
+            2, (BatchMetadata(0, 2, 10, 12, 1_700_000_000_000), BatchMetadata(3, 3, 14, 14, 1_700_000_000_001)), False
+        ),
+        8: ProducerStateEntry(0, (BatchMetadata(2**31 - 1, 1, 15, 17, 1_700_000_000_002),), True, 15),
+    },
+)
+# Written before there were aborted transactions; never to be made again.
+GOLDEN = (
+    "efbeadde140000000000000002000000020000000100000000000000000000000400"
+    "00000c00000000000000070000000000000002000002ffffffffffffffff00000000"
+    "020000000a000000000000000c000000000000000068e5cf8b010000030000000300"
+    "00000e000000000000000e000000000000000168e5cf8b0100000800000000000000"
+    "000001010f00000000000000ffffff7f010000000f00000000000000110000000000"
+    "00000268e5cf8b010000"
+)
+ABORTED = (AbortedTransaction(5, 1, 9, 3), AbortedTransaction(6, 3, 13, 14))
+
+
+@pytest.fixture
+def files() -> MemoryFiles:
+    return MemoryFiles()
+
+
+def _open(files: MemoryFiles) -> tuple[LogManager, PartitionLog]:
+    manager, _ = open_manager(files, log_segment_bytes=SEGMENT_BYTES)
+    return manager, first_log(manager)
+
+
+def test_the_index_is_looked_up_by_overlap() -> None:
+    index = AbortedTransactions([AbortedTransaction(1, 0, 9, 4), AbortedTransaction(2, 4, 12, 13)])
+    found = {
+        span: [entry.producer_id for entry in index.overlapping(*span)] for span in ((0, 4), (4, 5), (5, 9), (10, 12), (13, 20))
+    }
+    assert found == {(0, 4): [1], (4, 5): [1, 2], (5, 9): [1, 2], (10, 12): [2], (13, 20): []}
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_no_overlap_is_missed_however_transactions_interleave(seed: int) -> None:
+    rng = random.Random(seed)
+    begun: dict[int, int] = {}
+    entries: list[AbortedTransaction] = []
+    for offset in range(40):
+        if rng.random() < 0.6:
+            begun[offset] = offset
+            continue
+        ended = rng.sample(sorted(begun), rng.randint(0, len(begun)))
+        aborted = sorted(ended[: rng.randint(0, len(ended))])
+        for producer_id in ended:
+            del begun[producer_id]
+        stable = min(begun.values(), default=offset + 1)
+        entries += [AbortedTransaction(producer_id, producer_id, offset, stable) for producer_id in aborted]
+    index = AbortedTransactions(entries)
+    for first, until in itertools.combinations(range(42), 2):
+        expected = [entry for entry in entries if entry.first_offset < until and entry.marker_offset >= first]
+        assert index.overlapping(first, until) == expected
+
+
+@pytest.mark.parametrize(
+    ("snapshot", "tail"),
+    [
+        (KNOWN, ""),
+        (KNOWN._replace(forgotten_number=5), "0500000000000000"),
+        (
+            KNOWN._replace(aborted=ABORTED),
+            (
+                "ffffffffffffffff02000000"
+                "0500000000000000010000000000000009000000000000000300000000000000"
+                "060000000000000003000000000000000d000000000000000e00000000000000"
+            ),
+        ),
+    ],
+    ids=["neither", "forgotten", "aborted"],
+)
+def test_a_snapshot_is_written_and_read_as_ever(snapshot: Snapshot, tail: str) -> None:
+    body = encode_snapshot(snapshot)
+    assert body.hex() == GOLDEN + tail
+    assert decode_snapshot(body) == snapshot
+
+
+def test_a_snapshot_with_fewer_aborted_transactions_than_it_says_is_damaged() -> None:
+    body = encode_snapshot(KNOWN._replace(aborted=ABORTED))
+    for end in (len(body) - 1, len(body) - 32, len(body) - 65):
+        with pytest.raises(DocumentError, match="shorter"):
+            decode_snapshot(body[:end])
+    with pytest.raises(DocumentError, match="longer"):
+        decode_snapshot(body + bytes(8))
+
+
+def test_what_a_member_holds_is_known_until_its_marker(files: MemoryFiles) -> None:
+    manager, log = _open(files)
+    append(log, b"plain")
+    append_member(log, 5, 0, count=3)
+    append_member(log, 9, 0)
+    append_member(log, 5, 3, count=2)
+    assert log.core.open_data(5) == OpenData(5, 1, 7, False)
+    log.flush()
+    append_member(log, 5, 5)
+    assert log.core.open_data(5) == OpenData(6, 1, 8, False)
+    log.flush()
+    assert [log.core.open_data(producer_id) for producer_id in (5, 9, 7)] == [
+        OpenData(6, 1, 8, True),
+        OpenData(1, 4, 5, True),
+        None,
+    ]
+    assert log.core.open_producer_ids() == [5, 9]
+    manager.close()
+    _, log = _open(files)
+    assert log.core.open_producer_ids() == [5, 9], "a start knows it too"
+    assert log.core.open_data(5) == OpenData(6, 1, 8, True)
+    append_marker(log, committed=[5])
+    assert log.core.open_producer_ids() == [9]
+    assert log.core.open_data(5) is None
+
+
+def test_a_marker_for_strangers_changes_nothing(files: MemoryFiles) -> None:
+    _, log = _open(files)
+    append_member(log, 5, 0)
+    append_marker(log, committed=[6], aborted=[7])
+    log.flush()
+    assert log.core.producers.aborted.entries == ()
+    assert (log.last_stable_offset, log.core.open_producer_ids()) == (0, [5])
+
+
+def test_a_range_that_is_deleted_by_now_is_refused(files: MemoryFiles) -> None:
+    _, log = _open(files)
+    append_member(log, 5, 0)
+    append_marker(log, aborted=[5])
+    log.flush()
+    delete_records(log, 1)
+    with pytest.raises(OffsetOutOfRangeError, match="starts at offset 1") as caught:
+        log.core.aborted_transactions(0, 2)
+    assert caught.value.log_start_offset == 1
+    assert [entry.marker_offset for entry in log.core.aborted_transactions(1, 2)] == [1]
+
+
+def _abort_one_and_fill(log: PartitionLog, segments: int) -> None:
+    append_member(log, 5, 0)
+    append_marker(log, aborted=[5])
+    for _ in range(segments + 1):
+        append(log, bytes(SEGMENT_BYTES - 500))
+    log.flush()
+
+
+def test_the_index_ends_where_the_log_begins(files: MemoryFiles) -> None:
+    manager, log = _open(files)
+    _abort_one_and_fill(log, 3)
+    delete_records(log, 1)
+    assert len(log.core.producers.aborted.entries) == 1, "its segment is there"
+    delete_records(log, log.high_watermark)
+    assert manager.retention_pass(START_WALL_MS) == 3
+    assert not log.core.producers.aborted.entries
+
+
+def test_a_log_start_that_a_crash_takes_back_shows_no_aborted_record(files: MemoryFiles) -> None:
+    _, log = _open(files)
+    _abort_one_and_fill(log, 1)
+    log.set_log_start(2)  # and before the checkpoint says so, a snapshot is written and the daemon dies
+    append(log, bytes(SEGMENT_BYTES - 500))
+    log.flush()
+    assert log.core.snapshots.newest > 2
+    files.kill()
+    _, restarted = _open(files)
+    assert restarted.log_start_offset == 0
+    assert read_committed(restarted, 0, restarted.high_watermark) == [2, 3, 4]
