@@ -32,7 +32,6 @@ from brokerd.storage.names import (
     parse_offset_file,
 )
 from brokerd.storage.open_files import OpenFiles
-from brokerd.storage.scan import Scan
 from brokerd.storage.segment import Segment
 from brokerd.storage.segment_walk import SegmentWalk, is_missing
 
@@ -266,14 +265,7 @@ class PartitionCheck:
     def _points_at_batches(self, segment: Segment, entries: list[tuple[int, int]]) -> bool:
         wanted = dict(entries)
         with self._open_files.use(segment.path) as file:
-            scan = Scan(
-                file,
-                self._seed,
-                position=0,
-                end=segment.size_bytes,
-                next_offset=segment.base_offset,
-                max_epoch=self._max_epoch,
-            )
+            scan = segment.scan(file, max_epoch=self._max_epoch)
             for header in scan:
                 if wanted.get(header.base_offset) == scan.batch_position:
                     del wanted[header.base_offset]

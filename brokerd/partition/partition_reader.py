@@ -20,7 +20,6 @@ class PartitionReader:
 
     def __init__(self, core: PartitionCore, seed: int, open_files: OpenFiles) -> None:
         self._core = core
-        self._seed = seed
         self._open_files = open_files
         self.name = core.name
         self.log = LogReader(
@@ -78,13 +77,13 @@ class PartitionReader:
 
         Raises StorageError; LogDamagedError if the record may be one that cannot be read.
         """
-        return self._look_up(lambda: find_by_timestamp(self, self.log, self._open_files, self._seed, timestamp_ms))
+        return self._look_up(lambda: find_by_timestamp(self, self.log, self._open_files, timestamp_ms))
 
     def max_timestamp_offset(self) -> OffsetAndTimestamp | None:
         """The first durable record with the largest timestamp of the log; None if it is empty. Otherwise as
         offset_for_timestamp.
         """
-        return self._look_up(lambda: find_max_timestamp(self, self.log, self._open_files, self._seed))
+        return self._look_up(lambda: find_max_timestamp(self, self.log, self._open_files))
 
     def _look_up(self, find: Callable[[], OffsetAndTimestamp | None]) -> OffsetAndTimestamp | None:
         try:

@@ -35,7 +35,6 @@ from brokerd.storage.damage import holes_end, read_holes
 from brokerd.storage.files import Files, write_all
 from brokerd.storage.names import LOG_SUFFIX, TEMPORARY_SUFFIX, parse_offset_file
 from brokerd.storage.open_files import OpenFiles
-from brokerd.storage.scan import Scan
 from brokerd.storage.segment import Segment
 
 logger = logging.getLogger(__name__)
@@ -162,13 +161,7 @@ class PartitionRecovery:
             segment.remove()
         self._files.sync_dir(self._directory)
         if walk.torn is not None:
-            walk.torn.remove_index()
-            handle = self._open_files.acquire(walk.torn.path, writable=True)
-            try:
-                handle.file.truncate(walk.torn.size_bytes)
-                handle.file.fdatasync()
-            finally:
-                self._open_files.release(handle)
+            walk.torn.truncate_file()
             self._files.sync_dir(self._directory)
 
     # Step 6
@@ -194,16 +187,8 @@ class PartitionRecovery:
             return 0
         if offset >= segment.next_offset or segment.index is None:
             return segment.size_bytes
-        base, position = segment.index.floor(offset) or (segment.base_offset, 0)
         with self._open_files.use(segment.path) as file:
-            scan = Scan(
-                file,
-                self._seed,
-                position=position,
-                end=segment.size_bytes,
-                next_offset=base,
-                max_epoch=self._given.max_epoch,
-            )
+            scan = segment.scan(file, begin=segment.index.floor(offset), max_epoch=self._given.max_epoch)
             for header in scan:
                 if header.next_offset > offset:
                     return scan.batch_position

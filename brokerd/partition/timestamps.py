@@ -24,7 +24,6 @@ from brokerd.storage.damage import DamagedRange, damage_error, past_taken_out
 from brokerd.storage.files import File
 from brokerd.storage.log_reader import LogReader
 from brokerd.storage.open_files import OpenFiles
-from brokerd.storage.scan import Scan
 from brokerd.storage.segment import Segment, batch_timestamp
 
 _US_PER_MS = 1_000
@@ -84,11 +83,9 @@ def check_timestamps(name: str, header: BatchHeader, config: TopicConfig, now_wa
         )
 
 
-def find_by_timestamp(
-    log: Searched, reader: LogReader, open_files: OpenFiles, seed: int, timestamp_ms: int
-) -> OffsetAndTimestamp | None:
+def find_by_timestamp(log: Searched, reader: LogReader, open_files: OpenFiles, timestamp_ms: int) -> OffsetAndTimestamp | None:
     """See PartitionLog.offset_for_timestamp. Raises OSError, LogDamagedError."""
-    found = _find(log, reader, open_files, seed, _Search(timestamp_ms), log.log_start_offset)
+    found = _find(log, reader, open_files, _Search(timestamp_ms), log.log_start_offset)
     end = found.offset if found is not None else log.high_watermark
     for damaged in reader.damaged:
         # The record may have been in the damaged range: neither a later one nor "none" would be true.
@@ -97,7 +94,7 @@ def find_by_timestamp(
     return found
 
 
-def find_max_timestamp(log: Searched, reader: LogReader, open_files: OpenFiles, seed: int) -> OffsetAndTimestamp | None:
+def find_max_timestamp(log: Searched, reader: LogReader, open_files: OpenFiles) -> OffsetAndTimestamp | None:
     """See PartitionLog.max_timestamp_offset. Raises OSError, LogDamagedError."""
     first_offset, until = log.log_start_offset, log.high_watermark
     for damaged in reader.damaged:
@@ -109,15 +106,15 @@ def find_max_timestamp(log: Searched, reader: LogReader, open_files: OpenFiles, 
             continue
         if any(entry.is_taken_out and segment.base_offset <= entry.first_offset < segment.next_offset for entry in reader.damaged):
             with open_files.use(segment.path) as file:
-                _find_largest_left(log, reader, file, segment, seed, largest)
+                _find_largest_left(log, reader, file, segment, largest)
         elif segment.base_offset >= first_offset and segment.next_offset <= until:
             largest.add(segment.max_timestamp)
         elif segment.max_timestamp > largest.timestamp:
             with open_files.use(segment.path) as file:
-                _find_largest(log, reader, file, segment, seed, largest)
+                _find_largest(log, reader, file, segment, largest)
     if first_offset >= until:
         return None
-    return _find(log, reader, open_files, seed, _Search(largest.timestamp), largest.begin)
+    return _find(log, reader, open_files, _Search(largest.timestamp), largest.begin)
 
 
 class _Largest:
@@ -146,14 +143,14 @@ class _Largest:
         return self._rest[1] if self._rest[0] < self.timestamp else self.first_offset
 
 
-def _find_largest(log: Searched, reader: LogReader, file: File, segment: Segment, seed: int, largest: _Largest) -> None:
+def _find_largest(log: Searched, reader: LogReader, file: File, segment: Segment, largest: _Largest) -> None:
     """Searches a segment whose first batches are deleted, or whose last ones are not durable. Skips most headers if the index has
     the largest timestamp.
     """
     index = segment.loaded_index(log.config.index_interval_bytes)
     offset, position, gone = index.floor_with_time(largest.first_offset) or (segment.base_offset, 0, -1)
     last = index.floor_with_time(largest.until)
-    for at, header in _headers(reader, file, segment, seed, offset, position):
+    for at, header in _headers(reader, file, segment, offset, position):
         if header.base_offset >= largest.until:
             return
         if header.base_offset < largest.first_offset:
@@ -162,7 +159,7 @@ def _find_largest(log: Searched, reader: LogReader, file: File, segment: Segment
                 _add_rest(log.name, file, at, header, largest)
         elif last is not None and last[0] > header.base_offset and last[2] > gone:
             largest.add(last[2])  # its batch is this or a later one, below the last index entry
-            for _, behind in _headers(reader, file, segment, seed, last[0], last[1]):
+            for _, behind in _headers(reader, file, segment, last[0], last[1]):
                 if behind.base_offset >= largest.until:
                     break
                 largest.add(batch_timestamp(behind))
@@ -171,9 +168,9 @@ def _find_largest(log: Searched, reader: LogReader, file: File, segment: Segment
             largest.add(batch_timestamp(header))
 
 
-def _find_largest_left(log: Searched, reader: LogReader, file: File, segment: Segment, seed: int, largest: _Largest) -> None:
+def _find_largest_left(log: Searched, reader: LogReader, file: File, segment: Segment, largest: _Largest) -> None:
     """Searches a segment of which batches are taken out. Its index counts those too, so all headers are walked."""
-    for at, header in _headers(reader, file, segment, seed, segment.base_offset, 0):
+    for at, header in _headers(reader, file, segment, segment.base_offset, 0):
         if header.base_offset >= largest.until:
             return
         if header.last_offset < largest.first_offset or _is_taken_out(reader, header):
@@ -198,24 +195,22 @@ def _add_rest(name: str, file: File, position: int, header: BatchHeader, largest
     largest.add_rest(timestamp, header.next_offset)
 
 
-def _find(
-    log: Searched, reader: LogReader, open_files: OpenFiles, seed: int, search: _Search, first_offset: int
-) -> OffsetAndTimestamp | None:
+def _find(log: Searched, reader: LogReader, open_files: OpenFiles, search: _Search, first_offset: int) -> OffsetAndTimestamp | None:
     """The first record from `first_offset` on that is not older, among those that can be read."""
     for segment in log.segments:
         if segment.max_timestamp >= search.timestamp_ms and segment.next_offset > first_offset:
             with open_files.use(segment.path) as file:
-                found = _find_in_segment(log, reader, file, segment, seed, search, first_offset)
+                found = _find_in_segment(log, reader, file, segment, search, first_offset)
             if found is not None:
                 return found
     return None
 
 
 def _find_in_segment(
-    log: Searched, reader: LogReader, file: File, segment: Segment, seed: int, search: _Search, first_offset: int
+    log: Searched, reader: LogReader, file: File, segment: Segment, search: _Search, first_offset: int
 ) -> OffsetAndTimestamp | None:
     floor = segment.loaded_index(log.config.index_interval_bytes).floor_by_time(search.timestamp_ms)
-    for position, header in _headers(reader, file, segment, seed, *(floor or (segment.base_offset, 0))):
+    for position, header in _headers(reader, file, segment, *(floor or (segment.base_offset, 0))):
         if header.base_offset >= log.high_watermark:
             return None
         is_wanted = batch_timestamp(header) >= search.timestamp_ms and header.last_offset >= first_offset
@@ -226,21 +221,13 @@ def _find_in_segment(
     return None
 
 
-def _headers(
-    reader: LogReader, file: File, segment: Segment, seed: int, offset: int, position: int
-) -> Iterator[tuple[int, BatchHeader]]:
+def _headers(reader: LogReader, file: File, segment: Segment, offset: int, position: int) -> Iterator[tuple[int, BatchHeader]]:
     """Positions and headers of the batches from `position` on, past damage. A bad batch may be due to a wrong index entry: then all
     headers come again from the segment's start. Raises OSError.
     """
     is_start = position == 0
     while True:
-        scan = Scan(
-            file,
-            seed,
-            position=position,
-            end=segment.size_bytes,
-            next_offset=offset,
-        )
+        scan = segment.scan(file, begin=(offset, position))
         for header in scan:
             yield scan.batch_position, header
         if scan.error is not None:

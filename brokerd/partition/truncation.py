@@ -18,7 +18,6 @@ from brokerd.record.header import BatchHeader
 from brokerd.storage.files import File, Files, write_all
 from brokerd.storage.index import SparseIndex
 from brokerd.storage.open_files import OpenFiles
-from brokerd.storage.scan import Scan
 from brokerd.storage.segment import Segment
 
 _WIPE_BYTES = 1_048_576
@@ -67,13 +66,7 @@ class LogCut:
         for segment in reversed(self._gone):
             segment.remove()
         self._files.sync_dir(self._directory)
-        self.last.remove_index()
-        handle = self._open_files.acquire(self.last.path, writable=True)
-        try:
-            handle.file.truncate(self.last.size_bytes)
-            handle.file.fdatasync()
-        finally:
-            self._open_files.release(handle)
+        self.last.truncate_file()
         write_leader_epochs(self._files, self._directory, epochs, self._seed)
         self._files.sync_dir(self._directory)
 
@@ -106,16 +99,7 @@ class LogCut:
 
     def _headers(self, file: File, segment: Segment) -> Iterator[tuple[int, BatchHeader]]:
         """Positions and headers of the batches that stay. Raises StorageError if one cannot be read."""
-        scan = Scan(
-            file,
-            self._seed,
-            position=0,
-            end=segment.size_bytes,
-            next_offset=segment.base_offset,
-            epoch=0,
-            max_epoch=2**31 - 1,
-            payload_from=2**63 - 1,
-        )
+        scan = segment.scan(file)
         for header in scan:
             if header.next_offset > self._truncation.offset:
                 return

@@ -9,8 +9,9 @@ import contextlib
 from collections.abc import Sequence
 
 from brokerd.record.header import BatchHeader, StampFlags
+from brokerd.record.whole import NO_EPOCH_LIMIT
 from brokerd.storage.checksummed_file import DocumentError, read_document, write_document
-from brokerd.storage.files import Buffer, Files, write_all
+from brokerd.storage.files import Buffer, File, Files, write_all
 from brokerd.storage.index import INDEX_VERSION, SegmentSummary, SparseIndex, decode_index, decode_summary, encode_index
 from brokerd.storage.names import INDEX_SUFFIX, LOG_SUFFIX, SNAPSHOT_SUFFIX, TIME_INDEX_SUFFIX, offset_file
 from brokerd.storage.open_files import Handle, OpenFiles
@@ -143,6 +144,21 @@ class Segment(SegmentBounds):
             self._files.unlink(self.path)
         self._open_files.drop(self.path)
 
+    def scan(self, file: File, *, begin: tuple[int, int] | None = None, max_epoch: int = NO_EPOCH_LIMIT) -> Scan:
+        """A scan of the segment's batches in `file`, its data file. `begin`: (base offset, position) of the first; None: all."""
+        offset, position = begin or (self.base_offset, 0)
+        return Scan(file, self._seed, position=position, end=self.size_bytes, next_offset=offset, max_epoch=max_epoch)
+
+    def truncate_file(self) -> None:
+        """Cuts the data file to `size_bytes`, durably on return; the index files go first. Raises OSError."""
+        self.remove_index()
+        handle = self._open_files.acquire(self.path, writable=True)
+        try:
+            handle.file.truncate(self.size_bytes)
+            handle.file.fdatasync()
+        finally:
+            self._open_files.release(handle)
+
     def release_dirty(self) -> None:
         """Gives up the handle without a flush, because the log has stopped or is deleted."""
         handle, self.dirty_handle = self.dirty_handle, None
@@ -172,14 +188,7 @@ class Segment(SegmentBounds):
         rebuilt = Segment(self._files, self._open_files, self.directory, self.base_offset, self._seed)
         rebuilt.index = SparseIndex()
         with self._open_files.use(self.path) as file:
-            scan = Scan(
-                file,
-                self._seed,
-                position=0,
-                end=self.size_bytes,
-                next_offset=self.base_offset,
-            )
-            for header in scan:
+            for header in self.scan(file):
                 rebuilt.note(header, index_interval_bytes)
         return rebuilt.index
 
