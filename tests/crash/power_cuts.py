@@ -21,7 +21,7 @@ from brokerd.partition.flush_task import FlushTask
 from brokerd.partition.partition_log import PartitionLog
 from brokerd.record.header import HEADER_SIZE, decode_header
 from brokerd.record.payload import payload_crc
-from tests.support.build import damaged_ranges, delete_records, first_log, open_manager, raw_batch, read_batches
+from tests.support.build import damaged_ranges, delete_records, first_log, open_manager, raw_batch, read_batches, run_flush
 from tests.support.clock import ManualClock
 from tests.support.files import SECTOR, Hook, Killed, MemoryFiles
 from tests.support.log_manager import LogManager
@@ -191,7 +191,7 @@ class Simulation:
             self.pending[info.base_offset] = payload
 
     def _flush(self, log: PartitionLog) -> None:
-        """Flushes; now and then the answer of the disk is not heard before the next action."""
+        """Flushes; now and then the log hears of the end only after the next action."""
         if self.task is not None:
             self._complete(log, self.task)
             return
@@ -203,13 +203,12 @@ class Simulation:
         elif self.rng.random() < 0.3:
             self._append(log)
         try:
-            task.run()
-        except OSError as error:
-            log.fail_flush(task, error)
-            self._count("sync failed")
-            return
+            is_synced = run_flush(log, task)
         finally:
             self.files.hook = None
+        if not is_synced:
+            self._count("sync failed")
+            return
         self.task = task
         if self.rng.random() < 0.8:
             self._complete(log, task)

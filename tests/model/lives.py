@@ -26,7 +26,7 @@ from brokerd.partition.partition_log import PartitionLog
 from brokerd.partition.snapshots import snapshot_path
 from brokerd.record.header import BatchHeader
 from brokerd.storage.names import LOG_SUFFIX, SNAPSHOT_SUFFIX, parse_offset_file
-from tests.support.build import delete_records, first_log, open_manager, raw_batch, read_batches
+from tests.support.build import delete_records, first_log, open_manager, raw_batch, read_batches, run_flush
 from tests.support.clock import ManualClock
 from tests.support.files import Killed, MemoryFiles
 from tests.support.log_manager import LogManager
@@ -298,17 +298,14 @@ class Lives:
         self.count(expected.__name__ if isinstance(expected, type) else "appended" if expected == event.offset else "repeated")
 
     def _flush(self, log: PartitionLog) -> None:
-        """Flushes; now and then the answer of the disk is not heard before the next action."""
+        """Flushes; now and then the log hears of the end only after the next action."""
         if self.task is not None:
             self._complete(log, self.task)
             return
         task = log.prepare_flush()
         if task is None:
             return
-        try:
-            task.run()
-        except OSError as error:
-            log.fail_flush(task, error)
+        if not run_flush(log, task):
             self.count("sync failed")
             return
         self.task = task

@@ -14,6 +14,7 @@ from brokerd.datadir.partition_opening import RecoveryReport
 from brokerd.datadir.steps import run_here
 from brokerd.errors import LogDamagedError
 from brokerd.ids import NO_PRODUCER, ProducerIdAndEpoch, TopicIdPartition
+from brokerd.partition.flush_task import FlushTask
 from brokerd.partition.partition_log import PartitionLog
 from brokerd.record.batch import RecordBatch, walk_batches
 from brokerd.record.header import crc_seed, encode_header, new_header
@@ -88,6 +89,16 @@ def first_log(manager: LogManager, name: str = "t", partition: int = 0) -> Parti
 def append(log: PartitionLog, payload: bytes, *, now_ms: int = START_WALL_MS, **fields: object) -> int:
     """Appends a raw batch; returns its base offset."""
     return log.append(raw_batch(payload, **fields), now_wall_ms=now_ms).base_offset  # type: ignore[arg-type]
+
+
+def run_flush(log: PartitionLog, task: FlushTask) -> bool:
+    """Runs a flush that its log has prepared. If a sync fails the log hears of it, and this returns False."""
+    try:
+        task.run()
+    except OSError as error:
+        log.fail_flush(task, error)
+        return False
+    return True
 
 
 def delete_records(log: PartitionLog, before_offset: int) -> int:

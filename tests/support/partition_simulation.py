@@ -22,7 +22,7 @@ from brokerd.record.batch import RecordBatch
 from brokerd.record.control import encode_control
 from brokerd.record.header import Attributes
 from brokerd.wire.v1 import control_pb2
-from tests.support.build import raw_batch
+from tests.support.build import raw_batch, run_flush
 from tests.support.clock import START_WALL_MS
 from tests.support.partition_promises import Promises, check_content, check_state, cut_offset, end_of_epoch, reported_end
 from tests.support.partition_replica import TP, Replica
@@ -226,7 +226,7 @@ class Simulation:
     # --- durability
 
     def _flush(self) -> None:
-        """A flush begins, or one that is over is heard of; now and then both at once, or its sync fails."""
+        """Runs a flush, or lets a log hear of one that is over; now and then both at once, or the sync fails."""
         up = [replica for replica in self.replicas if replica.is_up]
         if not up:
             return
@@ -239,13 +239,12 @@ class Simulation:
             if self.rng.random() < 0.02:
                 replica.fail("fdatasync")
             try:
-                task.run()
-            except OSError as error:
-                log.fail_flush(task, error)
-                self._count("sync failed")
-                return
+                is_synced = run_flush(log, task)
             finally:
                 replica.files.hook = None
+            if not is_synced:
+                self._count("sync failed")
+                return
             replica.task = task
         if self.rng.random() < 0.7:
             self._complete(replica)

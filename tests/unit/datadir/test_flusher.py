@@ -36,12 +36,30 @@ class SlowDisk:
                 raise self.error
 
 
+class TwoLogs:
+    """The logs of two topics on one slow disk, and a flusher with one thread, whose failures are noted."""
+
+    def __init__(self) -> None:
+        files = MemoryFiles()
+        self.manager, _ = open_manager(files)
+        self.log, self.other = first_log(self.manager, "t"), first_log(self.manager, "u")
+        self.disk = SlowDisk(files)
+        self.failed: list[PartitionLog] = []
+
+    def flusher(self) -> Flusher:
+        """To be made in the event loop."""
+        return Flusher(threads=1, on_advance=lambda log, _moved: None, on_failure=self.failed.append)
+
+
+async def drained(flusher: Flusher) -> None:
+    """Returns once all is flushed."""
+    await asyncio.wait_for(flusher.drain(), DEADLINE_S)
+
+
 def test_what_comes_during_a_flush_shares_the_next_one() -> None:
     async def run() -> None:
-        files = MemoryFiles()
-        manager, _ = open_manager(files)
-        log, other = first_log(manager, "t"), first_log(manager, "u")
-        disk = SlowDisk(files)
+        logs = TwoLogs()
+        log, other, disk = logs.log, logs.other, logs.disk
         advanced: list[tuple[str, int]] = []
         flusher = Flusher(
             threads=2, on_advance=lambda log, _moved: advanced.append((log.name, log.high_watermark)), on_failure=lambda log: None
@@ -59,39 +77,35 @@ def test_what_comes_during_a_flush_shares_the_next_one() -> None:
         assert log.high_watermark == 0
         for _ in range(3):
             disk.may_end.release()
-        await asyncio.wait_for(flusher.drain(), DEADLINE_S)
+        await drained(flusher)
         flusher.close()
         assert disk.count == 3
         assert sorted(advanced) == [("t-0", 3), ("t-0", 53), ("u-0", 1)]
-        assert log.core.flushes.dirty_bytes == manager.dirty_bytes == 0
+        assert log.core.flushes.dirty_bytes == logs.manager.dirty_bytes == 0
 
     asyncio.run(run())
 
 
 def test_a_failed_flush_is_told_once_and_others_go_on() -> None:
     async def run() -> None:
-        files = MemoryFiles()
-        manager, _ = open_manager(files)
-        log, other = first_log(manager, "t"), first_log(manager, "u")
-        disk = SlowDisk(files)
-        failed: list[PartitionLog] = []
-        flusher = Flusher(threads=1, on_advance=lambda log, _moved: None, on_failure=failed.append)
+        logs = TwoLogs()
+        log, other, disk, flusher = logs.log, logs.other, logs.disk, logs.flusher()
         disk.error = OSError(5, "Input/output error")
         disk.may_end.release()
         append(log, b"doubt")
         flusher.mark_dirty(log)
-        await asyncio.wait_for(flusher.drain(), DEADLINE_S)
-        assert failed == [log]
+        await drained(flusher)
+        assert logs.failed == [log]
         with pytest.raises(StorageError):
             append(log, b"no")
         disk.error = None
         disk.may_end.release()
         append(other, b"fine")
         flusher.mark_dirty(other)
-        await asyncio.wait_for(flusher.drain(), DEADLINE_S)
+        await drained(flusher)
         flusher.close()
         assert (log.high_watermark, other.high_watermark) == (0, 1)
-        assert failed == [log]
+        assert logs.failed == [log]
 
     asyncio.run(run())
 
@@ -106,7 +120,7 @@ def test_more_partitions_than_threads_are_all_flushed() -> None:
                 append(log, b"x")
                 flusher.mark_dirty(log)
             await asyncio.sleep(0)
-        await asyncio.wait_for(flusher.drain(), DEADLINE_S)
+        await drained(flusher)
         flusher.close()
         assert {log.high_watermark for log in manager.partitions()} == {5}
 
@@ -115,12 +129,8 @@ def test_more_partitions_than_threads_are_all_flushed() -> None:
 
 def test_whatever_a_flush_ends_with_its_log_stops_and_others_go_on() -> None:
     async def run() -> None:
-        files = MemoryFiles()
-        manager, _ = open_manager(files)
-        log, other = first_log(manager, "t"), first_log(manager, "u")
-        disk = SlowDisk(files)
-        failed: list[PartitionLog] = []
-        flusher = Flusher(threads=1, on_advance=lambda log, _moved: None, on_failure=failed.append)
+        logs = TwoLogs()
+        log, other, disk, flusher = logs.log, logs.other, logs.disk, logs.flusher()
         append(log, b"doubt")
         append(other, b"waits for the thread")
         flusher.mark_dirty(log)
@@ -131,9 +141,9 @@ def test_whatever_a_flush_ends_with_its_log_stops_and_others_go_on() -> None:
         await asyncio.to_thread(disk.began.acquire, timeout=DEADLINE_S)
         disk.error = None
         disk.may_end.release()
-        await asyncio.wait_for(flusher.drain(), DEADLINE_S)
+        await drained(flusher)
         flusher.close()
-        assert failed == [log]
+        assert logs.failed == [log]
         with pytest.raises(StorageError, match="MemoryError"):
             append(log, b"no")
         assert (log.high_watermark, log.core.flushes.dirty_bytes, other.high_watermark) == (0, 0, 1)
@@ -154,7 +164,7 @@ def test_listeners_that_fail_hold_up_nothing() -> None:
             for each in (log, other):
                 append(each, b"x")
                 flusher.mark_dirty(each)
-            await asyncio.wait_for(flusher.drain(), DEADLINE_S)
+            await drained(flusher)
         flusher.close()
         assert (log.high_watermark, other.high_watermark) == (3, 3)
 
@@ -181,7 +191,7 @@ def test_a_directory_that_cannot_be_opened_to_be_synced_is_no_failed_flush() -> 
             append(log, b"%04d" % n * 100)
         assert len(log.segments) > 1
         flusher.mark_dirty(log)
-        await asyncio.wait_for(flusher.drain(), DEADLINE_S)
+        await drained(flusher)
         flusher.close()
         assert not failed
         assert (log.core.health.failure, log.high_watermark, log.core.flushes.dirty_bytes) == (None, 20, 0)

@@ -95,23 +95,30 @@ def test_after_a_long_turn_all_who_come_are_let_in_before_the_next() -> None:
     assert asyncio.run(crowd(50_000))[-1] == "call 9"
 
 
+class LongTurns:
+    """Turns of one connection that each take 5 ms."""
+
+    def __init__(self) -> None:
+        self._now_ns = 1
+        self.turns = Turns(lambda: self._now_ns)
+
+    async def take(self) -> None:
+        """Takes a turn, and its time."""
+        await self.turns.take("p", "c")
+        self._now_ns += 5_000_000
+
+
 def test_calls_without_end_do_not_hold_up_the_next_turn() -> None:
     async def crowd() -> None:
-        now_ns = 1
-
-        async def long() -> None:
-            nonlocal now_ns
-            await turns.take("p", "c")
-            now_ns += 5_000_000
+        long = LongTurns()
 
         async def flood() -> None:
             while True:
-                turns.call_arrived()
+                long.turns.call_arrived()
                 await asyncio.sleep(0)
 
-        turns = Turns(lambda: now_ns)
         flooding = asyncio.create_task(flood())
-        await asyncio.gather(*[long() for _ in range(5)])
+        await asyncio.gather(*[long.take() for _ in range(5)])
         flooding.cancel()
 
     asyncio.run(crowd())
@@ -149,15 +156,8 @@ def test_who_has_used_the_loop_rests_and_who_asks_for_little_finds_it_free() -> 
 
 def test_nobody_rests_who_is_alone() -> None:
     async def crowd() -> None:
-        now_ns = 1
-
-        async def long() -> None:
-            nonlocal now_ns
-            await turns.take("p", "c")
-            now_ns += 5_000_000
-
-        turns = Turns(lambda: now_ns)
-        tasks = [asyncio.create_task(long()) for _ in range(5)]
+        long = LongTurns()
+        tasks = [asyncio.create_task(long.take()) for _ in range(5)]
         for _ in range(100):  # no time passes beside the work
             await asyncio.sleep(0)
         assert all(task.done() for task in tasks)
