@@ -4,7 +4,6 @@ against a daemon; a real process where signals and pipes matter.
 
 from __future__ import annotations
 
-import io
 import json
 import os
 import signal
@@ -18,8 +17,8 @@ import pyarrow as pa
 import pytest
 
 from brokerd import Producer
-from brokerd.cli import main
 from brokerd.record.schema import SCHEMA_0
+from tests.integration.conftest import Terminal
 from tests.support.child import child
 from tests.support.daemon import DaemonProcess, RunningDaemon, running_daemon
 from tests.support.wait import DEADLINE_S
@@ -34,27 +33,8 @@ def daemon(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningDaemon]:
 
 
 @pytest.fixture(autouse=True)
-def _bootstrap(daemon: RunningDaemon, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("BROKERD_BOOTSTRAP_SERVER", daemon.address)
-
-
-class Terminal:
-    """Runs commands; the exit code, standard output and standard error of the last."""
-
-    def __init__(self, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
-        self._capfd = capfd
-        self._monkeypatch = monkeypatch
-
-    def run(self, *arguments: str, stdin: bytes = b"") -> tuple[int, str, str]:
-        self._monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(stdin)))
-        code = main(list(arguments))
-        out, err = self._capfd.readouterr()
-        return code, out, err
-
-
-@pytest.fixture
-def terminal(capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Terminal:
-    return Terminal(capfd, monkeypatch)
+def _bootstrap(daemon: RunningDaemon, terminal: Terminal) -> None:
+    terminal.use(daemon.address)
 
 
 def test_topics_from_creation_to_deletion(terminal: Terminal) -> None:
@@ -209,10 +189,10 @@ def test_consume_stops_after_silence(terminal: Terminal) -> None:
     assert terminal.run("consume", "silent", "--timeout-ms", "50")[::2] == (0, "0 records from 1 partition of topic 'silent'\n")
 
 
-def test_dump_log_and_doctor(terminal: Terminal, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_dump_log_and_doctor(terminal: Terminal, tmp_path: Path) -> None:
     data_dir = tmp_path / "data"
     with running_daemon(data_dir) as own:
-        monkeypatch.setenv("BROKERD_BOOTSTRAP_SERVER", own.address)
+        terminal.use(own.address)
         terminal.run("topics", "create", "dumped", "-p", "1")
         terminal.run("produce", "dumped", "-K", ":", stdin=b"k:one\ntwo\n")
         code, _, error = terminal.run("doctor", str(data_dir))
@@ -238,10 +218,10 @@ def test_dump_log_and_doctor(terminal: Terminal, tmp_path: Path, monkeypatch: py
     assert terminal.run("dump-log", "/no/such/path")[0] == 1
 
 
-def test_doctor_makes_lost_files_anew(terminal: Terminal, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_doctor_makes_lost_files_anew(terminal: Terminal, tmp_path: Path) -> None:
     data_dir = tmp_path / "data"
     with running_daemon(data_dir) as own:
-        monkeypatch.setenv("BROKERD_BOOTSTRAP_SERVER", own.address)
+        terminal.use(own.address)
         terminal.run("topics", "create", "named", "-p", "1")
         terminal.run("produce", "named", stdin=b"one\ntwo\n")
     (data_dir / "topics").unlink()
@@ -254,7 +234,7 @@ def test_doctor_makes_lost_files_anew(terminal: Terminal, tmp_path: Path, monkey
     code, out, _ = terminal.run("doctor", str(data_dir), "--rebuild-lost", "--name", f"{topic_id}=named")
     assert (code, f"topic {topic_id} is called 'named' and has 1 partition" in out) == (0, True)
     with running_daemon(data_dir) as own:
-        monkeypatch.setenv("BROKERD_BOOTSTRAP_SERVER", own.address)
+        terminal.use(own.address)
         assert terminal.run("consume", "named", "--exit")[1] == "one\ntwo\n"
 
 
@@ -278,11 +258,9 @@ def test_every_header_of_a_name_is_written(terminal: Terminal) -> None:
     assert (code, out) == (0, "a=1,b=,a=2\n")
 
 
-def test_follower_prints_what_comes_rides_over_a_restart_and_ends_by_ctrl_c(
-    terminal: Terminal, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_follower_prints_what_comes_rides_over_a_restart_and_ends_by_ctrl_c(terminal: Terminal, tmp_path: Path) -> None:
     with DaemonProcess(tmp_path / "data") as daemon, ExitStack() as stack:
-        monkeypatch.setenv("BROKERD_BOOTSTRAP_SERVER", daemon.address)
+        terminal.use(daemon.address)
         terminal.run("topics", "create", "t", "-p", "1")
         follower = stack.enter_context(
             child([*BROKERD, "consume", "t", "--from-beginning"], env={**os.environ, "PYTHONFAULTHANDLER": "1"})

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from brokerd.cli import main
+from tests.integration.conftest import Terminal
 from tests.support.daemon import DaemonProcess
 from tests.support.raw_client import RawClient, values_batch
 
@@ -30,17 +30,14 @@ def _damaged_copy(data_dir: Path, copy: Path) -> None:
 def test_a_consumer_goes_past_damage_where_that_is_asked(
     is_accepted: bool,
     tmp_path: Path,
-    capfd: pytest.CaptureFixture[str],
+    terminal: Terminal,
     caplog: pytest.LogCaptureFixture,
-    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    def run(*arguments: str) -> tuple[int, str, str]:
-        monkeypatch.setenv("BROKERD_BOOTSTRAP_SERVER", daemon.address)
-        return main(list(arguments)), *capfd.readouterr()
-
+    run = terminal.run
     consume = ("consume", "t", "--exit", "-q", "-f", "%o\\n")
     past = ("-X", "skip.corrupt.batches=true")
     with DaemonProcess(tmp_path / "data") as daemon:
+        terminal.use(daemon.address)
         with RawClient(daemon.address) as client:
             (tp,) = client.create_topic("t")
             producer = client.producer()
@@ -49,6 +46,7 @@ def test_a_consumer_goes_past_damage_where_that_is_asked(
         assert daemon.terminate() == 0
     _damaged_copy(tmp_path / "data", tmp_path / "copy")
     with DaemonProcess(tmp_path / "copy") as daemon:
+        terminal.use(daemon.address)
         if is_accepted:
             assert daemon.terminate() == 0
             assert run("doctor", str(tmp_path / "copy"), "--accept-damaged")[0] == 0

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from brokerd.cli import main
+from tests.integration.conftest import Terminal
 from tests.support.daemon import DaemonProcess
 from tests.support.raw_client import RawClient, values_batch
 from tests.support.records import key_values, new_batch, poisoned
@@ -16,17 +16,14 @@ from tests.support.records import key_values, new_batch, poisoned
 def test_poison_is_named_with_its_remedy_and_taken_out(
     compression: str,
     tmp_path: Path,
-    capfd: pytest.CaptureFixture[str],
+    terminal: Terminal,
     caplog: pytest.LogCaptureFixture,
-    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    def run(*arguments: str) -> tuple[int, str, str]:
-        monkeypatch.setenv("BROKERD_BOOTSTRAP_SERVER", daemon.address)
-        return main(list(arguments)), *capfd.readouterr()
-
+    run = terminal.run
     data_dir = tmp_path / "data"
     consume = ("consume", "t", "--exit", "-q", "-f", "%o\\n")
     with DaemonProcess(data_dir) as daemon:
+        terminal.use(daemon.address)
         with RawClient(daemon.address) as client:
             (tp,) = client.create_topic("t")
             producer = client.producer()

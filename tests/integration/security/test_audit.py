@@ -12,14 +12,12 @@ from brokerd.wire.v1 import metadata_pb2, topics_pb2
 from tests.integration.security.conftest import with_token
 from tests.support.daemon import running_daemon
 from tests.support.files import MemoryFiles
-from tests.support.identities import AUTH_FILE, TOKENS, UNKNOWN_TOKEN
+from tests.support.identities import TOKENS, UNKNOWN_TOKEN
 from tests.support.raw_client import values_batch
 
 
-def test_who_was_refused_what_and_who_changed_what(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_who_was_refused_what_and_who_changed_what(tmp_path: Path, auth_file: Path, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO, logger="brokerd.audit")
-    auth_file = tmp_path / "auth.toml"
-    auth_file.write_text(AUTH_FILE)
     with (
         running_daemon(tmp_path / "data", files=MemoryFiles(), auth_file=str(auth_file)) as running,
         with_token(running.address, TOKENS["boss"]) as boss,

@@ -9,7 +9,7 @@ from brokerd.ids import TopicIdPartition, producer_number
 from brokerd.wire.v1 import transaction_pb2
 from tests.integration.security.conftest import ClientAs, with_token
 from tests.support.daemon import running_daemon
-from tests.support.identities import AUTH_FILE, TOKENS
+from tests.support.identities import TOKENS
 from tests.support.raw_client import RawClient, idempotent_batch
 
 UNKNOWN = int(ErrorCode.UNKNOWN_PRODUCER_ID)
@@ -54,9 +54,7 @@ def test_nobody_can_take_an_id_before_it_is_given(client_as: ClientAs) -> None:
     assert write(writer, tp, producer_id, 0) == 0
 
 
-def test_a_restart_gives_nobody_s_id_to_another(tmp_path: Path) -> None:
-    auth_file = tmp_path / "auth.toml"
-    auth_file.write_text(AUTH_FILE)
+def test_a_restart_gives_nobody_s_id_to_another(tmp_path: Path, auth_file: Path) -> None:
     with running_daemon(tmp_path / "data", auth_file=str(auth_file)) as daemon:
         boss, writer = with_token(daemon.address, TOKENS["boss"]), with_token(daemon.address, TOKENS["writer"])
         (tp,) = boss.create_topic("events-ids")
@@ -71,9 +69,7 @@ def test_a_restart_gives_nobody_s_id_to_another(tmp_path: Path) -> None:
         assert init(writer, producer_id, 0) == (producer_id, 1)
 
 
-def test_a_producer_from_before_authentication_asks_for_another_id(tmp_path: Path) -> None:
-    auth_file = tmp_path / "auth.toml"
-    auth_file.write_text(AUTH_FILE)
+def test_a_producer_from_before_authentication_asks_for_another_id(tmp_path: Path, auth_file: Path) -> None:
     with running_daemon(tmp_path / "data") as daemon:
         anybody = with_token(daemon.address, None)
         (tp,) = anybody.create_topic("events-ids")

@@ -56,9 +56,7 @@ def error_of(client_stream: object, tp: TopicIdPartition) -> int:
     return int(client_stream.produce(tp, values_batch(tp)).error.code)  # type: ignore[attr-defined]
 
 
-def test_principals_come_go_and_change_without_a_restart(tmp_path: Path) -> None:
-    auth_file = tmp_path / "auth.toml"
-    auth_file.write_text(AUTH_FILE)
+def test_principals_come_go_and_change_without_a_restart(tmp_path: Path, auth_file: Path) -> None:
     with (
         running_daemon(tmp_path / "data", files=MemoryFiles(), auth_file=str(auth_file)) as running,
         with_token(running.address, TOKENS["boss"]) as boss,
@@ -91,10 +89,8 @@ def test_principals_come_go_and_change_without_a_restart(tmp_path: Path) -> None
         assert status(late) is grpc.StatusCode.OK
 
 
-def test_streams_of_revoked_credentials_end_and_the_others_go_on(tmp_path: Path) -> None:
+def test_streams_of_revoked_credentials_end_and_the_others_go_on(tmp_path: Path, auth_file: Path) -> None:
     """A token that is taken away, and one that now belongs to somebody else."""
-    auth_file = tmp_path / "auth.toml"
-    auth_file.write_text(AUTH_FILE)
     second_token = "second-" + TOKENS["writer"]
     with (
         running_daemon(tmp_path / "data", files=MemoryFiles(), auth_file=str(auth_file)) as running,
@@ -127,12 +123,10 @@ def test_streams_of_revoked_credentials_end_and_the_others_go_on(tmp_path: Path)
         assert boss.latest(tp) == 3
 
 
-def test_what_a_revoked_token_sends_on_is_not_written(tmp_path: Path) -> None:
+def test_what_a_revoked_token_sends_on_is_not_written(tmp_path: Path, auth_file: Path) -> None:
     """Answers that are under way go out; a request that comes meanwhile is not taken."""
     files = MemoryFiles()
     second_token = "second-" + TOKENS["writer"]
-    auth_file = tmp_path / "auth.toml"
-    auth_file.write_text(AUTH_FILE)
     with (
         running_daemon(tmp_path / "data", files=files, auth_file=str(auth_file)) as running,
         with_token(running.address, TOKENS["boss"]) as boss,
@@ -246,9 +240,7 @@ def test_another_authority_for_clients_is_asked_of_new_connections(tmp_path: Pat
         assert not trusts(running, authority.ca_file, before)
 
 
-def test_of_two_at_once_the_later_one_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    auth_file = tmp_path / "auth.toml"
-    auth_file.write_text(AUTH_FILE)
+def test_of_two_at_once_the_later_one_counts(tmp_path: Path, auth_file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     has_read, may_go_on = threading.Event(), threading.Event()
 
     def load_slowly(config: BrokerConfig) -> Security:
@@ -276,9 +268,7 @@ def test_of_two_at_once_the_later_one_counts(tmp_path: Path, monkeypatch: pytest
         assert status(late) is grpc.StatusCode.OK
 
 
-def test_sighup_has_the_process_read_again(tmp_path: Path) -> None:
-    auth_file = tmp_path / "auth.toml"
-    auth_file.write_text(AUTH_FILE)
+def test_sighup_has_the_process_read_again(tmp_path: Path, auth_file: Path) -> None:
     with (
         DaemonProcess(tmp_path / "data", settings={"auth.file": auth_file}) as daemon,
         with_token(daemon.address, LATE_TOKEN) as late,
