@@ -128,7 +128,7 @@ class Coordinator:
                 f"timeout_ms is {asked.timeout_ms}, outside 1 to {timeout_max_ms} (transaction.max.timeout.ms): "
                 "set transaction.timeout.ms accordingly"
             )
-        state = self._state(asked.transactional_id, asked.principal)
+        state = self._state_for(asked)
         decided = state.decide_init(asked, next_producer_id)
         if isinstance(decided, Repeated):
             self.renew(decided.member.producer_id, now_ms)
@@ -147,7 +147,7 @@ class Coordinator:
         Raises ProducerFencedError, TxnConflictError, ReplayMismatchError, TxnAbortedError by the table;
         TransactionalIdAuthorizationFailedError; PolicyViolationError.
         """
-        state = self._state(asked.transactional_id, asked.principal)
+        state = self._state_for(asked)
         decided = state.decide_commit(asked, held)
         self._check_room(state)
         return decided
@@ -155,16 +155,16 @@ class Coordinator:
     def abort(self, asked: EndRequest) -> tuple[MembersAborted, ...]:
         """The event that ends the listed members, if any is open. Raises AlreadyCommittedError;
         TransactionalIdAuthorizationFailedError."""
-        return self._state(asked.transactional_id, asked.principal).decide_abort(asked)
+        return self._state_for(asked).decide_abort(asked)
 
     def abort_all(self, transactional_id: str, execution_id: str = "") -> tuple[MembersAborted, ...]:
-        """An operator's abort: the events that end all open members, or those of one execution, of whatever version."""
+        """An operator's abort: the event that ends all open members, or those of one execution; none if nobody is open."""
         state = self._states.get(transactional_id)
         if state is None:
             return ()
-        executions = {member.execution for member in state.members.values() if execution_id in ("", member.execution.execution_id)}
-        ended = [pid for execution in executions for event in state.decide_end_of(execution) for pid in event.producer_ids]
-        return (MembersAborted(tuple(dict.fromkeys(ended))),) if ended else ()
+        members = state.members.values()
+        ended = tuple(member.producer_id for member in members if execution_id in ("", member.execution.execution_id))
+        return (MembersAborted(ended),) if ended else ()
 
     def heartbeat(self, transactional_id: str, principal: str, execution: Execution, member_id: bytes, now_ms: int) -> None:
         """A sign of life. Raises InvalidTxnStateError if the member is not open; TransactionalIdAuthorizationFailedError."""
@@ -186,7 +186,7 @@ class Coordinator:
         state = self._states.get(key.transactional_id)
         if state is None or not self._executions.is_expired(key, now_ms):
             return ()
-        return state.decide_end_of(Execution(key.version, key.execution_id, ""))
+        return state.decide_expiry(key.version, key.execution_id)
 
     def forgettable(self, now_wall_ms: int) -> list[str]:
         """Ids of one write that was committed long ago. Each is to be asked about with `forget`."""
@@ -205,6 +205,14 @@ class Coordinator:
         state = self._states.get(asked.transactional_id)
         listed = {member.producer_id for member in asked.members}
         return listed if state is None else listed | set(state.ending(asked.execution.version))
+
+    def _state_for(self, asked: InitMember | EndRequest) -> TransactionalIdState:
+        version = asked.execution.version
+        if version < 0:
+            raise InvalidRequestError(
+                f"transactional id {asked.transactional_id!r}: txn_version is {version}, but versions count from 0"
+            )
+        return self._state(asked.transactional_id, asked.principal)
 
     def _state(self, transactional_id: str, principal: str) -> TransactionalIdState:
         """The id's state, a new one if it is not known. Raises TransactionalIdAuthorizationFailedError."""

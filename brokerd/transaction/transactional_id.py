@@ -108,16 +108,17 @@ class TransactionalIdState:
         if self.prepared is not None:
             return Finish(self.prepared)
         if self.last is not None and execution.version == self.last_version:
+            # A second write of a run that has no rows has lost none: the first one's commit stands for it.
             if asked.totals.rows or not self._is_another_write(execution):
                 self._check_not_another_write(execution)
                 self._check_replay(asked, self.last)
             return AlreadyCommitted(self.last)
         self._check_members(asked, held)
-        winners = [member.producer_id for member in asked.members]
-        losers = [producer_id for producer_id in self.ending(execution.version) if producer_id not in set(winners)]
+        winners = dict.fromkeys(member.producer_id for member in asked.members)
+        losers = tuple(producer_id for producer_id in self.ending(execution.version) if producer_id not in winners)
         missing = set(held.missing)
-        partitions = [partition for partition in asked.partitions if partition not in missing]
-        return Prepare(CommitPrepared(execution, winners, losers, partitions, asked.totals))
+        partitions = tuple(partition for partition in asked.partitions if partition not in missing)
+        return Prepare(CommitPrepared(execution, tuple(winners), losers, partitions, asked.totals))
 
     def decide_abort(self, asked: EndRequest) -> tuple[MembersAborted, ...]:
         """The event that ends the listed members that are open; none if there is nothing to end. Raises AlreadyCommittedError."""
@@ -130,9 +131,10 @@ class TransactionalIdState:
         )
         return (MembersAborted(tuple(ended)),) if ended else ()
 
-    def decide_end_of(self, execution: Execution | None) -> tuple[MembersAborted, ...]:
-        """The event that ends all open members of an execution, or all (None); none if nobody is open."""
-        ended = tuple(pid for pid, member in self.members.items() if execution is None or _is_same(member.execution, execution))
+    def decide_expiry(self, version: int, execution_id: str) -> tuple[MembersAborted, ...]:
+        """The event that ends all members of an execution that are open; none if there are none."""
+        key = (version, execution_id)
+        ended = tuple(producer_id for producer_id, member in self.members.items() if member.execution[:2] == key)
         return (MembersAborted(ended),) if ended else ()
 
     def open_member(self, execution: Execution, member_id: bytes) -> Member:
@@ -190,7 +192,7 @@ class TransactionalIdState:
         )
         raise ReplayMismatchError(
             f"{self._subject(asked.execution)}: {self._committed()}, but this replay of the version read other rows "
-            f"({differences}), and none of them were written. The checkpoint is not the one that committed it, or the query does "
+            f"({differences}); nothing of it is visible. The checkpoint is not the one that committed it, or the query does "
             "not give the same rows twice: restore the right checkpoint, or use another transactional.id"
         )
 
@@ -250,7 +252,10 @@ class TransactionalIdState:
             self.members[member.producer_id] = member
             self._by_member_id[member.member_id] = member
         elif isinstance(event, MembersAborted):
-            return self._end(event.producer_ids)
+            ended = self._end(event.producer_ids)
+            for member in ended:
+                self._ended.add(self.transactional_id, member.member_id)
+            return ended
         elif isinstance(event, CommitPrepared):
             self.last = LastCommit(event.execution, event.totals, timestamp)
             self.prepared = PreparedCommit(event.execution, event.committed_ids, event.aborted_ids, event.partitions)
@@ -265,7 +270,6 @@ class TransactionalIdState:
             member = self.members.pop(producer_id, None)
             if member is not None:
                 del self._by_member_id[member.member_id]
-                self._ended.add(self.transactional_id, member.member_id)
                 ended.append(member)
         return ended
 

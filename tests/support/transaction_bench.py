@@ -1,0 +1,179 @@
+"""A coordinator at work with everything else in memory: its log as a list of bytes, and the open data of partitions as counts.
+
+One call is one request, decided and applied; `finish` stands for the markers. Members go by short names.
+"""
+
+from __future__ import annotations
+
+from brokerd.ids import TopicIdPartition
+from brokerd.transaction.coordinator import Coordinator, Limits
+from brokerd.transaction.leaders import Held, OpenData
+from brokerd.transaction.log_records import decode_entry, encode_entry
+from brokerd.transaction.markers import abort_markers, commit_markers
+from brokerd.transaction.model import (
+    CommitCompleted,
+    CommitDecision,
+    EndRequest,
+    Event,
+    Execution,
+    Finish,
+    InitMember,
+    LogEntry,
+    Member,
+    MemberReport,
+    MembersAborted,
+    Opened,
+    Prepare,
+    Totals,
+)
+from brokerd.wire.v1 import control_pb2
+from tests.support.clock import START_WALL_MS
+
+ID = "spark-q"
+PRINCIPAL = "User:alice"
+TIMEOUT_MS = 900_000
+FIRST_PRODUCER_ID = 100
+NOTHING = Totals(0, 0, 0, 0)
+
+
+class CountedSlots:
+    """Slots that anybody may fill."""
+
+    def __init__(self, limit: int) -> None:
+        self.limit = limit
+        self.taken = 0
+
+    def has_room(self, _principal: str, count: int) -> bool:
+        """True if `count` more fit."""
+        return self.taken + count <= self.limit
+
+    def add(self, _principal: str, count: int) -> None:
+        """Takes or returns slots."""
+        self.taken += count
+        assert self.taken >= 0, "more slots are returned than were taken"
+
+
+def execution(version: int, execution_id: str = "e1", run_id: str = "r1") -> Execution:
+    """An execution with short names."""
+    return Execution(version, execution_id, run_id)
+
+
+def totals(rows: int, hash_sum: int | None = None) -> Totals:
+    """The totals of so many rows; `hash_sum` for other rows."""
+    return Totals(rows, rows * 4, rows * 10, rows * 1_000 if hash_sum is None else hash_sum)
+
+
+def partition(number: int, topic: str = "t") -> TopicIdPartition:
+    """A partition of a topic whose id says its name."""
+    return TopicIdPartition(topic.encode().ljust(16, b"\0"), number)
+
+
+class TransactionBench:
+    """See the module."""
+
+    def __init__(self, *, ids: int = 100, members: int = 100) -> None:
+        self.ids, self.members = CountedSlots(ids), CountedSlots(members)
+        self.log: list[bytes] = []
+        self.now_ms = 0
+        self.next_producer_id = FIRST_PRODUCER_ID
+        self.known: dict[str, Member] = {}  # by name, whoever was given an id
+        self.data: dict[TopicIdPartition, dict[int, OpenData]] = {}
+        self.deleted: set[TopicIdPartition] = set()
+        self.coordinator = self._new()
+
+    def _new(self) -> Coordinator:
+        return Coordinator(Limits(self.ids, self.members, 3_600_000))
+
+    def record(self, event: Event, name: str = ID, principal: str = PRINCIPAL) -> None:
+        """Appends an event and applies it."""
+        entry = LogEntry(name, principal, START_WALL_MS + self.now_ms, event)
+        self.log.append(encode_entry(entry))
+        self.coordinator.apply(entry, self.now_ms)
+
+    def init(self, who: str, of: Execution, *, name: str = ID, principal: str = PRINCIPAL, timeout_ms: int = TIMEOUT_MS) -> Member:
+        """A member's request; what it is given."""
+        asked = InitMember(name, principal, of, who.encode().ljust(16, b"\0"), f"task {who}", timeout_ms)
+        decided = self.coordinator.init(asked, self.now_ms, self.next_producer_id)
+        self.known[who] = decided.member
+        if isinstance(decided, Opened):
+            self.next_producer_id += 1
+            self.record(decided.event, name, principal)
+        return decided.member
+
+    def wrote(self, who: str, records: int, to: TopicIdPartition | None = None, *, is_durable: bool = True) -> None:
+        """The member has so many open records in a partition."""
+        found = OpenData(records, 0, records, is_durable)
+        self.data.setdefault(to or partition(0), {})[self.known[who].producer_id] = found
+
+    def end_request(
+        self,
+        of: Execution,
+        members: dict[str, int] | None = None,
+        of_totals: Totals | None = None,
+        *,
+        name: str = ID,
+        principal: str = PRINCIPAL,
+        skipped: bool = False,
+    ) -> EndRequest:
+        """A driver's decision; `members` with the records that they report."""
+        reports = [MemberReport(self.known[who].producer_id, 0, records) for who, records in (members or {}).items()]
+        whole = totals(sum(report.records for report in reports)) if of_totals is None else of_totals
+        return EndRequest(name, principal, of, reports, [*self.data, *sorted(self.deleted)], whole, skipped)
+
+    def commit(self, asked: EndRequest) -> CommitDecision:
+        """A driver's commit, applied if it is new."""
+        held = Held({tp: data for tp, data in self.data.items() if tp not in self.deleted}, self.deleted)
+        decided = self.coordinator.commit(asked, held)
+        if isinstance(decided, Prepare):
+            self.record(decided.event, asked.transactional_id, asked.principal)
+        return decided
+
+    def finish(self, name: str = ID) -> dict[TopicIdPartition, control_pb2.ControlRecord]:
+        """The markers of what is prepared, and its completion."""
+        prepared = self.coordinator.states[name].prepared
+        assert prepared is not None, "nothing is prepared"
+        records = commit_markers(name, prepared, self.data)
+        self._ended(records)
+        self.record(CommitCompleted(prepared.execution.version), name)
+        return records
+
+    def commit_all(self, asked: EndRequest) -> CommitDecision:
+        """A driver's commit with its markers; the answer. Raises as the coordinator does."""
+        decided = self.commit(asked)
+        while isinstance(decided, Prepare | Finish):
+            self.finish(asked.transactional_id)
+            decided = self.commit(asked)
+        return decided
+
+    def abort(self, asked: EndRequest) -> list[int]:
+        """A driver's abort; the producer ids that it ended."""
+        return self.end(self.coordinator.abort(asked), asked.transactional_id)
+
+    def end(self, events: tuple[MembersAborted, ...], name: str = ID) -> list[int]:
+        """Applies what an abort or expiry led to; the producer ids that ended."""
+        ended: list[int] = []
+        for event in events:
+            self.record(event, name)
+            ended += event.producer_ids
+        self._ended(abort_markers(name, ended, self.data))
+        return ended
+
+    def expire(self) -> list[int]:
+        """Ends what has been silent for too long; the producer ids that ended."""
+        keys = self.coordinator.expired(self.now_ms)
+        return [pid for key in keys for pid in self.end(self.coordinator.expire(key, self.now_ms), key.transactional_id)]
+
+    def restart(self) -> bool:
+        """A new coordinator that reads the log; False if the log ends within a state."""
+        self.ids.taken = self.members.taken = 0
+        self.coordinator = self._new()
+        return self.coordinator.load(map(decode_entry, self.log), self.now_ms)
+
+    def compact(self) -> None:
+        """Appends a state, and drops what stood before it."""
+        self.log = [encode_entry(entry) for entry in self.coordinator.entries(START_WALL_MS + self.now_ms)]
+
+    def _ended(self, records: dict[TopicIdPartition, control_pb2.ControlRecord]) -> None:
+        for tp, record in records.items():
+            for producer_id in (*record.committed_producer_ids, *record.aborted_producer_ids):
+                del self.data[tp][producer_id]

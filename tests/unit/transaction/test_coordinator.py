@@ -1,0 +1,296 @@
+"""All transactional ids together: owners, limits, signs of life, what is forgotten, and the state as a fold of the log."""
+
+from __future__ import annotations
+
+import pytest
+
+from brokerd.errors import (
+    CorruptMessageError,
+    InvalidRequestError,
+    InvalidTxnStateError,
+    PolicyViolationError,
+    TransactionalIdAuthorizationFailedError,
+)
+from brokerd.transaction.coordinator import JOB_KEPT_MS
+from brokerd.transaction.ended_members import EndedMembers
+from brokerd.transaction.log_records import decode_entry, encode_entry
+from brokerd.transaction.model import Forgotten, StateEnds
+from tests.support.clock import START_WALL_MS
+from tests.support.transaction_bench import ID, PRINCIPAL, TIMEOUT_MS, TransactionBench, execution
+
+ONE = execution(5)
+MALLORY = "User:mallory"
+
+
+@pytest.fixture
+def bench() -> TransactionBench:
+    """Nothing is known."""
+    return TransactionBench(ids=3, members=4)
+
+
+# --- owners
+
+
+def test_an_id_belongs_to_whoever_used_it_first(bench: TransactionBench) -> None:
+    member = bench.init("a", ONE)
+    asked = bench.end_request(ONE, {"a": 0}, principal=MALLORY)
+    for request in (
+        lambda: bench.init("b", ONE, principal=MALLORY),
+        lambda: bench.commit(asked),
+        lambda: bench.abort(asked),
+        lambda: bench.coordinator.heartbeat(ID, MALLORY, ONE, member.member_id, 0),
+    ):
+        with pytest.raises(TransactionalIdAuthorizationFailedError, match="'spark-q' belongs to another principal"):
+            request()
+    assert bench.coordinator.is_open(member.producer_id, 0)
+
+
+def test_it_stays_so_after_a_commit_and_a_restart(bench: TransactionBench) -> None:
+    bench.commit_all(bench.end_request(ONE))
+    bench.compact()
+    assert bench.restart()
+    with pytest.raises(TransactionalIdAuthorizationFailedError):
+        bench.init("b", execution(6), principal=MALLORY)
+
+
+def test_an_id_that_never_committed_is_free_once_nobody_is_open(bench: TransactionBench) -> None:
+    bench.init("a", ONE)
+    bench.abort(bench.end_request(ONE, {"a": 0}))
+    assert not bench.coordinator.states
+    assert (bench.ids.taken, bench.members.taken) == (0, 0)
+    bench.init("b", ONE, principal=MALLORY)
+
+
+# --- limits
+
+
+def test_ids_have_a_limit(bench: TransactionBench) -> None:
+    for name in ("x", "y", "z"):
+        bench.commit_all(bench.end_request(ONE, name=name))
+    with pytest.raises(PolicyViolationError, match=r"'w' would be one more than max\.transactional\.ids"):
+        bench.init("a", ONE, name="w")
+    with pytest.raises(PolicyViolationError, match=r"max\.transactional\.ids"):
+        bench.commit(bench.end_request(ONE, name="w"))
+    assert bench.abort(bench.end_request(ONE, name="w")) == []
+    bench.init("a", execution(6), name="x")
+
+
+def test_open_members_have_a_limit(bench: TransactionBench) -> None:
+    for who in "abcd":
+        bench.init(who, ONE)
+    with pytest.raises(PolicyViolationError, match=r"max\.open\.members"):
+        bench.init("e", ONE)
+    bench.init("a", ONE)  # it is open already
+    bench.abort(bench.end_request(ONE, {"b": 0}))
+    bench.init("e", ONE)
+    bench.commit_all(bench.end_request(ONE))
+    assert bench.members.taken == 0
+
+
+@pytest.mark.parametrize("timeout_ms", [0, -1, 3_600_001])
+def test_timeouts_have_a_limit(bench: TransactionBench, timeout_ms: int) -> None:
+    with pytest.raises(InvalidRequestError, match=rf"timeout_ms is {timeout_ms}, outside 1 to 3600000"):
+        bench.init("a", ONE, timeout_ms=timeout_ms)
+
+
+def test_the_memory_of_ended_members_has_a_limit() -> None:
+    ended = EndedMembers(limit=2)
+    for member_id in (b"a", b"b", b"b", b"c"):
+        ended.add("x", member_id)
+    assert [("x", member_id) in ended for member_id in (b"a", b"b", b"c")] == [False, True, True]
+    assert ("y", b"c") not in ended
+
+
+# --- signs of life
+
+
+def test_a_sign_of_one_member_counts_for_its_execution_alone(bench: TransactionBench) -> None:
+    first = bench.init("a", ONE)
+    bench.init("b", ONE)
+    other = bench.init("c", execution(5, "e2", "r2"))
+    bench.now_ms = TIMEOUT_MS - 1
+    bench.coordinator.heartbeat(ID, PRINCIPAL, ONE, first.member_id, bench.now_ms)
+    bench.now_ms = TIMEOUT_MS
+    assert bench.expire() == [other.producer_id]
+    assert bench.coordinator.expires_at(first.producer_id) == 2 * TIMEOUT_MS - 1
+    bench.now_ms = 2 * TIMEOUT_MS - 1
+    assert len(bench.expire()) == 2
+    assert bench.expire() == []
+
+
+def test_init_repetition_and_data_are_signs_of_life(bench: TransactionBench) -> None:
+    member = bench.init("a", ONE)
+    bench.now_ms = 10
+    bench.init("a", ONE)
+    assert bench.coordinator.expires_at(member.producer_id) == TIMEOUT_MS + 10
+    bench.coordinator.renew(member.producer_id, 20)
+    assert bench.coordinator.expires_at(member.producer_id) == TIMEOUT_MS + 20
+    bench.now_ms = 30
+    bench.init("b", ONE)
+    assert bench.coordinator.expires_at(member.producer_id) == TIMEOUT_MS + 30
+    bench.coordinator.renew(999, 40)  # of a member that is not open: no effect
+
+
+def test_an_execution_has_the_longest_timeout_of_its_members(bench: TransactionBench) -> None:
+    member = bench.init("a", ONE, timeout_ms=1_000)
+    bench.init("b", ONE, timeout_ms=500)
+    assert bench.coordinator.expires_at(member.producer_id) == 1_000
+
+
+def test_a_restart_grants_a_full_timeout(bench: TransactionBench) -> None:
+    member = bench.init("a", ONE)
+    bench.now_ms = TIMEOUT_MS - 1
+    assert bench.restart()
+    assert bench.coordinator.expires_at(member.producer_id) == 2 * TIMEOUT_MS - 1
+
+
+def test_a_heartbeat_of_a_member_that_is_not_open_is_refused(bench: TransactionBench) -> None:
+    member = bench.init("a", ONE)
+    for of, member_id in ((execution(5, "e2"), member.member_id), (execution(6), member.member_id), (ONE, bytes(16))):
+        with pytest.raises(InvalidTxnStateError, match="no version is committed; begin again with another member id"):
+            bench.coordinator.heartbeat(ID, PRINCIPAL, of, member_id, 0)
+
+
+# --- operators
+
+
+def test_an_operator_aborts_one_execution_or_all(bench: TransactionBench) -> None:
+    ids = [bench.init(who, of).producer_id for who, of in (("a", ONE), ("b", execution(5, "e2")), ("c", execution(6, "e3")))]
+    assert bench.end(bench.coordinator.abort_all(ID, "e2")) == [ids[1]]
+    assert bench.end(bench.coordinator.abort_all(ID, "e9")) == []
+    assert bench.end(bench.coordinator.abort_all(ID)) == [ids[0], ids[2]]
+    assert bench.coordinator.abort_all(ID) == ()
+
+
+def test_what_is_neither_open_nor_prepared_is_void(bench: TransactionBench) -> None:
+    ids = [bench.init(who, of).producer_id for who, of in (("a", ONE), ("b", ONE), ("c", execution(6)), ("d", ONE))]
+    bench.abort(bench.end_request(ONE, {"d": 0}))
+    assert bench.coordinator.presumed_aborted([*ids, 7]) == [ids[3], 7]
+    bench.commit(bench.end_request(ONE, {"a": 0}))
+    assert bench.coordinator.presumed_aborted([*ids, 7]) == [ids[3], 7]
+    assert [name for name, _ in bench.coordinator.prepared()] == [ID]
+    bench.finish()
+    assert bench.coordinator.presumed_aborted([*ids, 7]) == [ids[0], ids[1], ids[3], 7]
+    assert bench.coordinator.prepared() == []
+
+
+def test_a_commit_looks_at_the_data_of_all_that_it_would_end(bench: TransactionBench) -> None:
+    ids = [bench.init(who, of).producer_id for who, of in (("a", ONE), ("b", execution(4)), ("c", execution(6)))]
+    assert bench.coordinator.ending(bench.end_request(ONE, {"a": 0, "c": 0})) == set(ids)
+    assert bench.coordinator.ending(bench.end_request(ONE)) == set(ids[:2])
+    assert bench.coordinator.ending(bench.end_request(ONE, name="unknown")) == set()
+
+
+# --- what is forgotten
+
+
+def test_ids_of_one_write_are_forgotten_after_a_week(bench: TransactionBench) -> None:
+    for name in ("job-1", "spark-1", "app-1"):
+        bench.commit_all(bench.end_request(execution(0), name=name))
+    old = START_WALL_MS + JOB_KEPT_MS
+    assert bench.coordinator.forgettable(old - 1) == []
+    assert bench.coordinator.forgettable(old) == ["job-1"]
+    bench.compact()
+    assert bench.restart()
+    (event,) = bench.coordinator.forget("job-1", old)
+    bench.record(event, "job-1")
+    assert sorted(bench.coordinator.states) == ["app-1", "spark-1"]
+    assert bench.ids.taken == 2
+    bench.restart()
+    assert sorted(bench.coordinator.states) == ["app-1", "spark-1"]
+    assert bench.coordinator.forget("job-1", old) == ()
+
+
+def test_an_id_that_is_at_work_is_not_forgotten(bench: TransactionBench) -> None:
+    old = START_WALL_MS + JOB_KEPT_MS
+    bench.commit(bench.end_request(execution(0), name="job-1"))
+    assert bench.coordinator.forget("job-1", old) == ()  # prepared
+    bench.finish("job-1")
+    bench.init("a", execution(1), name="job-1")
+    assert bench.coordinator.forget("job-1", old) == ()  # open
+    bench.init("a", execution(1), name="job-2")
+    assert bench.coordinator.forget("job-2", old) == ()  # never committed
+
+
+def test_a_forgotten_id_takes_its_open_members_along(bench: TransactionBench) -> None:
+    bench.init("a", ONE)
+    bench.record(Forgotten())
+    assert (bench.ids.taken, bench.members.taken, len(bench.coordinator.open_members)) == (0, 0, 0)
+    assert bench.coordinator.expired(TIMEOUT_MS) == []
+
+
+# --- the log
+
+
+def known(bench: TransactionBench) -> list[object]:
+    """All that the coordinator knows, so that it can be compared."""
+    states = [
+        (name, state.principal, state.last, state.prepared, dict(state.members)) for name, state in bench.coordinator.states.items()
+    ]
+    return [sorted(states, key=lambda state: state[0]), set(bench.coordinator.open_members), bench.ids.taken, bench.members.taken]
+
+
+@pytest.fixture
+def lived(bench: TransactionBench) -> TransactionBench:
+    """One id with a completed commit and open members, one that is prepared, one that is open for the first time."""
+    for who, of in (("a", ONE), ("b", ONE), ("c", execution(6, "e2"))):
+        bench.init(who, of)
+    bench.wrote("a", 3)
+    bench.commit_all(bench.end_request(ONE, {"a": 3}))
+    bench.init("d", ONE, name="prepared")
+    bench.commit(bench.end_request(ONE, {"d": 0}, name="prepared"))
+    bench.init("e", ONE, name="new")
+    return bench
+
+
+def test_the_log_read_again_is_the_same_state(lived: TransactionBench) -> None:
+    before = known(lived)
+    assert lived.restart()
+    assert known(lived) == before
+
+
+def test_a_state_is_the_same_as_the_log(lived: TransactionBench) -> None:
+    before = known(lived)
+    lived.compact()
+    assert lived.restart()
+    assert known(lived) == before
+    lived.finish("prepared")
+    lived.abort(lived.end_request(ONE, {"e": 0}, name="new"))
+    assert sorted(lived.coordinator.states) == ["prepared", ID]
+    assert lived.restart()
+    assert lived.coordinator.prepared() == []
+
+
+def test_a_state_without_its_end_counts_for_nothing(lived: TransactionBench) -> None:
+    before, log = known(lived), list(lived.log)
+    lived.compact()
+    state = list(lived.log)
+    for count in range(1, len(state)):
+        lived.log = log + state[:count]
+        assert not lived.restart(), count
+        assert known(lived) == before
+    lived.log = log + state[:3] + state
+    assert lived.restart()
+    assert known(lived) == before
+
+
+def test_a_state_that_is_not_whole_is_refused(lived: TransactionBench) -> None:
+    lived.compact()
+    lived.log.pop(-2)
+    with pytest.raises(CorruptMessageError, match="ends with 3 transactional ids, but 2 were read"):
+        lived.restart()
+
+
+def test_an_end_without_a_beginning_is_refused(lived: TransactionBench) -> None:
+    lived.log.append(encode_entry(decode_entry(lived.log[0])._replace(event=StateEnds(0))))
+    with pytest.raises(CorruptMessageError, match="-1 were read"):
+        lived.restart()
+
+
+def test_a_later_commit_stands_for_the_completion_of_the_one_before(bench: TransactionBench) -> None:
+    bench.commit_all(bench.end_request(ONE))
+    bench.log.pop()
+    bench.commit_all(bench.end_request(execution(6)))
+    assert bench.restart()
+    assert bench.coordinator.prepared() == []
+    assert bench.coordinator.states[ID].last_version == 6

@@ -1,0 +1,94 @@
+"""Bytes of the transaction log's records: golden, and every event there and back."""
+
+from __future__ import annotations
+
+import pytest
+
+from brokerd.errors import CorruptMessageError, UnsupportedVersionError
+from brokerd.transaction.log_records import decode_entry, encode_entry
+from brokerd.transaction.model import (
+    CommitCompleted,
+    CommitPrepared,
+    Event,
+    Execution,
+    Forgotten,
+    LogEntry,
+    Member,
+    MemberOpened,
+    MembersAborted,
+    StateBegins,
+    StateEnds,
+    StateEvent,
+    Totals,
+)
+from brokerd.wire.v1 import transaction_log_pb2 as log_pb2
+from tests.support.transaction_bench import partition
+
+EXECUTION = Execution(5, "e1", "r1")
+MEMBER = Member(b"0123456789abcdef", 7, EXECUTION, "task 1", 900_000)
+PREPARED = CommitPrepared(EXECUTION, (7, 1 << 40), (8,), (partition(0), partition(2)), Totals(3, 12, 30, (1 << 64) - 1))
+GOLDEN: list[tuple[Event | StateEvent, str]] = [
+    (
+        MemberOpened(MEMBER),
+        "08011201781a017020012a2a0a103031323334353637383961626364656610071805220265312a02723132067461736b203138a0f736",
+    ),
+    (MembersAborted((7, 8)), "08011201781a0170200132040a020708"),
+    (
+        PREPARED,
+        (
+            "08011201781a017020013a510805120265311a0272312207078080808080202a010832120a1074000000000000000000000000000000"
+            "32140a107400000000000000000000000000000010023a0f0803100c181e21ffffffffffffffff"
+        ),
+    ),
+    (CommitCompleted(5), "08011201781a0170200142020805"),
+    (Forgotten(), "08011201781a017020014a00"),
+    (StateBegins(), "08011201781a017020015200"),
+    (StateEnds(3), "08011201781a017020015a020803"),
+]
+
+
+def entry(event: Event | StateEvent) -> LogEntry:
+    return LogEntry("x", "p", 1, event)
+
+
+@pytest.mark.parametrize(("event", "data"), GOLDEN, ids=lambda value: type(value).__name__)
+def test_golden_bytes(event: Event | StateEvent, data: str) -> None:
+    assert encode_entry(entry(event)).hex() == data
+    there_and_back(event)
+
+
+@pytest.mark.parametrize(
+    "event",
+    [MembersAborted(()), CommitCompleted(0), StateEnds(0), CommitPrepared(Execution(0, "", ""), (), (), (), Totals(0, 0, 0, 0))],
+)
+def test_empty_events_there_and_back(event: Event | StateEvent) -> None:
+    there_and_back(event)
+
+
+def there_and_back(event: Event | StateEvent) -> None:
+    decoded = decode_entry(encode_entry(entry(event)))
+    assert decoded == entry(event)
+    assert type(decoded.event) is type(event)  # empty tuples of whatever type are equal
+
+
+def test_an_unknown_version_is_refused() -> None:
+    data = log_pb2.TransactionLogRecord(version=2, forgotten=log_pb2.TransactionalIdForgotten()).SerializeToString()
+    with pytest.raises(UnsupportedVersionError, match="has version 2; this broker reads 1"):
+        decode_entry(data)
+    with pytest.raises(UnsupportedVersionError, match="has version 0"):
+        decode_entry(b"")
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"\xff\xff",
+        log_pb2.TransactionLogRecord(version=1).SerializeToString(),
+        log_pb2.TransactionLogRecord(
+            version=1, state_begins=log_pb2.StateBegins(), state_ends=log_pb2.StateEnds()
+        ).SerializeToString(),
+    ],
+)
+def test_what_is_no_record_is_refused(data: bytes) -> None:
+    with pytest.raises(CorruptMessageError, match="transaction log"):
+        decode_entry(data)

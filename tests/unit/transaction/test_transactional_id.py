@@ -1,0 +1,410 @@
+"""The table of answers, cell by cell, and the stories that it was made for."""
+
+from __future__ import annotations
+
+import pytest
+
+from brokerd.errors import (
+    AlreadyCommittedError,
+    InvalidRequestError,
+    InvalidTxnStateError,
+    ProducerFencedError,
+    ReplayMismatchError,
+    TxnAbortedError,
+    TxnConflictError,
+)
+from brokerd.transaction.model import AlreadyCommitted, Finish, MemberReport, Prepare, Totals
+from tests.support.transaction_bench import (
+    FIRST_PRODUCER_ID,
+    ID,
+    NOTHING,
+    PRINCIPAL,
+    TIMEOUT_MS,
+    TransactionBench,
+    execution,
+    partition,
+    totals,
+)
+
+ONE = execution(5)
+OTHER = execution(5, "e2", "r2")  # another driver's
+SECOND = execution(5, "e2", "r1")  # another write of the same run
+NEXT = execution(6, "e3", "r1")
+
+
+@pytest.fixture
+def bench() -> TransactionBench:
+    """Nothing is known."""
+    return TransactionBench()
+
+
+@pytest.fixture
+def committed(bench: TransactionBench) -> TransactionBench:
+    """Version 5 is committed: 3 rows of member a."""
+    write(bench, "a", ONE, 3)
+    bench.commit_all(bench.end_request(ONE, {"a": 3}))
+    return bench
+
+
+def write(bench: TransactionBench, who: str, of: object, records: int, number: int = 0) -> None:
+    bench.init(who, of)  # type: ignore[arg-type]
+    bench.wrote(who, records, partition(number))
+
+
+# --- init
+
+
+def test_a_member_gets_a_fresh_producer_id(bench: TransactionBench) -> None:
+    assert [bench.init(who, ONE).producer_id for who in "ab"] == [FIRST_PRODUCER_ID, FIRST_PRODUCER_ID + 1]
+    assert bench.coordinator.is_open(FIRST_PRODUCER_ID, 0)
+    assert not bench.coordinator.is_open(FIRST_PRODUCER_ID, 1)
+    assert not bench.coordinator.is_open(FIRST_PRODUCER_ID + 2, 0)
+
+
+def test_a_repeated_member_gets_the_same_id_and_nothing_is_recorded(bench: TransactionBench) -> None:
+    first = bench.init("a", ONE)
+    assert bench.init("a", ONE) == first
+    assert len(bench.log) == 1
+
+
+def test_a_member_of_another_execution_cannot_be_taken_over(bench: TransactionBench) -> None:
+    bench.init("a", ONE)
+    with pytest.raises(InvalidTxnStateError, match="is open in version 5 in execution 'e1'"):
+        bench.init("a", OTHER)
+
+
+def test_an_ended_member_does_not_begin_again(bench: TransactionBench) -> None:
+    bench.init("a", ONE)
+    bench.abort(bench.end_request(ONE, {"a": 0}))
+    with pytest.raises(InvalidTxnStateError, match="was open and has ended"):
+        bench.init("a", ONE)
+    assert bench.restart()
+    with pytest.raises(InvalidTxnStateError, match="was open and has ended"):
+        bench.init("a", ONE)
+
+
+def test_init_aborts_nobody(bench: TransactionBench) -> None:
+    bench.init("a", ONE)
+    for who, of in (("b", OTHER), ("c", SECOND), ("d", NEXT)):
+        bench.init(who, of)
+    assert len(bench.coordinator.open_members) == 4
+
+
+def test_init_of_a_committed_version_is_told_so(committed: TransactionBench) -> None:
+    for of in (ONE, OTHER):
+        with pytest.raises(AlreadyCommittedError, match="version 5 in execution 'e1' of run 'r1' is committed with 3 rows"):
+            committed.init("b", of)
+
+
+def test_init_of_a_second_write_of_the_same_run_is_a_conflict(committed: TransactionBench) -> None:
+    with pytest.raises(TxnConflictError, match="set txnLabel"):
+        committed.init("b", SECOND)
+
+
+def test_an_empty_run_conflicts_with_nobody(bench: TransactionBench) -> None:
+    bench.commit_all(bench.end_request(execution(0, "e1", "")))
+    with pytest.raises(AlreadyCommittedError):
+        bench.init("a", execution(0, "e2", ""))
+
+
+def test_init_of_an_older_version_is_fenced(committed: TransactionBench) -> None:
+    with pytest.raises(ProducerFencedError, match=r"'spark-q', version 4 in execution 'e9': version 5 .* which is newer"):
+        committed.init("b", execution(4, "e9", "r9"))
+
+
+def test_init_during_prepare(bench: TransactionBench) -> None:
+    write(bench, "a", ONE, 3)
+    bench.commit(bench.end_request(ONE, {"a": 3}))
+    with pytest.raises(AlreadyCommittedError):
+        bench.init("b", OTHER)
+    with pytest.raises(TxnConflictError):
+        bench.init("b", SECOND)
+    newer = bench.init("b", NEXT)
+    bench.finish()
+    assert bench.coordinator.is_open(newer.producer_id, 0)
+
+
+@pytest.mark.parametrize("request_of", ["init", "commit", "abort"])
+def test_versions_count_from_zero(bench: TransactionBench, request_of: str) -> None:
+    before = execution(-1)
+    with pytest.raises(InvalidRequestError, match="txn_version is -1"):
+        bench.init("a", before) if request_of == "init" else getattr(bench, request_of)(bench.end_request(before))
+
+
+# --- commit
+
+
+def test_a_commit_ends_everybody_up_to_its_version(bench: TransactionBench) -> None:
+    for who, of in (("old", execution(4, "e0")), ("a", ONE), ("twin", ONE), ("b", OTHER), ("next", NEXT)):
+        write(bench, who, of, 2)
+    decided = bench.commit(bench.end_request(ONE, {"a": 2}))
+    ids = {who: member.producer_id for who, member in bench.known.items()}
+    assert isinstance(decided, Prepare)
+    assert decided.event.committed_ids == (ids["a"],)
+    assert decided.event.aborted_ids == (ids["old"], ids["twin"], ids["b"])
+    assert list(bench.coordinator.open_members) == [ids["next"]]
+
+
+def test_a_partition_gets_one_marker_with_its_winners_and_losers(bench: TransactionBench) -> None:
+    for who, of, number in (("a", ONE, 0), ("twin", ONE, 0), ("b", OTHER, 1), ("next", NEXT, 2)):
+        write(bench, who, of, 2, number)
+    bench.commit(bench.end_request(ONE, {"a": 2}))
+    markers = bench.finish()
+    ids = {who: member.producer_id for who, member in bench.known.items()}
+    assert set(markers) == {partition(0), partition(1)}
+    assert list(markers[partition(0)].committed_producer_ids) == [ids["a"]]
+    assert list(markers[partition(0)].aborted_producer_ids) == [ids["twin"]]
+    assert list(markers[partition(1)].aborted_producer_ids) == [ids["b"]]
+    assert (markers[partition(0)].transactional_id, markers[partition(0)].txn_version) == (ID, 5)
+
+
+@pytest.mark.parametrize(
+    ("members", "change", "reason"),
+    [
+        ({"a": 4}, {}, "reports 4 records, but 3 are there"),
+        ({"a": 2}, {}, "reports 2 records, but 3 are there"),
+        ({"a": 3, "b": 1}, {}, "reports 1 records, but 0 are there"),
+        ({"a": 3, "other": 0}, {}, "is a member of version 5 in execution 'e2'"),
+        ({"a": 3, "older": 0}, {}, "is a member of version 4 in execution 'e1'"),
+        ({"a": 3, "gone": 0}, {}, "is not open"),
+        ({"a": 3}, {"any_skipped": True}, "sent nothing"),
+        ({"a": 3, "late": 1}, {}, "not durable"),
+        ({"a": 3}, {"members": [MemberReport(FIRST_PRODUCER_ID, 1, 3)]}, "in epoch 1 is not open"),
+        ({"a": 3}, {"members": [MemberReport(FIRST_PRODUCER_ID, 0, 3)] * 2}, "is listed twice"),
+    ],
+)
+def test_a_commit_that_does_not_hold_changes_nothing(
+    bench: TransactionBench, members: dict[str, int], change: dict[str, object], reason: str
+) -> None:
+    write(bench, "a", ONE, 3)
+    for who, of in (("b", ONE), ("other", OTHER), ("older", execution(4)), ("gone", ONE), ("late", ONE)):
+        bench.init(who, of)
+    bench.wrote("late", 1, is_durable=False)
+    bench.abort(bench.end_request(ONE, {"gone": 0}))
+    before = len(bench.log)
+    with pytest.raises(TxnAbortedError, match=reason) as raised:
+        bench.commit(bench.end_request(ONE, members)._replace(**change))  # type: ignore[arg-type]
+    assert "version 5 in execution 'e1'" in raised.value.message
+    assert "run the batch again" in raised.value.message
+    assert len(bench.log) == before
+    assert isinstance(bench.commit_all(bench.end_request(ONE, {"a": 3})), AlreadyCommitted)
+
+
+def test_records_of_several_partitions_are_added_up(bench: TransactionBench) -> None:
+    write(bench, "a", ONE, 3)
+    bench.wrote("a", 4, partition(1))
+    assert isinstance(bench.commit(bench.end_request(ONE, {"a": 7})), Prepare)
+
+
+def test_counts_wrap_as_partitions_count(bench: TransactionBench) -> None:
+    write(bench, "a", ONE, 5)
+    assert isinstance(bench.commit(bench.end_request(ONE, {"a": 5 + (1 << 31)})), Prepare)
+
+
+def test_a_deleted_topic_counts_as_done(bench: TransactionBench) -> None:
+    write(bench, "a", ONE, 3)
+    bench.wrote("a", 4, partition(0, "deleted"))
+    bench.deleted = {partition(0, "deleted")}
+    with pytest.raises(TxnAbortedError, match="reports 2 records, but 3 are there"):
+        bench.commit(bench.end_request(ONE, {"a": 2}))
+    decided = bench.commit(bench.end_request(ONE, {"a": 7}))
+    assert isinstance(decided, Prepare)
+    assert decided.event.partitions == (partition(0),)
+
+
+def test_while_a_commit_is_prepared_every_commit_finishes_it_first(bench: TransactionBench) -> None:
+    write(bench, "a", ONE, 3)
+    write(bench, "b", NEXT, 2)
+    bench.commit(bench.end_request(ONE, {"a": 3}))
+    for asked in (bench.end_request(ONE, {"a": 3}), bench.end_request(NEXT, {"b": 2}), bench.end_request(OTHER, None, totals(9))):
+        decided = bench.commit(asked)
+        assert isinstance(decided, Finish)
+        assert decided.prepared.execution == ONE
+    with pytest.raises(ProducerFencedError):
+        bench.commit(bench.end_request(execution(4)))
+    bench.finish()
+    assert isinstance(bench.commit(bench.end_request(NEXT, {"b": 2})), Prepare)
+
+
+def test_a_commit_of_an_older_version_is_fenced(committed: TransactionBench) -> None:
+    with pytest.raises(ProducerFencedError, match="old or copied checkpoint"):
+        committed.commit(committed.end_request(execution(4, "e9", "r9")))
+
+
+def test_a_zero_row_commit_is_recorded_too(bench: TransactionBench) -> None:
+    assert isinstance(bench.commit_all(bench.end_request(ONE)), AlreadyCommitted)
+    with pytest.raises(AlreadyCommittedError):
+        bench.init("a", OTHER)
+    with pytest.raises(ProducerFencedError):
+        bench.init("a", execution(4))
+    assert isinstance(bench.commit_all(bench.end_request(NEXT)), AlreadyCommitted)
+
+
+# --- replays
+
+
+@pytest.mark.parametrize("of", [ONE, OTHER])
+def test_a_replay_with_equal_totals_is_done(committed: TransactionBench, of: object) -> None:
+    asked = committed.end_request(of, None, totals(3), skipped=True)  # type: ignore[arg-type]
+    decided = committed.commit_all(asked)
+    assert isinstance(decided, AlreadyCommitted)
+    assert decided.last.execution == ONE
+
+
+@pytest.mark.parametrize(
+    ("found", "difference"),
+    [
+        (totals(2), "rows 2 instead of 3"),  # a copied checkpoint: fewer rows
+        (NOTHING, "rows 0 instead of 3"),
+        (totals(3, hash_sum=9), r"\(key_hash_sum 9 instead of 3000\)"),  # as many rows, but others
+        (Totals(3, 12, 31, 3_000), r"\(value_bytes 31 instead of 30\)"),
+        (Totals(3, 13, 30, 3_000), r"\(key_bytes 13 instead of 12\)"),
+    ],
+)
+def test_a_replay_with_other_totals_is_a_mismatch(committed: TransactionBench, found: Totals, difference: str) -> None:
+    with pytest.raises(ReplayMismatchError, match=difference) as raised:
+        committed.commit_all(committed.end_request(OTHER, None, found))
+    assert "version 5 in execution 'e2': version 5 in execution 'e1' of run 'r1' is committed" in raised.value.message
+
+
+def test_a_copied_checkpoint_with_equal_rows_goes_on(committed: TransactionBench) -> None:
+    committed.commit_all(committed.end_request(OTHER, None, totals(3)))
+    write(committed, "b", execution(6, "e4", "r2"), 4)
+    assert isinstance(committed.commit_all(committed.end_request(execution(6, "e4", "r2"), {"b": 4})), AlreadyCommitted)
+
+
+def test_a_second_write_of_the_same_run_is_a_conflict_even_with_equal_totals(committed: TransactionBench) -> None:
+    for of_totals in (totals(3), totals(4)):
+        with pytest.raises(TxnConflictError, match="another write of the same run"):
+            committed.commit_all(committed.end_request(SECOND, None, of_totals))
+
+
+def test_a_second_write_of_the_same_run_without_rows_is_done(committed: TransactionBench) -> None:
+    assert isinstance(committed.commit_all(committed.end_request(SECOND)), AlreadyCommitted)
+
+
+# --- abort
+
+
+def test_an_abort_ends_the_listed_members_alone(bench: TransactionBench) -> None:
+    for who, of in (("a", ONE), ("b", ONE), ("c", OTHER)):
+        bench.init(who, of)
+    ids = {who: member.producer_id for who, member in bench.known.items()}
+    assert bench.abort(bench.end_request(ONE, {"a": 0, "c": 0})) == [ids["a"]]
+    assert bench.abort(bench.end_request(ONE, {"a": 0})) == []
+    assert set(bench.coordinator.open_members) == {ids["b"], ids["c"]}
+
+
+def test_an_abort_without_members_has_no_effect(bench: TransactionBench) -> None:
+    bench.init("a", ONE)
+    assert bench.abort(bench.end_request(ONE)) == []
+
+
+def test_an_abort_of_an_older_version_has_no_effect(committed: TransactionBench) -> None:
+    assert committed.abort(committed.end_request(execution(4), {"a": 3})) == []
+
+
+def test_an_abort_of_a_committed_version_is_refused(committed: TransactionBench) -> None:
+    with pytest.raises(AlreadyCommittedError):
+        committed.abort(committed.end_request(ONE, {"a": 3}))
+
+
+# --- stories
+
+
+def test_the_drivers_abort_after_an_ambiguous_commit(bench: TransactionBench) -> None:
+    """COMMIT is decided, its answer is lost, and the driver calls abort(): what is committed stays."""
+    write(bench, "a", ONE, 3)
+    asked = bench.end_request(ONE, {"a": 3})
+    bench.commit(asked)
+    with pytest.raises(AlreadyCommittedError):
+        bench.abort(asked)
+    assert bench.restart()
+    with pytest.raises(AlreadyCommittedError):
+        bench.abort(asked)
+    assert isinstance(bench.commit_all(asked), AlreadyCommitted)
+
+
+def test_a_commit_delayed_past_an_abort_and_a_new_execution(bench: TransactionBench) -> None:
+    write(bench, "a", ONE, 3)
+    late = bench.end_request(ONE, {"a": 3})
+    bench.abort(late)
+    write(bench, "b", OTHER, 3)
+    with pytest.raises(TxnAbortedError, match="is not open"):
+        bench.commit(late)
+    assert isinstance(bench.commit_all(bench.end_request(OTHER, {"b": 3})), AlreadyCommitted)
+    assert isinstance(bench.commit_all(late), AlreadyCommitted)  # the same rows: there, once
+
+
+@pytest.mark.parametrize("commit_is_first", [True, False])
+def test_expiry_racing_commit(bench: TransactionBench, commit_is_first: bool) -> None:
+    write(bench, "a", ONE, 3)
+    asked = bench.end_request(ONE, {"a": 3})
+    bench.now_ms = TIMEOUT_MS
+    (due,) = bench.coordinator.expired(bench.now_ms)
+    if commit_is_first:
+        assert isinstance(bench.commit(asked), Prepare)
+        assert bench.coordinator.expire(due, bench.now_ms) == ()
+        assert isinstance(bench.commit_all(asked), AlreadyCommitted)
+    else:
+        assert len(bench.end(bench.coordinator.expire(due, bench.now_ms))) == 1
+        with pytest.raises(TxnAbortedError, match="it expired"):
+            bench.commit(asked)
+
+
+def test_expiry_racing_a_sign_of_life(bench: TransactionBench) -> None:
+    member = bench.init("a", ONE)
+    bench.now_ms = TIMEOUT_MS
+    (due,) = bench.coordinator.expired(bench.now_ms)
+    bench.coordinator.renew(member.producer_id, bench.now_ms)
+    assert bench.coordinator.expire(due, bench.now_ms) == ()
+
+
+def test_one_transactional_id_in_two_queries(bench: TransactionBench) -> None:
+    """Both begin at version 0 with other rows: the first to commit wins, and the other is told, at every version."""
+    mine, theirs = execution(0, "e1", "r1"), execution(0, "e2", "r2")
+    write(bench, "a", mine, 3)
+    write(bench, "b", theirs, 4)
+    bench.commit_all(bench.end_request(mine, {"a": 3}))
+    with pytest.raises(ReplayMismatchError):
+        bench.commit_all(bench.end_request(theirs, {"b": 4}))
+    with pytest.raises(AlreadyCommittedError):
+        bench.init("c", theirs)
+
+
+def test_two_foreachbatch_writes_to_one_topic_at_once(bench: TransactionBench) -> None:
+    write(bench, "a", ONE, 3)
+    write(bench, "b", SECOND, 3)
+    bench.commit_all(bench.end_request(ONE, {"a": 3}))
+    with pytest.raises(TxnConflictError):
+        bench.commit_all(bench.end_request(SECOND, {"b": 3}))
+
+
+def test_two_healthy_drivers_do_not_duel(bench: TransactionBench) -> None:
+    """Each goes on with its members while the other begins again and again; the first commit wins."""
+    write(bench, "a", ONE, 3)
+    for attempt in range(20):
+        write(bench, f"b{attempt}", execution(5, f"e{attempt + 2}", "r2"), 3)
+    assert isinstance(bench.commit_all(bench.end_request(ONE, {"a": 3})), AlreadyCommitted)
+
+
+def test_a_task_silent_for_three_timeouts(bench: TransactionBench) -> None:
+    member = bench.init("a", ONE)
+    bench.now_ms = 3 * TIMEOUT_MS
+    assert bench.expire() == [member.producer_id]
+    assert not bench.coordinator.is_open(member.producer_id, 0)
+    with pytest.raises(InvalidTxnStateError, match="is not open"):
+        bench.coordinator.heartbeat(ID, PRINCIPAL, ONE, member.member_id, bench.now_ms)
+    with pytest.raises(InvalidTxnStateError):
+        bench.init("a", ONE)
+    write(bench, "again", ONE, 3)  # the task's new member
+    assert isinstance(bench.commit_all(bench.end_request(ONE, {"again": 3})), AlreadyCommitted)
+
+
+def test_an_attempt_at_a_version_after_all_members_were_lost(bench: TransactionBench) -> None:
+    """A stale driver commits a version that it began before another committed the next one: fenced."""
+    write(bench, "a", ONE, 3)
+    write(bench, "b", NEXT, 2)
+    bench.commit_all(bench.end_request(NEXT, {"b": 2}))
+    with pytest.raises(ProducerFencedError):
+        bench.commit_all(bench.end_request(ONE, {"a": 3}))
