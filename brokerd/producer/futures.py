@@ -79,7 +79,7 @@ class Segment(NamedTuple):
 
 
 class Placement:
-    """The places of the rows of one append: known at once for send_batch, and for `send` once the column is made."""
+    """The places of the rows of one append: known once the sender has taken them in."""
 
     __slots__ = (
         "_inverse",
@@ -110,6 +110,13 @@ class Placement:
         self.timestamps: dict[int, int] = {}  # ms, by number, of the rows that brought one
         self.listeners: list[Callable[[], None]] = []
         self._inverse: npt.NDArray[np.intp] | None = None
+
+    def end(self) -> None:
+        """Every row has its place: calls the listeners."""
+        self.is_placed = True
+        for listener in self.listeners:
+            listener()
+        self.listeners.clear()
 
     def holds(self, number: int) -> bool:
         """True if the record of that number is among its rows."""

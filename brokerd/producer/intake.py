@@ -1,8 +1,13 @@
 """Intake: what records pass on their way from the application into the core: topics, memory, staged chunks, partitions.
 
 All of it runs in the sender's thread (see mailbox.py), each step as a whole. What has to wait, for a topic or for memory, is a
-generator that yields. The one thing that application threads touch is `chunks`: they append to what they find there, and put a
-chunk there if nothing is (`open_on_credit`), since to have the sender do it costs a hundred times what `send` does.
+generator that yields. Application threads touch two things. One is `chunks`: they append to what they find there, and put a
+chunk there if nothing is (`open_on_credit`), since to have the sender do it costs a hundred times what `send` does. The other is
+the pool's list of promises: there they leave large batches, without waiting for a sender that may be encoding (`post_rows`).
+
+What one thread sends to a topic keeps its order. It posts only where no chunk of the topic is open or being placed, so what it sent
+before is in its place. And what was posted is placed after the rows of a chunk are taken and before they are placed: the thread
+that sent such a row had by then posted what goes before it.
 """
 
 from __future__ import annotations
@@ -10,6 +15,7 @@ from __future__ import annotations
 import logging
 import random
 from collections.abc import Callable
+from functools import partial
 
 import pyarrow as pa
 
@@ -27,6 +33,7 @@ from brokerd.errors import (
 )
 from brokerd.ids import TopicPartition
 from brokerd.producer.core.accumulator import NEVER_MS
+from brokerd.producer.core.memory import Promise
 from brokerd.producer.core.partitioner import Int32s
 from brokerd.producer.core.producer_batch import Piece, ProducerBatch
 from brokerd.producer.core.producer_core import ProducerCore
@@ -41,6 +48,8 @@ _NO_PARTITION = -1  # of records that were refused before they had one
 # An empty chunk is kept so long for its first row, which is on its way unless the send that opened the chunk was interrupted.
 _EMPTY_MS = 100
 _TOPICS_REMEMBERED_MAX = 10_000
+# So many calls may be ahead of the sender. Enough that it never runs dry; beyond that the interpreter is better left to it.
+POSTED_MAX = 4
 
 logger = logging.getLogger(__name__)
 
@@ -66,6 +75,7 @@ class Intake:
         self.partitioning = RowPartitioner(config, rng)
         self.is_closed = False
         self._is_all_placed = False  # since it is closed
+        self._placing: str | None = None  # the topic whose chunk was taken off and is not placed yet
         self._first_bytes: dict[str, int] = {}  # what is paid at first for a chunk, of topics whose last one was larger
 
     # --- whether anything may come in
@@ -170,6 +180,7 @@ class Intake:
                 if self._clock.monotonic_ms() >= deadline_ms:
                     raise self._buffer_full(size)
                 yield
+                self.place_posted()  # room that was promised to a call that was interrupted is given back
             self.check_usable()  # what was given up when the producer ended made the room
         except BaseException:
             pool.cancel(waiter)
@@ -280,14 +291,19 @@ class Intake:
             self.check_usable()
             taken = chunk.take()
             assert taken is not None, "who came late has a row that nobody took"
+            self.place_posted()
             self._place(taken, 0)
         return next(placement for placement in chunk.placements if placement.holds(number))
 
     def _place_chunk(self, topic: str) -> None:
         """No more comes into the topic's chunk, if it has one; what is in it goes on."""
+        self._placing = topic  # before the chunk is gone: see post_rows
         chunk = self.chunks.pop(topic, None)
-        if chunk is None:
-            return
+        if chunk is not None:
+            self._place_rows_of(topic, chunk)
+        self._placing = None
+
+    def _place_rows_of(self, topic: str, chunk: RecordChunk) -> None:
         self._pay(chunk)
         if self._is_all_placed:  # who put rows into such a chunk is refused (see place_late): they go nowhere
             chunk.is_sealed = True
@@ -299,15 +315,18 @@ class Intake:
         if taken is None:
             self._core.pool.release(chunk.paid_bytes)
         else:
+            self.place_posted()
             self._place(taken, chunk.paid_bytes)
 
     def place_all(self) -> None:
         """Nothing stays staged: what can be is on its way, or ends with the producer."""
         for topic in self.chunks.copy():  # in one call: threads put new ones there
             self._place_chunk(topic)
+        self.place_posted()
 
     def place_due(self, now_ms: int) -> int:
-        """Places the chunks whose time has come; when the next one's comes."""
+        """Places what was posted, and the chunks whose time has come; when the next one's comes."""
+        self.place_posted()
         next_ms = NEVER_MS
         for topic, chunk in self.chunks.copy().items():
             self._pay(chunk)
@@ -337,10 +356,7 @@ class Intake:
             self._core.pool.adjust(sum(part.piece.size_bytes for part in parts.pieces) - paid_bytes)
             placement.order = parts.order
             self._append(topic, parts.pieces, placement, 0, created_ms)
-        placement.is_placed = True
-        for listener in placement.listeners:
-            listener()
-        placement.listeners.clear()
+        placement.end()
         if refused is not None:
             self._core.refuse(*refused)
             self._wake()
@@ -368,17 +384,57 @@ class Intake:
         self.check_usable()
         return self.partitioning.keyless_rows(topic, rows, wanted, self._core.accumulator.load_of(topic, view))
 
+    def post_rows(
+        self, topic: str, parts: list[tuple[int, columns.SplitRows]], placement: Placement, *, is_last: bool
+    ) -> Promise | None:
+        """In the application's thread: as `take_rows`, but leaves the rows to the sender and waits for nothing. None where that
+        cannot be, as there may be no room or others go first; then `take_rows` is to be asked."""
+        self._mailbox.refuse_fork()
+        pool = self._core.pool
+        # A chunk is looked for first: the sender says that it places one before it takes it off.
+        if pool.promise_count >= POSTED_MAX or topic in self.chunks or self._placing == topic or self._mailbox.is_own_thread:
+            return None
+        promise = Promise(_size_of(parts), partial(self._take_in, topic, parts, placement, is_last))
+        if not pool.promise(promise):
+            return None
+        self._wake()
+        return promise
+
+    def confirm_posted(self, promise: Promise) -> None:
+        """Raises ProducerClosedError for rows that were posted after the end."""
+        self.place_posted()
+        if not promise.is_kept:
+            self.check_usable()
+
+    def place_posted(self) -> None:
+        """Takes in what was posted."""
+        while (promise := self._core.pool.redeem()) is not None:
+            if self._is_all_placed:  # its call is refused (see confirm_posted): the rows go nowhere
+                self._core.pool.release(promise.size_bytes)
+            else:
+                promise.is_kept = True
+                promise.keep()
+
     def take_rows(
-        self, topic: str, parts: list[tuple[int, columns.SplitRows]], placement: Placement, deadline_ms: int
+        self, topic: str, parts: list[tuple[int, columns.SplitRows]], placement: Placement, deadline_ms: int, *, is_last: bool
     ) -> Work[None]:
-        """Takes rows in, all of them or none; waits for memory. Each part comes with the number of its first row."""
+        """Takes rows in, all of them or none; waits for memory. Each part comes with the number of its first row. `is_last`: no
+        more come into the placement."""
         self.check_usable()
-        yield from self._room(sum(part.piece.size_bytes for _, rows in parts for part in rows.pieces), deadline_ms)
-        self._core.topics.use(topic, self._clock.monotonic_ms())
+        yield from self._room(_size_of(parts), deadline_ms)
         self._place_chunk(topic)
+        self.place_posted()
+        self._take_in(topic, parts, placement, is_last)
+
+    def _take_in(self, topic: str, parts: list[tuple[int, columns.SplitRows]], placement: Placement, is_last: bool) -> None:
+        """Takes rows in whose memory was taken."""
+        now_ms = self._clock.monotonic_ms()
+        self._core.topics.use(topic, now_ms)
         for first_row, rows in parts:
             placement.orders.append((first_row, rows.order))
-            self._append(topic, rows.pieces, placement, first_row, self._clock.monotonic_ms())
+            self._append(topic, rows.pieces, placement, first_row, now_ms)
+        if is_last:
+            placement.end()
 
     def _append(
         self, topic: str, pieces: list[columns.PartitionPiece], placement: Placement, first_row: int, created_ms: int
@@ -393,6 +449,10 @@ class Intake:
             self._core.fail_for_good(self._core.fatal_error, self._clock.monotonic_ms())
         if wake:
             self._wake()
+
+
+def _size_of(parts: list[tuple[int, columns.SplitRows]]) -> int:
+    return sum(part.piece.size_bytes for _, rows in parts for part in rows.pieces)
 
 
 def _as_brokerd_error(topic: str, error: Exception) -> BrokerdError:

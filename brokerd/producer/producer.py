@@ -192,11 +192,10 @@ class Producer:
         if is_small:
             return self._send_small(topic, normalized[0], size_bytes, partitions)
         placement = Placement(topic, self._mailbox)
-        placement.is_placed = True
         first_row = 0
         for together in columns.rounds(normalized):
             try:
-                first_row = self._send_rows(topic, view, together, partitions, placement, first_row)
+                first_row = self._send_rows(topic, view, together, partitions, placement, first_row, row_count=data.num_rows)
             except ClientError as error:
                 error.taken_rows = first_row
                 if first_row:
@@ -235,8 +234,10 @@ class Producer:
         partitions: Int32s | None,
         placement: Placement,
         first_row: int,
+        *,
+        row_count: int,
     ) -> int:
-        """Sends rows, all or none; where the next ones begin."""
+        """Sends rows, all or none, of `row_count` in all; where the next ones begin."""
         timestamp_ms = self._clock.wall_ms()
         batch_size = self._core.accumulator.batch_size_of(topic)
         count = len(view.leaders)
@@ -249,8 +250,13 @@ class Producer:
             chosen = self._intake.partitioning.choose(rows, wanted, keyless, count)
             parts.append((first_row, columns.split(rows, chosen, count, batch_size=batch_size, timestamp_ms=timestamp_ms)))
             first_row += rows.num_rows
-        deadline_ms = self._deadline_ms()
-        self._ask(self._intake.take_rows(topic, parts, placement, deadline_ms), deadline_ms)
+        is_last = first_row == row_count
+        posted = self._intake.post_rows(topic, parts, placement, is_last=is_last)
+        if posted is None:
+            deadline_ms = self._deadline_ms()
+            self._ask(self._intake.take_rows(topic, parts, placement, deadline_ms, is_last=is_last), deadline_ms)
+        elif self._intake.is_unusable:
+            self._ask(once(partial(self._intake.confirm_posted, posted)))
         return first_row
 
     def _view(self, topic: str, deadline_ms: int) -> TopicView:

@@ -1,11 +1,14 @@
 """Accounting for buffer.memory: the bytes that unsent records hold, and the appends that wait for room. Holds no bytes itself.
 
-Not thread-safe and never waits: one thread calls it, and an append that waits checks its Waiter until that is granted.
+Never waits, and one thread calls it; an append that waits checks its Waiter until that is granted. The exception is `promise`, by
+which any thread may have room at once. Each side first says what it takes and then looks at what the other has taken, so of two
+that come for the same room at least one sees the other and steps back.
 """
 
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Callable
 from dataclasses import dataclass
 
 
@@ -17,18 +20,42 @@ class Waiter:
     is_granted: bool = False
 
 
+class Promise:
+    """Room for rows that a thread leaves to the thread of the pool, which calls `keep` to take them in. An exception may strike the
+    first thread anywhere, so both may say whether there is room: the first word counts."""
+
+    __slots__ = ("_words", "is_kept", "keep", "size_bytes")
+
+    def __init__(self, size_bytes: int, keep: Callable[[], None]) -> None:
+        self.size_bytes = size_bytes
+        self.keep = keep
+        self.is_kept = False  # its rows were taken in
+        self._words: list[bool] = []
+
+    def holds(self, has_room: bool) -> bool:
+        """The first word on whether there is room; `has_room` is that of this caller."""
+        self._words.append(has_room)  # one call that nothing comes between
+        return self._words[0]
+
+    @property
+    def promised_bytes(self) -> int:
+        """Bytes that it takes: none once the word is that there is no room."""
+        return 0 if self._words and not self._words[0] else self.size_bytes
+
+
 class BufferPool:
     """Bytes in use out of `total_bytes`; room is given to waiters in the order in which they came.
 
     An empty buffer admits any single batch, so that one larger than the whole buffer is not stuck for ever.
     """
 
-    __slots__ = ("_is_granted", "_waiters", "total_bytes", "used_bytes")
+    __slots__ = ("_is_granted", "_promises", "_waiters", "total_bytes", "used_bytes")
 
     def __init__(self, total_bytes: int) -> None:
         self.total_bytes = total_bytes
         self.used_bytes = 0
         self._waiters: deque[Waiter] = deque()
+        self._promises: deque[Promise] = deque()
         self._is_granted = False
 
     @property
@@ -49,10 +76,7 @@ class BufferPool:
 
     def try_allocate(self, size_bytes: int) -> bool:
         """Takes the bytes if they fit and no append has waited longer."""
-        if self._waiters or not self._fits(size_bytes):
-            return False
-        self.used_bytes += size_bytes
-        return True
+        return not self._waiters and self._take(size_bytes)
 
     def enqueue(self, size_bytes: int) -> Waiter:
         """Queues for room; `is_granted` turns true, with the bytes taken, during some `release`."""
@@ -80,12 +104,50 @@ class BufferPool:
         if self._waiters:
             self._grant()
 
+    # --- promises
+
+    @property
+    def promise_count(self) -> int:
+        """Promises that the pool's thread has not looked at yet."""
+        return len(self._promises)
+
+    def promise(self, promise: Promise) -> bool:
+        """By any thread: sets room aside, if it is free and no append waits. False if not; then nothing is held."""
+        self._promises.append(promise)
+        promised_bytes = 0  # counted before `used_bytes` is read: what is redeemed meanwhile counts twice, rather than not at all
+        for one in self._promises.copy():  # in one call: other threads change them
+            promised_bytes += one.promised_bytes
+            if one is promise:
+                break
+        return promise.holds(not self._waiters and self.used_bytes + promised_bytes <= self.total_bytes)
+
+    def redeem(self) -> Promise | None:
+        """The oldest promise that holds, with its bytes taken; None if there is none."""
+        while self._promises:
+            promise = self._promises[0]
+            if promise.holds(self.used_bytes + promise.size_bytes <= self.total_bytes):
+                self.used_bytes += promise.size_bytes  # before it is off the list: see promise
+                return self._promises.popleft()
+            self._promises.popleft()
+            self._grant()
+        return None
+
     def _grant(self) -> None:
-        while self._waiters and self._fits(self._waiters[0].size_bytes):
-            waiter = self._waiters.popleft()
-            self.used_bytes += waiter.size_bytes
-            waiter.is_granted = True
+        while self._waiters and self._take(self._waiters[0].size_bytes):
+            self._waiters.popleft().is_granted = True
             self._is_granted = True
+
+    def _take(self, size_bytes: int) -> bool:
+        """Takes the bytes, if they fit beside all that is promised."""
+        if not self._fits(size_bytes):
+            return False
+        self.used_bytes += size_bytes
+        if not self._promises:  # looked at after the bytes were taken: see the module
+            return True
+        if self.used_bytes + sum(promise.promised_bytes for promise in self._promises.copy()) <= self.total_bytes:
+            return True
+        self.used_bytes -= size_bytes
+        return False
 
     def _fits(self, size_bytes: int) -> bool:
         return self.used_bytes == 0 or self.used_bytes + size_bytes <= self.total_bytes

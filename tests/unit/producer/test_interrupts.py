@@ -146,6 +146,7 @@ def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None
 @pytest.mark.usefixtures("way")
 def test_send_batch(witness: Witness) -> None:
     def mixed() -> None:
+        witness.send_batch()  # nothing is staged: if it is handed over, nobody waits for the sender
         witness.send()
         witness.send_batch()
 
@@ -292,6 +293,7 @@ def test_a_producer_that_is_made_imports_nothing() -> None:
     assert (done.stdout, done.stderr, done.returncode) == ("", "", 0)
 
 
+@pytest.mark.usefixtures("way")
 def test_strikes_from_another_thread_while_several_send(broker: BrokerDouble) -> None:
     rng = random.Random(1)
     with producer_of(broker, linger_ms=1, buffer_memory=20_000) as producer:

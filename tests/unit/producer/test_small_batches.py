@@ -36,9 +36,9 @@ def counted(monkeypatch: pytest.MonkeyPatch, name: str) -> list[Any]:
     calls: list[Any] = []
     method = getattr(Intake, name)
 
-    def wrapper(self: Intake, *given: Any) -> Any:
+    def wrapper(self: Intake, *given: Any, **named: Any) -> Any:
         calls.append(given)
-        return method(self, *given)
+        return method(self, *given, **named)
 
     monkeypatch.setattr(Intake, name, wrapper)
     return calls
@@ -52,20 +52,20 @@ def test_small_batches_ask_nothing_of_the_senders_thread(
     with producer_of(broker, linger_ms=60_000) as producer:
         producer.send_batch("t", data)
         producer.flush()
-        asked = [counted(monkeypatch, name) for name in ("open_chunk", "take_rows", "keyless_rows")]
+        asked = [counted(monkeypatch, name) for name in ("open_chunk", "post_rows", "take_rows", "keyless_rows")]
         futures = [producer.send_batch("t", data) for _ in range(20)]
         producer.flush()
-        assert asked == [[], [], []]
+        assert asked == [[], [], [], []]
         assert sum(sum(future.result(0).record_counts.values()) for future in futures) == 200
 
 
 def test_large_batches_are_handed_over(broker: BrokerDouble, monkeypatch: pytest.MonkeyPatch) -> None:
     large = rows(5_000)
     assert small_batch_bytes(large) > SMALL_BATCH_BYTES
-    taken = counted(monkeypatch, "take_rows")
+    posted = counted(monkeypatch, "post_rows")
     with producer_of(broker, batch_size=2**20) as producer:
         producer.send_batch("t", large).result(DEADLINE_S)
-    assert len(taken) == 1
+    assert len(posted) == 1
 
 
 def test_records_and_small_batches_of_one_chunk_know_their_places(broker: BrokerDouble) -> None:
