@@ -181,7 +181,7 @@ def test_a_record_that_was_refused_is_not_sent_by_a_close_that_still_waits(broke
 
 def test_a_full_buffer_is_waited_for_as_before(broker: BrokerDouble) -> None:
     with producer_of(
-        broker, linger_ms=60_000, buffer_memory=CHUNK_BYTES_MIN, batch_size=CHUNK_BYTES_MIN, max_block_ms=20
+        broker, linger_ms=60_000, buffer_memory=CHUNK_BYTES_MIN, batch_size=CHUNK_BYTES_MIN, max_block_ms=1_000
     ) as producer:
         know(producer, ["t0"])
         broker.faults.extend([Fault(drop_request=True)] * 1_000)
