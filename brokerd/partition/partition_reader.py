@@ -42,11 +42,6 @@ class PartitionReader:
         return self._core.log_start_offset
 
     @property
-    def high_watermark(self) -> int:
-        """Look-ups by time find records below this offset."""
-        return self._core.high_watermark
-
-    @property
     def segments(self) -> tuple[Segment, ...]:
         """Segments, oldest first."""
         return self.log.segments
@@ -71,19 +66,24 @@ class PartitionReader:
                 raise self._out_of_range(offset) from None
             raise StorageError(f"{self.name}: a file of the log that holds offset {offset} is missing") from None
 
-    def offset_for_timestamp(self, timestamp_ms: int) -> OffsetAndTimestamp | None:
-        """The first durable record whose timestamp is at least `timestamp_ms`; None if there is none. Reads files: call it in a
-        thread.
+    def offset_for_timestamp(self, timestamp_ms: int, *, is_committed: bool = False) -> OffsetAndTimestamp | None:
+        """The first durable record whose timestamp is at least `timestamp_ms`, below the last stable offset if `is_committed`; None
+        if there is none. Reads files: call it in a thread.
 
         Raises StorageError; LogDamagedError if the record may be one that cannot be read.
         """
-        return self._look_up(lambda: find_by_timestamp(self, self.log, self._open_files, timestamp_ms))
+        until = self._end(is_committed)
+        return self._look_up(lambda: find_by_timestamp(self, self.log, self._open_files, timestamp_ms, until))
 
-    def max_timestamp_offset(self) -> OffsetAndTimestamp | None:
+    def max_timestamp_offset(self, *, is_committed: bool = False) -> OffsetAndTimestamp | None:
         """The first durable record with the largest timestamp of the log; None if it is empty. Otherwise as
         offset_for_timestamp.
         """
-        return self._look_up(lambda: find_max_timestamp(self, self.log, self._open_files))
+        until = self._end(is_committed)
+        return self._look_up(lambda: find_max_timestamp(self, self.log, self._open_files, until))
+
+    def _end(self, is_committed: bool) -> int:
+        return self._core.last_stable_offset if is_committed else self._core.high_watermark
 
     def _look_up(self, find: Callable[[], OffsetAndTimestamp | None]) -> OffsetAndTimestamp | None:
         try:

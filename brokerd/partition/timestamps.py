@@ -40,8 +40,9 @@ class OffsetAndTimestamp(NamedTuple):
 class _Search:
     """A look-up of a time, in ms since 1970."""
 
-    def __init__(self, timestamp_ms: int, *, has_decoded: bool = False) -> None:
+    def __init__(self, timestamp_ms: int, until_offset: int, *, has_decoded: bool = False) -> None:
         self.timestamp_ms = timestamp_ms
+        self.until_offset = until_offset  # no batch from there on is looked at
         self.has_decoded = has_decoded  # a batch was decoded, in vain
 
 
@@ -57,10 +58,6 @@ class Searched(Protocol):
     @property
     def log_start_offset(self) -> int:
         """The first offset that readers may have."""
-
-    @property
-    def high_watermark(self) -> int:
-        """All below this offset is durable."""
 
     @property
     def segments(self) -> tuple[Segment, ...]:
@@ -83,10 +80,12 @@ def check_timestamps(name: str, header: BatchHeader, config: TopicConfig, now_wa
         )
 
 
-def find_by_timestamp(log: Searched, reader: LogReader, open_files: OpenFiles, timestamp_ms: int) -> OffsetAndTimestamp | None:
-    """See PartitionLog.offset_for_timestamp. Raises OSError, LogDamagedError."""
-    found = _find(log, reader, open_files, _Search(timestamp_ms), log.log_start_offset)
-    end = found.offset if found is not None else log.high_watermark
+def find_by_timestamp(
+    log: Searched, reader: LogReader, open_files: OpenFiles, timestamp_ms: int, until_offset: int
+) -> OffsetAndTimestamp | None:
+    """See PartitionReader.offset_for_timestamp. Raises OSError, LogDamagedError."""
+    found = _find(log, reader, open_files, _Search(timestamp_ms, until_offset), log.log_start_offset)
+    end = found.offset if found is not None else until_offset
     for damaged in reader.damaged:
         # The record may have been in the damaged range: neither a later one nor "none" would be true.
         if damaged.stops(log.log_start_offset) and damaged.first_offset < end:
@@ -94,9 +93,9 @@ def find_by_timestamp(log: Searched, reader: LogReader, open_files: OpenFiles, t
     return found
 
 
-def find_max_timestamp(log: Searched, reader: LogReader, open_files: OpenFiles) -> OffsetAndTimestamp | None:
-    """See PartitionLog.max_timestamp_offset. Raises OSError, LogDamagedError."""
-    first_offset, until = log.log_start_offset, log.high_watermark
+def find_max_timestamp(log: Searched, reader: LogReader, open_files: OpenFiles, until: int) -> OffsetAndTimestamp | None:
+    """See PartitionReader.max_timestamp_offset. Raises OSError, LogDamagedError."""
+    first_offset = log.log_start_offset
     for damaged in reader.damaged:
         if damaged.stops(first_offset) and damaged.first_offset < until:
             raise damage_error(log.name, damaged)  # the record may have been in that range
@@ -114,7 +113,7 @@ def find_max_timestamp(log: Searched, reader: LogReader, open_files: OpenFiles) 
                 _find_largest(log, reader, file, segment, largest)
     if first_offset >= until:
         return None
-    return _find(log, reader, open_files, _Search(largest.timestamp), largest.begin)
+    return _find(log, reader, open_files, _Search(largest.timestamp, until), largest.begin)
 
 
 class _Largest:
@@ -211,7 +210,7 @@ def _find_in_segment(
 ) -> OffsetAndTimestamp | None:
     floor = segment.loaded_index(log.config.index_interval_bytes).floor_by_time(search.timestamp_ms)
     for position, header in _headers(reader, file, segment, *(floor or (segment.base_offset, 0))):
-        if header.base_offset >= log.high_watermark:
+        if header.base_offset >= search.until_offset:
             return None
         is_wanted = batch_timestamp(header) >= search.timestamp_ms and header.last_offset >= first_offset
         if is_wanted and not _is_taken_out(reader, header):

@@ -2,7 +2,8 @@
 
 Behaviour
 - LATEST is the high watermark, with read_committed the last stable offset: the next offset that a reader could fetch.
-- TIMESTAMP is the first offset whose record is at or after it, MAX_TIMESTAMP that of the newest record; -1 if none.
+- TIMESTAMP is the first offset whose record is at or after it, MAX_TIMESTAMP that of the newest record; -1 if none. They look no
+  further than LATEST. As in Kafka, a control batch and records of aborted transactions count.
 - leader_epoch is that of the batch at the offset, or of the last batch before it; -1 if nothing was ever written.
 - Look-ups by time read index and log, so they run in a thread, one at a time per call: the next is not started once the caller is
   gone.
@@ -11,6 +12,7 @@ Behaviour
 from __future__ import annotations
 
 import asyncio
+from functools import partial
 
 from brokerd.errors import UnsupportedVersionError, WireError
 from brokerd.ids import TopicIdPartition
@@ -82,7 +84,8 @@ async def _look_up(
         return (log.last_stable_offset if is_committed else log.high_watermark), _NONE
     loop = asyncio.get_running_loop()
     if entry.spec == offsets_pb2.OFFSET_SPEC_MAX_TIMESTAMP:
-        found = await loop.run_in_executor(broker.searchers, log.reader.max_timestamp_offset)
+        look_up = partial(log.reader.max_timestamp_offset, is_committed=is_committed)
     else:
-        found = await loop.run_in_executor(broker.searchers, log.reader.offset_for_timestamp, entry.timestamp)
+        look_up = partial(log.reader.offset_for_timestamp, entry.timestamp, is_committed=is_committed)
+    found = await loop.run_in_executor(broker.searchers, look_up)
     return found if found is not None else (_NONE, _NONE)
