@@ -7,6 +7,7 @@ payload.py.
 from __future__ import annotations
 
 import itertools
+import struct
 from collections.abc import Iterator
 from typing import NamedTuple
 
@@ -16,8 +17,9 @@ from brokerd.errors import CorruptMessageError, InvalidRequestError, MessageTooL
 from brokerd.record.header import HEADER_SIZE, PAYLOAD_KIND_ARROW, PAYLOAD_KIND_MASK, BatchHeader, decode_header, produced_header
 from brokerd.record.payload import decode_payload, payload_crc
 from brokerd.record.schema import SCHEMAS
-from brokerd.record.whole import NO_OFFSET_LIMIT, walk_whole
+from brokerd.record.whole import NO_OFFSET_LIMIT, Bytes, walk_whole
 
+_producer_id = struct.Struct("<40xq").unpack_from
 MAX_DECOMPRESSED_BYTES = 268_435_456  # default limit of readers
 
 
@@ -91,6 +93,13 @@ def check_produced(
     if payload_crc(payload) != header.payload_crc:
         raise CorruptMessageError("record batch refused: payload_crc does not match, the bytes changed in transit")
     return batch
+
+
+def producer_ids_in(data: Bytes) -> set[int]:
+    """Producer ids of whole batches that were read from a log. Decodes no header."""
+    positions: list[int] = []
+    walk_whole(data, 0, NO_OFFSET_LIMIT, None, None, positions=positions)
+    return {_producer_id(data, position)[0] for position in positions}
 
 
 def walk_batches(data: pa.Buffer, seed: int | None = None) -> Iterator[RecordBatch]:

@@ -116,6 +116,9 @@ class RangePosition:
         self._empty_responses = 0
 
     def _pieces(self, result: PartitionFetchResult) -> Iterator[Piece]:
+        aborted: dict[int, list[Aborted]] = {}
+        for one in result.aborted if self._is_read_committed else ():
+            aborted.setdefault(one.producer_id, []).append(one)
         for header, data in (batch for chunk in result.chunks for batch in walk_batches(chunk, self._seed)):
             if header.next_offset <= self.next_offset:
                 continue
@@ -128,7 +131,7 @@ class RangePosition:
             if from_offset > self.next_offset:
                 self._gaps.append(Gap(self.next_offset, from_offset, "they were taken out of the log"))
             self.next_offset = header.next_offset
-            if header.is_control or (self._is_read_committed and is_aborted(header, result.aborted)):
+            if header.is_control or is_aborted(header, aborted.get(header.producer_id, ())):
                 continue
             until_offset = header.next_offset if self.until_offset is None else min(header.next_offset, self.until_offset)
             yield Piece(self.tp, RecordBatch(header, data), from_offset, until_offset, self.name)

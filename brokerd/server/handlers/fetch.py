@@ -3,7 +3,8 @@
 
 Behaviour
 - A partition of a topic that the caller may not read has an error; rights are checked again for each read.
-- Partitions are read in the requested order, up to the high watermark, or the last stable offset with read_committed.
+- Partitions are read in the requested order, up to the high watermark, or the last stable offset with read_committed; then
+  `aborted` names the aborted transactions of the batches returned.
 - The response is limited to max_bytes, each partition to partition_max_bytes. The first batch of the first partition that
   has data is returned even if larger than both, so that a reader always makes progress; the first batch of a later
   partition may exceed partition_max_bytes, never the rest of max_bytes.
@@ -23,7 +24,9 @@ from typing import NamedTuple
 
 from brokerd.errors import OffsetOutOfRangeError, WireError
 from brokerd.ids import TopicIdPartition
+from brokerd.partition.aborted_transactions import AbortedTransaction
 from brokerd.partition.log_ends import LogEnd
+from brokerd.record.batch import producer_ids_in
 from brokerd.server.broker import Broker
 from brokerd.server.failures import internal, malformed
 from brokerd.server.fields import FIELDS_PER_ENTRY, OTHER_FIELDS, check_count, check_not_negative, topic_id_partition
@@ -68,6 +71,7 @@ class PartitionRead(NamedTuple):
     data: FetchDataInfo | None
     error: WireError | None
     until_offset: int = -1
+    aborted: Sequence[AbortedTransaction] = ()
 
     @property
     def size_bytes(self) -> int:
@@ -139,12 +143,24 @@ async def _read_partition(
         data = await _read_log(broker, replica, asked.fetch_offset, limit, until_offset)
         if data.size_bytes > left_bytes and not is_first:
             return PartitionRead(asked, replica, None, None, until_offset)
-        return PartitionRead(asked, replica, data, None, until_offset)
+        aborted = _aborted(replica, asked.fetch_offset, data) if end is LogEnd.LAST_STABLE_OFFSET else ()
+        return PartitionRead(asked, replica, data, None, until_offset, aborted)
     except WireError as error:
         broker.counters.failed_fetch[error.code] += 1
         return PartitionRead(asked, replica, None, error)
     except Exception as error:
         return PartitionRead(asked, replica, None, internal(f"read of {asked.tp}", error))
+
+
+def _aborted(replica: Replica, fetch_offset: int, data: FetchDataInfo) -> Sequence[AbortedTransaction]:
+    """The aborted transactions of the batches that were read; so there are no more of them than batches. Raises
+    OffsetOutOfRangeError.
+    """
+    overlapping = replica.core.aborted_transactions(fetch_offset, data.next_offset)
+    if not overlapping:
+        return ()
+    producer_ids = set().union(*map(producer_ids_in, data.chunks))
+    return [entry for entry in overlapping if entry.producer_id in producer_ids]
 
 
 async def _read_log(broker: Broker, replica: Replica, offset: int, max_bytes: int, until_offset: int) -> FetchDataInfo:
@@ -203,6 +219,7 @@ def _parked(params: FetchParams, result: PartitionRead) -> ParkedPartition:
         fetch_offset=result.asked.fetch_offset,
         found_bytes=_available_bytes(params, result),
         counted_bytes=replica.progress.bytes_below(read_until),
+        uncounted_above=read_until if read_until < replica.core.ends.high_watermark else None,
         max_bytes=min(result.asked.max_bytes, params.max_bytes),
     )
 
@@ -231,6 +248,8 @@ def _fill(out: fetch_pb2.PartitionFetchResult, result: PartitionRead, chunk_coun
     out.last_stable_offset = ends.last_stable_offset
     out.log_start_offset = ends.log_start_offset
     out.record_chunks = chunk_count
+    for entry in result.aborted:
+        out.aborted.add(producer_id=entry.producer_id, first_offset=entry.first_offset, marker_offset=entry.marker_offset)
 
 
 def encode_error(params: FetchParams, error: WireError) -> bytes:

@@ -20,6 +20,9 @@ class ParkedPartition(NamedTuple):
     fetch_offset: int
     found_bytes: int  # bytes that the read found
     counted_bytes: int  # the partition's progress up to there: later bytes are added
+    # The offset up to which it was read, where the progress was further: bytes above, which were undecided, cannot be added. When
+    # the end moves past it, the partition counts in full.
+    uncounted_above: int | None
     max_bytes: int  # the most that it counts for
 
 
@@ -59,7 +62,11 @@ class DelayedFetch(DelayedOperation):
                 return True
             if core.health.is_deleted:  # case C
                 return True
-            if partition.replica.end_offset(self._log_end) <= partition.fetch_offset:
+            end_offset = partition.replica.end_offset(self._log_end)
+            if end_offset <= partition.fetch_offset:
+                continue
+            if partition.uncounted_above is not None and end_offset > partition.uncounted_above:
+                available_bytes += partition.max_bytes
                 continue
             gained_bytes = partition.replica.progress.durable_bytes - partition.counted_bytes
             available_bytes += min(partition.found_bytes + gained_bytes, partition.max_bytes)

@@ -1,0 +1,209 @@
+"""Fetch and ListOffsets for readers of committed records: aborted transactions in the answer, and waiting for what is undecided."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from brokerd.errors import ErrorCode
+from brokerd.ids import TopicIdPartition
+from brokerd.partition.log_ends import Moved
+from brokerd.partition.partition_log import PartitionLog
+from brokerd.server.replica_manager import Replica
+from brokerd.wire.v1 import fetch_pb2, offsets_pb2
+from tests.support.build import arrow_batch
+from tests.support.clock import START_WALL_MS
+from tests.support.daemon import RunningDaemon
+from tests.support.files import MemoryFiles
+from tests.support.gate import Gate
+from tests.support.raw_client import LONG_MS, RawClient, values_batch
+from tests.support.transactions import append_marker, append_member
+from tests.support.wait import wait_until
+
+COMMITTED = fetch_pb2.ISOLATION_LEVEL_READ_COMMITTED
+UNCOMMITTED = fetch_pb2.ISOLATION_LEVEL_READ_UNCOMMITTED
+EARLY_MS, LATE_MS = START_WALL_MS + 1_000, START_WALL_MS + 5_000
+
+
+class Transactions:
+    """Members and markers in a partition of a running daemon, as its coordinator writes them."""
+
+    def __init__(self, running: RunningDaemon, tp: TopicIdPartition) -> None:
+        self._running = running
+        self._tp = tp
+
+    def write(self, producer_id: int, sequence: int = 0, *, count: int = 1, size: int = 8) -> int:
+        """A member's batch, durable; its base offset."""
+        return self._append(lambda log: append_member(log, producer_id, sequence, count=count, payload=bytes(size)))
+
+    def commit(self, *producer_ids: int, is_held: bool = False) -> int:
+        """A marker, durable; its offset."""
+        return self._append(lambda log: append_marker(log, committed=producer_ids, is_held=is_held))
+
+    def abort(self, *producer_ids: int) -> int:
+        """A marker, durable; its offset."""
+        return self._append(lambda log: append_marker(log, aborted=producer_ids))
+
+    def plain(self, timestamp_ms: int) -> int:
+        """A batch outside of any transaction, durable; its offset."""
+        return self._append(lambda log: log.append(arrow_batch([b"x"], [timestamp_ms]), now_wall_ms=timestamp_ms).base_offset)
+
+    def release(self, offset: int) -> None:
+        """A held marker counts from now on, and waiting readers are woken."""
+        self._running.run(self._release(offset))
+
+    def _append(self, append: Callable[[PartitionLog], int]) -> int:
+        log, offset = self._running.run(self._append_here(append))
+        wait_until(lambda: log.high_watermark == log.log_end_offset)
+        return offset
+
+    async def _append_here(self, append: Callable[[PartitionLog], int]) -> tuple[PartitionLog, int]:
+        replica = self._replica()
+        before = replica.log.segments[-1].size_bytes
+        offset = append(replica.log)
+        replica.progress.append(
+            next_offset=replica.log.log_end_offset, size_bytes=max(replica.log.segments[-1].size_bytes - before, 1)
+        )
+        self._running.daemon.broker.replicas.flusher.mark_dirty(replica.log)
+        return replica.log, offset
+
+    async def _release(self, offset: int) -> None:
+        log = self._replica().log
+        moved: Moved = log.core.ends.release_marker(offset)
+        self._running.daemon.broker.replicas._advanced(log, moved)
+
+    def _replica(self) -> Replica:
+        return self._running.daemon.broker.replicas.replica(self._tp)
+
+
+@pytest.fixture
+def tp(client: RawClient) -> TopicIdPartition:
+    return client.create_topic()[0]
+
+
+@pytest.fixture
+def transactions(running: RunningDaemon, tp: TopicIdPartition) -> Transactions:
+    return Transactions(running, tp)
+
+
+def parked(running: RunningDaemon) -> int:
+    return len(running.daemon.broker.replicas.fetch_purgatory)
+
+
+def fetched(client: RawClient, tp: TopicIdPartition, offset: int, **limits: int) -> tuple[list[tuple[int, int, int]], list[int]]:
+    """The aborted transactions of an answer, and the base offsets of its batches."""
+    head, (batches,) = client.fetcher().fetch({tp: offset}, **limits)
+    aborted = [(one.producer_id, one.first_offset, one.marker_offset) for one in head.results[0].aborted]
+    return aborted, [batch.header.base_offset for batch in batches]
+
+
+def test_the_answer_names_the_aborted_transactions_of_the_range_that_it_returns(
+    client: RawClient, tp: TopicIdPartition, transactions: Transactions
+) -> None:
+    for sequence in range(3):
+        transactions.write(7, sequence)
+        transactions.write(8, sequence)
+    transactions.abort(7)
+    transactions.commit(8)
+    client.producer().produce(tp, values_batch(tp))
+    whole = [(7, 0, 6)]
+    assert fetched(client, tp, 0, isolation_level=COMMITTED) == (whole, [0, 1, 2, 3, 4, 5, 6, 7, 8])
+    assert fetched(client, tp, 0, isolation_level=UNCOMMITTED) == ([], [0, 1, 2, 3, 4, 5, 6, 7, 8])
+    for offset in range(7):
+        aborted, (base_offset,) = fetched(client, tp, offset, isolation_level=COMMITTED, max_bytes=1)
+        is_void = offset in (0, 2, 4)
+        assert (aborted, base_offset) == (whole if is_void else [], offset), "wherever an answer begins and ends"
+    assert fetched(client, tp, 7, isolation_level=COMMITTED) == ([], [7, 8])
+
+
+def test_nothing_undecided_is_returned(client: RawClient, tp: TopicIdPartition, transactions: Transactions) -> None:
+    client.producer().produce(tp, values_batch(tp))
+    transactions.write(7)
+    transactions.write(8)
+    transactions.abort(8)
+    assert fetched(client, tp, 0, isolation_level=COMMITTED) == ([], [0])
+    assert fetched(client, tp, 0, isolation_level=UNCOMMITTED) == ([], [0, 1, 2, 3])
+    transactions.abort(7)
+    assert fetched(client, tp, 0, isolation_level=COMMITTED) == ([(8, 2, 3), (7, 1, 4)], [0, 1, 2, 3, 4])
+
+
+@pytest.mark.parametrize("min_bytes", [1, 2**20])
+@pytest.mark.parametrize("is_held", [False, True], ids=["marker", "release"])
+def test_a_parked_fetch_wakes_when_the_last_stable_offset_moves(
+    running: RunningDaemon, client: RawClient, tp: TopicIdPartition, transactions: Transactions, is_held: bool, min_bytes: int
+) -> None:
+    transactions.write(7, size=500)
+    marker = transactions.commit(7, is_held=True) if is_held else -1
+    fetcher, other = client.fetcher(), client.fetcher()
+    fetcher.post({tp: 0}, max_wait_ms=LONG_MS, min_bytes=min_bytes, isolation_level=COMMITTED)
+    other.post({tp: marker + 1}, max_wait_ms=LONG_MS, min_bytes=2**20, isolation_level=UNCOMMITTED)
+    wait_until(lambda: parked(running) == 2)
+    if is_held:
+        transactions.release(marker)
+    else:
+        transactions.commit(7)
+    _, (batches,) = fetcher.answer()
+    assert [batch.header.base_offset for batch in batches] == [0, 1]
+    assert parked(running) == 1, "who reads all waits for bytes alone"
+
+
+def test_min_bytes_counts_what_is_decided_as_long_as_nothing_is_undecided(
+    running: RunningDaemon, client: RawClient, tp: TopicIdPartition
+) -> None:
+    stream, fetcher = client.producer(), client.fetcher()
+    batch = values_batch(tp, size=1_000)
+    fetcher.post({tp: 0}, max_wait_ms=LONG_MS, min_bytes=2 * batch.size, isolation_level=COMMITTED)
+    wait_until(lambda: parked(running) == 1)
+    stream.produce(tp, batch)
+    assert parked(running) == 1
+    stream.produce(tp, batch)
+    _, (batches,) = fetcher.answer()
+    assert len(batches) == 2
+
+
+def test_a_log_start_that_moves_during_a_read_leaves_nothing_to_return(
+    running: RunningDaemon, client: RawClient, tp: TopicIdPartition, transactions: Transactions, files: MemoryFiles
+) -> None:
+    transactions.write(7)
+    transactions.abort(7)
+    files.is_cold = True
+    fetcher = client.fetcher()
+    log = running.daemon.broker.logs.partition(tp)
+    with Gate(files, "pread", path=tp.directory_name) as gate:
+        fetcher.post({tp: 0}, isolation_level=COMMITTED)
+        gate.wait_until_reached()
+        running.loop.call_soon_threadsafe(log.set_log_start, 2)
+        wait_until(lambda: log.log_start_offset == 2)
+    head, (batches,) = fetcher.answer()
+    assert ErrorCode(head.results[0].error.code) is ErrorCode.OFFSET_OUT_OF_RANGE
+    assert batches == []
+
+
+def _listed(
+    client: RawClient,
+    tp: TopicIdPartition,
+    isolation_level: fetch_pb2.IsolationLevel,
+    spec: offsets_pb2.OffsetSpec,
+    time_ms: int = 0,
+) -> int:
+    asked = offsets_pb2.PartitionListOffsets(topic_id=tp.topic_id, partition=tp.partition, spec=spec, timestamp=time_ms)
+    response = client.call("ListOffsets", offsets_pb2.ListOffsetsRequest(partitions=[asked], isolation_level=isolation_level))
+    return int(response.results[0].offset)
+
+
+def test_look_ups_of_offsets_show_nothing_undecided(client: RawClient, tp: TopicIdPartition, transactions: Transactions) -> None:
+    transactions.plain(EARLY_MS)
+    transactions.write(7)
+    transactions.plain(LATE_MS)
+    by_time = offsets_pb2.OFFSET_SPEC_TIMESTAMP
+    asked = (
+        (offsets_pb2.OFFSET_SPEC_LATEST, 0),
+        (offsets_pb2.OFFSET_SPEC_MAX_TIMESTAMP, 0),
+        (by_time, LATE_MS),
+        (by_time, EARLY_MS),
+    )
+    assert [_listed(client, tp, UNCOMMITTED, *one) for one in asked] == [3, 2, 2, 0]
+    assert [_listed(client, tp, COMMITTED, *one) for one in asked] == [1, 0, -1, 0]
+    transactions.commit(7)
+    assert [_listed(client, tp, COMMITTED, *one) for one in asked] == [4, 2, 2, 0]
