@@ -161,7 +161,7 @@ class Producer:
     def send_batch(self, topic: str, data: pa.RecordBatch | pa.Table, partitions: Int32s | pa.Array | None = None) -> BatchFuture:
         """Sends the rows of an Arrow batch or table: columns key, value (binary or string), headers and timestamp, of which
         only value is required. `partitions` (int32 per row; -1 = by key) overrides the hash of the key. Order of rows is
-        kept within each partition. The returned future ends when all rows have their answer.
+        kept within each partition. The returned future ends when all rows have their response.
 
         Blocks and raises as `send`; blocking is the back-pressure. What it refuses (ValueError, TypeError, MessageTooLargeError) it
         refuses before any row is taken. Up to some MiB are taken together or not at all; of a larger batch the first rows may

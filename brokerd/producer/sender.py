@@ -218,13 +218,13 @@ class Sender:
 
     async def _fetch_metadata(self, command: FetchMetadata) -> None:
         try:
-            answer = await self._call(self._transport.metadata(command.topics), "metadata")
+            response = await self._call(self._transport.metadata(command.topics), "metadata")
         except (WireError, BrokerUnreachableError, AuthenticationError) as error:
             self._check_refusal(error)
             self._report_to_all(partial(self._core.on_metadata_failed, error))
             return
         self._was_accepted = True
-        self._report_to_all(partial(self._core.on_metadata, answer))
+        self._report_to_all(partial(self._core.on_metadata, response))
 
     async def _request_producer_id(self, command: RequestProducerId) -> None:
         try:

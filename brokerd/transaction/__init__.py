@@ -11,6 +11,6 @@
     log_records.py       events to the bytes of the transaction log and back
 
 All of it is pure: events in, decisions out. What is decided changes nothing; `Coordinator.apply` does, for an event whose record
-stands in the log. The order of what must be durable before what is the server's part: a member before its answer, a commit before
-its markers, the markers before the answer, the end of members before the markers that void their data.
+stands in the log. The order of what must be durable before what is the server's part: a member before its response, a commit before
+its markers, the markers before the response, the end of members before the markers that void their data.
 """

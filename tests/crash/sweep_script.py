@@ -53,7 +53,7 @@ class PartitionHistory:
     tp: TopicIdPartition
     sent: list[Sent] = field(default_factory=list)
     dropped: set[bytes] = field(default_factory=set)
-    log_starts: set[int] = field(default_factory=lambda: {0})  # where the log may begin: one, unless an answer is missing
+    log_starts: set[int] = field(default_factory=lambda: {0})  # where the log may begin: one, unless a response is missing
 
     @property
     def next_offset(self) -> int:
@@ -82,7 +82,7 @@ class Expected:
     topics: set[str] = field(default_factory=set)
     deleted: set[str] = field(default_factory=set)
     partitions: dict[TopicIdPartition, PartitionHistory] = field(default_factory=dict)  # of TOPIC
-    partition_counts: set[int] = field(default_factory=set)  # of TOPIC: one, unless an answer is missing
+    partition_counts: set[int] = field(default_factory=set)  # of TOPIC: one, unless a response is missing
     producer_id: int = -1
     given_ids: set[int] = field(default_factory=set)
 

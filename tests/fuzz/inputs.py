@@ -199,7 +199,7 @@ def client_hello() -> bytes:
         context.wrap_bio(ssl.MemoryBIO(), outgoing).do_handshake()
     except ssl.SSLWantReadError:
         return outgoing.read()
-    raise AssertionError("a handshake without an answer")
+    raise AssertionError("a handshake without a response")
 
 
 def port_bytes(rng: random.Random, path: str, message: bytes, hello: bytes) -> tuple[str, bytes]:

@@ -71,7 +71,7 @@ class Context:
         return self._messages.popleft() if self._messages else grpc.aio.EOF
 
     async def write(self, data: bytes) -> None:
-        """Takes an answer."""
+        """Takes a response."""
         self.written.append(data)
 
     async def abort(self, code: grpc.StatusCode, details: str = "", trailing_metadata: object = ()) -> NoReturn:

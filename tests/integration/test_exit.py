@@ -189,7 +189,7 @@ except KeyboardInterrupt:
 
 
 def test_whoever_interrupts_the_last_sending_does_not_wait_for_it_and_hears_what_is_lost(tmp_path: Path) -> None:
-    """The broker is stopped, so that nothing of what is sent at exit gets an answer."""
+    """The broker is stopped, so that nothing of what is sent at exit gets a response."""
     code = """
 producers = [Producer(bootstrap_servers=SERVERS, linger_ms=60_000) for _ in range(3)]
 for producer in producers: producer.partitions_for(TOPIC)

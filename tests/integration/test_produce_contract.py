@@ -66,7 +66,7 @@ class Session:
     async def send(
         self, identity: ProducerIdAndEpoch, sequence: int, count: int, *, partition: int = 0, topic_id: bytes | None = None
     ) -> PartitionResult:
-        """Sends `count` records from a sequence on; the answer for them."""
+        """Sends `count` records from a sequence on; the response for them."""
         tp = TopicIdPartition(topic_id or self.topic_id, partition)
         return await self.send_bytes(tp, *self.encoded(identity, sequence, count, tp))
 
@@ -80,7 +80,7 @@ class Session:
         return encode_batch_header(batch, tp), batch.encoded.payload.data
 
     async def send_bytes(self, tp: TopicIdPartition, header: bytes, payload: pa.Buffer) -> PartitionResult:
-        """Sends a batch as it is; the answer for it."""
+        """Sends a batch as it is; the response for it."""
         self.correlation_id += 1
         entry = BatchToProduce(tp, header, payload)
         await self.stream.send(ProduceRequest(self.correlation_id, -1, 10_000, [entry]))

@@ -1,5 +1,5 @@
 """Goal: the double that the producer is tested with, and the model of a partition that its simulator shares with it, answer as the
-real daemon does. Method: conversations drawn by lot, and all that a broker refuses, held by both; every answer is compared.
+real daemon does. Method: conversations drawn by lot, and all that a broker refuses, held by both; every response is compared.
 """
 
 from __future__ import annotations
@@ -221,7 +221,7 @@ def test_epochs_are_raised_alike(tmp_path: Path) -> None:
         for _ in range(3):
             current = await session.transport.init_producer_id(current)
             heard.append((current.epoch, current.producer_id == identity.producer_id))
-        again = await session.transport.init_producer_id(identity)  # whose answer was lost
+        again = await session.transport.init_producer_id(identity)  # whose response was lost
         return [*heard, (again.epoch, again.producer_id == identity.producer_id)]
 
     with double() as one, daemon(tmp_path / "data") as other:

@@ -7,7 +7,7 @@ life's end survived is read from the log.
 Method: seeded lives with appends, retries, new and stale epochs, flushes, rolls, retention, DeleteRecords, checkpoints, long
 silences; operations on derived files, checkpoints, names and data that fail, or a full disk, for a life or a part of it, starts
 included; an end by a clean stop, a kill at any file operation (of the start too) or a power cut; and, between lives, derived
-files that are lost, stale or from another future. After each start the whole state is compared, and every answer is the oracle's.
+files that are lost, stale or from another future. After each start the whole state is compared, and every response is the oracle's.
 """
 
 from __future__ import annotations
@@ -271,7 +271,7 @@ class Lives:
         return epoch, next_number % RING, count
 
     def _send(self, log: PartitionLog) -> None:
-        """One batch; the answer must be the oracle's."""
+        """One batch; the response must be the oracle's."""
         producer_id = self.rng.randrange(PRODUCERS)
         epoch, first, count = self._candidate(producer_id)
         producer = ProducerIdAndEpoch(producer_id, epoch)

@@ -1,7 +1,7 @@
 """Producer state against an oracle that remembers everything, with restarts in between.
 
 The oracle knows each producer's whole history as plain numbers that never wrap; the log knows five batches. Both must give the
-same answer to every batch, before and after any restart. Sequences begin near 2^31-1 for some, so that they wrap.
+same response to every batch, before and after any restart. Sequences begin near 2^31-1 for some, so that they wrap.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
 """Goal: a reader of committed records sees exactly the records of committed transactions and those outside of any, in order,
-wherever its range begins and ends, however small the answers are, and whatever a start is made from.
+wherever its range begins and ends, however small the responses are, and whatever a start is made from.
 
 Method: seeded random transactions in one log of small segments; every pair of offsets as a range, answers of all sizes, held
 markers, log starts; then starts from each snapshot that there is, and from none.

@@ -52,7 +52,7 @@ class Fault:
     kill_before: bool = False  # the stream breaks before it is processed
     kill_after: bool = False  # ... after
     answer_twice: bool = False
-    hold_answer: bool = False  # answered after the next answer: out of order
+    hold_answer: bool = False  # answered after the next response: out of order
     error: WireError | None = None  # every batch gets it; with fate UNKNOWN the batches are appended all the same
     throttle_ms: int = 0
 
@@ -181,7 +181,7 @@ class StreamDouble:
         self._answers.put_nowait(None)
 
     async def receive(self) -> ProduceResponse:
-        """The next answer."""
+        """The next response."""
         answer = await self._answers.get()
         if answer is None:
             self._answers.put_nowait(None)

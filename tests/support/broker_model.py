@@ -1,4 +1,4 @@
-"""A broker's answers to produce requests, as a small model of its own: the table of producer states, nothing else.
+"""A broker's responses to produce requests, as a small model of its own: the table of producer states, nothing else.
 
 Written from the table, not from the broker's code, so that the two can be compared. No bytes, no time, no I/O: records are
 whatever the caller hands in.

@@ -88,7 +88,7 @@ class FakeBroker:
         self.fetched_offsets: list[int] = []  # fetch_offset of each partition asked, in order
         self.hellos: list[produce_pb2.Hello] = []
         self.fail_calls: list[grpc.StatusCode] = []  # the next unary calls end with these
-        self.errors: dict[str, list[WireError]] = {}  # the next answers of a method carry these
+        self.errors: dict[str, list[WireError]] = {}  # the next responses of a method carry these
         self.cut_fetch_after: list[int] = []  # the next fetch streams end after so many answers
         self.wire_versions = (1, 1)
         self.next_producer_id = 1000

@@ -133,7 +133,7 @@ class Simulation:
             self._send(leader, ProducerIdAndEpoch(producer_id, known.epoch), sent.number, sent.record_count)
 
     def _send(self, leader: Replica, producer: ProducerIdAndEpoch, number: int, count: int) -> None:
-        """A batch of an idempotent producer; the answer must be the oracle's."""
+        """A batch of an idempotent producer; the response must be the oracle's."""
         is_member = producer.producer_id in self.members
         attributes = int(Attributes.TRANSACTIONAL) if is_member else 0
         batch = raw_batch(self._payload(), count=count, producer=producer, sequence=number, attributes=attributes)

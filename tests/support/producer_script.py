@@ -6,16 +6,16 @@
     flush | close | abort       what the application may ask for besides
     wait 20                     milliseconds pass
     wake                        time passes until the producer wants to be woken
-    metadata [lost]             the broker's metadata arrives (or no answer does)
+    metadata [lost]             the broker's metadata arrives (or no response does)
     producer-id [lost]          a producer id, or a raised epoch
     open                        the stream last asked for is open
     broker reads                the next request is handled
     broker refuses NAME         ... the first of its batches with an error of this name
-    broker fails NAME           ... the first of its batches is written, the answer is an error all the same
+    broker fails NAME           ... the first of its batches is written, the response is an error all the same
     broker forgets t-0          it knows no producer of the partition any more
     broker fences t-0           a newer epoch of the producer has written there
     broker loses t-0            its newest batch there is gone, as after a lost disk
-    broker throttles 100        its next answer asks for a pause
+    broker throttles 100        its next response asks for a pause
     broker takes 1 t-0          it takes no larger batch than of so many records
     answer [twice]              the oldest answer that is under way arrives
     lose request | lose answer  the oldest one never arrives

@@ -304,7 +304,7 @@ class Simulation:
             stream.answers.append(answer)
 
     def produce(self, node_id: int, sent: SentBatch, error: int, is_appended: bool) -> PartitionResult:
-        """The broker's answer for one batch."""
+        """The broker's response for one batch."""
         tp, identity, sequence, records = sent
         tp_id = TopicIdPartition(TOPIC_ID, tp.partition)
         fault = ERRORS[error % len(ERRORS)] if error >= 0 else None
@@ -327,7 +327,7 @@ class Simulation:
             return PartitionResult(tp_id, -1, -1, 0, refused)
 
     def do_answer(self, k: int, times: int = 1) -> None:
-        """The producer gets an answer, perhaps twice."""
+        """The producer gets a response, perhaps twice."""
         stream = self.stream(k)
         if stream is None or not stream.answers or stream.is_broken:
             return
@@ -347,7 +347,7 @@ class Simulation:
             stream.requests.popleft()
 
     def do_drop_answer(self, k: int) -> None:
-        """An answer never arrives."""
+        """A response never arrives."""
         stream = self.stream(k)
         if stream is not None and stream.answers:
             stream.answers.popleft()
@@ -366,7 +366,7 @@ class Simulation:
             self.core.on_stream_lost(stream.node_id, stream.hello.incarnation, BrokerUnreachableError("cut"), self.now_ms)
 
     def do_throttle(self, k: int, ms: int) -> None:
-        """The next answer of a stream asks for a pause."""
+        """The next response of a stream asks for a pause."""
         stream = self.stream(k)
         if stream is not None:
             stream.throttle_ms = ms
@@ -392,11 +392,11 @@ class Simulation:
         self.log[partition].push_out()
 
     def do_call(self, k: int, is_answered: bool = True) -> None:
-        """A unary call ends, with its answer or without."""
+        """A unary call ends, with its response or without."""
         if not self.calls:
             return
         command = self.calls.pop(k % len(self.calls))
-        lost = BrokerUnreachableError("no answer")
+        lost = BrokerUnreachableError("no response")
         if isinstance(command, FetchMetadata):
             if is_answered:
                 self.core.on_metadata({TOPIC: TopicView(TOPIC_ID, tuple(self.leaders))}, self.now_ms)

@@ -98,7 +98,7 @@ class RawProducer(RawStream):
         self.send(self.request(batches, acks=acks, **fields))
 
     def answer(self) -> produce_pb2.ProduceResponse:
-        """The next answer."""
+        """The next response."""
         return produce_pb2.ProduceResponse.FromString(self.receive())
 
     def produce(self, tp: TopicIdPartition, data: pa.Buffer, *, acks: int = -1) -> produce_pb2.PartitionProduceResult:
@@ -132,7 +132,7 @@ class RawFetcher(RawStream):
         self.send(head.SerializeToString())
 
     def answer(self) -> tuple[fetch_pb2.FetchResponse, list[list[RecordBatch]]]:
-        """The next answer: its head, and the batches of each partition."""
+        """The next response: its head, and the batches of each partition."""
         head, records = split_records(fetch_pb2.FetchResponse, self.receive())
         chunks = iter(records)
         batches = [[batch for _ in range(result.record_chunks) for batch in walk_batches(next(chunks))] for result in head.results]
@@ -142,7 +142,7 @@ class RawFetcher(RawStream):
     def fetch(
         self, offsets: Mapping[TopicIdPartition, int], **limits: int
     ) -> tuple[fetch_pb2.FetchResponse, list[list[RecordBatch]]]:
-        """A fetch and its answer."""
+        """A fetch and its response."""
         self.post(offsets, **limits)
         return self.answer()
 

@@ -138,7 +138,7 @@ class TransactionBench:
         return records
 
     def commit_all(self, asked: EndRequest) -> CommitDecision:
-        """A driver's commit with its markers; the answer. Raises as the coordinator does."""
+        """A driver's commit with its markers; the response. Raises as the coordinator does."""
         decided = self.commit(asked)
         while isinstance(decided, Prepare | Finish):
             self.finish(asked.transactional_id)

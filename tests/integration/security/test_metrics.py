@@ -56,7 +56,7 @@ def samples(text: str) -> Samples:
 
 
 def all_are_counted(found: Samples) -> bool:
-    """True once the answers of six produce requests and two fetches are written."""
+    """True once the responses of six produce requests and two fetches are written."""
     counts = [found["brokerd_request_time_seconds_count", ("phase", "total"), ("request", name)] for name in ("Produce", "Fetch")]
     return counts == [6, 2]
 
@@ -93,7 +93,7 @@ def test_numbers_are_those_of_the_requests(tmp_path: Path) -> None:
         fetcher.fetch({tp: 0})
         fetcher.fetch({tp: 99})
         client.call("Metadata", metadata_pb2.MetadataRequest(all_topics=True))
-        # An answer is counted once it is written, which the client may notice sooner.
+        # A response is counted once it is written, which the client may notice sooner.
         wait_until(lambda: all_are_counted(samples(scrape(running)[1])))
         status, text = scrape(running)
         found = samples(text)

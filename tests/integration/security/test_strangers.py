@@ -1,6 +1,6 @@
 """Goal: nobody's message is read before it is known whose it is, whatever the method; and what is hidden stays so in any mixture.
 
-Method: bare HTTP/2 calls whose headers come and whose messages do not: an answer then cannot depend on the message.
+Method: bare HTTP/2 calls whose headers come and whose messages do not: a response then cannot depend on the message.
 """
 
 from __future__ import annotations

@@ -71,7 +71,7 @@ def test_limits_of_bytes_are_kept_but_the_first_batch_always_comes(client: RawCl
     assert counts(max_bytes=8 * size - 1) == [6, 1, 0]
     assert counts(max_bytes=1) == [1, 0, 0], "one batch, so that the reader makes progress"
     assert counts(max_bytes=0) == [1, 0, 0]
-    assert counts(partition_max_bytes=1) == [1, 1, 1], "each partition makes progress while the answer has room"
+    assert counts(partition_max_bytes=1) == [1, 1, 1], "each partition makes progress while the response has room"
     assert counts(partition_max_bytes=1, max_bytes=2 * size) == [1, 1, 0]
     assert counts(partition_max_bytes=1, max_bytes=size + 1) == [1, 0, 0]
 

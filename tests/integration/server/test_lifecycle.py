@@ -78,7 +78,7 @@ def test_a_stop_waits_no_longer_than_the_grace_for_a_client_that_does_not_read(r
     blocked: Any = client.channel.stream_stream("/brokerd.wire.v1.Broker/Fetch")
     fetcher = client.fetcher()
     for _ in range(8):
-        fetcher.post({tp: 0}, max_bytes=2**24)  # 64 MB of answers that nobody reads
+        fetcher.post({tp: 0}, max_bytes=2**24)  # 64 MB of responses that nobody reads
     assert blocked is not None
     # running_daemon's stop() fails if it takes longer than its deadline.
 
@@ -149,7 +149,7 @@ def test_a_signal_stops_it_cleanly(process: DaemonProcess, tmp_path: Path, numbe
     with RawClient(process.address) as client:
         assert client.latest(tp) == 3
         stream = client.producer()
-        assert stream.produce(tp, idempotent_batch(tp, producer_id, 0, 3)).base_offset == 0, "the same answer after a restart"
+        assert stream.produce(tp, idempotent_batch(tp, producer_id, 0, 3)).base_offset == 0, "the same response after a restart"
         assert stream.produce(tp, idempotent_batch(tp, producer_id, 3)).base_offset == 3
     said = process.stderr_path.read_text()
     assert (said.count("is new or empty"), said.count("was closed cleanly")) == (1, 1)

@@ -1,4 +1,4 @@
-"""Produce over the wire: every answer of the table of sequences, acks, order, what is refused and with which fate."""
+"""Produce over the wire: every response of the table of sequences, acks, order, what is refused and with which fate."""
 
 from __future__ import annotations
 

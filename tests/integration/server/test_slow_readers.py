@@ -21,7 +21,7 @@ BATCH_BYTES = 300_000
 BATCHES = 60
 SLOW = 40
 READS_AT_ONCE = 4  # while the budget is scarce: what is let in last
-# The time to read an answer is no test's but the last one's: a slow machine must not end anybody.
+# The time to read a response is no test's but the last one's: a slow machine must not end anybody.
 LIMIT = {"max_fetch_bytes_in_flight": LIMIT_BYTES, "fetch_write_timeout_ms": 600_000}
 
 
@@ -47,7 +47,7 @@ def read_all(client: RawClient, tp: TopicIdPartition) -> int:
     offset = answers = 0
     while offset < BATCHES:
         _, (batches,) = fetcher.fetch({tp: offset})
-        assert batches, "each answer has a batch, however little is left"
+        assert batches, "each response has a batch, however little is left"
         offset += len(batches)
         answers += 1
     return answers

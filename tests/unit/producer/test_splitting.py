@@ -154,7 +154,7 @@ def test_what_awaits_a_split_batch_wakes(broker: BrokerDouble) -> None:
 
 
 def test_a_batch_whose_earlier_attempt_was_written_is_split_and_not_written_twice(broker: BrokerDouble) -> None:
-    """The limit fell between an attempt whose answer was lost and the next."""
+    """The limit fell between an attempt whose response was lost and the next."""
     broker.max_message_bytes = 100_000
     broker.faults.append(Fault(kill_after=True))
 

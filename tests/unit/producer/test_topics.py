@@ -81,7 +81,7 @@ def test_nothing_in_use_asks_for_nothing(topics: TopicRegistry) -> None:
 
 
 def test_a_new_topic_is_asked_for_at_once_and_alone(topics: TopicRegistry) -> None:
-    for number in range(1_000):  # each asked for right behind the answer to the one before
+    for number in range(1_000):  # each asked for right behind the response to the one before
         topics.wait_for(f"new-{number}", 1)
         assert topics.due_ms(1, is_busy=False) == 1
         assert topics.begin(1) == (f"new-{number}",)
@@ -234,7 +234,7 @@ def test_who_needs_newer_knowledge_is_not_served_by_an_answer_on_its_way(topics:
     topics.begin(due_ms)
     waiter = topics.wait_for("busy", due_ms, newer=True)
     topics.on_result({"busy": VIEW, "idle": VIEW}, due_ms)
-    assert waiter.view != VIEW, "that answer was on its way already"
+    assert waiter.view != VIEW, "that response was on its way already"
     assert topics.due_ms(due_ms, is_busy=False) == due_ms
     assert topics.begin(due_ms) == ("busy",)
     grown = VIEW._replace(leaders=(0, 0, 0))

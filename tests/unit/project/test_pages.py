@@ -1,4 +1,4 @@
-"""Pages that a reader can follow: links, the site's menu, an answer to each error."""
+"""Pages that a reader can follow: links, the site's menu, a remedy for each error."""
 
 from __future__ import annotations
 

@@ -91,8 +91,8 @@ def test_a_failure_is_logged_unless_the_client_is_gone(error: Exception, is_logg
 
     async def work() -> None:
         task = asyncio.create_task(_raise(error))
-        look_at_end(task, "an answer")
+        look_at_end(task, "a response")
         await asyncio.wait((task,))
 
     assert run(work()) == []
-    assert ("in an answer" in caplog.text) == is_logged
+    assert ("in a response" in caplog.text) == is_logged

@@ -313,7 +313,7 @@ def test_an_abort_of_a_committed_version_is_refused(committed: TransactionBench)
 
 
 def test_the_drivers_abort_after_an_ambiguous_commit(bench: TransactionBench) -> None:
-    """COMMIT is decided, its answer is lost, and the driver calls abort(): what is committed stays."""
+    """COMMIT is decided, its response is lost, and the driver calls abort(): what is committed stays."""
     write(bench, "a", ONE, 3)
     asked = bench.end_request(ONE, {"a": 3})
     bench.commit(asked)

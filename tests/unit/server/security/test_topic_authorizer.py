@@ -108,7 +108,7 @@ def test_patterns_are_names_and_prefixes(patterns: list[str], topic: str, expect
 
 
 def metadata_through(request_filter: RequestFilter, authorizer: TopicAuthorizer, *names: str) -> tuple[list[str], list[int]]:
-    """Names that reached the handler, and the errors of the answer."""
+    """Names that reached the handler, and the errors of the response."""
     reached: list[str] = []
 
     async def handle(request: Any) -> metadata_pb2.MetadataResponse:
