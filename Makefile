@@ -77,8 +77,8 @@ coverage: setup java  ## the share of each package's lines and branches that the
 	$(BIN)/python -m coverage json --quiet -o - | $(BIN)/python tests/support/coverage_table.py
 
 # Rules about the tree and Spark, whose lowest version is the newest, are left to `make test`.
-test-lowest: $(LOWEST)/.ready links  ## units, and callers and rights over the wire, with the lowest versions of what pyproject.toml allows
-	PATH="$(CURDIR)/$(LOWEST)/bin:$$PATH" $(LOWEST)/bin/python $(PYTEST) tests/unit tests/integration/security $(PYTEST_ARGS)
+test-lowest: $(LOWEST)/.ready links  ## units, and the daemon over the wire, with the lowest versions of what pyproject.toml allows
+	PATH="$(CURDIR)/$(LOWEST)/bin:$$PATH" $(LOWEST)/bin/python $(PYTEST) tests/unit tests/integration/server tests/integration/security $(PYTEST_ARGS)
 
 chaos: setup  ## the real daemon under load and faults, its history judged; SECONDS=1800 SEED=n KINDS=kill,cut
 	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python -m tests.chaos.run --seconds $(or $(SECONDS),120) $(if $(SEED),--seed $(SEED)) $(if $(KINDS),--kinds $(KINDS))

@@ -1,10 +1,10 @@
 """Keeps gRPC serving when a client calls a method whose name is not UTF-8.
 
 grpc.aio decodes the name inside the one task that accepts calls, and strictly; the exception ends that task, and with it the whole
-server: a single packet from a stranger, before any authentication. (So in grpcio 1.85.1; 1.76.0 refused that call alone.) The name
-is decoded in C, so nothing can be put in between but what Python itself asks about undecodable bytes: the error handler "strict".
-The one set here answers gRPC's accepting task alone (such a name becomes one that does not exist), and raises for everybody else,
-as before.
+server: a single packet from a stranger, before any authentication. (So from grpcio 1.84 on; before, it refused that call alone.)
+The name is decoded in C, so nothing can be put in between but what Python itself asks about undecodable bytes: the error handler
+"strict". The one set here answers gRPC's accepting task alone (such a name becomes one that does not exist), and raises for
+everybody else, as before.
 """
 
 from __future__ import annotations
