@@ -15,6 +15,7 @@ import pyarrow as pa
 
 from brokerd.errors import WireError
 from brokerd.ids import ProducerIdAndEpoch
+from brokerd.producer.core.membership import Membership
 from brokerd.producer.core.partitioner import partition_for_keys
 from brokerd.producer.core.transport import Hello, PartitionResult, ProduceRequest, ProduceResponse, RequestLimits, TopicView
 from brokerd.producer.producer import Producer
@@ -62,6 +63,13 @@ class NullTransport:
     async def init_producer_id(self, current: ProducerIdAndEpoch) -> ProducerIdAndEpoch:
         """Always the same id."""
         return ProducerIdAndEpoch(1, 0)
+
+    async def init_member(self, membership: Membership) -> ProducerIdAndEpoch:
+        """Always the same id."""
+        return ProducerIdAndEpoch(1, 0)
+
+    async def heartbeat(self, membership: Membership) -> None:
+        """Takes it."""
 
     async def open_stream(self, node_id: int, hello: Hello) -> NullStream:
         """A new stream."""

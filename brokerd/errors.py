@@ -8,6 +8,7 @@
         ├── ConfigError           (also ValueError)
         ├── BrokerUnreachableError (also ConnectionError)
         ├── ProducerClosedError, BufferExhaustedError, DeliveryTimeoutError, AbortedBatchError, ForkedProducerError
+        ├── TransactionStateError
         ├── AuthenticationError
         ├── InvalidRecordError    (also ValueError)
         └── DataLossError
@@ -372,6 +373,10 @@ class ConfigError(ClientError, ValueError):
 
 class BrokerUnreachableError(ClientError, ConnectionError):
     """No broker responded; the text names the address and how long it was tried."""
+
+
+class TransactionStateError(ClientError):
+    """A call that needs an open transaction was made without one, or the other way round."""
 
 
 class AuthenticationError(ClientError):

@@ -7,6 +7,7 @@ import uuid
 from typing import NamedTuple
 
 TOPIC_NAME_MAX_LENGTH = 249
+TRANSACTIONAL_ID_MAX_LENGTH = 249
 _TOPIC_NAME = re.compile(r"[a-zA-Z0-9._-]{1,249}")
 
 NO_PRODUCER_ID = -1

@@ -30,6 +30,8 @@ def parse_sink_options(options: Mapping[str, str]) -> SinkOptions:
     """Parses the sink's options. Raises ConfigError with one sentence that names the option."""
     split = split_options(options, SINK)
     require_servers(split.settings, SINK)
+    if "transactional.id" in split.settings:
+        raise ConfigError("option 'transactional.id' is not accepted by the sink: it writes outside of transactions so far")
     topic = split.get("topic")
     if topic is not None:
         problem = topic_name_problem(topic)

@@ -11,10 +11,12 @@ from brokerd.client.consumer.offsets import READ_COMMITTED, OffsetAndTimestamp, 
 from brokerd.client.io.loop_thread import LoopThread
 from brokerd.client.metadata import Metadata, ServerInfo
 from brokerd.client.topics import NewTopic, TopicDescription
+from brokerd.client.transactions import HangingTransaction, MemberGrant, TransactionDescription, TransactionListing
 from brokerd.clock import Clock, SystemClock
 from brokerd.config.client import ClientConfig
 from brokerd.errors import WireError
 from brokerd.ids import NO_PRODUCER, ProducerIdAndEpoch, TopicIdPartition, TopicPartition
+from brokerd.producer.core.membership import Membership, TransactionEnd
 
 
 class BlockingClient:
@@ -99,6 +101,36 @@ class BlockingClient:
     def init_producer_id(self, current: ProducerIdAndEpoch = NO_PRODUCER) -> ProducerIdAndEpoch:
         """A new producer id, or `current` with its epoch increased."""
         return self.loop_thread.run(self.broker_client.init_producer_id(current))
+
+    # ---- transactions: see TransactionCalls
+
+    def init_member(self, membership: Membership) -> MemberGrant:
+        """The producer id of a member of a transaction: the same one every time."""
+        return self.loop_thread.run(self.broker_client.transactions.init_member(membership))
+
+    def heartbeat(self, membership: Membership) -> None:
+        """Tells the broker that a member lives. Raises InvalidTxnStateError if it is not open."""
+        self.loop_thread.run(self.broker_client.transactions.heartbeat(membership))
+
+    def end_transaction(self, end: TransactionEnd, *, timeout_ms: int | None = None) -> int:
+        """Commits or aborts members of a transaction, asked again until `timeout_ms`; returns the last committed version."""
+        return self.loop_thread.run(self.broker_client.transactions.end(end, timeout_ms=timeout_ms))
+
+    def list_transactions(self, state: str = "", prefix: str = "") -> list[TransactionListing]:
+        """Transactional ids, in the order of their names."""
+        return self.loop_thread.run(self.broker_client.transactions.listed(state, prefix))
+
+    def describe_transaction(self, transactional_id: str) -> TransactionDescription:
+        """Everything about one transactional id."""
+        return self.loop_thread.run(self.broker_client.transactions.describe(transactional_id))
+
+    def abort_transaction(self, transactional_id: str, execution_id: str = "") -> int:
+        """Aborts the open members of one execution, or all of a transactional id; returns how many."""
+        return self.loop_thread.run(self.broker_client.transactions.abort(transactional_id, execution_id))
+
+    def find_hanging_transactions(self, idle_ms: int) -> list[HangingTransaction]:
+        """Transactions that hold back partitions and have been silent for so long, the oldest first."""
+        return self.loop_thread.run(self.broker_client.transactions.find_hanging(idle_ms))
 
 
 def _only(results: Mapping[str, bytes | WireError]) -> bytes:

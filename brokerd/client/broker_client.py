@@ -10,7 +10,7 @@ import asyncio
 import logging
 import random
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, TypeVar, cast
+from typing import TYPE_CHECKING, TypeVar
 
 from google.protobuf.message import Message
 
@@ -24,7 +24,7 @@ from brokerd.client.consumer.offsets import (
     read_offset,
 )
 from brokerd.client.io.connection import Connection, RawStream
-from brokerd.client.io.response_checks import checked_count, checked_identity, checked_offset
+from brokerd.client.io.response_checks import checked_count, checked_identity, checked_offset, error_in
 from brokerd.client.io.retry import Retries, is_repeatable
 from brokerd.client.io.security import ClientSecurity
 from brokerd.client.metadata import (
@@ -38,6 +38,7 @@ from brokerd.client.metadata import (
     read_server_info,
 )
 from brokerd.client.topics import NewTopic, TopicDescription, read_descriptions, read_results
+from brokerd.client.transaction_calls import TransactionCalls
 from brokerd.clock import Clock
 from brokerd.config.broker import GRPC_MAX_MESSAGE_BYTES
 from brokerd.config.client import ClientConfig
@@ -50,9 +51,8 @@ from brokerd.errors import (
     WireError,
 )
 from brokerd.ids import NO_PRODUCER, ProducerIdAndEpoch, TopicIdPartition, TopicPartition
-from brokerd.wire.errors import from_proto
 from brokerd.wire.methods import FETCH, PRODUCE
-from brokerd.wire.v1 import error_pb2, metadata_pb2, offsets_pb2, topics_pb2, transaction_pb2
+from brokerd.wire.v1 import metadata_pb2, offsets_pb2, topics_pb2, transaction_pb2
 
 if TYPE_CHECKING:
     from brokerd.client.consumer.fetch_stream import FetchStream
@@ -93,6 +93,7 @@ class BrokerClient:
         self._topics: dict[bytes, TopicInfo] = {}
         self._server_infos: dict[str, ServerInfo] = {}
         self._random = random.SystemRandom()
+        self.transactions = TransactionCalls(self)
 
     async def close(self) -> None:
         """Closes all connections; calls in progress fail."""
@@ -105,18 +106,18 @@ class BrokerClient:
     async def server_info(self) -> ServerInfo:
         """The broker's version, features and limits; requested once per connection. Raises UnsupportedVersionError if it speaks
         another version of the contract."""
-        await self._retried(lambda timeout_ms: self._connected(ANY_NODE, timeout_ms))
+        await self.retried(lambda timeout_ms: self._connected(ANY_NODE, timeout_ms))
         return self._server_infos[self._addresses[self._address_index]]
 
     async def metadata(self, topics: Sequence[str] | None) -> Metadata:
         """Nodes, and topics by name (None = all), as the broker knows them now. Topics that do not exist are in `errors`."""
         request = metadata_pb2.MetadataRequest(topics=topics or (), all_topics=topics is None)
-        return self._remembered(read_metadata(await self._call("Metadata", request, metadata_pb2.MetadataResponse)))
+        return self._remembered(read_metadata(await self.call("Metadata", request, metadata_pb2.MetadataResponse)))
 
     async def metadata_by_id(self, topic_ids: Sequence[bytes]) -> Metadata:
         """As `metadata`, for topic ids; errors are under the id in hex."""
         request = metadata_pb2.MetadataRequest(topic_ids=topic_ids)
-        return self._remembered(read_metadata(await self._call("Metadata", request, metadata_pb2.MetadataResponse)))
+        return self._remembered(read_metadata(await self.call("Metadata", request, metadata_pb2.MetadataResponse)))
 
     async def leader(self, tp: TopicIdPartition, *, refresh: bool = False) -> int:
         """Node id of a partition's leader; asks the broker if it is unknown, or with `refresh`. Returns -1 (any node) while there
@@ -155,7 +156,7 @@ class BrokerClient:
         for topic in topics:
             request.topics.add(name=topic.name, partitions=topic.partitions, configs=dict(topic.configs))
         lost: list[BrokerdError] = []
-        response = await self._call("CreateTopics", request, topics_pb2.CreateTopicsResponse, failures=lost)
+        response = await self.call("CreateTopics", request, topics_pb2.CreateTopicsResponse, failures=lost)
         results = read_results("CreateTopics", [topic.name for topic in topics], response.results)
         if not lost:
             return results
@@ -168,19 +169,19 @@ class BrokerClient:
     async def delete_topics(self, names: Sequence[str]) -> dict[str, bytes | WireError]:
         """Deletes topics and their records; returns the id of each, or its error."""
         request = topics_pb2.DeleteTopicsRequest(names=names)
-        response = await self._call("DeleteTopics", request, topics_pb2.DeleteTopicsResponse)
+        response = await self.call("DeleteTopics", request, topics_pb2.DeleteTopicsResponse)
         return read_results("DeleteTopics", names, response.results)
 
     async def describe_topics(self, names: Sequence[str] = ()) -> dict[str, TopicDescription | WireError]:
         """Settings, offsets and sizes of topics; of all topics, sorted, if none is named."""
         request = topics_pb2.DescribeTopicsRequest(names=names)
-        return read_descriptions(await self._call("DescribeTopics", request, topics_pb2.DescribeTopicsResponse))
+        return read_descriptions(await self.call("DescribeTopics", request, topics_pb2.DescribeTopicsResponse))
 
     async def create_partitions(self, name: str, total_count: int, *, validate_only: bool = False) -> None:
         """Increases a topic's number of partitions. Raises the broker's error."""
         request = topics_pb2.CreatePartitionsRequest(name=name, total_count=total_count, validate_only=validate_only)
-        await self._call(
-            "CreatePartitions", request, topics_pb2.CreatePartitionsResponse, error_of=lambda response: _error(response.result)
+        await self.call(
+            "CreatePartitions", request, topics_pb2.CreatePartitionsResponse, error_of=lambda response: error_in(response.result)
         )
 
     async def alter_topic_configs(
@@ -189,8 +190,8 @@ class BrokerClient:
         """Changes settings of a topic; `unset` names settings to remove, so that the broker's apply. Raises the broker's
         error."""
         request = topics_pb2.AlterTopicConfigsRequest(name=name, set=dict(set_), unset=unset, validate_only=validate_only)
-        await self._call(
-            "AlterTopicConfigs", request, topics_pb2.AlterTopicConfigsResponse, error_of=lambda response: _error(response.result)
+        await self.call(
+            "AlterTopicConfigs", request, topics_pb2.AlterTopicConfigsResponse, error_of=lambda response: error_in(response.result)
         )
 
     # ---- partitions
@@ -202,9 +203,9 @@ class BrokerClient:
             request = topics_pb2.DeleteRecordsRequest()
             for tp in tps:
                 request.partitions.add(topic_id=tp.topic_id, partition=tp.partition, before_offset=before[tp])
-            response = await self._call_once(node_id, "DeleteRecords", request, topics_pb2.DeleteRecordsResponse, timeout_ms)
+            response = await self.call_once(node_id, "DeleteRecords", request, topics_pb2.DeleteRecordsResponse, timeout_ms)
             results = checked_count("DeleteRecords", response.results, len(tps))
-            return [_error(result) or checked_offset("DeleteRecords", result.log_start_offset) for result in results]
+            return [error_in(result) or checked_offset("DeleteRecords", result.log_start_offset) for result in results]
 
         return await self._asked_leaders(list(before), ask)
 
@@ -217,9 +218,9 @@ class BrokerClient:
         async def ask(node_id: int, tps: Sequence[TopicIdPartition], timeout_ms: int) -> Iterable[OffsetAndTimestamp | WireError]:
             partitions = [partition_request(tp, wanted[tp]) for tp in tps]
             request = offsets_pb2.ListOffsetsRequest(isolation_level=level, partitions=partitions)
-            response = await self._call_once(node_id, "ListOffsets", request, offsets_pb2.ListOffsetsResponse, timeout_ms)
+            response = await self.call_once(node_id, "ListOffsets", request, offsets_pb2.ListOffsetsResponse, timeout_ms)
             results = checked_count("ListOffsets", response.results, len(tps))
-            return [_error(one) or read_offset(one) for one in results]
+            return [error_in(one) or read_offset(one) for one in results]
 
         return await self._asked_leaders(list(wanted), ask)
 
@@ -242,7 +243,7 @@ class BrokerClient:
     async def init_producer_id(self, current: ProducerIdAndEpoch = NO_PRODUCER) -> ProducerIdAndEpoch:
         """A new producer id, or `current` with its epoch increased. Raises the broker's error."""
         request = transaction_pb2.InitProducerIdRequest(producer_id=current.producer_id, producer_epoch=current.epoch)
-        response = await self._call("InitProducerId", request, transaction_pb2.InitProducerIdResponse, error_of=_error)
+        response = await self.call("InitProducerId", request, transaction_pb2.InitProducerIdResponse, error_of=error_in)
         return checked_identity(response.producer_id, response.producer_epoch)
 
     # ---- streams: retried by their users
@@ -257,10 +258,10 @@ class BrokerClient:
 
         return FetchStream((await self._connected(node_id, self.config.request_timeout_ms)).open_stream(FETCH))
 
-    def retries(self) -> Retries:
+    def retries(self, timeout_ms: int | None = None) -> Retries:
         """The retry state of one call that starts now."""
         return Retries(
-            timeout_ms=self.config.api_timeout_ms,
+            timeout_ms=self.config.api_timeout_ms if timeout_ms is None else timeout_ms,
             backoff_initial_ms=self.config.retry_backoff_ms,
             backoff_max_ms=self.config.retry_backoff_max_ms,
             now_ms=self.clock.monotonic_ms(),
@@ -284,7 +285,7 @@ class BrokerClient:
 
     # ---- calls
 
-    async def _call(
+    async def call(
         self,
         name: str,
         request: Message,
@@ -296,22 +297,30 @@ class BrokerClient:
         """A call that any node can answer, with retries; `failures` collects the errors before it succeeded."""
 
         async def attempt(timeout_ms: int) -> R:
-            response = await self._call_once(ANY_NODE, name, request, response_type, timeout_ms)
+            response = await self.call_once(ANY_NODE, name, request, response_type, timeout_ms)
             error = error_of(response)
             if error is not None:
                 raise error
             return response
 
-        return await self._retried(attempt, failures=failures)
+        return await self.retried(attempt, failures=failures)
 
-    async def _call_once(self, node_id: int, name: str, request: Message, response_type: type[R], timeout_ms: int) -> R:
+    async def call_once(self, node_id: int, name: str, request: Message, response_type: type[R], timeout_ms: int) -> R:
+        """A call to one node, tried once."""
         connection = await self._connected(node_id, timeout_ms)
         response = await connection.call(name, request, response_type, timeout_ms=timeout_ms)
         self._was_accepted = True
         return response
 
-    async def _retried(self, attempt: Callable[[int], Awaitable[T]], *, failures: list[BrokerdError] | None = None) -> T:
-        retries = self.retries()
+    async def retried(
+        self,
+        attempt: Callable[[int], Awaitable[T]],
+        *,
+        failures: list[BrokerdError] | None = None,
+        timeout_ms: int | None = None,
+    ) -> T:
+        """Repeats an attempt, which gets the time it may take in ms, for so long, or for default.api.timeout.ms."""
+        retries = self.retries(timeout_ms)
         failed: BrokerdError | None = None
         while True:
             now_ms = self.clock.monotonic_ms()
@@ -350,7 +359,7 @@ class BrokerClient:
                 raise repeatable[pending[0]]
 
         try:
-            await self._retried(attempt)
+            await self.retried(attempt)
         except WireError:
             if any(tp not in results for tp in tps):
                 raise
@@ -415,8 +424,3 @@ def _checked(info: ServerInfo, address: str) -> ServerInfo:
             f"{info.max_wire_version}; this client ({__version__}) speaks {WIRE_VERSION}: upgrade the older of the two"
         )
     return info
-
-
-def _error(result: Message) -> WireError | None:
-    """The error of a message, if any."""
-    return from_proto(cast("error_pb2.Error", result.error)) if result.HasField("error") else None  # type: ignore[attr-defined]

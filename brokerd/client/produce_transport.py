@@ -17,7 +17,8 @@ from brokerd.clock import Clock, SystemClock
 from brokerd.config.client import ClientConfig, ProducerConfig
 from brokerd.config.settings import INT32_MAX, INT64_MAX
 from brokerd.errors import UnknownServerError, WireError
-from brokerd.ids import ProducerIdAndEpoch, TopicIdPartition
+from brokerd.ids import TRANSACTIONAL_ID_MAX_LENGTH, ProducerIdAndEpoch, TopicIdPartition
+from brokerd.producer.core.membership import Membership
 from brokerd.producer.core.producer_batch import NO_OFFSET, NO_TIMESTAMP
 from brokerd.producer.core.transport import Hello, PartitionResult, ProduceRequest, ProduceResponse, RequestLimits, TopicView
 from brokerd.wire.errors import from_proto
@@ -53,6 +54,15 @@ class GrpcProduceTransport:
     async def init_producer_id(self, current: ProducerIdAndEpoch) -> ProducerIdAndEpoch:
         """A new producer id for NO_PRODUCER, otherwise the same id with its epoch increased."""
         return await self._client.init_producer_id(current)
+
+    async def init_member(self, membership: Membership) -> ProducerIdAndEpoch:
+        """The producer id of a member of a transaction."""
+        grant = await self._client.transactions.init_member(membership)
+        return ProducerIdAndEpoch(grant.producer_id, grant.epoch)
+
+    async def heartbeat(self, membership: Membership) -> None:
+        """Tells the broker that a member lives."""
+        await self._client.transactions.heartbeat(membership)
 
     async def open_stream(self, node_id: int, hello: Hello) -> GrpcProduceStream:
         """Opens a stream that starts with `hello`. Raises BrokerUnreachableError if the node cannot be reached. Only the
@@ -94,6 +104,9 @@ class GrpcProduceStream:
 def encode_request(request: ProduceRequest, hello: Hello | None) -> bytes:
     """The wire form of a request; copies its payloads once."""
     head = produce_pb2.ProduceRequest(correlation_id=request.correlation_id, acks=request.acks, timeout_ms=request.timeout_ms)
+    if request.membership is not None:
+        head.transactional_id = request.membership.transactional_id
+        head.member_id = request.membership.member_id
     if hello is not None:
         head.hello.instance_id = hello.instance_id
         head.hello.incarnation = hello.incarnation
@@ -104,8 +117,9 @@ def encode_request(request: ProduceRequest, hello: Hello | None) -> bytes:
 
 
 def _head_bytes_max(hello: Hello) -> int:
-    """Size of a request without batches."""
-    return len(encode_request(ProduceRequest(INT64_MAX, _NO_EPOCH, INT32_MAX, []), hello))
+    """Size of a request without batches, at most."""
+    largest = Membership("\U0010ffff" * TRANSACTIONAL_ID_MAX_LENGTH, 0, "", "", "", bytes(16))
+    return len(encode_request(ProduceRequest(INT64_MAX, _NO_EPOCH, INT32_MAX, [], largest), hello))
 
 
 def decode_response(data: bytes) -> ProduceResponse:

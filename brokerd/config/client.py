@@ -150,6 +150,18 @@ class ProducerConfig(ClientConfig):
     compression_type: str = setting(
         "compression.type", "none", "How the record payload is compressed.", choices=("none", "lz4", "zstd")
     )
+    transactional_id: str = setting(
+        "transactional.id",
+        "",
+        "Names the transactions of a producer, across its restarts: records are then sent inside transactions only; empty = none.",
+    )
+    transaction_timeout_ms: int = setting(
+        "transaction.timeout.ms",
+        900_000,
+        "The broker aborts a transaction of which it has heard nothing for so long (Kafka: 60000).",
+        minimum=1_000,
+        maximum=INT32_MAX,
+    )
     partitioner_ignore_keys: bool = setting("partitioner.ignore.keys", False, "Spread records with a key as if they had none.")
 
 
@@ -211,6 +223,9 @@ def producer_config(given: Mapping[str, object], *, where: str = "") -> Producer
     given.
     """
     config = from_mapping(ProducerConfig, given, where=where)
+    conflict = transaction_conflict(config) if config.transactional_id else None
+    if conflict:
+        raise ConfigError(f"transactional.id needs {conflict}; change it, or remove transactional.id")
     if config.enable_idempotence:
         conflict = _idempotence_conflict(config)
         if conflict:
@@ -236,6 +251,13 @@ def check_producer(config: ProducerConfig) -> None:
             f"delivery.timeout.ms ({config.delivery_timeout_ms}) must be at least linger.ms + request.timeout.ms "
             f"({config.linger_ms} + {config.request_timeout_ms}): raise it, or lower request.timeout.ms"
         )
+
+
+def transaction_conflict(config: ProducerConfig) -> str | None:
+    """The setting that a producer lacks for a transaction, as the end of a sentence, or None."""
+    if not config.enable_idempotence and not _idempotence_conflict(config):
+        return "enable.idempotence=true"
+    return _idempotence_conflict(config)
 
 
 def _idempotence_conflict(config: ProducerConfig) -> str | None:

@@ -53,7 +53,6 @@ _PRODUCER = (
     "compression.zstd.level",
     "partitioner.adaptive.partitioning.enable",
     "partitioner.availability.timeout.ms",
-    "transaction.timeout.ms",
 )
 PASSED_OVER = frozenset((*_GROUPS, *_CONNECTIONS, *_REPORTS, *_TOPICS, *_PRODUCER))
 
@@ -71,7 +70,6 @@ REFUSED = {
     "value.deserializer": "values are read as binary: cast the value column in the query",
     "interceptor.classes": "there are no interceptors: change the rows in the query",
     "partitioner.class": f"{_NO_JAVA}; a column 'partition' chooses the partition of each row, else its key does, as in Kafka",
-    "transactional.id": _NO_TRANSACTIONS,
     "transaction.two.phase.commit.enable": _NO_TRANSACTIONS,
     "security.providers": f"{_NO_JAVA}; TLS is gRPC's own",
     "auto.offset.reset": "a query starts at startingOffsets, and afterwards at its checkpoint",

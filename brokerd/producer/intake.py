@@ -83,10 +83,16 @@ class Intake:
     @property
     def is_unusable(self) -> bool:
         """True once nothing more comes in."""
-        return self.is_closed or self._core.fatal_error is not None
+        return self.is_closed or self._core.stopped_by is not None
 
     def check_usable(self) -> None:
-        """Raises ProducerClosedError once nothing more comes in."""
+        """As `check_open`; raises what stops the transaction besides, or that there has to be one."""
+        self.check_open()
+        if self._core.stopped_by is not None:
+            raise fresh(self._core.stopped_by)
+
+    def check_open(self) -> None:
+        """Raises ProducerClosedError once nothing more comes in for good."""
         fatal = self._core.fatal_error
         if fatal is not None:
             raise ProducerClosedError(f"the producer failed for good: {fatal}") from fresh(fatal)
@@ -203,7 +209,7 @@ class Intake:
         """
         self._mailbox.refuse_fork()
         now_ms = self._clock.monotonic_ms()
-        view = self._core.topics.peek(topic, now_ms)
+        view = None if self.is_unusable else self._core.topics.peek(topic, now_ms)
         if view is None or self._core.pool.is_exhausted or (partition is not None and not 0 <= partition < len(view.leaders)):
             return None
         each_bytes = self._core.pool.available_bytes // (len(self.chunks) + 1)  # none of the chunks may be paid for yet
@@ -358,7 +364,7 @@ class Intake:
             self._append(topic, parts.pieces, placement, 0, created_ms)
         placement.end()
         if refused is not None:
-            self._core.refuse(*refused)
+            self._core.refuse(*refused, self._clock.monotonic_ms())
             self._wake()
 
     def _split(self, topic: str, taken: TakenRows) -> columns.SplitRows:
@@ -445,8 +451,7 @@ class Intake:
             result = self._core.accumulator.append(TopicPartition(topic, partition), piece, created_ms)
             placement.segments.append(Segment(first_row + at, result.batch, result.at, piece.record_count))
             wake = wake or result.is_new_batch or result.is_full
-        if self._core.fatal_error is not None:
-            self._core.fail_for_good(self._core.fatal_error, self._clock.monotonic_ms())
+        self._core.fail_stopped(self._clock.monotonic_ms())
         if wake:
             self._wake()
 

@@ -24,6 +24,7 @@ from brokerd.ids import TopicPartition
 from brokerd.process import end_daemon_thread
 from brokerd.producer.core.accumulator import NEVER_MS
 from brokerd.producer.core.delivery_report import DeliveredTotals
+from brokerd.producer.core.membership import MemberReport, Membership
 from brokerd.producer.core.metrics import ProducerMetrics
 from brokerd.producer.core.partitioner import Int32s
 from brokerd.producer.core.producer_core import ProducerCore
@@ -32,6 +33,7 @@ from brokerd.producer.futures import BatchFuture, Placement, RecordFuture
 from brokerd.producer.intake import Intake
 from brokerd.producer.lifecycle import open_producers
 from brokerd.producer.mailbox import Mailbox, Work, once
+from brokerd.producer.members import Members
 from brokerd.producer.rows import arguments, columns
 from brokerd.producer.rows.record_buffer import RECORD_OVERHEAD_BYTES, Headers, RecordChunk, small_batch_bytes
 from brokerd.producer.rows.splitting import split_rows
@@ -95,6 +97,7 @@ class Producer:
             clock=self._clock,
             transport_factory=transport_factory,
         )
+        self._members = Members(self.config, self._core, intake=self._intake, clock=self._clock, wake=self._wake)
         self._chunks = self._intake.chunks
         columns.import_lazy_parts()
         self._sender.start(owner=self)
@@ -277,6 +280,36 @@ class Producer:
             end_daemon_thread()
             raise
 
+    # --- one member of a transaction
+
+    def begin_member(self, membership: Membership) -> None:
+        """Makes all that is sent from now on part of a transaction, which somebody else decides, until `end_member` or
+        `abort_member`. Asks the broker for nothing: the first row does.
+
+        Raises ConfigError if the settings do not allow a transaction, TransactionStateError if one is open, or if records sent
+        before are not acknowledged yet.
+        """
+        self._mailbox.ask(self._members.begin(membership))
+
+    def end_member(self, timeout: float | None = None) -> MemberReport:
+        """Waits until everything that the member sent is acknowledged; then it is over, and this says what it wrote.
+
+        Raises TimeoutError after `timeout` seconds, and the member is still open. Raises the first failure of any of its records,
+        which fails all of them, and the member is over. Of these: AlreadyCommittedError, TxnConflictError, ProducerFencedError,
+        InvalidTxnStateError, TransactionalIdAuthorizationFailedError.
+        """
+        self._sender.refuse_own_thread()
+        deadline_ms = self._ends_ms(timeout)
+        work = self._members.end(partial(self._flushing, timeout, deadline_ms))
+        return self._mailbox.ask(work, deadline_ms=deadline_ms)
+
+    def abort_member(self, timeout: float = 1) -> MemberReport:
+        """Ends the member, if one is open, and gives up what is not acknowledged; its report, or the last member's. Waits for
+        nothing but a producer id that is on its way, at most `timeout` seconds: the broker is to be told which one to abort."""
+        self._sender.refuse_own_thread()
+        deadline_ms = self._ends_ms(timeout)
+        return self._mailbox.ask(self._members.abort(deadline_ms), deadline_ms=deadline_ms, is_kept=True)
+
     # --- waiting for all
 
     def flush(self, timeout: float | None = None) -> None:
@@ -344,12 +377,12 @@ class Producer:
     @property
     def first_error(self) -> BrokerdError | None:
         """The first failure of any record, or None: whoever keeps no futures looks here after `flush`."""
-        return self._core.delivery_report.first_error
+        return self._core.identity.deliveries.first_error
 
     def delivered(self) -> dict[TopicPartition, DeliveredTotals]:
         """Acknowledged records and batches by partition, since the producer was made."""
         self._mailbox.refuse_fork()
-        return self._core.delivery_report.delivered.copy()
+        return self._core.identity.deliveries.delivered.copy()
 
     def metrics(self) -> dict[str, float]:
         """Kafka's producer metrics by name; times in ms, rates per second."""
@@ -357,7 +390,7 @@ class Producer:
 
     def _metrics(self) -> dict[str, float]:
         values = self._core.metrics.snapshot(self._clock.monotonic_ms())
-        values["requests-in-flight"] = self._core.requests_in_flight
+        values["requests-in-flight"] = self._core.streams.requests_in_flight
         values["buffer-total-bytes"] = self._core.pool.total_bytes
         values["buffer-available-bytes"] = self._core.pool.available_bytes
         return values

@@ -27,7 +27,15 @@ from brokerd.errors import (
 from brokerd.ids import TopicIdPartition
 from brokerd.process import OWN_THREADS
 from brokerd.producer.core.accumulator import NEVER_MS
-from brokerd.producer.core.commands import CloseStream, Command, FetchMetadata, OpenStream, RequestProducerId, SendRequest
+from brokerd.producer.core.commands import (
+    CloseStream,
+    Command,
+    FetchMetadata,
+    OpenStream,
+    RequestProducerId,
+    SendHeartbeat,
+    SendRequest,
+)
 from brokerd.producer.core.producer_batch import ProducerBatch
 from brokerd.producer.core.producer_core import ACKS, ProducerCore
 from brokerd.producer.core.transport import (
@@ -211,6 +219,8 @@ class Sender:
             self._spawn(self._fetch_metadata(command))
         elif isinstance(command, RequestProducerId):
             self._spawn(self._request_producer_id(command))
+        elif isinstance(command, SendHeartbeat):
+            self._spawn(self._send_heartbeat(command))
         elif isinstance(command, OpenStream):
             self._open(command)
         else:
@@ -227,13 +237,25 @@ class Sender:
         self._report_to_all(partial(self._core.on_metadata, response))
 
     async def _request_producer_id(self, command: RequestProducerId) -> None:
+        membership = command.membership
+        transport = self._transport
+        call = transport.init_producer_id(command.current) if membership is None else transport.init_member(membership)
         try:
-            identity = await self._call(self._transport.init_producer_id(command.current), "a producer id")
+            identity = await self._call(call, "a producer id")
         except (WireError, BrokerUnreachableError, AuthenticationError) as error:
             self._check_refusal(error)
-            self._report_to_all(partial(self._core.on_producer_id_failed, error))
+            self._report_to_all(partial(self._core.on_identity_failed, command, error))
             return
-        self._report(partial(self._core.on_producer_id, identity))
+        self._report_to_all(partial(self._core.on_producer_id, membership, identity))
+
+    async def _send_heartbeat(self, command: SendHeartbeat) -> None:
+        try:
+            await self._call(self._transport.heartbeat(command.membership), "a sign of life")
+        except (WireError, BrokerUnreachableError, AuthenticationError) as error:
+            self._check_refusal(error)
+            self._report_to_all(partial(self._core.on_identity_failed, command, error))
+            return
+        self._report_to_all(partial(self._core.on_heartbeat, command.membership))
 
     def _check_refusal(self, error: BrokerdError) -> None:
         """Raises a refusal that will not pass. One that may is tried again like a broker that is not there: for a while at the
@@ -324,7 +346,8 @@ class Sender:
             else:
                 room_bytes -= size_bytes
                 batches.append(BatchToProduce(tp, encode_batch_header(batch, tp), batch.encoded.payload.data))
-        request = ProduceRequest(command.correlation_id, ACKS[self._config.acks], self._config.request_timeout_ms, batches)
+        acks, timeout_ms = ACKS[self._config.acks], self._config.request_timeout_ms
+        request = ProduceRequest(command.correlation_id, acks, timeout_ms, batches, command.membership)
         if not rest:
             return request, None
         return request, self._core.on_overfull(command, rest, self._clock.monotonic_ms())

@@ -189,8 +189,8 @@ def test_a_day_of_idling_and_bursts_leaves_nothing_behind(in_flight: int) -> Non
         do(simulation, [("tick", rng.choice((10, 1_000, 60_000, 900_000)))])
     core = simulation.core
     assert simulation.next_ms > simulation.now_ms  # idle: nothing to do now
-    assert len(core.connections) == 1
-    assert core.requests_in_flight == 0
+    assert len(core.streams.by_node) == 1
+    assert core.streams.requests_in_flight == 0
     assert set(core.accumulator.partitions()) <= {TopicPartition(TOPIC, partition) for partition in range(3)}
     assert not core.accumulator.begin_flush()
     assert core.sequences is not None

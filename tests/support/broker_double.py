@@ -21,12 +21,14 @@ from brokerd.errors import (
     BrokerUnreachableError,
     Fate,
     InvalidRequestError,
+    InvalidTxnStateError,
     NotLeaderError,
     UnknownTopicIdError,
     UnknownTopicOrPartitionError,
     WireError,
 )
 from brokerd.ids import ProducerIdAndEpoch, TopicIdPartition, new_topic_id
+from brokerd.producer.core.membership import Membership
 from brokerd.producer.core.transport import (
     BATCH_OVERHEAD_BYTES,
     Hello,
@@ -39,6 +41,7 @@ from brokerd.producer.core.transport import (
 from brokerd.record.batch import check_produced
 from brokerd.record.header import crc_seed
 from tests.support.broker_model import IdentityModel, PartitionModel
+from tests.support.transaction_model import TransactionsModel
 
 NODE = 0
 
@@ -81,9 +84,15 @@ class BrokerDouble:
     topic_errors: dict[str, WireError] = field(default_factory=dict)  # what is said of a topic, whether it exists or not
     identity_errors: deque[Exception] = field(default_factory=deque)
     open_errors: deque[Exception] = field(default_factory=deque)
+    heartbeat_errors: deque[Exception] = field(default_factory=deque)
+    transactions: TransactionsModel = field(default_factory=TransactionsModel)
+    inits: list[Membership] = field(default_factory=list)
+    is_next_grant_lost: bool = False  # a member's id never arrives
+    heartbeats: list[Membership] = field(default_factory=list)
     requests: list[ProduceRequest] = field(default_factory=list)
     hellos: list[Hello] = field(default_factory=list)
     limits: RequestLimits = NO_LIMITS
+    transactional_ids: set[int] = field(default_factory=set)  # producer ids
     append_timestamp: int = -1  # of topics with LogAppendTime
     max_message_bytes: int = 16 * 1024 * 1024
 
@@ -113,9 +122,24 @@ class BrokerDouble:
         sizes = [len(batch.header) + batch.payload.size + BATCH_OVERHEAD_BYTES for batch in request.batches]
         assert sum(sizes) <= self.limits.bytes_max
         self.requests.append(request)
-        return [self._produce(batch.tp, batch.header, batch.payload) for batch in request.batches]
+        return [self._produce(batch.tp, batch.header, batch.payload, request.membership) for batch in request.batches]
 
-    def _produce(self, tp: TopicIdPartition, header: bytes, payload: pa.Buffer) -> PartitionResult:
+    def held_records(self, producer_id: int) -> int:
+        """Records of a producer id, over all partitions."""
+        partitions = [partition for topic in self.topics.values() for partition in topic.partitions]
+        entries = [partition.producers[producer_id] for partition in partitions if producer_id in partition.producers]
+        return sum(entry.last_sequence + 1 for entry in entries)
+
+    def committed_values(self, topic: str) -> list[bytes]:
+        """Values of all partitions that readers of committed records see."""
+        return [
+            row["value"]
+            for partition in self.topics[topic].partitions
+            for row, producer_id in zip(partition.records, partition.writers, strict=True)
+            if producer_id not in self.transactional_ids or producer_id in self.transactions.committed
+        ]
+
+    def _produce(self, tp: TopicIdPartition, header: bytes, payload: pa.Buffer, member: Membership | None) -> PartitionResult:
         try:
             topic = next((topic for topic in self.topics.values() if topic.topic_id == tp.topic_id), None)
             if topic is None:
@@ -127,6 +151,11 @@ class BrokerDouble:
             data = pa.py_buffer(header + payload.to_pybytes())
             batch = check_produced(data, crc_seed(tp), max_message_bytes=self.max_message_bytes)
             identity = ProducerIdAndEpoch(batch.header.producer_id, batch.header.producer_epoch)
+            assert batch.header.is_transactional == (member is not None)
+            if member is not None:
+                self.transactional_ids.add(identity.producer_id)
+                if self.transactions.ids[member.transactional_id].open.get(member.member_id, (None,))[0] != identity.producer_id:
+                    raise InvalidTxnStateError("the member is not open")
             rows = batch.to_arrow(max_uncompressed_bytes=2**30).to_pylist()
             offset = topic.partitions[tp.partition].append(identity, batch.header.base_sequence, rows)
             return PartitionResult(tp, offset, self.append_timestamp, 0)
@@ -218,6 +247,22 @@ class TransportDouble:
         """An id, or a raised epoch."""
         _raise_next(self._broker.identity_errors)
         return self._broker.identities.init_producer_id(current)
+
+    async def init_member(self, membership: Membership) -> ProducerIdAndEpoch:
+        """A member's id: the same one every time."""
+        self._broker.inits.append(membership)
+        _raise_next(self._broker.identity_errors)
+        granted = self._broker.transactions.init(membership, self._broker.identities.next_id)
+        if self._broker.is_next_grant_lost:
+            self._broker.is_next_grant_lost = False
+            await asyncio.Event().wait()
+        return granted
+
+    async def heartbeat(self, membership: Membership) -> None:
+        """Notes it."""
+        self._broker.heartbeats.append(membership)
+        _raise_next(self._broker.heartbeat_errors)
+        self._broker.transactions.heartbeat(membership)
 
     async def open_stream(self, node_id: int, hello: Hello) -> StreamDouble:
         """A stream; its hello silences older ones."""

@@ -42,6 +42,7 @@ class PartitionModel:
     """One partition: its records in order, and its producers."""
 
     records: list[Any] = field(default_factory=list)
+    writers: list[int] = field(default_factory=list)  # producer id of each
     producers: dict[int, ProducerEntry] = field(default_factory=dict)
     forgotten_number: int = -1  # producers up to here may have been forgotten
 
@@ -58,7 +59,7 @@ class PartitionModel:
     def append(self, identity: ProducerIdAndEpoch, base_sequence: int, records: Sequence[Any]) -> int:
         """The base offset; raises what the table says."""
         if identity.producer_id == NO_PRODUCER_ID:
-            return self._append(records)
+            return self._append(records, NO_PRODUCER_ID)
         first, last = base_sequence, (base_sequence + len(records) - 1) % SEQUENCES
         entry = self.producers.get(identity.producer_id)
         if entry is None:
@@ -85,13 +86,14 @@ class PartitionModel:
                         current_epoch=entry.epoch,
                     )
                 raise self._out_of_order(expected, entry.epoch)
-        offset = self._append(records)
+        offset = self._append(records, identity.producer_id)
         entry.batches.append((first, last, offset))
         return offset
 
-    def _append(self, records: Sequence[Any]) -> int:
+    def _append(self, records: Sequence[Any], producer_id: int) -> int:
         offset = len(self.records)
         self.records.extend(records)
+        self.writers.extend([producer_id] * len(records))
         return offset
 
     @staticmethod
@@ -110,10 +112,14 @@ class IdentityModel:
     def init_producer_id(self, current: ProducerIdAndEpoch) -> ProducerIdAndEpoch:
         """A new id, or a raised epoch."""
         if current == NO_PRODUCER:
-            self.next_producer_id += 1
-            return ProducerIdAndEpoch(self.next_producer_id, 0)
+            return ProducerIdAndEpoch(self.next_id(), 0)
         assert current.epoch < 2**15 - 1, "an epoch at its end is not raised: a new id is asked for"
         return ProducerIdAndEpoch(current.producer_id, current.epoch + 1)
+
+    def next_id(self) -> int:
+        """An id that nobody had."""
+        self.next_producer_id += 1
+        return self.next_producer_id
 
     def hello(self, hello: Hello) -> bool:
         """False if a newer stream of this instance spoke before."""

@@ -219,7 +219,7 @@ class Script:
 
     def _do_state(self) -> None:
         core = self.simulation.core
-        facts = [f"{core.requests_in_flight} requests in flight", f"{core.pool.used_bytes} bytes held"]
+        facts = [f"{core.streams.requests_in_flight} requests in flight", f"{core.pool.used_bytes} bytes held"]
         if core.sequences is not None:
             producer_id, epoch = core.sequences.identity
             facts += [f"producer {producer_id}", f"epoch {epoch}"]

@@ -27,7 +27,15 @@ from brokerd.errors import (
 )
 from brokerd.ids import ProducerIdAndEpoch, TopicIdPartition, TopicPartition
 from brokerd.producer.core.accumulator import NEVER_MS
-from brokerd.producer.core.commands import CloseStream, Command, FetchMetadata, OpenStream, RequestProducerId, SendRequest
+from brokerd.producer.core.commands import (
+    CloseStream,
+    Command,
+    FetchMetadata,
+    OpenStream,
+    RequestProducerId,
+    SendHeartbeat,
+    SendRequest,
+)
 from brokerd.producer.core.idempotence import EPOCH_MAX
 from brokerd.producer.core.memory import Waiter
 from brokerd.producer.core.metrics import ProducerMetrics
@@ -148,7 +156,7 @@ class Simulation:
 
     def act(self, command: Command) -> None:
         """Does one command."""
-        if isinstance(command, (FetchMetadata, RequestProducerId)):
+        if isinstance(command, (FetchMetadata, RequestProducerId, SendHeartbeat)):
             self.calls.append(command)
         elif isinstance(command, OpenStream):
             self.streams.append(Stream(command.node_id, command.hello))
@@ -173,7 +181,9 @@ class Simulation:
             self.expect(self.now_ms >= self.muted_until_ms.get(tp.partition, 0), "a throttled partition is sent to")
             records = records_of(batch)
             sent.batches.append(SentBatch(tp, batch.identity, batch.base_sequence, records))
-        under_way = [batch for s in self.core.connections.values() for r in s.in_flight.values() for batch in r.batches.values()]
+        under_way = [
+            batch for s in self.core.streams.by_node.values() for r in s.in_flight.values() for batch in r.batches.values()
+        ]
         for partition in range(self.partition_count):
             same = [batch for batch in under_way if batch.tp.partition == partition]
             self.expect(len(same) <= self.config.max_in_flight_batches, f"{len(same)} batches of partition {partition} under way")
@@ -335,7 +345,7 @@ class Simulation:
         if answer.throttle_time_ms and not stream.is_broken:
             until_ms = self.now_ms + answer.throttle_time_ms
             self.throttled_until_ms[stream.node_id] = until_ms
-            if answer.correlation_id in self.core.connections[stream.node_id].in_flight:
+            if answer.correlation_id in self.core.streams.by_node[stream.node_id].in_flight:
                 self.muted_until_ms |= {result.tp.partition: until_ms for result in answer.results}
         for _ in range(times):
             self.core.on_response(stream.node_id, stream.hello.incarnation, answer, self.now_ms)
@@ -405,9 +415,9 @@ class Simulation:
         elif isinstance(command, RequestProducerId):
             identity = self.identities.init_producer_id(command.current)
             if is_answered:
-                self.core.on_producer_id(identity, self.now_ms)
+                self.core.on_producer_id(command.membership, identity, self.now_ms)
             else:
-                self.core.on_producer_id_failed(lost, self.now_ms)
+                self.core.on_identity_failed(command, lost, self.now_ms)
 
     # --- the end
 
@@ -418,7 +428,7 @@ class Simulation:
         self.core.topics.request_refresh()
         self.step()
         for _ in range(HEAL_STEPS_MAX):
-            if not self.waiting and not self.core.accumulator.has_incomplete and not self.core.requests_in_flight:
+            if not self.waiting and not self.core.accumulator.has_incomplete and not self.core.streams.requests_in_flight:
                 return
             if self.calls or any((not s.is_open and not s.is_broken) or s.requests or s.answers for s in self.streams):
                 for k in range(len(self.streams)):

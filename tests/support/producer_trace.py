@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from brokerd.ids import NO_PRODUCER, NO_SEQUENCE, ProducerIdAndEpoch, TopicPartition
-from brokerd.producer.core.commands import CloseStream, Command, FetchMetadata, OpenStream, RequestProducerId
+from brokerd.producer.core.commands import CloseStream, Command, FetchMetadata, OpenStream, RequestProducerId, SendHeartbeat
 from brokerd.producer.core.producer_batch import ProducerBatch
 
 
@@ -20,6 +20,8 @@ def command_text(command: Command) -> str:
         return f"ask for the epoch after {command.current.epoch} of producer {command.current.producer_id}"
     if isinstance(command, OpenStream):
         return f"open stream {command.hello.incarnation} to node {command.node_id}"
+    if isinstance(command, SendHeartbeat):
+        return f"heartbeat of member {command.membership.member_id.hex()}"
     if isinstance(command, CloseStream):
         return f"close stream {command.incarnation} to node {command.node_id}"
     batches = "; ".join(

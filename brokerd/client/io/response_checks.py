@@ -7,12 +7,16 @@ from __future__ import annotations
 import logging
 import re
 from collections.abc import Sequence
-from typing import TypeVar
+from typing import TypeVar, cast
+
+from google.protobuf.message import Message
 
 from brokerd.config.settings import INT64_MAX
-from brokerd.errors import UnknownServerError
+from brokerd.errors import UnknownServerError, WireError
 from brokerd.ids import ProducerIdAndEpoch, topic_name_problem
+from brokerd.wire.errors import from_proto
 from brokerd.wire.texts import plain_text
+from brokerd.wire.v1 import error_pb2
 
 logger = logging.getLogger(__name__)
 
@@ -78,3 +82,8 @@ def checked_count(what: str, results: Sequence[T], asked: int) -> Sequence[T]:
     if len(results) != asked:
         raise senseless(what, f"{len(results)} results, {asked} were requested")
     return results
+
+
+def error_in(result: Message) -> WireError | None:
+    """The error of a message, if any."""
+    return from_proto(cast("error_pb2.Error", result.error)) if result.HasField("error") else None  # type: ignore[attr-defined]

@@ -2,11 +2,12 @@
 
 producer_core.py      the machine: takes events, returns the commands to carry out next (commands.py)
 accumulator.py        batches by partition: linger, ready, drain, mute (producer_batch.py, memory.py)
-idempotence.py        producer id, epoch, sequences (identity_requests.py)
-connections.py        streams to nodes
+idempotence.py        producer id, epoch, sequences
+identity.py           the lasting identity and members of transactions (membership.py, repeated_requests.py)
+streams.py            streams to nodes (connections.py)
 topics.py             ids, partition counts and leaders of topics; when to request them
 partitioner.py        partitions of rows by their keys (sticky.py: of rows without a key)
-failures.py           errors of records that failed
+failures.py           errors of records that failed (verdicts.py: which batches fail)
 delivery_report.py    totals of delivered batches, and those that have ended (metrics.py)
 transport.py          the contract with the network, as values and protocols
 """

@@ -80,6 +80,10 @@ class RecordAccumulator:
         self._learned_ms: dict[str, int] = {}  # when that was last learned
         self.is_closed = False
 
+    def use(self, sequences: IdempotenceState | None) -> None:
+        """From now on batches get their numbers there. None that has a number there may be queued."""
+        self._sequences = sequences
+
     # --- appending
 
     def append(self, tp: TopicPartition, piece: Piece, now_ms: int) -> AppendResult:

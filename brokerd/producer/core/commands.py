@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import NamedTuple, TypeAlias
 
 from brokerd.ids import ProducerIdAndEpoch, TopicIdPartition
+from brokerd.producer.core.membership import Membership
 from brokerd.producer.core.producer_batch import ProducerBatch
 from brokerd.producer.core.transport import Hello
 
@@ -16,9 +17,17 @@ class FetchMetadata(NamedTuple):
 
 
 class RequestProducerId(NamedTuple):
-    """Request a producer id (NO_PRODUCER) or a raised epoch; report with `on_producer_id` or `on_producer_id_failed`."""
+    """Request a producer id (NO_PRODUCER) or a raised epoch, or the id of a member; report with `on_producer_id` or
+    `on_identity_failed`."""
 
     current: ProducerIdAndEpoch
+    membership: Membership | None
+
+
+class SendHeartbeat(NamedTuple):
+    """Tell the broker that a member is alive; report with `on_heartbeat` or `on_identity_failed`."""
+
+    membership: Membership
 
 
 class OpenStream(NamedTuple):
@@ -42,9 +51,10 @@ class SendRequest(NamedTuple):
     incarnation: int
     correlation_id: int
     batches: dict[TopicIdPartition, ProducerBatch]
+    membership: Membership | None  # of the transaction that the batches belong to
 
 
-Command: TypeAlias = FetchMetadata | RequestProducerId | OpenStream | CloseStream | SendRequest
+Command: TypeAlias = FetchMetadata | RequestProducerId | SendHeartbeat | OpenStream | CloseStream | SendRequest
 
 
 class Step(NamedTuple):

@@ -16,24 +16,35 @@ class DeliveredTotals(NamedTuple):
     batch_count: int = 0
 
 
-class DeliveryReport:
-    """The report of one producer, since it was created."""
+class Deliveries:
+    """The results of all batches that were sent under one identity of the producer."""
 
-    __slots__ = ("delivered", "first_error", "pending")
+    __slots__ = ("delivered", "first_error")
 
     def __init__(self) -> None:
         self.delivered: dict[TopicPartition, DeliveredTotals] = {}  # other threads may copy it: in one call, and of values
         self.first_error: BrokerdError | None = None
-        self.pending: list[ProducerBatch] = []  # in their final state, or split, since the last `take`
 
     def note(self, batch: ProducerBatch) -> None:
-        """Notes a batch that has its final state."""
-        self.pending.append(batch)
+        """Counts a batch that has its final state."""
         if batch.error is None:
             records, batches = self.delivered.get(batch.tp, DeliveredTotals())
             self.delivered[batch.tp] = DeliveredTotals(records + batch.record_count, batches + 1)
         elif self.first_error is None:
             self.first_error = batch.error
+
+
+class DeliveryReport:
+    """The batches of one producer whose listeners are to be notified."""
+
+    __slots__ = ("pending",)
+
+    def __init__(self) -> None:
+        self.pending: list[ProducerBatch] = []  # in their final state, or split, since the last `take`
+
+    def note(self, batch: ProducerBatch) -> None:
+        """Notes a batch that has its final state."""
+        self.pending.append(batch)
 
     def note_split(self, batch: ProducerBatch) -> None:
         """Notes a batch that was split: its listeners are to follow its parts."""

@@ -5,7 +5,19 @@ decides which batches fail.
 from __future__ import annotations
 
 from brokerd.config.client import ProducerConfig
-from brokerd.errors import AbortedBatchError, BrokerdError, DeliveryTimeoutError, Fate, MessageTooLargeError, WireError
+from brokerd.errors import (
+    AbortedBatchError,
+    BrokerdError,
+    BrokerUnreachableError,
+    DeliveryTimeoutError,
+    Fate,
+    MessageTooLargeError,
+    OutOfOrderSequenceError,
+    TransactionStateError,
+    UnknownTopicIdError,
+    WireError,
+)
+from brokerd.ids import TopicPartition
 from brokerd.producer.core.producer_batch import ProducerBatch
 from brokerd.producer.core.transport import RequestLimits
 
@@ -32,6 +44,35 @@ def beyond_request(batch: ProducerBatch, limits: RequestLimits, config: Producer
 def aborted(batch: ProducerBatch, reason: str) -> AbortedBatchError:
     """The error of a batch that the application has given up."""
     return AbortedBatchError(f"{batch.record_count} records for {batch.tp} were given up, {reason}: {_where(batch)}")
+
+
+def overdue(node_id: int, config: ProducerConfig) -> BrokerUnreachableError:
+    """No response in time, so the stream is given up."""
+    return BrokerUnreachableError(f"node {node_id} did not answer in request.timeout.ms ({config.request_timeout_ms} ms)")
+
+
+def topic_replaced(tp: TopicPartition) -> UnknownTopicIdError:
+    """The records may have been in the old topic of the name, so they are not written to the new one."""
+    text = f"topic '{tp.topic}' was deleted or recreated while records were on their way to it"
+    return UnknownTopicIdError(f"{text}; they may have been in the old one", fate=Fate.UNKNOWN)
+
+
+def acknowledged_lost(batch: ProducerBatch, error: BrokerdError) -> OutOfOrderSequenceError:
+    """The broker expects records that it acknowledged before."""
+    return OutOfOrderSequenceError(f"the broker lost acknowledged records of {batch.tp}, nothing more is written there: {error}")
+
+
+def stopped(batch: ProducerBatch, error: BrokerdError) -> BrokerdError:
+    """The batch's member failed, or there is none."""
+    if isinstance(error, WireError):
+        may_be_there = batch.is_fate_unknown or batch.is_in_flight
+        return type(error)(error.message, fate=Fate.UNKNOWN if may_be_there else Fate.NOT_APPENDED)
+    if isinstance(error, TransactionStateError):
+        return error
+    return AbortedBatchError(
+        f"{batch.record_count} records for {batch.tp} were given up with the rest of their transaction: {_where(batch)}; its first "
+        f"failure: {error}"
+    )
 
 
 def refused(batch: ProducerBatch, error: BrokerdError) -> BrokerdError:

@@ -7,6 +7,7 @@ Rules (the broker's side of them is the table of producer states in ARCHITECTURE
   a raised epoch, in which batches that were certainly never appended get new numbers from 0.
 - A gap below batches that were acknowledged is not the producer's: the broker has lost them, which is fatal, never an epoch bump.
 - Fenced is final.
+- A transaction has one epoch: a batch that ends without being known to be in the log ends the member (identity.py).
 
 Pure. producer_core.py requests ids and epochs.
 """
@@ -46,9 +47,10 @@ class PartitionSequences:
 
 
 class IdempotenceState:
-    """The producer's identity and all partitions' sequences."""
+    """A producer id and all partitions' sequences. `is_member`: for one transaction, in one epoch."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, is_member: bool = False) -> None:
+        self.is_member = is_member
         self.identity = NO_PRODUCER
         self._partitions: dict[TopicPartition, PartitionSequences] = {}
         self._is_bump_wanted = False
@@ -56,13 +58,18 @@ class IdempotenceState:
 
     # --- identity
 
+    @property
+    def has_identity(self) -> bool:
+        """True once there is a producer id."""
+        return self.identity != NO_PRODUCER
+
     def identity_wanted(self) -> ProducerIdAndEpoch | None:
         """The identity to send with InitProducerId: NO_PRODUCER for a new id (at first, when a broker has forgotten this one, and
         when the epoch is used up), the present identity to raise its epoch, None if there is nothing to request.
         """
         if self.identity == NO_PRODUCER:
             return NO_PRODUCER
-        if not self._is_bump_wanted:
+        if self.is_member or not self._is_bump_wanted:
             return None
         return NO_PRODUCER if self._is_id_spent or self.identity.epoch >= EPOCH_MAX else self.identity
 
@@ -95,7 +102,7 @@ class IdempotenceState:
         state = self._partitions.get(batch.tp)
         if state is None:
             state = self._partitions[batch.tp] = PartitionSequences(self.identity)
-        batch.assign_sequence(state.identity, state.next_sequence)
+        batch.assign_sequence(state.identity, state.next_sequence, self)
         state.next_sequence = add_sequence(state.next_sequence, batch.record_count)
         state.sequenced.append(batch)
 
@@ -110,13 +117,13 @@ class IdempotenceState:
     def on_success(self, batch: ProducerBatch) -> None:
         """Notes that a batch is in the log."""
         self._drop(batch)
+        self.settle(batch.tp)
 
     def on_ended(self, batch: ProducerBatch) -> None:
         """Notes that a batch has ended without being known to be in the log, and is not in flight: its numbers are a gap."""
-        if batch.has_sequence:
-            self._drop(batch)
-            self._partitions[batch.tp].has_gap = True
-            self.settle(batch.tp)
+        self._drop(batch)
+        self._partitions[batch.tp].has_gap = True
+        self.settle(batch.tp)
 
     def on_out_of_order(self, batch: ProducerBatch, error: OutOfOrderSequenceError) -> Verdict:
         """Judges OUT_OF_ORDER_SEQUENCE_NUMBER. Its expected_sequence tells about earlier attempts too, not only about this one."""
@@ -137,7 +144,7 @@ class IdempotenceState:
             return Verdict.RETRY
         state.has_gap = True
         state.is_forgotten = True
-        return Verdict.FAIL if batch.is_fate_unknown else Verdict.RETRY
+        return Verdict.FAIL if batch.is_fate_unknown or self.is_member else Verdict.RETRY
 
     def unknowable(self, tp: TopicPartition) -> list[ProducerBatch]:
         """The queued batches of unknown fate after UNKNOWN_PRODUCER_ID for the first one: no response can settle them any more."""

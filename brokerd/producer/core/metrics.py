@@ -4,6 +4,8 @@ Kafka's do (metrics.sample.window.ms, metrics.num.samples); maxima too. Reads no
 
 from __future__ import annotations
 
+from brokerd.producer.core.producer_batch import ProducerBatch
+
 WINDOW_MS = 30_000
 
 
@@ -71,6 +73,13 @@ class ProducerMetrics:
         self.record_send_total = 0
         self.record_retry_total = 0
         self.record_error_total = 0
+
+    def on_request(self, batches: list[ProducerBatch], now_ms: int) -> None:
+        """Counts the batches of a request."""
+        for batch in batches:
+            if batch.attempts == 1:
+                self.on_drained(batch.record_count, now_ms - batch.created_ms, now_ms)
+        self.request_records.record(sum(batch.record_count for batch in batches), now_ms)
 
     def on_drained(self, record_count: int, queue_time_ms: int, now_ms: int) -> None:
         """Records a batch that is sent for the first time."""

@@ -7,11 +7,14 @@ idempotence.py and producer_core.py do that.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from brokerd.errors import BrokerdError
 from brokerd.ids import NO_PRODUCER, NO_SEQUENCE, ProducerIdAndEpoch, TopicPartition
 from brokerd.record.header import add_sequence
+
+if TYPE_CHECKING:
+    from brokerd.producer.core.idempotence import IdempotenceState
 
 NO_OFFSET = -1
 NO_TIMESTAMP = -1
@@ -51,6 +54,7 @@ class ProducerBatch:
         "is_in_flight",
         "last_error",
         "listeners",
+        "numbered_by",
         "order",
         "parts",
         "pieces",
@@ -76,6 +80,7 @@ class ProducerBatch:
 
         self.identity: ProducerIdAndEpoch = NO_PRODUCER
         self.base_sequence = NO_SEQUENCE
+        self.numbered_by: IdempotenceState | None = None  # of the identity that it was first sent under
         self.attempts = 0
         self.is_in_flight = False
         self.is_fate_unknown = False  # some attempt may have appended it
@@ -155,18 +160,24 @@ class ProducerBatch:
             part.is_fate_unknown = self.is_fate_unknown
             part.last_error = self.last_error
             if self.has_sequence:
-                part.assign_sequence(self.identity, sequence)
+                part.assign_sequence(self.identity, sequence, self.numbered_by)
                 sequence = add_sequence(sequence, piece.record_count)
             parts.append(part)
         self.parts = tuple(parts)
         self.pieces = []
         self.encoded = None
 
-    def assign_sequence(self, identity: ProducerIdAndEpoch, base_sequence: int) -> None:
+    @property
+    def is_transactional(self) -> bool:
+        """True if it was first sent as part of a transaction."""
+        return self.numbered_by is not None and self.numbered_by.is_member
+
+    def assign_sequence(self, identity: ProducerIdAndEpoch, base_sequence: int, numbered_by: IdempotenceState | None) -> None:
         """Gives the batch its sequence, once: a retry never changes it."""
         assert not self.has_sequence, "a sequence is assigned once"
         self.identity = identity
         self.base_sequence = base_sequence
+        self.numbered_by = numbered_by
 
     def clear_sequence(self) -> None:
         """Takes the sequence back; legal only if no attempt can have appended the batch."""
@@ -174,6 +185,7 @@ class ProducerBatch:
         assert not self.is_in_flight, "what is under way keeps its number"
         self.identity = NO_PRODUCER
         self.base_sequence = NO_SEQUENCE
+        self.numbered_by = None
 
     def complete(self, base_offset: int, append_timestamp: int) -> bool:
         """Ends the batch as written. False if it was given up before: the response came late."""

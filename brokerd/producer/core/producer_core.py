@@ -27,26 +27,26 @@ from brokerd.errors import (
     Fate,
     InvalidProducerEpochError,
     LogDamagedError,
-    MessageTooLargeError,
-    OutOfOrderSequenceError,
     ProducerFencedError,
     UnknownProducerIdError,
-    UnknownTopicIdError,
     WireError,
 )
 from brokerd.ids import ProducerIdAndEpoch, TopicIdPartition, TopicPartition
 from brokerd.producer.core import failures
 from brokerd.producer.core.accumulator import NEVER_MS, RecordAccumulator
-from brokerd.producer.core.commands import CloseStream, Command, FetchMetadata, OpenStream, RequestProducerId, SendRequest, Step
-from brokerd.producer.core.connections import ConnectionState, InFlightRequest, NodeConnection
+from brokerd.producer.core.commands import Command, FetchMetadata, RequestProducerId, SendHeartbeat, SendRequest, Step
+from brokerd.producer.core.connections import ConnectionState, NodeConnection
 from brokerd.producer.core.delivery_report import DeliveryReport
 from brokerd.producer.core.idempotence import IdempotenceState, Verdict
-from brokerd.producer.core.identity_requests import IdentityRequests
+from brokerd.producer.core.identity import Identities, Identity
+from brokerd.producer.core.membership import MemberReport, Membership
 from brokerd.producer.core.memory import BufferPool
 from brokerd.producer.core.metrics import ProducerMetrics
 from brokerd.producer.core.producer_batch import NO_OFFSET, NO_TIMESTAMP, Piece, ProducerBatch
+from brokerd.producer.core.streams import Streams
 from brokerd.producer.core.topics import TopicRegistry
-from brokerd.producer.core.transport import NO_LEADER, Hello, PartitionResult, ProduceResponse, RequestLimits, TopicView
+from brokerd.producer.core.transport import NO_LEADER, PartitionResult, ProduceResponse, RequestLimits, TopicView
+from brokerd.producer.core.verdicts import verdict_on
 
 # The records of a sent batch of two or more, in order, in at least two pieces of at most so many bytes (or one record).
 Splitter = Callable[[ProducerBatch, int], list[Piece]]
@@ -70,22 +70,16 @@ class ProducerCore:
         self._config = config
         self._splitter = splitter
         self._rng = rng
-        self._instance_id = instance_id
-        self._client_id = client_id
         self._acks = ACKS[config.acks]
         self.metrics = metrics
         self.pool = BufferPool(config.buffer_memory)
-        self.sequences = IdempotenceState() if config.enable_idempotence else None
+        self._identities = Identities(config, rng)
         self.accumulator = RecordAccumulator(config, self.sequences, self.pool)
         self.topics = TopicRegistry(config, rng)
-        self.connections: dict[int, NodeConnection] = {}
+        self.streams = Streams(config, instance_id=instance_id, client_id=client_id)
         self.fatal_error: BrokerdError | None = None
         self.last_trouble: BrokerdError | None = None  # the reason why nothing moves, for messages
-        self._incarnation = 0
-        self._correlation_id = 0
-        self._identity_requests = IdentityRequests(config, rng)
         self._replaced: set[TopicPartition] = set()
-        self._closing: list[CloseStream] = []
         self.delivery_report = DeliveryReport()
 
     # --- commands
@@ -101,19 +95,13 @@ class ProducerCore:
             self._step_metadata(commands, now_ms),
             self.accumulator.next_expiry_ms(),
         )
-        commands[:0] = self._closing
-        self._closing = []
+        commands[:0] = self.streams.take_closing()
         return Step(commands, max(next_ms, now_ms))
 
     @property
-    def requests_in_flight(self) -> int:
-        """Requests without a response, over all nodes."""
-        return sum(len(connection.in_flight) for connection in self.connections.values())
-
-    @property
     def has_work(self) -> bool:
-        """False if a step would do nothing now, nor before the time that the last one returned: no batch is incomplete."""
-        return self.accumulator.has_incomplete or bool(self._closing)
+        """False if a step would do nothing now, nor earlier than the last one said: no batch is incomplete."""
+        return self.accumulator.has_incomplete or self.streams.has_closing
 
     def _step_metadata(self, commands: list[Command], now_ms: int) -> int:
         due_ms = self.topics.due_ms(now_ms, is_busy=self.accumulator.has_incomplete)
@@ -127,17 +115,9 @@ class ProducerCore:
         return NEVER_MS
 
     def _step_identity(self, commands: list[Command], now_ms: int) -> int:
-        requests = self._identity_requests
-        if self.sequences is None or requests.is_under_way or not self.accumulator.has_incomplete:
+        if self.fatal_error is not None:
             return NEVER_MS
-        wanted = self.sequences.identity_wanted()
-        if wanted is None or self.fatal_error is not None:
-            return NEVER_MS
-        if now_ms < requests.not_before_ms:
-            return requests.not_before_ms
-        requests.is_under_way = True
-        commands.append(RequestProducerId(wanted))
-        return NEVER_MS
+        return self.identity.step(commands, now_ms, has_rows=self.accumulator.has_incomplete)
 
     def _step_connections(self, commands: list[Command], now_ms: int) -> int:
         check = self.accumulator.ready(self._leader_of, now_ms)
@@ -147,13 +127,9 @@ class ProducerCore:
             self.topics.request_refresh()
         next_ms = NEVER_MS
         for node_id in check.nodes:
-            connection = self.connections.get(node_id)
-            if connection is None:
-                connection = self.connections[node_id] = NodeConnection(node_id)
+            connection = self.streams.to(node_id)
             if connection.may_open(now_ms):
-                self._incarnation += 1
-                connection.begin_opening(self._incarnation, now_ms)
-                commands.append(OpenStream(node_id, Hello(self._instance_id, self._incarnation, self._client_id)))
+                commands.append(self.streams.open(connection, now_ms))
             elif connection.state is ConnectionState.CLOSED:
                 next_ms = min(next_ms, connection.not_before_ms)
             elif connection.throttled_until_ms > now_ms:
@@ -163,22 +139,13 @@ class ProducerCore:
                 if not batches:
                     break
                 commands.append(self._request(connection, batches, now_ms))
-        for connection in self.connections.values():
-            overdue_ms = connection.overdue_ms(self._config)
-            next_ms = next_ms if overdue_ms is None else min(next_ms, overdue_ms)
-        return min(next_ms, check.next_check_ms)
+        return min(next_ms, self.streams.next_overdue_ms(), check.next_check_ms)
 
     def _request(self, connection: NodeConnection, drained: list[ProducerBatch], now_ms: int) -> SendRequest:
-        self._correlation_id += 1
         batches = {self.topics.id_of(batch.tp): batch for batch in drained}
-        record_count = 0
-        for batch in drained:
-            record_count += batch.record_count
-            if batch.attempts == 1:
-                self.metrics.on_drained(batch.record_count, now_ms - batch.created_ms, now_ms)
-        self.metrics.request_records.record(record_count, now_ms)
-        connection.in_flight[self._correlation_id] = InFlightRequest(self._correlation_id, batches, now_ms)
-        return SendRequest(connection.node_id, connection.incarnation, self._correlation_id, batches)
+        self.metrics.on_request(drained, now_ms)
+        self.identity.note_partitions(list(batches))
+        return self.streams.request(connection, batches, self.identity.membership, now_ms)
 
     def _leader_of(self, tp: TopicPartition) -> int:
         return NO_LEADER if tp in self._replaced else self.topics.leader_of(tp)
@@ -190,8 +157,8 @@ class ProducerCore:
         self.accumulator.forget_batch_sizes(now_ms - self._config.metadata_max_age_ms)
         for topic in self.topics.on_result(response, now_ms):
             self.accumulator.forget_batch_size(topic)
-            numbered = [] if self.sequences is None else self.sequences.partitions()
-            for tp in [tp for tp in dict.fromkeys((*self.accumulator.partitions(), *numbered)) if tp.topic == topic]:
+            known = dict.fromkeys((*self.accumulator.partitions(), *self._identities.partitions()))
+            for tp in [tp for tp in known if tp.topic == topic]:
                 self._replaced.add(tp)
                 self._settle_replaced(tp, now_ms)
         for topic, view in response.items():
@@ -205,18 +172,26 @@ class ProducerCore:
         self.last_trouble = error
         self.topics.on_failure(now_ms)
 
-    def on_producer_id(self, identity: ProducerIdAndEpoch, _now_ms: int) -> None:
+    def on_producer_id(self, membership: Membership | None, granted: ProducerIdAndEpoch, now_ms: int) -> None:
         """Takes an id or a raised epoch that the broker has granted."""
-        assert self.sequences is not None
-        self._identity_requests.on_response()
-        self.sequences.set_identity(identity)
+        identity = self._identities.of(membership)
+        if identity is not None:
+            identity.on_granted(granted, now_ms)
 
-    def on_producer_id_failed(self, error: BrokerdError, now_ms: int) -> None:
-        """Notes that the request for an id has failed: it is retried unless the error is final."""
-        self._identity_requests.on_failure(now_ms)
+    def on_heartbeat(self, membership: Membership, now_ms: int) -> None:
+        """Notes that the broker has taken a heartbeat."""
+        identity = self._identities.of(membership)
+        if identity is not None:
+            identity.on_heartbeat(now_ms)
+
+    def on_identity_failed(self, command: RequestProducerId | SendHeartbeat, error: BrokerdError, now_ms: int) -> None:
+        """Notes that the request for an id, or a heartbeat, has failed: it is retried unless the error is final."""
         self.last_trouble = error
-        if isinstance(error, WireError) and not error.retriable:
-            self.fail_for_good(error, now_ms)
+        identity = self._identities.of(command.membership)
+        if identity is not None:
+            identity.on_failed(command, now_ms)
+            if isinstance(error, WireError) and not error.retriable and identity is self.identity:
+                self.stop(error, now_ms)
 
     def _settle_replaced(self, tp: TopicPartition, now_ms: int) -> None:
         """Starts a partition of a recreated topic again, once nothing is in flight to the old one. Batches that may be in the old
@@ -226,10 +201,8 @@ class ProducerCore:
             return
         for batch in self.accumulator.queued(tp):
             if batch.is_fate_unknown:
-                text = f"topic '{tp.topic}' was deleted or recreated while records were on their way to it"
-                self._fail(batch, UnknownTopicIdError(f"{text}; they may have been in the old one", fate=Fate.UNKNOWN), now_ms)
-        if self.sequences is not None:
-            self.sequences.forget(tp)
+                self._fail(batch, failures.topic_replaced(tp), now_ms)
+        self._identities.forget(tp)
         self._replaced.discard(tp)
 
     def _fail_topic(self, topic: str, error: WireError, now_ms: int) -> None:
@@ -241,13 +214,11 @@ class ProducerCore:
 
     def on_stream_open(self, node_id: int, incarnation: int, limits: RequestLimits, _now_ms: int) -> None:
         """Notes that a stream takes requests, each within `limits`."""
-        connection = self.connections[node_id]
-        if connection.incarnation == incarnation and connection.state is ConnectionState.OPENING:
-            connection.on_open(limits)
+        self.streams.on_open(node_id, incarnation, limits)
 
     def on_stream_lost(self, node_id: int, incarnation: int, error: BrokerdError, now_ms: int) -> None:
         """Notes that a stream has failed, or could not be opened: the fate of its requests in flight is unknown."""
-        connection = self.connections[node_id]
+        connection = self.streams.by_node[node_id]
         if connection.incarnation != incarnation or connection.state is ConnectionState.CLOSED:
             return
         self.last_trouble = error
@@ -262,13 +233,13 @@ class ProducerCore:
     def on_sent(self, node_id: int, correlation_id: int, now_ms: int) -> None:
         """Notes that a request was handed over; with acks=0 that ends its batches."""
         if self._acks == 0:
-            request = self.connections[node_id].in_flight.pop(correlation_id, None)
+            request = self.streams.by_node[node_id].in_flight.pop(correlation_id, None)
             for batch in request.batches.values() if request is not None else ():
                 self._succeed(batch, NO_OFFSET, NO_TIMESTAMP, 0, now_ms)
 
     def on_response(self, node_id: int, incarnation: int, response: ProduceResponse, now_ms: int) -> None:
         """Takes a response. A late one, of an older stream or to a request that is settled already, is ignored."""
-        connection = self.connections[node_id]
+        connection = self.streams.by_node[node_id]
         if connection.incarnation != incarnation:
             return
         request = connection.in_flight.pop(response.correlation_id, None)
@@ -300,12 +271,10 @@ class ProducerCore:
         """Closes streams on which a request or the opening takes longer than request.timeout.ms: the fate of their requests is
         unknown.
         """
-        for connection in self.connections.values():
-            overdue_ms = connection.overdue_ms(self._config)
-            if overdue_ms is not None and overdue_ms <= now_ms:
-                text = f"node {connection.node_id} did not answer in request.timeout.ms ({self._config.request_timeout_ms} ms)"
-                self._closing.append(CloseStream(connection.node_id, connection.incarnation))
-                self.on_stream_lost(connection.node_id, connection.incarnation, BrokerUnreachableError(text), now_ms)
+        for connection in self.streams.overdue(now_ms):
+            self.streams.close(connection)
+            error = failures.overdue(connection.node_id, self._config)
+            self.on_stream_lost(connection.node_id, connection.incarnation, error, now_ms)
 
     # --- judgement of responses
 
@@ -313,9 +282,8 @@ class ProducerCore:
         self._land(batch, throttled_until_ms)
         if batch.complete(base_offset, append_timestamp):
             self._note_ended(batch)
-        if self.sequences is not None and batch.has_sequence:
-            self.sequences.on_success(batch)
-            self.sequences.settle(batch.tp)
+        if batch.numbered_by is not None:
+            batch.numbered_by.on_success(batch)
         self._leave(batch, now_ms)
 
     def _on_error(self, batch: ProducerBatch, error: WireError, throttled_until_ms: int, now_ms: int) -> None:
@@ -324,7 +292,7 @@ class ProducerCore:
             return
         if isinstance(error, (InvalidProducerEpochError, ProducerFencedError)):
             self._settle(batch, error, throttled_until_ms, now_ms)
-            self.fail_for_good(error, now_ms)
+            self.stop(error, now_ms)
             return
         if error.fate is not Fate.NOT_APPENDED:
             batch.is_fate_unknown = True
@@ -339,11 +307,10 @@ class ProducerCore:
         self._land(batch, throttled_until_ms)
         batch.last_error = error
         if batch.is_done:
-            if self.sequences is not None:
-                self.sequences.on_ended(batch)
-            self._leave(batch, now_ms)
+            self._leave_behind(batch, now_ms)
             return
-        verdict = self._verdict(batch, error)
+        is_stopped = self.stopped_by is not None
+        verdict = Verdict.FAIL if is_stopped else verdict_on(batch, error, retries=self._config.retries)
         if verdict is Verdict.RETRY:
             self._retry(batch, error, now_ms)
         elif verdict is Verdict.SPLIT:
@@ -356,26 +323,8 @@ class ProducerCore:
                     self._fail(other, error, now_ms)
             self.sequences.settle(batch.tp)
         if verdict is Verdict.ACKNOWLEDGED_LOST:
-            text = f"the broker lost acknowledged records of {batch.tp}, nothing more is written there: {error}"
-            self.fail_for_good(OutOfOrderSequenceError(text), now_ms)
+            self.stop(failures.acknowledged_lost(batch, error), now_ms)
         self._settle_replaced(batch.tp, now_ms)
-
-    def _verdict(self, batch: ProducerBatch, error: BrokerdError) -> Verdict:
-        if self.fatal_error is not None:
-            return Verdict.FAIL
-        if isinstance(error, MessageTooLargeError) and batch.record_count > 1:
-            return Verdict.SPLIT
-        if batch.attempts > self._config.retries:
-            return Verdict.FAIL
-        if isinstance(error, BrokerUnreachableError):
-            return Verdict.RETRY
-        assert isinstance(error, WireError)
-        if self.sequences is not None and batch.has_sequence:
-            if isinstance(error, OutOfOrderSequenceError):
-                return self.sequences.on_out_of_order(batch, error)
-            if isinstance(error, UnknownProducerIdError):
-                return self.sequences.on_unknown_producer_id(batch, error)
-        return Verdict.RETRY if error.retriable else Verdict.FAIL
 
     def _retry(self, batch: ProducerBatch, error: BrokerdError, now_ms: int) -> None:
         first_ms, max_ms = self._config.retry_backoff_ms, self._config.retry_backoff_max_ms
@@ -405,6 +354,40 @@ class ProducerCore:
         self.accumulator.forget_idle(batch.tp, now_ms)
         self._settle_replaced(batch.tp, now_ms)
 
+    def _leave_behind(self, batch: ProducerBatch, now_ms: int) -> None:
+        """Lets go of a batch that is not known to be in the log."""
+        if batch.numbered_by is not None:
+            batch.numbered_by.on_ended(batch)
+        self._leave(batch, now_ms)
+
+    # --- members of transactions
+
+    @property
+    def identity(self) -> Identity:
+        """The identity that the producer has at present."""
+        return self._identities.present
+
+    @property
+    def sequences(self) -> IdempotenceState | None:
+        """The sequences of that identity; None without idempotence."""
+        return self.identity.sequences
+
+    def begin_member(self, membership: Membership) -> None:
+        """Makes the producer a member of a transaction. No batch may be incomplete."""
+        assert not self.accumulator.has_incomplete, "what was sent before belongs to no transaction"
+        self._identities.begin_member(membership)
+        self.accumulator.use(self.sequences)
+
+    def end_member(self) -> MemberReport:
+        """Ends the member, which has no incomplete batch. Batches in flight may still be written: a member that has any was
+        stopped, and is never committed.
+        """
+        assert not self.accumulator.has_incomplete, "a member is flushed or stopped before it ends"
+        report = self.identity.report()
+        self._identities.end_member()
+        self.accumulator.use(self.sequences)
+        return report
+
     # --- ends
 
     def _expire(self, now_ms: int) -> None:
@@ -417,36 +400,61 @@ class ProducerCore:
         if not batch.is_in_flight:
             self._fail(batch, error, now_ms)
         elif batch.fail(error, is_given_up=True):
-            self.metrics.on_error(batch.record_count, now_ms)
-            self._note_ended(batch)
+            self._note_failed(batch, now_ms)
 
     def _fail(self, batch: ProducerBatch, error: BrokerdError, now_ms: int) -> None:
         assert not batch.is_in_flight, "what is under way is given up, not failed"
         if batch.is_done:
             return
         batch.fail(failures.refused(batch, error))
-        self.metrics.on_error(batch.record_count, now_ms)
         self.accumulator.remove(batch)
-        self._note_ended(batch)
-        if self.sequences is not None:
-            self.sequences.on_ended(batch)
-        self._leave(batch, now_ms)
+        self._leave_behind(batch, now_ms)
+        self._note_failed(batch, now_ms)
 
-    def refuse(self, batch: ProducerBatch, error: BrokerdError) -> None:
+    def refuse(self, batch: ProducerBatch, error: BrokerdError, now_ms: int) -> None:
         """Fails a batch that was never accepted: it holds no memory and is in no queue."""
         batch.fail(error)
-        self.delivery_report.note(batch)
+        self._note_failed(batch, now_ms)
 
     def _note_ended(self, batch: ProducerBatch) -> None:
         self.accumulator.finished(batch)
         self.delivery_report.note(batch)
+        self.identity.deliveries.note(batch)
+
+    def _note_failed(self, batch: ProducerBatch, now_ms: int) -> None:
+        """Notes a batch that has failed. A member that lacks a batch is useless: its first one ends it."""
+        self.metrics.on_error(batch.record_count, now_ms)
+        self._note_ended(batch)
+        if self.identity.membership is not None and self.identity.error is None:
+            assert batch.error is not None
+            self.stop(batch.error, now_ms)
+
+    @property
+    def stopped_by(self) -> BrokerdError | None:
+        """The error because of which no record can be written at present: of the producer or its member, or of there being none."""
+        return self.fatal_error or self.identity.error
 
     def fail_for_good(self, error: BrokerdError, now_ms: int) -> None:
         """Stops the producer for good: all incomplete batches fail."""
         if self.fatal_error is None:
             self.fatal_error = error
+        self.fail_stopped(now_ms)
+
+    def stop(self, error: BrokerdError, now_ms: int) -> None:
+        """Stops the member, or if there is none the producer for good: all incomplete batches fail."""
+        if self.identity.membership is None:
+            self.fail_for_good(error, now_ms)
+            return
+        self.identity.error = self.identity.error or error
+        self.fail_stopped(now_ms)
+
+    def fail_stopped(self, now_ms: int) -> None:
+        """Fails all incomplete batches, if nothing can be written at present."""
+        error = self.stopped_by
+        if error is None:
+            return
         for batch in self.accumulator.incomplete():
-            self._give_up(batch, self.fatal_error, now_ms)
+            self._give_up(batch, self.fatal_error or failures.stopped(batch, error), now_ms)
 
     def abort(self, reason: str, now_ms: int) -> None:
         """Fails all incomplete batches. Those in flight may still be written."""
@@ -455,9 +463,9 @@ class ProducerCore:
 
     def disconnect(self, now_ms: int) -> None:
         """Gives all streams up, and frees the ended batches that were in flight there."""
-        for connection in self.connections.values():
+        for connection in self.streams.by_node.values():
             if connection.state is not ConnectionState.CLOSED:
-                self._closing.append(CloseStream(connection.node_id, connection.incarnation))
+                self.streams.close(connection)
                 error = BrokerUnreachableError("the producer closed the stream")
                 self.on_stream_lost(connection.node_id, connection.incarnation, error, now_ms)
 
@@ -471,28 +479,18 @@ class ProducerCore:
 
     def on_encode_failed(self, batch: ProducerBatch, error: BrokerdError, now_ms: int) -> None:
         """Notes that a batch could not be encoded, so it was not sent."""
-        for connection in self.connections.values():
-            connection.withdraw(batch)
+        self.streams.withdraw(batch)
         self._land(batch, 0)
         if batch.is_done:
-            if self.sequences is not None:
-                self.sequences.on_ended(batch)
-            self._leave(batch, now_ms)
+            self._leave_behind(batch, now_ms)
         else:
             self._fail(batch, error, now_ms)
 
     def on_too_large(self, batch: ProducerBatch, limits: RequestLimits, now_ms: int) -> None:
         """Notes that an encoded batch fits into no request to its node, so it was not sent."""
-        for connection in self.connections.values():
-            connection.withdraw(batch)
+        self.streams.withdraw(batch)
         self._settle(batch, failures.beyond_request(batch, limits, self._config), 0, now_ms)
 
     def on_overfull(self, request: SendRequest, rest: dict[TopicIdPartition, ProducerBatch], now_ms: int) -> SendRequest:
         """Moves the `rest`, encoded batches that do not fit into the request, to one more right behind it, and returns that."""
-        self._correlation_id += 1
-        connection = self.connections[request.node_id]
-        if connection.incarnation == request.incarnation and request.correlation_id in connection.in_flight:
-            for batch in rest.values():
-                connection.withdraw(batch)
-            connection.in_flight[self._correlation_id] = InFlightRequest(self._correlation_id, rest, now_ms)
-        return SendRequest(request.node_id, request.incarnation, self._correlation_id, rest)
+        return self.streams.overflow(request, rest, now_ms)

@@ -14,6 +14,7 @@ import pyarrow as pa
 
 from brokerd.errors import WireError
 from brokerd.ids import ProducerIdAndEpoch, TopicIdPartition
+from brokerd.producer.core.membership import Membership
 
 NO_LEADER = -1
 # The most that a batch needs in a request beside its own bytes: the partition's id and the lengths of both.
@@ -59,6 +60,7 @@ class ProduceRequest:
     acks: int
     timeout_ms: int
     batches: list[BatchToProduce]
+    membership: Membership | None = None  # of the transaction that the batches belong to
 
 
 class PartitionResult(NamedTuple):
@@ -107,6 +109,12 @@ class ProduceTransport(Protocol):
 
     async def init_producer_id(self, current: ProducerIdAndEpoch) -> ProducerIdAndEpoch:
         """A new producer id for NO_PRODUCER, else the same id with its epoch raised."""
+
+    async def init_member(self, membership: Membership) -> ProducerIdAndEpoch:
+        """The producer id of a member of a transaction: the same one every time."""
+
+    async def heartbeat(self, membership: Membership) -> None:
+        """Tells the broker that a member lives. Raises what the broker says of one that is not open."""
 
     async def open_stream(self, node_id: int, hello: Hello) -> ProduceStream:
         """A stream that begins with `hello`."""

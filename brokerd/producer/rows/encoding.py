@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from brokerd.ids import TopicIdPartition
 from brokerd.producer.core.producer_batch import Piece, ProducerBatch
-from brokerd.record.header import HEADER_SIZE, crc_seed, encode_header, new_header
+from brokerd.record.header import HEADER_SIZE, Attributes, crc_seed, encode_header, new_header
 from brokerd.record.payload import Payload, encode_payload
 from brokerd.record.schema import SCHEMA_0, TIMESTAMP, Column, Schema
 
@@ -54,6 +54,7 @@ def encode_batch_header(batch: ProducerBatch, tp: TopicIdPartition) -> bytes:
         producer_id=batch.identity.producer_id,
         producer_epoch=batch.identity.epoch,
         base_sequence=batch.base_sequence,
+        attributes=Attributes.TRANSACTIONAL if batch.is_transactional else 0,
         schema_id=encoded.payload.schema_id,
     )
     return encode_header(header, crc_seed(tp))

@@ -1,0 +1,102 @@
+"""The calls of transactions. Values are in transactions.py; connections and retries are BrokerClient's."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from brokerd.client import transactions
+from brokerd.client.io.response_checks import error_in
+from brokerd.client.transactions import (
+    NO_VERSION,
+    HangingTransaction,
+    MemberGrant,
+    TransactionDescription,
+    TransactionListing,
+)
+from brokerd.producer.core.membership import Membership, TransactionEnd
+from brokerd.wire.methods import UNARY_REQUEST_MAX_BYTES
+from brokerd.wire.v1 import transaction_pb2
+
+if TYPE_CHECKING:
+    from brokerd.client.broker_client import BrokerClient
+
+ANY_NODE = -1
+
+
+class TransactionCalls:
+    """Of one BrokerClient; retried as its other calls are."""
+
+    def __init__(self, client: BrokerClient) -> None:
+        self._client = client
+
+    async def init_member(self, membership: Membership) -> MemberGrant:
+        """The producer id of a member of a transaction: the same one every time. Raises the broker's error."""
+        request = transactions.init_request(membership)
+        response = await self._client.call("InitProducerId", request, transaction_pb2.InitProducerIdResponse, error_of=error_in)
+        return transactions.read_grant(response)
+
+    async def heartbeat(self, membership: Membership) -> None:
+        """Tells the broker that a member lives. Raises InvalidTxnStateError if it is not open."""
+        request = transactions.heartbeat_request(membership)
+        await self._client.call("Heartbeat", request, transaction_pb2.HeartbeatResponse, error_of=error_in)
+
+    async def end(self, end: TransactionEnd, *, timeout_ms: int | None = None) -> int:
+        """Commits or aborts members of a transaction; returns the last committed version of its transactional id. Asked again
+        until `timeout_ms` (default.api.timeout.ms), which is safe: the same question gets the same response.
+
+        Raises TxnAbortedError (a member was not open any more: nothing was committed), ReplayMismatchError, ProducerFencedError,
+        TxnConflictError, AlreadyCommittedError (an abort came too late). After BrokerUnreachableError or a retriable error the
+        outcome is unknown.
+        """
+
+        async def attempt(attempt_timeout_ms: int) -> int:
+            entries_max = await self._client.partitions_per_request()
+            pages = transactions.end_requests(end, request_bytes_max=UNARY_REQUEST_MAX_BYTES, entries_max=entries_max)
+            last_version = NO_VERSION
+            for request in pages:  # from the first page on each time: the broker may have been restarted
+                response_type = transaction_pb2.EndTransactionResponse
+                response = await self._client.call_once(ANY_NODE, "EndTransaction", request, response_type, attempt_timeout_ms)
+                error = error_in(response)
+                if error is not None:
+                    raise error
+                last_version = response.last_version
+            return last_version
+
+        return await self._client.retried(attempt, timeout_ms=timeout_ms)
+
+    async def listed(self, state: str = "", prefix: str = "") -> list[TransactionListing]:
+        """Transactional ids that begin with `prefix`, in the order of their names; only those in one state (empty, open, prepared)
+        if it is given. Raises ConfigError for another state."""
+        number = transactions.state_number(state)
+        listings: list[TransactionListing] = []
+        while True:
+            after = listings[-1].transactional_id if listings else ""
+            request = transaction_pb2.ListTransactionsRequest(state=number, prefix=prefix, after=after)
+            response = await self._client.call(
+                "ListTransactions", request, transaction_pb2.ListTransactionsResponse, error_of=error_in
+            )
+            listings += [transactions.read_listing(listing) for listing in response.transactions]
+            if not response.more or not response.transactions:
+                return listings
+
+    async def describe(self, transactional_id: str) -> TransactionDescription:
+        """Everything about one transactional id. Raises the broker's error."""
+        request = transaction_pb2.DescribeTransactionRequest(transactional_id=transactional_id)
+        response = await self._client.call(
+            "DescribeTransaction", request, transaction_pb2.DescribeTransactionResponse, error_of=error_in
+        )
+        return transactions.read_description(response)
+
+    async def abort(self, transactional_id: str, execution_id: str = "") -> int:
+        """Aborts the open members of one execution, or all of a transactional id; returns how many."""
+        request = transaction_pb2.AbortTransactionRequest(transactional_id=transactional_id, execution_id=execution_id)
+        response = await self._client.call("AbortTransaction", request, transaction_pb2.AbortTransactionResponse, error_of=error_in)
+        return response.aborted_members
+
+    async def find_hanging(self, idle_ms: int) -> list[HangingTransaction]:
+        """Transactions that hold back partitions and have been silent for so long, the oldest first; at most 1,000."""
+        request = transaction_pb2.FindHangingTransactionsRequest(idle_ms=idle_ms)
+        response = await self._client.call(
+            "FindHangingTransactions", request, transaction_pb2.FindHangingTransactionsResponse, error_of=error_in
+        )
+        return [transactions.read_hanging(hanging) for hanging in response.transactions]

@@ -1,0 +1,139 @@
+"""The producer's identity towards the broker. Its lasting one is a producer id whose epoch rises; as a member of a transaction it
+has an id for that transaction alone, requested at the first row, with one epoch.
+
+A transaction cannot use a member that lacks a batch. So a member fails as a whole with its first batch that fails, and nothing is
+repaired: the owner of the transaction begins another member.
+
+Pure. sender.py sends the requests; producer_core.py fails the batches.
+"""
+
+from __future__ import annotations
+
+import random
+
+from brokerd.config.client import ProducerConfig
+from brokerd.errors import BrokerdError, TransactionStateError
+from brokerd.ids import ProducerIdAndEpoch, TopicIdPartition, TopicPartition
+from brokerd.producer.core.accumulator import NEVER_MS
+from brokerd.producer.core.commands import Command, RequestProducerId, SendHeartbeat
+from brokerd.producer.core.delivery_report import Deliveries
+from brokerd.producer.core.idempotence import IdempotenceState
+from brokerd.producer.core.membership import MemberReport, Membership
+from brokerd.producer.core.repeated_requests import RepeatedRequests
+
+_HEARTBEATS_PER_TIMEOUT = 3
+
+
+class Identity:
+    """The lasting identity of a producer (`membership` is None), or one member."""
+
+    def __init__(self, config: ProducerConfig, rng: random.Random, membership: Membership | None = None) -> None:
+        self.membership = membership
+        is_member = membership is not None
+        self.sequences = IdempotenceState(is_member=is_member) if config.enable_idempotence else None
+        self.deliveries = Deliveries()
+        self.error: BrokerdError | None = None  # once nothing more can be written
+        if config.transactional_id and not is_member:
+            self.error = TransactionStateError(
+                f"no transaction is open: a producer with a transactional.id ('{config.transactional_id}') sends inside "
+                "'with producer.transaction():' only"
+            )
+        self._id_requests = RepeatedRequests(config, rng)
+        self._heartbeats = RepeatedRequests(config, rng)
+        self._partitions: dict[TopicIdPartition, None] = {}
+
+    @property
+    def is_id_under_way(self) -> bool:
+        """True while a request for an id is without a response."""
+        return self._id_requests.is_under_way
+
+    # --- requests
+
+    def step(self, commands: list[Command], now_ms: int, *, has_rows: bool) -> int:
+        """Adds the requests that are due to the commands; returns the time of the next step."""
+        if self.sequences is None or self.error is not None:
+            return NEVER_MS
+        return min(self._step_id(self.sequences, commands, now_ms, has_rows=has_rows), self._step_heartbeat(commands, now_ms))
+
+    def _step_id(self, sequences: IdempotenceState, commands: list[Command], now_ms: int, *, has_rows: bool) -> int:
+        wanted = sequences.identity_wanted() if has_rows else None
+        if wanted is None:
+            return NEVER_MS
+        return self._id_requests.step(commands, RequestProducerId(wanted, self.membership), now_ms)
+
+    def _step_heartbeat(self, commands: list[Command], now_ms: int) -> int:
+        if self.membership is None or self.sequences is None or not self.sequences.has_identity:
+            return NEVER_MS
+        return self._heartbeats.step(commands, SendHeartbeat(self.membership), now_ms)
+
+    # --- responses
+
+    def on_granted(self, identity: ProducerIdAndEpoch, now_ms: int) -> None:
+        """Takes an id or a raised epoch."""
+        assert self.sequences is not None
+        self._id_requests.on_success(now_ms)
+        self.sequences.set_identity(identity)
+        self._expect_heartbeat(now_ms)
+
+    def on_heartbeat(self, now_ms: int) -> None:
+        """Notes that the broker has taken a heartbeat."""
+        self._expect_heartbeat(now_ms)
+
+    def on_failed(self, command: RequestProducerId | SendHeartbeat, now_ms: int) -> None:
+        """Notes that a request has failed; it is repeated after a while."""
+        requests = self._id_requests if isinstance(command, RequestProducerId) else self._heartbeats
+        requests.on_failure(now_ms)
+
+    def _expect_heartbeat(self, now_ms: int) -> None:
+        interval_ms = self.membership.timeout_ms // _HEARTBEATS_PER_TIMEOUT if self.membership is not None else 0
+        self._heartbeats.on_success(now_ms + interval_ms)
+
+    # --- results
+
+    def note_partitions(self, tps: list[TopicIdPartition]) -> None:
+        """Notes the partitions of batches that are sent."""
+        if self.membership is not None:
+            self._partitions.update(dict.fromkeys(tps))
+
+    def report(self) -> MemberReport:
+        """The report of a member."""
+        assert self.sequences is not None
+        rows = {tp: totals.record_count for tp, totals in self.deliveries.delivered.items()}
+        return MemberReport(*self.sequences.identity, sum(rows.values()), tuple(self._partitions), rows)
+
+
+class Identities:
+    """The lasting identity of a producer, and its present one."""
+
+    def __init__(self, config: ProducerConfig, rng: random.Random) -> None:
+        self._config = config
+        self._rng = rng
+        self._own = self.present = Identity(config, rng)
+
+    def begin_member(self, membership: Membership) -> None:
+        """Makes a member the present identity."""
+        assert self.present is self._own, "one member at a time"
+        self.present = Identity(self._config, self._rng, membership)
+
+    def end_member(self) -> None:
+        """Returns to the lasting identity."""
+        self.present = self._own
+
+    def of(self, membership: Membership | None) -> Identity | None:
+        """The identity that a response belongs to; None if that member has ended."""
+        if membership is None:
+            return self._own
+        return self.present if self.present.membership == membership else None
+
+    def partitions(self) -> list[TopicPartition]:
+        """The partitions that have sequences."""
+        return [tp for sequences in self._sequences() for tp in sequences.partitions()]
+
+    def forget(self, tp: TopicPartition) -> None:
+        """Drops the sequences of a partition whose topic was recreated. Nothing may be in flight there."""
+        for sequences in self._sequences():
+            sequences.forget(tp)
+
+    def _sequences(self) -> list[IdempotenceState]:
+        identities = dict.fromkeys((self._own, self.present))
+        return [identity.sequences for identity in identities if identity.sequences is not None]
