@@ -193,9 +193,13 @@ class ProducerStates:
 
     def _forget_oldest(self) -> bool:
         """Forgets the producer that was silent longest and has no open transaction; False if there is none."""
-        oldest = next((producer_id for producer_id, entry in self.entries.items() if entry.txn_first_offset < 0), None)
-        if oldest is None:
+        if len(self.open_transactions) >= len(self.entries):
             return False
+        oldest = next(iter(self.entries))
+        while oldest in self.open_transactions:
+            # It stays until its marker removes it, whatever its place is: at the end it is not met again soon.
+            self.entries.move_to_end(oldest)
+            oldest = next(iter(self.entries))
         del self.entries[oldest]
         self.forgotten_number = max(self.forgotten_number, producer_number(oldest))
         return True

@@ -174,3 +174,16 @@ def test_a_producer_with_an_open_transaction_is_not_forgotten() -> None:
     partition.states.end_transactions(Marker([1]), partition.end)
     partition.send(0, producer_id=4)
     assert list(partition.states.entries) == [2, 4]
+
+
+def test_open_transactions_in_the_way_are_passed_over_once() -> None:
+    partition = Partition(limit=4)
+    for producer_id in (1, 2):
+        header = raw_batch(b"x", producer=ProducerIdAndEpoch(producer_id, 0), sequence=0, attributes=1).header
+        prepared = partition.states.prepare(header, partition.end, 0)
+        assert not isinstance(prepared, BatchMetadata)
+        partition.states.commit(producer_id, prepared)
+    for producer_id in range(3, 9):
+        partition.send(0, producer_id=producer_id)
+    assert set(partition.states.entries) == {1, 2, 7, 8}, "whoever wrote last, and who is in a transaction"
+    assert next(iter(partition.states.entries)) not in (1, 2), "the next newcomer finds the oldest at once"
