@@ -101,6 +101,18 @@ def _batch_text(entry: Entry) -> str:
         word for word, is_set in (("transactional", entry["is_transactional"]), ("control", entry["is_control"])) if is_set
     )
     parts.append(f"crc {entry['header_crc']} {entry['payload_crc']}")
+    return ", ".join(parts) + (_control_text(entry["control"]) if entry["is_control"] else "")
+
+
+def _control_text(control: Entry) -> str:
+    if "problem" in control:
+        return f"\n    PROBLEM: {control['problem']}"
+    parts = [
+        f"\n    ends version {control['txn_version']} of transactional id {json.dumps(control['transactional_id'])}",
+        f"commits producers {control['committed_producer_ids']}",
+        f"aborts producers {control['aborted_producer_ids']}",
+        f"coordinator epoch {control['coordinator_epoch']}",
+    ]
     return ", ".join(parts)
 
 

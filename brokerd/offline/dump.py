@@ -10,10 +10,14 @@ import os
 from collections.abc import Callable, Iterator
 from typing import Any
 
+import pyarrow as pa
+
 from brokerd.datadir import checkpoint, node_state, topic_store
-from brokerd.errors import BrokerdError, DataDirectoryError
+from brokerd.errors import BrokerdError, CorruptMessageError, DataDirectoryError, UnsupportedVersionError
 from brokerd.ids import TopicIdPartition
 from brokerd.partition import leader_epochs, snapshots
+from brokerd.record.batch import RecordBatch
+from brokerd.record.control import decode_control
 from brokerd.record.header import BatchHeader, crc_seed
 from brokerd.storage import damage, names, segment
 from brokerd.storage.checksummed_file import DocumentError, decode_document
@@ -84,7 +88,8 @@ def _describe_batches(file: File, size: int, base_offset: int, seed: int, path: 
     walk = SegmentWalk(file, seed, base_offset=base_offset, end=size, payload_from=0)
     while True:
         for header in walk:
-            yield {"type": "batch", "path": path, "position": walk.batch_position, **describe_header(header)}
+            control = {"control": _describe_control(file, walk.batch_position, header)} if header.is_control else {}
+            yield {"type": "batch", "path": path, "position": walk.batch_position, **describe_header(header), **control}
         if walk.problem is None:
             return
         yield {"type": "problem", "path": path, "position": walk.position, "offset": walk.next_offset, "problem": walk.problem}
@@ -114,6 +119,22 @@ def describe_header(header: BatchHeader) -> Entry:
         "magic": header.magic,
         "header_crc": f"{header.header_crc:08x}",
         "payload_crc": f"{header.payload_crc:08x}",
+    }
+
+
+def _describe_control(file: File, position: int, header: BatchHeader) -> Entry:
+    """The record of a control batch, or the reason why it cannot be read."""
+    try:
+        record = decode_control(RecordBatch(header, pa.py_buffer(bytes(file.pread(header.size, position)))))
+    except (CorruptMessageError, UnsupportedVersionError) as error:
+        return {"problem": error.message}
+    return {
+        "version": record.version,
+        "coordinator_epoch": record.coordinator_epoch,
+        "transactional_id": record.transactional_id,
+        "txn_version": record.txn_version,
+        "committed_producer_ids": list(record.committed_producer_ids),
+        "aborted_producer_ids": list(record.aborted_producer_ids),
     }
 
 
@@ -147,6 +168,7 @@ def _describe_snapshot(files: RealFiles, name: str, tp: TopicIdPartition | None,
         "epochs": [entry._asdict() for entry in snapshot.epochs],
         "producers": producers,
         "forgotten_number": snapshot.forgotten_number,
+        "aborted": [entry._asdict() for entry in snapshot.aborted],
         "belongs_here": tp is None or snapshot.seed == crc_seed(tp),
     }
 

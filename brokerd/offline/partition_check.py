@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import enum
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 import pyarrow as pa
@@ -285,13 +285,30 @@ class PartitionCheck:
                 )
             elif offset > self.end_offset:
                 self._add(Severity.WARNING, name, "the snapshot is above the log end: the next start removes it", offset)
-            elif (
-                is_whole_log
-                and self._is_whole
-                and offset in self._states
-                and not (_may_follow(snapshot, self._states[offset]) and snapshot.epochs == self._epochs.below(offset))
-            ):
-                self._add(Severity.ERROR, name, "the snapshot contradicts the log", offset)
+            elif self._is_whole and offset in self._states:
+                self._check_snapshot(name, snapshot, self._states[offset], is_whole_log=is_whole_log)
+
+    def _check_snapshot(self, name: str, snapshot: Snapshot, replayed: _State, *, is_whole_log: bool) -> None:
+        is_true = _may_follow(snapshot.producers, replayed.producers) and snapshot.epochs == self._epochs.below(snapshot.offset)
+        if is_whole_log and not is_true:
+            self._add(Severity.ERROR, name, "the snapshot contradicts the log", snapshot.offset)
+        elif not self._are_aborted(snapshot.aborted, replayed.aborted):
+            text = "the snapshot contradicts the log on which transactions were aborted"
+            self._add(Severity.ERROR, name, text, snapshot.offset)
+
+    def _are_aborted(self, known: Sequence[AbortedTransaction], replayed: Sequence[AbortedTransaction]) -> bool:
+        """True if a snapshot names the aborted transactions that the log holds. Those below the log start may be forgotten already;
+        and where the log does not begin at offset 0, a snapshot knows of records that are gone.
+        """
+        readable_from = self._entry.log_start_offset
+        found = {(entry.producer_id, entry.marker_offset): entry for entry in known if entry.marker_offset >= readable_from}
+        for entry in replayed:
+            if entry.marker_offset < readable_from:
+                continue
+            told = found.pop((entry.producer_id, entry.marker_offset), None)
+            if told is None or not all(one == other or one < self.first_offset for one, other in zip(told, entry, strict=True)):
+                return False
+        return all(entry.first_offset < self.first_offset for entry in found.values())
 
     def _check_epochs(self, names: list[str]) -> None:
         if LEADER_EPOCHS not in names:
@@ -312,10 +329,9 @@ class PartitionCheck:
                 self._add(Severity.NOTE, name, "not a file of brokerd: it is left alone")
 
 
-def _may_follow(snapshot: Snapshot, replayed: _State) -> bool:
+def _may_follow(snapshot: Mapping[int, ProducerStateEntry], replayed: Mapping[int, ProducerStateEntry]) -> bool:
     """True if the snapshot is the replayed state, except for expired producers."""
-    producers = snapshot.producers.items()
-    return snapshot.aborted == replayed.aborted and all(replayed.producers.get(known) == entry for known, entry in producers)
+    return all(replayed.get(producer_id) == entry for producer_id, entry in snapshot.items())
 
 
 def _is_prefix(known: tuple[EpochEntry, ...], entries: list[EpochEntry]) -> bool:

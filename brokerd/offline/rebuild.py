@@ -172,6 +172,7 @@ def _largest_seen(files: Files, partitions: list[TopicIdPartition]) -> _Seen:
             if snapshot is not None:
                 epochs.extend(entry.epoch for entry in snapshot.epochs)
                 producer_ids.extend(map(producer_number, snapshot.producers))
+                producer_ids.extend(producer_number(entry.producer_id) for entry in snapshot.aborted)
                 producer_ids.append(snapshot.forgotten_number)
         for name in names:
             parsed = parse_offset_file(name)
