@@ -1,4 +1,4 @@
-"""How long to wait before trying again, for everybody who does: exponential with jitter. Pure; who waits is elsewhere."""
+"""The wait before a retry, for producer and client: exponential with jitter. Pure; the caller waits."""
 
 from __future__ import annotations
 

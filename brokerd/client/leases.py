@@ -65,7 +65,7 @@ class LeaseCache(Generic[C, T]):
             self._give_back(entry, is_whole=is_whole)
 
     def close(self) -> None:
-        """Closes all that nobody has."""
+        """Closes all objects that are not leased."""
         with self._lock:
             idle = [entry for entry in self._entries if not entry.lease_count]
             self._entries = [entry for entry in self._entries if entry.lease_count]

@@ -253,7 +253,7 @@ def _extended(
     batch = BatchMetadata(first, last, base_offset, base_offset + header.last_offset_delta, timestamp)
     txn_first_offset = base_offset if is_transactional else NO_OFFSET
     if entry is not None and entry.txn_first_offset >= 0:
-        txn_first_offset = entry.txn_first_offset  # open until its marker, whatever epoch writes
+        txn_first_offset = entry.txn_first_offset  # open until its marker, in any epoch
     if entry is None or begins_again or entry.epoch != header.producer_epoch:
         return ProducerStateEntry(header.producer_epoch, (batch,), last < first, txn_first_offset)
     has_wrapped = entry.has_wrapped or last < first or first < entry.batches[-1].last_sequence

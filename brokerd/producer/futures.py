@@ -336,7 +336,7 @@ class BatchFuture(ProduceFuture[ProducedBatch]):
         return ProducedBatch(self._placement.topic, tuple(rows))
 
     def outcomes(self, timeout: float | None = None) -> tuple[RowsOutcome, ...]:
-        """Waits up to `timeout` seconds; what became of each row, whatever became of the others. Raises as `exception`."""
+        """Waits up to `timeout` seconds. Returns the outcome of every row, failed or not. Raises as `exception`."""
         self.exception(timeout)
         outcomes = []
         rounds = self._rows.orders

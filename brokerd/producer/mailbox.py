@@ -1,13 +1,11 @@
-"""How application threads have something done in the thread that sends, without a lock that an interrupted one could lose.
+"""Hands work of application threads to the thread that sends, without a lock that an interrupted thread could leave held.
 
 An exception may strike an application's thread between any two bytecodes: Ctrl-C, an alarm, a test's time-out. A lock that
-such a thread holds may then stay held for ever, and what it was in the middle of stays half done. So there is none to hold: all
-state of a producer belongs to the thread that sends, where no such exception arrives. Who wants something puts an errand into
-the box (one append) and sleeps on a latch of its own. An errand is done there as a whole, or not at all, whatever becomes of
-who asked for it.
+such a thread holds may then stay held for ever, and the change that it was making stays half done. So there is no lock: all
+state of a producer belongs to the thread that sends, where no such exception arrives. A caller puts an errand into the box (one
+append) and sleeps on a latch of its own. The errand is done there as a whole, or not at all, even if its caller is interrupted.
 
-An errand is a generator: it yields while it cannot go on yet, and is asked again after every event that somebody may have
-waited for.
+An errand is a generator: it yields while it cannot continue, and is resumed after every event that it may be waiting for.
 """
 
 from __future__ import annotations
@@ -33,7 +31,7 @@ def once(action: Callable[[], T]) -> Work[T]:
 
 
 class _Errand(Generic[T]):
-    """Work that one caller asked for. `latch` is released once it has a result or an error."""
+    """The work of one caller. `latch` is released once it has a result or an error."""
 
     __slots__ = ("deadline_ms", "error", "is_withdrawn", "latch", "result", "work")
 
@@ -47,7 +45,7 @@ class _Errand(Generic[T]):
         self.latch.acquire()
 
     def advance(self) -> bool:
-        """True once there is nothing left to do."""
+        """Resumes the work; True once it is done."""
         if self.is_withdrawn:
             self.work.close()
             return True
@@ -64,7 +62,7 @@ class _Errand(Generic[T]):
 
 
 class Mailbox:
-    """Of one producer. `wake` makes its thread call `serve` soon."""
+    """The errands of one producer. `wake` makes its thread call `serve` soon."""
 
     def __init__(self, wake: Callable[[], None]) -> None:
         self._wake = wake
@@ -82,12 +80,13 @@ class Mailbox:
         return threading.get_ident() == self._owner
 
     def refuse_fork(self, what: str = "") -> None:
-        """Raises ForkedProducerError in another process than the producer's, where nobody would ever answer."""
+        """Raises ForkedProducerError in another process than the producer's, where no thread serves."""
         if os.getpid() != self._pid:
             raise ForkedProducerError(what + FORKED)
 
     def ask(self, work: Work[T], *, timeout_s: float | None = None, deadline_ms: int = NEVER_MS, is_kept: bool = False) -> T:
-        """Waits for what `work` returns or raises. `work` raises at its own deadline: it is resumed at `deadline_ms` at the latest.
+        """Waits for `work`, and returns or raises its result. `work` raises at its own deadline: it is resumed at `deadline_ms` at
+        the latest.
 
         After `timeout_s`, or if an exception strikes meanwhile, it is withdrawn, unless `is_kept`: then it may have been done
         all the same. Raises TimeoutError, ForkedProducerError; RuntimeError in a callback that would wait for itself.
@@ -108,7 +107,7 @@ class Mailbox:
                 raise errand.error
             return errand.result
         finally:
-            del errand  # its error knows this frame by now
+            del errand  # its traceback refers to this frame
 
     def _await(self, errand: _Errand[T], timeout_s: float | None) -> None:
         self._wake()
@@ -118,7 +117,7 @@ class Mailbox:
             raise TimeoutError(f"no response in {timeout_s} s")
 
     def _serve_alone(self, errand: _Errand[T]) -> None:
-        """The serving thread has ended, so nothing changes any more: the caller does the work itself."""
+        """Does the work in the calling thread: the serving thread has ended, so nothing else changes the state any more."""
         try:
             self._posted.remove(errand)  # type: ignore[arg-type]
         except ValueError:
@@ -128,7 +127,7 @@ class Mailbox:
             errand.latch.release()
 
     def post(self, work: Work[None]) -> None:
-        """Has `work` done, in the order of asking; nobody waits for it."""
+        """Puts `work` into the box, in the order of calls, and does not wait for it."""
         self.refuse_fork()
         if self.is_own_thread:
             _at_once(work, None)
@@ -142,24 +141,24 @@ class Mailbox:
     # --- the serving thread's side
 
     def own(self) -> None:
-        """The calling thread is the one that serves."""
+        """Makes the calling thread the one that serves."""
         self._owner = threading.get_ident()
 
     def serve(self) -> int:
-        """Does what can be done of what was asked for. Returns the earliest deadline of what still waits."""
+        """Does all errands that can be done. Returns the earliest deadline of those that still wait."""
         while self._posted:
             self._waiting.append(self._posted.popleft())
         self.retry()
         return min((errand.deadline_ms for errand in self._waiting), default=NEVER_MS)
 
     def retry(self) -> None:
-        """Something happened: all work that waits is resumed, in the order in which it was asked for."""
+        """Resumes all errands that wait, in the order of calls, after an event."""
         if self._waiting:
             waiting, self._waiting = self._waiting, []
             self._waiting = [errand for errand in waiting if not errand.advance()]
 
     def end(self) -> None:
-        """Nobody will serve again: nobody is left waiting."""
+        """Ends all waiting errands: no thread will serve again."""
         self._is_ended = True
         self.serve()
         for errand in self._waiting:

@@ -1,8 +1,9 @@
-"""Sender: the one loop, on a thread of its own. It holds no rule: it asks ProducerCore what to do, does it, and reports.
+"""Sender: the one loop, on a thread of its own. It decides nothing: it asks ProducerCore for commands, carries them out, and
+reports.
 
-All that changes a producer's state runs in this thread: no lock, and no exception that is meant for an application's thread.
-What applications want done comes through the mailbox. Encoding happens here too, so that the application's thread splits while
-this one concatenates, compresses and sums (Arrow releases the interpreter meanwhile).
+All code that changes a producer's state runs in this thread: without locks, and out of reach of exceptions that are meant for an
+application's thread. Calls of the application come through the mailbox. Encoding happens here too, so that the application's thread
+splits while this one concatenates, compresses and sums (Arrow releases the interpreter meanwhile).
 """
 
 from __future__ import annotations
@@ -72,7 +73,7 @@ class _StreamTasks:
 
 
 class Sender:
-    """Drives `core`, and before each step `intake`, whose records go into it. `mailbox` brings what applications want done."""
+    """Drives `core`, and before each step `intake`, whose records go into it. `mailbox` brings the calls of applications."""
 
     def __init__(
         self,
@@ -103,8 +104,9 @@ class Sender:
         self._thread = threading.Thread(target=self._run, name=f"{OWN_THREADS}producer", daemon=True)
 
     def start(self, *, owner: object) -> None:
-        """Starts the thread. It keeps `owner` alive: a producer that its application has dropped still sends, and is closed at
-        exit."""
+        """Starts the thread, which keeps `owner` alive: a producer that its application has dropped still sends, and is closed at
+        exit.
+        """
         self._owner = owner
         self._thread.start()
 
@@ -119,7 +121,7 @@ class Sender:
         return not self._thread.is_alive()
 
     def refuse_own_thread(self) -> None:
-        """A callback that waits for the sender would wait for itself. Raises RuntimeError."""
+        """Raises RuntimeError in a callback, which would wait for itself if it waited for the sender."""
         if self._thread is threading.current_thread():
             raise RuntimeError("a callback cannot flush or close its producer: it runs in the thread that sends")
 
@@ -168,8 +170,9 @@ class Sender:
             await self._wakeup.wait()
 
     def _wake_by(self, until_ms: int, now_ms: int) -> None:
-        """Sees that the loop does not sleep past `until_ms`. A timer that would end the sleep earlier is left alone: to be woken
-        once for nothing costs less than a new timer for every step."""
+        """Makes sure that the loop does not sleep past `until_ms`. An earlier timer is kept: waking once in vain costs less than a
+        new timer for every step.
+        """
         if self._timer is not None:
             if self._timer_ms <= until_ms:
                 return
@@ -184,7 +187,7 @@ class Sender:
         self._wakeup.set()
 
     def _notify(self) -> None:
-        """Calls back who listens for what has ended; then whoever waits for batches or memory looks again, if there is news."""
+        """Calls the listeners of ended batches; then resumes errands that wait for batches or memory, if there is news."""
         ended = self._core.delivery_report.take()
         is_news = bool(ended) or self._core.pool.take_is_granted() or self._intake.is_unusable
         for batch in ended:
@@ -195,15 +198,16 @@ class Sender:
             self._mailbox.retry()
 
     def _report(self, event: Callable[[int], None], *, is_step_due: bool = True) -> None:
-        """Tells the core what happened, and who waits for it, and goes on, if there is anything to go on with. `is_step_due`
-        False: the event changes nothing that a step looks at."""
+        """Reports an event to the core, notifies those that wait for it, and has a step taken if there is work. `is_step_due`
+        False: the event changes nothing that a step depends on.
+        """
         event(self._clock.monotonic_ms())
         if is_step_due and self._core.has_work:
             self._wakeup.set()
         self._notify()
 
     def _report_to_all(self, event: Callable[[int], None]) -> None:
-        """As `_report`, of what changes more than batches: whoever waits for the producer looks again."""
+        """Like `_report`, for an event that changes more than batches: resumes all errands."""
         self._report(event)
         self._wakeup.set()
         self._mailbox.retry()
@@ -258,8 +262,9 @@ class Sender:
         self._report_to_all(partial(self._core.on_heartbeat, command.membership))
 
     def _check_refusal(self, error: BrokerdError) -> None:
-        """Raises a refusal that will not pass. One that may is tried again like a broker that is not there: for a while at the
-        start, where the token may simply be wrong; after that until delivery.timeout.ms, which then names it."""
+        """Raises a refusal that is final. Another is retried as if the broker were unreachable: for a short while if it was never
+        accepted, since the token may simply be wrong; otherwise until delivery.timeout.ms, whose error then names it.
+        """
         if not isinstance(error, AuthenticationError):
             return
         now_ms = self._clock.monotonic_ms()
@@ -356,7 +361,9 @@ class Sender:
         self._report(partial(self._core.on_too_large, batch, limits))
 
     def _encode_batch(self, batch: ProducerBatch) -> bool:
-        """False if it failed; then the core has failed the batch. Until it lands, nobody else touches a drained batch."""
+        """Encodes a batch. False if that failed, and with it the batch. No other code touches a drained batch until its
+        response.
+        """
         try:
             encoded = encode_pieces(batch.pieces, self._config.compression_type)
         except Exception as error:
@@ -375,7 +382,7 @@ class Sender:
         task = asyncio.get_running_loop().create_task(self._guarded(work))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
-        task.add_done_callback(lambda _: work.close())  # of a task that was cancelled before it began nobody else would
+        task.add_done_callback(lambda _: work.close())  # for a task that was cancelled before it began
         return task
 
     async def _guarded(self, work: Coroutine[Any, Any, None]) -> None:

@@ -1,15 +1,15 @@
-"""Where a log goes on behind a bad batch.
+"""Finds where a log goes on behind a bad batch.
 
-What follows one is no batch for certain: a value may hold what looks like a batch of this very partition, with right CRCs and
-offsets that fit, for nothing in them is secret. So what is found counts
+Bytes behind a bad batch that look like a batch need not be one: a value may hold what looks like a batch of this very partition,
+with correct CRCs and fitting offsets, for nothing in them is secret. So a candidate counts
 
-    1  if two of the three things that the bad header says of its batch lead there: its length, its offsets, its payload's CRC;
-    2  else, where the header says nothing any more, if the batches that follow it reach the end of the segment, or a bad batch
-       whose header leads on by rule 1, and no batch behind them has an offset that they have. Of these the first is taken that
-       the bad header's offsets do not speak against.
+    1  if two of three facts in the bad batch's header lead to it: its length, its offsets, its payload's CRC;
+    2  else, if the header is unreadable, if the batches from the candidate on reach the end of the segment, or a bad batch whose
+       header leads on by rule 1, and no batch behind them repeats one of their offsets. The first such candidate is taken that the
+       bad header's offsets do not contradict.
 
-A bad batch whose header is whole has its length beyond doubt: nothing inside it is looked at. What remains: a value that goes
-on to the very end of its batch and fits the offsets of the next one, in a batch whose header is lost altogether.
+If the bad batch's header is whole, its length is certain: nothing inside the batch is considered. What remains undecidable is a
+value that extends to the very end of its batch and fits the offsets of the next one, in a batch whose header is lost altogether.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class Place(NamedTuple):
 
 
 class _Bad(NamedTuple):
-    """A bad batch: where it begins, and what is left of its header (None where nothing is)."""
+    """A bad batch: where it begins, and what is left of its header (None: nothing)."""
 
     position: int
     offset: int
@@ -45,12 +45,12 @@ class _Bad(NamedTuple):
 
     @property
     def said_end(self) -> int:
-        """Where the header says that the batch ends; -1 = it says nothing."""
+        """The end of the batch by its header; -1 = the header is unreadable."""
         return self.position + self.header.size if self.header is not None else -1
 
     @property
     def said_offset(self) -> int:
-        """The offset that the header says comes next; -1 = it says nothing that can be."""
+        """The next offset by the header; -1 = it has none that is possible."""
         return self.offset + self.header.last_offset_delta + 1 if self.header and self.header.last_offset_delta >= 0 else -1
 
 
@@ -112,7 +112,7 @@ class _Search:
         return None
 
     def _search(self, bad: _Bad) -> Place | None:
-        """Behind a bad batch whose header says nothing, or not the truth."""
+        """Searches behind a bad batch whose header is unreadable or wrong."""
         at = bad.position + _ALIGNMENT
         while (place := next(self._candidates(at, bad.offset), None)) is not None:
             if place.header.base_offset >= self._known_offset:
@@ -124,7 +124,7 @@ class _Search:
         return None
 
     def _led_to(self, bad: _Bad) -> Place | None:
-        """Rule 1."""
+        """Applies rule 1."""
         if bad.header is None:
             return None
         said = self._whole_at(bad.said_end, bad.offset)
@@ -140,7 +140,7 @@ class _Search:
         return None
 
     def _follow(self, place: Place, bad: _Bad) -> tuple[Place | None, int]:
-        """Rule 2: where to go on, or None; and where the batches from `place` on come to an end."""
+        """Applies rule 2. Returns the place to go on at, or None, and the end of the batches from `place` on."""
         first = place
         reaches = False
         scan = Scan(

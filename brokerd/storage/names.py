@@ -41,7 +41,7 @@ _PARTITION = re.compile(r"([0-9a-f]{32})-(0|[1-9][0-9]{0,9})")
 
 
 def is_foreign(name: str) -> bool:
-    """True for what nobody but a user would have put into a data directory: hidden names and a file system's own are none."""
+    """True for names that only a user can have put into a data directory: not hidden ones, nor a file system's own."""
     return not (
         name.removesuffix(TEMPORARY_SUFFIX) in _OWN
         or _SPARE.fullmatch(name)

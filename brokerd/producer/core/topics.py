@@ -31,7 +31,7 @@ class TopicWaiter:
 
 
 class TopicRegistry:
-    """Views of the topics in use. A topic is in use from its first `want` until nobody waits for it, nor looked at it for
+    """Views of the topics in use. A topic is in use from its first `want` until it has no waiter and was not used for
     metadata.max.idle.ms. Its id is kept for good: if it comes back with another, it is another topic.
     """
 

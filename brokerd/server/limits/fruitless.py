@@ -31,7 +31,7 @@ class FruitlessCalls:
         self.on_overdue: Callable[[], None] = lambda: None  # called when there is something to take
         self._levels = _Levels()  # of connections
         self._strangers = _Levels()  # of hosts: of all their connections that nothing useful has come over
-        self._useful: OrderedDict[str, None] = OrderedDict()  # who has made a call that was worth its while; the oldest first
+        self._useful: OrderedDict[str, None] = OrderedDict()  # connections that have made a useful call, oldest first
         self._suspects: OrderedDict[str, int] = OrderedDict()  # hosts, and until when; the first over first
         self._overdue: set[str] = set()
         self._muted: OrderedDict[str, int] = OrderedDict()  # and until when; the first over first

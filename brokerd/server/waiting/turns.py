@@ -4,7 +4,8 @@ them at most.
 
 After a long one, all calls that have come are taken in before the next: gRPC hands them over one by one, and a call that stands
 behind a hundred others can have no turn. And while several principals send requests, one that has used the loop rests as long as it
-has used it, and longer while calls go on coming: it has half of the loop at most, and whoever asks for little finds the loop free.
+has used it, and longer while calls go on coming: it has half of the loop at most, and a principal that needs little finds the loop
+free.
 
 A turn covers the work up to a handler's first await: parsing the request, checking it, and most responses as a whole.
 """
@@ -46,7 +47,7 @@ class Turns:
         self._mixed_until_ns = 0  # several send requests
         self._used_ns: dict[str, int] = {}  # of the loop, since the last rest; by principal
         self._resting: dict[str, int] = {}  # principals, and until when
-        self._is_asleep = False  # until somebody has rested
+        self._is_asleep = False  # until a principal has rested
 
     def call_arrived(self) -> None:
         """A call has arrived."""
@@ -94,7 +95,7 @@ class Turns:
             self._sleep()
 
     def _count_turn(self) -> bool:
-        """Has whoever had the turn rest, if it has used enough of the loop and others want it. True if they do."""
+        """Makes the principal that had the turn rest, if it has used much of the loop and others want it. True if they do."""
         now_ns = self._now_ns()
         if now_ns >= self._mixed_until_ns:
             self._used_ns.clear()
