@@ -34,7 +34,7 @@ from brokerd.datadir.partition_opening import Opened, PartitionOpening, Recovery
 from brokerd.datadir.retention import delete_records, retire, roll_expired
 from brokerd.datadir.steps import Job, Steps, run_here
 from brokerd.datadir.topic_changes import LogsOfTopics, TopicChanges
-from brokerd.datadir.topic_store import Topic, TopicStore
+from brokerd.datadir.topic_store import TRANSACTION_STATE, Topic, TopicStore
 from brokerd.errors import (
     DataDirectoryError,
     StorageError,
@@ -118,7 +118,7 @@ class LogManager:
         # If their topics become known again, their durable ends must be known too.
         unknown_tps = {parse_partition_directory(name) for name in unknown}
         kept = {tp: entry for tp, entry in (entries or {}).items() if tp in unknown_tps}
-        if entries is None and self.topics.partition_count():
+        if entries is None and self.topics.all():
             self._read_only_reason = self._read_only_reason or _NO_CHECKPOINT
         self._resources = LogResources(
             self._files, self._spares, self._open_files, self._config.max_producer_ids, self.write_checkpoint
@@ -261,14 +261,19 @@ class LogManager:
     def partition(self, tp: TopicIdPartition) -> PartitionLog:
         """Raises UnknownTopicIdError, UnknownTopicOrPartitionError."""
         log = self._logs.get(tp)
-        if log is None:
+        if log is None or tp.topic_id == TRANSACTION_STATE.id:
             topic = self.topics.by_id(tp.topic_id)
             raise UnknownTopicOrPartitionError(f"topic '{topic.name}' has {topic.partition_count} partitions, not {tp.partition}")
         return log
 
     def partitions(self) -> list[PartitionLog]:
-        """All logs of the directory."""
-        return list(self._logs.values())
+        """All logs of clients' topics."""
+        return [log for log in self._logs.values() if log.tp.topic_id != TRANSACTION_STATE.id]
+
+    @property
+    def transaction_state(self) -> PartitionLog | None:
+        """The log of the transactions' coordinator; None if there has been no transaction."""
+        return self._logs.get(TopicIdPartition(TRANSACTION_STATE.id, 0))
 
     @property
     def free_producer_id(self) -> int:
@@ -308,7 +313,7 @@ class LogManager:
         yield lambda: self.time.note(now)
         return (
             yield from retire(
-                self.partitions(),
+                list(self._logs.values()),
                 self._files,
                 self._spares,
                 self._checkpoint,

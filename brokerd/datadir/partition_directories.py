@@ -88,7 +88,7 @@ def remove_leftovers(files: Files, topics: TopicStore) -> list[str]:
     records: they are left alone. Raises OSError.
     """
     unknown = []
-    known = {topic.id: topic.partition_count for topic in topics.list()}
+    known = {topic.id: topic.partition_count for topic in topics.all()}
     for name in files.listdir():
         tp = parse_partition_directory(name)
         if tp is None or tp.partition < known.get(tp.topic_id, 0):

@@ -59,7 +59,7 @@ class PartitionOpening:
         self, topics: TopicStore, entries: Entries, clean: CleanLogs, *, ended_epoch: int, read_only_reason: str
     ) -> Iterator[Opened]:
         """Each partition of all topics, one after the other."""
-        for topic in topics.list():
+        for topic in topics.all():
             config = topic_config(topic.configs, self._config.topic_defaults())
             for partition in range(topic.partition_count):
                 tp = TopicIdPartition(topic.id, partition)

@@ -17,7 +17,7 @@ from brokerd.config.settings import settings_of, unknown_setting
 from brokerd.config.topic import TopicConfig, normalized, topic_config
 from brokerd.datadir.partition_directories import create_directories, discard_directories, remove_directories
 from brokerd.datadir.steps import Steps
-from brokerd.datadir.topic_store import Topic, TopicStore
+from brokerd.datadir.topic_store import TRANSACTION_STATE, Topic, TopicStore
 from brokerd.errors import (
     Fate,
     InvalidConfigError,
@@ -62,6 +62,11 @@ class TopicChanges:
         topic = self.check_create(name, partitions, configs)
         yield from self._add_partitions(topic, range(topic.partition_count))
         return topic
+
+    def create_transaction_state(self) -> Steps[None]:
+        """Creates the topic of the transactions' log, durably on completion. Raises StorageError."""
+        self._logs.check_writable()
+        yield from self._add_partitions(TRANSACTION_STATE, range(TRANSACTION_STATE.partition_count))
 
     def check_create(self, name: str, partitions: int, configs: Mapping[str, str], before: Sequence[Topic] = ()) -> Topic:
         """The topic that `create` would create after those in `before`; nothing is created.

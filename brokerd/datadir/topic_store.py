@@ -6,6 +6,8 @@ directories known to be deleted are ever removed.
 A write whose last step fails, the sync of the directory, has an unknown fate: the next start may find the file as before or
 after. The state in memory is the one that cannot turn into a loss: an addition has not happened, so that nothing is acknowledged
 that may be forgotten; a removal has happened, so that nothing is acknowledged that may be removed. The next write resolves it.
+
+The broker's own topic stands in the file like the others. Look-ups, lists and counts leave it out: to clients it does not exist.
 """
 
 from __future__ import annotations
@@ -14,6 +16,7 @@ from collections.abc import Iterable, Mapping
 from collections.abc import Set as AbstractSet
 from typing import NamedTuple
 
+from brokerd.config.settings import INT64_MAX
 from brokerd.datadir.node_state import damaged, missing
 from brokerd.datadir.steps import Job, Steps
 from brokerd.errors import Fate, StorageError, UnknownTopicIdError, UnknownTopicOrPartitionError
@@ -24,6 +27,7 @@ from brokerd.storage.spare_files import SpareFiles
 
 TOPICS_KIND = "topics"
 TOPICS_VERSION = 1
+_INTERNAL_PREFIX = "__"  # no client may create such a name
 
 
 class Topic(NamedTuple):
@@ -33,6 +37,16 @@ class Topic(NamedTuple):
     id: bytes
     partition_count: int
     configs: Mapping[str, str]
+
+
+# The log of the transactions' coordinator. Its id is always the same, so that it is recognized where the topics file is lost. Retention
+# does not touch it: the coordinator compacts it, and gives up whole segments, so these are small.
+TRANSACTION_STATE = Topic(
+    "__transaction_state",
+    b"__transaction_st",
+    1,
+    {"retention.ms": "-1", "retention.bytes": "-1", "segment.bytes": "1048576", "segment.ms": str(INT64_MAX)},
+)
 
 
 class TopicStore:
@@ -46,7 +60,7 @@ class TopicStore:
         self.deleting: set[bytes] = set()
 
     def __len__(self) -> int:
-        return len(self._by_name)
+        return len(self.list())
 
     def open(self) -> None:
         """Reads the file. Raises DataDirectoryError."""
@@ -65,30 +79,34 @@ class TopicStore:
         self._job({topic.name: topic for topic in topics}, set())()
 
     def list(self) -> list[Topic]:
-        """All topics, by name."""
+        """All topics of clients, by name."""
+        return [topic for topic in self.all() if not _is_internal(topic)]
+
+    def all(self) -> list[Topic]:
+        """All topics, by name; also the broker's own."""
         return [self._by_name[name] for name in sorted(self._by_name)]
 
     def has(self, name: str) -> bool:
         """True if there is a topic of that name."""
-        return name in self._by_name
+        return name in self._by_name and not name.startswith(_INTERNAL_PREFIX)
 
     def by_name(self, name: str) -> Topic:
         """Raises UnknownTopicOrPartitionError."""
         topic = self._by_name.get(name)
-        if topic is None:
+        if topic is None or _is_internal(topic):
             raise UnknownTopicOrPartitionError(f"there is no topic '{name}'")
         return topic
 
     def by_id(self, topic_id: bytes) -> Topic:
         """Raises UnknownTopicIdError."""
         topic = self._by_id.get(topic_id)
-        if topic is None:
+        if topic is None or _is_internal(topic):
             raise UnknownTopicIdError(f"there is no topic with id {topic_id.hex()}: it was deleted, and perhaps recreated")
         return topic
 
     def partition_count(self) -> int:
-        """Partitions of all topics."""
-        return sum(topic.partition_count for topic in self._by_name.values())
+        """Partitions of all topics of clients."""
+        return sum(topic.partition_count for topic in self._by_name.values() if not _is_internal(topic))
 
     def put(self, topic: Topic) -> Steps[None]:
         """Adds or replaces a topic; it is invisible until durable. Raises StorageError: then nothing has changed, but with an
@@ -152,3 +170,7 @@ class TopicStore:
             write_json(self._files, TOPICS, TOPICS_KIND, TOPICS_VERSION, value, spares=self._spares)
 
         return write
+
+
+def _is_internal(topic: Topic) -> bool:
+    return topic.name.startswith(_INTERNAL_PREFIX)

@@ -270,14 +270,14 @@ def _partition_checks(files: Files, directory: _Directory, *, decodes_records: b
             tp = parse_partition_directory(name)
             if tp is not None:
                 checks.append(check(tp, name))
-    for topic in directory.topics.list():
+    for topic in directory.topics.all():
         tps = [TopicIdPartition(topic.id, partition) for partition in range(topic.partition_count)]
         checks.extend(check(tp, str(TopicPartition(topic.name, tp.partition))) for tp in tps)
     return checks
 
 
 def _unknown_directories(files: Files, topics: TopicStore) -> list[Finding]:
-    known = {topic.id: topic.partition_count for topic in topics.list()}
+    known = {topic.id: topic.partition_count for topic in topics.all()}
     findings = []
     for name in files.listdir():
         tp = parse_partition_directory(name)

@@ -23,7 +23,7 @@ from brokerd.datadir.node_state import (
     create_meta,
     write_epoch,
 )
-from brokerd.datadir.topic_store import TOPICS_KIND, TOPICS_VERSION, Topic, TopicStore
+from brokerd.datadir.topic_store import TOPICS_KIND, TOPICS_VERSION, TRANSACTION_STATE, Topic, TopicStore
 from brokerd.errors import DataDirectoryError
 from brokerd.ids import TopicIdPartition, producer_number, topic_name_problem
 from brokerd.offline.partition_check import Finding, Severity
@@ -108,6 +108,8 @@ def _is_lost(files: Files, name: str, kind: str, version: int) -> bool:
 
 def _topics(files: Files, partitions: list[TopicIdPartition], names: Mapping[str, str]) -> list[Topic]:
     ids = {tp.topic_id for tp in partitions}
+    own = [TRANSACTION_STATE] if TRANSACTION_STATE.id in ids else []
+    ids.discard(TRANSACTION_STATE.id)
     unknown = sorted(set(names) - {topic_id.hex() for topic_id in ids})
     if unknown:
         raise DataDirectoryError(
@@ -124,7 +126,7 @@ def _topics(files: Files, partitions: list[TopicIdPartition], names: Mapping[str
             raise DataDirectoryError(f"'{topic.name}' cannot be a topic's name: {problem}")
     if len({topic.name for topic in topics}) != len(topics):
         raise DataDirectoryError("two topics would have the same name: give each its own")
-    return sorted(topics)
+    return sorted([*topics, *own])
 
 
 def _write(files: Files, lost: list[str], topics: list[Topic], seen: _Seen) -> list[Finding]:
@@ -132,6 +134,8 @@ def _write(files: Files, lost: list[str], topics: list[Topic], seen: _Seen) -> l
     if TOPICS in lost:
         TopicStore(files).create(topics)
         for topic in topics:
+            if topic.id == TRANSACTION_STATE.id:
+                continue  # nothing of it is lost
             text = (
                 f"topic {topic.id.hex()} is called '{topic.name}' and has {topic.partition_count} partition(s); settings are lost"
             )

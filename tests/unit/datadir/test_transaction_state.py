@@ -1,0 +1,92 @@
+"""The broker's own topic, the log of the transactions' coordinator: it lasts like the others, and clients find none of it."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+
+import pytest
+
+from brokerd.datadir.steps import run_here
+from brokerd.datadir.topic_store import TRANSACTION_STATE
+from brokerd.errors import InvalidTopicError, UnknownTopicIdError, UnknownTopicOrPartitionError
+from brokerd.ids import TopicIdPartition
+from brokerd.offline.doctor import check_data_dir
+from brokerd.offline.rebuild import rebuild_lost
+from brokerd.partition.partition_log import PartitionLog
+from brokerd.storage.files import RealFiles
+from tests.support.build import append, open_manager, payloads
+from tests.support.files import MemoryFiles
+from tests.support.log_manager import LogManager
+
+TP = TopicIdPartition(TRANSACTION_STATE.id, 0)
+YEAR_MS = 31_536_000_000
+
+
+def opened(files: MemoryFiles | RealFiles, **settings: object) -> tuple[LogManager, PartitionLog]:
+    """A data directory whose coordinator has a log."""
+    manager, _ = open_manager(files, **settings)
+    if manager.transaction_state is None:
+        run_here(manager.changes.create_transaction_state())
+    log = manager.transaction_state
+    assert log is not None
+    return manager, log
+
+
+def test_it_is_there_again_after_a_power_cut() -> None:
+    files = MemoryFiles()
+    manager, log = opened(files)
+    append(log, b"decided.")
+    log.flush()
+    manager.write_checkpoint()
+    files.power_cut(random.Random(1))
+    manager, log = opened(files)
+    assert payloads(log) == [b"decided."]
+    manager.close()
+    _, log = opened(files)
+    assert payloads(log) == [b"decided."]
+
+
+def test_clients_find_nothing_of_it() -> None:
+    manager, _ = opened(MemoryFiles(), max_topics=1, max_partitions=1)
+    topics, name = manager.topics, TRANSACTION_STATE.name
+    assert (topics.list(), len(topics), topics.partition_count(), manager.partitions()) == ([], 0, 0, [])
+    assert not topics.has(name)
+    for find in (lambda: topics.by_name(name), lambda: manager.create_partitions(name, 2), lambda: manager.delete_topic(name)):
+        with pytest.raises(UnknownTopicOrPartitionError, match=f"^there is no topic '{name}'$"):
+            find()
+    for find_id in (lambda: topics.by_id(TP.topic_id), lambda: manager.partition(TP), lambda: manager.partition(TP._replace(partition=1))):
+        with pytest.raises(UnknownTopicIdError):
+            find_id()
+    with pytest.raises(UnknownTopicOrPartitionError):
+        manager.alter_topic(name, {"retention.ms": "1"}, ())
+    with pytest.raises(InvalidTopicError):
+        manager.create_topic(name, 1, {})
+    manager.create_topic("t", 1, {})  # it takes no room from clients
+
+
+def test_retention_leaves_it_alone_but_for_what_its_coordinator_gives_up() -> None:
+    manager, log = opened(MemoryFiles(), log_retention_ms=1, log_segment_bytes=4_096, log_retention_bytes=0)
+    for _ in range(3):
+        append(log, b"v" * 600_000)
+    log.flush()
+    assert manager.retention_pass(YEAR_MS * 100) == 0
+    assert len(log.segments) == 3
+    assert run_here(manager.delete_records([(log, 2)])) == [None]
+    assert manager.retention_pass(YEAR_MS * 100) == 2
+    assert len(log.segments) == 1
+
+
+def test_it_is_recognized_where_the_topics_file_is_lost(tmp_path: Path) -> None:
+    manager, log = opened(RealFiles(str(tmp_path)))
+    manager.create_topic("t", 1, {})
+    append(log, b"decided.")
+    manager.close()
+    assert not [finding for finding in check_data_dir(str(tmp_path)) if finding.severity.name == "ERROR"]
+    (tmp_path / "topics").unlink()
+    rebuild_lost(str(tmp_path), {})
+    manager, log = opened(RealFiles(str(tmp_path)))
+    assert payloads(log) == [b"decided."]
+    assert log.config.retention_ms == -1
+    assert len(manager.topics.list()) == 1
+    manager.close()
