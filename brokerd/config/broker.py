@@ -199,6 +199,27 @@ class BrokerConfig:
         minimum=1,
         maximum=10_000_000,
     )
+    max_transactional_ids: int = setting(
+        "max.transactional.ids",
+        100_000,
+        "Transactional ids remembered with their last committed version; one principal may use four fifths of what others leave.",
+        minimum=1,
+        maximum=10_000_000,
+    )
+    max_open_members: int = setting(
+        "max.open.members",
+        50_000,
+        "Open members of all transactions, one for each task that writes; one principal may use four fifths of what others leave.",
+        minimum=1,
+        maximum=1_000_000,
+    )
+    transaction_max_timeout_ms: int = setting(
+        "transaction.max.timeout.ms",
+        3_600_000,
+        "Longest transaction.timeout.ms that a producer may ask for (Kafka: 900000).",
+        minimum=1_000,
+        maximum=INT32_MAX,
+    )
     max_in_flight_bytes: int = setting(
         "max.in.flight.bytes",
         134_217_728,

@@ -311,14 +311,17 @@ class LogManager:
             return 0
         now = self.time.believed_wall_ms(now_wall_ms)
         yield lambda: self.time.note(now)
+        return (yield from self._retire(list(self._logs.values()), now))
+
+    def _retire(self, logs: Sequence[PartitionLog], now_wall_ms: int) -> Steps[int]:
         return (
             yield from retire(
-                list(self._logs.values()),
+                logs,
                 self._files,
                 self._spares,
                 self._checkpoint,
                 self._log_starts_job,
-                now_wall_ms=now,
+                now_wall_ms=now_wall_ms,
                 earliest_append_ms=self.time.earliest_append_ms(),
             )
         )
@@ -326,6 +329,14 @@ class LogManager:
     def delete_records(self, asked: Sequence[tuple[PartitionLog, int]]) -> Steps[list[WireError | None]]:
         """Moves the log starts of many partitions; see retention.py."""
         return delete_records(asked, self._log_starts_job)
+
+    def give_up_below(self, log: PartitionLog, offset: int) -> Steps[WireError | None]:
+        """Moves the log start of one log, durably, and removes the segments below it. Returns why the log start could not move.
+        Raises OSError if files could not be removed: the next round of retention tries again."""
+        (error,) = yield from self.delete_records([(log, offset)])
+        if error is None:
+            yield from self._retire([log], self.time.believed_wall_ms(self._clock.wall_ms()))
+        return error
 
     def expire_producers(self, now_wall_ms: int) -> int:
         """Forgets producers idle for producer.id.expiration.ms; returns how many."""

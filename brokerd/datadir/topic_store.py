@@ -39,8 +39,8 @@ class Topic(NamedTuple):
     configs: Mapping[str, str]
 
 
-# The log of the transactions' coordinator. Its id is always the same, so that it is recognized where the topics file is lost. Retention
-# does not touch it: the coordinator compacts it, and gives up whole segments, so these are small.
+# The log of the transactions' coordinator. Its id is always the same, so that it is recognized where the topics file is lost.
+# Retention does not touch it: the coordinator compacts it, and gives up whole segments, so these are small.
 TRANSACTION_STATE = Topic(
     "__transaction_state",
     b"__transaction_st",
@@ -78,13 +78,13 @@ class TopicStore:
         """Creates the file if it is missing. Raises OSError."""
         self._job({topic.name: topic for topic in topics}, set())()
 
-    def list(self) -> list[Topic]:
-        """All topics of clients, by name."""
-        return [topic for topic in self.all() if not _is_internal(topic)]
-
     def all(self) -> list[Topic]:
         """All topics, by name; also the broker's own."""
         return [self._by_name[name] for name in sorted(self._by_name)]
+
+    def list(self) -> list[Topic]:
+        """All topics of clients, by name."""
+        return [topic for topic in self.all() if not _is_internal(topic)]
 
     def has(self, name: str) -> bool:
         """True if there is a topic of that name."""

@@ -5,6 +5,7 @@
     streams/            one produce or fetch stream
     handlers/           one file per request (requests.py, fields.py: the checks that come first)
     replica_manager.py  partitions of this node: look-up, append, and wake-ups
+    transactions/       makes the coordinator's decisions durable, in order
     waiting/            requests that wait for data, durability or their turn
     limits/             limits on clients
     broker.py           shared by the handlers (admin.py: topic changes, one at a time; tasks.py)

@@ -18,6 +18,7 @@ from brokerd.server.limits.shares import Shares
 from brokerd.server.metrics.counters import Counters
 from brokerd.server.replica_manager import ReplicaManager
 from brokerd.server.stopping import within
+from brokerd.server.transactions.transactions import Transactions
 from brokerd.server.waiting.response_queue import ResponseQueue
 from brokerd.server.waiting.turns import Turns
 
@@ -44,6 +45,7 @@ class Broker:
         self.replicas = ReplicaManager(logs, config, clock)
         self.admin = Admin()
         self.producer_ids = Admin()  # separate, so that nobody waits behind someone else's thousand partitions
+        self.transactions = Transactions(config, logs, self.replicas, self.admin, self.producer_ids, clock)
         self.fence = InstanceFence(max_instances=config.max_producer_instances)
         self.in_flight = ByteBudget(config.max_in_flight_bytes)
         self.response_queue = ResponseQueue()
@@ -70,6 +72,7 @@ class Broker:
         self.is_stopping = True
         self.admin.begin_stop()
         self.producer_ids.begin_stop()
+        self.transactions.begin_stop()
 
     def drop_waiting(self) -> None:
         """Drops everything that waits, without a response, so that it costs the shutdown nothing however much there is."""

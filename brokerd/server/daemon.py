@@ -186,6 +186,7 @@ class Daemon:
         logger.log(level, "data directory %s %s", self.config.data_dir, _summary(report))
         self._broker = Broker(self.config, logs, self._clock)
         self._broker.port = self.port
+        await self._broker.transactions.start()
         call_authorizer = self._call_authorizer = security.call_authorizer(
             self.config, logs.topics, self._clock, lambda: logs.free_producer_id
         )
@@ -232,6 +233,7 @@ class Daemon:
             self._step = "finishing topic changes"
             await self._broker.admin.drain()
             await self._broker.producer_ids.drain()
+            await self._broker.transactions.drain()
             self._step = "finishing flushes and reads"
             await self._broker.close()
         if self._logs is not None:

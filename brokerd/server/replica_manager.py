@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 from collections import deque
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from brokerd.clock import Clock
@@ -104,6 +105,7 @@ class ReplicaManager:
         self.flush_time = Histogram()
         self._clock = clock
         self._replicas: dict[TopicIdPartition, Replica] = {}
+        self._internal: dict[TopicIdPartition, Replica] = {}  # the broker's own: requests do not find them
         self.produce_purgatory = self._new_purgatory()
         self.fetch_purgatory = self._new_purgatory()
         self.produce_driver = PurgatoryDriver(self.produce_purgatory, clock, period_ms=_DRIVER_PERIOD_MS)
@@ -127,15 +129,39 @@ class ReplicaManager:
             _check_leader_epoch(replica.log, current_leader_epoch)
         return replica
 
-    def append(self, replica: Replica, batch: RecordBatch) -> LogAppendInfo:
-        """Appends a client's batch, which check_produced let pass; on return its flush has been started, not finished.
+    def internal_replica(self, log: PartitionLog) -> Replica:
+        """One of the broker's own logs, to be appended to and waited for like all others."""
+        replica = self._internal[log.tp] = Replica(log)
+        return replica
+
+    def append(self, replica: Replica, batch: RecordBatch, *, is_open_member: bool = False) -> LogAppendInfo:
+        """Appends a batch, which check_produced let pass if it is a client's; on return its flush has been started, not finished.
+        `is_open_member`: its producer is a member of an open transaction.
 
         Raises the errors of PartitionLog.append.
         """
         try:
-            info = replica.log.append(batch, now_wall_ms=self.logs.time.stamp_wall_ms())
+            info = replica.log.append(batch, now_wall_ms=self.logs.time.stamp_wall_ms(), is_open_member=is_open_member)
         finally:
             self._count_dirty(replica)
+        return self._appended(replica, batch, info)
+
+    def append_marker(self, replica: Replica, batch: RecordBatch, *, is_held: bool) -> LogAppendInfo:
+        """Appends a control batch, as `append` does; a held one counts once it is released. Raises the errors of
+        PartitionLog.append_marker."""
+        try:
+            info = replica.log.append_marker(batch, now_wall_ms=self.logs.time.stamp_wall_ms(), is_held=is_held)
+        finally:
+            self._count_dirty(replica)
+        return self._appended(replica, batch, info)
+
+    def release_markers(self, markers: Sequence[tuple[Replica, int]]) -> None:
+        """Lets held markers count (their offsets), all in one step: whoever waits is woken only then."""
+        moved = [(replica, replica.core.ends.release_marker(offset)) for replica, offset in markers]
+        for replica, ends in moved:
+            self._wake_ends(replica.log.tp, ends)
+
+    def _appended(self, replica: Replica, batch: RecordBatch, info: LogAppendInfo) -> LogAppendInfo:
         if not info.is_duplicate:
             replica.progress.append(next_offset=info.last_offset + 1, size_bytes=batch.data.size)
         if replica.core.ends.high_watermark <= info.last_offset:
@@ -162,13 +188,16 @@ class ReplicaManager:
         self.fetch_driver.close()
 
     def _advanced(self, log: PartitionLog, moved: Moved) -> None:
-        replica = self._replicas.get(log.tp)
+        replica = self._replicas.get(log.tp) or self._internal.get(log.tp)
         if replica is None:
             return  # deleted during its flush
         replica.progress.advance(replica.core.ends.high_watermark)
         self._count_dirty(replica)
+        self._wake_ends(log.tp, moved)
+
+    def _wake_ends(self, tp: TopicIdPartition, moved: Moved) -> None:
         for end in moved:
-            key = WatchKey(log.tp, end)
+            key = WatchKey(tp, end)
             self.produce_purgatory.check_and_complete(key)
             self.fetch_purgatory.check_and_complete(key)
 
@@ -176,7 +205,7 @@ class ReplicaManager:
         if log.is_deleted:
             return  # its files were removed during the flush
         logger.error("flush of %s partition %d failed: it takes no more appends until the next start", log.topic, log.tp.partition)
-        replica = self._replicas.get(log.tp)
+        replica = self._replicas.get(log.tp) or self._internal.get(log.tp)
         if replica is None:
             return
         self._count_dirty(replica)

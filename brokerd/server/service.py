@@ -3,7 +3,8 @@
 To gRPC every method reads a stream, even the unary ones, though of one message. So gRPC assembles no message before the handler
 asks for one, and a stranger is rejected before that.
 
-Every method of the contract is in `UNARY_HANDLERS` or is one of the two streams; a test keeps the table equal to the service.
+Every method of the contract is in `UNARY_HANDLERS`, in `CALLER_HANDLERS` or one of the two streams; a test keeps the tables equal
+to the service.
 Unsupported methods return UNIMPLEMENTED with one sentence. Whatever a handler raises becomes a status here, so that nothing a
 client sends can end the event loop.
 """
@@ -25,14 +26,20 @@ from brokerd.errors import BrokerdError, ResourceExhaustedError
 from brokerd.server.broker import Broker
 from brokerd.server.failures import NotServedError, internal, malformed, status_of
 from brokerd.server.handlers import (
+    abort_transaction,
     alter_topic_configs,
     create_partitions,
     create_topics,
     delete_records,
     delete_topics,
     describe_topics,
+    describe_transaction,
+    end_transaction,
+    find_hanging_transactions,
+    heartbeat,
     init_producer_id,
     list_offsets,
+    list_transactions,
     metadata,
     server_info,
 )
@@ -47,6 +54,7 @@ from brokerd.server.streams.produce_stream import ProduceStream
 from brokerd.wire.methods import SERVICE, UNARY, Unary
 
 Handler = Callable[[Broker, Any], Awaitable[Message]]
+CallerHandler = Callable[[Broker, TopicAuthorizer, Any], Awaitable[Message]]
 Check = Callable[[Any], None]
 
 _PATIENCE_S = 60.0  # a request of 2 MiB over a slow line
@@ -75,15 +83,17 @@ UNARY_HANDLERS: dict[str, Handler] = {
     "ListOffsets": list_offsets.handle,
     "CommitGroupOffsets": _not_served("groups"),
     "FetchGroupOffsets": _not_served("groups"),
-    "InitProducerId": init_producer_id.handle,
-    "EndTransaction": _not_served("transactions"),
-    "Heartbeat": _not_served("transactions"),
-    "ListTransactions": _not_served("transactions"),
-    "DescribeTransaction": _not_served("transactions"),
-    "AbortTransaction": _not_served("transactions"),
-    "FindHangingTransactions": _not_served("transactions"),
 }
-
+# Handlers whose answer depends on who asks: ids and transactions belong to principals.
+CALLER_HANDLERS: dict[str, CallerHandler] = {
+    "InitProducerId": init_producer_id.handle,
+    "EndTransaction": end_transaction.handle,
+    "Heartbeat": heartbeat.handle,
+    "ListTransactions": list_transactions.handle,
+    "DescribeTransaction": describe_transaction.handle,
+    "AbortTransaction": abort_transaction.handle,
+    "FindHangingTransactions": find_hanging_transactions.handle,
+}
 
 # Checks of a request exactly as received. A handler sees only the entries that its caller has a right to, so it cannot judge the
 # rest, or the whole.
@@ -96,6 +106,12 @@ UNARY_CHECKS: dict[str, Check] = {
     "DeleteRecords": delete_records.check,
     "ListOffsets": list_offsets.check,
     "InitProducerId": init_producer_id.check,
+    "EndTransaction": end_transaction.check,
+    "Heartbeat": heartbeat.check,
+    "ListTransactions": list_transactions.check,
+    "DescribeTransaction": describe_transaction.check,
+    "AbortTransaction": abort_transaction.check,
+    "FindHangingTransactions": find_hanging_transactions.check,
 }
 
 
@@ -136,8 +152,7 @@ class BrokerService:
     def generic_handler(self) -> grpc.GenericRpcHandler:
         """The handler to register with a gRPC server. Messages stay bytes up to here: gRPC's own (de)serializers are not used."""
         handlers: dict[str, grpc.RpcMethodHandler[Any, Any]] = {
-            name: grpc.stream_unary_rpc_method_handler(self._unary(UNARY[name], handler))
-            for name, handler in UNARY_HANDLERS.items()
+            name: grpc.stream_unary_rpc_method_handler(self._unary(UNARY[name])) for name in (*UNARY_HANDLERS, *CALLER_HANDLERS)
         }
         handlers["Produce"] = grpc.stream_stream_rpc_method_handler(self._produce)
         handlers["Fetch"] = grpc.stream_stream_rpc_method_handler(self._fetch)
@@ -169,9 +184,7 @@ class BrokerService:
         await asyncio.gather(*[_ended(end) for end in ends])
         return len(ends)
 
-    def _unary(self, method: Unary, handler: Handler) -> Callable[[object, Context], Awaitable[bytes]]:
-        handle = functools.partial(handler, self._broker)
-
+    def _unary(self, method: Unary) -> Callable[[object, Context], Awaitable[bytes]]:
         async def call(_requests: object, context: Context) -> bytes:
             self._broker.turns.call_arrived()
             peer = str(context.peer())  # gRPC forgets it once the call is over
@@ -184,7 +197,7 @@ class BrokerService:
                 if generation != self._call_authorizer.generation:
                     authorizer = self._call_authorizer.authenticate(context)  # as of now: the request may have taken long to arrive
                 with self._under_way(method.name):
-                    response = await self._answer(method, authorizer, data, handle, peer)
+                    response = await self._answer(method, authorizer, data, peer)
                     self._broker.fruitless.useful(peer)
                     return response.SerializeToString()
             except BrokerdError as error:
@@ -219,12 +232,19 @@ class BrokerService:
             raise malformed(method.request.DESCRIPTOR.name, "did not arrive: the call ended first")
         return data
 
-    async def _answer(self, method: Unary, authorizer: TopicAuthorizer, data: bytes, handle: Call, peer: str) -> Message:
+    async def _answer(self, method: Unary, authorizer: TopicAuthorizer, data: bytes, peer: str) -> Message:
         request = self._requests.parse(method.name, data)
         check = UNARY_CHECKS.get(method.name)
         if check is not None:
             check(request)
+        handle = self._handler(method.name, authorizer)
         return await self._call_authorizer.call(method.name, authorizer, request, method.response, handle, peer)
+
+    def _handler(self, name: str, authorizer: TopicAuthorizer) -> Call:
+        handler = UNARY_HANDLERS.get(name)
+        if handler is not None:
+            return functools.partial(handler, self._broker)
+        return functools.partial(CALLER_HANDLERS[name], self._broker, authorizer)
 
     @contextlib.contextmanager
     def _under_way(self, name: str) -> Iterator[None]:

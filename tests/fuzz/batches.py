@@ -65,7 +65,7 @@ def _try(data: bytes) -> str:
     except WireError as error:
         broker = f"refused {error.code.name}"
     if broker == "passed" and header_of(buffer).is_transactional:
-        broker = "refused by the next check"  # of the handler: no transactions
+        broker = "refused by the next check"  # nobody is a member here
     if broker == "passed" and illegal is not None:
         raise AssertionError(f"the broker takes it in spite of its {illegal}")
     reader = _read(buffer)

@@ -35,7 +35,7 @@ def why_illegal(data: bytes, topic_id: bytes, partition: int) -> str | None:
     if attributes & ~1:
         return "attributes"
     if attributes & 1:
-        return "a transaction, which is not served"
+        return "a transaction, of which nobody is a member"
     count = field(60, "<i")
     if count < 1 or field(56, "<i") != count - 1:
         return "counts"

@@ -165,8 +165,20 @@ def _right_unary() -> dict[str, Message]:
         "CommitGroupOffsets": offsets_pb2.CommitGroupOffsetsRequest(group_id="g", offsets=[{"topic_id": _ID, "offset": 1}]),
         "FetchGroupOffsets": offsets_pb2.FetchGroupOffsetsRequest(group_id="g", partitions=[{"topic_id": _ID}]),
         "InitProducerId": transaction_pb2.InitProducerIdRequest(producer_id=-1, producer_epoch=-1),
-        "EndTransaction": transaction_pb2.EndTransactionRequest(),
-        "Heartbeat": transaction_pb2.HeartbeatRequest(),
+        "EndTransaction": transaction_pb2.EndTransactionRequest(
+            transactional_id="edge",
+            execution_id="execution",
+            run_id="run",
+            decision="TRANSACTION_DECISION_COMMIT",
+            members=[{"producer_id": 5, "records": 1}],
+            partitions=[{"topic_id": _ID}],
+            totals={"rows": 1},
+        ),
+        "Heartbeat": transaction_pb2.HeartbeatRequest(transactional_id="edge", execution_id="execution", member_id=b"m" * 16),
+        "ListTransactions": transaction_pb2.ListTransactionsRequest(prefix="e"),
+        "DescribeTransaction": transaction_pb2.DescribeTransactionRequest(transactional_id="edge"),
+        "AbortTransaction": transaction_pb2.AbortTransactionRequest(transactional_id="edge", execution_id="execution"),
+        "FindHangingTransactions": transaction_pb2.FindHangingTransactionsRequest(),
     }
     assert right.keys() == UNARY.keys(), "a method of the contract has no right request here"
     return right

@@ -16,9 +16,10 @@ import pytest
 from brokerd.partition.partition_log import PartitionLog
 from brokerd.record.batch import RecordBatch
 from brokerd.record.header import decode_header
-from brokerd.server import replica_manager
 from brokerd.server import service as server_service
 from brokerd.server.failures import NotServedError
+from brokerd.server.handlers import produce
+from brokerd.wire.methods import UNARY
 from brokerd.wire.v1 import topics_pb2
 from tests.fuzz import batches, run, service
 from tests.fuzz.inputs import boundary_messages, http2_request, rng_of, spoilt_batch
@@ -46,13 +47,13 @@ def report(tmp_path: Path) -> Report:
     return Report(tmp_path / "progress")
 
 
-def unchecked(data: pa.Buffer, seed: int, *, max_message_bytes: int) -> RecordBatch:
+def unchecked(data: pa.Buffer, _seed: int, **_limits: int) -> RecordBatch:
     """A broker that believes its clients."""
     return RecordBatch(decode_header(data.slice(0, min(96, data.size)).to_pybytes()), data)
 
 
 def test_a_broker_that_does_not_check_batches_is_found(tmp_path: Path, report: Report, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(replica_manager, "check_produced", unchecked)
+    monkeypatch.setattr(produce, "check_produced", unchecked)
     with pytest.raises(FuzzError):
         service.run({"produce.batches": 100}, 1, report, tmp_path)
     monkeypatch.setattr(batches, "check_produced", unchecked)
@@ -136,7 +137,7 @@ def test_the_same_seed_makes_the_same_inputs() -> None:
 
 def test_edges_reach_every_field_of_every_method() -> None:
     names = {name for name, _ in unary_edges()}
-    assert len(names) == 15
+    assert len(names) == len(UNARY)
     assert len(unary_edges()) > 1_000
     request = topics_pb2.CreateTopicsRequest(topics=[{"name": "a", "partitions": 1}])
     values = {message.topics[0].partitions for message in boundary_messages(request) if message.topics}  # type: ignore[attr-defined]

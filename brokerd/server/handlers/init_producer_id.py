@@ -1,32 +1,45 @@
-"""InitProducerId: a producer id for idempotence.
+"""InitProducerId: a producer id, for idempotence or for a member of a transaction.
 
 Behaviour
-- producer_id = producer_epoch = -1: a new id with epoch 0. Ids come from a durable counter and are never reused.
-- Otherwise the given id with its epoch increased by one; an epoch of 32,767 cannot be increased, so a new id is assigned. With
-  authentication, another principal's id also leads to a new one (security/producer_owners.py).
-- Transactions are not supported: UNIMPLEMENTED.
+- Ids come from a durable counter and are never reused.
+- Without a transactional id. producer_id = producer_epoch = -1: a new id with epoch 0. Otherwise the given id with its epoch
+  increased by one; an epoch of 32,767 cannot be increased, so a new id is assigned. With authentication, another principal's id
+  leads to a new one too (security/producer_owners.py).
+- With one: the caller becomes a member of an execution of a version, with an id of its own and epoch 0, durable when answered. The
+  same member_id again gets the same id. What is committed already is ALREADY_COMMITTED or PRODUCER_FENCED, with the last version,
+  execution and run (brokerd/transaction/transactional_id.py has the table).
 """
 
 from __future__ import annotations
 
+from brokerd.errors import WireError
 from brokerd.ids import NO_PRODUCER, ProducerIdAndEpoch
 from brokerd.server.broker import Broker
-from brokerd.server.failures import NotServedError, malformed
+from brokerd.server.failures import malformed
+from brokerd.server.security.topic_authorizer import TopicAuthorizer
+from brokerd.server.transactions.fields import check_execution, check_member_id, check_text
+from brokerd.transaction.model import MEMBER_EPOCH, Execution, InitMember
+from brokerd.wire.errors import to_proto
 from brokerd.wire.v1 import transaction_pb2
 
 EPOCH_MAX = 2**15 - 1
+_NOT_GIVEN = ((-1, -1), (0, 0))
 
 
 def check(request: transaction_pb2.InitProducerIdRequest) -> None:
-    """Checks the request as received, before rights may replace its ids. Raises MalformedError, NotServedError."""
+    """Checks the request as received, before rights may replace its ids. Raises MalformedError."""
+    producer_id, epoch = request.producer_id, request.producer_epoch
     if request.transactional_id:
-        raise NotServedError(
-            "transactions are not supported by this broker: leave transactional_id empty for an idempotent producer"
-        )
-    for name in ("txn_version", "execution_id", "run_id", "owner", "member_id"):
+        check_execution(request)
+        check_text("run_id", request.run_id)
+        check_text("owner", request.owner)
+        check_member_id(request.member_id)
+        if (producer_id, epoch) not in _NOT_GIVEN:
+            raise malformed("producer_id", f"is {producer_id}, but must be -1 with a transactional_id: each member gets a new one")
+        return
+    for name in ("txn_version", "execution_id", "run_id", "owner", "member_id", "timeout_ms"):
         if getattr(request, name):
             raise malformed(name, "must be empty without a transactional_id")
-    producer_id, epoch = request.producer_id, request.producer_epoch
     if (producer_id, epoch) == NO_PRODUCER:
         return
     if producer_id < 0:
@@ -35,9 +48,13 @@ def check(request: transaction_pb2.InitProducerIdRequest) -> None:
         raise malformed("producer_epoch", f"is {epoch}, but must be between 0 and {EPOCH_MAX}")
 
 
-async def handle(broker: Broker, request: transaction_pb2.InitProducerIdRequest) -> transaction_pb2.InitProducerIdResponse:
+async def handle(
+    broker: Broker, authorizer: TopicAuthorizer, request: transaction_pb2.InitProducerIdRequest
+) -> transaction_pb2.InitProducerIdResponse:
     """A producer id and epoch."""
     broker.require_ready()
+    if request.transactional_id:
+        return await _member(broker, authorizer, request)
     granted = await _grant(broker, ProducerIdAndEpoch(request.producer_id, request.producer_epoch))
     return transaction_pb2.InitProducerIdResponse(producer_id=granted.producer_id, producer_epoch=granted.epoch, last_version=-1)
 
@@ -49,3 +66,27 @@ async def _grant(broker: Broker, current: ProducerIdAndEpoch) -> ProducerIdAndEp
         # No await from here on: the id is known to be the caller's before any other request can run.
         return ProducerIdAndEpoch(broker.logs.next_producer_id(), 0)
     return ProducerIdAndEpoch(current.producer_id, current.epoch + 1)
+
+
+async def _member(
+    broker: Broker, authorizer: TopicAuthorizer, request: transaction_pb2.InitProducerIdRequest
+) -> transaction_pb2.InitProducerIdResponse:
+    asked = InitMember(
+        request.transactional_id,
+        authorizer.principal,
+        Execution(request.txn_version, request.execution_id, request.run_id),
+        request.member_id,
+        request.owner,
+        request.timeout_ms,
+    )
+    response = transaction_pb2.InitProducerIdResponse(last_version=-1)
+    try:
+        member = await broker.transactions.init_member(asked, authorizer.own_producer_id)
+    except WireError as error:
+        response.error.CopyFrom(to_proto(error))
+    else:
+        response.producer_id, response.producer_epoch = member.producer_id, MEMBER_EPOCH
+    state = broker.transactions.coordinator.states.get(asked.transactional_id)
+    if state is not None and state.principal == asked.principal and state.last is not None:
+        response.last_version, response.last_execution_id, response.last_run_id = state.last.execution
+    return response

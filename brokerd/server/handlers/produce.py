@@ -8,6 +8,8 @@ Behaviour
 - acks=0 gets no response; acks=1 gets it after the append; acks=-1 when the high watermark has passed every batch, even a
   recognised duplicate too, since it may not be durable yet.
 - A duplicate is answered with its original offset; nothing is appended.
+- A batch of a transaction is accepted from an open member alone, with acks=-1; a member's other batches are refused. Which member
+  it is, the batch's producer id says; transactional_id and member_id may be empty, and are compared if they are not.
 - Every error has a fate: NOT_APPENDED for refused batches, UNKNOWN for those that may be in the log.
 """
 
@@ -21,6 +23,7 @@ import pyarrow as pa
 from brokerd.errors import Action, InvalidRequestError, InvalidRequiredAcksError, InvalidTxnStateError, NotReadyError, WireError
 from brokerd.ids import TopicIdPartition
 from brokerd.record.batch import RecordBatch, check_produced
+from brokerd.record.header import BatchHeader
 from brokerd.server.admin import STOPPING
 from brokerd.server.broker import Broker
 from brokerd.server.failures import internal, malformed, not_appended
@@ -30,6 +33,7 @@ from brokerd.server.requests import first_double
 from brokerd.server.security.topic_authorizer import TopicAuthorizer
 from brokerd.server.security.topic_rights import Right
 from brokerd.server.waiting.delayed_produce import Awaited, DelayedProduce
+from brokerd.transaction.model import MEMBER_EPOCH
 from brokerd.wire.errors import to_proto
 from brokerd.wire.records import split_records
 from brokerd.wire.v1 import produce_pb2
@@ -100,7 +104,7 @@ def handle(broker: Broker, authorizer: TopicAuthorizer, request: Produce) -> Pen
     awaited: list[Awaited] = []
     for index, (tp, data) in enumerate(zip(request.partitions, request.batches, strict=True)):
         result = response.results.add(topic_id=tp.topic_id, partition=tp.partition, base_offset=-1, append_timestamp=-1)
-        waits_for = _append(broker, authorizer, result, index, tp, head.partitions[index].current_leader_epoch, data)
+        waits_for = _append(broker, authorizer, head, result, index, data)
         if waits_for is not None:
             awaited.append(waits_for)
     if head.acks == ACKS_NONE:
@@ -131,8 +135,6 @@ def _check_request(broker: Broker, request: Produce) -> None:
         raise InvalidRequestError(
             f"partitions: {len(request.partitions)} in one request, more than max.partitions.per.request ({limit})"
         )
-    if head.transactional_id or head.member_id:
-        raise InvalidTxnStateError("transactional_id and member_id must be empty: transactions are not supported by this broker")
     if len(set(request.partitions)) < len(request.partitions):
         twice = first_double(request.partitions)
         raise InvalidRequestError(f"partitions: {twice} has two batches in one request; one is allowed")
@@ -141,19 +143,22 @@ def _check_request(broker: Broker, request: Produce) -> None:
 def _append(
     broker: Broker,
     authorizer: TopicAuthorizer,
+    head: produce_pb2.ProduceRequest,
     result: produce_pb2.PartitionProduceResult,
     index: int,
-    tp: TopicIdPartition,
-    leader_epoch: int,
     data: pa.Buffer,
 ) -> Awaited | None:
     """Appends one batch and fills in its result; returns what to wait for, if it was appended."""
     replica = None
+    tp = TopicIdPartition(result.topic_id, result.partition)
     try:
         authorizer.require_id(Right.WRITE, tp.topic_id)
-        replica = broker.replicas.replica(tp, current_leader_epoch=leader_epoch)
+        replica = broker.replicas.replica(tp, current_leader_epoch=head.partitions[index].current_leader_epoch)
         batch = _check_batch(broker, authorizer, replica, data)
-        info = broker.replicas.append(replica, batch)
+        is_open_member = _check_member(broker, head, batch.header)
+        info = broker.replicas.append(replica, batch, is_open_member=is_open_member)
+        if is_open_member:
+            broker.transactions.appended(batch.header.producer_id, tp)
     except WireError as error:
         broker.counters.failed_produce[error.code] += 1
         if (
@@ -182,12 +187,30 @@ def _check_batch(broker: Broker, authorizer: TopicAuthorizer, replica: Replica, 
         max_message_bytes=replica.core.config.max_message_bytes,
         max_decompressed_bytes=broker.config.message_max_decompressed_bytes,
     )
-    header = batch.header
-    if header.is_transactional:
-        raise InvalidTxnStateError("transactions are not supported by this broker: a batch must not be marked as transactional")
-    if header.producer_id >= 0:
-        authorizer.require_producer(header.producer_id)
+    if batch.header.producer_id >= 0:
+        authorizer.require_producer(batch.header.producer_id)
     return batch
+
+
+def _check_member(broker: Broker, head: produce_pb2.ProduceRequest, header: BatchHeader) -> bool:
+    """True if the batch's producer is a member of an open transaction: the log accepts transactional batches of these alone, and
+    of these no others. Raises InvalidTxnStateError for one that contradicts its request.
+    """
+    known = broker.transactions.coordinator.open_members.get(header.producer_id)
+    if not header.is_transactional:
+        if head.transactional_id or head.member_id:
+            raise InvalidTxnStateError("transactional_id and member_id must be empty: the batch is not marked as transactional")
+        return known is not None
+    if head.acks != ACKS_ALL:
+        raise InvalidTxnStateError(f"acks is {head.acks}, but must be -1 (all) in a transaction: its commit relies on it")
+    if known is None or header.producer_epoch != MEMBER_EPOCH:
+        return False
+    if head.transactional_id not in ("", known.state.transactional_id) or head.member_id not in (b"", known.member.member_id):
+        raise InvalidTxnStateError(
+            f"transactional_id {head.transactional_id!r} and member_id {head.member_id.hex()!r} are not those that producer id "
+            f"{header.producer_id} was given to"
+        )
+    return True
 
 
 def _wait_until_durable(broker: Broker, awaited: list[Awaited], timeout_ms: int) -> DelayedProduce:

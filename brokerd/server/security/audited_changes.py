@@ -39,10 +39,17 @@ def _records(_request: Any, response: Any, name_of: NameOf) -> Iterator[str]:
             yield f"deleted records of {name_of(result.topic_id)}-{result.partition} below offset {result.log_start_offset}"
 
 
+def _aborted(request: Any, response: Any, _name_of: NameOf) -> Iterator[str]:
+    if response.aborted_members:
+        execution = f" in execution {request.execution_id!a}" if request.execution_id else ""
+        yield f"aborted {response.aborted_members} members of transactional id {request.transactional_id!a}{execution}"
+
+
 CHANGES: dict[str, Callable[[Any, Any, NameOf], Iterator[str]]] = {
     "CreateTopics": _created,
     "DeleteTopics": _deleted,
     "CreatePartitions": _grown,
     "AlterTopicConfigs": _altered,
     "DeleteRecords": _records,
+    "AbortTransaction": _aborted,
 }

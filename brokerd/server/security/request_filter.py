@@ -63,7 +63,8 @@ class RequestFilter:
             request.CopyFrom(others)
             request.producer_id = request.producer_epoch = _NO_PRODUCER
         response: Any = await handle(request)
-        response.producer_id = authorizer.own_producer_id(response.producer_id)
+        if not response.HasField("error"):
+            response.producer_id = authorizer.own_producer_id(response.producer_id)
         message: Message = response
         return message
 

@@ -75,6 +75,11 @@ class TopicAuthorizer:
         """True if the principal has `right` on any topic."""
         return self.is_unlimited or self._rights.allows_somewhere(right)
 
+    @property
+    def administers_everything(self) -> bool:
+        """True if the principal has ADMIN on every topic: what belongs to other principals is its business too."""
+        return self.is_unlimited or self._rights.administers_everything
+
     def refuse_name(self, right: Right | None, name: str) -> WireError | None:
         """The error for using `right` (None: seeing) on a topic by name; None if it is allowed."""
         if self.is_unlimited or (self._rights.sees(name) if right is None else self._rights.allows(right, name)):

@@ -62,6 +62,11 @@ class TopicRights:
         """True if some right holds for every topic."""
         return any(topics.is_everything for topics in self._topics.values())
 
+    @property
+    def administers_everything(self) -> bool:
+        """True if ADMIN holds for every topic."""
+        return self._topics[Right.ADMIN].is_everything
+
     def allows(self, right: Right, topic: str) -> bool:
         """True if `right` holds for the topic."""
         return topic in self._topics[right]

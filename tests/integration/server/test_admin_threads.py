@@ -99,10 +99,19 @@ def test_retention_rolls_and_removes_without_holding_the_loop(
 def _requests(tp: TopicIdPartition) -> dict[str, Any]:
     """One request of every unary method that does what the method is for; in an order in which all succeed."""
     pb = topics_pb2
+    execution: dict[str, Any] = {"transactional_id": "id", "execution_id": "execution"}
     return {
         "GetServerInfo": metadata_pb2.GetServerInfoRequest(),
         "Metadata": metadata_pb2.MetadataRequest(),
-        "InitProducerId": transaction_pb2.InitProducerIdRequest(producer_id=-1, producer_epoch=-1),
+        "InitProducerId": transaction_pb2.InitProducerIdRequest(
+            **execution, member_id=b"m" * 16, timeout_ms=60_000, producer_id=-1, producer_epoch=-1
+        ),
+        "Heartbeat": transaction_pb2.HeartbeatRequest(**execution, member_id=b"m" * 16),
+        "ListTransactions": transaction_pb2.ListTransactionsRequest(),
+        "DescribeTransaction": transaction_pb2.DescribeTransactionRequest(transactional_id="id"),
+        "FindHangingTransactions": transaction_pb2.FindHangingTransactionsRequest(),
+        "AbortTransaction": transaction_pb2.AbortTransactionRequest(transactional_id="id"),
+        "EndTransaction": transaction_pb2.EndTransactionRequest(**execution, decision=transaction_pb2.TRANSACTION_DECISION_COMMIT),
         "ListOffsets": offsets_pb2.ListOffsetsRequest(
             partitions=[offsets_pb2.PartitionListOffsets(topic_id=tp.topic_id, partition=0, spec=offsets_pb2.OFFSET_SPEC_EARLIEST)]
         ),
@@ -117,7 +126,10 @@ def _requests(tp: TopicIdPartition) -> dict[str, Any]:
     }
 
 
-WRITING = {"InitProducerId", "CreateTopics", "CreatePartitions", "AlterTopicConfigs", "DeleteRecords", "DeleteTopics"}
+WRITING = {"InitProducerId", "CreateTopics", "CreatePartitions", "AlterTopicConfigs", "DeleteRecords", "DeleteTopics"} | {
+    "AbortTransaction",
+    "EndTransaction",
+}
 
 
 @pytest.mark.parametrize("settings", [{"log_checkpoint_interval_ms": 60_000}], indirect=True)

@@ -7,6 +7,7 @@ from __future__ import annotations
 import errno
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from google.protobuf.message import Message
@@ -26,7 +27,6 @@ from brokerd.errors import (
     WireError,
 )
 from brokerd.server import service
-from brokerd.server.broker import Broker
 from brokerd.storage.names import PRODUCER_IDS
 from brokerd.wire.methods import UNARY
 from tests.support.daemon import RunningDaemon, running_daemon
@@ -50,15 +50,18 @@ class Planted:
 
     error: BaseException = RuntimeError()
 
-    async def handle(self, _broker: Broker, _request: Message) -> Message:
+    async def handle(self, *_: Any) -> Message:
         raise self.error
 
 
 @pytest.fixture
 def planted(monkeypatch: pytest.MonkeyPatch) -> Planted:
     planted = Planted()
+    monkeypatch.setattr(service, "UNARY_CHECKS", {})  # requests are empty
     for name in service.UNARY_HANDLERS:
         monkeypatch.setitem(service.UNARY_HANDLERS, name, planted.handle)
+    for name in service.CALLER_HANDLERS:
+        monkeypatch.setitem(service.CALLER_HANDLERS, name, planted.handle)
     return planted
 
 

@@ -108,9 +108,9 @@ def test_a_negative_sequence_is_no_sequence(sequences: Sequences) -> None:
     assert code_of(result) is ErrorCode.INVALID_REQUEST
 
 
-def test_a_transactional_batch_is_refused(client: RawClient) -> None:
+def test_a_transactional_batch_of_no_member_is_refused(client: RawClient) -> None:
     (tp,) = client.create_topic()
-    batch = values_batch(tp, producer_id=1, producer_epoch=0, base_sequence=0, attributes=1)
+    batch = values_batch(tp, producer_id=client.new_producer_id(), producer_epoch=0, base_sequence=0, attributes=1)
     result = client.producer().produce(tp, batch)
     assert code_of(result) is ErrorCode.INVALID_TXN_STATE
     assert Fate(result.error.fate) is Fate.NOT_APPENDED
@@ -128,11 +128,11 @@ def test_two_batches_of_one_partition_are_refused_whole(client: RawClient) -> No
 
 
 @pytest.mark.parametrize("fields", [{"transactional_id": "x"}, {"member_id": b"x" * 16}])
-def test_requests_of_transactions_are_refused_whole(client: RawClient, fields: dict[str, Any]) -> None:
+def test_other_batches_in_a_request_of_a_transaction_are_refused(client: RawClient, fields: dict[str, Any]) -> None:
     (tp,) = client.create_topic()
     stream = client.producer()
     stream.post([(tp, values_batch(tp))], **fields)
-    assert code_of(stream.answer()) is ErrorCode.INVALID_TXN_STATE
+    assert code_of(stream.answer().results[0]) is ErrorCode.INVALID_TXN_STATE
     assert client.latest(tp) == 0
 
 

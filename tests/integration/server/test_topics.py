@@ -38,11 +38,12 @@ def list_offset(client: RawClient, tp: TopicIdPartition, spec: int, **fields: An
 
 
 def test_every_method_of_the_contract_has_a_handler(running: RunningDaemon) -> None:
-    from brokerd.server.service import UNARY_HANDLERS
+    from brokerd.server.service import CALLER_HANDLERS, UNARY_HANDLERS
 
     methods = set(broker_pb2.DESCRIPTOR.services_by_name["Broker"].methods_by_name)
-    assert set(UNARY_HANDLERS) | set(STREAMS) == methods
-    assert set(UNARY_HANDLERS) == set(UNARY)
+    assert not set(UNARY_HANDLERS) & set(CALLER_HANDLERS)
+    assert set(UNARY_HANDLERS) | set(CALLER_HANDLERS) | set(STREAMS) == methods
+    assert set(UNARY_HANDLERS) | set(CALLER_HANDLERS) == set(UNARY)
 
 
 def test_the_server_says_what_it_is(client: RawClient) -> None:
@@ -50,7 +51,7 @@ def test_the_server_says_what_it_is(client: RawClient) -> None:
     assert info.software_version == brokerd.__version__
     assert (info.min_wire_version, info.max_wire_version) == (1, 1)
     assert "idempotence" in info.features
-    assert "transactions" not in info.features
+    assert "transactions" in info.features
     assert {limit.name: limit.value for limit in info.limits}["message.max.bytes"] == 16_777_216
     assert client.metadata().cluster_id == info.cluster_id != ""
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -23,9 +24,9 @@ TP = TopicIdPartition(TRANSACTION_STATE.id, 0)
 YEAR_MS = 31_536_000_000
 
 
-def opened(files: MemoryFiles | RealFiles, **settings: object) -> tuple[LogManager, PartitionLog]:
+def opened(files: MemoryFiles | RealFiles, **settings: int) -> tuple[LogManager, PartitionLog]:
     """A data directory whose coordinator has a log."""
-    manager, _ = open_manager(files, **settings)
+    manager, _ = open_manager(files, None, **settings)
     if manager.transaction_state is None:
         run_here(manager.changes.create_transaction_state())
     log = manager.transaction_state
@@ -52,12 +53,22 @@ def test_clients_find_nothing_of_it() -> None:
     topics, name = manager.topics, TRANSACTION_STATE.name
     assert (topics.list(), len(topics), topics.partition_count(), manager.partitions()) == ([], 0, 0, [])
     assert not topics.has(name)
-    for find in (lambda: topics.by_name(name), lambda: manager.create_partitions(name, 2), lambda: manager.delete_topic(name)):
+    by_name: list[Callable[[], object]] = [
+        lambda: topics.by_name(name),
+        lambda: manager.create_partitions(name, 2),
+        lambda: manager.delete_topic(name),
+    ]
+    for find in by_name:
         with pytest.raises(UnknownTopicOrPartitionError, match=f"^there is no topic '{name}'$"):
             find()
-    for find_id in (lambda: topics.by_id(TP.topic_id), lambda: manager.partition(TP), lambda: manager.partition(TP._replace(partition=1))):
+    by_id: list[Callable[[], object]] = [
+        lambda: topics.by_id(TP.topic_id),
+        lambda: manager.partition(TP),
+        lambda: manager.partition(TP._replace(partition=1)),
+    ]
+    for find in by_id:
         with pytest.raises(UnknownTopicIdError):
-            find_id()
+            find()
     with pytest.raises(UnknownTopicOrPartitionError):
         manager.alter_topic(name, {"retention.ms": "1"}, ())
     with pytest.raises(InvalidTopicError):

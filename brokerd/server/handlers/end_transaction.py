@@ -1,0 +1,80 @@
+"""EndTransaction: commits or aborts what the listed members wrote.
+
+Behaviour
+- COMMIT is answered once the version is durable and visible in all partitions at once; readers of read_committed see all of it or
+  none. The same request again has the same answer: a commit whose answer was lost is asked about again.
+- A version that is committed is OK if the totals are the same, else REPLAY_MISMATCH; an older one is PRODUCER_FENCED. What cannot
+  be committed is TXN_ABORTED, and nothing has changed (brokerd/transaction/transactional_id.py has the table).
+- A retriable error says that the decision is not known, or not finished: the same request again finds out. The broker goes on.
+- ABORT voids the data of the listed members that are open; it never undoes a commit.
+- A decision may come in pages, from 0 on; nothing is decided before the last. A page is kept for a minute, and NOT_READY asks for
+  all of them again.
+"""
+
+from __future__ import annotations
+
+from brokerd.errors import WireError
+from brokerd.ids import TopicIdPartition
+from brokerd.server.broker import Broker
+from brokerd.server.failures import malformed
+from brokerd.server.fields import check_not_negative, topic_id_partition
+from brokerd.server.handlers.init_producer_id import EPOCH_MAX
+from brokerd.server.security.topic_authorizer import TopicAuthorizer
+from brokerd.server.transactions.fields import check_execution, check_text
+from brokerd.transaction.model import EndRequest, Execution, MemberReport, Totals
+from brokerd.transaction.pages import Page
+from brokerd.wire.errors import to_proto
+from brokerd.wire.v1 import transaction_pb2
+
+_DECISIONS = (transaction_pb2.TRANSACTION_DECISION_COMMIT, transaction_pb2.TRANSACTION_DECISION_ABORT)
+
+
+def check(request: transaction_pb2.EndTransactionRequest) -> None:
+    """Checks the request as received. Raises MalformedError."""
+    check_execution(request)
+    check_text("run_id", request.run_id)
+    if request.decision not in _DECISIONS:
+        raise malformed("decision", f"is {request.decision}, but must be 1 (commit) or 2 (abort)")
+    for member in request.members:
+        check_not_negative("members.producer_id", member.producer_id)
+        check_not_negative("members.records", member.records)
+        if not 0 <= member.producer_epoch <= EPOCH_MAX:
+            raise malformed("members.producer_epoch", f"is {member.producer_epoch}, but must be between 0 and {EPOCH_MAX}")
+    for partition in request.partitions:
+        topic_id_partition("partitions", partition.topic_id, partition.partition)
+    for name in ("rows", "key_bytes", "value_bytes"):
+        check_not_negative(f"totals.{name}", getattr(request.totals, name))
+    check_not_negative("page", request.page)
+
+
+async def handle(
+    broker: Broker, authorizer: TopicAuthorizer, request: transaction_pb2.EndTransactionRequest
+) -> transaction_pb2.EndTransactionResponse:
+    """The decision, or why it could not be made."""
+    broker.require_ready()
+    response = transaction_pb2.EndTransactionResponse(last_version=-1)
+    is_commit = request.decision == transaction_pb2.TRANSACTION_DECISION_COMMIT
+    page = Page(_asked(request, authorizer.principal), is_commit, request.page, request.more_pages)
+    try:
+        asked = broker.transactions.pages.add(page, broker.clock.monotonic_ms())
+        if asked is not None:
+            await (broker.transactions.commit(asked) if is_commit else broker.transactions.abort(asked))
+    except WireError as error:
+        response.error.CopyFrom(to_proto(error))
+    state = broker.transactions.coordinator.states.get(request.transactional_id)
+    if state is not None and state.principal == authorizer.principal:
+        response.last_version = state.last_version
+    return response
+
+
+def _asked(request: transaction_pb2.EndTransactionRequest, principal: str) -> EndRequest:
+    totals = request.totals
+    return EndRequest(
+        request.transactional_id,
+        principal,
+        Execution(request.txn_version, request.execution_id, request.run_id),
+        [MemberReport(member.producer_id, member.producer_epoch, member.records) for member in request.members],
+        [TopicIdPartition(entry.topic_id, entry.partition) for entry in request.partitions],
+        Totals(totals.rows, totals.key_bytes, totals.value_bytes, totals.key_hash_sum),
+        request.any_skipped,
+    )

@@ -1,0 +1,64 @@
+"""FindHangingTransactions: which open transactions hold back the last stable offset of partitions, the oldest first.
+
+Behaviour
+- One entry for each partition that is held back: its first open member, if it has been silent there for `idle_ms`.
+- The caller's own; all of them, and those of members that nobody knows, if the caller has ADMIN on every topic.
+"""
+
+from __future__ import annotations
+
+import heapq
+
+from brokerd.errors import UnknownTopicIdError, UnknownTopicOrPartitionError
+from brokerd.partition.partition_log import PartitionLog
+from brokerd.server.broker import Broker
+from brokerd.server.fields import check_not_negative
+from brokerd.server.security.topic_authorizer import TopicAuthorizer
+from brokerd.server.transactions.views import may_see, open_partition
+from brokerd.server.waiting.pauses import Pauses
+from brokerd.wire.v1 import transaction_pb2
+
+LISTED_MAX = 1_000
+
+
+def check(request: transaction_pb2.FindHangingTransactionsRequest) -> None:
+    """Checks the request as received. Raises MalformedError."""
+    check_not_negative("idle_ms", request.idle_ms)
+
+
+async def handle(
+    broker: Broker, authorizer: TopicAuthorizer, request: transaction_pb2.FindHangingTransactionsRequest
+) -> transaction_pb2.FindHangingTransactionsResponse:
+    """The transactions, as of each partition's own moment."""
+    broker.require_ready()
+    found = []
+    pauses = Pauses()
+    for log in broker.logs.partitions():
+        await pauses.after()
+        hanging = _hanging(broker, authorizer, log)
+        if hanging is not None and hanging.idle_ms >= request.idle_ms:
+            found.append(hanging)
+    oldest = heapq.nlargest(LISTED_MAX, found, key=lambda hanging: hanging.idle_ms)
+    return transaction_pb2.FindHangingTransactionsResponse(transactions=oldest, more=len(found) > LISTED_MAX)
+
+
+def _hanging(broker: Broker, authorizer: TopicAuthorizer, log: PartitionLog) -> transaction_pb2.HangingTransaction | None:
+    producer_id = next(iter(log.core.open_producer_ids()), None)
+    data = log.core.open_data(producer_id) if producer_id is not None else None
+    if producer_id is None or data is None:
+        return None
+    known = broker.transactions.coordinator.open_members.get(producer_id)
+    is_visible = may_see(authorizer, known.state) if known is not None else authorizer.administers_everything
+    if not is_visible:
+        return None
+    try:
+        replica = broker.replicas.replica(log.tp)
+    except (UnknownTopicIdError, UnknownTopicOrPartitionError):  # deleted meanwhile
+        return None
+    last_ms = log.core.producers.entries[producer_id].last_timestamp
+    return transaction_pb2.HangingTransaction(
+        partition=open_partition(authorizer, replica, data.first_offset),
+        producer_id=producer_id,
+        transactional_id=known.state.transactional_id if known is not None else "",
+        idle_ms=max(broker.clock.wall_ms() - last_ms, 0),
+    )

@@ -1,0 +1,49 @@
+"""ListTransactions: transactional ids, in the order of their names.
+
+Behaviour
+- The caller's own; all of them, if the caller has ADMIN on every topic.
+- At most 1,000 in one response: `more` says that there are others after the last one.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+
+from brokerd.server.broker import Broker
+from brokerd.server.failures import malformed
+from brokerd.server.security.topic_authorizer import TopicAuthorizer
+from brokerd.server.transactions.fields import check_text
+from brokerd.server.transactions.views import listing, may_see, state_of
+from brokerd.server.waiting.pauses import Pauses
+from brokerd.wire.v1 import transaction_pb2
+
+LISTED_MAX = 1_000
+
+
+def check(request: transaction_pb2.ListTransactionsRequest) -> None:
+    """Checks the request as received. Raises MalformedError."""
+    if request.state not in transaction_pb2.TransactionState.values():
+        raise malformed("state", f"is {request.state}, but must be one of TransactionState")
+    check_text("prefix", request.prefix)
+    check_text("after", request.after)
+
+
+async def handle(
+    broker: Broker, authorizer: TopicAuthorizer, request: transaction_pb2.ListTransactionsRequest
+) -> transaction_pb2.ListTransactionsResponse:
+    """One page."""
+    broker.require_ready()
+    response = transaction_pb2.ListTransactionsResponse()
+    states = broker.transactions.coordinator.states
+    names = sorted(name for name in states if name.startswith(request.prefix))
+    pauses = Pauses()
+    for name in names[bisect_right(names, request.after) :]:
+        await pauses.after()
+        state = states.get(name)
+        if state is None or not may_see(authorizer, state) or request.state not in (0, state_of(state)):
+            continue
+        if len(response.transactions) == LISTED_MAX:
+            response.more = True
+            break
+        response.transactions.append(listing(broker, state))
+    return response

@@ -1,0 +1,10 @@
+"""The server's side of transactions: what the pure coordinator (brokerd/transaction) decides is made durable here, in order.
+
+transactions.py     one broker's transactions: decide, record, wait for the disk, answer; recovery, expiry, the sweep
+transaction_log.py  the coordinator's log: appends, what is durable of it, loading, compaction
+local_leaders.py    the partitions of this node: data of open members, markers
+durability.py       waiting for the disk
+id_locks.py         decisions on one transactional id, one after the other
+views.py            what operators are told
+fields.py           checks of fields that the requests share
+"""

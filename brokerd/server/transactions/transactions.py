@@ -1,0 +1,331 @@
+"""One broker's transactions: what the pure coordinator decides is recorded, waited for, carried out and answered, in this order:
+
+    a member durable -> its answer            its end durable -> the markers that void its data
+    a commit durable -> its markers           all its markers durable -> last stable offsets move, in one step -> the answer
+
+From a decision until its event is recorded and applied there is no await, so no other decision comes between. Nothing is answered
+before all is durable that the answer rests on, refusals included. A commit that cannot be finished (a disk does not take a marker)
+stays prepared, and is driven on by the next request and by the sweep. Data that nobody answers for is void: a partition's open data
+of a member that is neither open nor in a prepared commit is aborted at the start, and by each sweep.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Coroutine, Iterable
+from typing import Any, TypeVar
+
+from brokerd.clock import Clock
+from brokerd.config.broker import BrokerConfig
+from brokerd.datadir.log_manager import LogManager
+from brokerd.errors import CorruptMessageError, DataDirectoryError, Fate, NotReadyError, StorageError, WireError
+from brokerd.ids import TopicIdPartition
+from brokerd.server.admin import STOPPING, Admin
+from brokerd.server.limits.shares import Shares
+from brokerd.server.replica_manager import ReplicaManager
+from brokerd.server.tasks import forget_end
+from brokerd.server.transactions.id_locks import IdLocks
+from brokerd.server.transactions.local_leaders import LocalLeaders, Markers
+from brokerd.server.transactions.transaction_log import TransactionLog
+from brokerd.transaction.coordinator import Coordinator, Limits
+from brokerd.transaction.leaders import Held
+from brokerd.transaction.markers import abort_markers, commit_markers
+from brokerd.transaction.model import (
+    AlreadyCommitted,
+    CommitCompleted,
+    EndRequest,
+    Event,
+    Execution,
+    InitMember,
+    LogEntry,
+    Member,
+    MembersAborted,
+    Opened,
+    Prepare,
+    PreparedCommit,
+)
+from brokerd.transaction.pages import Pages
+
+logger = logging.getLogger(__name__)
+
+T = TypeVar("T")
+_RETRY_AFTER_MS = 500
+
+
+class Outcomes:
+    """Counts of decided transactions, since the start."""
+
+    def __init__(self) -> None:
+        self.committed = 0
+        self.aborted = 0  # requests and operators that ended members without a commit
+        self.expired = 0  # executions
+
+
+class Transactions:
+    """See the module. Create it inside the running event loop, after `logs` is open."""
+
+    def __init__(
+        self, config: BrokerConfig, logs: LogManager, replicas: ReplicaManager, admin: Admin, producer_ids: Admin, clock: Clock
+    ) -> None:
+        self._logs = logs
+        self._clock = clock
+        self._producer_ids = producer_ids
+        self.coordinator = Coordinator(
+            Limits(Shares(config.max_transactional_ids), Shares(config.max_open_members), config.transaction_max_timeout_ms)
+        )
+        self.log = TransactionLog(logs, replicas, admin, clock)
+        self.leaders = LocalLeaders(logs, replicas, clock)
+        self.pages = Pages()
+        self.outcomes = Outcomes()
+        self._locks = IdLocks()
+        self._markers: dict[str, Markers] = {}  # of commits that are not finished, by transactional id
+        self._tasks: set[asyncio.Task[Any]] = set()
+        self._is_stopping = False
+
+    # Start and stop
+
+    async def start(self) -> None:
+        """Loads the log, finishes what was prepared and voids what nobody answers for: before anything is served. Raises
+        DataDirectoryError if the log cannot be trusted as a whole.
+        """
+        entries = await asyncio.to_thread(lambda: list(self.log.read()))
+        try:
+            is_whole = self.coordinator.load(entries, self._clock.monotonic_ms())
+            if not is_whole:
+                self.log.append(list(self.coordinator.entries(self._clock.wall_ms())))
+        except (CorruptMessageError, StorageError) as error:
+            raise DataDirectoryError(
+                f"the log of the transactions cannot be used: {error}; run `brokerd doctor` for advice"
+            ) from error
+        await self.sweep()
+
+    def begin_stop(self) -> None:
+        """Refuses new decisions; those under way go on."""
+        self._is_stopping = True
+
+    async def drain(self) -> None:
+        """Returns once no decision is under way."""
+        while self._tasks:
+            await asyncio.wait(self._tasks)
+
+    # Members
+
+    async def init_member(self, asked: InitMember, own_id: Callable[[int], int]) -> Member:
+        """The member, open and durable; `own_id` makes a fresh number the caller's producer id. Raises the errors of
+        Coordinator.init, StorageError and other retriable ones.
+        """
+        await self.log.make()
+        while not self._logs.has_producer_id:
+            await self._producer_ids.run(self._logs.reserve_producer_ids())
+        decided = await self._decided(
+            lambda: self.coordinator.init(asked, self._clock.monotonic_ms(), own_id(self._logs.free_producer_id))
+        )
+        if isinstance(decided, Opened):
+            self._record(asked.transactional_id, asked.principal, decided.event)
+            self._logs.next_producer_id()
+        await self.log.durable()
+        return decided.member
+
+    async def heartbeat(self, transactional_id: str, principal: str, execution: Execution, member_id: bytes) -> None:
+        """A sign of life. Raises the errors of Coordinator.heartbeat."""
+        now_ms = self._clock.monotonic_ms()
+        await self._decided(lambda: self.coordinator.heartbeat(transactional_id, principal, execution, member_id, now_ms))
+
+    def appended(self, producer_id: int, tp: TopicIdPartition) -> None:
+        """A member has written, which is a sign of life too."""
+        self.leaders.appended(producer_id, tp)
+        self.coordinator.renew(producer_id, self._clock.monotonic_ms())
+
+    # Decisions
+
+    async def commit(self, asked: EndRequest) -> None:
+        """Returns once the version is committed and all of it is visible. Raises the errors of Coordinator.commit; a retriable one
+        if that could not be finished or is not known: the same request may be sent again.
+        """
+        await self._run(self._commit(asked))
+
+    async def abort(self, asked: EndRequest) -> None:
+        """Returns once the listed members have ended. Raises the errors of Coordinator.abort, and retriable ones."""
+        await self._run(self._abort(asked.transactional_id, lambda: self.coordinator.abort(asked)))
+
+    async def abort_all(self, transactional_id: str, execution_id: str) -> int:
+        """Ends all open members, or those of one execution; returns how many. Raises retriable errors."""
+        return await self._run(self._abort(transactional_id, lambda: self.coordinator.abort_all(transactional_id, execution_id)))
+
+    async def _commit(self, asked: EndRequest) -> None:
+        name = asked.transactional_id
+        await self.log.make()
+        async with self._locks.of(name):
+            while True:
+                decided = await self._decided(lambda: self.coordinator.commit(asked, self._held(asked)))
+                if isinstance(decided, Prepare):
+                    self._record(name, asked.principal, decided.event)
+                    self.outcomes.committed += 1
+                if not isinstance(decided, AlreadyCommitted):
+                    await self._finish(name)
+                if isinstance(decided, Prepare | AlreadyCommitted):
+                    await self.log.durable()
+                    return
+
+    def _held(self, asked: EndRequest) -> Held:
+        return self.leaders.held([member.producer_id for member in asked.members], asked.partitions)
+
+    async def _finish(self, name: str) -> None:
+        """Writes the markers of what is prepared, and lets them count. The id's lock is held."""
+        state = self.coordinator.states.get(name)
+        if state is None or state.prepared is None:
+            return
+        prepared = state.prepared
+        await self.log.durable()
+        held = self.leaders.held((*prepared.committed_ids, *prepared.aborted_ids))
+        markers = self._markers.setdefault(name, {})
+        try:
+            await self.leaders.write_markers(commit_markers(name, prepared, held.data), markers, is_held=True)
+        except NotReadyError:
+            raise
+        except WireError as error:
+            raise StorageError(
+                f"{_subject(name, prepared)}: it is committed, but not visible yet: {error.message}; "
+                "ask again, the broker goes on trying",
+                retry_after_ms=_RETRY_AFTER_MS,
+            ) from error
+        self.leaders.release(markers)
+        del self._markers[name]
+        self._record_completed(name, state.principal, prepared)
+        logger.debug(
+            "%s: committed, %d members in %d partitions", _subject(name, prepared), len(prepared.committed_ids), len(markers)
+        )
+
+    def _record_completed(self, name: str, principal: str, prepared: PreparedCommit) -> None:
+        event = CommitCompleted(prepared.execution.version)
+        try:
+            self._record(name, principal, event)
+        except WireError as error:  # all is done; without the record, the next start only looks for markers that are missing
+            logger.warning("%s: that it is finished could not be written: %s", _subject(name, prepared), error.message)
+            self.coordinator.apply(self._entry(name, principal, event), self._clock.monotonic_ms())
+
+    async def _abort(self, name: str, decide: Callable[[], tuple[MembersAborted, ...]]) -> int:
+        events = await self._decided(decide)
+        if not events:
+            return 0
+        principal = self.coordinator.states[name].principal
+        ended = [producer_id for event in events for producer_id in event.producer_ids]
+        for event in events:
+            logger.info("transactional id %r: aborted %s", name, self._texts(event.producer_ids))
+            self._record(name, principal, event)
+        self.outcomes.aborted += 1
+        await self.log.durable()
+        await self._void(name, ended)
+        return len(ended)
+
+    async def _void(self, name: str, producer_ids: Iterable[int]) -> None:
+        """Writes the markers of members whose end is durable. What cannot be written now, the sweep writes."""
+        ended = list(producer_ids)
+        try:
+            records = abort_markers(name, ended, self.leaders.held(ended).data)
+            await self.leaders.write_markers(records, {}, is_held=False)
+        except WireError as error:
+            logger.warning(
+                "transactional id %r: members are aborted, but not all of their markers are written: %s", name, error.message
+            )
+
+    # Time
+
+    async def sweep(self) -> None:
+        """Ends executions that gave no sign of life, finishes what is prepared, voids what nobody answers for, forgets what is old,
+        and compacts the log. One part's trouble is logged and does not stop the others.
+        """
+        for part in (self._expire, self._finish_prepared, self._void_unknown, self._forget, self._compact):
+            try:
+                await part()
+            except WireError as error:
+                logger.warning("transactions: %s", error.message)
+
+    async def _expire(self) -> None:
+        now_ms = self._clock.monotonic_ms()
+        for key in self.coordinator.expired(now_ms):
+            ended: list[int] = []
+            for event in self.coordinator.expire(key, now_ms):
+                logger.warning(
+                    "transactional id %r: expired without a sign of life: %s", key.transactional_id, self._texts(event.producer_ids)
+                )
+                self._record(key.transactional_id, self.coordinator.states[key.transactional_id].principal, event)
+                ended.extend(event.producer_ids)
+            if ended:
+                self.outcomes.expired += 1
+                await self.log.durable()
+                await self._void(key.transactional_id, ended)
+
+    async def _finish_prepared(self) -> None:
+        for name, prepared in self.coordinator.prepared():
+            try:
+                async with self._locks.of(name):
+                    await self._finish(name)
+            except StorageError as error:
+                logger.warning("%s", error.message)
+            else:
+                logger.info("%s: finished its commit", _subject(name, prepared))
+
+    async def _void_unknown(self) -> None:
+        unknown = self.coordinator.presumed_aborted(self.leaders.producer_ids)
+        held = self.leaders.held(unknown).data  # also forgets those whose topic is deleted
+        if not held:
+            return
+        await self.log.durable()  # whatever ended them
+        logger.info(
+            "aborting the data of producers that are no members any more: %s",
+            sorted({pid for ids in held.values() for pid in ids})[:20],
+        )
+        await self._void("", unknown)
+
+    async def _forget(self) -> None:
+        self.pages.expire(self._clock.monotonic_ms())
+        now_ms = self._clock.wall_ms()
+        for name in self.coordinator.forgettable(now_ms):
+            for event in self.coordinator.forget(name, now_ms):
+                self._record(name, self.coordinator.states[name].principal, event)
+
+    async def _compact(self) -> None:
+        await self.log.compact(lambda: self.coordinator.entries(self._clock.wall_ms()))
+
+    # Recording
+
+    async def _decided(self, decide: Callable[[], T]) -> T:
+        """The result of `decide`, at once. A refusal is raised when all is durable that it rests on."""
+        if self._is_stopping:
+            raise NotReadyError(STOPPING, fate=Fate.NOT_APPENDED)
+        try:
+            return decide()
+        except WireError:
+            await self.log.durable()
+            raise
+
+    def _record(self, name: str, principal: str, event: Event) -> None:
+        """Appends an event, and applies it; nothing has happened if it raises."""
+        entry = self._entry(name, principal, event)
+        self.log.append([entry])
+        self.coordinator.apply(entry, self._clock.monotonic_ms())
+
+    def _entry(self, name: str, principal: str, event: Event) -> LogEntry:
+        return LogEntry(name, principal, self._clock.wall_ms(), event)
+
+    async def _run(self, decision: Coroutine[Any, Any, T]) -> T:
+        """Carries it out to its end, also if the caller stops waiting."""
+        task = asyncio.create_task(decision)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        forget_end(task)
+        return await asyncio.shield(task)
+
+    def _texts(self, producer_ids: Iterable[int]) -> str:
+        """Executions of open members, for the log."""
+        members = [known.member for pid in producer_ids if (known := self.coordinator.open_members.get(pid)) is not None]
+        executions = dict.fromkeys(member.execution for member in members)
+        return f"{len(members)} members of " + ", ".join(
+            f"version {one.version} in execution {one.execution_id!r}" for one in executions
+        )
+
+
+def _subject(name: str, prepared: PreparedCommit) -> str:
+    return f"transactional id {name!r}, version {prepared.execution.version} in execution {prepared.execution.execution_id!r}"
