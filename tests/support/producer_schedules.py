@@ -59,15 +59,33 @@ def schedule(seed: int, length: int = 45) -> tuple[dict[str, Any], list[Op]]:
     return settings, ops
 
 
+def schedule_with_members(seed: int) -> tuple[dict[str, Any], list[Op]]:
+    """The schedule of a seed, in an application that sends some of its records in transactions."""
+    settings, ops = schedule(seed)
+    settings["start"] = "fresh"
+    rng = random.Random(seed)
+    for _ in range(rng.randint(2, 8)):
+        ops.insert(rng.randrange(len(ops)), (rng.choice(("begin", "begin", "commit", "commit", "abort_member")),))
+    if rng.random() < 0.2:
+        ops.insert(rng.randrange(len(ops)), ("expire_members",))
+    return settings, [("begin",), *ops] if rng.random() < 0.7 else ops
+
+
+def run_seed_with_members(seed: int) -> None:
+    """One schedule with transactions from its seed."""
+    settings, ops = schedule_with_members(seed)
+    Simulation(seed, **settings).run(ops)
+
+
 def run_seed(seed: int) -> None:
     """One schedule from its seed."""
     settings, ops = schedule(seed)
     Simulation(seed, **settings).run(ops)
 
 
-def report(seed: int) -> str:
+def report(seed: int, scheduled: Callable[[int], tuple[dict[str, Any], list[Op]]] = schedule) -> str:
     """For people: a failing seed's schedule, shrunk, and what happened in it."""
-    settings, ops = schedule(seed)
+    settings, ops = scheduled(seed)
     small = shrink(seed, settings, ops)
     simulation = Simulation(seed, **settings)
     simulation.trace = []

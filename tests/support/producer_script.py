@@ -3,15 +3,19 @@
     settings NAME=VALUE ...     the producer's settings, first of all; a record takes 100 bytes, two nodes lead three partitions
     connect                     everything that is asked for is answered: metadata, a producer id, streams
     append t-0 3                the application sends three records, or waits for memory
+    begin | commit              one member of a transaction (version 1, then 2, ...); its end, if all of it has its end
+    abort member                its end, whatever is under way
     flush | close | abort       what the application may ask for besides
     wait 20                     milliseconds pass
     wake                        time passes until the producer wants to be woken
     metadata [lost]             the broker's metadata arrives (or no response does)
     producer-id [lost]          a producer id, or a raised epoch
+    heartbeat [lost]            a sign of life of the member arrives
     open                        the stream last asked for is open
     broker reads                the next request is handled
     broker refuses NAME         ... the first of its batches with an error of this name
     broker fails NAME           ... the first of its batches is written, the response is an error all the same
+    broker expires members      it has aborted all of them
     broker forgets t-0          it knows no producer of the partition any more
     broker fences t-0           a newer epoch of the producer has written there
     broker loses t-0            its newest batch there is gone, as after a lost disk
@@ -34,7 +38,8 @@ from collections.abc import Callable
 from typing import Any
 
 from brokerd.producer.core.accumulator import NEVER_MS
-from brokerd.producer.core.commands import FetchMetadata, RequestProducerId
+from brokerd.producer.core.commands import FetchMetadata, RequestProducerId, SendHeartbeat
+from brokerd.producer.core.membership import Membership
 from tests.support.producer_simulation import NO_LIMIT, TOPIC, Simulation
 from tests.support.producer_trace import numbers_text
 from tests.support.simulated_network import ERRORS
@@ -107,6 +112,27 @@ class Script:
         if len(self.simulation.waiting) > waiting:
             self._lines.append(f"{count} records of {tp} wait for memory")
 
+    def _do_begin(self) -> None:
+        self.simulation.do_begin()
+
+    def _do_commit(self) -> None:
+        membership, error = self.simulation.membership, self.simulation.core.identity.error
+        assert membership is not None, "there is no member"
+        self.simulation.do_commit()
+        if self.simulation.membership is None:
+            self._lines.append(self._decided(membership, f"its member failed: {type(error).__name__}" if error else ""))
+
+    def _do_abort_member(self) -> None:
+        membership = self.simulation.membership
+        assert membership is not None, "there is no member"
+        self.simulation.do_abort_member()
+        self._lines.append(self._decided(membership, "aborted"))
+
+    def _decided(self, membership: Membership, otherwise: str) -> str:
+        known = self.simulation.transactions.ids.get(membership.transactional_id)
+        is_committed = known is not None and known.last_version == membership.txn_version
+        return f"transaction {membership.txn_version} is " + ("committed" if is_committed else f"not committed, {otherwise}")
+
     def _do_flush(self) -> None:
         self.simulation.do_flush()
 
@@ -143,6 +169,9 @@ class Script:
 
     def _do_producer_id(self, what: str = "") -> None:
         self._call(RequestProducerId, what)
+
+    def _do_heartbeat(self, what: str = "") -> None:
+        self._call(SendHeartbeat, what)
 
     def _call(self, kind: type, what: str) -> None:
         calls = self.simulation.calls
@@ -185,6 +214,9 @@ class Script:
 
     def _do_broker_fails(self, name: str) -> None:
         self.simulation.do_request(self._stream(), FAULTS[name], True)
+
+    def _do_broker_expires(self, _members: str) -> None:
+        self.simulation.do_expire_members()
 
     def _do_broker_forgets(self, tp: str) -> None:
         self.simulation.do_forget(_partition(tp))

@@ -37,6 +37,7 @@ from brokerd.producer.core.commands import (
     SendRequest,
 )
 from brokerd.producer.core.idempotence import EPOCH_MAX
+from brokerd.producer.core.membership import Membership
 from brokerd.producer.core.memory import Waiter
 from brokerd.producer.core.metrics import ProducerMetrics
 from brokerd.producer.core.producer_batch import Piece, ProducerBatch
@@ -44,6 +45,7 @@ from brokerd.producer.core.producer_core import ACKS, ProducerCore
 from brokerd.producer.core.transport import PartitionResult, ProduceResponse, RequestLimits, TopicView
 from brokerd.record.header import SEQUENCE_MAX
 from tests.support.broker_model import IdentityModel, PartitionModel, ProducerEntry
+from tests.support.member_operations import MemberOperations
 from tests.support.producer_trace import command_text, ended_text, records_of, split_text
 from tests.support.simulated_network import ERRORS, Record, Sent, SentBatch, Stream
 
@@ -61,10 +63,11 @@ class SimulationError(AssertionError):
     """An invariant was broken."""
 
 
-class Simulation:
+class Simulation(MemberOperations):
     """Runs one schedule."""
 
     def __init__(self, seed: int, start: str = "fresh", *, trace: list[str] | None = None, **settings: Any) -> None:
+        super().__init__()
         given: dict[str, object] = {
             "linger.ms": 5,
             "batch.size": 3 * RECORD_BYTES,
@@ -130,6 +133,7 @@ class Simulation:
             getattr(self, "do_" + op[0])(*op[1:])
             self.step()
         self.heal()
+        self.do_commit()
         probes = [self.probe(partition) for partition in range(self.partition_count)]
         self.heal()
         for probe in probes:
@@ -174,7 +178,8 @@ class Simulation:
         until_ms = self.throttled_until_ms.get(stream.node_id, 0)
         self.expect(self.now_ms >= until_ms, f"sent at {self.now_ms} in spite of a throttle until {until_ms}")
         self.expect(len(command.batches) <= self.partitions_max, "a request names more partitions than the broker takes")
-        sent = Sent(command.correlation_id, [])
+        self.check_member(command)
+        sent = Sent(command.correlation_id, [], command.membership)
         for tp_id, batch in command.batches.items():
             tp = TopicPartition(TOPIC, tp_id.partition)
             self.expect(batch.tp == tp, "a batch goes to another partition")
@@ -230,8 +235,8 @@ class Simulation:
         result = self.core.accumulator.append(TopicPartition(TOPIC, partition), piece, self.now_ms)
         for place, record in enumerate(ids, result.at):
             self.records[partition][record] = Record(result.batch, place)
-        if self.core.fatal_error is not None:
-            self.core.fail_for_good(self.core.fatal_error, self.now_ms)
+            self.member_of[record] = self.membership
+        self.core.fail_stopped(self.now_ms)
 
     def probe(self, partition: int) -> Record:
         """One more record, sent when all faults are over."""
@@ -253,6 +258,8 @@ class Simulation:
 
     def do_append(self, partition: int, count: int) -> None:
         """The application sends records, or waits for memory."""
+        if self.core.stopped_by is not None:
+            return
         if self.core.pool.try_allocate(count * RECORD_BYTES):
             self.append(partition, count)
         elif len(self.waiting) < 3:
@@ -306,14 +313,16 @@ class Simulation:
         else:
             results = []
             for sent_batch in sent.batches:
-                results.append(self.produce(stream.node_id, sent_batch, error, is_appended))
+                results.append(self.produce(stream.node_id, sent_batch, error, is_appended, sent.membership))
                 error = -1
             answer = ProduceResponse(sent.correlation_id, stream.throttle_ms, None, results)
         stream.throttle_ms = 0
         if not stream.is_broken and self.acks:
             stream.answers.append(answer)
 
-    def produce(self, node_id: int, sent: SentBatch, error: int, is_appended: bool) -> PartitionResult:
+    def produce(
+        self, node_id: int, sent: SentBatch, error: int, is_appended: bool, membership: Membership | None
+    ) -> PartitionResult:
         """The broker's response for one batch."""
         tp, identity, sequence, records = sent
         tp_id = TopicIdPartition(TOPIC_ID, tp.partition)
@@ -325,6 +334,7 @@ class Simulation:
                 raise fault
             if len(records) > self.limits[tp.partition]:
                 raise MessageTooLargeError("more than this broker takes", fate=Fate.NOT_APPENDED)
+            self.check_open(sent, membership)
             log = self.log[tp.partition]
             end = len(log.records)
             offset = log.append(identity, sequence, records)
@@ -413,11 +423,15 @@ class Simulation:
             else:
                 self.core.on_metadata_failed(lost, self.now_ms)
         elif isinstance(command, RequestProducerId):
-            identity = self.identities.init_producer_id(command.current)
-            if is_answered:
-                self.core.on_producer_id(command.membership, identity, self.now_ms)
-            else:
+            granted = self.granted(command)
+            if not is_answered:
                 self.core.on_identity_failed(command, lost, self.now_ms)
+            elif isinstance(granted, WireError):
+                self.core.on_identity_failed(command, granted, self.now_ms)
+            else:
+                self.core.on_producer_id(command.membership, granted, self.now_ms)
+        elif isinstance(command, SendHeartbeat):
+            self.respond_to_heartbeat(command, None if is_answered else lost)
 
     # --- the end
 

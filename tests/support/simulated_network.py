@@ -19,6 +19,7 @@ from brokerd.errors import (
     WireError,
 )
 from brokerd.ids import ProducerIdAndEpoch, TopicPartition
+from brokerd.producer.core.membership import Membership
 from brokerd.producer.core.producer_batch import ProducerBatch
 from brokerd.producer.core.transport import Hello, ProduceResponse
 from tests.support.producer_trace import records_text
@@ -41,6 +42,7 @@ class Sent(NamedTuple):
 
     correlation_id: int
     batches: list[SentBatch]
+    membership: Membership | None
 
 
 @dataclass(eq=False)

@@ -7,12 +7,14 @@ from __future__ import annotations
 from brokerd.config.client import ProducerConfig
 from brokerd.errors import (
     AbortedBatchError,
+    Action,
     BrokerdError,
     BrokerUnreachableError,
     DeliveryTimeoutError,
     Fate,
     MessageTooLargeError,
     OutOfOrderSequenceError,
+    TransactionalIdAuthorizationFailedError,
     TransactionStateError,
     UnknownTopicIdError,
     WireError,
@@ -64,7 +66,9 @@ def acknowledged_lost(batch: ProducerBatch, error: BrokerdError) -> OutOfOrderSe
 
 def stopped(batch: ProducerBatch, error: BrokerdError) -> BrokerdError:
     """The batch's member failed, or there is none."""
-    if isinstance(error, WireError):
+    if isinstance(error, TransactionalIdAuthorizationFailedError) or (
+        isinstance(error, WireError) and error.action is Action.TRANSACTION_STATE
+    ):
         may_be_there = batch.is_fate_unknown or batch.is_in_flight
         return type(error)(error.message, fate=Fate.UNKNOWN if may_be_there else Fate.NOT_APPENDED)
     if isinstance(error, TransactionStateError):

@@ -1,0 +1,163 @@
+"""The part of producer_simulation.py that is about members of transactions: an application that begins, commits and aborts them, a
+coordinator (transaction_model.py), and what must hold: a request holds batches of one member under its own id, and a member that
+is committed has all its records in the log, once and in order."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from brokerd.errors import AbortedBatchError, BrokerdError, Fate, InvalidTxnStateError, TxnAbortedError, WireError
+from brokerd.ids import NO_PRODUCER_ID, ProducerIdAndEpoch
+from brokerd.producer.core.commands import RequestProducerId, SendHeartbeat, SendRequest
+from brokerd.producer.core.membership import MemberReport, Membership, TransactionEnd, TransactionMember
+from brokerd.producer.core.producer_core import ProducerCore
+from tests.support.broker_model import IdentityModel, PartitionModel
+from tests.support.producer_trace import records_of
+from tests.support.transaction_model import TransactionsModel
+
+if TYPE_CHECKING:
+    from tests.support.simulated_network import SentBatch
+
+TRANSACTIONAL_ID = "id"
+TIMEOUT_MS = 900
+
+
+class MemberOperations:
+    """Base of Simulation. Every operation is legal at any time."""
+
+    core: ProducerCore
+    identities: IdentityModel
+    log: list[PartitionModel]
+    now_ms: int
+
+    def __init__(self) -> None:
+        self.transactions = TransactionsModel()
+        self.member_count = 0
+        self.member_of: dict[int, Membership | None] = {}  # record -> the member that it was sent in
+        self.id_of: dict[Membership | None, set[int]] = {}  # member -> its producer ids, as granted
+
+    def expect(self, condition: bool, message: str) -> None:
+        """Raises SimulationError unless `condition`."""
+        raise NotImplementedError
+
+    @property
+    def membership(self) -> Membership | None:
+        """The member that is open."""
+        return self.core.identity.membership
+
+    # --- operations of the application
+
+    def do_begin(self) -> None:
+        """Begins a member, if none is open and nothing is under way."""
+        if self.membership is None and not self.core.accumulator.has_incomplete:
+            self.member_count += 1
+            number = self.member_count
+            member_id = number.to_bytes(16)
+            self.core.begin_member(
+                Membership(TRANSACTIONAL_ID, number, f"execution {number}", "run", "simulation", member_id, TIMEOUT_MS)
+            )
+
+    def do_commit(self) -> None:
+        """Commits the member if all of it has its end; else that is waited for, and a later commit may find it so."""
+        if self.membership is None:
+            return
+        if self.core.accumulator.has_incomplete:
+            self.core.accumulator.begin_flush()
+            return
+        error = self.core.identity.error
+        membership, report = self.end_member()
+        if error is None:
+            self.decide(membership, report, is_commit=True)
+
+    def do_abort_member(self) -> None:
+        """Aborts the member, whatever is under way."""
+        if self.membership is not None:
+            self.core.stop(AbortedBatchError("by the test"), self.now_ms)
+            membership, report = self.end_member()
+            self.decide(membership, report, is_commit=False)
+
+    def do_expire_members(self) -> None:
+        """The coordinator has heard nothing for too long, as it thinks."""
+        self.transactions.expire(TRANSACTIONAL_ID)
+
+    def end_member(self) -> tuple[Membership, MemberReport]:
+        """The member that was open, and its report."""
+        membership = self.membership
+        assert membership is not None
+        report = self.core.end_member()
+        return membership, report
+
+    def decide(self, membership: Membership, report: MemberReport, *, is_commit: bool) -> None:
+        """Has the coordinator commit or abort a member; checks what was committed."""
+        listed = [TransactionMember(report.producer_id, report.epoch, report.records)]
+        members = listed if report.producer_id != NO_PRODUCER_ID else []
+        end = TransactionEnd(*membership[:4], is_commit=is_commit, members=members, partitions=report.partitions)
+        was_open = self.transactions.is_open(report.producer_id)
+        try:
+            self.transactions.end(end, self.held_records)
+        except TxnAbortedError as error:
+            self.expect(not was_open, f"a member that says it has written all is not believed: {error}")
+            return
+        if is_commit:
+            self.check_committed(membership, report)
+
+    def check_committed(self, membership: Membership, report: MemberReport) -> None:
+        """All records of a committed member are in the log, under its id, once, and no others."""
+        written = sorted(
+            record
+            for log in self.log
+            for record, producer_id in zip(log.records, log.writers, strict=True)
+            if producer_id == report.producer_id
+        )
+        sent = sorted(record for record, member in self.member_of.items() if member == membership)
+        self.expect(written == sent, f"member {membership.txn_version} is committed with {written}, it sent {sent}")
+        self.expect(report.records == len(sent), f"it reported {report.records} records of {len(sent)}")
+
+    def held_records(self, producer_id: int) -> int:
+        """Records of a producer id, over all partitions."""
+        return sum(log.writers.count(producer_id) for log in self.log)
+
+    # --- the broker
+
+    def granted(self, command: RequestProducerId) -> ProducerIdAndEpoch | WireError:
+        """The response to a request for an id."""
+        if command.membership is None:
+            identity = self.identities.init_producer_id(command.current)
+        else:
+            try:
+                identity = self.transactions.init(command.membership, self.identities.next_id)
+            except WireError as error:
+                return error
+            known = self.id_of.setdefault(command.membership, set())
+            known.add(identity.producer_id)
+            self.expect(len(known) == 1, f"member {command.membership.txn_version} asks for a second id")
+        return identity
+
+    def check_open(self, sent: SentBatch, membership: Membership | None) -> None:
+        """Raises InvalidTxnStateError for a batch of a member that is not open."""
+        if membership is not None and not self.transactions.is_open(sent.identity.producer_id):
+            raise InvalidTxnStateError("the member is not open", fate=Fate.NOT_APPENDED)
+
+    def respond_to_heartbeat(self, command: SendHeartbeat, lost: BrokerdError | None) -> None:
+        """A heartbeat gets through, or not."""
+        try:
+            if lost is not None:
+                raise lost
+            self.transactions.heartbeat(command.membership)
+            self.core.on_heartbeat(command.membership, self.now_ms)
+        except BrokerdError as error:
+            self.core.on_identity_failed(command, error, self.now_ms)
+
+    # --- what must hold of a request
+
+    def check_member(self, command: SendRequest) -> None:
+        """Checks that a request is of the present member alone, under its id."""
+        self.expect(command.membership == self.membership, "a request is of another member than the present one")
+        for batch in command.batches.values():
+            members = {self.member_of[record] for record in records_of(batch)}
+            self.expect(members <= {command.membership}, "a batch of another member goes with the request")
+            self.expect(batch.is_transactional == (command.membership is not None), "a batch does not say what it is")
+            if command.membership is not None:
+                own = self.id_of.get(command.membership, set())
+                self.expect(batch.identity.producer_id in own, "a batch goes under an id that is not its member's")
+                self.expect(batch.identity.epoch == 0, "an epoch was raised inside a transaction")
