@@ -397,6 +397,8 @@ class Intake:
         """In the application's thread: as `take_rows`, but leaves the rows to the sender and waits for nothing. None where that
         cannot be, as there may be no room or others go first; then `take_rows` is to be asked."""
         self._mailbox.refuse_fork()
+        if self.is_unusable:
+            return None
         pool = self._core.pool
         # A chunk is looked for first: the sender says that it places one before it takes it off.
         if pool.promise_count >= POSTED_MAX or topic in self.chunks or self._placing == topic or self._mailbox.is_own_thread:

@@ -161,10 +161,18 @@ class Producer:
         chunk.is_announced = True  # not before: who is interrupted on the way leaves it to the next
         return True
 
-    def send_batch(self, topic: str, data: pa.RecordBatch | pa.Table, partitions: Int32s | pa.Array | None = None) -> BatchFuture:
+    def send_batch(
+        self,
+        topic: str,
+        data: pa.RecordBatch | pa.Table,
+        partitions: Int32s | pa.Array | None = None,
+        *,
+        key_hashes: Int32s | None = None,
+    ) -> BatchFuture:
         """Sends the rows of an Arrow batch or table: columns key, value (binary or string), headers and timestamp, of which
-        only value is required. `partitions` (int32 per row; -1 = by key) overrides the hash of the key. Order of rows is
-        kept within each partition. The returned future ends when all rows have their response.
+        only value is required. `partitions` (int32 per row; -1 = by key) overrides the hash of the key; `key_hashes` saves
+        computing it (RowTotals.add returns them). Order of rows is kept within each partition. The returned future ends when all
+        rows have their response.
 
         Blocks and raises as `send`; blocking is the back-pressure. What it refuses (ValueError, TypeError, MessageTooLargeError) it
         refuses before any row is taken. Up to some MiB are taken together or not at all; of a larger batch the first rows may
@@ -174,6 +182,8 @@ class Producer:
         arguments.checked_rows(data)
         if partitions is not None:
             partitions = arguments.checked_partitions(partitions, data.num_rows)
+        if key_hashes is not None and len(key_hashes) != data.num_rows:
+            raise ValueError(f"key_hashes has {len(key_hashes)} entries for {data.num_rows} rows: give one for each")
         arrow_batches = data.to_batches() if isinstance(data, pa.Table) else [data]
         normalized = [columns.normalize(arrow_batch) for arrow_batch in arrow_batches if arrow_batch.num_rows]
         for arrow_batch in normalized:
@@ -198,7 +208,8 @@ class Producer:
         first_row = 0
         for together in columns.rounds(normalized):
             try:
-                first_row = self._send_rows(topic, view, together, partitions, placement, first_row, row_count=data.num_rows)
+                hints = (partitions, key_hashes)
+                first_row = self._send_rows(topic, view, together, hints, placement, first_row, row_count=data.num_rows)
             except ClientError as error:
                 error.taken_rows = first_row
                 if first_row:
@@ -234,23 +245,23 @@ class Producer:
         topic: str,
         view: TopicView,
         together: list[pa.RecordBatch],
-        partitions: Int32s | None,
+        hints: tuple[Int32s | None, Int32s | None],
         placement: Placement,
         first_row: int,
         *,
         row_count: int,
     ) -> int:
-        """Sends rows, all or none, of `row_count` in all; where the next ones begin."""
+        """Sends rows, all or none, of `row_count` in all; where the next ones begin. `hints`: partitions and hashes of all."""
         timestamp_ms = self._clock.wall_ms()
         batch_size = self._core.accumulator.batch_size_of(topic)
         count = len(view.leaders)
         parts = []
         for rows in together:
-            wanted = None if partitions is None else partitions[first_row : first_row + rows.num_rows]
+            wanted, hashes = (None if hint is None else hint[first_row : first_row + rows.num_rows] for hint in hints)
             keyless = None
             if self._intake.partitioning.has_keyless_rows(rows, wanted):
                 keyless = self._ask(once(partial(self._intake.keyless_rows, topic, rows, wanted, view)))
-            chosen = self._intake.partitioning.choose(rows, wanted, keyless, count)
+            chosen = self._intake.partitioning.choose(rows, wanted, keyless, count, hashes=hashes)
             parts.append((first_row, columns.split(rows, chosen, count, batch_size=batch_size, timestamp_ms=timestamp_ms)))
             first_row += rows.num_rows
         is_last = first_row == row_count

@@ -57,7 +57,12 @@ def murmur2(keys: pa.Array) -> Int32s:
 
 def partition_for_keys(keys: pa.Array, partition_count: int) -> Int32s:
     """toPositive(murmur2(key)) % partition_count for every key, as Kafka's BuiltInPartitioner.partitionForKey."""
-    positive = murmur2(keys).view(np.uint32) & np.uint32(_TO_POSITIVE)
+    return partition_for_hashes(murmur2(keys), partition_count)
+
+
+def partition_for_hashes(hashes: Int32s, partition_count: int) -> Int32s:
+    """As `partition_for_keys`, for keys whose murmur2 is known."""
+    positive = hashes.view(np.uint32) & np.uint32(_TO_POSITIVE)
     return (positive % np.uint32(partition_count)).view(np.int32)
 
 

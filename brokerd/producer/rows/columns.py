@@ -53,8 +53,8 @@ def normalize(arrow_batch: pa.RecordBatch) -> pa.RecordBatch:
     if VALUE.name not in names:
         raise ValueError(f"column 'value' is missing: the batch has {', '.join(names) or 'no columns'}")
     count = arrow_batch.num_rows
-    key = _bytes_column(arrow_batch, KEY) if KEY.name in names else pa.nulls(count, KEY.type)
-    columns = {KEY.name: key, VALUE.name: _bytes_column(arrow_batch, VALUE)}
+    key = bytes_column(arrow_batch, KEY) if KEY.name in names else pa.nulls(count, KEY.type)
+    columns = {KEY.name: key, VALUE.name: bytes_column(arrow_batch, VALUE)}
     if HEADERS.name in names and arrow_batch.column(HEADERS.name).null_count < count:
         columns[HEADERS.name] = _cast(arrow_batch, HEADERS, "a list of (key: string, value: binary)")
     if TIMESTAMP.name in names and arrow_batch.column(TIMESTAMP.name).null_count < count:
@@ -65,7 +65,8 @@ def normalize(arrow_batch: pa.RecordBatch) -> pa.RecordBatch:
     return pa.RecordBatch.from_arrays(list(columns.values()), list(columns))
 
 
-def _bytes_column(arrow_batch: pa.RecordBatch, wanted: Column) -> pa.Array:
+def bytes_column(arrow_batch: pa.RecordBatch, wanted: Column) -> pa.Array:
+    """The column as binary, with 32-bit offsets. Raises TypeError if it holds something else than bytes or text."""
     column = arrow_batch.column(wanted.name)
     kind = column.type
     if pa.types.is_binary(kind):

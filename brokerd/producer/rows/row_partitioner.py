@@ -8,7 +8,7 @@ import numpy as np
 import pyarrow as pa
 
 from brokerd.config.client import ProducerConfig
-from brokerd.producer.core.partitioner import Int32s, partition_for_keys
+from brokerd.producer.core.partitioner import Int32s, partition_for_hashes, partition_for_keys
 from brokerd.producer.core.sticky import PartitionLoad, StickyPartitioner
 from brokerd.producer.rows import columns
 from brokerd.record.schema import KEY
@@ -60,8 +60,11 @@ class RowPartitioner:
         if len(wanted) and (wanted.max() >= count or wanted.min() < -1):
             raise _no_partition(int(wanted.max() if wanted.max() >= count else wanted.min()), count)
 
-    def choose(self, rows: pa.RecordBatch, wanted: Int32s | None, keyless: Int32s | None, count: int) -> Int32s:
-        """The partition of every row. Raises ValueError for one that the topic does not have."""
+    def choose(
+        self, rows: pa.RecordBatch, wanted: Int32s | None, keyless: Int32s | None, count: int, *, hashes: Int32s | None = None
+    ) -> Int32s:
+        """The partition of every row; `hashes` of the keys, if they are known. Raises ValueError for one that the topic does not
+        have."""
         if wanted is not None:
             self.check(wanted, count)
             if not (wanted < 0).any():
@@ -70,7 +73,7 @@ class RowPartitioner:
         if keyless is not None and len(keyless) == len(key):
             chosen = keyless
         else:
-            chosen = partition_for_keys(key, count)
+            chosen = partition_for_keys(key, count) if hashes is None else partition_for_hashes(hashes, count)
             if keyless is not None:
                 chosen[key.is_null().to_numpy(zero_copy_only=False)] = keyless
         return chosen if wanted is None else np.where(wanted < 0, chosen, wanted).astype(np.int32)

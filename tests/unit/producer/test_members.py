@@ -6,6 +6,7 @@ import itertools
 from collections.abc import Callable, Iterator
 from functools import partial
 
+import pyarrow as pa
 import pytest
 
 from brokerd.errors import (
@@ -308,3 +309,14 @@ def test_a_producer_with_a_transactional_id_sends_inside_transactions_only(broke
             producer.send("t", b"y").result(5)
             producer.end_member()
         assert len(broker.requests) == 2
+
+
+def test_rows_of_a_failed_member_are_refused_however_they_are_sent(broker: BrokerDouble, producer: Producer) -> None:
+    producer.partitions_for("t")
+    broker.identity_errors.append(AlreadyCommittedError("committed"))
+    producer.begin_member(member())
+    producer.send("t", b"x").exception(5)
+    for rows in (1, 50_000):
+        batch = pa.RecordBatch.from_pydict({"key": [b"k"] * rows, "value": [b"0123456789"] * rows})
+        with pytest.raises(AlreadyCommittedError):
+            producer.send_batch("t", batch)
