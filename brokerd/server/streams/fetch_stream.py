@@ -21,9 +21,9 @@ from brokerd.server.broker import Broker
 from brokerd.server.failures import internal
 from brokerd.server.handlers import fetch
 from brokerd.server.handlers.fetch import FetchParams, PartitionRead
-from brokerd.server.limits.memory_guard import MESSAGE_BYTES
 from brokerd.server.metrics.counters import Phase
 from brokerd.server.security.topic_authorizer import TopicAuthorizer
+from brokerd.server.streams.client_stream import ClientStream
 from brokerd.server.streams.messages import Context
 from brokerd.server.tasks import look_at_end
 from brokerd.server.waiting.delayed_fetch import DelayedFetch
@@ -32,22 +32,14 @@ from brokerd.server.waiting.turns import LARGE_PARTITIONS
 _RETRY_AFTER_MS = 1_000
 
 
-class FetchStream:
+class FetchStream(ClientStream):
     """Serves one stream to its end."""
 
     def __init__(self, broker: Broker, context: Context, authorizer: TopicAuthorizer) -> None:
-        self._broker = broker
-        self._context = context
-        self.peer = str(context.peer())  # the client's address, as gRPC names it while the call lasts
-        self.is_half_open = True  # until the first message has arrived
-        self.message_bytes = 0  # of the last request
-        self.read_bytes = 0  # of requests, and MESSAGE_BYTES for each; the service takes them off
-        self._authorizer = authorizer
-        self._is_large = True  # the last request, by its partitions; a first one may be
+        super().__init__(broker, context, authorizer)
         self._parked: DelayedFetch | None = None
         self._answered: asyncio.Future[None] | None = None  # done when the parked fetch is answered
         self._answering: asyncio.Task[None] | None = None
-        self._is_revoked = False
         self._held_bytes = 0  # this stream's part of the response budget
         self._parked_count = 0  # partitions of the parked fetch
 
@@ -55,9 +47,7 @@ class FetchStream:
         """Returns when the client has ended its side and everything is answered. Raises BrokerdError to end the stream."""
         try:
             while isinstance(data := cast("object", await self._context.read()), bytes):  # the end is none
-                self.is_half_open = False
-                self.message_bytes = len(data)
-                self.read_bytes += len(data) + MESSAGE_BYTES
+                self._count_message(len(data))
                 await self._finish_parked()
                 principal, turns = self._authorizer.principal, self._broker.turns
                 if self._is_large:

@@ -29,11 +29,11 @@ from brokerd.server.failures import StreamFencedError, internal, malformed
 from brokerd.server.fields import TOPIC_ID_BYTES
 from brokerd.server.handlers.produce import WAITING_REQUESTS_MAX, PendingResponse, Produce, decode, encode, handle, refuse
 from brokerd.server.limits.fence import Instance
-from brokerd.server.limits.memory_guard import MESSAGE_BYTES
 from brokerd.server.metrics.counters import Phase
 from brokerd.server.security.authenticator import ForbiddenError
 from brokerd.server.security.topic_authorizer import TopicAuthorizer
 from brokerd.server.security.topic_rights import Right
+from brokerd.server.streams.client_stream import ClientStream
 from brokerd.server.streams.messages import Context
 from brokerd.server.tasks import ENDED
 from brokerd.server.waiting.turns import LARGE_PARTITIONS
@@ -46,22 +46,14 @@ _LAST_RESPONSES_S = 1.0
 _CLIENT_ID_MAX_CHARACTERS = 255
 
 
-class ProduceStream:
+class ProduceStream(ClientStream):
     """Serves one stream from hello to its end."""
 
     def __init__(self, broker: Broker, context: Context, authorizer: TopicAuthorizer) -> None:
-        self._broker = broker
-        self._context = context
-        self.peer = str(context.peer())  # the client's address, as gRPC names it while the call lasts
-        self.is_half_open = True  # until the first message has arrived
-        self.message_bytes = 0  # of the last request
-        self.read_bytes = 0  # of requests, and MESSAGE_BYTES for each; the service takes them off
-        self._authorizer = authorizer
-        self._is_large = True  # the last request, by its partitions; a first one may be
+        super().__init__(broker, context, authorizer)
         self._instance: Instance | None = None  # from the hello on
         self._incarnation = 0
         self._responses: deque[PendingResponse] = deque()
-        self._is_revoked = False
         self._waiting_bytes = 0
         self._writer: asyncio.Task[None] | None = None
         self._answered: asyncio.Future[None] | None = None  # done when the next response is written
@@ -101,9 +93,7 @@ class ProduceStream:
                 data = cast("object", await self._context.read())
                 if not isinstance(data, bytes):  # the end
                     return None
-                self.is_half_open = False
-                self.message_bytes = len(data)
-                self.read_bytes += len(data) + MESSAGE_BYTES
+                self._count_message(len(data))
                 self._broker.in_flight.add(len(data))
                 try:
                     await self._process(data)

@@ -1,0 +1,29 @@
+"""The state that streams of both kinds share. The service and background.py read its public fields."""
+
+from __future__ import annotations
+
+from brokerd.server.broker import Broker
+from brokerd.server.limits.memory_guard import MESSAGE_BYTES
+from brokerd.server.security.topic_authorizer import TopicAuthorizer
+from brokerd.server.streams.messages import Context
+
+
+class ClientStream:
+    """One stream of one client, from its start to its end."""
+
+    def __init__(self, broker: Broker, context: Context, authorizer: TopicAuthorizer) -> None:
+        self._broker = broker
+        self._context = context
+        self._authorizer = authorizer
+        self._is_large = True  # the last request, by its partitions; a first one may be
+        self._is_revoked = False
+        self.peer = str(context.peer())  # the client's address, as gRPC names it while the call lasts
+        self.is_half_open = True  # until the first message has arrived
+        self.message_bytes = 0  # of the last request
+        self.read_bytes = 0  # of requests, and MESSAGE_BYTES for each; the service takes them off
+
+    def _count_message(self, size_bytes: int) -> None:
+        """Counts a message that has arrived."""
+        self.is_half_open = False
+        self.message_bytes = size_bytes
+        self.read_bytes += size_bytes + MESSAGE_BYTES
