@@ -14,7 +14,8 @@ import pyarrow as pa
 
 from benchmarks.environment import KEYS, value_at
 from brokerd.client.broker_client import BrokerClient
-from brokerd.client.consumer.fetch_stream import FetchRequest, FetchStream, PartitionFetch
+from brokerd.client.consumer.fetch_messages import FetchRequest, PartitionFetch, decode_response, encode_request
+from brokerd.client.io.connection import RawStream
 from brokerd.client.produce_transport import GrpcProduceStream
 from brokerd.clock import SystemClock
 from brokerd.config.client import ClientConfig
@@ -125,7 +126,7 @@ class RawProducer:
 class RawTail:
     """One fetch stream that waits at the end of one partition."""
 
-    def __init__(self, stream: FetchStream, tp: TopicIdPartition, offset: int = 0) -> None:
+    def __init__(self, stream: RawStream, tp: TopicIdPartition, offset: int = 0) -> None:
         self.tp = tp
         self.offset = offset
         self._stream = stream
@@ -136,11 +137,11 @@ class RawTail:
         self._correlation_id += 1
         asked = [PartitionFetch(self.tp, self.offset, _FETCH_BYTES)]
         level = fetch_pb2.ISOLATION_LEVEL_READ_COMMITTED
-        await self._stream.send(FetchRequest(self._correlation_id, max_wait_ms, 1, _FETCH_BYTES, level, asked))
+        await self._stream.send(encode_request(FetchRequest(self._correlation_id, max_wait_ms, 1, _FETCH_BYTES, level, asked)))
 
     async def receive(self, timeout_ms: int) -> int:
         """How many records have come (0: the wait was over). Raises what the broker answered instead."""
-        response = await self._stream.receive(timeout_ms=timeout_ms)
+        response = decode_response(await self._stream.receive(timeout_ms=timeout_ms))
         error = response.error or response.results[0].error
         if error is not None:
             raise error

@@ -10,7 +10,7 @@ import asyncio
 import logging
 import random
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, TypeVar
+from typing import TypeVar
 
 from google.protobuf.message import Message
 
@@ -30,7 +30,6 @@ from brokerd.client.io.security import ClientSecurity
 from brokerd.client.metadata import (
     NO_LEADER,
     Metadata,
-    Node,
     ServerInfo,
     TopicInfo,
     parse_bootstrap_servers,
@@ -53,9 +52,6 @@ from brokerd.errors import (
 from brokerd.ids import NO_PRODUCER, ProducerIdAndEpoch, TopicIdPartition, TopicPartition
 from brokerd.wire.methods import FETCH, PRODUCE
 from brokerd.wire.v1 import metadata_pb2, offsets_pb2, topics_pb2, transaction_pb2
-
-if TYPE_CHECKING:
-    from brokerd.client.consumer.fetch_stream import FetchStream
 
 T = TypeVar("T")
 R = TypeVar("R", bound=Message)
@@ -89,7 +85,7 @@ class BrokerClient:
         self._is_retrying = is_retrying
         self._was_accepted = False
         self._connections: dict[str, Connection] = {}
-        self._nodes: dict[int, Node] = {}
+        self._node_addresses: dict[int, str] = {}
         self._topics: dict[bytes, TopicInfo] = {}
         self._server_infos: dict[str, ServerInfo] = {}
         self._random = random.SystemRandom()
@@ -123,9 +119,9 @@ class BrokerClient:
         """Node id of a partition's leader; asks the broker if it is unknown, or with `refresh`. Returns -1 (any node) while there
         is no leader. Raises UnknownTopicIdError for a deleted topic."""
         topic = self._topics.get(tp.topic_id)
-        if topic is None or refresh or tp.partition >= topic.partition_count:
+        if topic is None or refresh or tp.partition >= len(topic.leaders):
             topic = (await self.metadata_by_id([tp.topic_id])).topic_by_id(tp.topic_id)
-        return topic.leaders[tp.partition] if tp.partition < topic.partition_count else NO_LEADER
+        return topic.leaders[tp.partition] if tp.partition < len(topic.leaders) else NO_LEADER
 
     async def partitions_per_request(self, node_id: int = ANY_NODE, *, refresh: bool = False) -> int:
         """How many partitions one request to a node may name; `refresh` asks again, as the node may be another process by now.
@@ -252,19 +248,17 @@ class BrokerClient:
         """Opens a stream of ProduceRequests as bytes to a node. Raises BrokerUnreachableError."""
         return (await self._connected(node_id, self.config.request_timeout_ms)).open_stream(PRODUCE)
 
-    async def open_fetch_stream(self, node_id: int = ANY_NODE) -> FetchStream:
-        """Opens a fetch stream to a node. Raises BrokerUnreachableError."""
-        from brokerd.client.consumer.fetch_stream import FetchStream  # imports pyarrow, which most calls do not need
+    async def open_fetch_stream(self, node_id: int = ANY_NODE) -> RawStream:
+        """Opens a stream of FetchRequests as bytes to a node. Raises BrokerUnreachableError."""
+        return (await self._connected(node_id, self.config.request_timeout_ms)).open_stream(FETCH)
 
-        return FetchStream((await self._connected(node_id, self.config.request_timeout_ms)).open_stream(FETCH))
-
-    def retries(self, timeout_ms: int | None = None) -> Retries:
+    def retries(self, now_ms: int, timeout_ms: int | None = None) -> Retries:
         """The retry state of one call that starts now."""
         return Retries(
             timeout_ms=self.config.api_timeout_ms if timeout_ms is None else timeout_ms,
             backoff_initial_ms=self.config.retry_backoff_ms,
             backoff_max_ms=self.config.retry_backoff_max_ms,
-            now_ms=self.clock.monotonic_ms(),
+            now_ms=now_ms,
             was_accepted=self._was_accepted,
         )
 
@@ -320,21 +314,20 @@ class BrokerClient:
         timeout_ms: int | None = None,
     ) -> T:
         """Repeats an attempt, which gets the time it may take in ms, for so long, or for default.api.timeout.ms."""
-        retries = self.retries(timeout_ms)
-        failed: BrokerdError | None = None
+        now_ms = self.clock.monotonic_ms()
+        retries = self.retries(now_ms, timeout_ms)
         while True:
-            now_ms = self.clock.monotonic_ms()
-            if failed is not None and not retries.left_ms(failed, now_ms=now_ms):
-                # The wait has used up the remaining time: an attempt without time could only fail, and hide why the others did.
-                raise retries.final_error(failed, ", ".join(self._addresses), now_ms=now_ms)
             timeout_ms = retries.attempt_timeout_ms(self.config.request_timeout_ms, now_ms=now_ms)
             try:
                 return await attempt(timeout_ms)
             except BrokerdError as error:
                 await self.wait_or_raise(retries, error)
-                failed = error
                 if failures is not None:
                     failures.append(error)
+                now_ms = self.clock.monotonic_ms()
+                if not retries.left_ms(error, now_ms=now_ms):
+                    # The wait has used up the remaining time: an attempt without time could only fail, and hide why others did.
+                    raise retries.final_error(error, ", ".join(self._addresses), now_ms=now_ms) from None
 
     async def _asked_leaders(
         self,
@@ -408,11 +401,11 @@ class BrokerClient:
         self._address_index = (self._address_index + 1) % len(self._addresses)
 
     def _address(self, node_id: int) -> str:
-        node = self._nodes.get(node_id)
-        return node.address if node is not None else self._addresses[self._address_index]
+        address = self._node_addresses.get(node_id)
+        return address if address is not None else self._addresses[self._address_index]
 
     def _remembered(self, metadata: Metadata) -> Metadata:
-        self._nodes.update(metadata.nodes)
+        self._node_addresses.update((node_id, node.address) for node_id, node in metadata.nodes.items())
         self._topics.update((topic.topic_id, topic) for topic in metadata.topics.values())
         return metadata
 

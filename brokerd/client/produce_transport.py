@@ -6,7 +6,8 @@ batch that the stream retries. Payloads are copied once, into the message.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+from typing import Any
 
 from google.protobuf.message import DecodeError
 
@@ -87,10 +88,10 @@ class GrpcProduceStream:
         self._stream = stream
         self._hello: Hello | None = hello  # None once it is sent
 
-    async def send(self, request: ProduceRequest) -> None:
+    def send(self, request: ProduceRequest) -> Coroutine[Any, Any, None]:
         """Sends a request; awaiting it applies flow control. Raises BrokerUnreachableError on a lost connection."""
         hello, self._hello = self._hello, None
-        await self._stream.send(encode_request(request, hello))
+        return self._stream.send(encode_request(request, hello))
 
     async def receive(self) -> ProduceResponse:
         """The next response, in the order of requests. Raises BrokerUnreachableError on a lost connection."""

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import pyarrow as pa
 
-from brokerd.client.consumer.fetch_stream import Aborted, PartitionFetchResult
+from brokerd.client.consumer.fetch_messages import Aborted, PartitionFetchResult
 from brokerd.client.consumer.positions import FetchRange, RangePosition
 from brokerd.ids import ProducerIdAndEpoch
 from brokerd.partition.partition_log import PartitionLog

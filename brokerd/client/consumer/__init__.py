@@ -1,9 +1,9 @@
 """Reads ranges of partitions in order.
 
-fetcher.py       reads ranges: the next fetch is in flight while the last is decoded
-fetch_stream.py  one fetch stream: requests and responses as values
-positions.py     how far a range is read, and which part of a response belongs to it (pure)
-fetched.py       record batches as columns with offsets; without aborted transactions (pure)
-growth.py        waiting until there is more to read
-offsets.py       offset queries as values
+fetcher.py         reads ranges: the next fetch is in flight while the last is decoded
+fetch_messages.py  requests and responses of a fetch stream as values
+positions.py       how far a range is read, and which part of a response belongs to it (pure)
+fetched.py         record batches as columns with offsets; without aborted transactions (pure)
+growth.py          waiting until there is more to read
+offsets.py         offset queries as values
 """

@@ -20,10 +20,11 @@ from typing import Self
 
 from brokerd.client.blocking import BlockingClient
 from brokerd.client.broker_client import BrokerClient
-from brokerd.client.consumer.fetch_stream import FetchRequest, FetchResponse, FetchStream, PartitionFetch
+from brokerd.client.consumer.fetch_messages import FetchRequest, FetchResponse, PartitionFetch, decode_response, encode_request
 from brokerd.client.consumer.fetched import FetchedBatch, decode_piece
 from brokerd.client.consumer.offsets import READ_COMMITTED, isolation_to_proto
 from brokerd.client.consumer.positions import FetchRange, Piece, RangePosition
+from brokerd.client.io.connection import RawStream
 from brokerd.client.io.retry import is_repeatable
 from brokerd.config.client import ConsumerConfig
 from brokerd.errors import (
@@ -167,17 +168,17 @@ class _Pump:
         self._isolation_level = isolation_to_proto(config.isolation_level)
         self._slots = slots
         self._responses = responses
-        self._retries = client.retries()
         self._progress_ms = client.clock.monotonic_ms()
+        self._retries = client.retries(self._progress_ms)
         self._correlation_id = 0
 
     async def run(self) -> None:
         """Reads until all ranges are done; then enqueues None, or the error that ended it."""
         try:
             is_repeat = False
-            while not all(position.is_done for position in self._positions):
+            while unread := [position for position in self._positions if not position.is_done]:
                 try:
-                    await self._read_from_leaders(is_repeat=is_repeat)
+                    await self._read_from_leaders(unread, is_repeat=is_repeat)
                 except* BrokerdError as group:
                     await self._client.wait_or_raise(self._retries, _first(group))
                     is_repeat = True
@@ -188,33 +189,29 @@ class _Pump:
         except BaseException as error:
             self._responses.put(error)
 
-    async def _read_from_leaders(self, *, is_repeat: bool) -> None:
+    async def _read_from_leaders(self, unread: Sequence[RangePosition], *, is_repeat: bool) -> None:
         """Runs one stream per leader; the first failure ends them all."""
         by_leader: dict[int, list[RangePosition]] = {}
-        for position in self._positions:
-            if not position.is_done:
-                leader = await self._client.leader(position.tp, refresh=is_repeat)
-                by_leader.setdefault(leader, []).append(position)
+        for position in unread:
+            leader = await self._client.leader(position.tp, refresh=is_repeat)
+            by_leader.setdefault(leader, []).append(position)
         async with asyncio.TaskGroup() as group:
             for node_id, positions in by_leader.items():
                 group.create_task(self._read_from(node_id, positions))
 
-    async def _read_from(self, node_id: int, positions: list[RangePosition]) -> None:
+    async def _read_from(self, node_id: int, unread: list[RangePosition]) -> None:
         most = await self._client.partitions_per_request(node_id)
         stream = await self._client.open_fetch_stream(node_id)
         has_slot = False
         try:
-            while True:
+            while unread:
                 if not has_slot:
                     await self._slots.acquire()
                     has_slot = True
-                unread = [position for position in positions if not position.is_done]
-                if not unread:
-                    return
                 # Partitions beyond the limit of a request take turns; each turn waits for its share of fetch.max.wait.ms.
                 asked = unread[:most]
                 request = self._request(asked, self._config.fetch_max_wait_ms * len(asked) // len(unread))
-                await stream.send(request)
+                await stream.send(encode_request(request))
                 response = await self._receive(stream, request)
                 # No await and no exception between accept and hand-over: a position that has moved counts as read.
                 pieces, error = self._accepted(asked, response)
@@ -223,7 +220,8 @@ class _Pump:
                     has_slot = False
                 if error is not None:
                     raise error
-                positions = unread[most:] + asked[1:] + asked[:1]  # no partition stays last for ever
+                turned = unread[most:] + asked[1:] + asked[:1]  # no partition stays last for ever
+                unread = [position for position in turned if not position.is_done]
                 if response.throttle_time_ms:
                     await asyncio.sleep(response.throttle_time_ms / 1000)
         finally:
@@ -244,8 +242,9 @@ class _Pump:
             partitions=[PartitionFetch(position.tp, position.next_offset, max_bytes) for position in positions],
         )
 
-    async def _receive(self, stream: FetchStream, request: FetchRequest) -> FetchResponse:
-        response = await stream.receive(timeout_ms=self._config.fetch_max_wait_ms + self._config.request_timeout_ms)
+    async def _receive(self, stream: RawStream, request: FetchRequest) -> FetchResponse:
+        timeout_ms = self._config.fetch_max_wait_ms + self._config.request_timeout_ms
+        response = decode_response(await stream.receive(timeout_ms=timeout_ms))
         if response.error is not None:
             raise response.error
         is_ours = [result.tp for result in response.results] == [asked.tp for asked in request.partitions]
@@ -273,8 +272,10 @@ class _Pump:
             except BrokerdError as error:
                 return pieces, error
         self._retries.succeeded(now_ms=now_ms)
-        stuck = next((position for position in positions if position.until_offset is not None and not position.is_done), None)
-        if sum(position.next_offset for position in positions) > before or stuck is None:
+        stuck = None
+        if sum(position.next_offset for position in positions) == before:
+            stuck = next((position for position in positions if position.until_offset is not None and not position.is_done), None)
+        if stuck is None:
             self._progress_ms = now_ms
         elif now_ms - self._progress_ms >= self._config.api_timeout_ms:
             return pieces, OffsetOutOfRangeError(

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Mapping
 
 from brokerd.client.broker_client import BrokerClient
-from brokerd.client.consumer.fetch_stream import FetchRequest, PartitionFetch
+from brokerd.client.consumer.fetch_messages import FetchRequest, PartitionFetch, encode_request
 from brokerd.client.consumer.offsets import isolation_to_proto
 from brokerd.errors import BrokerdError
 from brokerd.ids import TopicIdPartition
@@ -48,7 +48,7 @@ async def _parked_fetch(
             isolation_level=isolation_to_proto(isolation),
             partitions=[PartitionFetch(tp, offset, 1) for tp, offset in ends.items()],
         )
-        await stream.send(request)
+        await stream.send(encode_request(request))
         await stream.receive(timeout_ms=timeout_ms + client.config.request_timeout_ms)
     finally:
         stream.close()

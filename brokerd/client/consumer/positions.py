@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
-from brokerd.client.consumer.fetch_stream import Aborted, PartitionFetchResult
+from brokerd.client.consumer.fetch_messages import Aborted, PartitionFetchResult
 from brokerd.config.settings import INT64_MAX
 from brokerd.errors import CorruptMessageError, LogDamagedError, UnsupportedVersionError, WireError
 from brokerd.ids import TopicIdPartition
@@ -120,20 +120,21 @@ class RangePosition:
         for one in result.aborted if self._is_read_committed else ():
             aborted.setdefault(one.producer_id, []).append(one)
         for header, data in (batch for chunk in result.chunks for batch in walk_batches(chunk, self._seed)):
-            if header.next_offset <= self.next_offset:
+            next_offset, is_control = header.next_offset, header.is_control
+            if next_offset <= self.next_offset:
                 continue
             if self.until_offset is not None and header.base_offset >= self.until_offset:
                 self.next_offset = self.until_offset
                 return
-            if header.base_offset < 0 or header.next_offset > INT64_MAX:
+            if header.base_offset < 0 or next_offset > INT64_MAX:
                 raise CorruptMessageError(f"the broker sent a batch at offset {header.base_offset}, which is not a valid offset")
             from_offset = max(header.base_offset, self.next_offset)
             if from_offset > self.next_offset:
                 self._gaps.append(Gap(self.next_offset, from_offset, "they were taken out of the log"))
-            self.next_offset = header.next_offset
-            if header.is_control or is_aborted(header, aborted.get(header.producer_id, ())):
+            self.next_offset = next_offset
+            if is_control or (aborted and is_aborted(header, aborted.get(header.producer_id, ()))):
                 continue
-            until_offset = header.next_offset if self.until_offset is None else min(header.next_offset, self.until_offset)
+            until_offset = next_offset if self.until_offset is None else min(next_offset, self.until_offset)
             yield Piece(self.tp, RecordBatch(header, data), from_offset, until_offset, self.name)
 
 

@@ -94,6 +94,7 @@ class Connection:
         ignore_poller_noise(asyncio.get_running_loop())
         self._turns = asyncio.Semaphore(CALLS_PER_CONNECTION)
         self._channels = [_Channel(security.open_channel(address))]
+        self._methods: dict[str, grpc.aio.UnaryUnaryMultiCallable[bytes, bytes]] = {}
         self._streams: weakref.WeakSet[RawStream] = weakref.WeakSet()
         self._calls: set[grpc.aio.UnaryUnaryCall[bytes, bytes]] = set()
 
@@ -104,7 +105,9 @@ class Connection:
             return await self._call(name, request, response_type, timeout_ms)
 
     async def _call(self, name: str, request: Message, response_type: type[R], timeout_ms: int) -> R:
-        method: grpc.aio.UnaryUnaryMultiCallable[bytes, bytes] = self._channels[0].grpc.unary_unary(UNARY[name].path)
+        method = self._methods.get(name)
+        if method is None:
+            method = self._methods[name] = self._channels[0].grpc.unary_unary(UNARY[name].path)
         call = method(request.SerializeToString(), timeout=timeout_ms / 1000, metadata=self._security.metadata())
         self._calls.add(call)
         try:

@@ -14,7 +14,7 @@ import pytest
 from google.protobuf.message import Message
 
 from brokerd.client.blocking import BlockingClient
-from brokerd.client.consumer.fetch_stream import decode_response as decode_fetched
+from brokerd.client.consumer.fetch_messages import decode_response as decode_fetched
 from brokerd.client.consumer.offsets import OffsetAndTimestamp, OffsetSpec
 from brokerd.client.io.response_checks import THROTTLE_MAX_MS, TIMESTAMP_MAX_MS, throttle_ms, timestamp_or_none
 from brokerd.client.produce_transport import decode_response as decode_produced

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 import pyarrow as pa
 import pytest
 
-from brokerd.client.consumer.fetch_stream import Aborted, PartitionFetchResult
+from brokerd.client.consumer.fetch_messages import Aborted, PartitionFetchResult
 from brokerd.client.consumer.positions import FetchRange, RangePosition, is_aborted
 from brokerd.errors import CorruptMessageError, LogDamagedError, WireError
 from brokerd.record.header import Attributes, stamp

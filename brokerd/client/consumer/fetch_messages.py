@@ -1,4 +1,4 @@
-"""One fetch stream: requests and responses as values, payload bytes as slices of the message they arrived in.
+"""Requests and responses of a fetch stream as values, payload bytes as slices of the message they arrived in.
 
 positions.py decides which offset to fetch next; the fetcher reconnects.
 """
@@ -10,7 +10,6 @@ from typing import NamedTuple
 
 import pyarrow as pa
 
-from brokerd.client.io.connection import RawStream
 from brokerd.client.io.response_checks import throttle_ms
 from brokerd.errors import InvalidRequestError, UnknownServerError, WireError
 from brokerd.ids import TopicIdPartition
@@ -68,25 +67,6 @@ class FetchResponse(NamedTuple):
     throttle_time_ms: int
     error: WireError | None
     results: Sequence[PartitionFetchResult]
-
-
-class FetchStream:
-    """Sends polls and receives their responses in order. At most one poll is parked: the next one completes it at once."""
-
-    def __init__(self, stream: RawStream) -> None:
-        self._stream = stream
-
-    async def send(self, request: FetchRequest) -> None:
-        """Sends one poll. Raises BrokerUnreachableError if the stream is lost."""
-        await self._stream.send(encode_request(request))
-
-    async def receive(self, *, timeout_ms: int) -> FetchResponse:
-        """The next response. Raises BrokerUnreachableError if the stream is lost, or silent for `timeout_ms`."""
-        return decode_response(await self._stream.receive(timeout_ms=timeout_ms))
-
-    def close(self) -> None:
-        """Ends the stream at once."""
-        self._stream.close()
 
 
 def encode_request(request: FetchRequest) -> bytes:
