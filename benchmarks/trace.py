@@ -1,6 +1,7 @@
 """How many hands one record passes: `python -m benchmarks.trace` counts, for one write and one read that are not the first,
 the functions and files of this project that run, in the client's process and in the broker's, and how often a call goes on in
-another file than the one before it in its thread. Fewer is easier to follow; how fast it is, the others say.
+another file than the one before it in its thread. Fewer is easier to follow; how fast it is, the others say. The broker's
+periodic jobs, which go on meanwhile, are left out.
 """
 
 from __future__ import annotations
@@ -30,6 +31,7 @@ from brokerd.sink.writer import write_rows
 
 _ROOT = str(Path(brokerd.__file__).parent)
 _BROKER = "broker"
+_PERIODIC = (str(Path(_ROOT) / "server" / "background.py"), "_repeat")  # what runs every periodic job
 _ROUNDS = 5
 _SETTLED_S = 0.3  # after which the broker has done what belongs to the request
 
@@ -57,12 +59,20 @@ class Hands:
         return {"functions": len(self._functions), "files": len(files), "changes of file": self._changes}
 
     def _on_event(self, frame: FrameType, event: str, _arg: object) -> None:
-        if not self._is_on or event != "call" or not frame.f_code.co_filename.startswith(_ROOT):
+        if not self._is_on or event != "call" or not frame.f_code.co_filename.startswith(_ROOT) or _is_periodic(frame):
             return
         thread, file = threading.get_ident(), frame.f_code.co_filename
         self._functions.add(frame.f_code)
         self._changes += self._last.get(thread, file) != file
         self._last[thread] = file
+
+
+def _is_periodic(frame: FrameType | None) -> bool:
+    while frame is not None:
+        if (frame.f_code.co_filename, frame.f_code.co_name) == _PERIODIC:
+            return True
+        frame = frame.f_back
+    return False
 
 
 def run_broker(out: Path, arguments: list[str]) -> int:
