@@ -116,14 +116,9 @@ class TopicStore:
         """
         try:
             yield self._job({**self._by_name, topic.name: topic}, self.deleting)
-        except NotSyncedError as error:
-            raise StorageError(
-                f"topic '{topic.name}' could not be made durable ({error.strerror}): it is unchanged, "
-                f"but the change may appear after a restart unless another topic change follows",
-                fate=Fate.UNKNOWN,
-            ) from error
         except OSError as error:
-            raise StorageError(f"topic '{topic.name}' could not be written ({error.strerror})") from error
+            unsynced = "it is unchanged, but the change may appear after a restart unless another topic change follows"
+            raise _write_error(error, f"topic '{topic.name}'", unsynced) from error
         self._put(topic)
 
     def remove(self, topic: Topic) -> Steps[None]:
@@ -133,15 +128,11 @@ class TopicStore:
         rest = {name: other for name, other in self._by_name.items() if name != topic.name}
         try:
             yield self._job(rest, self.deleting | {topic.id})
-        except NotSyncedError as error:
-            self._remove(topic)
-            raise StorageError(
-                f"the removal of topic '{topic.name}' could not be made durable ({error.strerror}): it is gone, "
-                f"but a power cut may bring it back",
-                fate=Fate.UNKNOWN,
-            ) from error
         except OSError as error:
-            raise StorageError(f"topic '{topic.name}' could not be deleted ({error.strerror})") from error
+            if isinstance(error, NotSyncedError):
+                self._remove(topic)
+            unsynced = "it is gone, but a power cut may bring it back"
+            raise _write_error(error, f"the removal of topic '{topic.name}'", unsynced) from error
         self._remove(topic)
 
     def forget(self, topic_id: bytes) -> None:
@@ -174,3 +165,10 @@ class TopicStore:
 
 def _is_internal(topic: Topic) -> bool:
     return topic.name.startswith(_INTERNAL_PREFIX)
+
+
+def _write_error(error: OSError, change: str, unsynced: str) -> StorageError:
+    """The error for a change that could not be written. `unsynced`: its state if it was written, but its directory not synced."""
+    if isinstance(error, NotSyncedError):
+        return StorageError(f"{change} could not be made durable ({error.strerror}): {unsynced}", fate=Fate.UNKNOWN)
+    return StorageError(f"{change} could not be written ({error.strerror})")
