@@ -1,13 +1,13 @@
-"""Intake: what records pass on their way from the application into the core: topics, memory, staged chunks, partitions.
+"""Intake: takes records from the application into the core: finds topics, takes memory, fills chunks, chooses partitions.
 
-All of it runs in the sender's thread (see mailbox.py), each step as a whole. What has to wait, for a topic or for memory, is a
-generator that yields. Application threads touch two things. One is `chunks`: they append to what they find there, and put a
-chunk there if nothing is (`open_on_credit`), since to have the sender do it costs a hundred times what `send` does. The other is
-the pool's list of promises: there they leave large batches, without waiting for a sender that may be encoding (`post_rows`).
+All of it runs in the sender's thread (see mailbox.py), each step as a whole. A step that may wait, for a topic or for memory, is a
+generator that yields. Application threads touch two things. One is `chunks`: they append to the chunk of a topic, or open one
+(`open_on_credit`), since having the sender do it would cost a hundred times as much as `send`. The other is the pool's list of
+promises: there they leave large batches, without waiting for a sender that may be encoding (`post_rows`).
 
-What one thread sends to a topic keeps its order. It posts only where no chunk of the topic is open or being placed, so what it sent
-before is in its place. And what was posted is placed after the rows of a chunk are taken and before they are placed: the thread
-that sent such a row had by then posted what goes before it.
+The records that one thread sends to a topic keep their order. It posts only while no chunk of the topic is open or being placed, so
+all that it sent before is in its place. And posted rows are placed after the rows of a chunk are taken and before they are placed:
+by the time a thread sends such a row, it has posted everything that goes before it.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ from brokerd.producer.rows import columns
 from brokerd.producer.rows.record_buffer import CHUNK_BYTES_MAX, CHUNK_BYTES_MIN, SMALL_BATCH_BYTES, RecordChunk, TakenRows
 from brokerd.producer.rows.row_partitioner import RowPartitioner
 
-_NO_PARTITION = -1  # of records that were refused before they had one
+_NO_PARTITION = -1  # for records that were refused before they had one
 # An empty chunk is kept so long for its first row, which is on its way unless the send that opened the chunk was interrupted.
 _EMPTY_MS = 100
 _TOPICS_REMEMBERED_MAX = 10_000
@@ -56,7 +56,7 @@ logger = logging.getLogger(__name__)
 
 
 class Intake:
-    """See the module. `wake` makes the sender take a step."""
+    """The intake of one producer. `wake` makes the sender take a step."""
 
     def __init__(
         self,
@@ -79,11 +79,11 @@ class Intake:
         self._placing: str | None = None  # the topic whose chunk was taken off and is not placed yet
         self._first_bytes: dict[str, int] = {}  # what is paid at first for a chunk, of topics whose last one was larger
 
-    # --- whether anything may come in
+    # --- open or closed
 
     @property
     def is_unusable(self) -> bool:
-        """True once nothing more comes in."""
+        """True once no more records are accepted."""
         return self.is_closed or self._core.stopped_by is not None
 
     def check_usable(self) -> None:
@@ -101,7 +101,7 @@ class Intake:
             raise ProducerClosedError("the producer is closed")
 
     def close(self) -> None:
-        """Nothing more comes in; what is in goes on."""
+        """Accepts no more records; those already accepted are still sent."""
         self.is_closed = True
         self.place_all()
         self._is_all_placed = True
@@ -152,7 +152,7 @@ class Intake:
         return waiter.view or view
 
     def _log_wait(self, topic: str, error: BrokerdError | None) -> bool:
-        """Says in the log what a call waits for, as soon as it is known: it may wait for a minute. False if it is not known."""
+        """Logs the reason why a call waits, as soon as it is known: it may wait for a minute. False if it is not known yet."""
         most_ms = self._config.max_block_ms
         if error is not None:
             logger.warning("topic '%s' is not there: it is waited for up to max.block.ms (%d ms)", topic, most_ms)
@@ -174,8 +174,7 @@ class Intake:
         )
 
     def _room(self, size: int, deadline_ms: int) -> Work[None]:
-        """Takes bytes of buffer.memory; waits for them, in the order of coming. Raises BufferExhaustedError,
-        ProducerClosedError."""
+        """Takes bytes of buffer.memory; waits for them, in order of arrival. Raises BufferExhaustedError, ProducerClosedError."""
         pool = self._core.pool
         if pool.try_allocate(size):
             return
@@ -188,7 +187,7 @@ class Intake:
                     raise self._buffer_full(size)
                 yield
                 self.place_posted()  # room that was promised to a call that was interrupted is given back
-            self.check_usable()  # what was given up when the producer ended made the room
+            self.check_usable()  # the room may come from batches given up when the producer ended
         except BaseException:
             pool.cancel(waiter)
             raise
@@ -204,9 +203,9 @@ class Intake:
     # --- records of send
 
     def open_on_credit(self, topic: str, size: int, partition: int | None) -> RecordChunk | None:
-        """In the application's thread: a chunk that the sender pays for when it sees it, as there is room for that; None where
-        there may be none, or anything else is to be waited for: then `open_chunk` is to be asked. Threads that come at once may
-        so pass buffer.memory, by one chunk each.
+        """In the application's thread: opens a chunk whose memory the sender takes once it sees the chunk. None if there may be no
+        room for it, or anything else has to be waited for: use `open_chunk` then. Threads that do this at the same time may exceed
+        buffer.memory by one chunk each.
         """
         self._mailbox.refuse_fork()
         now_ms = self._clock.monotonic_ms()
@@ -225,7 +224,7 @@ class Intake:
         return None
 
     def open_chunk(self, topic: str, size: int, partition: int | None, deadline_ms: int) -> Work[RecordChunk]:
-        """A chunk with room for `size` bytes. One that stays empty is closed and gives its memory back."""
+        """Finds or opens a chunk with room for `size` bytes. One that stays empty is closed, and its memory freed."""
         view = yield from self.view(topic, deadline_ms)
         if partition is not None and partition >= len(view.leaders):  # the topic may have grown
             view = yield from self.newer_view(topic, deadline_ms)
@@ -244,7 +243,7 @@ class Intake:
                     return chunk
                 self._place_chunk(topic)
             yield from self._room(paid, deadline_ms)
-            # While this waited for memory another may have opened the topic's chunk, or the producer may have ended.
+            # Meanwhile another call may have opened the topic's chunk, or the producer may have ended.
             if not self.is_unusable:
                 own = RecordChunk(topic, len(view.leaders), self._clock.monotonic_ms(), paid, self._mailbox)
                 if self.chunks.setdefault(topic, own) is own:
@@ -254,7 +253,7 @@ class Intake:
 
     @property
     def small_batch_bytes(self) -> int:
-        """Up to how many bytes a batch goes into a chunk."""
+        """The most bytes of a batch that goes into a chunk."""
         return min(SMALL_BATCH_BYTES, self._most_bytes // 4, self._config.max_request_size)
 
     @property
@@ -267,7 +266,9 @@ class Intake:
         return min(self._most_bytes, self._first_bytes.get(topic, CHUNK_BYTES_MIN))
 
     def _pay(self, chunk: RecordChunk) -> None:
-        """Takes the memory of a chunk that was opened on credit; with it what the topic's chunks usually need, if that is there."""
+        """Takes the memory of a chunk that was opened on credit, and as much as the topic's chunks usually need if
+        there is room.
+        """
         if chunk.is_paid:
             return
         chunk.is_paid = True
@@ -279,7 +280,7 @@ class Intake:
             chunk.room_bytes += more
 
     def _grow(self, chunk: RecordChunk, size: int) -> bool:
-        """Pays as much again for a chunk, if it may hold so much and there is room in buffer.memory. False if not."""
+        """Doubles the memory of a chunk, if it may hold so much and buffer.memory has room. False if not."""
         most = self._most_bytes
         more = max(size - chunk.room_bytes, min(chunk.paid_bytes, most - chunk.paid_bytes))
         if chunk.paid_bytes + more > most or not self._core.pool.try_allocate(more):
@@ -292,8 +293,9 @@ class Intake:
         return True
 
     def place_late(self, chunk: RecordChunk, number: int) -> Placement:
-        """Where the record is that was appended to a chunk about to be closed. Raises ProducerClosedError if it came after the
-        end."""
+        """The placement of a record that was appended to a chunk while it was being closed. Raises ProducerClosedError if it came
+        after the producer's end.
+        """
         if not any(placement.holds(number) for placement in chunk.placements):
             self.check_usable()
             taken = chunk.take()
@@ -303,7 +305,7 @@ class Intake:
         return next(placement for placement in chunk.placements if placement.holds(number))
 
     def _place_chunk(self, topic: str) -> None:
-        """No more comes into the topic's chunk, if it has one; what is in it goes on."""
+        """Closes the topic's chunk, if it has one, and places its records."""
         self._placing = topic  # before the chunk is gone: see post_rows
         chunk = self.chunks.pop(topic, None)
         if chunk is not None:
@@ -312,7 +314,7 @@ class Intake:
 
     def _place_rows_of(self, topic: str, chunk: RecordChunk) -> None:
         self._pay(chunk)
-        if self._is_all_placed:  # who put rows into such a chunk is refused (see place_late): they go nowhere
+        if self._is_all_placed:  # callers that put rows into such a chunk get an error (see place_late); the rows are dropped
             chunk.is_sealed = True
             self._core.pool.release(chunk.paid_bytes)
             return
@@ -326,13 +328,13 @@ class Intake:
             self._place(taken, chunk.paid_bytes)
 
     def place_all(self) -> None:
-        """Nothing stays staged: what can be is on its way, or ends with the producer."""
+        """Places all chunks and posted rows; those that cannot be placed end with the producer."""
         for topic in self.chunks.copy():  # in one call: threads put new ones there
             self._place_chunk(topic)
         self.place_posted()
 
     def place_due(self, now_ms: int) -> int:
-        """Places what was posted, and the chunks whose time has come; when the next one's comes."""
+        """Places posted rows, and chunks that are due. Returns the time when the next one is due."""
         self.place_posted()
         next_ms = NEVER_MS
         for topic, chunk in self.chunks.copy().items():
@@ -347,9 +349,9 @@ class Intake:
         return next_ms
 
     def _place(self, taken: TakenRows, paid_bytes: int) -> None:
-        """Turns rows into pieces of batches, which hold memory from here on instead of what was paid. What cannot be placed (a
-        partition that its topic, recreated, no longer has) ends its futures with the error, and nothing else: the sender and
-        other topics go on."""
+        """Turns rows into pieces of batches, which account for the memory from here on. Rows that cannot be placed (their partition
+        does not exist in the recreated topic) end their futures with the error; the sender and other topics continue.
+        """
         topic, placement, created_ms = taken.chunk.topic, taken.placement, taken.chunk.created_ms
         refused: tuple[ProducerBatch, BrokerdError] | None = None
         try:

@@ -1,8 +1,8 @@
-"""Producer: what applications call. It collects, partitions and splits in the caller's thread; the Sender does the rest.
+"""Producer: the class that applications use. It collects, partitions and splits in the caller's thread; the Sender does the rest.
 
-Thread-safe without a lock: what changes state is done in the sender's thread (mailbox.py), where intake.py holds what happens
-to records before they are in the core. Delivery rules are in producer_core.py. An exception that strikes a caller anywhere in here
-(KeyboardInterrupt, an alarm's) leaves each record in or out, and the producer whole.
+Thread-safe without a lock: all state is changed in the sender's thread (mailbox.py), where intake.py takes records into the core.
+producer_core.py decides about delivery. An exception that strikes a caller anywhere in here (KeyboardInterrupt, an alarm's) leaves
+each record accepted or not, and the producer in order.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class Producer:
 
     `config`: settings by Kafka's names (`{"bootstrap.servers": ...}`) or a ProducerConfig; keywords are settings too, with
     underscores for dots. One producer serves many threads; make one per process: after a fork it refuses to work in the
-    child. Children that are to have clients of their own must not be forked while this process has any open, since gRPC does
+    child. Children that need clients of their own must not be forked while this process has any open, since gRPC does
     not survive that: their calls would find no broker. (Of multiprocessing, "spawn" and "forkserver" are safe.)
     Use it as a context manager, or `close()` it; at exit it is closed for you.
     """
@@ -83,7 +83,7 @@ class Producer:
             splitter=split_rows,
             client_id=self.config.client_id,
         )
-        self.abandoned_count = 0  # records that close() gave up, because its time was over
+        self.abandoned_count = 0  # records that close() gave up because its time was over
         wakeup = Wakeup()
         self._wake = wakeup.set
         self._mailbox = Mailbox(self._wake)
@@ -148,17 +148,17 @@ class Producer:
         if partition is not None:
             chunk.partitions[number] = partition
         chunk.add((number, value, key, self._wall_ns()))
-        # From here on the record is in, unless the chunk was taken just before, or came after the producer's end.
+        # From here on the record is accepted, unless the chunk was taken just before, or came after the producer's end.
         if chunk.is_sealed or not chunk.is_announced:
             return RecordFuture(self._placement_in(chunk, number), number)
         return RecordFuture(chunk.placement, number)
 
     def _announce(self, chunk: RecordChunk) -> bool:
-        """Wakes the sender for a chunk that has its first row. False if it may have come too late to be looked at."""
+        """Wakes the sender for a chunk that has its first row. False if the sender may no longer see the chunk."""
         self._wake()
         if self._intake.is_unusable:
             return False
-        chunk.is_announced = True  # not before: who is interrupted on the way leaves it to the next
+        chunk.is_announced = True  # last, so that after an interrupt the next caller does it
         return True
 
     def send_batch(
@@ -235,7 +235,7 @@ class Producer:
         return BatchFuture(self._placement_in(chunk, number), number)
 
     def _placement_in(self, chunk: RecordChunk, number: int) -> Placement:
-        """Where an entry that was just added to a chunk is looked for."""
+        """The placement of an entry that was just added to a chunk."""
         if chunk.is_sealed or (not chunk.is_announced and not self._announce(chunk)):
             return self._ask(once(lambda: self._intake.place_late(chunk, number)))
         return chunk.placement
@@ -278,10 +278,10 @@ class Producer:
         view = self._core.topics.peek(topic, self._clock.monotonic_ms())
         return view if view is not None else self._ask(self._intake.view(topic, deadline_ms), deadline_ms)
 
-    # --- asking the sender's thread
+    # --- work for the sender's thread
 
     def _deadline_ms(self) -> int:
-        """Until when max.block.ms lets a call wait that begins now; a callback waits for nothing, as nothing moves meanwhile."""
+        """The end of max.block.ms for a call that begins now. A callback may not wait: nothing is sent meanwhile."""
         return self._clock.monotonic_ms() + (0 if self._mailbox.is_own_thread else self.config.max_block_ms)
 
     def _ask(self, work: Work[T], deadline_ms: int = NEVER_MS) -> T:
@@ -324,7 +324,7 @@ class Producer:
     # --- waiting for all
 
     def flush(self, timeout: float | None = None) -> None:
-        """Sends what was sent before without further linger, and returns when each record has its response, good or bad.
+        """Sends all records without further linger, and returns when each is acknowledged or has failed.
         Callbacks have run by then. Raises TimeoutError after `timeout` seconds."""
         self._sender.refuse_own_thread()
         deadline_ms = self._ends_ms(timeout)
@@ -347,8 +347,9 @@ class Producer:
         return NEVER_MS if timeout is None else self._clock.monotonic_ms() + arguments.checked_timeout_ms(timeout)
 
     def close(self, timeout: float | None = None) -> None:
-        """Sends and awaits everything, at most `timeout` seconds, then gives up what is left (AbortedBatchError) and frees
-        all. 0 gives up at once. May be called twice."""
+        """Sends all records and waits for them, at most `timeout` seconds, then gives up the rest (AbortedBatchError) and frees all
+        resources. 0 gives up at once. May be called twice.
+        """
         self._sender.refuse_own_thread()
         deadline_ms = self._ends_ms(timeout)
         self._mailbox.ask(self._closing(deadline_ms), deadline_ms=deadline_ms, is_kept=True)
@@ -372,8 +373,9 @@ class Producer:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, _error: BaseException | None, _traceback: TracebackType | None) -> None:
-        """Closes, and awaits what was sent, as Kafka's producer does at the end of a block. After an exception inside it waits
-        ten seconds at most, then gives up what is left and logs how many records those are."""
+        """Closes, and waits for all records, as Kafka's producer does. After an exception in the block it waits ten seconds at
+        most, then gives up the rest and logs how many records those are.
+        """
         self.close(None if kind is None else _CLOSE_AFTER_ERROR_S)
         if kind is not None and self.abandoned_count:
             logger.warning(
@@ -383,11 +385,11 @@ class Producer:
                 _CLOSE_AFTER_ERROR_S,
             )
 
-    # --- looking
+    # --- state
 
     @property
     def first_error(self) -> BrokerdError | None:
-        """The first failure of any record, or None: whoever keeps no futures looks here after `flush`."""
+        """The first failure of any record, or None. For applications that keep no futures: check it after `flush`."""
         return self._core.identity.deliveries.first_error
 
     def delivered(self) -> dict[TopicPartition, DeliveredTotals]:
@@ -413,4 +415,4 @@ class Producer:
 
     def after_fork(self) -> None:
         """In the child: the sender's thread does not exist here."""
-        self._chunks = {}  # so that every send asks, and is refused
+        self._chunks = {}  # so that every send goes to the mailbox, which refuses it
