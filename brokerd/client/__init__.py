@@ -5,7 +5,7 @@
     broker_client.py      every unary call, with retries; asynchronous (blocking.py wraps it for blocking code)
     metadata.py           nodes and topics as values
     topics.py             values used by describe, create and delete
-    transactions.py       values used by the calls of transactions (transaction_calls.py)
+    transactions.py       values used by the calls of transactions (transaction_calls.py, coordinator.py)
     produce_transport.py  the network as the producer core needs it
     leases.py             clients, and the sink's producers, that outlive the tasks of Spark's workers
 

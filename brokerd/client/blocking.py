@@ -120,6 +120,10 @@ class BlockingClient:
         """Transactional ids, in the order of their names."""
         return self.loop_thread.run(self.broker_client.transactions.listed(state, prefix))
 
+    def find_transaction(self, transactional_id: str) -> TransactionListing | None:
+        """One transactional id, or None if there is none that this client may see."""
+        return self.loop_thread.run(self.broker_client.transactions.find(transactional_id))
+
     def describe_transaction(self, transactional_id: str) -> TransactionDescription:
         """Everything about one transactional id."""
         return self.loop_thread.run(self.broker_client.transactions.describe(transactional_id))

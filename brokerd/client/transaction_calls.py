@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from brokerd.client import transactions
@@ -67,17 +68,23 @@ class TransactionCalls:
     async def listed(self, state: str = "", prefix: str = "") -> list[TransactionListing]:
         """Transactional ids that begin with `prefix`, in the order of their names; only those in one state (empty, open, prepared)
         if it is given. Raises ConfigError for another state."""
-        number = transactions.state_number(state)
         listings: list[TransactionListing] = []
         while True:
-            after = listings[-1].transactional_id if listings else ""
-            request = transaction_pb2.ListTransactionsRequest(state=number, prefix=prefix, after=after)
-            response = await self._client.call(
-                "ListTransactions", request, transaction_pb2.ListTransactionsResponse, error_of=error_in
-            )
-            listings += [transactions.read_listing(listing) for listing in response.transactions]
-            if not response.more or not response.transactions:
+            page, more = await self._page(state, prefix, listings[-1].transactional_id if listings else "")
+            listings += page
+            if not more or not page:
                 return listings
+
+    async def find(self, transactional_id: str) -> TransactionListing | None:
+        """One transactional id, or None if there is none that this client may see."""
+        page, _ = await self._page("", transactional_id, "")  # in the order of names: it is the first that begins so
+        return page[0] if page and page[0].transactional_id == transactional_id else None
+
+    async def _page(self, state: str, prefix: str, after: str) -> tuple[Sequence[TransactionListing], bool]:
+        number = transactions.state_number(state)
+        request = transaction_pb2.ListTransactionsRequest(state=number, prefix=prefix, after=after)
+        response = await self._client.call("ListTransactions", request, transaction_pb2.ListTransactionsResponse, error_of=error_in)
+        return [transactions.read_listing(listing) for listing in response.transactions], response.more
 
     async def describe(self, transactional_id: str) -> TransactionDescription:
         """Everything about one transactional id. Raises the broker's error."""

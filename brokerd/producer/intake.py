@@ -108,11 +108,12 @@ class Intake:
 
     # --- waiting
 
-    def view(self, topic: str, deadline_ms: int) -> Work[TopicView]:
+    def view(self, topic: str, deadline_ms: int, *, is_to_write: bool = True) -> Work[TopicView]:
         """The topic as last seen; waits for it. Raises UnknownTopicOrPartitionError, BrokerUnreachableError and the broker's error
         for the topic.
         """
-        self.check_usable()
+        check = self.check_usable if is_to_write else self.check_open
+        check()
         topics = self._core.topics
         now_ms = self._clock.monotonic_ms()
         view = topics.use(topic, now_ms)
@@ -123,7 +124,7 @@ class Intake:
         try:
             is_logged = False
             while (view := topics.view(topic)) is None:
-                self.check_usable()
+                check()
                 error = waiter.error
                 if error is not None and not error.retriable:
                     raise fresh(error)

@@ -38,6 +38,7 @@ from brokerd.producer.rows import arguments, columns
 from brokerd.producer.rows.record_buffer import RECORD_OVERHEAD_BYTES, Headers, RecordChunk, small_batch_bytes
 from brokerd.producer.rows.splitting import split_rows
 from brokerd.producer.sender import Sender, TransportFactory
+from brokerd.producer.transaction import Coordinator, Transaction, transactional_id_of
 from brokerd.producer.wakeup import Wakeup
 
 logger = logging.getLogger(__name__)
@@ -65,6 +66,7 @@ class Producer:
         *,
         transport_factory: TransportFactory | None = None,
         clock: Clock | None = None,
+        coordinator: Coordinator | None = None,
         **settings: object,
     ) -> None:
         self.config = arguments.config_of(config, settings)
@@ -74,6 +76,7 @@ class Producer:
             transport_factory = grpc_transport(self.config)
         self._clock: Clock = clock if clock is not None else SystemClock()
         self._wall_ns = self._clock.wall_ns
+        self._given_coordinator = coordinator
         rng = random.Random(os.urandom(16))  # noqa: S311 (jitter and sticky partitions)
         self._core = ProducerCore(
             self.config,
@@ -291,7 +294,34 @@ class Producer:
             end_daemon_thread()
             raise
 
-    # --- one member of a transaction
+    # --- transactions
+
+    def transaction(self, version: int | None = None) -> Transaction:
+        """A transaction of the setting transactional.id: `with producer.transaction():` commits what is sent in the block, or
+        aborts it if the block is left by an exception. Readers of committed records see all of it, or nothing.
+
+        `version` (at least 0) numbers the transaction; without one it follows the last committed. A version is committed once: if
+        it is already, entering raises AlreadyCommittedError before anything is sent, so that a program that sends a part of its
+        input again can pass over it. `last_committed_version()` says where to go on. Raises ConfigError without transactional.id;
+        for the rest see Transaction.
+        """
+        return Transaction(self, self._coordinator, version)
+
+    def last_committed_version(self) -> int:
+        """The last committed version of the transactional.id, by whatever producer; -1 = none. Raises ConfigError without
+        transactional.id, BrokerUnreachableError and the broker's errors."""
+        return self._coordinator().last_version(transactional_id_of(self.config))
+
+    def _coordinator(self) -> Coordinator:
+        self._mailbox.refuse_fork()
+        self._sender.refuse_own_thread()
+        if self._given_coordinator is not None:
+            return self._given_coordinator
+        from brokerd.client.coordinator import ClientCoordinator
+
+        return ClientCoordinator(self.config)
+
+    # --- one member of a transaction that somebody else decides
 
     def begin_member(self, membership: Membership) -> None:
         """Makes all that is sent from now on part of a transaction, which somebody else decides, until `end_member` or
@@ -411,7 +441,7 @@ class Producer:
     def partitions_for(self, topic: str) -> int:
         """Number of partitions of a topic. Waits and raises as `send`."""
         deadline_ms = self._deadline_ms()
-        return len(self._ask(self._intake.view(topic, deadline_ms), deadline_ms).leaders)
+        return len(self._ask(self._intake.view(topic, deadline_ms, is_to_write=False), deadline_ms).leaders)
 
     def after_fork(self) -> None:
         """In the child: the sender's thread does not exist here."""

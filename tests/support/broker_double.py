@@ -28,7 +28,7 @@ from brokerd.errors import (
     WireError,
 )
 from brokerd.ids import ProducerIdAndEpoch, TopicIdPartition, new_topic_id
-from brokerd.producer.core.membership import Membership
+from brokerd.producer.core.membership import Membership, TransactionEnd
 from brokerd.producer.core.transport import (
     BATCH_OVERHEAD_BYTES,
     Hello,
@@ -41,7 +41,7 @@ from brokerd.producer.core.transport import (
 from brokerd.record.batch import check_produced
 from brokerd.record.header import crc_seed
 from tests.support.broker_model import IdentityModel, PartitionModel
-from tests.support.transaction_model import TransactionsModel
+from tests.support.transaction_model import NO_VERSION, TransactionsModel
 
 NODE = 0
 
@@ -281,3 +281,30 @@ class TransportDouble:
 def _raise_next(errors: deque[Exception]) -> None:
     if errors:
         raise errors.popleft()
+
+
+class CoordinatorDouble:
+    """The producer's Coordinator onto a BrokerDouble: `lost_before` and `lost_after` of its next ends have no response."""
+
+    def __init__(self, broker: BrokerDouble) -> None:
+        self._broker = broker
+        self.ends: list[TransactionEnd] = []
+        self.lost_before = 0
+        self.lost_after = 0
+
+    def last_version(self, transactional_id: str) -> int:
+        """The last committed version."""
+        known = self._broker.transactions.ids.get(transactional_id)
+        return known.last_version if known is not None else NO_VERSION
+
+    def end(self, end: TransactionEnd, *, timeout_ms: int) -> None:
+        """Decides."""
+        assert timeout_ms > 0
+        self.ends.append(end)
+        if self.lost_before:
+            self.lost_before -= 1
+            raise BrokerUnreachableError("lost before it arrived")
+        self._broker.transactions.end(end, self._broker.held_records)
+        if self.lost_after:
+            self.lost_after -= 1
+            raise BrokerUnreachableError("lost after it was done")

@@ -303,6 +303,7 @@ def test_a_closed_producer_begins_no_member(broker: BrokerDouble, producer: Prod
 def test_a_producer_with_a_transactional_id_sends_inside_transactions_only(broker: BrokerDouble) -> None:
     with producer_of(broker, settings={"transactional.id": "orders"}) as producer:
         for _ in range(2):
+            assert producer.partitions_for("t") == 2, "to ask is no transaction"
             with pytest.raises(TransactionStateError, match=r"with producer\.transaction"):
                 producer.send("t", b"x")
             producer.begin_member(member())

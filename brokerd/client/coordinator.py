@@ -1,0 +1,27 @@
+"""The calls that decide the transactions of a producer (brokerd/producer/transaction.py), through the client of its settings."""
+
+from __future__ import annotations
+
+from brokerd.client.leases import lease_client
+from brokerd.client.transactions import NO_VERSION
+from brokerd.config.client import ProducerConfig
+from brokerd.producer.core.membership import TransactionEnd
+
+
+class ClientCoordinator:
+    """Coordinator of one producer's settings."""
+
+    def __init__(self, config: ProducerConfig) -> None:
+        """Does not connect yet."""
+        self._config = config
+
+    def last_version(self, transactional_id: str) -> int:
+        """The last committed version; -1 = none. Raises the broker's error, BrokerUnreachableError."""
+        with lease_client(self._config) as client:
+            listing = client.find_transaction(transactional_id)
+        return listing.last_version if listing is not None else NO_VERSION
+
+    def end(self, end: TransactionEnd, *, timeout_ms: int) -> None:
+        """Commits or aborts. Raises the broker's error; BrokerUnreachableError or a retriable error if the outcome is unknown."""
+        with lease_client(self._config) as client:
+            client.end_transaction(end, timeout_ms=timeout_ms)

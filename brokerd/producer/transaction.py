@@ -1,0 +1,171 @@
+"""Transactions of one producer: `with producer.transaction():`. Each has one member, and is committed when the block ends, or
+aborted if it is left by an exception.
+
+A version is committed once, however often and by whomever it is tried: a program that numbers the parts of its input writes each
+once by giving the number. Whatever strikes in between, a transaction is committed as a whole or not at all; one that nobody decides
+expires.
+"""
+
+from __future__ import annotations
+
+import logging
+import secrets
+import uuid
+from collections.abc import Callable
+from types import TracebackType
+from typing import Protocol, Self
+
+from brokerd.config.client import ProducerConfig
+from brokerd.errors import (
+    AlreadyCommittedError,
+    BrokerdError,
+    BrokerUnreachableError,
+    ConfigError,
+    DeliveryTimeoutError,
+    ProducerFencedError,
+    WireError,
+)
+from brokerd.ids import NO_PRODUCER_ID
+from brokerd.producer.core.membership import MemberReport, Membership, Totals, TransactionEnd, TransactionMember
+
+logger = logging.getLogger(__name__)
+
+# An abort saves the broker from waiting for transaction.timeout.ms, and whoever aborts should not wait long for it.
+ABORT_TIMEOUT_MS = 5_000
+
+
+class Coordinator(Protocol):
+    """The calls that decide transactions, each repeated until it has a response."""
+
+    def last_version(self, transactional_id: str) -> int:
+        """The last committed version; -1 = none. Raises the broker's error, BrokerUnreachableError."""
+
+    def end(self, end: TransactionEnd, *, timeout_ms: int) -> None:
+        """Commits or aborts. Raises the broker's error; BrokerUnreachableError or a retriable error if the outcome is unknown."""
+
+
+class TransactionalProducer(Protocol):
+    """The part of a producer that a transaction needs."""
+
+    config: ProducerConfig
+
+    def begin_member(self, membership: Membership) -> None:
+        """See Producer."""
+
+    def end_member(self, timeout: float | None = None) -> MemberReport:
+        """See Producer."""
+
+    def abort_member(self, timeout: float = 1) -> MemberReport:
+        """See Producer."""
+
+
+class Transaction:
+    """One transaction, as a context manager. `version` is set inside the block; `is_committed` is true once that is known."""
+
+    def __init__(self, producer: TransactionalProducer, coordinator: Callable[[], Coordinator], version: int | None) -> None:
+        self._producer = producer
+        self._coordinator = coordinator
+        self._asked_version = version
+        self._transactional_id = transactional_id_of(producer.config)
+        self._execution_id = uuid.uuid4().hex
+        self.version = -1
+        self.is_committed = False
+
+    def __enter__(self) -> Self:
+        """Raises AlreadyCommittedError if the version is committed, ProducerFencedError if a newer one is, TransactionStateError if
+        a transaction of this producer is open."""
+        self.version = self._next_version()
+        config = self._producer.config
+        membership = Membership(
+            self._transactional_id,
+            self.version,
+            self._execution_id,
+            self._execution_id,  # a run of its own: a version that is tried again is known by its number alone
+            f"producer {config.client_id}".strip(),
+            uuid.uuid4().bytes,
+            config.transaction_timeout_ms,
+        )
+        self._producer.begin_member(membership)
+        return self
+
+    def _next_version(self) -> int:
+        last = self._coordinator().last_version(self._transactional_id)
+        version = last + 1 if self._asked_version is None else self._asked_version
+        if version == last:
+            raise AlreadyCommittedError(
+                f"transaction {version} of '{self._transactional_id}' is committed already: go on with {last + 1}"
+            )
+        if version < last:
+            raise ProducerFencedError(
+                f"transaction {version} of '{self._transactional_id}' comes after {last}, which is committed: versions only rise"
+            )
+        return version
+
+    def __exit__(self, kind: type[BaseException] | None, _error: BaseException | None, _traceback: TracebackType | None) -> None:
+        """Commits, or aborts after an exception. Raises the first failure of a record; TxnAbortedError if the transaction expired;
+        ReplayMismatchError or ProducerFencedError if another producer has committed this version, or a newer one; and
+        DeliveryTimeoutError if the outcome is not known after delivery.timeout.ms: the same version, tried again, finds out.
+        """
+        if kind is not None:
+            self._abort()
+            return
+        try:
+            self._commit(self._producer.end_member())
+        except BaseException:
+            if not self.is_committed:
+                self._abort()
+            raise
+
+    def _commit(self, report: MemberReport) -> None:
+        # Rows and a random number: nobody else's commit of the version is ever taken for this one.
+        totals = Totals(rows=report.records, key_hash_sum=secrets.randbits(64))
+        timeout_ms = self._producer.config.delivery_timeout_ms
+        try:
+            self._coordinator().end(self._decision(report, is_commit=True, totals=totals), timeout_ms=timeout_ms)
+        except (BrokerUnreachableError, WireError) as error:
+            if isinstance(error, WireError) and not error.retriable:
+                raise
+            raise DeliveryTimeoutError(
+                f"whether transaction {self.version} of '{self._transactional_id}' is committed is not known after "
+                f"delivery.timeout.ms ({timeout_ms} ms): begin it again as version {self.version}, and AlreadyCommittedError "
+                f"says that it is; last trouble: {error}"
+            ) from error
+        self.is_committed = True
+
+    def _abort(self) -> None:
+        """Best effort: it has no effect on a transaction that is committed, or has expired."""
+        report = self._producer.abort_member()
+        if report.producer_id == NO_PRODUCER_ID:
+            return
+        try:
+            self._coordinator().end(self._decision(report, is_commit=False), timeout_ms=ABORT_TIMEOUT_MS)
+        except AlreadyCommittedError:
+            pass  # a commit whose response did not arrive
+        except BrokerdError as error:
+            logger.warning(
+                "transaction %d of '%s' could not be aborted, it expires in %d ms: %s",
+                self.version,
+                self._transactional_id,
+                self._producer.config.transaction_timeout_ms,
+                error,
+            )
+
+    def _decision(self, report: MemberReport, *, is_commit: bool, totals: Totals = Totals()) -> TransactionEnd:  # noqa: B008
+        is_member = report.producer_id != NO_PRODUCER_ID
+        return TransactionEnd(
+            self._transactional_id,
+            self.version,
+            self._execution_id,
+            self._execution_id,
+            is_commit=is_commit,
+            members=[TransactionMember(report.producer_id, report.epoch, report.records)] if is_member else [],
+            partitions=report.partitions,
+            totals=totals,
+        )
+
+
+def transactional_id_of(config: ProducerConfig) -> str:
+    """The transactional.id. Raises ConfigError if there is none."""
+    if not config.transactional_id:
+        raise ConfigError("transactions need the producer's setting transactional.id: a name that outlives its restarts")
+    return config.transactional_id

@@ -1,0 +1,169 @@
+"""Goal: through a real daemon and a network that cuts, and over its death, each transaction of a producer is read wholly and once,
+or not at all, and its program always finds out. Method: a program writes numbered parts, each in the transaction of its number, and
+leaves some by an exception; after an error it tries the same number again.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from brokerd import Producer
+from brokerd.client.blocking import BlockingClient
+from brokerd.client.consumer.fetcher import PartitionFetcher
+from brokerd.client.consumer.offsets import READ_COMMITTED, OffsetAndTimestamp, OffsetSpec
+from brokerd.client.consumer.positions import FetchRange
+from brokerd.config.client import ConsumerConfig
+from brokerd.errors import AlreadyCommittedError, BrokerdError, InvalidTxnStateError, TxnAbortedError
+from brokerd.ids import TopicIdPartition, TopicPartition
+from tests.support.daemon import DaemonProcess
+from tests.support.proxy import Proxy
+from tests.support.scale import TEST_SCALE
+from tests.support.wait import DEADLINE_S
+
+PARTITIONS = 3
+PARTS = 60 * min(10, TEST_SCALE)
+KILLS = 4 * min(10, TEST_SCALE)
+SETTINGS = {
+    "linger.ms": 0,
+    "batch.size": 2_000,
+    "reconnect.backoff.ms": 1,
+    "retry.backoff.ms": 1,
+    "transactional.id": "orders",
+}
+ATTEMPTS_MAX = 100
+
+
+class LeftError(Exception):
+    """The program has left a block in its middle."""
+
+
+@pytest.fixture
+def proxy() -> Iterator[Proxy]:
+    with Proxy() as proxy:
+        yield proxy
+
+
+@pytest.fixture
+def daemon(tmp_path: Path, proxy: Proxy) -> Iterator[DaemonProcess]:
+    with DaemonProcess(tmp_path / "data", settings={"advertised.port": proxy.port}) as daemon:
+        proxy.target = ("127.0.0.1", daemon.port)
+        with BlockingClient(ConsumerConfig(bootstrap_servers=daemon.address)) as client:
+            client.create_topic("t", PARTITIONS)
+        yield daemon
+
+
+def committed_values(address: str) -> dict[int, list[bytes]]:
+    """Every value that readers of committed records see, by partition, in order of offset."""
+    config = ConsumerConfig(bootstrap_servers=address)
+    values: dict[int, list[bytes]] = {partition: [] for partition in range(PARTITIONS)}
+    with BlockingClient(config) as client:
+        topic_id = client.metadata(["t"]).topics["t"].topic_id
+        wanted = {TopicPartition("t", partition): OffsetSpec.LATEST for partition in values}
+        ends = client.list_offsets_by_name(wanted, READ_COMMITTED)
+        ranges = []
+        for tp, end in ends.items():
+            assert isinstance(end, OffsetAndTimestamp)
+            ranges.append(FetchRange(TopicIdPartition(topic_id, tp.partition), 0, end.offset))
+        with PartitionFetcher(client, ranges, config) as fetcher:
+            for batch in fetcher:
+                values[batch.tp.partition] += batch.arrow_batch.column("value").to_pylist()
+    return values
+
+
+def write_part(producer: Producer, version: int, rng: random.Random, values: dict[int, list[bytes]]) -> None:
+    """Writes one part in the transaction of its number, tried until it is committed."""
+    for _ in range(ATTEMPTS_MAX):
+        is_left = rng.random() < 0.2
+        try:
+            with producer.transaction(version):
+                for partition, part in values.items():
+                    for value in part:
+                        producer.send("t", value, partition=partition)
+                if is_left:
+                    producer.flush(DEADLINE_S)
+                    raise LeftError
+        except AlreadyCommittedError:
+            return
+        except (LeftError, TxnAbortedError, InvalidTxnStateError):
+            continue
+        return
+    raise AssertionError(f"part {version} is not committed after {ATTEMPTS_MAX} attempts")
+
+
+def write_all(address: str, disturb: Callable[[int], None]) -> dict[int, list[bytes]]:
+    """Writes all parts; what readers are to see."""
+    rng = random.Random(1)
+    written: dict[int, list[bytes]] = {partition: [] for partition in range(PARTITIONS)}
+    with Producer(SETTINGS | {"bootstrap.servers": address}) as producer:
+        producer.partitions_for("t")
+        for version in range(PARTS):
+            disturb(version)
+            values = {
+                partition: [b"%d %d %d" % (version, partition, number) for number in range(rng.randrange(60))]
+                for partition in range(PARTITIONS)
+                if rng.random() < 0.7
+            }
+            write_part(producer, version, rng, values)
+            for partition, part in values.items():
+                written[partition] += part
+    return written
+
+
+def test_connections_cut_at_any_byte_leave_each_transaction_whole(daemon: DaemonProcess, proxy: Proxy) -> None:
+    rng = random.Random(2)
+
+    def cut(_version: int) -> None:
+        if rng.random() < 0.5:
+            proxy.cut_after_request_bytes(rng.randint(1, 3_000))
+        else:
+            proxy.cut_before_answer_bytes(rng.randint(1, 600))
+
+    written = write_all(f"127.0.0.1:{proxy.port}", cut)
+    assert proxy.cut_count > PARTS // 3
+    assert committed_values(daemon.address) == written
+    with BlockingClient(ConsumerConfig(bootstrap_servers=daemon.address)) as client:
+        found = client.find_transaction("orders")
+        assert found is not None
+        assert found.last_version == PARTS - 1
+
+
+def test_a_broker_killed_again_and_again_leaves_each_transaction_whole(daemon: DaemonProcess, proxy: Proxy) -> None:
+    rng = random.Random(3)
+    kills = sorted(rng.sample(range(PARTS), KILLS))
+
+    def kill(version: int) -> None:
+        if version in kills:
+            daemon.kill()
+            daemon.restart()
+        proxy.target = ("127.0.0.1", daemon.port)
+
+    written = write_all(f"127.0.0.1:{proxy.port}", kill)
+    assert committed_values(daemon.address) == written
+
+
+def test_operators_see_and_abort_what_is_open(daemon: DaemonProcess) -> None:
+    with (
+        BlockingClient(ConsumerConfig(bootstrap_servers=daemon.address)) as client,
+        Producer(SETTINGS | {"bootstrap.servers": daemon.address, "client.id": "shop"}) as producer,
+    ):
+
+        def look_and_abort() -> None:
+            producer.send("t", b"x", partition=0).result(DEADLINE_S)
+            (listing,) = client.list_transactions(state="open", prefix="ord")
+            assert (listing.transactional_id, listing.txn_version, listing.open_members) == ("orders", 5, 1)
+            assert listing.owner == "producer shop"
+            (open_member,) = client.describe_transaction("orders").members
+            assert open_member.txn_version == 5
+            assert [(part.topic, part.tp.partition, part.first_offset) for part in open_member.partitions] == [("t", 0, 0)]
+            (hanging,) = client.find_hanging_transactions(0)
+            assert (hanging.transactional_id, hanging.partition.last_stable_offset) == ("orders", 0)
+            assert client.abort_transaction("orders", open_member.execution_id) == 1
+
+        with pytest.raises(BrokerdError), producer.transaction(5):
+            look_and_abort()
+        assert client.list_transactions(state="open") == []
+        assert client.find_transaction("order") is None
