@@ -1,0 +1,44 @@
+"""Random schedules of transactions: drivers, tasks, twins, crashes and all that may go wrong, with the real decisions.
+
+`make transactions` runs two hundred thousand; `BROKERD_TEST_SCALE=20` twenty times as many as `make test` does.
+"""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.support.scale import TEST_SCALE
+from tests.support.seeds import run_seeds
+from tests.support.transaction_simulation import Simulation, run_seed
+
+SCHEDULES = 1_600 * TEST_SCALE
+PARTS = 4
+OFTEN = (
+    *("prepared", "prepared, with losers", "aborted", "twin", "driver gave up", "driver killed", "driver gone"),
+    *("crash", "crash in a recovery", "state", "deleted"),
+    *("InitMember: Member", "InitMember: AlreadyCommittedError", "InitMember: InvalidTxnStateError"),
+    *("InitMember: TxnConflictError", "InitMember: ProducerFencedError"),
+    *("Batch: Done", "Batch: InvalidTxnStateError", "Batch: UnknownTopicIdError"),
+    *("EndRequest: AlreadyCommitted", "EndRequest: ReplayMismatchError", "EndRequest: TxnConflictError"),
+    *("EndRequest: ProducerFencedError", "EndRequest: TxnAbortedError", "EndRequest: StorageError"),
+    *("Abort: Done", "Abort: AlreadyCommittedError", "Heartbeat: Done", "Heartbeat: InvalidTxnStateError"),
+)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(7_200)
+@pytest.mark.parametrize("part", range(PARTS))
+def test_random_schedules_keep_every_promise(part: int) -> None:
+    count = SCHEDULES // PARTS
+    facts = run_seeds(run_seed, part * count, count)
+    # All of it did happen.
+    for fact in OFTEN:
+        assert facts[fact] >= count // 200, (fact, facts)
+
+
+def test_a_seed_replays_exactly() -> None:
+    for seed in range(10):
+        traces: list[list[str]] = [[], []]
+        for trace in traces:
+            Simulation(seed, trace=trace).run()
+        assert traces[0] == traces[1]

@@ -1,0 +1,250 @@
+"""The clients of the transactions' simulation: drivers, which run versions one after another, and attempts at their tasks.
+
+None of them may count on another being dead: attempts of a driver that gave up write on, and so do twins.
+"""
+
+from __future__ import annotations
+
+import random
+import uuid
+from typing import TYPE_CHECKING
+
+from brokerd.errors import (
+    AlreadyCommittedError,
+    InvalidTxnStateError,
+    ProducerFencedError,
+    ReplayMismatchError,
+    StorageError,
+    TxnAbortedError,
+    TxnConflictError,
+    WireError,
+)
+from brokerd.ids import TopicIdPartition
+from brokerd.transaction.model import AlreadyCommitted, EndRequest, Execution, InitMember, Member, MemberReport, Totals
+from tests.support.transaction_broker import Abort, Batch, Done, Heartbeat, Request
+
+if TYPE_CHECKING:
+    from tests.support.transaction_simulation import Simulation
+
+TIMEOUT_MS = 1_000
+_BATCH_ROWS = 2
+
+
+def totals_of(rows: tuple[int, ...]) -> Totals:
+    """As the sink counts them."""
+    return Totals(len(rows), 4 * len(rows), 9 * len(rows), sum(row * row for row in rows))
+
+
+class Call:
+    """A request that is asked until it is answered."""
+
+    def __init__(self, actor: Actor, request: Request) -> None:
+        self.actor = actor
+        self.request = request
+        self.is_answered = False
+
+
+class Actor:
+    """Somebody who asks one thing at a time."""
+
+    def __init__(self, world: Simulation) -> None:
+        self.world = world
+        self.call: Call | None = None
+
+    def ask(self, request: Request) -> None:
+        """Sends a request."""
+        self.call = Call(self, request)
+        self.world.send(self.call)
+
+    def answered(self, call: Call, answer: object) -> None:
+        """Takes an answer, the first one; a disk's trouble is asked about again."""
+        if call.is_answered or call is not self.call:
+            return
+        if isinstance(answer, StorageError):
+            return
+        call.is_answered = True
+        self.call = None
+        self.on_answer(call.request, answer)
+
+    def on_answer(self, request: Request, answer: object) -> None:
+        """Goes on."""
+        raise NotImplementedError
+
+
+class Attempt(Actor):
+    """One attempt at a task: a member, whose rows go to partitions in batches."""
+
+    def __init__(self, world: Simulation, driver: Driver, execution: Execution, split: int, rows: tuple[int, ...]) -> None:
+        super().__init__(world)
+        self.driver = driver
+        self.execution = execution
+        self.split = split
+        self.rows = rows
+        self.member_id = uuid.UUID(int=world.rng.getrandbits(128)).bytes
+        self.producer_id = -1
+        self.is_skipped = False
+        self.is_over = False
+        self.partitions: set[TopicIdPartition] = set()
+        self._batches: list[Batch] = []
+        if rows:
+            asked = InitMember(driver.name, "User:alice", execution, self.member_id, f"split {split}", TIMEOUT_MS)
+            self.ask(asked)
+        else:
+            self._finish()
+
+    def on_answer(self, request: Request, answer: object) -> None:
+        if isinstance(answer, Member):
+            self.producer_id = answer.producer_id
+            self._batches = list(self._split_rows())
+            self.partitions = {batch.tp for batch in self._batches}
+            self._write()
+        elif isinstance(answer, AlreadyCommittedError):
+            self.is_skipped = True
+            self._finish()
+        elif isinstance(answer, WireError):
+            self.is_over = True
+            self.driver.attempt_failed(self, answer)
+        elif isinstance(request, Batch):
+            self._batches.pop(0)
+            self._write()
+
+    def _split_rows(self) -> list[Batch]:
+        partitions = self.world.writable()
+        batches: list[Batch] = []
+        for number, tp in enumerate(partitions):
+            rows = [row for row in self.rows if row % len(partitions) == number]
+            batches += [
+                Batch(tp, self.producer_id, first, tuple(rows[first : first + _BATCH_ROWS]))
+                for first in range(0, len(rows), _BATCH_ROWS)
+            ]
+        return batches
+
+    def _write(self) -> None:
+        if self._batches:
+            self.ask(self._batches[0])
+        else:
+            self._finish()
+
+    def _finish(self) -> None:
+        self.is_over = True
+        self.driver.attempt_finished(self)
+
+    def beat(self) -> None:
+        """A heartbeat beside the rest; its answer is not waited for."""
+        beat = Heartbeat(self.driver.name, "User:alice", self.execution, self.member_id)
+        self.world.send(Call(self, beat))
+
+    def report(self) -> MemberReport | None:
+        """The report to the driver; none of a task without rows, or that skipped them."""
+        return MemberReport(self.producer_id, 0, len(self.rows)) if self.rows and not self.is_skipped else None
+
+
+class Driver(Actor):
+    """Runs the versions of one query, each in as many executions as it takes."""
+
+    def __init__(self, world: Simulation, name: str, variant: int, run_id: str, versions: range) -> None:
+        super().__init__(world)
+        self.name = name
+        self.variant = variant
+        self.versions = versions
+        self.version = versions[0]
+        self.run_id = run_id
+        self.outcome: type[WireError] | None = None
+        self.is_over = False
+        self.has_committed = False  # some version, as it was told
+        self.reports: dict[int, Attempt] = {}
+        self.attempts: list[Attempt] = []
+        self._splits = 1
+        self.execution = Execution(self.version, "", "")
+        self.begin()
+
+    @property
+    def rows(self) -> tuple[int, ...]:
+        """Those of the version at hand."""
+        return self.world.rows(self.name, self.variant, self.version)
+
+    def begin(self) -> None:
+        """A new execution of the version at hand."""
+        world = self.world
+        self.call = None
+        self.reports = {}
+        self.execution = Execution(self.version, world.new_name("e"), self.run_id)
+        self._splits = world.rng.choice((1, 1, 2, 3))
+        self.attempts = []
+        for split in range(self._splits):
+            self.launch(split)
+
+    def launch(self, split: int) -> None:
+        """An attempt at a split: the first, another, or a twin."""
+        self.attempts.append(Attempt(self.world, self, self.execution, split, self.rows[split :: self._splits]))
+
+    def restart(self) -> None:
+        """The query fails and is started again: another run. Now and then, the last commits file is lost."""
+        self.run_id = self.world.new_name("r")
+        if self.has_committed and self.version > self.versions[0] and self.world.rng.random() < 0.3:
+            self.version -= 1
+        self.begin()
+
+    def give_up(self) -> None:
+        """The batch is aborted, as far as its members are known, and the query started again."""
+        members = [report for attempt in self.reports.values() if (report := attempt.report())]
+        known = members if self.world.rng.random() < 0.7 else members[:1]
+        self.world.send(Call(self, Abort(self._decision(known, any_skipped=False))))
+        self.restart()
+
+    def attempt_finished(self, attempt: Attempt) -> None:
+        """A task reports. The first of twins counts."""
+        if attempt.execution is not self.execution or self.is_over or attempt.split in self.reports:
+            return
+        self.reports[attempt.split] = attempt
+        if len(self.reports) == self._splits:
+            self._commit()
+
+    def attempt_failed(self, attempt: Attempt, error: WireError) -> None:
+        """A task has another attempt, unless it can never succeed."""
+        if attempt.execution is not self.execution or self.is_over:
+            return
+        if isinstance(error, ProducerFencedError | TxnConflictError):
+            self._end(error)
+        elif attempt.split not in self.reports:
+            self.launch(attempt.split)
+
+    def _decision(self, members: list[MemberReport], *, any_skipped: bool) -> EndRequest:
+        partitions = {tp for attempt in self.reports.values() for tp in attempt.partitions}
+        return EndRequest(self.name, "User:alice", self.execution, members, sorted(partitions), totals_of(self.rows), any_skipped)
+
+    def _commit(self) -> None:
+        members = [report for attempt in self.reports.values() if (report := attempt.report())]
+        self.ask(self._decision(members, any_skipped=any(attempt.is_skipped for attempt in self.reports.values())))
+
+    def on_answer(self, request: Request, answer: object) -> None:
+        if isinstance(answer, AlreadyCommitted):
+            self.has_committed = True
+            self.world.promises.told_committed(self)
+            if self.version + 1 in self.versions:
+                self.version += 1
+                self.begin()
+            else:
+                self.is_over = True
+        elif isinstance(answer, ProducerFencedError | ReplayMismatchError | TxnConflictError):
+            self._end(answer)
+        elif isinstance(answer, TxnAbortedError):
+            self.restart()
+        else:
+            raise AssertionError(f"a driver is answered with {answer!r}")
+
+    def _end(self, error: WireError) -> None:
+        self.is_over = True
+        self.outcome = type(error)
+
+
+def is_sign(request: Request, answer: object) -> bool:
+    """True if the answer says that the broker took the request for a sign of life."""
+    if isinstance(answer, InvalidTxnStateError):
+        return False
+    return isinstance(answer, Member) or (isinstance(request, Batch | Heartbeat) and isinstance(answer, Done))
+
+
+def random_variant(rng: random.Random) -> int:
+    """Mostly the same input."""
+    return rng.choice((0, 0, 0, 1, 2))

@@ -1,0 +1,349 @@
+"""A broker with transactions, in memory: the real coordinator and the real partitions' cores, and the order of durable steps.
+
+Each request is a generator that yields what it waits for, so that anything may happen in between. A crash drops all of them, cuts
+every log at any point that is not durable, and begins again with what is left.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Collection, Generator, Iterable
+from typing import NamedTuple
+
+from brokerd.errors import StorageError, UnknownTopicIdError, WireError
+from brokerd.ids import TopicIdPartition
+from brokerd.transaction.coordinator import Coordinator, Limits
+from brokerd.transaction.leaders import Held, OpenData
+from brokerd.transaction.log_records import decode_entry, encode_entry
+from brokerd.transaction.markers import abort_markers, commit_markers
+from brokerd.transaction.model import (
+    AlreadyCommitted,
+    CommitCompleted,
+    CommitPrepared,
+    EndRequest,
+    Event,
+    Execution,
+    InitMember,
+    LogEntry,
+    MembersAborted,
+    Opened,
+    Prepare,
+)
+from brokerd.wire.v1 import control_pb2
+from tests.support.clock import START_WALL_MS
+from tests.support.transaction_bench import CountedSlots
+from tests.support.transaction_partition import SimulatedPartition
+
+Condition = Callable[[], bool]
+Steps = Generator[Condition, None, object]  # what a request waits for, and its answer
+_MANY = 10_000
+
+
+class Batch(NamedTuple):
+    """A member's batch on its way."""
+
+    tp: TopicIdPartition
+    producer_id: int
+    sequence: int
+    rows: tuple[int, ...]
+
+
+class Heartbeat(NamedTuple):
+    """A member's sign of life."""
+
+    transactional_id: str
+    principal: str
+    execution: Execution
+    member_id: bytes
+
+
+class Abort(NamedTuple):
+    """A driver's ABORT."""
+
+    asked: EndRequest
+
+
+class Done(NamedTuple):
+    """Answer of what has nothing else to say."""
+
+
+Request = InitMember | Batch | EndRequest | Abort | Heartbeat
+
+
+class Disk:
+    """All that outlives a crash."""
+
+    def __init__(self) -> None:
+        self.partitions: dict[TopicIdPartition, SimulatedPartition] = {}
+        self.log: list[bytes] = []  # of the transactions; an entry once removed is empty
+        self.durable = 0  # so many of them
+        self.next_producer_id = 100
+
+    def crash(self, rng: random.Random) -> None:
+        """Loses some of what is not durable."""
+        del self.log[rng.randint(self.durable, len(self.log)) :]
+        self.durable = len(self.log)
+        for partition in self.partitions.values():
+            partition.crash(rng)
+
+
+class SimulatedBroker:
+    """See the module. Two witnesses are told of every event that is recorded, and of every marker that is written."""
+
+    def __init__(
+        self,
+        disk: Disk,
+        rng: random.Random,
+        now_ms: int,
+        witness: Callable[[str, Event], None],
+        marker_witness: Callable[[control_pb2.ControlRecord], None],
+    ) -> None:
+        self.disk = disk
+        self.rng = rng
+        self.now_ms = now_ms
+        self.is_serving = False
+        self.fails_markers = False
+        self._witness = witness
+        self._marker_witness = marker_witness
+        self._locked: set[str] = set()
+        self._held_markers: dict[str, dict[TopicIdPartition, int]] = {}
+        self._state_at = -1  # where a state begins in the log that is not durable yet
+        self.coordinator = Coordinator(Limits(CountedSlots(_MANY), CountedSlots(_MANY), 3_600_000))
+
+    # --- life
+
+    def start(self) -> Steps:
+        """Recovers; serves once that is done."""
+        entries = [decode_entry(data) for data in self.disk.log if data]
+        if not self.coordinator.load(entries, self.now_ms):
+            self.append_state()
+        yield from self.finish_prepared()
+        yield from self.void_unknown()
+        self.is_serving = True
+        return Done()
+
+    def handle(self, request: Request) -> Steps:
+        """The steps of a request."""
+        if isinstance(request, InitMember):
+            return self.init(request)
+        if isinstance(request, Batch):
+            return self.produce(request)
+        if isinstance(request, EndRequest):
+            return self.commit(request)
+        if isinstance(request, Abort):
+            return self.abort(request.asked)
+        return self.heartbeat(request)
+
+    # --- the log
+
+    def record(self, name: str, event: Event) -> None:
+        """Appends an event and applies it."""
+        entry = LogEntry(name, "User:alice", START_WALL_MS, event)
+        self.disk.log.append(encode_entry(entry))
+        self._witness(name, event)
+        self.coordinator.apply(entry, self.now_ms)
+
+    def log_durable(self) -> Condition:
+        """All that is in the log now."""
+        end, disk = len(self.disk.log), self.disk
+        return lambda: disk.durable >= end
+
+    def flush_log(self) -> None:
+        """Some more of the log becomes durable."""
+        self.disk.durable = self.rng.randint(self.disk.durable, len(self.disk.log))
+        self.retire_log()
+
+    def retire_log(self) -> None:
+        """Drops the log before a durable state, at times."""
+        if self._state_at >= 0 and self._state_end <= self.disk.durable and self.rng.random() < 0.5:
+            self.disk.log[: self._state_at] = [b""] * self._state_at
+            self._state_at = -1
+
+    def append_state(self) -> None:
+        """A state of everything."""
+        if self._state_at >= 0:
+            return
+        self._state_at = len(self.disk.log)
+        self.disk.log += [encode_entry(entry) for entry in self.coordinator.entries(START_WALL_MS)]
+        self._state_end = len(self.disk.log)
+
+    # --- partitions
+
+    def held(self, producer_ids: Iterable[int], partitions: Collection[TopicIdPartition] = ()) -> Held:
+        """Open data of these members."""
+        data: dict[TopicIdPartition, dict[int, OpenData]] = {}
+        wanted = set(producer_ids)
+        for tp, partition in self.disk.partitions.items():
+            found = {
+                pid: OpenData(*open_data)
+                for pid in partition.core.open_producer_ids()
+                if pid in wanted and (open_data := partition.core.open_data(pid))
+            }
+            if found:
+                data[tp] = found
+        return Held(data, [tp for tp in partitions if tp not in self.disk.partitions])
+
+    def write_markers(
+        self, records: dict[TopicIdPartition, control_pb2.ControlRecord], markers: dict[TopicIdPartition, int], *, is_held: bool
+    ) -> None:
+        """A control batch for each partition, noted in `markers`. Raises StorageError in the middle of it, at times."""
+        for tp, record in records.items():
+            if self.fails_markers and self.rng.random() < 0.3:
+                raise StorageError(f"{tp}: no space")
+            partition = self.disk.partitions.get(tp)
+            if partition is not None:
+                self._marker_witness(record)
+                markers[tp] = partition.append_marker(record, is_held=is_held)
+
+    def markers_durable(self, markers: dict[TopicIdPartition, int]) -> Condition:
+        """All of them are, or their topics deleted."""
+        waited = [(self.disk.partitions[tp], offset) for tp, offset in markers.items() if tp in self.disk.partitions]
+        return lambda: all(partition.is_durable(offset + 1) for partition, offset in waited)
+
+    def release(self, markers: dict[TopicIdPartition, int]) -> None:
+        """They count, in one step."""
+        for tp, offset in markers.items():
+            partition = self.disk.partitions.get(tp)
+            if partition is not None:
+                partition.core.ends.release_marker(offset)
+
+    # --- requests
+
+    def init(self, asked: InitMember) -> Steps:
+        """InitProducerId of a member."""
+        try:
+            decided = self.coordinator.init(asked, self.now_ms, self.disk.next_producer_id)
+        except WireError as error:
+            yield self.log_durable()
+            return error
+        if isinstance(decided, Opened):
+            self.record(asked.transactional_id, decided.event)
+            self.disk.next_producer_id += 1
+        yield self.log_durable()
+        return decided.member
+
+    def produce(self, batch: Batch) -> Steps:
+        """A member's batch: membership, sequence and append are one step."""
+        partition = self.disk.partitions.get(batch.tp)
+        if partition is None:
+            return UnknownTopicIdError("deleted")
+        is_open = self.coordinator.is_open(batch.producer_id, 0)
+        try:
+            end = partition.append(batch.producer_id, batch.sequence, batch.rows, is_open_member=is_open)
+        except WireError as error:
+            return error
+        self.coordinator.renew(batch.producer_id, self.now_ms)
+        yield lambda: partition.is_durable(end)
+        return UnknownTopicIdError("deleted") if partition.is_deleted else Done()
+
+    def heartbeat(self, beat: Heartbeat) -> Steps:
+        """A sign of life."""
+        try:
+            self.coordinator.heartbeat(*beat, self.now_ms)
+        except WireError as error:
+            yield self.log_durable()
+            return error
+        return Done()
+
+    def commit(self, asked: EndRequest) -> Steps:
+        """A driver's COMMIT."""
+        name = asked.transactional_id
+        yield from self.lock(name)
+        try:
+            while True:
+                held = self.held(self.coordinator.ending(asked), asked.partitions)
+                decided = self.coordinator.commit(asked, held)
+                if isinstance(decided, AlreadyCommitted):
+                    yield self.log_durable()
+                    return decided
+                if isinstance(decided, Prepare):
+                    self.record(name, decided.event)
+                yield from self.finish(name)
+        except WireError as error:
+            yield self.log_durable()
+            return error
+        finally:
+            self._locked.discard(name)
+
+    def lock(self, name: str) -> Generator[Condition, None, None]:
+        """Waits for the id's lock, and takes it."""
+        while name in self._locked:
+            yield lambda: name not in self._locked
+        self._locked.add(name)
+
+    def finish(self, name: str) -> Generator[Condition, None, None]:
+        """The markers of what is prepared; the lock is held. Raises StorageError."""
+        state = self.coordinator.states.get(name)
+        if state is None or state.prepared is None:
+            return
+        prepared = state.prepared
+        yield self.log_durable()
+        held = self.held((*prepared.committed_ids, *prepared.aborted_ids))
+        markers = self._held_markers.setdefault(name, {})
+        self.write_markers(commit_markers(name, prepared, held.data), markers, is_held=True)
+        yield self.markers_durable(markers)
+        self.release(markers)
+        del self._held_markers[name]
+        self.record(name, CommitCompleted(prepared.execution.version))
+
+    def abort(self, asked: EndRequest) -> Steps:
+        """A driver's ABORT."""
+        try:
+            events = self.coordinator.abort(asked)
+        except WireError as error:
+            yield self.log_durable()
+            return error
+        yield from self.end(asked.transactional_id, events)
+        return Done()
+
+    def end(self, name: str, events: tuple[MembersAborted, ...]) -> Generator[Condition, None, None]:
+        """Members end without a commit."""
+        for event in events:
+            self.record(name, event)
+        yield self.log_durable()
+        for event in events:
+            self.void(name, event.producer_ids)
+
+    def void(self, name: str, producer_ids: Collection[int]) -> None:
+        """Markers for members that ended for good. What cannot be written now, the sweep writes."""
+        try:
+            self.write_markers(abort_markers(name, producer_ids, self.held(producer_ids).data), {}, is_held=False)
+        except StorageError:
+            return
+
+    # --- time
+
+    def expire(self) -> Steps:
+        """Executions that were silent for too long."""
+        for key in self.coordinator.expired(self.now_ms):
+            yield lambda: True  # others come between
+            yield from self.end(key.transactional_id, self.coordinator.expire(key, self.now_ms))
+        return Done()
+
+    def sweep(self) -> Steps:
+        """Finishes commits that are prepared, and voids data that nobody answers for."""
+        yield from self.finish_prepared()
+        yield from self.void_unknown()
+        return Done()
+
+    def finish_prepared(self) -> Generator[Condition, None, None]:
+        """Commits whose markers are missing."""
+        for name, _ in self.coordinator.prepared():
+            yield from self.lock(name)
+            try:
+                yield from self.finish(name)
+            except StorageError:
+                continue
+            finally:
+                self._locked.discard(name)
+
+    def void_unknown(self) -> Generator[Condition, None, None]:
+        """Data of members that are neither open nor prepared."""
+        found = {pid for partition in self.disk.partitions.values() for pid in partition.core.open_producer_ids()}
+        unknown = self.coordinator.presumed_aborted(found)
+        if unknown:
+            yield self.log_durable()
+            self.void("", unknown)
+
+
+__all__ = ["Abort", "Batch", "CommitPrepared", "Disk", "Done", "Heartbeat", "Request", "SimulatedBroker", "Steps"]

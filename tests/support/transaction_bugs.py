@@ -1,0 +1,326 @@
+"""Bugs to plant in transactions: what is durable before what, markers, recovery. Each leaves out one rule.
+
+The others are in transaction_rule_bugs.py, the test is tests/model/test_transaction_mutants.py.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable
+from typing import Any
+
+import pytest
+
+from brokerd.errors import WireError
+from brokerd.ids import TopicIdPartition
+from brokerd.partition.core import PartitionCore
+from brokerd.transaction.coordinator import Coordinator
+from brokerd.transaction.leaders import Held
+from brokerd.transaction.model import (
+    CommitPrepared,
+    Event,
+    Member,
+    MemberOpened,
+)
+from brokerd.transaction.transactional_id import TransactionalIdState
+from brokerd.wire.v1 import control_pb2
+from tests.support.planting import plant
+from tests.support.transaction_broker import Batch, Done, SimulatedBroker, Steps
+
+Plant = Callable[[pytest.MonkeyPatch], None]
+# Bug -> how to plant it, and the first seed that catches it. If the schedules change, the test looks for another seed and names it.
+MUTANTS: dict[str, tuple[Plant, int]] = {}
+
+
+def mutant(seed: int) -> Callable[[Plant], Plant]:
+    """Adds a bug to the list by its function's name."""
+
+    def add(plant_it: Plant) -> Plant:
+        MUTANTS[plant_it.__name__] = (plant_it, seed)
+        return plant_it
+
+    return add
+
+
+def at_once() -> bool:
+    return True
+
+
+def skip_the_wait(patch: pytest.MonkeyPatch, method: str) -> None:
+    """In this method, nobody waits for the transaction log."""
+    original = getattr(SimulatedBroker, method)
+
+    def hasty(self: SimulatedBroker, *args: Any) -> Any:
+        wait, self.log_durable = self.log_durable, lambda: at_once  # type: ignore[method-assign]
+        steps = original(self, *args)
+        answer = None
+        while True:
+            self.log_durable = lambda: at_once  # type: ignore[method-assign]
+            try:
+                condition = next(steps)
+            except StopIteration as end:
+                answer = end.value
+                break
+            finally:
+                self.log_durable = wait  # type: ignore[method-assign]
+            yield condition
+        return answer
+
+    patch.setattr(SimulatedBroker, method, hasty)
+
+
+# --- what is durable before what
+
+
+@mutant(0)
+def a_member_is_told_its_id_before_it_is_durable(patch: pytest.MonkeyPatch) -> None:
+    skip_the_wait(patch, "init")
+
+
+@mutant(2)
+def markers_are_written_before_the_commit_is_durable(patch: pytest.MonkeyPatch) -> None:
+    skip_the_wait(patch, "finish")
+
+
+@mutant(8)
+def markers_are_written_before_the_abort_is_durable(patch: pytest.MonkeyPatch) -> None:
+    skip_the_wait(patch, "end")
+
+
+@mutant(139)
+def a_sweep_goes_by_what_is_not_durable(patch: pytest.MonkeyPatch) -> None:
+    skip_the_wait(patch, "void_unknown")
+
+
+@mutant(3)
+def a_heartbeat_is_refused_before_the_end_is_durable(patch: pytest.MonkeyPatch) -> None:
+    skip_the_wait(patch, "heartbeat")
+
+
+@mutant(14)
+def a_commit_is_answered_before_its_markers_are_durable(patch: pytest.MonkeyPatch) -> None:
+    plant(patch.setattr, SimulatedBroker, "markers_durable", lambda _self, _markers: at_once)
+
+
+@mutant(0)
+def data_is_acknowledged_before_it_is_durable(patch: pytest.MonkeyPatch) -> None:
+    acknowledge_at_once(patch)
+
+
+@mutant(5)
+def a_commit_takes_data_that_is_not_durable(patch: pytest.MonkeyPatch) -> None:
+    """Acknowledged too early; and the commit, which would notice, does not look."""
+    open_data = PartitionCore.open_data
+
+    def hopeful(self: PartitionCore, producer_id: int) -> Any:
+        found = open_data(self, producer_id)
+        return found and found._replace(is_durable=True)
+
+    plant(patch.setattr, PartitionCore, "open_data", hopeful)
+    acknowledge_at_once(patch)
+
+
+def acknowledge_at_once(patch: pytest.MonkeyPatch) -> None:
+    produce = SimulatedBroker.produce
+
+    def hasty(self: SimulatedBroker, batch: Batch) -> Steps:
+        steps = produce(self, batch)
+        try:
+            next(steps)
+        except StopIteration as end:
+            return end.value
+        yield at_once
+        return Done()
+
+    plant(patch.setattr, SimulatedBroker, "produce", hasty)
+
+
+# --- markers
+
+
+@mutant(241)
+def markers_of_a_commit_are_not_held(patch: pytest.MonkeyPatch) -> None:
+    write = SimulatedBroker.write_markers
+
+    def hasty(
+        self: SimulatedBroker,
+        records: dict[TopicIdPartition, control_pb2.ControlRecord],
+        markers: dict[TopicIdPartition, int],
+        *,
+        is_held: bool,
+    ) -> None:
+        assert is_held in (True, False)
+        write(self, records, markers, is_held=False)
+
+    plant(patch.setattr, SimulatedBroker, "write_markers", hasty)
+
+
+@mutant(241)
+def held_markers_of_a_failed_attempt_are_forgotten(patch: pytest.MonkeyPatch) -> None:
+    finish = SimulatedBroker.finish
+
+    def forgetful(self: SimulatedBroker, name: str) -> Any:
+        self._held_markers.pop(name, None)
+        yield from finish(self, name)
+
+    plant(patch.setattr, SimulatedBroker, "finish", forgetful)
+
+
+@mutant(45)
+def a_marker_that_cannot_be_written_is_let_go(patch: pytest.MonkeyPatch) -> None:
+    write = SimulatedBroker.write_markers
+
+    def careless(
+        self: SimulatedBroker,
+        records: dict[TopicIdPartition, control_pb2.ControlRecord],
+        markers: dict[TopicIdPartition, int],
+        *,
+        is_held: bool,
+    ) -> None:
+        try:
+            write(self, records, markers, is_held=is_held)
+        except WireError:
+            return
+
+    plant(patch.setattr, SimulatedBroker, "write_markers", careless)
+
+
+@mutant(0)
+def losers_get_no_marker(patch: pytest.MonkeyPatch) -> None:
+    apply = TransactionalIdState.apply
+
+    def forgetful(self: TransactionalIdState, event: Event, timestamp: int) -> list[Member]:
+        ended = apply(self, event, timestamp)
+        if isinstance(event, CommitPrepared) and self.prepared is not None:
+            self.prepared = self.prepared._replace(aborted_ids=())
+        return ended
+
+    plant(patch.setattr, TransactionalIdState, "apply", forgetful)
+
+
+@mutant(5)
+def markers_go_where_the_driver_says_alone(patch: pytest.MonkeyPatch) -> None:
+    held = SimulatedBroker.held
+
+    def credulous(self: SimulatedBroker, producer_ids: Iterable[int], partitions: Collection[TopicIdPartition] = ()) -> Held:
+        found = held(self, producer_ids, partitions)
+        named = {tp for _, commit in self.coordinator.prepared() for tp in commit.partitions}
+        return found._replace(data={tp: data for tp, data in found.data.items() if tp in named}) if named else found
+
+    plant(patch.setattr, SimulatedBroker, "held", credulous)
+
+
+@mutant(33)
+def a_deleted_topic_is_waited_for(patch: pytest.MonkeyPatch) -> None:
+    held = SimulatedBroker.held
+
+    def strict(self: SimulatedBroker, producer_ids: Iterable[int], partitions: Collection[TopicIdPartition] = ()) -> Held:
+        return held(self, producer_ids, partitions)._replace(missing=())
+
+    plant(patch.setattr, SimulatedBroker, "held", strict)
+
+
+# --- recovery
+
+
+@mutant(806)
+def a_recovery_finishes_nothing(patch: pytest.MonkeyPatch) -> None:
+    def lazy(self: SimulatedBroker) -> Steps:
+        finish, self.finish_prepared = self.finish_prepared, lambda: iter(())  # type: ignore[method-assign,assignment,return-value]
+        answer = yield from START(self)
+        self.finish_prepared = finish  # type: ignore[method-assign]
+        return answer
+
+    plant(patch.setattr, SimulatedBroker, "start", lazy)
+
+
+START = SimulatedBroker.start
+
+
+@mutant(19)
+def nobody_presumes_an_abort(patch: pytest.MonkeyPatch) -> None:
+    plant(patch.setattr, Coordinator, "presumed_aborted", lambda _self, _producer_ids: [])
+
+
+@mutant(3)
+def open_members_are_presumed_aborted(patch: pytest.MonkeyPatch) -> None:
+    def rash(self: Coordinator, producer_ids: Iterable[int]) -> list[int]:
+        prepared = {pid for _, commit in self.prepared() for pid in (*commit.committed_ids, *commit.aborted_ids)}
+        return [pid for pid in producer_ids if pid not in prepared]
+
+    plant(patch.setattr, Coordinator, "presumed_aborted", rash)
+
+
+@mutant(201)
+def prepared_members_are_presumed_aborted(patch: pytest.MonkeyPatch) -> None:
+    def rash(self: Coordinator, producer_ids: Iterable[int]) -> list[int]:
+        return [pid for pid in producer_ids if pid not in self.open_members]
+
+    plant(patch.setattr, Coordinator, "presumed_aborted", rash)
+
+
+@mutant(147)
+def a_torn_state_counts(patch: pytest.MonkeyPatch) -> None:
+    load = Coordinator.load
+
+    def credulous(self: Coordinator, entries: Any, now_ms: int) -> bool:
+        load(self, entries, now_ms)
+        return True
+
+    plant(patch.setattr, Coordinator, "load", credulous)
+
+
+@mutant(12)
+def the_log_goes_before_its_state_is_durable(patch: pytest.MonkeyPatch) -> None:
+    append_state = SimulatedBroker.append_state
+
+    def hasty(self: SimulatedBroker) -> None:
+        append_state(self)
+        if self._state_at >= 0:
+            self.disk.log[: self._state_at] = [b""] * self._state_at
+
+    plant(patch.setattr, SimulatedBroker, "append_state", hasty)
+
+
+def state_without(patch: pytest.MonkeyPatch, kind: type) -> None:
+    events = TransactionalIdState.events
+
+    def forgetful(self: TransactionalIdState) -> list[tuple[int, Event]]:
+        return [known for known in events(self) if not isinstance(known[1], kind)]
+
+    plant(patch.setattr, TransactionalIdState, "events", forgetful)
+    # That would be noticed by the number of ids.
+    patch.setattr("brokerd.transaction.coordinator._whole", lambda state, _end: state)
+
+
+@mutant(5)
+def a_state_forgets_open_members(patch: pytest.MonkeyPatch) -> None:
+    state_without(patch, MemberOpened)
+
+
+@mutant(15)
+def a_state_forgets_the_last_version(patch: pytest.MonkeyPatch) -> None:
+    state_without(patch, CommitPrepared)
+
+
+@mutant(235)
+def a_state_takes_what_is_prepared_for_complete(patch: pytest.MonkeyPatch) -> None:
+    events = TransactionalIdState.events
+
+    def hasty(self: TransactionalIdState) -> list[tuple[int, Event]]:
+        prepared, self.prepared = self.prepared, None
+        try:
+            return events(self)
+        finally:
+            self.prepared = prepared
+
+    plant(patch.setattr, TransactionalIdState, "events", hasty)
+
+
+@mutant(21)
+def a_restart_grants_no_time(patch: pytest.MonkeyPatch) -> None:
+    load = Coordinator.load
+
+    def strict(self: Coordinator, entries: Any, _now_ms: int) -> bool:
+        return load(self, entries, 0)
+
+    plant(patch.setattr, Coordinator, "load", strict)

@@ -1,0 +1,200 @@
+"""One partition of the simulated broker: the real PartitionCore on a list in place of files, and a reader of committed records.
+
+What a batch holds is a list of row numbers. A crash cuts the list wherever it is not durable; the rest is replayed.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from brokerd.config.topic import TopicConfig
+from brokerd.errors import CorruptMessageError
+from brokerd.ids import TopicIdPartition
+from brokerd.partition.core import Append, PartitionCore
+from brokerd.partition.flush_state import FlushOutcome, FlushPlan
+from brokerd.partition.leader_epochs import LeaderEpochs
+from brokerd.partition.log_state import LogState
+from brokerd.partition.markers import Marker
+from brokerd.partition.producer_state import BatchMetadata, ProducerStates
+from brokerd.record.header import Attributes, BatchHeader, new_header
+from brokerd.storage.segment_bounds import SegmentBounds
+from brokerd.wire.v1 import control_pb2
+from tests.support.clock import START_WALL_MS
+
+_CONFIG = TopicConfig()
+_DATA = int(Attributes.TRANSACTIONAL)
+_CONTROL = int(Attributes.TRANSACTIONAL | Attributes.CONTROL)
+_LIMIT = 1_000
+
+
+class Stored(NamedTuple):
+    """A batch of the log, stamped."""
+
+    header: BatchHeader
+    rows: tuple[int, ...]
+    marker: Marker | None
+
+
+class Row(NamedTuple):
+    """A row as a reader sees it."""
+
+    offset: int
+    producer_id: int
+    number: int
+
+
+def _header(count: int, attributes: int, producer_id: int = -1, sequence: int = -1) -> BatchHeader:
+    return new_header(
+        batch_length=64,
+        payload_crc=0,
+        record_count=count,
+        base_timestamp=START_WALL_MS,
+        max_timestamp=START_WALL_MS,
+        uncompressed_bytes=0,
+        producer_id=producer_id,
+        producer_epoch=0 if producer_id >= 0 else -1,
+        base_sequence=sequence,
+        attributes=attributes,
+    )
+
+
+class SimulatedPartition:
+    """See the module."""
+
+    def __init__(self, tp: TopicIdPartition) -> None:
+        self.tp = tp
+        self.is_deleted = False
+        self.log: list[Stored] = []
+        self.open: dict[int, int] = {}  # first offsets of members without a marker, as the log says
+        self.seen: list[Row] = []  # by the eager reader, for good
+        self._read_to = 0
+        self._plan: FlushPlan | None = None
+        self.core = self._new_core()
+
+    def _new_core(self) -> PartitionCore:
+        producers = ProducerStates(str(self.tp), limit=_LIMIT)
+        epochs = LeaderEpochs()
+        for header, _, marker in self.log:
+            producers.replay(header, marker)
+            epochs.assign(header.leader_epoch, header.base_offset)
+        end = self.log[-1].header.next_offset if self.log else 0
+        segment = SegmentBounds(0)
+        segment.next_offset = end
+        state = LogState([segment], producers, epochs, 0, end, end)  # type: ignore[list-item]
+        return PartitionCore(str(self.tp), 0, _CONFIG, state, leader_epoch=1)
+
+    # --- appends
+
+    def append(self, producer_id: int, sequence: int, rows: tuple[int, ...], *, is_open_member: bool) -> int:
+        """A member's batch; returns the offset behind it, be it new or repeated. Raises WireErrors."""
+        header = _header(len(rows), _DATA, producer_id, sequence)
+        decided = self.core.append_as_leader(header, START_WALL_MS, is_open_member=is_open_member)
+        if isinstance(decided, BatchMetadata):
+            return decided.last_offset + 1
+        self._write(header, rows, decided)
+        self.open.setdefault(producer_id, decided.base_offset)
+        return decided.next_offset
+
+    def append_marker(self, record: control_pb2.ControlRecord, *, is_held: bool) -> int:
+        """A control batch; returns its offset."""
+        header = _header(1, _CONTROL)
+        marker = Marker(tuple(record.committed_producer_ids), tuple(record.aborted_producer_ids), is_held)
+        decided = self.core.append_marker(header, START_WALL_MS, marker)
+        self._write(header, (), decided)
+        for producer_id in marker.producer_ids:
+            self.open.pop(producer_id, None)
+        return decided.base_offset
+
+    def _write(self, header: BatchHeader, rows: tuple[int, ...], decided: Append) -> None:
+        stamped = header._replace(base_offset=decided.base_offset, leader_epoch=decided.leader_epoch)
+        self.log.append(Stored(stamped, rows, decided.marker))
+        self.core.written(decided)
+
+    # --- durability
+
+    def is_durable(self, offset: int) -> bool:
+        """True if all below this offset is, or there is nothing to wait for any more."""
+        return self.is_deleted or self.core.high_watermark >= offset
+
+    def flush_step(self) -> None:
+        """A flush begins, or one that began ends."""
+        if self._plan is None:
+            self._plan = self.core.begin_flush()
+        else:
+            plan, self._plan = self._plan, None
+            self.core.flushed(plan, FlushOutcome())
+
+    def flush(self) -> None:
+        """All that is written becomes durable."""
+        while self._plan is not None or self.core.durable_end < self.core.log_end_offset:
+            self.flush_step()
+
+    def crash(self, rng: random.Random) -> None:
+        """Loses some of what is not durable, and is recovered from the rest."""
+        kept = sum(stored.header.next_offset <= self.core.durable_end for stored in self.log)
+        del self.log[rng.randint(kept, len(self.log)) :]
+        self._plan = None
+        self.core = self._new_core()
+        self.open = {}
+        for header, rows, marker in self.log:
+            if rows:
+                self.open.setdefault(header.producer_id, header.base_offset)
+            for producer_id in marker.producer_ids if marker is not None else ():
+                self.open.pop(producer_id, None)
+
+    # --- readers
+
+    def read(self) -> list[Row]:
+        """The eager reader reads all that it may; returns the new rows."""
+        stable = self.core.last_stable_offset
+        if stable <= self._read_to:
+            return []
+        rows = list(self._visible(self._read_to, stable))
+        self._read_to = stable
+        self.seen += rows
+        return rows
+
+    def read_again(self) -> list[Row]:
+        """All rows that a reader sees who begins now."""
+        return list(self._visible(0, self.core.last_stable_offset))
+
+    def _visible(self, from_offset: int, until_offset: int) -> Iterator[Row]:
+        aborted = self.core.aborted_transactions(from_offset, until_offset)
+        void = {(entry.producer_id, entry.first_offset, entry.marker_offset) for entry in aborted}
+        for header, rows, _ in self.log:
+            offset, producer_id = header.base_offset, header.producer_id
+            if offset < from_offset or not rows:
+                continue
+            if offset >= until_offset:
+                break
+            if any(pid == producer_id and first <= offset < marker for pid, first, marker in void):
+                continue
+            yield from (Row(offset + number, producer_id, row) for number, row in enumerate(rows))
+
+    def decided(self) -> tuple[list[Row], set[int]]:
+        """The rows that are committed, and the members that are aborted, as the durable part of the log says by itself."""
+        end = self.core.high_watermark
+        data: dict[int, list[Row]] = {}
+        committed: list[Row] = []
+        aborted: set[int] = set()
+        for header, rows, marker in self.log:
+            if header.next_offset > end:
+                break
+            if marker is not None:
+                for producer_id in marker.committed_ids:
+                    committed += data.pop(producer_id, [])
+                aborted.update(marker.aborted_ids)
+            offset = header.base_offset
+            data.setdefault(header.producer_id, []).extend(
+                Row(offset + number, header.producer_id, row) for number, row in enumerate(rows)
+            )
+        return committed, aborted
+
+
+def check_is_readable(partition: SimulatedPartition) -> None:
+    """A reader who begins now sees what the eager one saw, in the same order."""
+    again = partition.read_again()
+    if again[: len(partition.seen)] != partition.seen:
+        raise CorruptMessageError(f"{partition.tp}: read {partition.seen} before, and now {again}")

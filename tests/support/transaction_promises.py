@@ -1,0 +1,302 @@
+"""The promises of transactions, checked against all that was recorded, told to anybody, and stands in the logs.
+
+Atomic: of a committed version all winners' rows are visible or none, and nothing else is. What a reader has seen stays. No version
+is committed twice, and versions only rise. Nobody is told anything that a crash could undo. Members end for a reason: their
+execution's abort or expiry, or a commit of their version or a newer one. When all is quiet, nothing holds back a reader.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import TYPE_CHECKING, NamedTuple
+
+from brokerd.errors import (
+    AlreadyCommittedError,
+    InvalidTxnStateError,
+    ProducerFencedError,
+    ReplayMismatchError,
+    TxnAbortedError,
+    TxnConflictError,
+    WireError,
+)
+from brokerd.transaction.model import (
+    AlreadyCommitted,
+    CommitPrepared,
+    EndRequest,
+    Event,
+    Execution,
+    InitMember,
+    Member,
+    MemberOpened,
+    MembersAborted,
+)
+from brokerd.wire.v1 import control_pb2
+from tests.support.transaction_actors import TIMEOUT_MS, Driver, is_sign, totals_of
+from tests.support.transaction_broker import Abort, Batch, Done, Heartbeat, Request
+from tests.support.transaction_partition import SimulatedPartition, check_is_readable
+
+if TYPE_CHECKING:
+    from tests.support.transaction_simulation import Simulation
+
+
+class Recorded(NamedTuple):
+    """An event, and where it stands in the log."""
+
+    at: int
+    event: Event
+
+
+class Promises:
+    """See the module."""
+
+    def __init__(self, world: Simulation) -> None:
+        self._world = world
+        self.commits: dict[tuple[str, int], Recorded] = {}  # by id and version
+        self.opened: dict[int, tuple[int, str, Member]] = {}  # by producer id: where in the log, whose
+        self.ended: dict[int, int] = {}  # by producer id: where in the log
+        self.asked_to_abort: set[int] = set()
+        self.signs: dict[tuple[str, int, str], int] = {}  # of life, by execution
+        self.told_ids: dict[tuple[str, bytes], int] = {}
+        self.started_ms = 0
+        self._winners: dict[int, tuple[str, int]] = {}
+        self._visible: set[tuple[str, int]] = set()  # commits of which a row was seen
+        self.has_state = False
+
+    # --- recorded
+
+    def recorded(self, name: str, event: Event) -> None:
+        """An event stands in the log."""
+        index = len(self._world.disk.log) - 1
+        if isinstance(event, MemberOpened):
+            member = event.member
+            assert member.producer_id not in self.opened, f"producer id {member.producer_id} is given twice"
+            self.opened[member.producer_id] = (index, name, member)
+            self.signs[_key(name, member.execution)] = self._world.now_ms
+        elif isinstance(event, MembersAborted):
+            for producer_id in event.producer_ids:
+                self._check_may_end(name, producer_id)
+                self.ended[producer_id] = index
+        elif isinstance(event, CommitPrepared):
+            self._prepared(name, event, index)
+
+    def _check_may_end(self, name: str, producer_id: int) -> None:
+        _, owner, member = self.opened[producer_id]
+        assert owner == name
+        silent_ms = self._world.now_ms - max(self.signs[_key(name, member.execution)], self.started_ms)
+        assert producer_id in self.asked_to_abort or silent_ms >= TIMEOUT_MS, f"member {producer_id} ends without a reason"
+        assert producer_id not in self.ended, f"member {producer_id} ends twice"
+
+    def _prepared(self, name: str, event: CommitPrepared, index: int) -> None:
+        version = event.execution.version
+        newest = max((known for owner, known in self.commits if owner == name), default=-1)
+        assert version > newest, f"version {version} of id {name} is committed after version {newest}"
+        for producer_id in (*event.committed_ids, *event.aborted_ids):
+            assert producer_id not in self.ended, f"member {producer_id} ends twice"
+            _, owner, member = self.opened[producer_id]
+            assert owner == name
+            assert member.execution.version <= version, "a commit ends a member of a newer version"
+            self.ended[producer_id] = index
+        for producer_id, (_, owner, member) in self.opened.items():
+            is_over = owner == name and member.execution.version <= version
+            assert not is_over or producer_id in self.ended, f"member {producer_id} outlives the commit of its version"
+        for producer_id in event.committed_ids:
+            self._winners[producer_id] = (name, version)
+        self.commits[name, version] = Recorded(index, event)
+
+    def marked(self, record: control_pb2.ControlRecord) -> None:
+        """A marker is written: what it says is durable. Members that nobody ever opened durably have no data."""
+        for producer_id in (*record.committed_producer_ids, *record.aborted_producer_ids):
+            assert self._has_ended(producer_id), f"a marker for member {producer_id}, whose end is not durable"
+
+    def crashed(self) -> None:
+        """Forgets events that are no longer in the log."""
+        end = len(self._world.disk.log)
+        for commit in [key for key, recorded in self.commits.items() if recorded.at >= end]:
+            del self.commits[commit]
+            assert commit not in self._visible, "what is visible is lost"
+        self.ended = {pid: index for pid, index in self.ended.items() if index < end}
+        self._winners = {pid: commit for pid, commit in self._winners.items() if commit in self.commits}
+        self.opened = {pid: known for pid, known in self.opened.items() if known[0] < end}
+        self.started_ms = self._world.now_ms
+
+    # --- told
+
+    def told(self, request: Request, answer: object, asked_ms: int) -> None:
+        """The broker answers: nothing that a crash could undo."""
+        if isinstance(request, InitMember):
+            self._told_member(request, answer)
+        elif isinstance(request, Heartbeat) and isinstance(answer, InvalidTxnStateError):
+            producer_id = self.told_ids[request.transactional_id, request.member_id]
+            assert self._has_ended(producer_id), "told of an end that is not durable"
+        elif isinstance(request, Batch) and isinstance(answer, InvalidTxnStateError):
+            assert request.producer_id in self.ended, f"data of member {request.producer_id} is refused, but it is open"
+        elif isinstance(request, Abort) and isinstance(answer, Done):
+            for member in request.asked.members:
+                assert self._has_ended(member.producer_id), "an abort is answered that is not durable"
+        if isinstance(request, InitMember | EndRequest):
+            self._told_version(request.transactional_id, request.execution, answer, request)
+        if isinstance(answer, TxnAbortedError):
+            assert isinstance(request, EndRequest)
+            gone = [member for member in request.members if member.producer_id in self.ended]
+            assert gone, f"{request.execution} cannot commit, but its members are open"
+        if is_sign(request, answer):
+            self._sign(request, asked_ms)
+
+    def _told_member(self, request: InitMember, answer: object) -> None:
+        key = (request.transactional_id, request.member_id)
+        known = self.told_ids.get(key)
+        if isinstance(answer, Member):
+            index, _, _ = self.opened[answer.producer_id]
+            assert self._is_durable(index), "a member is told its id before that is durable"
+            if known is not None and known != answer.producer_id:
+                assert known in self.ended, "one open member has two producer ids"
+                assert self.has_state, "a member that ended begins again"
+            self.told_ids[key] = answer.producer_id
+        elif isinstance(answer, InvalidTxnStateError):
+            ended = {pid for pid, (_, _, member) in self.opened.items() if member.member_id == request.member_id}
+            assert all(self._has_ended(pid) for pid in ended), "told of an end that is not durable"
+
+    def _told_version(self, name: str, execution: Execution, answer: object, request: object) -> None:
+        version = execution.version
+        recorded = self.commits.get((name, version))
+        if isinstance(answer, ProducerFencedError):
+            newer = [known for (owner, at), known in self.commits.items() if owner == name and at > version]
+            assert any(self._is_durable(known.at) for known in newer), "fenced by nothing that is durable"
+        elif isinstance(answer, AlreadyCommitted | AlreadyCommittedError | ReplayMismatchError | TxnConflictError):
+            assert recorded is not None, f"version {version} is said to be committed"
+            assert self._is_durable(recorded.at), "told of a commit that is not durable"
+            assert isinstance(recorded.event, CommitPrepared)
+            self._check_verdict(recorded.event, execution, answer, request)
+
+    def _check_verdict(self, committed: CommitPrepared, execution: Execution, answer: object, request: object) -> None:
+        winner = committed.execution
+        is_second = execution.run_id == winner.run_id and execution.execution_id != winner.execution_id
+        if isinstance(request, EndRequest):
+            is_equal = request.totals == committed.totals
+            if is_second and request.totals.rows:
+                expected: type = TxnConflictError
+            else:
+                expected = AlreadyCommitted if is_second or is_equal else ReplayMismatchError
+        else:
+            expected = TxnConflictError if is_second else AlreadyCommittedError
+        assert isinstance(answer, expected), f"{execution} is answered with {answer!r} after {committed}"
+
+    def told_committed(self, driver: Driver) -> None:
+        """A driver is told that its version is committed: all of its rows are there."""
+        commit = driver.name, driver.version
+        recorded = self.commits[commit]
+        event = recorded.event
+        assert isinstance(event, CommitPrepared)
+        if driver.rows:
+            assert event.totals == totals_of(driver.rows)
+            self._check_rows(commit, driver.rows)
+
+    def _sign(self, request: Request, asked_ms: int) -> None:
+        if isinstance(request, Batch):
+            known = self.opened.get(request.producer_id)
+            key = _key(known[1], known[2].execution) if known is not None else None
+        else:
+            assert isinstance(request, InitMember | Heartbeat)
+            key = _key(request.transactional_id, request.execution)
+        if key is not None:
+            self.signs[key] = max(self.signs.get(key, 0), asked_ms)
+
+    def _has_ended(self, producer_id: int) -> bool:
+        """For good."""
+        return producer_id in self.ended and self._is_durable(self.ended[producer_id])
+
+    def _is_durable(self, index: int) -> bool:
+        return index < self._world.disk.durable
+
+    # --- seen
+
+    def check_readers(self) -> None:
+        """Looks at the rows that readers see now, beyond those that they saw."""
+        for partition in self._world.disk.partitions.values():
+            self._check_ends(partition)
+            for row in partition.read():
+                commit = self._winners.get(row.producer_id)
+                assert commit is not None, f"row {row} is visible, but nobody committed it"
+                assert self._is_durable(self.commits[commit].at), "visible before the commit is durable"
+                if commit not in self._visible:
+                    self._visible.add(commit)
+                    self._check_all_decided(commit)
+
+    def _check_ends(self, partition: SimulatedPartition) -> None:
+        stable = partition.core.last_stable_offset
+        first = next(iter(partition.open.values()), None)
+        assert stable <= partition.core.high_watermark
+        assert first is None or stable <= first, (
+            f"{partition.tp}: the last stable offset {stable} passes an open transaction at {first}"
+        )
+
+    def _check_all_decided(self, commit: tuple[str, int]) -> None:
+        """One of its rows is visible: so are all others, or another transaction holds them back."""
+        event = self.commits[commit].event
+        assert isinstance(event, CommitPrepared)
+        ended = {*event.committed_ids, *event.aborted_ids}
+        for partition in self._world.disk.partitions.values():
+            assert not ended & partition.open.keys(), f"{partition.tp} has no marker for some members of {commit}"
+            core = partition.core
+            if partition.open or core.high_watermark < core.log_end_offset or len(self._world.names) > 1:
+                continue
+            assert core.last_stable_offset == core.log_end_offset, f"{partition.tp} is behind when {commit} is visible"
+        wanted = event.totals
+        found = [row for row, pid in self._decided_rows() if self._winners.get(pid) == commit]
+        lost = self._lost_rows(set(event.committed_ids))
+        assert wanted == totals_of(tuple(found)) or lost, f"{commit} is visible with {sorted(found)}, not {wanted}"
+
+    def _check_rows(self, commit: tuple[str, int], rows: tuple[int, ...]) -> None:
+        event = self.commits[commit].event
+        assert isinstance(event, CommitPrepared)
+        found = Counter(row for row, pid in self._decided_rows() if self._winners.get(pid) == commit)
+        lost = self._lost_rows(set(event.committed_ids))
+        missing = Counter(rows) - found
+        assert not found - Counter(rows), f"{commit} has rows {found - Counter(rows)} too much"
+        assert not missing - lost, f"{commit} is said to be committed, but {missing - lost} are missing"
+        ended = {*event.committed_ids, *event.aborted_ids}
+        for partition in self._world.disk.partitions.values():
+            held = ended & partition.core.producers.open_transactions.keys()
+            assert not held, f"{partition.tp} holds data of {held} after the commit of {commit}"
+
+    def _decided_rows(self) -> list[tuple[int, int]]:
+        return [
+            (row.number, row.producer_id) for partition in self._world.disk.partitions.values() for row in partition.decided()[0]
+        ]
+
+    def _lost_rows(self, producer_ids: set[int]) -> Counter[int]:
+        """Rows of these members in partitions that are deleted."""
+        return Counter(
+            row
+            for partition in self._world.deleted
+            for stored in partition.log
+            if stored.header.producer_id in producer_ids
+            for row in stored.rows
+        )
+
+    # --- the end
+
+    def check_quiet(self) -> None:
+        """Nothing is under way any more: nobody is open, nothing holds back a reader, and all that is committed is visible."""
+        world = self._world
+        assert not world.broker.coordinator.open_members, "members are open for ever"
+        assert not world.broker.coordinator.prepared(), "a commit is never finished"
+        for partition in world.disk.partitions.values():
+            check_is_readable(partition)
+            core = partition.core
+            assert core.last_stable_offset == core.log_end_offset, f"{partition.tp} hangs at {core.last_stable_offset}"
+        seen = Counter(row.number for partition in world.disk.partitions.values() for row in partition.seen)
+        wanted: Counter[int] = Counter()
+        for commit, recorded in self.commits.items():
+            assert isinstance(recorded.event, CommitPrepared)
+            rows = [row for row, pid in self._decided_rows() if self._winners.get(pid) == commit]
+            lost = self._lost_rows(set(recorded.event.committed_ids))
+            assert recorded.event.totals == totals_of(tuple(rows)) or lost, f"{commit} has {sorted(rows)}"
+            wanted.update(rows)
+        assert seen == wanted, f"seen {seen - wanted} too much, {wanted - seen} not at all"
+        for error in (driver.outcome for driver in world.drivers):
+            assert error is None or issubclass(error, WireError)
+
+
+def _key(name: str, execution: Execution) -> tuple[str, int, str]:
+    return name, execution.version, execution.execution_id

@@ -1,0 +1,283 @@
+"""Bugs to plant in the decisions on transactions: commits, members, aborts, expiry. Each leaves out one rule."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from brokerd.errors import AlreadyCommittedError
+from brokerd.transaction.coordinator import Coordinator
+from brokerd.transaction.ended_members import EndedMembers
+from brokerd.transaction.executions import ExecutionKey, Executions
+from brokerd.transaction.leaders import Held
+from brokerd.transaction.model import (
+    AlreadyCommitted,
+    CommitDecision,
+    EndRequest,
+    Execution,
+    InitMember,
+    LastCommit,
+    Member,
+    MemberOpened,
+    MemberReport,
+    MembersAborted,
+    Opened,
+    Prepare,
+    Repeated,
+)
+from brokerd.transaction.transactional_id import TransactionalIdState
+from tests.support.planting import plant
+from tests.support.transaction_broker import Batch, Disk, Done, SimulatedBroker, Steps
+from tests.support.transaction_bugs import acknowledge_at_once, at_once, mutant
+
+# --- commit
+
+
+def without_check(patch: pytest.MonkeyPatch, allowed: Callable[[TransactionalIdState, MemberReport, Execution, int], bool]) -> None:
+    """A commit's check of a member is passed where `allowed` says so."""
+    check = TransactionalIdState._problem
+
+    def lenient(
+        self: TransactionalIdState, report: MemberReport, execution: Execution, records: int, is_durable: bool, may_miss: bool
+    ) -> str:
+        problem = check(self, report, execution, records, is_durable, may_miss)
+        return "" if problem and allowed(self, report, execution, records) else problem
+
+    plant(patch.setattr, TransactionalIdState, "_problem", lenient)
+
+
+@mutant(66)
+def a_commit_takes_members_that_are_not_open(patch: pytest.MonkeyPatch) -> None:
+    without_check(patch, lambda state, report, _execution, _records: report.producer_id not in state.members)
+
+
+@mutant(5)
+def a_commit_takes_members_whose_records_are_not_there(patch: pytest.MonkeyPatch) -> None:
+    without_check(patch, lambda state, report, _execution, _records: report.producer_id in state.members)
+    acknowledge_at_once(patch)
+
+
+@mutant(0)
+def a_commit_leaves_losers_open(patch: pytest.MonkeyPatch) -> None:
+    plant(patch.setattr, TransactionalIdState, "ending", lambda _self, _version: [])
+
+
+@mutant(16)
+def a_commit_ends_losers_of_its_own_version_alone(patch: pytest.MonkeyPatch) -> None:
+    def narrow(self: TransactionalIdState, version: int) -> list[int]:
+        return [pid for pid, member in self.members.items() if member.execution.version == version]
+
+    plant(patch.setattr, TransactionalIdState, "ending", narrow)
+
+
+@mutant(33)
+def a_commit_ends_newer_versions_too(patch: pytest.MonkeyPatch) -> None:
+    plant(patch.setattr, TransactionalIdState, "ending", lambda self, _version: list(self.members))
+
+
+@mutant(1)
+def a_second_commit_wins(patch: pytest.MonkeyPatch) -> None:
+    decide = TransactionalIdState.decide_commit
+
+    def lenient(self: TransactionalIdState, asked: EndRequest, held: Held) -> CommitDecision:
+        last = self.last
+        is_other = last is not None and last.execution.execution_id != asked.execution.execution_id
+        if last is not None and is_other and asked.execution.version == self.last_version and self.prepared is None:
+            self.last = last._replace(execution=last.execution._replace(version=last.execution.version - 1))
+        try:
+            return decide(self, asked, held)
+        finally:
+            self.last = last
+
+    plant(patch.setattr, TransactionalIdState, "decide_commit", lenient)
+
+
+@mutant(45)
+def a_commit_does_not_wait_for_the_one_before(patch: pytest.MonkeyPatch) -> None:
+    decide = TransactionalIdState.decide_commit
+
+    def hasty(self: TransactionalIdState, asked: EndRequest, held: Held) -> CommitDecision:
+        prepared, self.prepared = self.prepared, None
+        try:
+            return decide(self, asked, held)
+        finally:
+            self.prepared = prepared
+
+    plant(patch.setattr, TransactionalIdState, "decide_commit", hasty)
+
+
+@mutant(26)
+def a_replay_is_not_compared(patch: pytest.MonkeyPatch) -> None:
+    plant(patch.setattr, TransactionalIdState, "_check_replay", lambda _self, _asked, _last: None)
+
+
+@mutant(2)
+def a_second_write_of_a_run_is_no_conflict(patch: pytest.MonkeyPatch) -> None:
+    plant(patch.setattr, TransactionalIdState, "_is_another_write", lambda _self, _execution: False)
+
+
+@mutant(0)
+def an_older_version_is_not_fenced(patch: pytest.MonkeyPatch) -> None:
+    plant(patch.setattr, TransactionalIdState, "_check_not_fenced", lambda _self, _execution: None)
+
+
+@mutant(0)
+def a_commit_without_rows_is_not_recorded(patch: pytest.MonkeyPatch) -> None:
+    decide = TransactionalIdState.decide_commit
+
+    def lazy(self: TransactionalIdState, asked: EndRequest, held: Held) -> CommitDecision:
+        decided = decide(self, asked, held)
+        if isinstance(decided, Prepare) and not decided.event.totals.rows:
+            return AlreadyCommitted(LastCommit(asked.execution, asked.totals, 0))
+        return decided
+
+    plant(patch.setattr, TransactionalIdState, "decide_commit", lazy)
+
+
+# --- members
+
+
+@mutant(0)
+def the_members_of_others_are_aborted_at_init(patch: pytest.MonkeyPatch) -> None:
+    init = SimulatedBroker.init
+
+    def jealous(self: SimulatedBroker, asked: InitMember) -> Steps:
+        state = self.coordinator.states.get(asked.transactional_id)
+        others = [
+            pid
+            for pid, member in (state.members.items() if state is not None else ())
+            if member.execution.version == asked.execution.version and member.execution.execution_id != asked.execution.execution_id
+        ]
+        if others:
+            self.record(asked.transactional_id, MembersAborted(tuple(others)))
+        return (yield from init(self, asked))
+
+    plant(patch.setattr, SimulatedBroker, "init", jealous)
+
+
+@mutant(2)
+def a_committed_version_takes_members(patch: pytest.MonkeyPatch) -> None:
+    decide = TransactionalIdState.decide_init
+
+    def lenient(self: TransactionalIdState, asked: InitMember, next_producer_id: int) -> Repeated | Opened:
+        try:
+            return decide(self, asked, next_producer_id)
+        except AlreadyCommittedError:
+            return Opened(MemberOpened(Member(asked.member_id, next_producer_id, asked.execution, "", asked.timeout_ms)))
+
+    plant(patch.setattr, TransactionalIdState, "decide_init", lenient)
+
+
+@mutant(0)
+def a_repeated_member_gets_another_id(patch: pytest.MonkeyPatch) -> None:
+    decide = TransactionalIdState.decide_init
+
+    def forgetful(self: TransactionalIdState, asked: InitMember, next_producer_id: int) -> Repeated | Opened:
+        decided = decide(self, asked, next_producer_id)
+        if isinstance(decided, Opened):
+            return decided
+        return Opened(MemberOpened(decided.member._replace(producer_id=next_producer_id)))
+
+    plant(patch.setattr, TransactionalIdState, "decide_init", forgetful)
+
+
+@mutant(66)
+def an_ended_member_begins_again(patch: pytest.MonkeyPatch) -> None:
+    plant(patch.setattr, EndedMembers, "add", lambda _self, _transactional_id, _member_id: None)
+
+
+@mutant(5)
+def producer_ids_are_used_again(patch: pytest.MonkeyPatch) -> None:
+    crash = Disk.crash
+
+    def forgetful(self: Disk, rng: Any) -> None:
+        crash(self, rng)
+        self.next_producer_id -= 1
+
+    plant(patch.setattr, Disk, "crash", forgetful)
+
+
+@mutant(0)
+def anybody_may_write(patch: pytest.MonkeyPatch) -> None:
+    plant(patch.setattr, Coordinator, "is_open", lambda _self, _producer_id, _producer_epoch: True)
+
+
+@mutant(5)
+def membership_is_looked_up_before_the_append(patch: pytest.MonkeyPatch) -> None:
+    produce = SimulatedBroker.produce
+
+    def early(self: SimulatedBroker, batch: Batch) -> Steps:
+        is_open = self.coordinator.is_open(batch.producer_id, 0)
+        yield at_once
+        known = Coordinator.is_open
+        Coordinator.is_open = lambda *_: is_open  # type: ignore[method-assign]
+        steps = produce(self, batch)
+        try:
+            condition = next(steps)
+        except StopIteration as end:
+            return end.value
+        finally:
+            Coordinator.is_open = known  # type: ignore[method-assign]
+        yield condition
+        return Done()
+
+    plant(patch.setattr, SimulatedBroker, "produce", early)
+
+
+# --- abort and expiry
+
+
+@mutant(1)
+def an_abort_ends_all_members_of_the_version(patch: pytest.MonkeyPatch) -> None:
+    def broad(self: TransactionalIdState, asked: EndRequest) -> tuple[MembersAborted, ...]:
+        if asked.execution.version <= self.last_version:
+            return ()
+        ended = tuple(pid for pid, member in self.members.items() if member.execution.version == asked.execution.version)
+        return (MembersAborted(ended),) if ended else ()
+
+    plant(patch.setattr, TransactionalIdState, "decide_abort", broad)
+
+
+@mutant(17)
+def an_abort_undoes_a_commit(patch: pytest.MonkeyPatch) -> None:
+    abort = SimulatedBroker.abort
+
+    def rash(self: SimulatedBroker, asked: EndRequest) -> Steps:
+        self.void(asked.transactional_id, [member.producer_id for member in asked.members])
+        return (yield from abort(self, asked))
+
+    plant(patch.setattr, SimulatedBroker, "abort", rash)
+
+
+@mutant(8)
+def an_execution_expires_by_its_first_member(patch: pytest.MonkeyPatch) -> None:
+    plant(patch.setattr, Executions, "renew", lambda _self, _key, _now_ms: None)
+
+
+@mutant(8)
+def an_expiry_is_not_decided_again(patch: pytest.MonkeyPatch) -> None:
+    def stale(self: SimulatedBroker) -> Steps:
+        due = [(key, self.coordinator.expire(key, self.now_ms)) for key in self.coordinator.expired(self.now_ms)]
+        for key, events in due:
+            yield at_once
+            yield from self.end(key.transactional_id, events)
+        return Done()
+
+    plant(patch.setattr, SimulatedBroker, "expire", stale)
+
+
+@mutant(13)
+def all_executions_of_an_id_expire_together(patch: pytest.MonkeyPatch) -> None:
+    expire = Coordinator.expire
+
+    def broad(self: Coordinator, key: ExecutionKey, now_ms: int) -> tuple[MembersAborted, ...]:
+        return self.abort_all(key.transactional_id) if expire(self, key, now_ms) else ()
+
+    plant(patch.setattr, Coordinator, "expire", broad)
+
+
+@mutant(39)
+def nobody_expires(patch: pytest.MonkeyPatch) -> None:
+    plant(patch.setattr, Executions, "expired", lambda _self, _now_ms: [])

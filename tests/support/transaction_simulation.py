@@ -1,0 +1,374 @@
+"""Transactions under random schedules: `Simulation(seed).run()` raises AssertionError if a promise is broken.
+
+Goal: what transaction_promises.py checks, at every step.
+
+Method: drivers with their tasks, twins and leftovers, on one or two transactional ids and up to three partitions, ask a broker over
+a network that delays, repeats and loses; random flushes, crashes that cut each log anywhere, failing markers, expiry, sweeps,
+states that stand for the log, deleted topics. In the end nothing fails any more, and all must come to rest.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+
+from brokerd.ids import TopicIdPartition
+from brokerd.transaction.model import CommitPrepared, Event, MembersAborted
+from tests.support.transaction_actors import TIMEOUT_MS, Actor, Call, Driver, random_variant
+from tests.support.transaction_bench import partition as partition_name
+from tests.support.transaction_broker import Abort, Condition, Disk, SimulatedBroker, Steps
+from tests.support.transaction_partition import SimulatedPartition, check_is_readable
+from tests.support.transaction_promises import Promises
+
+_STEPS = (80, 240)
+_ROUNDS_MAX = 20
+_TURNS_MAX = 2_000
+_VERSIONS = range(2)
+
+
+class Process:
+    """A request under way in the broker, or something of its own."""
+
+    def __init__(self, steps: Steps, call: Call | None, now_ms: int) -> None:
+        self.steps = steps
+        self.call = call
+        self.started_ms = now_ms
+        self.is_ready: Condition = _at_once
+
+
+def _at_once() -> bool:
+    return True
+
+
+class Simulation:
+    """See the module."""
+
+    def __init__(self, seed: int, *, trace: list[str] | None = None) -> None:
+        self.rng = rng = random.Random(seed)
+        self.trace = trace
+        self.now_ms = 0
+        self.facts: dict[str, int] = {}
+        self.disk = Disk()
+        self.deleted: list[SimulatedPartition] = []
+        self.network: list[Call] = []
+        self.late: list[Call] = []  # on a long way
+        self.answers: list[tuple[Call, object]] = []
+        self.processes: list[Process] = []
+        self.is_calm = False
+        self._names = 0
+        self.promises = Promises(self)
+        for number in range(rng.randint(1, 3)):
+            self._create(partition_name(number, "t"))
+        self._topics = 1
+        self.broker = self._start()
+        self.counts = {(name, version): rng.choice((0, 1, 2, 3, 5)) for name in "12" for version in _VERSIONS}
+        self.names = ["1"] if rng.random() < 0.7 else ["1", "2"]
+        self.drivers: list[Driver] = []
+        for name in self.names:
+            self._add_drivers(name)
+
+    def _add_drivers(self, name: str) -> None:
+        """One query, or two on one checkpoint, on a copy or a newer one, or two writes of one run."""
+        rng = self.rng
+        kind = rng.choice(("one", "two", "two", "copy", "writes", "ahead"))
+        self._count(f"scenario: {kind}")
+        self.drivers.append(Driver(self, name, 0, self.new_name("r"), _VERSIONS))
+        if kind == "two":
+            self.drivers.append(Driver(self, name, 0, self.new_name("r"), _VERSIONS))
+        elif kind == "copy":
+            self.drivers.append(Driver(self, name, random_variant(rng), self.new_name("r"), _VERSIONS))
+        elif kind == "ahead":
+            self.drivers.append(Driver(self, name, 0, self.new_name("r"), _VERSIONS[1:]))
+        elif kind == "writes":
+            self.drivers.append(Driver(self, name, rng.choice((0, 2)), self.drivers[-1].run_id, _VERSIONS))
+
+    def run(self) -> dict[str, int]:
+        """To its end; returns how often what happened."""
+        actions = {**self._progress(), **self._faults()}
+        names, weights = list(actions), [weight for weight, _ in actions.values()]
+        for name in self.rng.choices(names, weights, k=self.rng.randint(*_STEPS)):
+            actions[name][1]()
+            if self.broker.is_serving:
+                self.promises.check_readers()
+        self._calm_down()
+        return self.facts
+
+    def _progress(self) -> dict[str, tuple[int, Callable[[], None]]]:
+        return {
+            "deliver": (30, lambda: self._some(self._deliver)),
+            "go on": (30, lambda: self._some(self._go_on)),
+            "answer": (30, lambda: self._some(self._answer)),
+            "flush log": (self.rng.choice((6, 12, 24)), self._flush_log),
+            "flush": (self.rng.choice((3, 8, 24)), self._flush),
+            "ask again": (4, self._ask_again),
+            "late": (2, self._arrive_late),
+        }
+
+    def _some(self, action: Callable[[], None]) -> None:
+        """Once, or a few times in a row."""
+        for _ in range(self.rng.choice((1, 1, 3, 6))):
+            action()
+
+    def _faults(self) -> dict[str, tuple[int, Callable[[], None]]]:
+        """Of each schedule some, and some of them often: what comes seldom among all others is met in the rest."""
+        faults: dict[str, Callable[[], None]] = {
+            "twin": self._twin,
+            "heartbeat": self._beat,
+            "give up": self._give_up,
+            "kill driver": self._kill_driver,
+            "time": self._pass_time,
+            "expire": lambda: self._begin(self.broker.expire()),
+            "sweep": lambda: self._begin(self.broker.sweep()),
+            "state": self._state,
+            "markers fail": self._fail_markers,
+            "crash": self._crash,
+            "delete": self._delete,
+            "read again": self._read_again,
+        }
+        return {name: (self.rng.choice((0, 0, 1, 4)), fault) for name, fault in faults.items()}
+
+    def _count(self, fact: str) -> None:
+        self.facts[fact] = self.facts.get(fact, 0) + 1
+        if self.trace is not None:
+            self.trace.append(fact)
+
+    def new_name(self, prefix: str) -> str:
+        """A name that was never used."""
+        self._names += 1
+        return f"{prefix}{self._names}"
+
+    # --- the network
+
+    def send(self, call: Call) -> None:
+        """Puts a request on its way, a long one now and then."""
+        (self.late if not self.is_calm and self.rng.random() < 0.1 else self.network).append(call)
+
+    def _arrive_late(self) -> None:
+        if self.late:
+            self.network.append(self.late.pop(self.rng.randrange(len(self.late))))
+
+    def _deliver(self) -> None:
+        """A request reaches the broker, in any order; it may do so twice, or never."""
+        if not self.network:
+            return
+        at = self.rng.randrange(len(self.network))
+        call = self.network[at] if not self.is_calm and self.rng.random() < 0.12 else self.network.pop(at)
+        if not self.broker.is_serving or (not self.is_calm and self.rng.random() < 0.03):
+            return
+        if isinstance(call.request, Abort):
+            self.promises.asked_to_abort.update(member.producer_id for member in call.request.asked.members)
+        self._begin(self.broker.handle(call.request), call)
+
+    def _begin(self, steps: Steps, call: Call | None = None) -> None:
+        if call is not None or self.broker.is_serving:
+            self.processes.append(Process(steps, call, self.now_ms))
+            self._resume(self.processes[-1])
+
+    def _go_on(self) -> None:
+        ready = [process for process in self.processes if process.is_ready()]
+        if ready:
+            self._resume(self.rng.choice(ready))
+
+    def _resume(self, process: Process) -> None:
+        try:
+            process.is_ready = next(process.steps)
+        except StopIteration as end:
+            self.processes.remove(process)
+            if process.call is not None:
+                self._told(process.call, end.value, process.started_ms)
+
+    def _told(self, call: Call, answer: object, started_ms: int) -> None:
+        kind = type(answer).__name__
+        self._count(f"{type(call.request).__name__}: {kind}")
+        self.promises.told(call.request, answer, started_ms)
+        if self.is_calm or self.rng.random() < 0.93:
+            self.answers.append((call, answer))
+
+    def _answer(self) -> None:
+        if self.answers:
+            call, answer = self.answers.pop(self.rng.randrange(len(self.answers)))
+            call.actor.answered(call, answer)
+
+    def rows(self, name: str, variant: int, version: int) -> tuple[int, ...]:
+        """The rows of a version. Variant 1 of an input lacks the last row, variant 2 has another one in its place."""
+        base = (int(name) * 10 + version) * 100
+        rows = [base + number for number in range(self.counts[name, version])]
+        if variant and rows:
+            rows.pop()
+            rows += [base + 50] if variant == 2 else []
+        return tuple(rows)
+
+    def _ask_again(self) -> None:
+        waiting = self._waiting()
+        if waiting:
+            call = self.rng.choice(waiting).call
+            assert call is not None
+            self.send(call)
+
+    def _waiting(self) -> list[Actor]:
+        actors: list[Actor] = [*self.drivers, *(attempt for driver in self.drivers for attempt in driver.attempts)]
+        return [actor for actor in actors if actor.call is not None]
+
+    # --- clients
+
+    def _running(self) -> list[Driver]:
+        return [driver for driver in self.drivers if not driver.is_over]
+
+    def _twin(self) -> None:
+        running = self._running()
+        if running:
+            driver = self.rng.choice(running)
+            self._count("twin")
+            driver.launch(self.rng.choice(driver.attempts).split)
+
+    def _beat(self) -> None:
+        attempts = [attempt for driver in self.drivers for attempt in driver.attempts if attempt.producer_id >= 0]
+        if attempts:
+            self.rng.choice(attempts).beat()
+
+    def _give_up(self) -> None:
+        drivers = [driver for driver in self._running() if driver.reports]
+        if drivers:
+            self._count("driver gave up")
+            self.rng.choice(drivers).give_up()
+
+    def _kill_driver(self) -> None:
+        """A driver dies at any point. Mostly it is started again, also after its end."""
+        driver = self.rng.choice(self.drivers)
+        if driver.outcome is not None:
+            return
+        driver.is_over = self.rng.random() < 0.2
+        driver.call = None
+        self._count("driver gone" if driver.is_over else "driver killed")
+        if not driver.is_over:
+            driver.restart()
+
+    # --- the broker
+
+    def _start(self) -> SimulatedBroker:
+        broker = SimulatedBroker(self.disk, self.rng, self.now_ms, self._recorded, self.promises.marked)
+        self.broker = broker
+        broker.fails_markers = self.rng.random() < 0.3
+        self.processes.append(Process(broker.start(), None, self.now_ms))
+        self._resume(self.processes[-1])
+        return broker
+
+    def _recorded(self, name: str, event: Event) -> None:
+        self.promises.recorded(name, event)
+        if isinstance(event, CommitPrepared):
+            if self.rng.random() < 0.1:
+                self._begin(self._state_soon())
+            self._count("prepared, with losers" if event.aborted_ids else "prepared")
+        elif isinstance(event, MembersAborted):
+            self._count("aborted")
+
+    def _flush_log(self) -> None:
+        self.broker.flush_log()
+
+    def _flush(self) -> None:
+        if self.disk.partitions:
+            self.rng.choice(list(self.disk.partitions.values())).flush_step()
+
+    def _pass_time(self) -> None:
+        self.now_ms += self.rng.choice((TIMEOUT_MS // 3, TIMEOUT_MS, TIMEOUT_MS))
+        self.broker.now_ms = self.now_ms
+        if self.rng.random() < 0.5:
+            self._begin(self.broker.expire())
+
+    def _state_soon(self) -> Steps:
+        """While a commit is not finished."""
+        yield _at_once
+        self._state()
+        return None
+
+    def _state(self) -> None:
+        if self.broker.is_serving:
+            self._count("state")
+            self.promises.has_state = True
+            self.broker.append_state()
+
+    def _fail_markers(self) -> None:
+        self.broker.fails_markers = self.rng.random() < 0.7
+
+    def _crash(self) -> None:
+        """Also during a recovery."""
+        self._count("crash" if self.broker.is_serving else "crash in a recovery")
+        self.processes.clear()
+        self.answers = [(call, answer) for call, answer in self.answers if self.rng.random() < 0.5]
+        self.disk.crash(self.rng)
+        self.promises.crashed()
+        for partition in self.disk.partitions.values():
+            assert partition.core.log_end_offset >= (partition.seen[-1].offset + 1 if partition.seen else 0)
+        self._start()
+        if self.rng.random() < 0.2:
+            self._crash()
+
+    def _create(self, tp: TopicIdPartition) -> None:
+        self.disk.partitions[tp] = SimulatedPartition(tp)
+
+    def writable(self) -> list[TopicIdPartition]:
+        """Partitions that there are."""
+        return sorted(self.disk.partitions)
+
+    def _delete(self) -> None:
+        """A topic is deleted and created again."""
+        tp = self.rng.choice(self.writable())
+        partition = self.disk.partitions.pop(tp)
+        partition.is_deleted = True
+        partition.core.deleted()
+        self.deleted.append(partition)
+        self._topics += 1
+        self._create(partition_name(0, f"t{self._topics}"))
+        self._count("deleted")
+
+    def _read_again(self) -> None:
+        if self.broker.is_serving:
+            for partition in self.disk.partitions.values():
+                partition.read()
+                check_is_readable(partition)
+
+    # --- the end
+
+    def _calm_down(self) -> None:
+        """Nothing fails any more. Drivers come to an end, and then all members."""
+        self.is_calm = True
+        self.network += self.late
+        self.broker.fails_markers = False
+        for _ in range(_ROUNDS_MAX):
+            self._round()
+            if not self._running():
+                break
+        assert not self._running(), "drivers go on for ever"
+        for _ in range(4):
+            self.now_ms = self.broker.now_ms = self.now_ms + TIMEOUT_MS
+            self._round()
+            self._begin(self.broker.expire())
+            self._begin(self.broker.sweep())
+            self._round()
+        self.network.clear()
+        self.promises.check_quiet()
+
+    def _round(self) -> None:
+        """All that can happen without time."""
+        for actor in self._waiting():
+            if actor.call is not None and actor.call not in self.network:
+                self.send(actor.call)
+        for _ in range(_TURNS_MAX):
+            for _ in range(len(self.network)):
+                self._deliver()
+            self._go_on()
+            self._answer()
+            for partition in self.disk.partitions.values():
+                partition.flush()
+            self.disk.durable = len(self.disk.log)
+            self.broker.retire_log()
+            if self.broker.is_serving:
+                self.promises.check_readers()
+            if not (self.network or self.answers or any(process.is_ready() for process in self.processes)):
+                return
+        raise AssertionError("requests never come to an end")
+
+
+def run_seed(seed: int) -> dict[str, int]:
+    """Runs one schedule."""
+    return Simulation(seed).run()
