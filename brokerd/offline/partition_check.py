@@ -222,11 +222,12 @@ class PartitionCheck:
         )
 
     def _checked_marker(self, name: str, file: File, position: int, header: BatchHeader) -> Marker | None:
-        """The marker in a control batch; one that cannot be read is a finding."""
+        """The marker in a control batch; one that cannot be read counts as damaged."""
         marker = read_marker(file, position, header)
         if header.is_control and marker is None:
-            text = "the control batch cannot be read: the transactions that it ends stay open, and hold back committed reads"
-            self._add(Severity.ERROR, name, text, header.base_offset)
+            base, _ = parse_offset_file(name) or (0, "")
+            text = f"the control batch at offset {header.base_offset} cannot be read: without it, its transactions are aborted here"
+            self._damage(name, text, header.base_offset, header.next_offset, (base, position))
         return marker
 
     def _check_records(self, name: str, file: File, position: int, header: BatchHeader) -> None:

@@ -192,7 +192,7 @@ class LogWalk:
                     segment.size_bytes = walk.batch_position
                     segment.note(header, self._given.index_interval_bytes, force_entry=resumed)
                     resumed = False
-                    self._take(header, file, walk.batch_position)
+                    self._take(header, file, segment, walk.batch_position)
                 self.scanned_bytes += walk.position - begin
                 if walk.problem is None:
                     return walk.next_offset, False
@@ -229,11 +229,16 @@ class LogWalk:
         is_below = self._snapshot is not None and offset < self._snapshot.offset
         return max(self._walked_epoch, 0 if is_below else self._snapshot_epochs.latest, 0)
 
-    def _take(self, header: BatchHeader, file: File, position: int) -> None:
+    def _take(self, header: BatchHeader, file: File, segment: Segment, position: int) -> None:
         """Applies a batch to producers and epochs; one below the snapshot is compared with it instead."""
         snapshot = self._snapshot
         if snapshot is None or header.base_offset >= snapshot.offset:
-            self.producers.replay(header, read_marker(file, position, header))
+            marker = read_marker(file, position, header)
+            if marker is None and header.is_control:
+                # Taken for nothing it would leave open what it committed, to be aborted.
+                resume = (segment.base_offset, position + header.size)
+                self._damage(header.base_offset, header.next_offset, "the control batch cannot be read", resume=resume)
+            self.producers.replay(header, marker)
         elif header.next_offset > snapshot.offset or self._snapshot_epochs.epoch_at(header.base_offset) != header.leader_epoch:
             self.contradicts_snapshot = True
         self.epochs.assign(header.leader_epoch, header.base_offset)

@@ -36,9 +36,7 @@ def marker_of(batch: RecordBatch, *, is_held: bool = False) -> Marker | None:
 
 
 def read_marker(file: File, position: int, header: BatchHeader) -> Marker | None:
-    """The marker in a batch of a file; None if it is no control batch, or one that cannot be read: then the transactions that it
-    ends stay open. Raises OSError.
-    """
+    """The marker in a batch of a file; None if it is no control batch, or one that cannot be read. Raises OSError."""
     if not header.is_control:
         return None
     try:

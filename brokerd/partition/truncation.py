@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from brokerd.errors import StorageError
 from brokerd.partition.core import Truncation
 from brokerd.partition.leader_epochs import EpochEntry, write_leader_epochs
-from brokerd.partition.markers import read_marker
+from brokerd.partition.markers import Marker, read_marker
 from brokerd.partition.producer_state import ProducerStates
 from brokerd.partition.snapshots import read_snapshot, remove_snapshot
 from brokerd.record.header import BatchHeader
@@ -54,7 +54,14 @@ class LogCut:
                     if is_last:
                         self.last.note(header, index_interval_bytes)
                     if header.base_offset >= from_offset:
-                        producers.replay(header, read_marker(file, position, header))
+                        producers.replay(header, self._marker(file, position, header))
+
+    def _marker(self, file: File, position: int, header: BatchHeader) -> Marker | None:
+        marker = read_marker(file, position, header)
+        if marker is None and header.is_control:
+            at = header.base_offset
+            raise StorageError(f"{self._directory}: the control batch at offset {at} cannot be read: restart, then cut")
+        return marker
 
     def make(self, epochs: Sequence[EpochEntry]) -> None:
         """Cuts, durably on return. The checkpoint on the disk must already end the durable part at the cut. Raises OSError."""

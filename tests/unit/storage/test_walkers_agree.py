@@ -22,6 +22,7 @@ from brokerd.partition.entries import CheckpointEntry
 from brokerd.partition.log_walk import LogWalk, RecoveryInput
 from brokerd.record import whole
 from brokerd.record.batch import walk_batches
+from brokerd.record.control import encode_control
 from brokerd.record.header import Attributes, crc_seed, decode_header, header_problem, stamp
 from brokerd.storage import log_reader, scan
 from brokerd.storage.files import RealFiles
@@ -31,6 +32,7 @@ from brokerd.storage.open_files import OpenFiles
 from brokerd.storage.scan import Scan
 from brokerd.storage.segment import Segment
 from brokerd.storage.segment_walk import whole_headers
+from brokerd.wire.v1 import control_pb2
 from tests.support.build import raw_batch
 from tests.support.files import MemoryFiles
 
@@ -323,9 +325,10 @@ def test_a_scan_that_passes_over_missing_bytes_is_found(monkeypatch: pytest.Monk
 
 
 def test_a_batch_covers_offsets_that_no_record_has() -> None:
+    marker = encode_control(control_pb2.ControlRecord(), TP, timestamp_ms=0).payload.to_pybytes()
     parts = [
         stored_batch(0, 1, covers=100, payload=b"two records", attributes=int(Attributes.SPARSE_OFFSETS)),
-        stored_batch(100, 1, covers=1, payload=b"marker", attributes=int(Attributes.CONTROL)),
+        stored_batch(100, 1, covers=1, payload=marker, attributes=int(Attributes.CONTROL)),
         stored_batch(101, 1, covers=7, payload=b"one left"),
         stored_batch(108, 1, covers=1, payload=b"dense"),
     ]

@@ -1,0 +1,72 @@
+"""A control batch that cannot be read is damage: taken for nothing, it would leave what it committed open, to be aborted."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from brokerd.errors import LogDamagedError
+from brokerd.offline.doctor import accept_damaged, check_data_dir
+from brokerd.offline.partition_check import Severity
+from brokerd.partition import partition_log
+from brokerd.partition.markers import Marker
+from brokerd.partition.partition_log import PartitionLog
+from brokerd.record import control
+from brokerd.storage.files import RealFiles
+from tests.support.build import append, first_log, open_manager
+from tests.support.log_manager import LogManager
+from tests.support.transactions import append_marker, append_member, read_committed
+
+MEMBER = 7
+
+
+def _open(data_dir: Path) -> tuple[LogManager, PartitionLog]:
+    manager, _ = open_manager(RealFiles(str(data_dir)))
+    return manager, first_log(manager)
+
+
+@pytest.fixture(params=["rot", "a later version"])
+def data_dir(tmp_path: Path, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A clean directory whose log says at offset 1, in a way that cannot be read, that a member's record at 0 is committed; no
+    snapshot says it."""
+    manager, log = _open(tmp_path)
+    append_member(log, MEMBER, 0)
+    log.flush()
+    position = log.segments[-1].size_bytes
+    if request.param == "a later version":
+        monkeypatch.setattr(control, "CONTROL_VERSION", 2)
+        monkeypatch.setattr(partition_log, "marker_of", lambda _batch, **_: Marker([MEMBER]))
+    append_marker(log, committed=[MEMBER])
+    monkeypatch.undo()
+    append(log, b"plain")
+    manager.close()
+    path = next(tmp_path.glob("*/*.log"))
+    if request.param == "rot":
+        data = bytearray(path.read_bytes())
+        data[position + 100] ^= 1
+        path.write_bytes(data)
+    for snapshot in tmp_path.glob("*/*.snapshot"):
+        snapshot.unlink()
+    return tmp_path
+
+
+def test_it_stops_the_log_so_that_nobody_aborts_what_is_committed(data_dir: Path) -> None:
+    manager, log = _open(data_dir)
+    assert log.core.open_producer_ids() == [MEMBER]
+    with pytest.raises(LogDamagedError, match=r"offsets 1 to 1 .*(the control batch cannot be read|payload_crc)"):
+        append_marker(log, aborted=[MEMBER])
+    manager.close()
+
+
+def test_the_doctor_finds_it_and_it_can_be_accepted(data_dir: Path) -> None:
+    (error,) = [finding for finding in check_data_dir(str(data_dir)) if finding.severity is Severity.ERROR]
+    assert (error.partition, error.offset) == ("t-0", 1)
+    assert "--accept-damaged" in error.message
+    accept_damaged(str(data_dir))
+    assert not [finding for finding in check_data_dir(str(data_dir)) if finding.severity is Severity.ERROR]
+    manager, log = _open(data_dir)
+    append_marker(log, committed=[MEMBER])
+    log.flush()
+    assert read_committed(log, 0, 1) == [0]
+    manager.close()
