@@ -21,6 +21,8 @@ from brokerd.clock import SystemClock
 from brokerd.config.client import ClientConfig, ProducerConfig
 from brokerd.errors import Fate, UnknownTopicOrPartitionError
 from brokerd.ids import NO_PRODUCER, ProducerIdAndEpoch, TopicIdPartition
+from brokerd.producer.core.idempotence import IdempotenceState
+from brokerd.producer.core.membership import Membership
 from brokerd.producer.core.producer_batch import Piece, ProducerBatch
 from brokerd.producer.core.transport import (
     BatchToProduce,
@@ -64,26 +66,39 @@ class Session:
         self.correlation_id = 0
 
     async def send(
-        self, identity: ProducerIdAndEpoch, sequence: int, count: int, *, partition: int = 0, topic_id: bytes | None = None
+        self,
+        identity: ProducerIdAndEpoch,
+        sequence: int,
+        count: int,
+        *,
+        partition: int = 0,
+        topic_id: bytes | None = None,
+        membership: Membership | None = None,
+        is_transactional: bool = False,
     ) -> PartitionResult:
         """Sends `count` records from a sequence on; the response for them."""
         tp = TopicIdPartition(topic_id or self.topic_id, partition)
-        return await self.send_bytes(tp, *self.encoded(identity, sequence, count, tp))
+        header, payload = self.encoded(identity, sequence, count, tp, is_transactional=is_transactional)
+        return await self.send_bytes(tp, header, payload, membership)
 
     @staticmethod
-    def encoded(identity: ProducerIdAndEpoch, sequence: int, count: int, tp: TopicIdPartition) -> tuple[bytes, pa.Buffer]:
+    def encoded(
+        identity: ProducerIdAndEpoch, sequence: int, count: int, tp: TopicIdPartition, *, is_transactional: bool = False
+    ) -> tuple[bytes, pa.Buffer]:
         """Header and payload of a batch."""
         batch = ProducerBatch(None, 0)  # type: ignore[arg-type]
         rows = pa.RecordBatch.from_arrays([pa.nulls(count, pa.binary()), pa.array([b"x"] * count)], ["key", "value"])
         batch.encoded = encode_pieces([Piece(rows, count, 1, 1_000)], "none")
-        batch.identity, batch.base_sequence = identity, sequence
+        batch.assign_sequence(identity, sequence, IdempotenceState(is_member=is_transactional))
         return encode_batch_header(batch, tp), batch.encoded.payload.data
 
-    async def send_bytes(self, tp: TopicIdPartition, header: bytes, payload: pa.Buffer) -> PartitionResult:
+    async def send_bytes(
+        self, tp: TopicIdPartition, header: bytes, payload: pa.Buffer, membership: Membership | None = None
+    ) -> PartitionResult:
         """Sends a batch as it is; the response for it."""
         self.correlation_id += 1
         entry = BatchToProduce(tp, header, payload)
-        await self.stream.send(ProduceRequest(self.correlation_id, -1, 10_000, [entry]))
+        await self.stream.send(ProduceRequest(self.correlation_id, -1, 10_000, [entry], membership))
         response = await self.stream.receive()
         assert response.correlation_id == self.correlation_id
         (result,) = response.results

@@ -124,6 +124,15 @@ class BrokerDouble:
         self.requests.append(request)
         return [self._produce(batch.tp, batch.header, batch.payload, request.membership) for batch in request.batches]
 
+    def _check_member(self, producer_id: int, named: Membership | None, *, is_transactional: bool) -> None:
+        """Raises InvalidTxnStateError unless an open member's batch says so, and whose it is, and nobody else's does."""
+        member = self.transactions.open_member(producer_id)
+        is_named_right = named is None if member is None else named is not None and named.member_id == member.member_id
+        if is_transactional != (member is not None) or not is_named_right:
+            raise InvalidTxnStateError("not an open member's batch, or not named as such")
+        if is_transactional:
+            self.transactional_ids.add(producer_id)
+
     def held_records(self, producer_id: int) -> int:
         """Records of a producer id, over all partitions."""
         partitions = [partition for topic in self.topics.values() for partition in topic.partitions]
@@ -151,11 +160,7 @@ class BrokerDouble:
             data = pa.py_buffer(header + payload.to_pybytes())
             batch = check_produced(data, crc_seed(tp), max_message_bytes=self.max_message_bytes)
             identity = ProducerIdAndEpoch(batch.header.producer_id, batch.header.producer_epoch)
-            assert batch.header.is_transactional == (member is not None)
-            if member is not None:
-                self.transactional_ids.add(identity.producer_id)
-                if self.transactions.ids[member.transactional_id].open.get(member.member_id, (None,))[0] != identity.producer_id:
-                    raise InvalidTxnStateError("the member is not open")
+            self._check_member(identity.producer_id, member, is_transactional=batch.header.is_transactional)
             rows = batch.to_arrow(max_uncompressed_bytes=2**30).to_pylist()
             offset = topic.partitions[tp.partition].append(identity, batch.header.base_sequence, rows)
             return PartitionResult(tp, offset, self.append_timestamp, 0)

@@ -35,6 +35,7 @@ from brokerd.wire.event_loop import ignore_poller_noise
 from brokerd.wire.methods import SERVICE, UNARY
 from brokerd.wire.records import join_records, split_records
 from brokerd.wire.v1 import fetch_pb2, metadata_pb2, offsets_pb2, produce_pb2, topics_pb2, transaction_pb2
+from tests.support.fake_transactions import FakeTransactions
 
 HEADER_BYTES = 96
 
@@ -78,10 +79,11 @@ class Partition:
         return chunks
 
 
-class FakeBroker:
+class FakeBroker(FakeTransactions):
     """Topics in memory, and what is to go wrong. Made by `fake_broker()`."""
 
     def __init__(self) -> None:
+        super().__init__()
         self.port = 0
         self.topics: dict[str, list[Partition]] = {}
         self.calls: Counter[str] = Counter()
@@ -92,6 +94,7 @@ class FakeBroker:
         self.cut_fetch_after: list[int] = []  # the next fetch streams end after so many answers
         self.wire_versions = (1, 1)
         self.next_producer_id = 1000
+        self.limits: dict[str, int] = {}
 
     def create(self, name: str, partitions: int = 1) -> list[Partition]:
         """Makes a topic."""
@@ -121,7 +124,12 @@ class FakeBroker:
     def _GetServerInfo(self, request: metadata_pb2.GetServerInfoRequest) -> Message:  # noqa: N802
         least, most = self.wire_versions
         return metadata_pb2.GetServerInfoResponse(
-            cluster_id="fake", software_version="9.9", min_wire_version=least, max_wire_version=most, features=["idempotence"]
+            cluster_id="fake",
+            software_version="9.9",
+            min_wire_version=least,
+            max_wire_version=most,
+            features=["idempotence"],
+            limits=[metadata_pb2.Limit(name=name, value=value) for name, value in self.limits.items()],
         )
 
     def _Metadata(self, request: metadata_pb2.MetadataRequest) -> Message:  # noqa: N802
@@ -173,12 +181,22 @@ class FakeBroker:
         error = self._error("InitProducerId")
         if error:
             return transaction_pb2.InitProducerIdResponse(error=to_proto(error))
+        if request.transactional_id:
+            return self.init_member(request)
         if request.producer_id >= 0:
             return transaction_pb2.InitProducerIdResponse(
                 producer_id=request.producer_id, producer_epoch=request.producer_epoch + 1
             )
+        return transaction_pb2.InitProducerIdResponse(producer_id=self.next_id(), producer_epoch=0)
+
+    def next_id(self) -> int:
+        """A producer id that nobody had."""
         self.next_producer_id += 1
-        return transaction_pb2.InitProducerIdResponse(producer_id=self.next_producer_id, producer_epoch=0)
+        return self.next_producer_id
+
+    def next_error(self, name: str) -> WireError | None:
+        """The error that the next response of a method is to carry."""
+        return self._error(name)
 
     def _error(self, name: str) -> WireError | None:
         waiting = self.errors.get(name)

@@ -64,9 +64,14 @@ class TransactionsModel:
             known.open[asked.member_id] = (next_id(), asked)
         return ProducerIdAndEpoch(known.open[asked.member_id][0], 0)
 
+    def open_member(self, producer_id: int) -> Membership | None:
+        """The member that may write under this id."""
+        members = (entry for known in self.ids.values() for entry in known.open.values())
+        return next((member for open_id, member in members if open_id == producer_id), None)
+
     def is_open(self, producer_id: int) -> bool:
         """True while a member may write."""
-        return any(producer_id == open_id for known in self.ids.values() for open_id, _ in known.open.values())
+        return self.open_member(producer_id) is not None
 
     def heartbeat(self, member: Membership) -> None:
         """Raises InvalidTxnStateError for a member that is not open."""

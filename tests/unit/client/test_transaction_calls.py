@@ -1,0 +1,180 @@
+"""The calls of transactions: pages, repeated questions, values; and what a broken broker may not do."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import grpc
+import pytest
+
+from brokerd.client.blocking import BlockingClient
+from brokerd.client.io.retry import NoBrokerAnsweredError
+from brokerd.client.transactions import end_requests
+from brokerd.config.client import ClientConfig
+from brokerd.errors import (
+    AlreadyCommittedError,
+    ConcurrentTransactionsError,
+    ConfigError,
+    InvalidTxnStateError,
+    NotReadyError,
+    ReplayMismatchError,
+    StorageError,
+    TxnAbortedError,
+    UnknownServerError,
+    WireError,
+)
+from brokerd.ids import TopicIdPartition
+from brokerd.producer.core.membership import Membership, Totals, TransactionEnd, TransactionMember
+from brokerd.wire.methods import UNARY_REQUEST_MAX_BYTES
+from brokerd.wire.v1 import transaction_pb2 as pb
+from tests.support.fake_broker import FakeBroker, fake_broker
+
+
+@pytest.fixture
+def broker() -> Iterator[FakeBroker]:
+    with fake_broker() as broker:
+        yield broker
+
+
+@pytest.fixture
+def client(broker: FakeBroker) -> Iterator[BlockingClient]:
+    config = ClientConfig(
+        bootstrap_servers=f"127.0.0.1:{broker.port}", retry_backoff_ms=1, retry_backoff_max_ms=2, api_timeout_ms=10_000
+    )
+    with BlockingClient(config) as client:
+        yield client
+
+
+def member(number: int = 0, version: int = 3, name: str = "id") -> Membership:
+    return Membership(name, version, "execution", "run", "owner", number.to_bytes(16), 60_000)
+
+
+def end_of(members: list[TransactionMember], *, is_commit: bool = True, totals: Totals = Totals()) -> TransactionEnd:  # noqa: B008
+    partitions = [TopicIdPartition(bytes(16), number) for number in range(5)]
+    return TransactionEnd("id", 3, "execution", "run", is_commit, members, partitions, totals)
+
+
+def test_a_member_gets_the_same_id_every_time_and_learns_what_was_last(broker: FakeBroker, client: BlockingClient) -> None:
+    granted = client.init_member(member())
+    assert client.init_member(member()) == granted
+    assert (granted.epoch, granted.last_version) == (0, -1)
+    client.heartbeat(member())
+    client.end_transaction(end_of([TransactionMember(granted.producer_id, 0, 10)]))
+    later = client.init_member(member(1, version=4))
+    assert (later.last_version, later.last_execution_id, later.last_run_id) == (3, "execution", "run")
+    with pytest.raises(InvalidTxnStateError):
+        client.heartbeat(member())
+
+
+def test_a_decision_in_pages_says_all_of_it_once(broker: FakeBroker, client: BlockingClient) -> None:
+    broker.limits["max.partitions.per.request"] = 4
+    members = [TransactionMember(client.init_member(member(number)).producer_id, 0, number) for number in range(10)]
+    end = end_of(members, totals=Totals(1, 2, 3, 2**64 - 1))
+    assert client.end_transaction(end) == 3
+    assert [page.page for page in broker.pages] == [0, 1, 2, 3]
+    assert [page.more_pages for page in broker.pages] == [True, True, True, False]
+    (decided,) = broker.ends
+    assert (decided.members, decided.partitions, decided.totals) == (end.members, end.partitions, end.totals)
+
+
+def test_a_decision_that_fails_between_pages_begins_again(broker: FakeBroker, client: BlockingClient) -> None:
+    broker.limits["max.partitions.per.request"] = 3
+    members = [TransactionMember(client.init_member(member(number)).producer_id, 0, 1) for number in range(2)]
+    client.server_info()
+    broker.errors["EndTransaction"] = [NotReadyError("not ready", retry_after_ms=1)]
+    broker.fail_calls = []
+    assert client.end_transaction(end_of(members)) == 3
+    assert [page.page for page in broker.pages] == [0, 0, 1, 2]
+    broker._joined.clear()
+    broker.pages.clear()
+    assert client.end_transaction(end_of(members)) == 3
+    assert len(broker.ends) == 2, "the same question gets the same response"
+
+
+@pytest.mark.parametrize("error", [ConcurrentTransactionsError("busy"), NotReadyError("starting"), StorageError("disk")])
+def test_a_decision_is_asked_about_again_while_that_may_help(broker: FakeBroker, client: BlockingClient, error: WireError) -> None:
+    granted = client.init_member(member())
+    broker.errors["EndTransaction"] = [error] * 3
+    assert client.end_transaction(end_of([TransactionMember(granted.producer_id, 0, 1)])) == 3
+    assert broker.calls["EndTransaction"] == 4
+
+
+def test_a_lost_response_is_asked_for_again(broker: FakeBroker, client: BlockingClient) -> None:
+    granted = client.init_member(member())
+    broker.fail_calls = [grpc.StatusCode.UNAVAILABLE] * 2
+    assert client.end_transaction(end_of([TransactionMember(granted.producer_id, 0, 1)])) == 3
+
+
+def test_a_final_answer_is_not_asked_for_again(broker: FakeBroker, client: BlockingClient) -> None:
+    with pytest.raises(TxnAbortedError):
+        client.end_transaction(end_of([TransactionMember(7, 0, 1)]))
+    granted = client.init_member(member())
+    client.end_transaction(end_of([TransactionMember(granted.producer_id, 0, 1)], totals=Totals(1)))
+    with pytest.raises(ReplayMismatchError):
+        client.end_transaction(end_of([], totals=Totals(2)))
+    with pytest.raises(AlreadyCommittedError):
+        client.end_transaction(end_of([], is_commit=False))
+    assert broker.calls["EndTransaction"] == 4
+
+
+def test_a_decision_is_given_up_after_its_time(broker: FakeBroker, client: BlockingClient) -> None:
+    broker.errors["EndTransaction"] = [StorageError("disk")] * 100_000
+    with pytest.raises(StorageError, match="tried"):
+        client.end_transaction(end_of([]), timeout_ms=50)
+    broker.fail_calls = [grpc.StatusCode.UNAVAILABLE] * 100_000
+    with pytest.raises(NoBrokerAnsweredError):
+        client.end_transaction(end_of([]), timeout_ms=50)
+
+
+def test_pages_fit_into_a_request() -> None:
+    members = [TransactionMember(2**62 + number, 0, 2**40) for number in range(10_000)]
+    partitions = [TopicIdPartition(bytes(16), number) for number in range(100)]
+    end = TransactionEnd("\U0010ffff" * 249, 2**62, "\U0010ffff" * 249, "\U0010ffff" * 249, True, members, partitions)
+    for bytes_max in (UNARY_REQUEST_MAX_BYTES, 100_000, 5_000):
+        pages = list(end_requests(end, request_bytes_max=bytes_max, entries_max=10**9))
+        assert max(page.ByteSize() for page in pages) <= bytes_max
+        assert sum(len(page.members) for page in pages) == len(members)
+        assert sum(len(page.partitions) for page in pages) == len(partitions)
+    (page,) = end_requests(end._replace(members=[], partitions=[]), request_bytes_max=5_000, entries_max=1)
+    assert not page.more_pages
+
+
+def test_transactional_ids_are_listed_over_pages_and_found_by_name(broker: FakeBroker, client: BlockingClient) -> None:
+    for name in ("a", "a-1", "a-2", "b", "b-1"):
+        client.init_member(member(name=name))
+    assert [one.transactional_id for one in client.list_transactions()] == ["a", "a-1", "a-2", "b", "b-1"]
+    assert [one.transactional_id for one in client.list_transactions(prefix="a-")] == ["a-1", "a-2"]
+    assert client.list_transactions(state="empty") == []
+    assert client.list_transactions(state="open", prefix="b")[0].state == "open"
+    with pytest.raises(ConfigError, match="empty, open, prepared"):
+        client.list_transactions(state="hanging")
+    found = client.find_transaction("a")
+    assert found is not None
+    assert (found.transactional_id, found.open_members, found.txn_version, found.owner) == ("a", 1, 3, "owner")
+    assert client.find_transaction("a-") is None
+    assert client.find_transaction("c") is None
+
+
+def test_a_transactional_id_is_described_and_aborted(broker: FakeBroker, client: BlockingClient) -> None:
+    granted = client.init_member(member())
+    description = client.describe_transaction("id")
+    (open_member,) = description.members
+    assert (open_member.producer_id, open_member.member_id, open_member.run_id) == (granted.producer_id, bytes(16), "run")
+    assert open_member.partitions[0].tp == TopicIdPartition(bytes(16), 3)
+    assert client.abort_transaction("id", "another") == 0
+    assert client.abort_transaction("id") == 1
+    assert client.describe_transaction("id").members == ()
+    broker.hanging = [pb.HangingTransaction(producer_id=number, idle_ms=number) for number in range(3)]
+    assert [one.producer_id for one in client.find_hanging_transactions(1)] == [1, 2]
+
+
+def test_texts_of_a_hostile_broker_are_made_plain(broker: FakeBroker, client: BlockingClient) -> None:
+    client.init_member(member()._replace(owner="\x1b[2Jx"))
+    assert client.describe_transaction("id").listing.owner == "\\x1b[2Jx"
+
+
+def test_a_member_with_an_epoch_is_no_answer(broker: FakeBroker, client: BlockingClient, monkeypatch: pytest.MonkeyPatch) -> None:
+    for granted in (pb.InitProducerIdResponse(producer_id=5, producer_epoch=1), pb.InitProducerIdResponse(producer_id=-1)):
+        monkeypatch.setattr(broker, "init_member", lambda _request, granted=granted: granted)
+        with pytest.raises(UnknownServerError, match="InitProducerId"):
+            client.init_member(member())
