@@ -43,6 +43,7 @@ examples:
   brokerd consume events --exit --json | brokerd produce copy --json --keep-partitions
   brokerd produce events -K '\\t' --file keyed.tsv -X compression.type=zstd
   brokerd produce events --header source=test --partition 0 < lines.txt
+  brokerd produce events --file day.tsv --transactional-id day-import
 """
 
 
@@ -73,6 +74,11 @@ def add_parser(subparsers: Subparsers) -> None:
     )
     parser.add_argument("--keep-partitions", action="store_true", help="with --json: keep the partition that each record names")
     parser.add_argument("--acks", choices=("all", "1", "0"), help="when a record counts as written (default: all, flushed to disk)")
+    parser.add_argument(
+        "--transactional-id",
+        metavar="ID",
+        help="write all lines in one transaction of this id: readers of committed records see all of them at the end, or none",
+    )
     parser.add_argument("-q", "--quiet", action="store_true", help="no summary on standard error")
     add_client_options(parser, "producer settings")
 
@@ -104,7 +110,8 @@ def run(args: argparse.Namespace) -> int:
     from brokerd.cli.topic_lookup import check_partition, find_topic
     from brokerd.client.blocking import BlockingClient
 
-    settings = client_settings(args, {"acks": args.acks} if args.acks else {})
+    given = {"acks": args.acks, "transactional.id": args.transactional_id}
+    settings = client_settings(args, {name: value for name, value in given.items() if value is not None})
     config = checked(args, lambda: producer_config(settings, where=where(args)))
     _check_options(args)
     with BlockingClient(hasty(config)) as client:
@@ -170,13 +177,14 @@ def _json_format(args: argparse.Namespace, topic: TopicInfo) -> _ToChunk:
 
 
 def _send(args: argparse.Namespace, config: ProducerConfig, chunks: Iterator[_Chunk]) -> int:
-    """Sends all chunks and waits until they are acknowledged; returns the number of records. Raises BrokerdError for the first
-    failure."""
+    """Sends all chunks and waits until they are acknowledged, in a transaction if there is a transactional.id; returns the number
+    of records. Raises BrokerdError for the first failure."""
     from brokerd.allocator import keep_freed_memory
     from brokerd.producer.producer import Producer
 
     keep_freed_memory()
-    with Producer(config) as producer:
+    is_transaction = bool(config.transactional_id)
+    with Producer(config) as producer, producer.transaction() if is_transaction else contextlib.nullcontext():
         failure: BrokerdError | None = None
         try:
             _send_chunks(args.topic, producer, chunks)
@@ -186,8 +194,9 @@ def _send(args: argparse.Namespace, config: ProducerConfig, chunks: Iterator[_Ch
             failure = error
         producer.flush()
         written = sum(totals.record_count for totals in producer.delivered().values())
-    if failure is not None:
-        raise BrokerdError(f"{failure.message}; {counted(written, 'record')} written")
+        if failure is not None:
+            result = "the transaction is aborted" if is_transaction else f"{counted(written, 'record')} written"
+            raise BrokerdError(f"{failure.message}; {result}")
     return written
 
 

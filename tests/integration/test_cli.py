@@ -365,3 +365,18 @@ def test_failed_produce_names_the_line_and_how_many_are_written(terminal: Termin
 def test_options_of_json_and_of_text_exclude_each_other(terminal: Terminal, options: list[str], problem: str) -> None:
     code, _, error = terminal.run("produce", "t", *options)
     assert (code, error) == (2, f"brokerd produce: {problem} (see 'brokerd produce --help')\n")
+
+
+def test_lines_in_one_transaction_are_visible_together_or_never(terminal: Terminal, tmp_path: Path) -> None:
+    terminal.run("topics", "create", "whole")
+    options = ["--json", "--transactional-id", "import"]
+    bad = b'{"value": "a"}\n{"value": "b"}\nno JSON\n'
+    code, _, error = terminal.run("produce", "whole", *options, stdin=bad)
+    assert code == 1
+    assert "line 3: " in error
+    assert error.endswith("; the transaction is aborted\n")
+    good = b'{"value": "c"}\n{"value": "d"}\n'
+    assert terminal.run("produce", "whole", *options, stdin=good) == (0, "", "2 records written to topic 'whole'\n")
+    assert terminal.run("consume", "whole", "--exit", "-q")[1] == "c\nd\n"
+    code, _, error = terminal.run("produce", "whole", "-X", "transactional.id=import", "--acks", "1", stdin=good)
+    assert (code, "transactional.id needs acks=all" in error) == (2, True)
