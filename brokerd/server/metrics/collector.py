@@ -19,6 +19,7 @@ from brokerd.server.metrics.figures import (
     disk_figures,
     partition_figures,
     topic_figures,
+    transaction_figures,
 )
 
 if TYPE_CHECKING:
@@ -95,9 +96,10 @@ def snapshot(broker: Broker, *, stream_count: int, refused_count: int) -> Snapsh
         Gauge("response_queue_size", "Completed fetches whose response has not started.", len(broker.response_queue)),
     )
     counters = broker.counters
+    outcomes = broker.transactions.outcomes
     return Snapshot(
         info={"version": brokerd.__version__, "cluster_id": broker.logs.cluster_id, "node_id": str(broker.logs.node_id)},
-        gauges=gauges,
+        gauges=(*gauges, *_transaction_gauges(broker)),
         topics=topics,
         partitions=partitions,
         data_dir=broker.config.data_dir,
@@ -106,10 +108,25 @@ def snapshot(broker: Broker, *, stream_count: int, refused_count: int) -> Snapsh
             ("bytes_in", "Bytes of record batches appended.", counters.bytes_in),
             ("bytes_out", "Bytes of fetch responses.", counters.bytes_out),
             ("authentication_failures", "Calls without valid credentials.", refused_count),
+            ("committed_transactions", "Versions committed.", outcomes.committed),
+            ("aborted_transactions", "Requests that ended open members of a transaction without a commit.", outcomes.aborted),
+            ("expired_transactions", "Executions that ended because nobody gave a sign of life.", outcomes.expired),
         ),
         labelled=_labelled(broker, counters),
         times=tuple(_times(counters)),
         flush_time=(replicas.flush_time.cumulative(), replicas.flush_time.sum_seconds),
+    )
+
+
+def _transaction_gauges(broker: Broker) -> tuple[Gauge, ...]:
+    coordinator = broker.transactions.coordinator
+    figures = transaction_figures(coordinator, now_ms=broker.clock.monotonic_ms())
+    return (
+        Gauge("open_transaction_count", "Executions with open members.", figures.open_count),
+        Gauge("open_member_count", "Open members of transactions; max.open.members.", figures.open_members),
+        Gauge("prepared_transaction_count", "Commits that are decided and not visible everywhere yet.", figures.prepared_count),
+        Gauge("oldest_open_transaction_age_seconds", "Since the oldest open member was opened.", figures.oldest_age_ms / 1000),
+        Gauge("transactional_id_count", "Transactional ids remembered; max.transactional.ids.", len(coordinator.states)),
     )
 
 

@@ -1,4 +1,4 @@
-"""Figures of topics, partitions and the disk for /metrics. Pure, except for querying the file system."""
+"""Figures of topics, partitions, transactions and the disk for /metrics. Pure, except for querying the file system."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 from brokerd.partition.partition_log import PartitionLog
 from brokerd.server.metrics.counters import Traffic
+from brokerd.transaction.coordinator import Coordinator
 
 _NO_TRAFFIC = Traffic()
 
@@ -32,6 +33,15 @@ class PartitionFigures(NamedTuple):
     high_watermark: int
     log_end_offset: int
     size_bytes: int
+
+
+class TransactionFigures(NamedTuple):
+    """Transactions at one moment."""
+
+    open_count: int  # executions with open members
+    open_members: int
+    prepared_count: int
+    oldest_age_ms: int  # of the open members; 0 = none is open
 
 
 class DiskFigures(NamedTuple):
@@ -61,6 +71,17 @@ def partition_figures(logs: Iterable[PartitionLog]) -> tuple[PartitionFigures, .
             log.topic, log.tp.partition, log.log_start_offset, log.high_watermark, log.log_end_offset, log.core.size_bytes
         )
         for log in logs
+    )
+
+
+def transaction_figures(coordinator: Coordinator, *, now_ms: int) -> TransactionFigures:
+    """Some microseconds for each open member."""
+    known = coordinator.open_members.values()
+    return TransactionFigures(
+        open_count=len({member.execution for member in known}),
+        open_members=len(known),
+        prepared_count=len(coordinator.prepared()),
+        oldest_age_ms=max([now_ms - member.opened_ms for member in known], default=0),
     )
 
 
