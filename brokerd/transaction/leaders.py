@@ -19,7 +19,7 @@ class OpenData(NamedTuple):
 
 
 class Held(NamedTuple):
-    """Open data of some members, by partition and producer id."""
+    """Open data of some members, by partition and producer id; a member's may be summed up under one partition."""
 
     data: Mapping[TopicIdPartition, Mapping[int, OpenData]]
     missing: Collection[TopicIdPartition] = ()  # asked about, but their topics are deleted

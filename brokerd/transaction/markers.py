@@ -5,13 +5,12 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 
 from brokerd.ids import TopicIdPartition
-from brokerd.transaction.leaders import OpenData
 from brokerd.transaction.model import PreparedCommit
 from brokerd.wire.v1 import control_pb2
 
 CONTROL_VERSION = 1
 
-OpenDataByPartition = Mapping[TopicIdPartition, Mapping[int, OpenData]]
+OpenDataByPartition = Mapping[TopicIdPartition, Collection[int]]  # producer ids of the members that hold any
 
 
 def commit_markers(
@@ -21,7 +20,7 @@ def commit_markers(
     committed, aborted = frozenset(prepared.committed_ids), frozenset(prepared.aborted_ids)
     records = {}
     for partition, open_data in data.items():
-        winners, losers = sorted(open_data.keys() & committed), sorted(open_data.keys() & aborted)
+        winners, losers = sorted(committed.intersection(open_data)), sorted(aborted.intersection(open_data))
         if winners or losers:
             records[partition] = control_pb2.ControlRecord(
                 version=CONTROL_VERSION,
@@ -40,7 +39,7 @@ def abort_markers(
     aborted = frozenset(producer_ids)
     records = {}
     for partition, open_data in data.items():
-        losers = sorted(open_data.keys() & aborted)
+        losers = sorted(aborted.intersection(open_data))
         if losers:
             records[partition] = control_pb2.ControlRecord(
                 version=CONTROL_VERSION, transactional_id=transactional_id, txn_version=-1, aborted_producer_ids=losers

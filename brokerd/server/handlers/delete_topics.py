@@ -50,3 +50,4 @@ def _wake_all(broker: Broker, topic: Topic) -> None:
     broker.counters.forget(topic.id)
     for partition in range(topic.partition_count):
         broker.replicas.forget(TopicIdPartition(topic.id, partition))
+        broker.transactions.leaders.forget(TopicIdPartition(topic.id, partition))

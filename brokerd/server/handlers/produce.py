@@ -158,7 +158,7 @@ def _append(
         is_open_member = _check_member(broker, head, batch.header)
         info = broker.replicas.append(replica, batch, is_open_member=is_open_member)
         if is_open_member:
-            broker.transactions.appended(batch.header.producer_id, tp)
+            broker.transactions.appended(batch.header.producer_id, tp, 0 if info.is_duplicate else batch.header.record_count)
     except WireError as error:
         broker.counters.failed_produce[error.code] += 1
         if (

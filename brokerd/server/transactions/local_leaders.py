@@ -1,12 +1,13 @@
 """The partitions of this node as the coordinator reaches them (brokerd/transaction/leaders.py): which of them hold data of open
 members, and the markers that end it.
 
-What a member has in a partition is known there, from its log. Here it is noted where to look, so that no commit asks all of them.
+What a member has in a partition is known there, from its log. Here it is counted along, and noted where to look: a commit of ten
+thousand members over a hundred partitions would otherwise ask a million questions in the event loop.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, MutableMapping
+from collections.abc import Callable, Collection, Iterable, Mapping, MutableMapping
 
 from brokerd.clock import Clock
 from brokerd.datadir.log_manager import LogManager
@@ -19,10 +20,22 @@ from brokerd.server.waiting.pauses import Pauses
 from brokerd.transaction.leaders import Held, OpenData
 from brokerd.wire.v1 import control_pb2
 
-_MARKER_PIECES = 10  # a marker takes about so many times as long as what Pauses counts
+_MARKER_PIECES = 10  # a marker takes about so many times as long as what Pauses counts, and one more for each ten members
 
-# Markers in the log, by partition: the offset of each, and whose data it ends is no question any more.
+# Markers in the log, by partition: where they stand.
 Markers = MutableMapping[TopicIdPartition, tuple[Replica, int]]
+# The control record for members that hold data in a partition; None if it concerns none of them.
+RecordFor = Callable[[TopicIdPartition, Collection[int]], control_pb2.ControlRecord | None]
+
+
+class _MemberData:
+    """One member's open data, over all partitions. `records` includes partitions that were deleted since."""
+
+    __slots__ = ("partitions", "records")
+
+    def __init__(self) -> None:
+        self.records = 0
+        self.partitions: set[TopicIdPartition] = set()
 
 
 class LocalLeaders:
@@ -32,44 +45,65 @@ class LocalLeaders:
         self._logs = logs
         self._replicas = replicas
         self._clock = clock
-        self._partitions_of: dict[int, set[TopicIdPartition]] = {}  # by producer id
+        self._members: dict[int, _MemberData] = {}  # by producer id
+        self._partitions: dict[TopicIdPartition, dict[int, None]] = {}  # producer ids
         for log in logs.partitions():
             for producer_id in log.core.open_producer_ids():
-                self.appended(producer_id, log.tp)
+                data = log.core.open_data(producer_id)
+                assert data is not None, "it is open there"
+                self.appended(producer_id, log.tp, data.records)
 
-    def appended(self, producer_id: int, tp: TopicIdPartition) -> None:
-        """A member has written there."""
-        self._partitions_of.setdefault(producer_id, set()).add(tp)
+    def appended(self, producer_id: int, tp: TopicIdPartition, records: int) -> None:
+        """A member has written so many records there."""
+        member = self._members.get(producer_id)
+        if member is None:
+            member = self._members[producer_id] = _MemberData()
+        member.records += records
+        if tp not in member.partitions:
+            member.partitions.add(tp)
+            self._partitions.setdefault(tp, {})[producer_id] = None
+
+    def forget(self, tp: TopicIdPartition) -> None:
+        """The topic is deleted: nobody holds data there."""
+        for producer_id in list(self._partitions.get(tp, ())):
+            self._ended(producer_id, tp)
 
     @property
     def producer_ids(self) -> Collection[int]:
-        """Members that hold open data somewhere, or did until its topic was deleted."""
-        return self._partitions_of.keys()
+        """Members that hold open data somewhere."""
+        return self._members.keys()
 
     def open_data(self, producer_id: int) -> dict[Replica, OpenData]:
         """The data that one member holds, by partition."""
         held = {}
-        for tp in list(self._partitions_of.get(producer_id, ())):
+        member = self._members.get(producer_id)
+        for tp in sorted(member.partitions) if member is not None else ():
             replica = self._replica(tp)
             found = replica.core.open_data(producer_id) if replica is not None else None
-            if replica is None or found is None:
-                self._ended(producer_id, tp)
-            else:
+            if replica is not None and found is not None:
                 held[replica] = OpenData(*found)
         return held
 
-    def held(self, producer_ids: Iterable[int], partitions: Iterable[TopicIdPartition] = ()) -> Held:
-        """The open data of these members in all partitions, and which of `partitions` are deleted. Raises InvalidRequestError if a
-        topic never had such a partition.
+    def totals(self, producer_ids: Iterable[int], partitions: Iterable[TopicIdPartition] = ()) -> Held:
+        """The open data of these members, each one's in one sum, and which of `partitions` are deleted. Raises InvalidRequestError
+        if a topic never had such a partition.
         """
-        data: dict[TopicIdPartition, dict[int, OpenData]] = {}
+        missing = [tp for tp in partitions if not self._exists(tp)]
+        not_durable = self._not_durable()
+        sums: dict[int, OpenData] = {}
         for producer_id in producer_ids:
-            for replica, found in self.open_data(producer_id).items():
-                data.setdefault(replica.log.tp, {})[producer_id] = found
-        return Held(data, [tp for tp in partitions if not self._exists(tp)])
+            member = self._members.get(producer_id)
+            if member is not None:
+                sums[producer_id] = OpenData(member.records, 0, 0, producer_id not in not_durable)
+        return Held({TopicIdPartition(b"", 0): sums}, missing)
+
+    def partitions_of(self, producer_ids: Collection[int]) -> list[TopicIdPartition]:
+        """Partitions that hold data of any of these members."""
+        wanted = frozenset(producer_ids)
+        return [tp for tp, held in self._partitions.items() if not wanted.isdisjoint(held)]
 
     async def write_markers(
-        self, records: Mapping[TopicIdPartition, control_pb2.ControlRecord], markers: Markers, *, is_held: bool
+        self, partitions: Iterable[TopicIdPartition], record_for: RecordFor, markers: Markers, *, is_held: bool
     ) -> None:
         """Writes a control batch to each partition that holds data of its members still, and notes it in `markers`. Returns once
         all in `markers` are durable, also those of earlier attempts. Partitions that are deleted meanwhile need none.
@@ -78,12 +112,13 @@ class LocalLeaders:
         """
         failed: WireError | None = None
         pauses = Pauses()
-        for tp, record in records.items():
+        for tp in partitions:
+            held = self._partitions.get(tp, {})
+            await pauses.after(_MARKER_PIECES + len(held) // 10)
             try:
-                self._write(tp, record, markers, is_held=is_held)
+                self._write(tp, record_for, markers, is_held=is_held)
             except WireError as error:
                 failed = failed or error
-            await pauses.after(_MARKER_PIECES)
         placed = list(markers.items())
         errors = await wait_durable(self._replicas, self._clock, [marker for _, marker in placed])
         for place, problem in errors.items():
@@ -94,26 +129,47 @@ class LocalLeaders:
         if failed is not None:
             raise failed
 
-    def release(self, markers: Markers) -> None:
+    def release(self, markers: Mapping[TopicIdPartition, tuple[Replica, int]]) -> None:
         """Lets held markers count, all in one step."""
         self._replicas.release_markers(list(markers.values()))
 
-    def _write(self, tp: TopicIdPartition, record: control_pb2.ControlRecord, markers: Markers, *, is_held: bool) -> None:
+    def _write(self, tp: TopicIdPartition, record_for: RecordFor, markers: Markers, *, is_held: bool) -> None:
         replica = self._replica(tp)
-        ended = (*record.committed_producer_ids, *record.aborted_producer_ids)
-        if replica is not None and any(replica.core.open_data(producer_id) is not None for producer_id in ended):
-            record.coordinator_epoch = self._logs.leader_epoch
-            batch = encode_control(record, tp, timestamp_ms=self._logs.time.stamp_wall_ms())
-            markers[tp] = replica, self._replicas.append_marker(replica, batch, is_held=is_held).base_offset
-        for producer_id in ended:
+        if replica is None:
+            self.forget(tp)
+            return
+        record = record_for(tp, self._partitions.get(tp, {}).keys())
+        if record is None:
+            return
+        record.coordinator_epoch = self._logs.leader_epoch
+        batch = encode_control(record, tp, timestamp_ms=self._logs.time.stamp_wall_ms())
+        markers[tp] = replica, self._replicas.append_marker(replica, batch, is_held=is_held).base_offset
+        for producer_id in (*record.committed_producer_ids, *record.aborted_producer_ids):
             self._ended(producer_id, tp)
 
     def _ended(self, producer_id: int, tp: TopicIdPartition) -> None:
-        partitions = self._partitions_of.get(producer_id)
-        if partitions is not None:
-            partitions.discard(tp)
-            if not partitions:
-                del self._partitions_of[producer_id]
+        held = self._partitions.get(tp, {})
+        if producer_id not in held:
+            return
+        del held[producer_id]
+        if not held:
+            del self._partitions[tp]
+        member = self._members[producer_id]
+        member.partitions.discard(tp)
+        if not member.partitions:
+            del self._members[producer_id]
+
+    def _not_durable(self) -> set[int]:
+        """Members whose data is not durable everywhere."""
+        found: set[int] = set()
+        for tp, held in self._partitions.items():
+            replica = self._replica(tp)
+            if replica is not None and replica.core.ends.high_watermark < replica.core.log_end_offset:
+                for producer_id in held:
+                    data = replica.core.open_data(producer_id)
+                    if data is not None and not data.is_durable:
+                        found.add(producer_id)
+        return found
 
     def _replica(self, tp: TopicIdPartition) -> Replica | None:
         """None if its topic is deleted."""

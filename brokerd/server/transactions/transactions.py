@@ -132,9 +132,9 @@ class Transactions:
         now_ms = self._clock.monotonic_ms()
         await self._decided(lambda: self.coordinator.heartbeat(transactional_id, principal, execution, member_id, now_ms))
 
-    def appended(self, producer_id: int, tp: TopicIdPartition) -> None:
-        """A member has written, which is a sign of life too."""
-        self.leaders.appended(producer_id, tp)
+    def appended(self, producer_id: int, tp: TopicIdPartition, records: int) -> None:
+        """A member has written so many records, or the same again (0), which is a sign of life too."""
+        self.leaders.appended(producer_id, tp, records)
         self.coordinator.renew(producer_id, self._clock.monotonic_ms())
 
     # Decisions
@@ -169,7 +169,7 @@ class Transactions:
                     return
 
     def _held(self, asked: EndRequest) -> Held:
-        return self.leaders.held([member.producer_id for member in asked.members], asked.partitions)
+        return self.leaders.totals([member.producer_id for member in asked.members], asked.partitions)
 
     async def _finish(self, name: str) -> None:
         """Writes the markers of what is prepared, and lets them count. The id's lock is held."""
@@ -178,10 +178,14 @@ class Transactions:
             return
         prepared = state.prepared
         await self.log.durable()
-        held = self.leaders.held((*prepared.committed_ids, *prepared.aborted_ids))
         markers = self._markers.setdefault(name, {})
         try:
-            await self.leaders.write_markers(commit_markers(name, prepared, held.data), markers, is_held=True)
+            await self.leaders.write_markers(
+                self.leaders.partitions_of((*prepared.committed_ids, *prepared.aborted_ids)),
+                lambda tp, held: commit_markers(name, prepared, {tp: held}).get(tp),
+                markers,
+                is_held=True,
+            )
         except NotReadyError:
             raise
         except WireError as error:
@@ -223,8 +227,12 @@ class Transactions:
         """Writes the markers of members whose end is durable. What cannot be written now, the sweep writes."""
         ended = list(producer_ids)
         try:
-            records = abort_markers(name, ended, self.leaders.held(ended).data)
-            await self.leaders.write_markers(records, {}, is_held=False)
+            await self.leaders.write_markers(
+                self.leaders.partitions_of(ended),
+                lambda tp, held: abort_markers(name, ended, {tp: held}).get(tp),
+                {},
+                is_held=False,
+            )
         except WireError as error:
             logger.warning(
                 "transactional id %r: members are aborted, but not all of their markers are written: %s", name, error.message
@@ -269,13 +277,12 @@ class Transactions:
 
     async def _void_unknown(self) -> None:
         unknown = self.coordinator.presumed_aborted(self.leaders.producer_ids)
-        held = self.leaders.held(unknown).data  # also forgets those whose topic is deleted
-        if not held:
+        if not unknown:
             return
         await self.log.durable()  # whatever ended them
         logger.info(
             "aborting the data of producers that are no members any more: %s",
-            sorted({pid for ids in held.values() for pid in ids})[:20],
+            unknown[:20],
         )
         await self._void("", unknown)
 

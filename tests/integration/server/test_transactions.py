@@ -4,14 +4,17 @@ from __future__ import annotations
 
 from typing import Any
 
+import grpc
 import pyarrow as pa
 import pytest
 
 from brokerd.datadir.topic_store import TRANSACTION_STATE
 from brokerd.errors import ErrorCode
 from brokerd.ids import TopicIdPartition
+from brokerd.server.metrics.collector import snapshot
 from brokerd.wire.v1 import metadata_pb2, offsets_pb2, topics_pb2, transaction_pb2
-from tests.support.raw_client import RawClient
+from tests.support.daemon import RunningDaemon
+from tests.support.raw_client import RawClient, values_batch
 from tests.support.raw_transactions import Txn, last_stable_offset, read
 from tests.support.records import key_values, new_batch
 
@@ -115,3 +118,140 @@ def test_the_coordinators_log_does_not_exist_for_clients(client: RawClient) -> N
     assert code_of(client.call("ListOffsets", offsets_pb2.ListOffsetsRequest(partitions=[earliest])).results[0]) is UNKNOWN_ID
     assert code_of(client.producer().produce(tp, plain_batch(tp, b"forged"))) is UNKNOWN_ID
     assert code_of(client.fetcher().fetch({tp: 0})[0].results[0]) is UNKNOWN_ID
+
+
+def test_the_figures_of_transactions(running: RunningDaemon, client: RawClient) -> None:
+    (tp,) = client.create_topic()
+    for version in range(2):
+        txn = Txn(client, version=version)
+        txn.member().write(tp, b"row")
+        txn.commit()
+    Txn(client, name="other").member()
+    failed = Txn(client, version=2)
+    failed.member()
+    failed.abort()
+    taken = snapshot(running.daemon.broker, stream_count=0, refused_count=0)
+    gauges = {gauge.name: gauge.value for gauge in taken.gauges}
+    counters = {name: value for name, _, value in taken.counters}
+    assert (gauges["open_transaction_count"], gauges["open_member_count"], gauges["prepared_transaction_count"]) == (1, 1, 0)
+    assert (gauges["transactional_id_count"], gauges["topic_count"]) == (2, 1)
+    assert gauges["oldest_open_transaction_age_seconds"] >= 0
+    assert [counters[f"{name}_transactions"] for name in ("committed", "aborted", "expired")] == [2, 1, 0]
+
+
+def test_operators_see_who_is_open_and_abort_it(client: RawClient) -> None:
+    tps = client.create_topic(partitions=2)
+    txn = Txn(client, name="stuck", version=7)
+    member = txn.member()
+    member.write(tps[1], b"row")
+    Txn(client, name="empty").commit(rows=0)
+    listed = client.call("ListTransactions", transaction_pb2.ListTransactionsRequest()).transactions
+    assert [(one.transactional_id, one.state, one.last_version, one.txn_version, one.open_members) for one in listed] == [
+        ("empty", transaction_pb2.TRANSACTION_STATE_EMPTY, 0, -1, 0),
+        ("stuck", transaction_pb2.TRANSACTION_STATE_OPEN, -1, 7, 1),
+    ]
+    only = transaction_pb2.ListTransactionsRequest(state=transaction_pb2.TRANSACTION_STATE_OPEN, prefix="st", after="a")
+    assert [one.transactional_id for one in client.call("ListTransactions", only).transactions] == ["stuck"]
+    described = client.call("DescribeTransaction", transaction_pb2.DescribeTransactionRequest(transactional_id="stuck"))
+    (one,) = described.members
+    assert (one.member_id, one.producer_id, one.txn_version, one.owner) == (member.member_id, member.producer_id, 7, "test")
+    assert [(held.topic, held.partition, held.first_offset) for held in one.partitions] == [("t", 1, 0)]
+    (hanging,) = client.call("FindHangingTransactions", transaction_pb2.FindHangingTransactionsRequest()).transactions
+    assert (hanging.transactional_id, hanging.producer_id, hanging.partition.partition) == ("stuck", member.producer_id, 1)
+    waiting = transaction_pb2.FindHangingTransactionsRequest(idle_ms=3_600_000)
+    assert not client.call("FindHangingTransactions", waiting).transactions
+    aborted = client.call("AbortTransaction", transaction_pb2.AbortTransactionRequest(transactional_id="stuck"))
+    assert aborted.aborted_members == 1
+    assert last_stable_offset(client, tps[1]) == 2
+    assert read(client, tps[1]) == []
+    assert code_of(txn.end()) is ErrorCode.TXN_ABORTED
+
+
+def test_a_decision_in_pages(client: RawClient) -> None:
+    tps = client.create_topic(partitions=3)
+    txn = Txn(client)
+    for tp in tps:
+        txn.member().write(tp, b"row")
+    for page, member in enumerate(txn.members):
+        assert read(client, tps[0]) == []
+        txn.commit([member], page=page, more_pages=page < 2, rows=3)
+    assert [read(client, tp) for tp in tps] == [[b"row"]] * 3
+    assert code_of(txn.end(page=1, rows=3)) is ErrorCode.NOT_READY
+
+
+HOSTILE: list[tuple[str, dict[str, Any]]] = [
+    ("transactional_id", {"transactional_id": "x" * 250}),
+    ("transactional_id", {"transactional_id": "a\nb"}),
+    ("txn_version", {"txn_version": -1}),
+    ("execution_id", {"execution_id": ""}),
+    ("execution_id", {"execution_id": "\x1b[2J"}),
+    ("run_id", {"run_id": "\0"}),
+    ("owner", {"owner": "o" * 250}),
+    ("member_id", {"member_id": b"x"}),
+    ("producer_id", {"producer_id": 5}),
+]
+
+
+@pytest.mark.parametrize(("field", "fields"), HOSTILE)
+def test_a_malformed_init_names_its_field(client: RawClient, field: str, fields: dict[str, Any]) -> None:
+    with pytest.raises(grpc.RpcError) as caught:
+        Txn(client).init(**fields)
+    status: Any = caught.value
+    assert status.code() is grpc.StatusCode.INVALID_ARGUMENT
+    assert status.details().startswith(f"{field}: ")
+
+
+HOSTILE_ENDS: list[tuple[str, dict[str, Any]]] = [
+    ("decision", {"decision": 0}),
+    ("decision", {"decision": 9}),
+    ("members.records", {"members": [transaction_pb2.TransactionMember(records=-1)]}),
+    ("members.producer_epoch", {"members": [transaction_pb2.TransactionMember(producer_epoch=2**15)]}),
+    ("partitions.topic_id", {"partitions": [transaction_pb2.TransactionPartition(topic_id=b"x")]}),
+    ("partitions", {"partitions": [transaction_pb2.TransactionPartition(topic_id=b"x" * 16)] * 2}),
+    ("members", {"members": [transaction_pb2.TransactionMember()] * 2_001}),
+    ("totals.rows", {"totals": transaction_pb2.TransactionTotals(rows=-1)}),
+    ("page", {"page": -1}),
+    ("EndTransactionRequest", {"members": [transaction_pb2.TransactionMember(producer_id=2**62, records=2**62)] * 120_000}),
+]
+
+
+@pytest.mark.parametrize(("field", "fields"), HOSTILE_ENDS)
+def test_a_malformed_decision_names_its_field(client: RawClient, field: str, fields: dict[str, Any]) -> None:
+    right: dict[str, Any] = {"transactional_id": "id", "execution_id": "e", "decision": 1}
+    asked = transaction_pb2.EndTransactionRequest(**right | fields)
+    with pytest.raises(grpc.RpcError) as caught:
+        client.call("EndTransaction", asked)
+    status: Any = caught.value
+    assert status.code() is grpc.StatusCode.INVALID_ARGUMENT
+    assert status.details().startswith(field)
+
+
+@pytest.mark.parametrize("settings", [{"max_open_members": 5, "max_transactional_ids": 2}], indirect=True)
+def test_limits_of_members_and_ids_and_time_outs(client: RawClient) -> None:
+    txn = Txn(client)
+    codes = [code_of(txn.init()) for _ in range(5)]
+    assert codes == [ErrorCode.NONE] * 4 + [ErrorCode.POLICY_VIOLATION]  # four fifths
+    assert code_of(Txn(client, name="second").init()) is ErrorCode.POLICY_VIOLATION
+    assert code_of(txn.init(timeout_ms=3_600_001)) is ErrorCode.INVALID_REQUEST
+    txn.abort()
+    commit = txn.end(rows=0)
+    assert code_of(commit) is ErrorCode.NONE
+
+
+def test_a_member_writes_nothing_else_and_nobody_writes_as_it(client: RawClient) -> None:
+    (tp,) = client.create_topic()
+    txn = Txn(client)
+    member = txn.member()
+    stream = client.producer()
+    plain = values_batch(tp, producer_id=member.producer_id, producer_epoch=0, base_sequence=0)
+    assert code_of(stream.produce(tp, plain)) is ErrorCode.INVALID_TXN_STATE
+    for acks in (1, 0):
+        stream.post([(tp, member.batch(tp, [b"x"]))], acks=acks)
+    assert code_of(stream.answer().results[0]) is ErrorCode.INVALID_TXN_STATE
+    for fields in ({"transactional_id": "another"}, {"member_id": b"a" * 16}):
+        stream.post([(tp, member.batch(tp, [b"x"]))], **fields)
+        assert code_of(stream.answer().results[0]) is ErrorCode.INVALID_TXN_STATE
+    assert client.latest(tp) == 0
+    member.write(tp, b"row")
+    txn.commit()
+    assert code_of(stream.produce(tp, member.batch(tp, [b"zombie"]))) is ErrorCode.INVALID_TXN_STATE

@@ -1,0 +1,152 @@
+"""The way of transactions, killed before or in the middle of every operation on its files, by a kill and by a power cut: all of a
+version is visible or none, what was answered holds, what was not can be asked again, and nothing hangs.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+
+from brokerd.datadir import topic_changes
+from brokerd.datadir.topic_store import TRANSACTION_STATE
+from brokerd.errors import WireError
+from brokerd.ids import TopicIdPartition
+from brokerd.server.transactions import transaction_log
+from brokerd.transaction.model import EndRequest, Execution
+from tests.support.clock import ManualClock
+from tests.support.files import Killed, MemoryFiles
+from tests.support.inner_broker import TIMEOUT_MS, TransactionBroker, Write, end_request, running
+
+NAME = "spark-q"
+SETTINGS: dict[str, Any] = {"log_segment_bytes": 4_096, "log_index_interval_bytes": 512}
+
+
+@dataclass
+class History:
+    """The questions and answers of a script."""
+
+    asked: dict[int, EndRequest] = field(default_factory=dict)  # commits, by version
+    rows: dict[int, set[tuple[TopicIdPartition, bytes]]] = field(default_factory=dict)  # of the winners
+    answered: set[int] = field(default_factory=set)
+
+
+async def _version(broker: TransactionBroker, history: History, version: int, *, execution: str = "one") -> None:
+    """Two winners over two partitions and a twin that loses, and a commit."""
+    tps = await broker.topic()
+    named = Execution(version, execution, "run")
+    first, second, twin = [await broker.init(NAME, named, f"{execution} {version} {n}".encode().ljust(16)) for n in range(3)]
+    await broker.write(first, [Write(tps[0], b"a%d" % version), Write(tps[1], b"b%d" % version)])
+    await broker.write(second, [Write(tps[1], b"c%d" % version)])
+    await broker.write(twin, [Write(tps[0], b"lost%d" % version), Write(tps[1], b"lost%d" % version)])
+    history.rows[version] = {(tps[0], b"a%d" % version), (tps[1], b"b%d" % version), (tps[1], b"c%d" % version)}
+    history.asked[version] = end_request(NAME, named, [(first, 2), (second, 1)], tps, rows=3)
+    await broker.transactions.commit(history.asked[version])
+    history.answered.add(version)
+
+
+async def _aborted(broker: TransactionBroker, version: int) -> None:
+    tps = await broker.topic()
+    named = Execution(version, "failed", "run")
+    member = await broker.init(NAME, named, f"failed {version}".encode().ljust(16))
+    await broker.write(member, [Write(tps[0], b"void%d" % version), Write(tps[1], b"void%d" % version)])
+    await broker.transactions.abort(end_request(NAME, named, [(member, 2)], tps))
+
+
+async def _script(files: MemoryFiles, history: History) -> None:
+    """Two lives: a commit, an abort, the version again in another execution; compaction; an execution that is left to expire."""
+    clock = ManualClock()
+    for life in range(2):
+        async with running(files, clock, **SETTINGS) as broker:
+            await _version(broker, history, 3 * life)
+            await _aborted(broker, 3 * life + 1)
+            await _version(broker, history, 3 * life + 1, execution="two")
+            await broker.transactions.sweep()
+            left = await broker.init(NAME, Execution(3 * life + 2, "left", "run"), b"left %11d" % life)
+            await broker.write(left, [Write((await broker.topic())[0], b"void-left")])
+            clock.advance(TIMEOUT_MS)
+            await broker.transactions.sweep()
+
+
+def _kill_at(number: int) -> Callable[[str, str], None]:
+    count = 0
+
+    def hook(operation: str, _path: str) -> None:
+        nonlocal count
+        if operation not in ("open", "pread"):
+            count += 1
+            if count >= number:  # nothing is done any more
+                raise Killed
+
+    return hook
+
+
+def _operations() -> list[str]:
+    files, seen = MemoryFiles(), []
+    files.hook = lambda operation, path: seen.append(f"{operation} {path}") if operation not in ("open", "pread") else None
+    history = History()
+    asyncio.run(_script(files, history))
+    assert history.answered == {0, 1, 3, 4}
+    return seen
+
+
+@pytest.fixture(autouse=True)
+def early_compaction(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(transaction_log, "COMPACTION_MIN_BYTES", 6_000)
+    small = TRANSACTION_STATE._replace(configs={**TRANSACTION_STATE.configs, "segment.bytes": "4096"})
+    monkeypatch.setattr(topic_changes, "TRANSACTION_STATE", small)
+
+
+@pytest.mark.parametrize("ending", ["kill", "power cut"])
+def test_killed_at_every_operation_a_version_is_there_as_a_whole_or_not_at_all(ending: str) -> None:
+    operations = _operations()
+    own = [operation for operation in operations if TRANSACTION_STATE.id.hex() in operation and operation.endswith(".log")]
+    assert {operation.split()[0] for operation in own} >= {"pwritev", "fdatasync", "create", "unlink"}, "written, rolled, compacted"
+    rng = random.Random(5)
+    for number in range(1, len(operations) + 1):
+        files, history = MemoryFiles(), History()
+        files.hook = _kill_at(number)
+        with pytest.raises((Killed, WireError)):  # by whoever was at it, or waited for it
+            asyncio.run(_script(files, history))
+        files.hook = None
+        if ending == "kill":
+            files.kill()
+        else:
+            files.power_cut(rng)
+        asyncio.run(_check(files, history, f"{number}: {operations[number - 1]}"))
+
+
+async def _check(files: MemoryFiles, history: History, where: str) -> None:
+    clock = ManualClock()
+    async with running(files, clock, **SETTINGS) as broker:
+        if not broker.logs.topics.has("t"):
+            assert not history.asked, where
+            return
+        tps = await broker.topic()
+        _whole_or_nothing(broker, tps, history, where)
+        for version, asked in history.asked.items():
+            if version == max(history.asked):  # older ones are fenced by it
+                await broker.transactions.commit(asked)
+                history.answered.add(version)
+        _whole_or_nothing(broker, tps, history, where)
+        clock.advance(TIMEOUT_MS)
+        await broker.transactions.sweep()
+        for tp in tps:
+            log = broker.log(tp)
+            assert log.last_stable_offset == log.high_watermark == log.log_end_offset, f"{where}: something hangs"
+        await _version(broker, history, 9, execution="after")
+        _whole_or_nothing(broker, tps, history, where)
+
+
+def _whole_or_nothing(broker: TransactionBroker, tps: list[TopicIdPartition], history: History, where: str) -> None:
+    found = {(tp, value) for tp in tps for value in broker.visible(tp)}
+    for version, rows in history.rows.items():
+        there = found & rows
+        assert there in (set(), rows), f"{where}: version {version} is torn: {there}"
+        assert there or version not in history.answered, f"{where}: version {version} was answered, and is gone"
+    expected = set().union(*history.rows.values()) if history.rows else set()
+    assert found <= expected, f"{where}: {found - expected}"

@@ -1,0 +1,122 @@
+"""A broker's parts without gRPC, over files that a test can kill: members, batches, decisions, and what readers see."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+from collections.abc import AsyncIterator, Iterable
+from typing import NamedTuple
+
+from brokerd.clock import Clock
+from brokerd.config.broker import BrokerConfig
+from brokerd.datadir.log_manager import LogManager
+from brokerd.ids import ProducerIdAndEpoch, TopicIdPartition
+from brokerd.partition.partition_log import PartitionLog
+from brokerd.record.header import Attributes
+from brokerd.server.broker import Broker
+from brokerd.server.transactions.durability import wait_durable
+from brokerd.storage.files import Files
+from brokerd.transaction.model import EndRequest, Execution, InitMember, Member, MemberReport, Totals
+from tests.support.build import raw_batch, readable
+from tests.support.transactions import read_committed
+
+PRINCIPAL = "anybody"
+TIMEOUT_MS = 60_000
+_PAYLOAD_BYTES = 32
+
+
+class Write(NamedTuple):
+    """A batch of one record."""
+
+    tp: TopicIdPartition
+    value: bytes
+
+
+class TransactionBroker:
+    """A running broker; see `running`."""
+
+    def __init__(self, logs: LogManager, broker: Broker) -> None:
+        self.logs = logs
+        self.broker = broker
+        self.transactions = broker.transactions
+
+    async def topic(self, name: str = "t", partitions: int = 2) -> list[TopicIdPartition]:
+        """The partitions of a topic, which is created if it is not there."""
+        if not self.logs.topics.has(name):
+            await self.broker.admin.run(self.logs.changes.create(name, partitions, {}))
+        topic_id = self.logs.topics.by_name(name).id
+        return [TopicIdPartition(topic_id, partition) for partition in range(partitions)]
+
+    async def init(self, name: str, execution: Execution, member_id: bytes) -> Member:
+        """A member. Raises WireError."""
+        return await self.transactions.init_member(
+            InitMember(name, PRINCIPAL, execution, member_id, "test", TIMEOUT_MS), lambda number: number
+        )
+
+    async def write(self, member: Member, writes: Iterable[Write]) -> None:
+        """Appends batches of a member, and waits until they are durable. Raises WireError."""
+        waiting = []
+        sequences: dict[TopicIdPartition, int] = {}
+        for tp, value in writes:
+            replica = self.broker.replicas.replica(tp)
+            known = replica.core.open_data(member.producer_id)
+            sequences[tp] = known.records if known is not None else 0
+            batch = raw_batch(
+                value.ljust(_PAYLOAD_BYTES, b"."),
+                producer=ProducerIdAndEpoch(member.producer_id, 0),
+                sequence=sequences[tp],
+                timestamp_ms=self.broker.clock.wall_ms(),
+                attributes=int(Attributes.TRANSACTIONAL),
+            )
+            is_open = self.transactions.coordinator.is_open(member.producer_id, 0)
+            info = self.broker.replicas.append(replica, batch, is_open_member=is_open)
+            self.transactions.appended(member.producer_id, tp, 1)
+            waiting.append((replica, info.last_offset))
+        for error in (await wait_durable(self.broker.replicas, self.broker.clock, waiting)).values():
+            raise error
+
+    def log(self, tp: TopicIdPartition) -> PartitionLog:
+        """One partition."""
+        return self.logs.partition(tp)
+
+    def visible(self, tp: TopicIdPartition) -> list[bytes]:
+        """The values that readers of committed records see."""
+        log = self.log(tp)
+        payloads = readable(log)
+        offsets = read_committed(log, log.log_start_offset, log.last_stable_offset)
+        return [payloads[offset].rstrip(b".") for offset in offsets]
+
+
+def end_request(
+    name: str, execution: Execution, reports: Iterable[tuple[Member, int]], tps: Iterable[TopicIdPartition] = (), *, rows: int = 0
+) -> EndRequest:
+    """A decision on members, each with the records that were acknowledged to it."""
+    members = [MemberReport(member.producer_id, 0, records) for member, records in reports]
+    return EndRequest(name, PRINCIPAL, execution, members, list(tps), Totals(rows, 0, 0, 0), any_skipped=False)
+
+
+@contextlib.asynccontextmanager
+async def running(files: Files, clock: Clock, *, is_killed: bool = False, **settings: object) -> AsyncIterator[TransactionBroker]:
+    """A broker from its start to a clean stop; without the stop if the block raises, or `is_killed`."""
+    config = dataclasses.replace(BrokerConfig(), **settings)  # type: ignore[arg-type]
+    logs = LogManager(config, files, clock)
+    logs.open()
+    broker = Broker(config, logs, clock)
+    try:
+        await broker.transactions.start()
+        yield TransactionBroker(logs, broker)
+        if not is_killed:
+            broker.begin_stop()
+            await broker.replicas.flusher.drain()
+        await _release(broker)
+        if not is_killed:
+            logs.close()
+    except BaseException:
+        await _release(broker)
+        raise
+
+
+async def _release(broker: Broker) -> None:
+    broker.drop_waiting()
+    await broker.transactions.drain()
+    await broker.close()

@@ -1,0 +1,281 @@
+"""Transactions inside the broker: time, stops, disks that refuse, topics that go, and how much is held."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+from collections.abc import Coroutine
+from typing import Any
+
+import pytest
+
+from brokerd.datadir.topic_store import TRANSACTION_STATE
+from brokerd.errors import (
+    AlreadyCommittedError,
+    DataDirectoryError,
+    InvalidTxnStateError,
+    NotReadyError,
+    StorageError,
+    TxnAbortedError,
+)
+from brokerd.ids import TopicIdPartition
+from brokerd.server.transactions.durability import wait_durable
+from brokerd.transaction.model import Execution
+from tests.support.clock import ManualClock
+from tests.support.files import MemoryFiles
+from tests.support.gate import Gate
+from tests.support.inner_broker import TIMEOUT_MS, TransactionBroker, Write, end_request, running
+from tests.support.wait import DEADLINE_S
+
+NAME = "spark-q"
+ONE = Execution(0, "one", "run")
+
+
+def run(scenario: Coroutine[Any, Any, None]) -> None:
+    """Runs a scenario to its end."""
+
+    async def bounded() -> None:
+        async with asyncio.timeout(DEADLINE_S):
+            await scenario
+
+    asyncio.run(bounded())
+
+
+def stable(broker: TransactionBroker, tps: list[TopicIdPartition]) -> list[int]:
+    """Last stable offsets."""
+    return [broker.log(tp).last_stable_offset for tp in tps]
+
+
+class OneExecution:
+    """One member that has written a row to each of two partitions."""
+
+    def __init__(self, broker: TransactionBroker, execution: Execution = ONE) -> None:
+        self.broker = broker
+        self.execution = execution
+
+    async def begin(self, member_id: bytes = b"m" * 16) -> OneExecution:
+        self.tps = await self.broker.topic()
+        self.member = await self.broker.init(NAME, self.execution, member_id)
+        await self.broker.write(self.member, [Write(tp, b"row") for tp in self.tps])
+        return self
+
+    async def commit(self) -> None:
+        await self.broker.transactions.commit(end_request(NAME, self.execution, [(self.member, 2)], self.tps, rows=2))
+
+    def visible(self) -> list[list[bytes]]:
+        return [self.broker.visible(tp) for tp in self.tps]
+
+
+def test_an_execution_that_gives_no_sign_of_life_ends_and_its_data_is_void() -> None:
+    async def scenario() -> None:
+        clock = ManualClock()
+        async with running(MemoryFiles(), clock) as broker:
+            one = await OneExecution(broker).begin()
+            for renew in range(3):
+                clock.advance(TIMEOUT_MS - 1)
+                if renew % 2:
+                    await broker.write(one.member, [Write(one.tps[0], b"more")])
+                else:
+                    await broker.transactions.heartbeat(NAME, "anybody", ONE, b"m" * 16)
+                await broker.transactions.sweep()
+            assert stable(broker, one.tps) == [0, 0]
+            clock.advance(TIMEOUT_MS)
+            await broker.transactions.sweep()
+            assert stable(broker, one.tps) == [3, 2]
+            assert one.visible() == [[], []]
+            assert broker.transactions.outcomes.expired == 1
+            with pytest.raises(InvalidTxnStateError):
+                await broker.transactions.heartbeat(NAME, "anybody", ONE, b"m" * 16)
+            with pytest.raises(InvalidTxnStateError):
+                await broker.write(one.member, [Write(one.tps[0], b"late")])
+            with pytest.raises(TxnAbortedError):
+                await one.commit()
+
+    run(scenario())
+
+
+def test_a_restart_grants_a_full_time_out_and_the_open_go_on() -> None:
+    async def scenario() -> None:
+        files, clock = MemoryFiles(), ManualClock()
+        async with running(files, clock) as broker:
+            one = await OneExecution(broker).begin()
+            clock.advance(TIMEOUT_MS - 1)
+        clock.advance(TIMEOUT_MS - 1)
+        async with running(files, clock) as broker:
+            one.broker = broker
+            clock.advance(TIMEOUT_MS - 1)
+            await broker.transactions.sweep()
+            await one.commit()
+            assert one.visible() == [[b"row"], [b"row"]]
+
+    run(scenario())
+
+
+def test_data_of_producers_that_nobody_knows_is_aborted_at_the_start_and_by_the_sweep() -> None:
+    async def scenario() -> None:
+        files, clock = MemoryFiles(), ManualClock()
+        async with running(files, clock) as broker:
+            one = await OneExecution(broker).begin()
+            state = broker.transactions.coordinator
+            for producer_id in list(state.open_members):  # as if its record had been lost
+                state._open.pop(producer_id)
+            await broker.transactions.sweep()
+            assert stable(broker, one.tps) == [2, 2]
+            assert one.visible() == [[], []]
+
+    run(scenario())
+
+
+def test_a_commit_that_one_disk_refuses_stays_prepared_and_is_driven_on() -> None:
+    async def scenario() -> None:
+        files = MemoryFiles()
+        async with running(files, ManualClock()) as broker:
+            one = await OneExecution(broker).begin()
+            with Gate(files, "pwritev", path=one.tps[1].directory_name, error=errno.ENOSPC):
+                with pytest.raises(StorageError, match="is committed, but not visible yet") as raised:
+                    await one.commit()
+                assert raised.value.retriable
+                assert stable(broker, one.tps) == [0, 0], "no partition shows it before the others"
+                assert one.visible() == [[], []]
+                with pytest.raises(StorageError):
+                    await one.commit()
+                await broker.transactions.sweep()
+                assert stable(broker, one.tps) == [0, 0]
+            await broker.transactions.sweep()
+            assert stable(broker, one.tps) == [2, 2]
+            assert one.visible() == [[b"row"], [b"row"]]
+            await one.commit()
+            assert not broker.transactions.coordinator.prepared()
+
+    run(scenario())
+
+
+def test_a_commit_whose_marker_cannot_be_synced_is_finished_by_the_next_start() -> None:
+    async def scenario() -> None:
+        files, clock = MemoryFiles(), ManualClock()
+        async with running(files, clock, is_killed=True) as broker:
+            one = await OneExecution(broker).begin()
+            with (
+                Gate(files, "fdatasync", path=one.tps[1].directory_name, error=errno.EIO),
+                pytest.raises(StorageError, match="is committed, but not visible yet"),
+            ):
+                await one.commit()
+            assert stable(broker, one.tps) == [0, 0]
+        files.kill()
+        async with running(files, clock) as broker:
+            one.broker = broker
+            assert one.visible() == [[b"row"], [b"row"]]
+
+    run(scenario())
+
+
+def test_nothing_is_decided_on_a_log_that_a_flush_failed_of() -> None:
+    async def scenario() -> None:
+        files, clock = MemoryFiles(), ManualClock()
+        async with running(files, clock, is_killed=True) as broker:
+            one = await OneExecution(broker).begin()
+            with (
+                Gate(files, "fdatasync", path=TRANSACTION_STATE.id.hex(), error=errno.EIO),
+                pytest.raises(StorageError, match="refused to make"),
+            ):
+                await one.commit()
+            with pytest.raises(StorageError):
+                await one.commit()
+            await broker.transactions.sweep()
+            assert stable(broker, one.tps) == [0, 0]
+            with pytest.raises(StorageError):
+                await broker.init(NAME, Execution(1, "next", "run"), b"n" * 16)
+        files.kill()
+        async with running(files, clock) as broker:
+            one.broker = broker
+            await one.commit()
+            assert one.visible() == [[b"row"], [b"row"]]
+
+    run(scenario())
+
+
+def test_last_stable_offsets_move_in_one_step_and_an_init_need_not_wait_for_it() -> None:
+    async def scenario() -> None:
+        files = MemoryFiles()
+        async with running(files, ManualClock()) as broker:
+            one = await OneExecution(broker).begin()
+            with Gate(files, "fdatasync", path=one.tps[1].directory_name) as gate:
+                commit = asyncio.create_task(one.commit())
+                await asyncio.to_thread(gate.wait_until_reached)
+                replicas = broker.broker.replicas
+                await wait_durable(replicas, broker.broker.clock, [(replicas.replica(one.tps[0]), 1)])  # its marker
+                assert stable(broker, one.tps) == [0, 0]
+                with pytest.raises(AlreadyCommittedError):
+                    await broker.init(NAME, Execution(0, "twin", "another run"), b"t" * 16)
+                await broker.init(NAME, Execution(1, "next", "another run"), b"n" * 16)
+            await commit
+            assert stable(broker, one.tps) == [2, 2]
+
+    run(scenario())
+
+
+def test_a_stop_during_a_commit_leaves_all_of_it_or_none() -> None:
+    async def scenario() -> None:
+        files, clock = MemoryFiles(), ManualClock()
+        async with running(files, clock) as broker:
+            one = await OneExecution(broker).begin()
+
+            with Gate(files, "fdatasync", path=one.tps[1].directory_name) as gate:
+                commit = asyncio.create_task(one.commit())
+                await asyncio.to_thread(gate.wait_until_reached)
+                broker.broker.begin_stop()
+                broker.broker.drop_waiting()
+                with pytest.raises(NotReadyError):
+                    await commit
+                with pytest.raises(NotReadyError):
+                    await one.commit()
+        async with running(files, clock) as broker:
+            one.broker = broker
+            assert one.visible() == [[b"row"], [b"row"]]
+            await one.commit()
+
+    run(scenario())
+
+
+def test_a_topic_that_is_deleted_and_created_again_meanwhile() -> None:
+    async def scenario() -> None:
+        files, clock = MemoryFiles(), ManualClock()
+        async with running(files, clock) as broker:
+            one = await OneExecution(broker).begin()
+            (kept,) = await broker.topic("kept", 1)
+            await broker.write(one.member, [Write(kept, b"kept")])
+
+            def forget(topic: Any) -> None:
+                for partition in range(topic.partition_count):
+                    broker.broker.replicas.forget(TopicIdPartition(topic.id, partition))
+
+            await broker.broker.admin.run(broker.logs.changes.delete("t", forget))
+            again = await broker.topic()
+            assert not {tp.topic_id for tp in again} & {tp.topic_id for tp in one.tps}
+            asked = end_request(NAME, ONE, [(one.member, 3)], [*one.tps, kept], rows=3)
+            await broker.transactions.commit(asked)
+            assert broker.visible(kept) == [b"kept"]
+            assert stable(broker, again) == [0, 0]
+            assert not broker.transactions.leaders.producer_ids
+        async with running(files, clock) as broker:
+            await broker.transactions.commit(asked)
+            assert broker.visible(kept) == [b"kept"]
+
+    run(scenario())
+
+
+def test_a_broker_does_not_start_without_all_of_its_log() -> None:
+    async def scenario() -> None:
+        files, clock = MemoryFiles(), ManualClock()
+        async with running(files, clock) as broker:
+            one = await OneExecution(broker).begin()
+            await one.commit()
+        path = f"{TRANSACTION_STATE.id.hex()}-0/{0:020d}.log"
+        damaged = bytearray(files.read_file(path))
+        damaged[200] ^= 1
+        files.write_file(path, bytes(damaged))
+        with pytest.raises(DataDirectoryError, match=r"log of the transactions cannot be used.*`brokerd doctor`"):
+            async with running(files, clock):
+                raise AssertionError("it serves")
+
+    run(scenario())
