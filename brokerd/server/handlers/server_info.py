@@ -23,6 +23,7 @@ _LIMITS = (
     ("max.partitions.per.request", "max_partitions_per_request"),
     ("max.partitions.per.topic", "max_partitions_per_topic"),
     ("max.streams.per.connection", "max_streams_per_connection"),
+    ("transaction.max.timeout.ms", "transaction_max_timeout_ms"),
 )
 _CONSTANTS = (("produce.max.wait.ms", WAIT_MAX_MS), ("max.in.flight.requests.per.stream", WAITING_REQUESTS_MAX))
 _SOFTWARE_MAX_CHARACTERS = 255

@@ -247,8 +247,8 @@ class Transactions:
         for part in (self._expire, self._finish_prepared, self._void_unknown, self._forget, self._compact):
             try:
                 await part()
-            except WireError as error:
-                logger.warning("transactions: %s", error.message)
+            except (WireError, OSError) as error:
+                logger.warning("transactions: %s", error)
 
     async def _expire(self) -> None:
         now_ms = self._clock.monotonic_ms()
