@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 
 from brokerd.config.settings import INT32_MAX, INT64_MAX, from_mapping, setting
 from brokerd.errors import ConfigError
+from brokerd.ids import TRANSACTIONAL_ID_MAX_LENGTH
 
 DEFAULT_PORT = 9192
 
@@ -223,6 +224,11 @@ def producer_config(given: Mapping[str, object], *, where: str = "") -> Producer
     given.
     """
     config = from_mapping(ProducerConfig, given, where=where)
+    if len(config.transactional_id) > TRANSACTIONAL_ID_MAX_LENGTH or not config.transactional_id.isprintable():
+        raise ConfigError(
+            f"transactional.id {config.transactional_id[:TRANSACTIONAL_ID_MAX_LENGTH]!a} must have at most "
+            f"{TRANSACTIONAL_ID_MAX_LENGTH} characters that can be printed, it has {len(config.transactional_id)} characters"
+        )
     conflict = transaction_conflict(config) if config.transactional_id else None
     if conflict:
         raise ConfigError(f"transactional.id needs {conflict}; change it, or remove transactional.id")

@@ -302,8 +302,8 @@ class Producer:
 
         `version` (at least 0) numbers the transaction; without one it follows the last committed. A version is committed once: if
         it is already, entering raises AlreadyCommittedError before anything is sent, so that a program that sends a part of its
-        input again can pass over it. `last_committed_version()` says where to go on. Raises ConfigError without transactional.id;
-        for the rest see Transaction.
+        input again can pass over it. `last_committed_version()` says where to go on. Raises ConfigError without transactional.id,
+        ValueError for a version below 0; for the rest see Transaction.
         """
         return Transaction(self, self._coordinator, version)
 

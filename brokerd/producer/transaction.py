@@ -65,6 +65,8 @@ class Transaction:
     def __init__(self, producer: TransactionalProducer, coordinator: Callable[[], Coordinator], version: int | None) -> None:
         self._producer = producer
         self._coordinator = coordinator
+        if version is not None and version < 0:
+            raise ValueError(f"version {version}: the version of a transaction is at least 0")
         self._asked_version = version
         self._transactional_id = transactional_id_of(producer.config)
         self._execution_id = uuid.uuid4().hex
@@ -85,8 +87,14 @@ class Transaction:
             uuid.uuid4().bytes,
             config.transaction_timeout_ms,
         )
-        self._producer.begin_member(membership)
-        return self
+        try:
+            self._producer.begin_member(membership)
+            return self
+        except BrokerdError:
+            raise
+        except BaseException:  # an interrupt, and the member may have begun
+            self._producer.abort_member()
+            raise
 
     def _next_version(self) -> int:
         last = self._coordinator().last_version(self._transactional_id)

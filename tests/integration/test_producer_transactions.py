@@ -22,7 +22,7 @@ from brokerd.ids import TopicIdPartition, TopicPartition
 from tests.support.daemon import DaemonProcess
 from tests.support.proxy import Proxy
 from tests.support.scale import TEST_SCALE
-from tests.support.wait import DEADLINE_S
+from tests.support.wait import DEADLINE_S, wait_until
 
 PARTITIONS = 3
 PARTS = 60 * min(10, TEST_SCALE)
@@ -167,3 +167,19 @@ def test_operators_see_and_abort_what_is_open(daemon: DaemonProcess) -> None:
             look_and_abort()
         assert client.list_transactions(state="open") == []
         assert client.find_transaction("order") is None
+
+
+def test_heartbeats_keep_a_slow_block_open(daemon: DaemonProcess) -> None:
+    timeout_ms = 1_000
+    settings = SETTINGS | {"bootstrap.servers": daemon.address, "transaction.timeout.ms": timeout_ms}
+    with BlockingClient(ConsumerConfig(bootstrap_servers=daemon.address)) as client, Producer(settings) as producer:
+
+        def is_older_and_alive() -> bool:
+            (member,) = client.describe_transaction("orders").members
+            return member.age_ms > 2 * timeout_ms and member.expires_in_ms > 0
+
+        with producer.transaction():
+            producer.send("t", b"x", partition=0).result(DEADLINE_S)
+            wait_until(is_older_and_alive)
+        assert client.list_transactions()[0].last_version == 0
+    assert committed_values(daemon.address)[0] == [b"x"]

@@ -197,6 +197,19 @@ def test_without_a_transactional_id_there_are_none(broker: BrokerDouble, coordin
                 call()
 
 
+@pytest.mark.parametrize("name", ["x" * 250, "a\nb"])
+def test_a_transactional_id_that_no_broker_takes_is_refused(
+    broker: BrokerDouble, coordinator: CoordinatorDouble, name: str
+) -> None:
+    with pytest.raises(ConfigError, match="at most 249 characters that can be printed"):
+        producer_of(broker, coordinator, **{"transactional.id": name})
+
+
+def test_a_version_below_zero_is_refused(producer: Producer) -> None:
+    with pytest.raises(ValueError, match="at least 0"):
+        producer.transaction(-1)
+
+
 def test_an_abort_that_fails_leaves_it_to_expiry(
     broker: BrokerDouble, coordinator: CoordinatorDouble, producer: Producer, caplog: pytest.LogCaptureFixture
 ) -> None:
