@@ -190,7 +190,7 @@ class Coordinator:
 
     def forgettable(self, now_wall_ms: int) -> list[str]:
         """Ids of one write that was committed long ago. Each is to be asked about with `forget`."""
-        return [name for name in self._states if self.forget(name, now_wall_ms)]
+        return [name for name in self._states if name.startswith(JOB_PREFIX) and self.forget(name, now_wall_ms)]
 
     def forget(self, transactional_id: str, now_wall_ms: int) -> tuple[Forgotten, ...]:
         """The event that forgets the id, if it may be."""

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from tests.support.transaction_simulation import Simulation
 
 TIMEOUT_MS = 1_000
-_BATCH_ROWS = 2
+_BATCH_ROWS = 3
 
 
 def totals_of(rows: tuple[int, ...]) -> Totals:

@@ -117,10 +117,18 @@ class SimulatedBroker:
         entries = [decode_entry(data) for data in self.disk.log if data]
         if not self.coordinator.load(entries, self.now_ms):
             self.append_state()
-        yield from self.finish_prepared()
+        yield from self.finish_all()
         yield from self.void_unknown()
         self.is_serving = True
         return Done()
+
+    def finish_all(self) -> Generator[Condition, None, None]:
+        """Finishes all that is prepared, however often it takes: markers that survived the crash count at once, and readers would
+        see one part of a commit without the rest.
+        """
+        while self.coordinator.prepared():
+            yield from self.finish_prepared()
+            yield lambda: True  # the disk may be better by then
 
     def handle(self, request: Request) -> Steps:
         """The steps of a request."""

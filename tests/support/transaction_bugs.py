@@ -5,7 +5,7 @@ The others are in transaction_rule_bugs.py, the test is tests/model/test_transac
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Generator, Iterable
 from typing import Any
 
 import pytest
@@ -24,7 +24,7 @@ from brokerd.transaction.model import (
 from brokerd.transaction.transactional_id import TransactionalIdState
 from brokerd.wire.v1 import control_pb2
 from tests.support.planting import plant
-from tests.support.transaction_broker import Batch, Done, SimulatedBroker, Steps
+from tests.support.transaction_broker import Batch, Condition, Done, SimulatedBroker, Steps
 
 Plant = Callable[[pytest.MonkeyPatch], None]
 # Bug -> how to plant it, and the first seed that catches it. If the schedules change, the test looks for another seed and names it.
@@ -81,32 +81,32 @@ def markers_are_written_before_the_commit_is_durable(patch: pytest.MonkeyPatch) 
     skip_the_wait(patch, "finish")
 
 
-@mutant(8)
+@mutant(5)
 def markers_are_written_before_the_abort_is_durable(patch: pytest.MonkeyPatch) -> None:
     skip_the_wait(patch, "end")
 
 
-@mutant(139)
+@mutant(29)
 def a_sweep_goes_by_what_is_not_durable(patch: pytest.MonkeyPatch) -> None:
     skip_the_wait(patch, "void_unknown")
 
 
-@mutant(3)
+@mutant(8)
 def a_heartbeat_is_refused_before_the_end_is_durable(patch: pytest.MonkeyPatch) -> None:
     skip_the_wait(patch, "heartbeat")
 
 
-@mutant(14)
+@mutant(2)
 def a_commit_is_answered_before_its_markers_are_durable(patch: pytest.MonkeyPatch) -> None:
     plant(patch.setattr, SimulatedBroker, "markers_durable", lambda _self, _markers: at_once)
 
 
-@mutant(0)
+@mutant(2)
 def data_is_acknowledged_before_it_is_durable(patch: pytest.MonkeyPatch) -> None:
     acknowledge_at_once(patch)
 
 
-@mutant(5)
+@mutant(9)
 def a_commit_takes_data_that_is_not_durable(patch: pytest.MonkeyPatch) -> None:
     """Acknowledged too early; and the commit, which would notice, does not look."""
     open_data = PartitionCore.open_data
@@ -137,7 +137,7 @@ def acknowledge_at_once(patch: pytest.MonkeyPatch) -> None:
 # --- markers
 
 
-@mutant(241)
+@mutant(58)
 def markers_of_a_commit_are_not_held(patch: pytest.MonkeyPatch) -> None:
     write = SimulatedBroker.write_markers
 
@@ -154,7 +154,7 @@ def markers_of_a_commit_are_not_held(patch: pytest.MonkeyPatch) -> None:
     plant(patch.setattr, SimulatedBroker, "write_markers", hasty)
 
 
-@mutant(241)
+@mutant(514)
 def held_markers_of_a_failed_attempt_are_forgotten(patch: pytest.MonkeyPatch) -> None:
     finish = SimulatedBroker.finish
 
@@ -165,7 +165,7 @@ def held_markers_of_a_failed_attempt_are_forgotten(patch: pytest.MonkeyPatch) ->
     plant(patch.setattr, SimulatedBroker, "finish", forgetful)
 
 
-@mutant(45)
+@mutant(196)
 def a_marker_that_cannot_be_written_is_let_go(patch: pytest.MonkeyPatch) -> None:
     write = SimulatedBroker.write_markers
 
@@ -197,7 +197,7 @@ def losers_get_no_marker(patch: pytest.MonkeyPatch) -> None:
     plant(patch.setattr, TransactionalIdState, "apply", forgetful)
 
 
-@mutant(5)
+@mutant(9)
 def markers_go_where_the_driver_says_alone(patch: pytest.MonkeyPatch) -> None:
     held = SimulatedBroker.held
 
@@ -209,7 +209,7 @@ def markers_go_where_the_driver_says_alone(patch: pytest.MonkeyPatch) -> None:
     plant(patch.setattr, SimulatedBroker, "held", credulous)
 
 
-@mutant(33)
+@mutant(6)
 def a_deleted_topic_is_waited_for(patch: pytest.MonkeyPatch) -> None:
     held = SimulatedBroker.held
 
@@ -222,18 +222,17 @@ def a_deleted_topic_is_waited_for(patch: pytest.MonkeyPatch) -> None:
 # --- recovery
 
 
-@mutant(806)
+@mutant(45)
 def a_recovery_finishes_nothing(patch: pytest.MonkeyPatch) -> None:
-    def lazy(self: SimulatedBroker) -> Steps:
-        finish, self.finish_prepared = self.finish_prepared, lambda: iter(())  # type: ignore[method-assign,assignment,return-value]
-        answer = yield from START(self)
-        self.finish_prepared = finish  # type: ignore[method-assign]
-        return answer
+    def lazy(_self: SimulatedBroker) -> Generator[Condition, None, None]:
+        yield at_once
 
-    plant(patch.setattr, SimulatedBroker, "start", lazy)
+    plant(patch.setattr, SimulatedBroker, "finish_all", lazy)
 
 
-START = SimulatedBroker.start
+@mutant(305)
+def a_recovery_serves_what_it_could_not_finish(patch: pytest.MonkeyPatch) -> None:
+    plant(patch.setattr, SimulatedBroker, "finish_all", lambda self: self.finish_prepared())
 
 
 @mutant(19)
@@ -250,7 +249,7 @@ def open_members_are_presumed_aborted(patch: pytest.MonkeyPatch) -> None:
     plant(patch.setattr, Coordinator, "presumed_aborted", rash)
 
 
-@mutant(201)
+@mutant(1100)
 def prepared_members_are_presumed_aborted(patch: pytest.MonkeyPatch) -> None:
     def rash(self: Coordinator, producer_ids: Iterable[int]) -> list[int]:
         return [pid for pid in producer_ids if pid not in self.open_members]
@@ -258,7 +257,7 @@ def prepared_members_are_presumed_aborted(patch: pytest.MonkeyPatch) -> None:
     plant(patch.setattr, Coordinator, "presumed_aborted", rash)
 
 
-@mutant(147)
+@mutant(117)
 def a_torn_state_counts(patch: pytest.MonkeyPatch) -> None:
     load = Coordinator.load
 
@@ -269,7 +268,7 @@ def a_torn_state_counts(patch: pytest.MonkeyPatch) -> None:
     plant(patch.setattr, Coordinator, "load", credulous)
 
 
-@mutant(12)
+@mutant(18)
 def the_log_goes_before_its_state_is_durable(patch: pytest.MonkeyPatch) -> None:
     append_state = SimulatedBroker.append_state
 
@@ -292,17 +291,17 @@ def state_without(patch: pytest.MonkeyPatch, kind: type) -> None:
     patch.setattr("brokerd.transaction.coordinator._whole", lambda state, _end: state)
 
 
-@mutant(5)
+@mutant(12)
 def a_state_forgets_open_members(patch: pytest.MonkeyPatch) -> None:
     state_without(patch, MemberOpened)
 
 
-@mutant(15)
+@mutant(22)
 def a_state_forgets_the_last_version(patch: pytest.MonkeyPatch) -> None:
     state_without(patch, CommitPrepared)
 
 
-@mutant(235)
+@mutant(305)
 def a_state_takes_what_is_prepared_for_complete(patch: pytest.MonkeyPatch) -> None:
     events = TransactionalIdState.events
 

@@ -283,6 +283,7 @@ class Promises:
         assert not world.broker.coordinator.prepared(), "a commit is never finished"
         for partition in world.disk.partitions.values():
             check_is_readable(partition)
+            _check_order(partition)
             core = partition.core
             assert core.last_stable_offset == core.log_end_offset, f"{partition.tp} hangs at {core.last_stable_offset}"
         seen = Counter(row.number for partition in world.disk.partitions.values() for row in partition.seen)
@@ -296,6 +297,14 @@ class Promises:
         assert seen == wanted, f"seen {seen - wanted} too much, {wanted - seen} not at all"
         for error in (driver.outcome for driver in world.drivers):
             assert error is None or issubclass(error, WireError)
+
+
+def _check_order(partition: SimulatedPartition) -> None:
+    """The rows of a task come in the order in which it read them."""
+    by_member: dict[int, list[int]] = {}
+    for row in partition.seen:
+        by_member.setdefault(row.producer_id, []).append(row.number)
+    assert all(numbers == sorted(numbers) for numbers in by_member.values()), f"{partition.tp}: out of order: {by_member}"
 
 
 def _key(name: str, execution: Execution) -> tuple[str, int, str]:

@@ -48,12 +48,12 @@ def without_check(patch: pytest.MonkeyPatch, allowed: Callable[[TransactionalIdS
     plant(patch.setattr, TransactionalIdState, "_problem", lenient)
 
 
-@mutant(66)
+@mutant(27)
 def a_commit_takes_members_that_are_not_open(patch: pytest.MonkeyPatch) -> None:
     without_check(patch, lambda state, report, _execution, _records: report.producer_id not in state.members)
 
 
-@mutant(5)
+@mutant(9)
 def a_commit_takes_members_whose_records_are_not_there(patch: pytest.MonkeyPatch) -> None:
     without_check(patch, lambda state, report, _execution, _records: report.producer_id in state.members)
     acknowledge_at_once(patch)
@@ -64,7 +64,7 @@ def a_commit_leaves_losers_open(patch: pytest.MonkeyPatch) -> None:
     plant(patch.setattr, TransactionalIdState, "ending", lambda _self, _version: [])
 
 
-@mutant(16)
+@mutant(22)
 def a_commit_ends_losers_of_its_own_version_alone(patch: pytest.MonkeyPatch) -> None:
     def narrow(self: TransactionalIdState, version: int) -> list[int]:
         return [pid for pid, member in self.members.items() if member.execution.version == version]
@@ -72,7 +72,7 @@ def a_commit_ends_losers_of_its_own_version_alone(patch: pytest.MonkeyPatch) -> 
     plant(patch.setattr, TransactionalIdState, "ending", narrow)
 
 
-@mutant(33)
+@mutant(15)
 def a_commit_ends_newer_versions_too(patch: pytest.MonkeyPatch) -> None:
     plant(patch.setattr, TransactionalIdState, "ending", lambda self, _version: list(self.members))
 
@@ -94,7 +94,7 @@ def a_second_commit_wins(patch: pytest.MonkeyPatch) -> None:
     plant(patch.setattr, TransactionalIdState, "decide_commit", lenient)
 
 
-@mutant(45)
+@mutant(434)
 def a_commit_does_not_wait_for_the_one_before(patch: pytest.MonkeyPatch) -> None:
     decide = TransactionalIdState.decide_commit
 
@@ -108,7 +108,7 @@ def a_commit_does_not_wait_for_the_one_before(patch: pytest.MonkeyPatch) -> None
     plant(patch.setattr, TransactionalIdState, "decide_commit", hasty)
 
 
-@mutant(26)
+@mutant(6)
 def a_replay_is_not_compared(patch: pytest.MonkeyPatch) -> None:
     plant(patch.setattr, TransactionalIdState, "_check_replay", lambda _self, _asked, _last: None)
 
@@ -157,7 +157,7 @@ def the_members_of_others_are_aborted_at_init(patch: pytest.MonkeyPatch) -> None
     plant(patch.setattr, SimulatedBroker, "init", jealous)
 
 
-@mutant(2)
+@mutant(1)
 def a_committed_version_takes_members(patch: pytest.MonkeyPatch) -> None:
     decide = TransactionalIdState.decide_init
 
@@ -183,12 +183,12 @@ def a_repeated_member_gets_another_id(patch: pytest.MonkeyPatch) -> None:
     plant(patch.setattr, TransactionalIdState, "decide_init", forgetful)
 
 
-@mutant(66)
+@mutant(15)
 def an_ended_member_begins_again(patch: pytest.MonkeyPatch) -> None:
     plant(patch.setattr, EndedMembers, "add", lambda _self, _transactional_id, _member_id: None)
 
 
-@mutant(5)
+@mutant(12)
 def producer_ids_are_used_again(patch: pytest.MonkeyPatch) -> None:
     crash = Disk.crash
 
@@ -199,12 +199,12 @@ def producer_ids_are_used_again(patch: pytest.MonkeyPatch) -> None:
     plant(patch.setattr, Disk, "crash", forgetful)
 
 
-@mutant(0)
+@mutant(3)
 def anybody_may_write(patch: pytest.MonkeyPatch) -> None:
     plant(patch.setattr, Coordinator, "is_open", lambda _self, _producer_id, _producer_epoch: True)
 
 
-@mutant(5)
+@mutant(0)
 def membership_is_looked_up_before_the_append(patch: pytest.MonkeyPatch) -> None:
     produce = SimulatedBroker.produce
 
@@ -229,7 +229,7 @@ def membership_is_looked_up_before_the_append(patch: pytest.MonkeyPatch) -> None
 # --- abort and expiry
 
 
-@mutant(1)
+@mutant(10)
 def an_abort_ends_all_members_of_the_version(patch: pytest.MonkeyPatch) -> None:
     def broad(self: TransactionalIdState, asked: EndRequest) -> tuple[MembersAborted, ...]:
         if asked.execution.version <= self.last_version:
@@ -240,7 +240,7 @@ def an_abort_ends_all_members_of_the_version(patch: pytest.MonkeyPatch) -> None:
     plant(patch.setattr, TransactionalIdState, "decide_abort", broad)
 
 
-@mutant(17)
+@mutant(1)
 def an_abort_undoes_a_commit(patch: pytest.MonkeyPatch) -> None:
     abort = SimulatedBroker.abort
 
@@ -251,12 +251,12 @@ def an_abort_undoes_a_commit(patch: pytest.MonkeyPatch) -> None:
     plant(patch.setattr, SimulatedBroker, "abort", rash)
 
 
-@mutant(8)
+@mutant(35)
 def an_execution_expires_by_its_first_member(patch: pytest.MonkeyPatch) -> None:
     plant(patch.setattr, Executions, "renew", lambda _self, _key, _now_ms: None)
 
 
-@mutant(8)
+@mutant(15)
 def an_expiry_is_not_decided_again(patch: pytest.MonkeyPatch) -> None:
     def stale(self: SimulatedBroker) -> Steps:
         due = [(key, self.coordinator.expire(key, self.now_ms)) for key in self.coordinator.expired(self.now_ms)]
@@ -278,6 +278,6 @@ def all_executions_of_an_id_expire_together(patch: pytest.MonkeyPatch) -> None:
     plant(patch.setattr, Coordinator, "expire", broad)
 
 
-@mutant(39)
+@mutant(89)
 def nobody_expires(patch: pytest.MonkeyPatch) -> None:
     plant(patch.setattr, Executions, "expired", lambda _self, _now_ms: [])

@@ -14,6 +14,7 @@ from collections.abc import Callable
 
 from brokerd.ids import TopicIdPartition
 from brokerd.transaction.model import CommitPrepared, Event, MembersAborted
+from brokerd.wire.v1 import control_pb2
 from tests.support.transaction_actors import TIMEOUT_MS, Actor, Call, Driver, random_variant
 from tests.support.transaction_bench import partition as partition_name
 from tests.support.transaction_broker import Abort, Condition, Disk, SimulatedBroker, Steps
@@ -55,13 +56,14 @@ class Simulation:
         self.answers: list[tuple[Call, object]] = []
         self.processes: list[Process] = []
         self.is_calm = False
+        self._crash_in = 0  # steps until a crash; below 1: none is due
         self._names = 0
         self.promises = Promises(self)
-        for number in range(rng.randint(1, 3)):
+        for number in range(rng.choice((1, 2, 3, 3))):
             self._create(partition_name(number, "t"))
         self._topics = 1
         self.broker = self._start()
-        self.counts = {(name, version): rng.choice((0, 1, 2, 3, 5)) for name in "12" for version in _VERSIONS}
+        self.counts = {(name, version): rng.choice((0, 2, 3, 4, 5)) for name in "12" for version in _VERSIONS}
         self.names = ["1"] if rng.random() < 0.7 else ["1", "2"]
         self.drivers: list[Driver] = []
         for name in self.names:
@@ -88,6 +90,9 @@ class Simulation:
         names, weights = list(actions), [weight for weight, _ in actions.values()]
         for name in self.rng.choices(names, weights, k=self.rng.randint(*_STEPS)):
             actions[name][1]()
+            self._crash_in -= 1
+            if self._crash_in == 0:
+                self._crash()
             if self.broker.is_serving:
                 self.promises.check_readers()
         self._calm_down()
@@ -246,7 +251,7 @@ class Simulation:
     # --- the broker
 
     def _start(self) -> SimulatedBroker:
-        broker = SimulatedBroker(self.disk, self.rng, self.now_ms, self._recorded, self.promises.marked)
+        broker = SimulatedBroker(self.disk, self.rng, self.now_ms, self._recorded, self._marked)
         self.broker = broker
         broker.fails_markers = self.rng.random() < 0.3
         self.processes.append(Process(broker.start(), None, self.now_ms))
@@ -261,6 +266,11 @@ class Simulation:
             self._count("prepared, with losers" if event.aborted_ids else "prepared")
         elif isinstance(event, MembersAborted):
             self._count("aborted")
+
+    def _marked(self, record: control_pb2.ControlRecord) -> None:
+        self.promises.marked(record)
+        if record.committed_producer_ids and self.rng.random() < 0.1:
+            self._crash_in = self.rng.randint(1, 6)  # when some of the markers are durable, or none
 
     def _flush_log(self) -> None:
         self.broker.flush_log()
