@@ -7,6 +7,7 @@ import sys
 from collections.abc import Sequence
 from typing import Any
 
+_DURATIONS = (("d", 86_400_000), ("h", 3_600_000), ("min", 60_000), ("s", 1_000))
 _UNITS = ("B", "KiB", "MiB", "GiB", "TiB")
 
 
@@ -33,6 +34,17 @@ def size_text(size_bytes: int) -> str:
             return f"{size_bytes} B" if unit == "B" else f"{size:.1f} {unit}"
         size /= 1024
     raise AssertionError("the last unit takes everything")
+
+
+def duration_text(duration_ms: int) -> str:
+    """A duration for people in its two largest units, such as "3 min 20 s"; below a second in ms."""
+    parts: list[str] = []
+    rest_ms = duration_ms
+    for unit, unit_ms in _DURATIONS:
+        count, rest_ms = divmod(rest_ms, unit_ms)
+        if count or parts:
+            parts.append(f"{count} {unit}" if count else "")
+    return " ".join(part for part in parts[:2] if part) or f"{duration_ms} ms"
 
 
 def counted(count: int, noun: str) -> str:

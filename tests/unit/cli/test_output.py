@@ -1,10 +1,10 @@
-"""Goal: tables align, sizes are readable."""
+"""Goal: tables align, sizes and durations are readable."""
 
 from __future__ import annotations
 
 import pytest
 
-from brokerd.cli.output import counted, size_text, table
+from brokerd.cli.output import counted, duration_text, size_text, table
 
 
 def test_table_aligns_numbers_right_and_text_left() -> None:
@@ -24,6 +24,23 @@ def test_table_without_rows_is_its_headings() -> None:
 )
 def test_size(size_bytes: int, text: str) -> None:
     assert size_text(size_bytes) == text
+
+
+@pytest.mark.parametrize(
+    ("duration_ms", "text"),
+    [
+        (0, "0 ms"),
+        (999, "999 ms"),
+        (1_000, "1 s"),
+        (61_999, "1 min 1 s"),
+        (3_600_000, "1 h"),
+        (3_605_000, "1 h"),
+        (90_061_000, "1 d 1 h"),
+        (2**31 - 1, "24 d 20 h"),
+    ],
+)
+def test_duration(duration_ms: int, text: str) -> None:
+    assert duration_text(duration_ms) == text
 
 
 def test_counted() -> None:

@@ -56,6 +56,17 @@ LIST = "brokerd topics list"
         ),
         (["consume", "t", "-n", "0"], "brokerd consume", "--max-messages must be at least 1, not 0"),
         (["consume", "t", "-f", "%"], "brokerd consume", "the format ends with a single '%': write '%%' for a percent sign"),
+        (["transactions", "abort"], "brokerd transactions abort", "the following arguments are required: ID"),
+        (
+            ["transactions", "list", "--state", "opened"],
+            "brokerd transactions list",
+            "unknown -s/--state 'opened': did you mean 'open'?",
+        ),
+        (
+            ["transactions", "find-hanging", "--idle-ms", "0"],
+            "brokerd transactions find-hanging",
+            "--idle-ms must be at least 1, not 0",
+        ),
         (["produce", "t", "--acks", "2"], "brokerd produce", "unknown --acks '2': choose from all, 1, 0"),
         (["produce", "t", "-K", ""], "brokerd produce", "--key-separator must not be empty"),
         (["produce", "t", "-H", "x"], "brokerd produce", "--header takes NAME=VALUE, not 'x'"),
@@ -74,7 +85,10 @@ def test_wrong_command_line_is_one_sentence(
     assert capsys.readouterr() == ("", f"{prog}: {problem} (see '{prog} --help')\n")
 
 
-@pytest.mark.parametrize("arguments", [["--help"], *([name, "--help"] for name in COMMANDS), ["topics", "create", "--help"]])
+@pytest.mark.parametrize(
+    "arguments",
+    [["--help"], *([name, "--help"] for name in COMMANDS), ["topics", "create", "--help"], ["transactions", "abort", "--help"]],
+)
 def test_help_is_printed_with_an_example(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as ended:
         main(arguments)

@@ -1,0 +1,154 @@
+"""`brokerd transactions`: list, describe, abort, find-hanging. transactions_report.py has the texts."""
+
+from __future__ import annotations
+
+import argparse
+import difflib
+from typing import TYPE_CHECKING
+
+from brokerd.cli.parser import Subparsers, add_client_options, check_range, client_config, hasty
+from brokerd.config.client import ClientConfig
+from brokerd.config.settings import INT32_MAX
+from brokerd.errors import InvalidRequestError
+
+if TYPE_CHECKING:
+    from brokerd.client.blocking import BlockingClient
+    from brokerd.client.transactions import TransactionListing
+
+_STATES = ("open", "prepared", "empty")
+_IDLE_MS = 60_000
+
+
+def add_parser(subparsers: Subparsers) -> None:
+    """Declares the command."""
+    parser = subparsers.add_parser(
+        "transactions",
+        help="list, describe and abort transactions, find those that hold back readers",
+        description="Transactions: list, describe and abort them, find those that hold back readers of committed records.",
+        epilog="Your own, or with ADMIN on every topic those of all principals.\n\n"
+        "examples:\n"
+        "  brokerd transactions list --state open\n"
+        "  brokerd transactions describe spark-3f1c\n"
+        "  brokerd transactions find-hanging --idle-ms 600000\n"
+        "  brokerd transactions abort spark-3f1c\n",
+    )
+    verbs = parser.add_subparsers(dest="verb", metavar="VERB", title="verbs", required=True)
+    _add_list(verbs)
+    _add_describe(verbs)
+    _add_abort(verbs)
+    _add_find_hanging(verbs)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Runs the requested verb. Raises BrokerdError, UsageError."""
+    from brokerd.client.blocking import BlockingClient
+
+    config = client_config(args, ClientConfig)
+    check_range(args, "--idle-ms", getattr(args, "idle_ms", None), maximum=INT32_MAX)
+    with BlockingClient(hasty(config)) as client:
+        verb = {"list": _list, "describe": _describe, "abort": _abort, "find-hanging": _find_hanging}[args.verb]
+        verb(client, args)
+    return 0
+
+
+def _add_list(verbs: Subparsers) -> None:
+    parser = verbs.add_parser(
+        "list",
+        help="print transactional ids, one per line",
+        description="Prints transactional ids, one per line.",
+        epilog="COMMITTED is the last committed version, OPEN the newest that is not decided or not visible yet; AGE is that\n"
+        "of the oldest open member.\n",
+    )
+    parser.add_argument("prefix", metavar="PREFIX", nargs="?", default="", help="only ids that begin so")
+    parser.add_argument("-s", "--state", metavar="STATE", choices=_STATES, default="", help=f"only those {', '.join(_STATES)}")
+    parser.add_argument("--json", action="store_true", help="as JSON")
+    add_client_options(parser)
+
+
+def _list(client: BlockingClient, args: argparse.Namespace) -> None:
+    from brokerd.cli.transactions_report import print_list
+
+    print_list(client.list_transactions(args.state, args.prefix), as_json=args.json)
+
+
+def _add_describe(verbs: Subparsers) -> None:
+    parser = verbs.add_parser(
+        "describe",
+        help="print what was committed last, and open members",
+        description="Prints what a transactional id committed last, its open members, and where they have written.",
+        epilog="EXPIRES IN is when a member's execution is aborted if none of its members gives a sign of life before. FROM is\n"
+        "the first offset of a member in a partition; readers of committed records stop at STABLE.\n",
+    )
+    parser.add_argument("transactional_id", metavar="ID", help="the transactional id")
+    parser.add_argument("--json", action="store_true", help="as JSON")
+    add_client_options(parser)
+
+
+def _describe(client: BlockingClient, args: argparse.Namespace) -> None:
+    from brokerd.cli.transactions_report import print_description
+
+    _find(client, args.transactional_id)
+    print_description(client.describe_transaction(args.transactional_id), as_json=args.json)
+
+
+def _add_abort(verbs: Subparsers) -> None:
+    parser = verbs.add_parser(
+        "abort",
+        help="end open members, without confirmation",
+        description="Ends open members of a transactional id, without confirmation: what they wrote is void.",
+        epilog="Their tasks fail at their next batch; a query that still runs writes its micro-batch again with new members.\n"
+        "What is committed, or prepared to be, stays committed.\n",
+    )
+    parser.add_argument("transactional_id", metavar="ID", help="the transactional id")
+    parser.add_argument(
+        "--execution",
+        metavar="EXECUTION",
+        default="",
+        help="only members of this execution (default: of all), as 'describe' prints it",
+    )
+    parser.add_argument("--json", action="store_true", help="as JSON")
+    add_client_options(parser)
+
+
+def _abort(client: BlockingClient, args: argparse.Namespace) -> None:
+    from brokerd.cli.transactions_report import print_abort
+
+    _find(client, args.transactional_id)
+    ended = client.abort_transaction(args.transactional_id, args.execution)
+    left = client.find_transaction(args.transactional_id)  # None: nothing to remember, it had never committed
+    print_abort(args.transactional_id, args.execution, ended, left, as_json=args.json)
+
+
+def _add_find_hanging(verbs: Subparsers) -> None:
+    parser = verbs.add_parser(
+        "find-hanging",
+        help="print open transactions that hold back readers",
+        description="Prints the open transaction that holds back readers of committed records, for each partition where one does.",
+        epilog="A member that nobody keeps alive expires by itself. 'abort' ends it now.\n",
+    )
+    parser.add_argument(
+        "--idle-ms",
+        type=int,
+        metavar="MS",
+        default=_IDLE_MS,
+        help=f"only those whose last record there is at least so old (default: {_IDLE_MS})",
+    )
+    parser.add_argument("--json", action="store_true", help="as JSON")
+    add_client_options(parser)
+
+
+def _find_hanging(client: BlockingClient, args: argparse.Namespace) -> None:
+    from brokerd.cli.transactions_report import print_hanging
+
+    print_hanging(client.find_hanging_transactions(args.idle_ms), args.idle_ms, as_json=args.json)
+
+
+def _find(client: BlockingClient, transactional_id: str) -> TransactionListing:
+    """The id in short. Raises InvalidRequestError that suggests the nearest one."""
+    found = client.find_transaction(transactional_id)
+    if found is not None:
+        return found
+    known = [listing.transactional_id for listing in client.list_transactions()]
+    near = difflib.get_close_matches(transactional_id, known, n=1, cutoff=0.5)
+    advice = f"did you mean '{near[0]}'?" if near else "'brokerd transactions list' prints those that you may see"
+    raise InvalidRequestError(f"there is no transactional id '{transactional_id}': {advice}")

@@ -1,0 +1,118 @@
+"""Goal: an operator at a terminal finds the transaction that holds back readers, and ends it. Method: `main` in this process
+against a daemon, with members that a producer left open.
+"""
+
+from __future__ import annotations
+
+import json
+import uuid
+from collections.abc import Iterator
+
+import pytest
+
+from brokerd import Producer
+from brokerd.client.blocking import BlockingClient
+from brokerd.config.client import ConsumerConfig
+from brokerd.errors import InvalidTxnStateError
+from brokerd.producer.core.membership import Membership
+from tests.integration.conftest import Terminal
+from tests.support.daemon import RunningDaemon, running_daemon
+
+
+@pytest.fixture(scope="module")
+def daemon(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningDaemon]:
+    with running_daemon(tmp_path_factory.mktemp("cli") / "data") as daemon:
+        with BlockingClient(ConsumerConfig(bootstrap_servers=daemon.address)) as client:
+            client.create_topic("t", 1)
+        yield daemon
+
+
+@pytest.fixture(autouse=True)
+def _bootstrap(daemon: RunningDaemon, terminal: Terminal) -> None:
+    terminal.use(daemon.address)
+
+
+@pytest.fixture
+def producer(daemon: RunningDaemon) -> Iterator[Producer]:
+    """A producer that is a member of execution 41 of version 7 of "spark-<a new id>", and has written a row."""
+    with Producer({"bootstrap.servers": daemon.address, "linger.ms": 0}) as producer:
+        producer.begin_member(
+            Membership(f"spark-{uuid.uuid4()}", 7, "41", "run", "streaming query q, batch 7", uuid.uuid4().bytes, 60_000)
+        )
+        producer.send("t", b"row").result()
+        yield producer
+        producer.abort_member()
+
+
+def open_id(terminal: Terminal) -> str:
+    """The transactional id of `producer`."""
+    (listing,) = json.loads(terminal.run("transactions", "list", "--state", "open", "--json")[1])
+    assert (listing["txn_version"], listing["last_version"], listing["open_members"]) == (7, None, 1)
+    return str(listing["transactional_id"])
+
+
+def test_operator_finds_what_holds_back_readers_and_ends_it(terminal: Terminal, producer: Producer) -> None:
+    name = open_id(terminal)
+    code, listed, _ = terminal.run("transactions", "list", name[:10])
+    assert code == 0
+    assert listed.splitlines()[1].endswith("streaming query q, batch 7")
+    (hanging,) = json.loads(terminal.run("transactions", "find-hanging", "--idle-ms", "1", "--json")[1])
+    assert (hanging["topic"], hanging["partition"], hanging["transactional_id"]) == ("t", 0, name)
+
+    assert terminal.run("transactions", "abort", name, "--execution", "other")[:2] == (
+        0,
+        f"transactional id '{name}' has no open member in execution 'other': nothing to do; no version of it is committed\n",
+    )
+    assert terminal.run("transactions", "abort", name, "--execution", "41")[:2] == (
+        0,
+        (
+            f"aborted 1 open member of transactional id '{name}': what it wrote is void, and its task fails at its next batch; "
+            "no version of it is committed\n"
+        ),
+    )
+    with pytest.raises(InvalidTxnStateError):
+        producer.send("t", b"too late").result()
+    assert terminal.run("transactions", "find-hanging", "--idle-ms", "1")[1].startswith("no partition is held back")
+    assert terminal.run("transactions", "list", name, "--json")[1] == "[]\n"
+
+
+def test_description_has_members_their_expiry_and_their_partitions(terminal: Terminal, producer: Producer) -> None:
+    name = open_id(terminal)
+    (member,) = json.loads(terminal.run("transactions", "describe", name, "--json")[1])["members"]
+    assert 0 < member["expires_in_ms"] <= 60_000
+    (partition,) = member["partitions"]
+    assert (partition["topic"], partition["partition"]) == ("t", 0)
+    assert partition["first_offset"] == partition["last_stable_offset"]
+    code, text, _ = terminal.run("transactions", "describe", name)
+    assert code == 0
+    assert text.startswith(f"transactional id {name}: open, 1 open member\n  nothing committed yet\n")
+    assert json.loads(terminal.run("transactions", "abort", name, "--json")[1]) == {
+        "transactional_id": name,
+        "aborted_members": 1,
+        "last_version": None,
+    }
+
+
+def test_what_is_committed_is_described_and_stays(terminal: Terminal, daemon: RunningDaemon) -> None:
+    settings = {"bootstrap.servers": daemon.address, "transactional.id": "invoices"}
+    with Producer(settings) as producer, producer.transaction(version=4):
+        producer.send("t", b"row")
+    described = json.loads(terminal.run("transactions", "describe", "invoices", "--json")[1])
+    assert (described["state"], described["last_version"], described["members"]) == ("empty", 4, [])
+    assert "  last committed: version 4 in execution " in terminal.run("transactions", "describe", "invoices")[1]
+    assert terminal.run("transactions", "abort", "invoices")[1] == (
+        "transactional id 'invoices' has no open member: nothing to do; version 4 stays committed\n"
+    )
+    assert terminal.run("transactions", "abort", "invoice") == (
+        1,
+        "",
+        "brokerd: there is no transactional id 'invoice': did you mean 'invoices'?\n",
+    )
+
+
+def test_unknown_id_is_one_sentence(terminal: Terminal) -> None:
+    assert terminal.run("transactions", "describe", "zzz") == (
+        1,
+        "",
+        "brokerd: there is no transactional id 'zzz': 'brokerd transactions list' prints those that you may see\n",
+    )
