@@ -18,6 +18,7 @@ from brokerd.datadir.topic_store import TopicStore
 from brokerd.errors import BrokerdError, DataDirectoryError
 from brokerd.ids import TopicIdPartition, TopicPartition
 from brokerd.offline.partition_check import Finding, PartitionCheck, Severity
+from brokerd.offline.transaction_records import IF_UNUSABLE, is_transaction_log
 from brokerd.partition.entries import NEW_PARTITION, CheckpointEntry
 from brokerd.record.header import BatchHeader, crc_seed
 from brokerd.storage.damage import Hole, read_holes, write_holes
@@ -69,12 +70,22 @@ def check_data_dir(path: str, *, decodes_records: bool = False) -> list[Finding]
         directory = _read_directory(files)
         findings = directory.findings
         for check in _partition_checks(files, directory, decodes_records=decodes_records):
-            findings.extend(check.run())
+            found = check.run()
+            findings.extend(found)
+            findings.extend(_if_transaction_log(check, found, is_read_only=directory.checkpoint is None))
         if not any(finding.path == TOPICS for finding in findings):
             findings.extend(_unknown_directories(files, directory.topics))
         return findings
     finally:
         files.close()
+
+
+def _if_transaction_log(check: PartitionCheck, found: list[Finding], *, is_read_only: bool) -> list[Finding]:
+    """The consequence of errors in the log of the transactions, which the broker does not start without."""
+    is_unusable = is_read_only or any(finding.severity is Severity.ERROR for finding in found)
+    if not is_transaction_log(check.tp) or not is_unusable:
+        return []
+    return [Finding(Severity.ERROR, check.tp.directory_name, IF_UNUSABLE, check.name)]
 
 
 def rebuild_checkpoint(path: str) -> list[Finding]:

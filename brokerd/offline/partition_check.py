@@ -10,6 +10,7 @@ import pyarrow as pa
 
 from brokerd.errors import BrokerdError, CorruptMessageError, UnsupportedVersionError
 from brokerd.ids import TopicIdPartition
+from brokerd.offline.transaction_records import is_transaction_log, problem_of
 from brokerd.partition.aborted_transactions import AbortedTransaction
 from brokerd.partition.entries import NEW_PARTITION, CheckpointEntry
 from brokerd.partition.leader_epochs import EpochEntry, LeaderEpochs, read_leader_epochs
@@ -231,16 +232,16 @@ class PartitionCheck:
         return marker
 
     def _check_records(self, name: str, file: File, position: int, header: BatchHeader) -> None:
-        """Checks, if requested, that readers with default settings can decode a whole batch."""
+        """Checks, if requested, that readers with default settings can decode a whole batch; of the broker's own log, always."""
         is_out = is_covered([hole for hole in self.holes if hole.is_taken_out], header.base_offset, header.next_offset)
         is_read = not header.is_control and not is_out and header.next_offset > self._entry.log_start_offset
-        if not self._decodes_records or not is_read:
+        is_own = is_transaction_log(self.tp)
+        if not is_read or not (self._decodes_records or is_own):
             return
         batch = RecordBatch(header, pa.py_buffer(bytes(file.pread(header.size, position))))
-        try:
-            batch.to_arrow(max_uncompressed_bytes=MAX_DECOMPRESSED_BYTES, check_crc=False)
-        except (CorruptMessageError, UnsupportedVersionError) as error:
-            text = f"readers cannot decode the batch ({error.message}): `--take-out {self.name}@{header.base_offset}` takes it out"
+        problem = problem_of(batch) if is_own else _decoding_problem(batch)
+        if problem is not None:
+            text = f"readers cannot decode the batch ({problem}): `--take-out {self.name}@{header.base_offset}` takes it out"
             self._add(Severity.ERROR, name, text, header.base_offset)
 
     def _note_state(self, offset: int, snapshots: set[int]) -> None:
@@ -333,6 +334,14 @@ class PartitionCheck:
 def _may_follow(snapshot: Mapping[int, ProducerStateEntry], replayed: Mapping[int, ProducerStateEntry]) -> bool:
     """True if the snapshot is the replayed state, except for expired producers."""
     return all(replayed.get(producer_id) == entry for producer_id, entry in snapshot.items())
+
+
+def _decoding_problem(batch: RecordBatch) -> str | None:
+    try:
+        batch.to_arrow(max_uncompressed_bytes=MAX_DECOMPRESSED_BYTES, check_crc=False)
+    except (CorruptMessageError, UnsupportedVersionError) as error:
+        return error.message
+    return None
 
 
 def _is_prefix(known: tuple[EpochEntry, ...], entries: list[EpochEntry]) -> bool:

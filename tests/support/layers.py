@@ -20,7 +20,7 @@ LAYERS: dict[str, set[str]] = {
     "storage": _BASE,
     "partition": _BASE | {"storage"},
     "datadir": _BASE | {"storage", "partition"},
-    "offline": _BASE | {"storage", "partition", "datadir"},
+    "offline": _BASE | {"storage", "partition", "datadir", "transaction"},
     "purgatory": _BASE,
     "transaction": _BASE | {"wire.v1"},
     "server": _BASE | {"allocator", "storage", "partition", "datadir", "purgatory", "transaction", "wire", "wire.v1"},

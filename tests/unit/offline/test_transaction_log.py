@@ -1,0 +1,93 @@
+"""The coordinator's log, as `brokerd dump-log` shows and `brokerd doctor` checks it."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from pathlib import Path
+
+import pytest
+
+from brokerd.cli import main
+from brokerd.datadir.topic_store import TRANSACTION_STATE
+from brokerd.offline.doctor import check_data_dir
+from brokerd.offline.partition_check import Finding, Severity
+from brokerd.storage.files import RealFiles
+from brokerd.transaction import log_records
+from brokerd.transaction.model import Execution
+from tests.support.clock import ManualClock
+from tests.support.inner_broker import Write, end_request, running
+
+NAME = "spark-q"
+
+
+@pytest.fixture
+def data_dir(tmp_path: Path) -> Path:
+    """A directory closed cleanly: version 0 committed by one member, another one of version 1 open."""
+
+    async def scenario() -> None:
+        async with running(RealFiles(str(tmp_path)), ManualClock()) as broker:
+            first, second = Execution(0, "one", "run"), Execution(1, "two", "run")
+            tps = await broker.topic()
+            member = await broker.init(NAME, first, b"m" * 16)
+            await broker.write(member, [Write(tp, b"row") for tp in tps])
+            await broker.transactions.commit(end_request(NAME, first, [(member, 2)], tps, rows=2))
+            await broker.init(NAME, second, b"n" * 16)
+
+    asyncio.run(scenario())
+    return tmp_path
+
+
+def segment(data_dir: Path) -> Path:
+    """The log's only segment."""
+    (path,) = data_dir.glob(f"{TRANSACTION_STATE.id.hex()}-0/*.log")
+    return path
+
+
+def errors(data_dir: Path) -> list[Finding]:
+    return [finding for finding in check_data_dir(str(data_dir)) if finding.severity is Severity.ERROR]
+
+
+def test_records_are_shown_decoded(data_dir: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["dump-log", str(segment(data_dir)), "--print-data", "--json"]) == 0
+    entries = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    records = [record for entry in entries for record in entry.get("records", ())]
+    assert [record["event"] for record in records] == ["MemberOpened", "CommitPrepared", "CommitCompleted", "MemberOpened"]
+    assert {record["transactional_id"] for record in records} == {NAME}
+    assert records[1]["execution"] == {"version": 0, "execution_id": "one", "run_id": "run"}
+    assert records[1]["committed_ids"] == [records[0]["member"]["producer_id"]]
+    assert records[1]["totals"]["rows"] == 2
+    assert main(["dump-log", str(segment(data_dir)), "--print-data"]) == 0
+    shown = capsys.readouterr().out
+    assert f'transactional id "{NAME}" of "anybody", CommitCompleted: version 0\n' in shown
+
+
+def test_a_healthy_log_has_no_findings(data_dir: Path) -> None:
+    assert check_data_dir(str(data_dir)) == []
+
+
+def test_damage_says_that_the_broker_does_not_start_and_what_accepting_means(data_dir: Path) -> None:
+    content = bytearray(segment(data_dir).read_bytes())
+    content[len(content) // 2] ^= 1
+    segment(data_dir).write_bytes(content)
+    damage, consequence = errors(data_dir)
+    assert "was durable and is damaged" in damage.message
+    assert consequence.partition == "__transaction_state-0"
+    assert "the broker does not start" in consequence.message
+    assert "may be written a second time" in consequence.message
+
+
+def test_records_of_a_later_version_are_found_and_shown_as_such(
+    data_dir: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(log_records, "VERSION", 2)
+    first, *_, consequence = errors(data_dir)
+    assert "has version 1; this broker reads 2" in first.message
+    assert "the broker does not start" in consequence.message
+    assert main(["dump-log", str(segment(data_dir)), "--print-data"]) == 0
+    assert "PROBLEM: a record of the transaction log has version 1" in capsys.readouterr().out
+
+
+def test_a_lost_checkpoint_keeps_a_broker_with_transactions_from_starting(data_dir: Path) -> None:
+    (data_dir / "checkpoint").unlink()
+    assert any("the broker does not start" in error.message for error in errors(data_dir))
