@@ -73,10 +73,13 @@ def stopped(batch: ProducerBatch, error: BrokerdError) -> BrokerdError:
         return type(error)(error.message, fate=Fate.UNKNOWN if may_be_there else Fate.NOT_APPENDED)
     if isinstance(error, TransactionStateError):
         return error
-    return AbortedBatchError(
-        f"{batch.record_count} records for {batch.tp} were given up with the rest of their transaction: {_where(batch)}; its first "
-        f"failure: {error}"
+    # The first failure says of its own records whether they are in the log: only its name may stand beside what is true of these.
+    aborted_with = AbortedBatchError(
+        f"{batch.record_count} records for {batch.tp} were given up with the rest of their transaction, which failed with "
+        f"{type(error).__name__}: {_where(batch)}"
     )
+    aborted_with.__cause__ = error
+    return aborted_with
 
 
 def refused(batch: ProducerBatch, error: BrokerdError) -> BrokerdError:
