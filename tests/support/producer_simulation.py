@@ -194,7 +194,8 @@ class Simulation(MemberOperations):
             self.expect(len(same) <= self.config.max_in_flight_batches, f"{len(same)} batches of partition {partition} under way")
             for batch in same:
                 if batch in command.batches.values() and self.numbers.get(batch) == (batch.identity, batch.base_sequence):
-                    first = min(same, key=lambda other: other.pieces[0].data[0])
+                    own = [other for other in same if other.numbered_by is batch.numbered_by]  # another member's are void
+                    first = min(own, key=lambda other: other.pieces[0].data[0])
                     self.expect(batch is first, "a retry is sent behind a batch that is still under way")
         self.numbers |= {batch: (batch.identity, batch.base_sequence) for batch in command.batches.values()}
         stream.requests.append(sent)
