@@ -189,13 +189,16 @@ class Sender:
     def _notify(self) -> None:
         """Calls the listeners of ended batches; then resumes errands that wait for batches or memory, if there is news."""
         ended = self._core.delivery_report.take()
-        is_news = bool(ended) or self._core.pool.take_is_granted() or self._intake.is_unusable
+        pool = self._core.pool
+        is_news = bool(ended) or pool.take_is_granted() or pool.is_held_up or self._intake.is_unusable
         for batch in ended:
             listeners, batch.listeners = batch.listeners, []
             for listener in listeners:
                 listener(batch)
         if is_news:
             self._mailbox.retry()
+            if pool.take_is_granted():  # by one of these errands, perhaps to one that was resumed before it
+                self._wakeup.set()
 
     def _report(self, event: Callable[[int], None], *, is_step_due: bool = True) -> None:
         """Reports an event to the core, notifies those that wait for it, and has a step taken if there is work. `is_step_due`

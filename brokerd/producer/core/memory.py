@@ -68,6 +68,12 @@ class BufferPool:
         """True while an append waits for room."""
         return bool(self._waiters)
 
+    @property
+    def is_held_up(self) -> bool:
+        """True while an append waits and room is promised: the call that it was promised to may have been interrupted, and comes to
+        redeem nothing."""
+        return bool(self._waiters) and bool(self._promises)
+
     def take_is_granted(self) -> bool:
         """True if a waiter was granted room since the last call."""
         is_granted = self._is_granted

@@ -11,6 +11,7 @@ import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -19,9 +20,9 @@ import pytest
 
 from brokerd.errors import Fate, InvalidProducerEpochError, ProducerClosedError
 from brokerd.producer.core.memory import Promise
-from brokerd.producer.core.producer_core import ProducerCore
 from brokerd.producer.futures import BatchFuture, Placement
 from brokerd.producer.intake import POSTED_MAX, Intake
+from brokerd.producer.mailbox import Work
 from brokerd.producer.producer import Producer
 from brokerd.producer.rows import columns
 from brokerd.producer.rows.record_buffer import CHUNK_BYTES_MIN, RecordChunk
@@ -49,25 +50,36 @@ def others() -> Iterator[ThreadPoolExecutor]:
 
 @contextmanager
 def held(producer: Producer) -> Iterator[None]:
-    """Keeps the sender's thread busy, as a long encoding does; the topics are known."""
+    """Keeps the sender's thread busy between two steps, as a long encoding does. Topics are known, nothing is under way."""
     producer.send("t", b"first", partition=1)
     producer.flush(DEADLINE_S)
     is_held, is_over = threading.Event(), threading.Event()
 
-    def hold(_future: object) -> None:
+    def hold() -> None:
         is_held.set()
         assert is_over.wait(DEADLINE_S)
 
-    future = producer.send("other", b"x")
-    future.add_done_callback(hold)
-    flushing = threading.Thread(target=producer.flush, args=(DEADLINE_S,))
-    flushing.start()
+    in_senders_thread(producer, hold)
     assert is_held.wait(DEADLINE_S)
     try:
         yield
     finally:
         is_over.set()
-        flushing.join(DEADLINE_S)
+
+
+def in_senders_thread(producer: Producer, action: Callable[[], object]) -> None:
+    """Has it done there, as an event is reported: between two steps, while none is due."""
+    wakeup = producer._sender._wakeup
+    loop = wakeup._loop
+    assert loop is not None
+
+    def act() -> None:
+        if wakeup._event.is_set():
+            loop.call_soon(act)
+        else:
+            action()
+
+    loop.call_soon_threadsafe(act)
 
 
 def send_large(producer: Producer, start: int, count: int = COUNT) -> BatchFuture:
@@ -276,30 +288,100 @@ def test_rows_in_several_rounds_are_done_when_the_last_is(broker: BrokerDouble, 
     assert numbers(broker) == list(range(5 * COUNT))
 
 
-def test_room_promised_to_a_call_that_was_interrupted_keeps_nobody_waiting(
-    broker: BrokerDouble, others: ThreadPoolExecutor, monkeypatch: pytest.MonkeyPatch
-) -> None:
+class Full:
+    """A producer whose buffer is full of one batch, while another one waits for room; nothing is answered until `answer`."""
+
+    def __init__(self, broker: BrokerDouble, others: ThreadPoolExecutor, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.parts = _split(rows(COUNT))
+        self.size = sum(part.piece.size_bytes for part in self.parts)
+        settings = {
+            "buffer_memory": self.size + 1_000,
+            "batch_size": self.size,
+            "linger_ms": 0,
+            "max_block_ms": 60_000,
+            "request_timeout_ms": 100_000,
+        }
+        self.producer = producer_of(broker, **SETTINGS | settings)
+        self.core = self.producer._core
+        self._responses: list[tuple[Any, ...]] = []
+        with held(self.producer):
+            monkeypatch.setattr(self.core, "on_response", lambda *given: self._responses.append(given))
+            self.first = send_large(self.producer, 0)
+            self.waiting = others.submit(send_large, self.producer, COUNT)
+            wait_until(is_asked(self.producer), what="the second batch waits for the sender")
+        wait_until(lambda: bool(self._responses), what="the first batch is written")
+        monkeypatch.undo()
+        assert self.core.pool.is_exhausted
+
+    def promise_interrupted(self) -> None:
+        """Leaves what a call leaves that is interrupted after it set room aside and before it says whether there is any."""
+        take_in = self.producer._intake._take_in
+        interrupted, placement = [(0, columns.SplitRows(self.parts, None))], Placement("t", self.producer._mailbox)
+        self.core.pool._promises.append(Promise(self.size, lambda: take_in("t", interrupted, placement, True)))
+
+    def answer(self, before: Callable[[], object]) -> None:
+        """Reports the response; `before` happens just before."""
+
+        def report() -> None:
+            before()
+            self.producer._sender._report(partial(self.core.on_response, *self._responses[0][:-1]))
+
+        in_senders_thread(self.producer, report)
+
+
+@pytest.fixture
+def full(broker: BrokerDouble, others: ThreadPoolExecutor, monkeypatch: pytest.MonkeyPatch) -> Iterator[Full]:
+    made = Full(broker, others, monkeypatch)
+    with made.producer:
+        yield made
+
+
+def test_room_promised_to_a_call_that_was_interrupted_keeps_nobody_waiting(broker: BrokerDouble, full: Full) -> None:
     """The sequence: a batch waits for room; another call is interrupted after it set room aside and before it wakes the sender;
     what filled the buffer is acknowledged, and nothing else makes the sender look."""
-    parts = _split(rows(COUNT))
-    size = sum(part.piece.size_bytes for part in parts)
-    on_response = ProducerCore.on_response
-    settings = {"buffer_memory": size + 1_000, "batch_size": size, "linger_ms": 0, "max_block_ms": 20_000}
-    with producer_of(broker, **SETTINGS | settings) as producer:
-        pool = producer._core.pool
-
-        def promised_before(self: ProducerCore, *given: Any) -> None:
-            if pool.is_exhausted and not pool.promise_count:
-                interrupted = [(0, columns.SplitRows(parts, None))]
-                placement = Placement("t", producer._mailbox)
-                pool._promises.append(Promise(size, lambda: producer._intake._take_in("t", interrupted, placement, True)))
-                monkeypatch.undo()
-            on_response(self, *given)
-
-        with held(producer):
-            send_large(producer, 0)
-            waiting = others.submit(send_large, producer, COUNT)
-            wait_until(is_asked(producer), what="the second batch waits for room")
-            monkeypatch.setattr(ProducerCore, "on_response", promised_before)
-        waiting.result(DEADLINE_S).result(DEADLINE_S)
+    full.answer(full.promise_interrupted)
+    full.waiting.result(DEADLINE_S).result(DEADLINE_S)
     assert len(numbers(broker)) == 3 * COUNT
+
+
+def test_such_room_keeps_nobody_waiting_for_the_room_of_a_batch_that_had_ended(broker: BrokerDouble, full: Full) -> None:
+    """The sequence: the batch that fills the buffer is given up, and its response comes after that: no batch ends then."""
+    in_senders_thread(full.producer, lambda: full.producer._sender._report(partial(full.core.abort, "as the test wants it")))
+    assert full.first.exception(DEADLINE_S) is not None
+    assert not full.waiting.done()
+    full.answer(full.promise_interrupted)
+    full.waiting.result(DEADLINE_S).result(DEADLINE_S)
+    assert len(numbers(broker)) == 3 * COUNT
+
+
+def test_room_that_a_resumed_call_gives_back_wakes_one_that_was_resumed_before(
+    broker: BrokerDouble, others: ThreadPoolExecutor
+) -> None:
+    """The sequence: a call waits for a topic, the next one for room; the first comes for room too, behind it. Room becomes
+    free: the first is resumed in vain, then the next one, which finds that it needs nothing and gives its room back."""
+    with producer_of(broker, **SETTINGS | {"max_block_ms": 60_000}) as producer:
+        pool, mailbox, room = producer._core.pool, producer._mailbox, producer._intake._room
+        total, deadline_ms = pool.total_bytes, producer._deadline_ms()
+        has_topic = threading.Event()
+
+        def first() -> Work[None]:
+            while not has_topic.is_set():
+                yield
+            yield from room(100, deadline_ms)
+            pool.release(100)
+
+        def second() -> Work[None]:
+            assert pool.try_allocate(total)
+            yield from room(total, deadline_ms)
+            pool.release(total)
+
+        asked = [others.submit(mailbox.ask, first())]
+        wait_until(lambda: len(mailbox._waiting) == 1, what="the first waits")
+        asked.append(others.submit(mailbox.ask, second()))
+        wait_until(lambda: len(pool._waiters) == 1, what="the second waits for room")
+        has_topic.set()
+        producer._wake()
+        wait_until(lambda: len(pool._waiters) == 2, what="the first waits for room behind it")
+        in_senders_thread(producer, lambda: producer._sender._report(lambda _now_ms: pool.release(total)))
+        for one in asked:
+            one.result(DEADLINE_S)
