@@ -9,7 +9,7 @@ DOCS   := .venv-docs
 PYTEST := -m pytest -q -n auto --maxprocesses 8 --dist loadgroup
 
 .DEFAULT_GOAL := help
-.PHONY: transactions dist docs reference release-check sweep powercut chaos-planted test-lowest quick coverage help setup links java gen demo test test-long check bench attacks chaos fuzz clean
+.PHONY: exactly-once transactions dist docs reference release-check sweep powercut chaos-planted test-lowest quick coverage help setup links java gen demo test test-long check bench attacks chaos fuzz clean
 
 help:  ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 12
@@ -62,7 +62,7 @@ quick: setup  ## the tests of units and models, for while you work (less than a 
 # Each exits with 5 where PYTEST_ARGS leave it no test.
 test: setup java  ## run the tests
 	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python $(PYTEST) --ignore tests/spark $(PYTEST_ARGS) || test $$? = 5
-	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python -m pytest -q tests/spark $(PYTEST_ARGS) || test $$? = 5
+	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python -m pytest -q -m "not long" tests/spark $(PYTEST_ARGS) || test $$? = 5
 
 test-long: setup java  ## the same tests at twenty times the runs of what is random (an hour or more)
 	BROKERD_TEST_SCALE=20 $(MAKE) --no-print-directory test PYTEST_ARGS='--timeout 7200 $(PYTEST_ARGS)'
@@ -82,6 +82,9 @@ test-lowest: $(LOWEST)/.ready links  ## units, and the daemon over the wire, wit
 
 chaos: setup  ## the real daemon under load and faults, its history judged; SECONDS=1800 SEED=n KINDS=kill,cut
 	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python -m tests.chaos.run --seconds $(or $(SECONDS),120) $(if $(SEED),--seed $(SEED)) $(if $(KINDS),--kinds $(KINDS))
+
+exactly-once: setup java  ## real drivers, tasks and brokers killed around a commit, and what readers then see (ten minutes)
+	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python -m pytest -q tests/spark/exactly_once $(PYTEST_ARGS)
 
 transactions: setup  ## two hundred thousand random schedules of transactions, each checked at every step; SCHEDULES=n
 	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python -m tests.model.long_transactions $(if $(SCHEDULES),--schedules $(SCHEDULES))

@@ -27,7 +27,7 @@ from brokerd.datasource.batch_reader import BrokerdBatchReader
 from brokerd.datasource.options import parse_source_options
 from brokerd.datasource.schema import Column
 from brokerd.sink.options import parse_sink_options
-from brokerd.sink.writer import write_rows
+from brokerd.sink.task import write_at_least_once
 
 _ROOT = str(Path(brokerd.__file__).parent)
 _BROKER = "broker"
@@ -124,7 +124,7 @@ def main() -> int:
             with Producer(servers, linger_ms=0) as producer:
                 producer.send(one, b"v", key=b"k").result()
                 actions: dict[str, Callable[[], object]] = {
-                    "write by the sink": lambda: write_rows(sink, iter([row])),
+                    "write by the sink": lambda: write_at_least_once(sink, iter([row])),
                     "send": lambda: producer.send(topic, b"v", key=b"k").result(),
                     "read by the source": read,
                 }

@@ -1,4 +1,5 @@
-"""Options of the sink: named as in Spark's Kafka connector, and every producer setting, bare or with the prefix `kafka.`.
+"""Options of the sink: named as in Spark's Kafka connector and Delta Lake, and every producer setting, bare or with the prefix
+`kafka.`.
 
 The only module that parses the sink's options; the result is frozen and checked.
 """
@@ -7,14 +8,28 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from enum import Enum
 
 from brokerd.config.client import ProducerConfig, producer_config
-from brokerd.config.spark_options import SINK, parse_flag, require_servers, split_options
+from brokerd.config.settings import INT64_MAX
+from brokerd.config.spark_options import SINK, SplitOptions, parse_flag, require_servers, split_options
 from brokerd.errors import ConfigError
-from brokerd.ids import topic_name_problem
+from brokerd.ids import TRANSACTIONAL_ID_MAX_LENGTH, topic_name_problem
+from brokerd.sink.transaction_ids import NO_TRANSACTION_OPTIONS, TransactionOptions
 
 # A micro-batch passes its rows within milliseconds and then flushes, so a longer linger only makes fuller batches.
 SINK_DEFAULTS = {"linger.ms": "100"}
+
+_TRANSACTIONAL_ID = "transactional.id"
+_OF_TRANSACTIONS = ("txnAppId", "txnVersion", "txnLabel", "failOnReplayMismatch")
+_PART_MAX_LENGTH = 200  # of an id that is made of several
+
+
+class Delivery(Enum):
+    """The promise of a write."""
+
+    EXACTLY_ONCE = "exactly_once"
+    AT_LEAST_ONCE = "at_least_once"
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,6 +39,9 @@ class SinkOptions:
     topic: str | None  # overrides the topic column; None = the column names each row's topic
     include_headers: bool  # if false, a headers column is an error
     producer: ProducerConfig  # checked once, on the driver; tasks reuse it
+    delivery: Delivery = Delivery.EXACTLY_ONCE
+    transaction: TransactionOptions = NO_TRANSACTION_OPTIONS
+    fail_on_replay_mismatch: bool = True
 
 
 def parse_sink_options(options: Mapping[str, str]) -> SinkOptions:
@@ -37,8 +55,67 @@ def parse_sink_options(options: Mapping[str, str]) -> SinkOptions:
         problem = topic_name_problem(topic)
         if problem:
             raise ConfigError(f"topic '{topic}' is not a topic's name: {problem}")
+    delivery = _parse_delivery(split)
+    transactional_id = split.settings.pop(_TRANSACTIONAL_ID, None)  # each task's producer is a member under it
+    if delivery is Delivery.AT_LEAST_ONCE:
+        _refuse_transactions(split, transactional_id)
     return SinkOptions(
         topic=topic,
         include_headers=parse_flag("includeHeaders", split.get("includeHeaders"), default=True),
-        producer=producer_config({**SINK_DEFAULTS, **split.settings}, where=SINK.where),
+        producer=_producer_config(split.settings, delivery),
+        delivery=delivery,
+        transaction=_parse_transaction(split, transactional_id),
+        fail_on_replay_mismatch=parse_flag("failOnReplayMismatch", split.get("failOnReplayMismatch"), default=True),
     )
+
+
+def _parse_delivery(split: SplitOptions) -> Delivery:
+    text = split.get("delivery", Delivery.EXACTLY_ONCE.value).strip().lower()
+    try:
+        return Delivery(text)
+    except ValueError:
+        raise ConfigError(f"delivery must be exactly_once or at_least_once, not '{text:.200}'") from None
+
+
+def _refuse_transactions(split: SplitOptions, transactional_id: str | None) -> None:
+    given = [name for name in _OF_TRANSACTIONS if name in split]
+    if transactional_id is not None:
+        given.append(_TRANSACTIONAL_ID)
+    if given:
+        raise ConfigError(
+            f"option '{given[0]}' is of transactions, which delivery=at_least_once does not use: remove one of the two"
+        )
+
+
+def _producer_config(settings: Mapping[str, str], delivery: Delivery) -> ProducerConfig:
+    config = producer_config({**SINK_DEFAULTS, **settings}, where=SINK.where)
+    if delivery is Delivery.EXACTLY_ONCE and (config.acks not in ("all", "-1") or not config.enable_idempotence):
+        name, value = ("acks", config.acks) if config.acks not in ("all", "-1") else ("enable.idempotence", "false")
+        raise ConfigError(
+            f"{name}={value} {SINK.where} cannot keep delivery=exactly_once: leave it out, or set delivery=at_least_once"
+        )
+    return config
+
+
+def _parse_transaction(split: SplitOptions, transactional_id: str | None) -> TransactionOptions:
+    app_id, version = split.get("txnAppId"), split.get("txnVersion")
+    if (app_id is None) != (version is None):
+        missing = "txnVersion" if version is None else "txnAppId"
+        raise ConfigError(f"option '{missing}' is missing {SINK.where}: txnAppId and txnVersion are given together, as with Delta")
+    for name, text, limit in (
+        (_TRANSACTIONAL_ID, transactional_id, TRANSACTIONAL_ID_MAX_LENGTH),
+        ("txnAppId", app_id, _PART_MAX_LENGTH),
+        ("txnLabel", split.get("txnLabel"), _PART_MAX_LENGTH),
+    ):
+        if text is not None and not (1 <= len(text) <= limit and text.isprintable()):
+            raise ConfigError(f"{name} must have 1 to {limit} printable characters, not '{text[: limit + 1]!a}'")
+    return TransactionOptions(transactional_id, app_id, _parse_version(version), split.get("txnLabel"))
+
+
+def _parse_version(text: str | None) -> int | None:
+    if text is None:
+        return None
+    digits = text.strip()
+    if not (digits.isascii() and digits.isdecimal() and len(digits) <= len(str(INT64_MAX)) and int(digits) <= INT64_MAX):
+        raise ConfigError(f"txnVersion must be a whole number between 0 and {INT64_MAX}, not '{text:.200}'")
+    return int(digits)

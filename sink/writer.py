@@ -1,38 +1,30 @@
-"""Spark's writers: pass rows to the producer in tasks, and counts back to the driver. Thin: rules are in columns.py and
-options.py.
+"""Spark's writers. Thin: a task's write is in task.py, the driver's decision in commit.py, options and columns have their modules.
 
-Guarantee so far: at-least-once. Within a task nothing is duplicated or reordered, whatever connections break (the producer is
-idempotent). But a task that Spark reruns, or a micro-batch replayed after a crash, writes its rows again, and rows of a failed
-task stay: Spark decides which attempt counts only after its rows are in the log.
+Spark makes a writer on the driver and pickles it to the tasks; of a stream it makes another for each commit, in a process of its
+own, that knows nothing of the tasks but their messages.
 """
 
 from __future__ import annotations
 
+import uuid
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 
 import pyarrow as pa
+from pyspark import TaskContext
 from pyspark.sql.datasource import (
     DataSourceArrowWriter,
     DataSourceStreamArrowWriter,
     WriterCommitMessage,
 )
 
-from brokerd.allocator import keep_freed_memory
 from brokerd.client.leases import lease_client
-from brokerd.errors import ConfigError, InvalidRecordError, UnknownTopicOrPartitionError
-from brokerd.producer.producer import Producer
-from brokerd.sink.columns import TopicRows, check_columns, to_records
-from brokerd.sink.options import SinkOptions, parse_sink_options
-from brokerd.sink.producers import delivered_counts, lease_producer
-
-
-@dataclass(frozen=True, slots=True)
-class SinkCommitMessage(WriterCommitMessage):
-    """The rows that one task wrote. Plain data, because it is pickled and sent to the driver."""
-
-    rows_per_partition: Mapping[str, Mapping[int, int]]  # topic -> partition -> rows acknowledged
-
+from brokerd.errors import ConfigError, UnknownTopicOrPartitionError
+from brokerd.sink.columns import check_columns
+from brokerd.sink.commit import abort_parts, commit_parts, parts_of
+from brokerd.sink.messages import SinkCommitMessage
+from brokerd.sink.options import Delivery, SinkOptions, parse_sink_options
+from brokerd.sink.task import write_as_member, write_at_least_once
+from brokerd.sink.transaction_ids import NO_VERSIONS_OF_STREAMS, batch_ids, streaming_ids
 
 # Spark truncates the target for mode("overwrite"), and for outputMode("complete"), which passes the whole result each time.
 _NO_OVERWRITE = 'a log cannot be overwritten: write with .mode("append")'
@@ -54,6 +46,8 @@ def plan_write(
     parsed = parse_sink_options(options)
     if overwrite:
         raise ConfigError(_NO_COMPLETE if is_streaming else _NO_OVERWRITE)
+    if is_streaming and parsed.transaction.app_id is not None:
+        raise ConfigError(NO_VERSIONS_OF_STREAMS)
     check_columns(columns, topic=parsed.topic, include_headers=parsed.include_headers)
     if parsed.topic is not None:
         with lease_client(parsed.producer) as client:
@@ -70,20 +64,27 @@ def plan_write(
 
 
 class BrokerdBatchWriter(DataSourceArrowWriter):
-    """df.write.format("brokerd")."""
+    """df.write.format("brokerd"), also inside foreachBatch."""
 
     def __init__(self, options: SinkOptions) -> None:
         self._options = options
+        self._job_id = str(uuid.uuid4())  # pickled: the same in all tasks, and in commit
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> SinkCommitMessage:
         """Writes one task's rows; returns once all are acknowledged."""
-        return write_rows(self._options, iterator)
+        options = self._options
+        if options.delivery is Delivery.AT_LEAST_ONCE:
+            return write_at_least_once(options, iterator)
+        ids = batch_ids(options.transaction, _local_property, topic=options.topic, job_id=self._job_id)
+        return write_as_member(options, ids, iterator)
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
-        """Does nothing: rows are in the log once their task has returned."""
+        """Makes the rows of these tasks visible, all at once."""
+        commit_parts(self._options, parts_of(messages))
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
-        """Does nothing: written rows stay, and an error here would hide the one that Spark reports."""
+        """Discards what these tasks wrote, as far as that is possible now; the rest goes with the transaction's expiry."""
+        abort_parts(self._options, parts_of(messages))
 
 
 class BrokerdStreamWriter(DataSourceStreamArrowWriter):
@@ -94,45 +95,21 @@ class BrokerdStreamWriter(DataSourceStreamArrowWriter):
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> SinkCommitMessage:
         """Writes one task's rows of a micro-batch; returns once all are acknowledged."""
-        return write_rows(self._options, iterator)
+        options = self._options
+        if options.delivery is Delivery.AT_LEAST_ONCE:
+            return write_at_least_once(options, iterator)
+        return write_as_member(options, streaming_ids(options.transaction, _local_property), iterator)
 
-    def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 (Spark's name)
-        """Does nothing: rows are in the log once their task has returned."""
+    def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803, ARG002 (Spark's; the parts say it too)
+        """Makes the rows of the micro-batch visible, all at once. May be called again for a batch that is committed."""
+        commit_parts(self._options, parts_of(messages))
 
-    def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
-        """Does nothing: written rows stay, and an error here would hide the one that Spark reports."""
-
-
-def write_rows(options: SinkOptions, arrow_batches: Iterator[pa.RecordBatch]) -> SinkCommitMessage:
-    """Sends rows as they arrive (a full buffer makes Spark wait), then waits until all are acknowledged.
-
-    Raises InvalidRecordError, UnknownTopicOrPartitionError, DeliveryTimeoutError, or another error of the producer.
-    """
-    keep_freed_memory()
-    with lease_producer(options.producer) as producer:
-        before = delivered_counts(producer)
-        for arrow_batch in arrow_batches:
-            for rows in to_records(arrow_batch, topic=options.topic):
-                _send(producer, rows)
-            _raise_first(producer)
-        producer.flush()
-        _raise_first(producer)
-        counts = delivered_counts(producer)
-    written: dict[str, dict[int, int]] = {}
-    for tp in sorted(counts):
-        if counts[tp] > before.get(tp, 0):
-            written.setdefault(tp.topic, {})[tp.partition] = counts[tp] - before.get(tp, 0)
-    return SinkCommitMessage(written)
+    def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803, ARG002
+        """Discards what these tasks wrote, as far as that is possible now; the rest goes with the next commit."""
+        abort_parts(self._options, parts_of(messages))
 
 
-def _send(producer: Producer, rows: TopicRows) -> None:
-    """Passes rows to the producer; adds the topic to its error about a row that it cannot take."""
-    try:
-        producer.send_batch(rows.topic, rows.records, rows.partitions)
-    except ValueError as error:
-        raise InvalidRecordError(f"rows for topic '{rows.topic}' cannot be written: {error}") from None
-
-
-def _raise_first(producer: Producer) -> None:
-    if producer.first_error is not None:
-        raise producer.first_error
+def _local_property(name: str) -> str | None:
+    """A property of the job that this task belongs to."""
+    context = TaskContext.get()
+    return None if context is None else context.getLocalProperty(name)

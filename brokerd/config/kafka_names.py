@@ -56,7 +56,7 @@ _PRODUCER = (
 )
 PASSED_OVER = frozenset((*_GROUPS, *_CONNECTIONS, *_REPORTS, *_TOPICS, *_PRODUCER))
 
-_NO_TRANSACTIONS = "transactions are not supported yet, and the sink is at-least-once across Spark's own retries"
+_NO_TWO_PHASES = "the broker itself remembers what is committed, and a commit may be repeated: transactional.id is enough"
 _NO_JAVA = "Java classes cannot be loaded"
 _STORE = (
     "certificates are PEM files: set ssl.ca.file to trust a broker, ssl.certificate.file and ssl.key.file to identify this client"
@@ -70,7 +70,7 @@ REFUSED = {
     "value.deserializer": "values are read as binary: cast the value column in the query",
     "interceptor.classes": "there are no interceptors: change the rows in the query",
     "partitioner.class": f"{_NO_JAVA}; a column 'partition' chooses the partition of each row, else its key does, as in Kafka",
-    "transaction.two.phase.commit.enable": _NO_TRANSACTIONS,
+    "transaction.two.phase.commit.enable": _NO_TWO_PHASES,
     "security.providers": f"{_NO_JAVA}; TLS is gRPC's own",
     "auto.offset.reset": "a query starts at startingOffsets, and afterwards at its checkpoint",
     "enable.auto.commit": "offsets are kept in Spark's checkpoint",

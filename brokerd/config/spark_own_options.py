@@ -54,4 +54,19 @@ SOURCE_OPTIONS = (
 SINK_OPTIONS = (
     SparkOption("topic", "", "Topic to write to; goes before the column topic. It must exist."),
     SparkOption("includeHeaders", "true", "If false, a column headers is an error; without such a column it has no effect."),
+    SparkOption(
+        "delivery",
+        "exactly_once",
+        "exactly_once: the rows of a micro-batch or batch write become visible together, once; at_least_once: each row as soon as "
+        "it is written, and again if Spark runs its task again.",
+    ),
+    SparkOption("txnAppId", "", "Batch writes: with txnVersion, makes a repeated write of the same version write nothing."),
+    SparkOption("txnVersion", "", "Batch writes: whole number from 0 that rises from write to write of one txnAppId."),
+    SparkOption("txnLabel", "", "Tells writes of one micro-batch inside foreachBatch apart; the topic unless it is set."),
+    SparkOption(
+        "failOnReplayMismatch",
+        "true",
+        "Whether a micro-batch that was committed and comes again with other rows ends the query; if not, it is passed over with "
+        "a warning, for queries that are not deterministic.",
+    ),
 )

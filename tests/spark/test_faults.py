@@ -14,7 +14,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.functions import udf
 
 from brokerd.client.blocking import BlockingClient
-from brokerd.client.consumer.offsets import OffsetSpec
+from brokerd.client.consumer.offsets import READ_UNCOMMITTED, OffsetSpec
 from brokerd.config.client import ClientConfig
 from brokerd.ids import TopicPartition
 from tests.spark.pipelines import (
@@ -78,7 +78,9 @@ class Killer:
 
 
 def records_in(client: BlockingClient, topic: str) -> int:
-    ends = client.list_offsets_by_name({TopicPartition(topic, number): OffsetSpec.LATEST for number in range(PARTITIONS)})
+    """Also those that are not committed yet: rows of a micro-batch that is being written."""
+    latest = {TopicPartition(topic, number): OffsetSpec.LATEST for number in range(PARTITIONS)}
+    ends = client.list_offsets_by_name(latest, READ_UNCOMMITTED)
     return sum(end.offset for end in ends.values() if not isinstance(end, Exception))
 
 

@@ -55,7 +55,7 @@ def test_no_name_of_kafkas_clients_is_unknown_or_taken_for_another(side: Side, n
         ("kafka.ssl.truststore.location", "set ssl.ca.file to trust a broker"),
         ("kafka.ssl.keystore.password", "certificates are PEM files"),
         ("kafka.ssl.enabled.protocols", "TLS is gRPC's own"),
-        ("kafka.transaction.two.phase.commit.enable", "transactions are not supported yet"),
+        ("kafka.transaction.two.phase.commit.enable", "the broker itself remembers what is committed"),
         ("kafka.partitioner.class", "a column 'partition' chooses the partition of each row"),
     ],
 )

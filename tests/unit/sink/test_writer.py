@@ -1,4 +1,5 @@
-"""One task's write against a broker in memory: all rows, in order, counted; errors end it; producers outlive tasks."""
+"""One task's write, at least once, against a broker in memory: all rows, in order, counted; errors end it; producers outlive
+tasks."""
 
 from __future__ import annotations
 
@@ -11,8 +12,10 @@ import pytest
 
 from brokerd.errors import ConfigError, InvalidRecordError, UnknownTopicOrPartitionError
 from brokerd.record.batch import RecordBatch
+from brokerd.sink.messages import SinkCommitMessage
 from brokerd.sink.options import SinkOptions, parse_sink_options
-from brokerd.sink.writer import BrokerdBatchWriter, BrokerdStreamWriter, SinkCommitMessage, plan_write, write_rows
+from brokerd.sink.task import write_at_least_once
+from brokerd.sink.writer import BrokerdBatchWriter, BrokerdStreamWriter, plan_write
 from tests.support.fake_broker import FakeBroker, Partition
 from tests.support.records import header_of
 
@@ -20,7 +23,13 @@ VALUE = [("value", "string")]
 
 
 def given(broker: FakeBroker, **options: Any) -> dict[str, str]:
-    short = {"retry.backoff.ms": "1", "retry.backoff.max.ms": "2", "max.block.ms": "2000", "linger.ms": "5"}
+    short = {
+        "delivery": "at_least_once",
+        "retry.backoff.ms": "1",
+        "retry.backoff.max.ms": "2",
+        "max.block.ms": "2000",
+        "linger.ms": "5",
+    }
     return {"bootstrap.servers": f"127.0.0.1:{broker.port}", **short, **{name: str(value) for name, value in options.items()}}
 
 
@@ -44,7 +53,7 @@ def numbered(first: int, end: int, **columns: Any) -> pa.RecordBatch:
 def test_rows_arrive_once_in_order_and_are_counted(broker: FakeBroker) -> None:
     partitions = broker.create("events", 2)
     batches = (numbered(first, first + 50, partition=pa.array([first // 50 % 2] * 50, pa.int32())) for first in range(0, 500, 50))
-    message = write_rows(options_for(broker, topic="events"), batches)
+    message = write_at_least_once(options_for(broker, topic="events"), batches)
     assert message == SinkCommitMessage({"events": {0: 250, 1: 250}})
     written = [[int(value) for value in values_in(partition)] for partition in partitions]
     assert written == [[n for n in range(500) if n // 50 % 2 == side] for side in (0, 1)]
@@ -54,13 +63,13 @@ def test_topics_of_the_column_are_counted_apart(broker: FakeBroker) -> None:
     broker.create("a")
     broker.create("b")
     batch = pa.record_batch({"value": ["1", "2", "3"], "topic": ["a", "b", "a"]})
-    assert write_rows(options_for(broker), iter([batch])) == SinkCommitMessage({"a": {0: 2}, "b": {0: 1}})
+    assert write_at_least_once(options_for(broker), iter([batch])) == SinkCommitMessage({"a": {0: 2}, "b": {0: 1}})
 
 
 def test_a_task_without_rows_writes_nothing(broker: FakeBroker) -> None:
     broker.create("events")
-    assert write_rows(options_for(broker, topic="events"), iter([])) == SinkCommitMessage({})
-    assert write_rows(options_for(broker, topic="events"), iter([numbered(0, 0)])) == SinkCommitMessage({})
+    assert write_at_least_once(options_for(broker, topic="events"), iter([])) == SinkCommitMessage({})
+    assert write_at_least_once(options_for(broker, topic="events"), iter([numbered(0, 0)])) == SinkCommitMessage({})
 
 
 def test_commit_message_pickles_as_plain_data() -> None:
@@ -73,7 +82,7 @@ def test_next_task_uses_the_same_producer_and_counts_only_its_own(broker: FakeBr
     broker.create("events")
     options = options_for(broker, topic="events")
     for rows in (10, 20):
-        assert write_rows(options, iter([numbered(0, rows)])) == SinkCommitMessage({"events": {0: rows}})
+        assert write_at_least_once(options, iter([numbered(0, rows)])) == SinkCommitMessage({"events": {0: rows}})
     assert len(broker.hellos) == 1
     assert broker.calls["InitProducerId"] == 1
 
@@ -83,15 +92,17 @@ def test_bad_row_ends_the_task_and_the_next_one_has_a_producer_of_its_own(broker
     options = options_for(broker)
     bad = pa.record_batch({"value": ["1", "2"], "topic": ["events", None]})
     with pytest.raises(InvalidRecordError, match="column 'topic' is null in 1 of 2 rows"):
-        write_rows(options, iter([bad]))
+        write_at_least_once(options, iter([bad]))
     good = pa.record_batch({"value": ["3"], "topic": ["events"]})
-    assert write_rows(options, iter([good])) == SinkCommitMessage({"events": {0: 1}})
+    assert write_at_least_once(options, iter([good])) == SinkCommitMessage({"events": {0: 1}})
     assert values_in(partition) == [b"3"]
 
 
 def test_unknown_topic_in_the_column_ends_the_task(broker: FakeBroker) -> None:
     with pytest.raises(UnknownTopicOrPartitionError, match="nope"):
-        write_rows(options_for(broker, **{"max.block.ms": 200}), iter([pa.record_batch({"value": ["1"], "topic": ["nope"]})]))
+        write_at_least_once(
+            options_for(broker, **{"max.block.ms": 200}), iter([pa.record_batch({"value": ["1"], "topic": ["nope"]})])
+        )
 
 
 @pytest.mark.parametrize(
@@ -106,7 +117,7 @@ def test_rows_that_the_producer_cannot_take_are_told_with_their_topic(
 ) -> None:
     broker.create("events", 2)
     with pytest.raises(InvalidRecordError, match=f"rows for topic 'events' cannot be written: {sentence}"):
-        write_rows(options_for(broker, topic="events"), iter([numbered(0, 3, **columns)]))
+        write_at_least_once(options_for(broker, topic="events"), iter([numbered(0, 3, **columns)]))
 
 
 def test_error_of_spark_itself_passes_through(broker: FakeBroker) -> None:
@@ -117,7 +128,7 @@ def test_error_of_spark_itself_passes_through(broker: FakeBroker) -> None:
         raise RuntimeError("the query's own mistake")
 
     with pytest.raises(RuntimeError, match="own mistake"):
-        write_rows(options_for(broker, topic="events"), failing())
+        write_at_least_once(options_for(broker, topic="events"), failing())
 
 
 def test_plan_refuses_before_any_task_runs(broker: FakeBroker) -> None:
@@ -150,4 +161,4 @@ def test_a_task_parses_no_settings(broker: FakeBroker, monkeypatch: pytest.Monke
     broker.create("events", 1)
     shipped = pickle.dumps(options_for(broker, topic="events"))
     monkeypatch.setattr("brokerd.config.settings.parse", None)
-    assert write_rows(pickle.loads(shipped), iter([numbered(0, 3)])) == SinkCommitMessage({"events": {0: 3}})
+    assert write_at_least_once(pickle.loads(shipped), iter([numbered(0, 3)])) == SinkCommitMessage({"events": {0: 3}})

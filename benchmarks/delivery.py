@@ -1,0 +1,88 @@
+"""The price of exactly once: the same writes with delivery=exactly_once and at_least_once, by turns, in one session.
+
+    python -m benchmarks.delivery [--rows 1000000] [--repeats 5] [--batches 60]
+
+Two figures: rows a second of a batch write, and milliseconds of a micro-batch of 20 rows (Spark's own triggerExecution, medians,
+the first ten batches left out). An exactly-once batch adds to another: a durable member before the coordinator's first answer,
+and a commit (the record of the decision, a marker in each partition, each of them synced).
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import tempfile
+import time
+from pathlib import Path
+
+from pyspark.sql import DataFrame, SparkSession
+
+from benchmarks.environment import Broker
+from benchmarks.spark_io import spark_session
+from brokerd.datasource.source import BrokerdDataSource
+
+DELIVERIES = ("at_least_once", "exactly_once")
+ROWS_PER_BATCH = 20
+_WARM_BATCHES = 10
+
+
+def rows_of(spark: SparkSession, rows: int) -> DataFrame:
+    """Keyed rows of 100 bytes, made in Spark."""
+    return spark.range(rows).selectExpr("string(id % 10000) AS key", "repeat('x', 100) AS value")
+
+
+def write(frame: DataFrame, servers: str, topic: str, delivery: str) -> float:
+    """Seconds of one batch write."""
+    writer = frame.write.format("brokerd").option("bootstrap.servers", servers).option("topic", topic)
+    started = time.perf_counter()
+    writer.option("delivery", delivery).mode("append").save()
+    return time.perf_counter() - started
+
+
+def micro_batches(spark: SparkSession, servers: str, topic: str, delivery: str, batches: int, directory: Path) -> list[float]:
+    """Milliseconds of each micro-batch but the first ones."""
+    source = spark.readStream.format("rate-micro-batch").option("rowsPerBatch", ROWS_PER_BATCH).option("numPartitions", 2).load()
+    frame = source.selectExpr("string(value) AS key", "string(value) AS value")
+    writer = frame.writeStream.format("brokerd").option("bootstrap.servers", servers).option("topic", topic)
+    query = writer.option("delivery", delivery).option("checkpointLocation", str(directory)).start()
+    try:
+        while (last := query.lastProgress) is None or last.batchId < batches:
+            if query.exception() is not None:
+                raise RuntimeError(str(query.exception()))
+            time.sleep(0.05)
+        return [float(one.durationMs["triggerExecution"]) for one in query.recentProgress if one.batchId >= _WARM_BATCHES]
+    finally:
+        query.stop()
+
+
+def main() -> int:
+    """Measures and prints."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rows", type=int, default=1_000_000, help="rows of a batch write")
+    parser.add_argument("--repeats", type=int, default=5, help="turns")
+    parser.add_argument("--batches", type=int, default=60, help="micro-batches of a turn")
+    given = parser.parse_args()
+    spark = spark_session(kafka=None, settings={"spark.sql.streaming.numRecentProgressUpdates": "1000"})
+    spark.dataSource.register(BrokerdDataSource)
+    rates: dict[str, list[float]] = {name: [] for name in DELIVERIES}
+    times: dict[str, list[float]] = {name: [] for name in DELIVERIES}
+    with Broker(None, {}) as broker, tempfile.TemporaryDirectory(prefix="brokerd-bench-") as directory:
+        frame = rows_of(spark, given.rows)
+        for name in DELIVERIES:  # warm
+            write(frame, broker.address, broker.new_topic(4), name)
+        for turn in range(given.repeats):
+            for name in DELIVERIES if turn % 2 == 0 else reversed(DELIVERIES):
+                rates[name].append(given.rows / write(frame, broker.address, broker.new_topic(4), name))
+                where = Path(directory, f"{name}-{turn}")
+                times[name] += micro_batches(spark, broker.address, broker.new_topic(4), name, given.batches, where)
+    spark.stop()
+    print(f"{'':16}{'rows/s':>12}{'ms/micro-batch':>16}")
+    for name in DELIVERIES:
+        print(f"{name:16}{statistics.median(rates[name]):12,.0f}{statistics.median(times[name]):16.1f}")
+    rate, cost = (statistics.median(of["exactly_once"]) / statistics.median(of["at_least_once"]) for of in (rates, times))
+    print(f"{'ratio':16}{rate:12.2f}{cost:16.2f}")
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -1,0 +1,125 @@
+"""One task's write: its rows go to a producer that is a member of the write's transaction, or, at least once, to a plain one.
+
+The member is not decided here. The driver's commit makes it count (commit.py); until then, and after an abort, nobody who reads
+committed records sees its rows. A task that fails aborts its own member, so that readers do not wait for its expiry.
+"""
+
+from __future__ import annotations
+
+import logging
+import uuid
+from collections.abc import Iterator, Mapping
+
+import pyarrow as pa
+
+from brokerd.allocator import keep_freed_memory
+from brokerd.client.leases import lease_client
+from brokerd.errors import AlreadyCommittedError, BrokerdError, InvalidRecordError
+from brokerd.ids import TopicPartition
+from brokerd.producer.core.membership import MemberReport, Membership, TransactionEnd, TransactionMember
+from brokerd.producer.producer import Producer
+from brokerd.producer.rows.totals import RowTotals
+from brokerd.sink.columns import TopicRows, to_records
+from brokerd.sink.messages import SinkCommitMessage, TransactionPart
+from brokerd.sink.options import SinkOptions
+from brokerd.sink.producers import delivered_counts, lease_producer
+from brokerd.sink.transaction_ids import TransactionIds
+
+logger = logging.getLogger(__name__)
+
+_ABORT_TIMEOUT_MS = 5_000  # for the broker to be told of a failed task: else the member expires
+
+
+def write_at_least_once(options: SinkOptions, arrow_batches: Iterator[pa.RecordBatch]) -> SinkCommitMessage:
+    """Sends rows as they arrive (a full buffer makes Spark wait), then waits until all are acknowledged.
+
+    Raises InvalidRecordError, UnknownTopicOrPartitionError, DeliveryTimeoutError, or another error of the producer.
+    """
+    keep_freed_memory()
+    with lease_producer(options.producer) as producer:
+        before = delivered_counts(producer)
+        for arrow_batch in arrow_batches:
+            _send(producer, options, arrow_batch)
+            _raise_first(producer)
+        producer.flush()
+        _raise_first(producer)
+        counts = delivered_counts(producer)
+    return SinkCommitMessage(_by_topic({tp: count - before.get(tp, 0) for tp, count in counts.items()}))
+
+
+def write_as_member(options: SinkOptions, ids: TransactionIds, arrow_batches: Iterator[pa.RecordBatch]) -> SinkCommitMessage:
+    """Sends rows as a member of their transaction. If its version is committed already, the rows are read and counted, not sent.
+
+    Raises as `write_at_least_once`, and TxnConflictError, ProducerFencedError, InvalidTxnStateError.
+    """
+    keep_freed_memory()
+    totals = RowTotals()
+    with lease_producer(options.producer) as producer:
+        producer.begin_member(_membership(options, ids))
+        try:
+            for arrow_batch in arrow_batches:
+                totals.add(arrow_batch)
+                _send(producer, options, arrow_batch)
+                _raise_first(producer)
+            report = producer.end_member()
+        except AlreadyCommittedError:
+            producer.abort_member()
+            for arrow_batch in arrow_batches:
+                totals.add(arrow_batch)
+            return SinkCommitMessage(part=TransactionPart(ids, totals.totals, None, is_skipped=True))
+        except BaseException:
+            _abort(options, ids, producer.abort_member())
+            raise
+    member = report if report.producer_id >= 0 else None
+    return SinkCommitMessage(_by_topic(report.rows_per_partition), TransactionPart(ids, totals.totals, member))
+
+
+def _membership(options: SinkOptions, ids: TransactionIds) -> Membership:
+    return Membership(
+        transactional_id=ids.transactional_id,
+        txn_version=ids.txn_version,
+        execution_id=ids.execution_id,
+        run_id=ids.run_id,
+        owner=ids.owner,
+        member_id=uuid.uuid4().bytes,  # each attempt is a member of its own
+        timeout_ms=options.producer.transaction_timeout_ms,
+    )
+
+
+def _abort(options: SinkOptions, ids: TransactionIds, report: MemberReport) -> None:
+    """Tells the broker that a failed task's member is over; if that fails too, it expires."""
+    if report.producer_id < 0:
+        return
+    member = TransactionMember(report.producer_id, report.epoch, report.records)
+    end = TransactionEnd(*ids[:4], is_commit=False, members=[member])
+    try:
+        with lease_client(options.producer) as client:
+            client.end_transaction(end, timeout_ms=_ABORT_TIMEOUT_MS)
+    except BrokerdError as error:
+        logger.warning("the rows of a failed task stay undecided until %s ends: %s", ids.transactional_id, error)
+
+
+def _send(producer: Producer, options: SinkOptions, arrow_batch: pa.RecordBatch) -> None:
+    for rows in to_records(arrow_batch, topic=options.topic):
+        _send_rows(producer, rows)
+
+
+def _send_rows(producer: Producer, rows: TopicRows) -> None:
+    """Passes rows to the producer; adds the topic to its error about a row that it cannot take."""
+    try:
+        producer.send_batch(rows.topic, rows.records, rows.partitions)
+    except ValueError as error:
+        raise InvalidRecordError(f"rows for topic '{rows.topic}' cannot be written: {error}") from None
+
+
+def _raise_first(producer: Producer) -> None:
+    if producer.first_error is not None:
+        raise producer.first_error
+
+
+def _by_topic(counts: Mapping[TopicPartition, int]) -> dict[str, dict[int, int]]:
+    written: dict[str, dict[int, int]] = {}
+    for tp in sorted(counts):
+        if counts[tp]:
+            written.setdefault(tp.topic, {})[tp.partition] = counts[tp]
+    return written

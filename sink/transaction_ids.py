@@ -1,0 +1,106 @@
+"""Which transaction a task's rows belong to. Pure: from the sink's options and what Spark tells a task about itself.
+
+    write                          transactional id                              version       execution
+    writeStream                    spark-<query id>[-<txnLabel>]                 micro-batch   one run of that batch
+    foreachBatch: df.write         spark-<query id>-<txnLabel, or the topic>     micro-batch   one write
+    txnAppId and txnVersion        app-<txnAppId>-<txnLabel, or the topic>       txnVersion    one write
+    df.write                       job-<uuid of the writer>                      0             the job
+
+Option transactional.id replaces the id. Executions are compared for equality only: clocks of drivers differ.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable
+from typing import NamedTuple
+
+from brokerd.errors import ConfigError
+from brokerd.ids import TRANSACTIONAL_ID_MAX_LENGTH
+
+# Local properties of Spark's tasks.
+_QUERY_ID = "sql.streaming.queryId"
+_BATCH_ID = "streaming.sql.batchId"
+_EXECUTION_ID = (
+    "spark.sql.execution.query.id"  # one run of a micro-batch, or one batch write: tasks, retries and speculation share it
+)
+_RUN_ID = "spark.jobGroup.id"  # of a streaming query: one start of it
+
+_EVERY_TOPIC = "*"  # label of a write whose topics are named by a column
+_HASH_LENGTH = 32
+
+NO_VERSIONS_OF_STREAMS = (
+    "txnAppId and txnVersion are for batch writes: a streaming query has an id and versions of its own (its checkpoint's query "
+    "id, its micro-batches); leave them out"
+)
+
+Property = Callable[[str], str | None]
+
+
+class TransactionOptions(NamedTuple):
+    """Options that choose the transaction. `app_id` and `version` are given together."""
+
+    transactional_id: str | None = None
+    app_id: str | None = None
+    version: int | None = None
+    label: str | None = None
+
+
+NO_TRANSACTION_OPTIONS = TransactionOptions()
+
+
+class TransactionIds(NamedTuple):
+    """One execution of one version of one transactional id."""
+
+    transactional_id: str
+    txn_version: int
+    execution_id: str
+    run_id: str
+    owner: str  # for people
+
+
+def streaming_ids(options: TransactionOptions, get: Property) -> TransactionIds:
+    """Of a task of writeStream. Raises ConfigError."""
+    if options.app_id is not None:
+        raise ConfigError(NO_VERSIONS_OF_STREAMS)
+    query_id, batch_id, execution_id, run_id = (get(name) for name in (_QUERY_ID, _BATCH_ID, _EXECUTION_ID, _RUN_ID))
+    if not query_id or not batch_id or not execution_id:
+        raise ConfigError(
+            "Spark did not tell the task which micro-batch it writes (local properties sql.streaming.queryId, "
+            "streaming.sql.batchId, spark.sql.execution.query.id): set option delivery=at_least_once to write all the same"
+        )
+    label = "" if options.label is None else f"-{options.label}"
+    default = f"spark-{query_id}{label}"
+    return _ids(options, default, int(batch_id), execution_id, run_id or "", f"streaming query {query_id}, batch {batch_id}")
+
+
+def batch_ids(options: TransactionOptions, get: Property, *, topic: str | None, job_id: str) -> TransactionIds:
+    """Of a task of df.write, inside foreachBatch or not. `job_id`: made with the writer on the driver. Raises ConfigError."""
+    query_id, batch_id, run_id = (get(name) for name in (_QUERY_ID, _BATCH_ID, _RUN_ID))
+    execution_id = get(_EXECUTION_ID) or job_id
+    label = options.label or topic or _EVERY_TOPIC
+    if options.app_id is not None and options.version is not None:
+        owner = f"application {options.app_id}, version {options.version}"
+        return _ids(options, f"app-{options.app_id}-{label}", options.version, execution_id, run_id or "", owner)
+    if query_id and batch_id:
+        owner = f"streaming query {query_id}, batch {batch_id}, foreachBatch"
+        return _ids(options, f"spark-{query_id}-{label}", int(batch_id), execution_id, run_id or "", owner)
+    if options.transactional_id is not None:
+        raise ConfigError(
+            "option transactional.id of a batch write needs txnAppId and txnVersion: without a version that rises, a second "
+            "write under the same id could not be told from a repetition of the first"
+        )
+    return _ids(options, f"job-{job_id}", 0, job_id, "", "batch write")
+
+
+def _ids(options: TransactionOptions, default: str, version: int, execution_id: str, run_id: str, owner: str) -> TransactionIds:
+    transactional_id = options.transactional_id or _fitting(default)
+    return TransactionIds(transactional_id, version, execution_id, run_id, owner)
+
+
+def _fitting(transactional_id: str) -> str:
+    """The id; with a hash for its end if it is too long, as with a long topic name."""
+    if len(transactional_id) <= TRANSACTIONAL_ID_MAX_LENGTH:
+        return transactional_id
+    digest = hashlib.sha256(transactional_id.encode()).hexdigest()[:_HASH_LENGTH]
+    return f"{transactional_id[: TRANSACTIONAL_ID_MAX_LENGTH - _HASH_LENGTH - 1]}-{digest}"

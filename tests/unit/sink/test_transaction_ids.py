@@ -1,0 +1,75 @@
+"""Ids of a task's transaction: from Spark's local properties and the options, the same for all tasks of one write."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import pytest
+
+from brokerd.errors import ConfigError
+from brokerd.sink.transaction_ids import NO_TRANSACTION_OPTIONS, TransactionIds, TransactionOptions, batch_ids, streaming_ids
+
+QUERY = "899cad3f-0000-4000-8000-000000000000"
+STREAMING = {
+    "sql.streaming.queryId": QUERY,
+    "streaming.sql.batchId": "7",
+    "spark.sql.execution.query.id": "execution-1",
+    "spark.jobGroup.id": "run-1",
+}
+PLAIN = {"spark.sql.execution.query.id": "execution-2"}
+
+
+def ids_of(
+    properties: Mapping[str, str], options: TransactionOptions = NO_TRANSACTION_OPTIONS, topic: str | None = "events"
+) -> TransactionIds:
+    return batch_ids(options, properties.get, topic=topic, job_id="uuid")
+
+
+def test_stream_is_named_by_its_query_and_its_batch() -> None:
+    ids = streaming_ids(TransactionOptions(), STREAMING.get)
+    assert ids[:4] == (f"spark-{QUERY}", 7, "execution-1", "run-1")
+    assert ids.owner == f"streaming query {QUERY}, batch 7"
+    assert streaming_ids(TransactionOptions(label="a"), STREAMING.get).transactional_id == f"spark-{QUERY}-a"
+    assert streaming_ids(TransactionOptions("mine"), STREAMING.get)[:2] == ("mine", 7)
+
+
+@pytest.mark.parametrize("missing", ["sql.streaming.queryId", "streaming.sql.batchId", "spark.sql.execution.query.id"])
+def test_stream_without_its_ids_is_refused(missing: str) -> None:
+    properties = {name: value for name, value in STREAMING.items() if name != missing}
+    with pytest.raises(ConfigError, match="did not tell the task which micro-batch"):
+        streaming_ids(TransactionOptions(), properties.get)
+
+
+def test_stream_has_no_use_for_versions_of_an_application() -> None:
+    with pytest.raises(ConfigError, match="txnAppId and txnVersion are for batch writes"):
+        streaming_ids(TransactionOptions(app_id="a", version=1), STREAMING.get)
+
+
+def test_write_inside_foreach_batch_is_named_by_query_batch_and_topic_or_label() -> None:
+    assert ids_of(STREAMING)[:4] == (f"spark-{QUERY}-events", 7, "execution-1", "run-1")
+    assert ids_of(STREAMING, TransactionOptions(label="second")).transactional_id == f"spark-{QUERY}-second"
+    assert ids_of(STREAMING, topic=None).transactional_id == f"spark-{QUERY}-*"
+    assert ids_of(STREAMING, TransactionOptions("mine"))[:2] == ("mine", 7)
+
+
+def test_write_with_application_and_version_is_named_by_them() -> None:
+    options = TransactionOptions(app_id="loader", version=12)
+    assert ids_of(PLAIN, options)[:4] == ("app-loader-events", 12, "execution-2", "")
+    assert ids_of(STREAMING, options)[:2] == ("app-loader-events", 12)  # inside foreachBatch too, as with Delta
+
+
+def test_plain_write_is_a_job_of_its_own() -> None:
+    assert ids_of(PLAIN)[:4] == ("job-uuid", 0, "uuid", "")
+
+
+def test_plain_write_under_a_given_id_needs_a_version() -> None:
+    with pytest.raises(ConfigError, match=r"transactional\.id of a batch write needs txnAppId and txnVersion"):
+        ids_of(PLAIN, TransactionOptions("mine"))
+    assert ids_of(PLAIN, TransactionOptions("mine", "loader", 3))[:2] == ("mine", 3)
+
+
+def test_long_names_end_in_a_hash_and_stay_apart() -> None:
+    first, second = (ids_of(STREAMING, topic="t" * 248 + end).transactional_id for end in "ab")
+    assert len(first) == len(second) == 249
+    assert first != second
+    assert first.startswith(f"spark-{QUERY}-ttt")
