@@ -1,6 +1,7 @@
 """Judges a history in the manner of Jepsen's kafka workload (jepsen.tests.kafka): names each anomaly and shows examples.
 
 Each `_find_*` is one anomaly, pure, and tested with a planted one (tests/unit/chaos/test_checker.py). Recording does not live here.
+What is wrong with transactions is in transaction_checker.py: here a member is a producer like others.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 from brokerd.ids import TopicPartition
+from tests.chaos import transaction_checker
 from tests.chaos.history import History, Outcome, Poll, Seek, Send, Value
 
 _EXAMPLES = 5
@@ -45,12 +47,10 @@ def check(history: History) -> list[Anomaly]:
         for offset, value in records:
             places[value].append((tp, offset))
     index = _Index(history, places, {send.value: send for send in history.sends})
-    found = []
-    for kind, search in SEARCHES.items():
-        hits = list(search(index))
-        if hits:
-            found.append(Anomaly(kind, len(hits), tuple(hits[:_EXAMPLES])))
-    return found
+    of_transactions = transaction_checker.Index(history)
+    hits = {kind: list(search(index)) for kind, search in SEARCHES.items()}
+    hits |= {kind: list(search(of_transactions)) for kind, search in transaction_checker.SEARCHES.items()}
+    return [Anomaly(kind, len(found), tuple(found[:_EXAMPLES])) for kind, found in hits.items() if found]
 
 
 def _find_lost_writes(index: _Index) -> Iterator[str]:
@@ -132,14 +132,15 @@ def _find_nonmonotonic_polls(index: _Index) -> Iterator[str]:
 
 def _find_skipped_polls(index: _Index) -> Iterator[str]:
     """A consumer jumped over something that was visible in the end."""
-    there = {tp: [offset for offset, _ in records] for tp, records in index.history.final.items()}
+    history = index.history
+    views = [{tp: [offset for offset, _ in records] for tp, records in view.items()} for view in (history.final, history.committed)]
     position: dict[tuple[int, TopicPartition], int] = {}
     for read in index.history.reads:
         key = (read.consumer, read.tp)
         if isinstance(read, Seek):
             position[key] = read.offset
             continue
-        offsets = there.get(read.tp, [])
+        offsets = views[read.consumer in history.committed_readers].get(read.tp, [])
         for offset, _ in read.records:
             expected = position.get(key, 0)
             if offset > expected and _any_between(offsets, expected, offset):
@@ -181,6 +182,8 @@ def _find_realtime_violations(index: _Index) -> Iterator[str]:
 def _find_gaps(index: _Index) -> Iterator[str]:
     """Offsets of a log without control batches and compaction have no holes."""
     for tp, records in index.history.final.items():
+        if tp.topic in index.history.marked_topics:
+            continue
         for (before, _), (offset, _) in pairwise(records):
             if offset != before + 1:
                 yield f"{tp} goes from {before} to {offset}"

@@ -53,6 +53,7 @@ class Poll(NamedTuple):
     consumer: int
     tp: TopicPartition
     records: tuple[tuple[int, Value], ...]
+    completed_ms: int = 0
 
 
 class Seek(NamedTuple):
@@ -63,10 +64,53 @@ class Seek(NamedTuple):
     offset: int
 
 
+class Snapshot(NamedTuple):
+    """The last stable offsets of all partitions, asked for in one request."""
+
+    invoked_ms: int
+    completed_ms: int
+    stable: dict[TopicPartition, int]
+
+
+@dataclass
+class Attempt:
+    """One execution of one version of a transactional id, as its client knows it.
+
+    `outcome` is that of its COMMIT: OK, FAILED (refused for certain), UNKNOWN, or None if none was ever sent. Members are the
+    producers of their values. Executions with equal `totals` wrote the same rows: the commit of one answers for the other.
+    """
+
+    transactional_id: str
+    version: int
+    execution_id: str
+    totals: int
+    members: set[int] = field(default_factory=set)
+    listed: set[int] = field(default_factory=set)  # of these, the ones that the COMMIT names
+    invoked_ms: int = -1  # the first COMMIT
+    decided_ms: int = -1  # the first OK
+    outcome: Outcome | None = None
+
+    def __str__(self) -> str:
+        return f"version {self.version} of {self.transactional_id} in execution {self.execution_id[:8]}"
+
+
+Records = dict[TopicPartition, list[tuple[int, Value]]]
+
+
 @dataclass
 class History:
-    """A whole run. `final` is read by a fresh client after all faults are healed, each partition from its start."""
+    """A whole run. `final` and `committed` are read by a fresh client after all faults are healed, each partition from its start:
+    `final` holds whatever was written, `committed` what readers under read_committed see.
+    """
 
     sends: list[Send] = field(default_factory=list)
     reads: list[Poll | Seek] = field(default_factory=list)
-    final: dict[TopicPartition, list[tuple[int, Value]]] = field(default_factory=lambda: defaultdict(list))
+    final: Records = field(default_factory=lambda: defaultdict(list))
+    committed: Records = field(default_factory=lambda: defaultdict(list))
+    committed_readers: set[int] = field(default_factory=set)  # consumers under read_committed
+    marked_topics: set[str] = field(default_factory=set)  # transactions write there: offsets have holes at their ends
+    attempts: list[Attempt] = field(default_factory=list)
+    zombies: set[Value] = field(default_factory=set)  # sent by a member after its client knew that it had ended
+    forgotten: list[str] = field(default_factory=list)  # commits that were answered OK, and refused when asked for again
+    snapshots: list[Snapshot] = field(default_factory=list)
+    hanging: dict[TopicPartition, tuple[int, int]] = field(default_factory=dict)  # in the end: last stable offset, high watermark

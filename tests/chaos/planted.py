@@ -35,11 +35,12 @@ class PlantedDaemon(DaemonProcess):
 
 
 class Plan(NamedTuple):
-    """A bug, and how it is looked for. No faults of the chaos = power cuts."""
+    """A bug, and how it is looked for. No faults of the chaos = power cuts. `anomaly`: the one that must be named; empty = any."""
 
     bug: str
     kinds: Sequence[str]
     rounds: int
+    anomaly: str = ""
 
 
 PLANS = (
@@ -48,6 +49,10 @@ PLANS = (
     Plan("gaps-are-fine", ("write-error",), 4),
     Plan("recovery-cuts-too-much", ("kill",), 4),
     Plan("acknowledged-unsynced", (), 4),
+    Plan("aborted-by-first-offset", ("cut",), 12, "aborted-read"),
+    Plan("markers-count-one-by-one", ("cut",), 6, "torn-transaction"),
+    Plan("durable-is-stable", ("cut",), 6, "precommitted-read"),
+    Plan("any-member-may-write", ("cut",), 12, "zombie-write"),
 )
 
 
@@ -73,6 +78,8 @@ def _look(plan: Plan, seed: int, planted: Callable[..., DaemonProcess]) -> str:
         if outage.problems:
             return f"{outage.problems[0][:160]}..."
         anomalies = outage.anomalies
+    if plan.anomaly and plan.anomaly not in {anomaly.kind for anomaly in anomalies}:
+        return ""
     return ", ".join(f"{anomaly.kind} ({anomaly.count})" for anomaly in anomalies)
 
 

@@ -1,6 +1,7 @@
 """`brokerd start` with one bug planted: `python -m tests.chaos.planted_daemon BUG start ...`. Nothing of it is in brokerd.
 
 Each function is one bug, in the words of somebody who could have made it. planted.py runs the chaos against them.
+Those of transactions are in planted_transactions.py.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from brokerd.record.batch import walk_batches
 from brokerd.record.header import BatchHeader
 from brokerd.storage.files import Files
 from brokerd.storage.names import LOG_SUFFIX
+from tests.chaos import planted_transactions
 from tests.support.planting import Put, plant
 
 
@@ -93,6 +95,7 @@ BUGS: dict[str, Callable[[Put], None]] = {
     "gaps-are-fine": gaps_are_fine,
     "recovery-cuts-too-much": recovery_cuts_too_much,
     "acknowledged-unsynced": acknowledged_unsynced,
+    **planted_transactions.BUGS,
 }
 
 if __name__ == "__main__":

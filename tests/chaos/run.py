@@ -27,6 +27,7 @@ from tests.support.daemon import DaemonProcess
 from tests.support.proxy import Proxy
 
 TOPIC = "chaos"
+TRANSACTIONAL = ("chaos-mixed", "chaos-transactions")
 _QUIET_SECONDS = 2.0
 _PAUSE_A_SECOND = 0.00005  # a run of half an hour has pauses of up to 0.09 s, for its history must fit into memory
 _SETTINGS: dict[str, object] = {"log.segment.bytes": 262_144, "log.checkpoint.interval.ms": 200}
@@ -43,6 +44,8 @@ class Verdict:
         self.acknowledged_during: Counter[str] = Counter()
         self.slowest_s: dict[str, float] = {}  # from the end of a fault of the kind to the next acknowledgement
         self.sends: Counter[Outcome] = Counter()
+        self.commits_went_on = False
+        self.commits: Counter[Outcome | None] = Counter()
         self.read_count = 0
         self.anomalies: list[Anomaly] = []
         self.stalled_after: list[str] = []
@@ -53,6 +56,8 @@ class Verdict:
         found = [f"no progress within {PROGRESS_SECONDS:.0f} s after {kind}" for kind in self.stalled_after]
         found += [f"{kind} never happened" for kind in self.kinds if not self.faults[kind]]
         harmless = [kind for kind in HARMLESS if self.faults[kind]]
+        if not self.commits_went_on:
+            found.append(f"no transaction was committed within {PROGRESS_SECONDS:.0f} s after the faults")
         found += [f"no progress during {kind}" for kind in harmless if not self.acknowledged_during[kind]]
         return found
 
@@ -70,6 +75,7 @@ class Verdict:
             "slowest    from a fault's end to the next acknowledgement, s: "
             + ", ".join(f"{kind} {seconds:.1f}" for kind, seconds in sorted(self.slowest_s.items())),
             "sends      " + ", ".join(f"{outcome.value} {count}" for outcome, count in self.sends.items()),
+            "commits    " + ", ".join(f"{outcome.value if outcome else 'never asked'} {n}" for outcome, n in self.commits.items()),
             f"reads      {self.read_count}",
             *(f"PROBLEM    {problem}" for problem in self.problems),
             *(f"ANOMALY    {anomaly}" for anomaly in self.anomalies),
@@ -99,7 +105,8 @@ def run(
             proxy.target = ("127.0.0.1", daemon.port)
             bootstrap = f"{proxy.host}:{proxy.port}"
             with BlockingClient(from_mapping(ClientConfig, {"bootstrap.servers": bootstrap})) as client:
-                client.create_topic(TOPIC, partitions)
+                for topic in (TOPIC, *TRANSACTIONAL):
+                    client.create_topic(topic, partitions)
             workload = Workload(
                 bootstrap,
                 TOPIC,
@@ -108,12 +115,14 @@ def run(
                 consumers=2,
                 seed=seed,
                 pause_seconds=max(PAUSE_SECONDS, seconds * _PAUSE_A_SECOND) if rounds is None else PAUSE_SECONDS,
+                transactional=TRANSACTIONAL,
             )
             nemesis = Nemesis(daemon, proxy, random.Random(seed), threading.Event())
             verdict = Verdict(seed, kinds or sorted(nemesis.faults()))
             workload.start()
             try:
                 _torment(workload, nemesis, random.Random(f"{seed}-order"), verdict, seconds, rounds)
+                verdict.commits_went_on = workload.commits_go_on()
             except BaseException:
                 workload.abandon()  # the fault that went wrong is to be seen, not what clients say of it
                 raise
@@ -122,6 +131,7 @@ def run(
     verdict.faults = nemesis.counts
     verdict.injected = nemesis.injected
     verdict.sends = Counter(send.outcome for send in history.sends)
+    verdict.commits = Counter(attempt.outcome for attempt in history.attempts)
     verdict.read_count = sum(len(read.records) for read in history.reads if isinstance(read, Poll))
     verdict.anomalies = check(history)
     return verdict

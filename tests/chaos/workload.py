@@ -8,37 +8,31 @@ from __future__ import annotations
 import logging
 import random
 import threading
-from collections.abc import Callable
-from functools import partial
+from collections.abc import Callable, Sequence
 
 from brokerd import Producer
 from brokerd.client.blocking import BlockingClient
 from brokerd.client.consumer.fetched import FetchedBatch
 from brokerd.client.consumer.fetcher import PartitionFetcher
-from brokerd.client.consumer.offsets import OffsetSpec
+from brokerd.client.consumer.offsets import READ_COMMITTED, READ_UNCOMMITTED, OffsetSpec
 from brokerd.client.consumer.positions import FetchRange
 from brokerd.clock import SystemClock
 from brokerd.config.client import ConsumerConfig
 from brokerd.config.settings import from_mapping
-from brokerd.errors import BrokerdError, Fate, WireError
+from brokerd.errors import BrokerdError, WireError
 from brokerd.ids import TopicIdPartition, TopicPartition
-from brokerd.producer.futures import RecordFuture
-from tests.chaos.history import History, Outcome, Poll, Seek, Send, Value
+from tests.chaos.history import History, Poll, Seek, Snapshot, Value
+from tests.chaos.recorder import PRODUCER_SETTINGS, Recorder
+from tests.chaos.transactors import TIMEOUT_MS, Transactor
 
 logger = logging.getLogger(__name__)
 
-PRODUCER_SETTINGS: dict[str, object] = {
-    "linger.ms": 1,
-    "request.timeout.ms": 3_000,
-    "delivery.timeout.ms": 20_000,
-    "max.block.ms": 10_000,
-    "retry.backoff.max.ms": 200,
-    "reconnect.backoff.max.ms": 100,
-}
 _BURST_RECORDS = 50
 _POLL_MS = 200
 PAUSE_SECONDS = 0.02  # the longest between two bursts of a producer
 PROGRESS_SECONDS = 60.0
+TRANSACTORS = 3
+SETTLE_MS = 45_000  # the broker looks for expired executions every ten seconds, and may have been started just now
 
 
 class Workload:
@@ -57,23 +51,35 @@ class Workload:
         consumers: int,
         seed: int,
         pause_seconds: float = PAUSE_SECONDS,
+        transactional: Sequence[str] = (),
     ) -> None:
-        self.history = History()
+        """`transactional`: further topics with as many partitions, where transactions are written; into the first one producers
+        without transactions write as well.
+        """
+        self._recorder = Recorder()
+        self.history = self._recorder.history
+        self.history.marked_topics.update(transactional)
         self._bootstrap = bootstrap
-        self._topic = topic
-        self._partitions = partitions
-        self._clock = SystemClock()
+        self._topics = (topic, *transactional)
+        self._transactional = transactional
+        self._plain = [TopicPartition(name, partition) for name in (topic, *transactional[:1]) for partition in range(partitions)]
+        self._tps = [TopicPartition(name, partition) for name in self._topics for partition in range(partitions)]
+        self._clock = self._recorder.clock
         self._seed = seed
         self._pause_seconds = pause_seconds
         self._stopped = threading.Event()
-        self._lock = threading.Lock()
-        self._next_producer = 0
         self._threads = [
             *(threading.Thread(target=self._guarded, args=(self._produce, i)) for i in range(producers)),
             *(threading.Thread(target=self._guarded, args=(self._consume, i)) for i in range(consumers)),
+            *(threading.Thread(target=self._guarded, args=(self._transact, i)) for i in range(TRANSACTORS if transactional else 0)),
+            *(threading.Thread(target=self._guarded, args=(self._look, i)) for i in range(1 if transactional else 0)),
         ]
-        self.acknowledged = 0  # progress, for whoever waits for some
         self.failures: list[BaseException] = []
+
+    @property
+    def acknowledged(self) -> int:
+        """Records and commits so far: progress, for whoever waits for some."""
+        return self._recorder.acknowledged
 
     def start(self) -> None:
         """Starts all threads."""
@@ -95,15 +101,26 @@ class Workload:
     def stop(self) -> History:
         """Stops all threads, reads each partition from its start with a fresh client, and returns what was seen."""
         self.halt()
-        self.history.final = read_all(self._bootstrap, self._topic)
+        if self._transactional:
+            self.history.hanging = wait_until_stable(self._bootstrap, self._topics)
+        for topic in self._topics:
+            self.history.final |= read_all(self._bootstrap, topic, READ_UNCOMMITTED)
+            self.history.committed |= read_all(self._bootstrap, topic, READ_COMMITTED)
         return self.history
 
     def goes_on(self) -> bool:
         """Waits until something more is acknowledged; False if nothing is for a minute."""
-        before = self.acknowledged
+        return self._rises(lambda: self._recorder.acknowledged)
+
+    def commits_go_on(self) -> bool:
+        """Waits until one more transaction is committed; False if none is for a minute."""
+        return self._rises(lambda: self._recorder.committed)
+
+    def _rises(self, count: Callable[[], int]) -> bool:
+        before = count()
         pause = threading.Event()
         deadline_ms = self._clock.monotonic_ms() + PROGRESS_SECONDS * 1_000
-        while self.acknowledged == before:
+        while count() == before:
             if self.failures or self._clock.monotonic_ms() > deadline_ms:
                 return False
             pause.wait(0.01)
@@ -127,9 +144,7 @@ class Workload:
             "batch.size": dice.choice((512, 4_096, 65_536)),
         }
         while not self._stopped.is_set():
-            with self._lock:
-                identity = self._next_producer
-                self._next_producer += 1
+            identity = self._recorder.identity()
             try:
                 with Producer(settings) as producer:
                     self._send_bursts(producer, identity, dice)
@@ -141,74 +156,106 @@ class Workload:
         number = 0
         while not self._stopped.is_set():
             for _ in range(dice.randrange(1, _BURST_RECORDS)):
-                tp = TopicPartition(self._topic, dice.randrange(self._partitions))
-                value = Value(identity, number)
+                tp = dice.choice(self._plain)
+                self._recorder.send(producer, Value(identity, number), tp, dice.randrange(200))
                 number += 1
-                text = b"%d:%d:" % value + b"." * dice.randrange(200)
-                invoked_ms = self._clock.monotonic_ms()
-                future = producer.send(self._topic, value=text, partition=tp.partition)
-                future.add_done_callback(partial(self._record_send, value, tp, invoked_ms))
             if dice.random() < 0.2:
                 producer.flush()
             self._stopped.wait(dice.random() * self._pause_seconds)
 
-    def _record_send(self, value: Value, tp: TopicPartition, invoked_ms: int, future: RecordFuture) -> None:
-        now_ms = self._clock.monotonic_ms()
-        error = future.exception()
-        if error is None:
-            metadata = future.result()
-            send = Send(value, tp, invoked_ms, now_ms, Outcome.OK, metadata.offset)
-            self.acknowledged += 1
-        else:
-            certain = isinstance(error, WireError) and error.fate is Fate.NOT_APPENDED
-            send = Send(value, tp, invoked_ms, now_ms, Outcome.FAILED if certain else Outcome.UNKNOWN)
-        self.history.sends.append(send)
+    def _transact(self, index: int) -> None:
+        """Writes transactions. The last two transactors have one transactional id: they are in each other's way."""
+        name = f"chaos-{min(index, TRANSACTORS - 2)}"
+        config = _consumer_config(self._bootstrap)
+        seed = f"{self._seed}-transactor-{index}"
+        Transactor(self._recorder, config, self._transactional, name, seed, self._stopped).run(self._pause_seconds * 10)
+
+    def _look(self, _index: int) -> None:
+        """Asks for all last stable offsets again and again."""
+        while not self._stopped.is_set():
+            try:
+                with BlockingClient(_consumer_config(self._bootstrap)) as client:
+                    while not self._stopped.is_set():
+                        begun_ms = self._clock.monotonic_ms()
+                        stable = end_offsets(client, self._topics, READ_COMMITTED)
+                        self.history.snapshots.append(Snapshot(begun_ms, self._clock.monotonic_ms(), stable))
+                        self._stopped.wait(self._pause_seconds)
+            except BrokerdError as error:
+                logger.info("the looker begins again: %s", error)
+                self._stopped.wait(0.1)
 
     def _consume(self, index: int) -> None:
         """Follows all partitions; begins again where it was after an error, from an older place now and then."""
         dice = random.Random(f"{self._seed}-consumer-{index}")
-        positions = dict.fromkeys(range(self._partitions), 0)
+        isolation = READ_UNCOMMITTED if index % 2 else READ_COMMITTED
+        if isolation == READ_COMMITTED:
+            self.history.committed_readers.add(index)
+        config = _consumer_config(self._bootstrap, isolation)
+        positions = dict.fromkeys(self._tps, 0)
         while not self._stopped.is_set():
             try:
-                with BlockingClient(_consumer_config(self._bootstrap)) as client:
-                    self._follow(client, index, positions)
+                with BlockingClient(config) as client:
+                    self._follow(client, config, index, positions)
             except BrokerdError as error:
                 logger.info("consumer %d begins again: %s", index, error)
                 self._stopped.wait(0.1)
-            for partition, offset in positions.items():
-                positions[partition] = max(0, offset - dice.choice((0, 0, 0, 100)))
+            for tp, offset in positions.items():
+                positions[tp] = max(0, offset - dice.choice((0, 0, 0, 100)))
 
-    def _follow(self, client: BlockingClient, index: int, positions: dict[int, int]) -> None:
-        topic_id = client.metadata([self._topic]).topics[self._topic].topic_id
-        ranges = [FetchRange(TopicIdPartition(topic_id, partition), offset) for partition, offset in positions.items()]
-        for partition, offset in positions.items():
-            self.history.reads.append(Seek(index, TopicPartition(self._topic, partition), offset))
-        with PartitionFetcher(client, ranges, _consumer_config(self._bootstrap)) as fetcher:
+    def _follow(self, client: BlockingClient, config: ConsumerConfig, index: int, positions: dict[TopicPartition, int]) -> None:
+        found = client.metadata(list(self._topics)).topics
+        names = {TopicIdPartition(found[tp.topic].topic_id, tp.partition): tp for tp in positions}
+        for tp, offset in positions.items():
+            self.history.reads.append(Seek(index, tp, offset))
+        with PartitionFetcher(client, [FetchRange(tp, positions[name]) for tp, name in names.items()], config) as fetcher:
             while not self._stopped.is_set() and not fetcher.is_over:
                 batch = fetcher.next_batch(timeout_ms=_POLL_MS)
                 if batch is not None:
-                    records = _records(batch)
-                    self.history.reads.append(Poll(index, TopicPartition(self._topic, batch.tp.partition), records))
-                    positions[batch.tp.partition] = records[-1][0] + 1
+                    records, name = _records(batch), names[batch.tp]
+                    self.history.reads.append(Poll(index, name, records, self._clock.monotonic_ms()))
+                    positions[name] = records[-1][0] + 1
 
 
-def read_all(bootstrap: str, topic: str) -> dict[TopicPartition, list[tuple[int, Value]]]:
+def wait_until_stable(bootstrap: str, topics: Sequence[str]) -> dict[TopicPartition, tuple[int, int]]:
+    """Waits until all is decided that was written, as long as it may take for the last execution to expire. The partitions where it
+    is not: their last stable offsets and high watermarks.
+    """
+    pause, clock = threading.Event(), SystemClock()
+    deadline_ms = clock.monotonic_ms() + TIMEOUT_MS + SETTLE_MS
+    with BlockingClient(_consumer_config(bootstrap)) as client:
+        while True:
+            stable = end_offsets(client, topics, READ_COMMITTED)
+            ends = end_offsets(client, topics, READ_UNCOMMITTED)
+            hanging = {tp: (offset, ends[tp]) for tp, offset in stable.items() if offset < ends[tp]}
+            if not hanging or clock.monotonic_ms() > deadline_ms:
+                return hanging
+            pause.wait(0.2)
+
+
+def end_offsets(client: BlockingClient, topics: Sequence[str], isolation: str) -> dict[TopicPartition, int]:
+    """The ends of all partitions of these topics, asked for at once. Raises WireError."""
+    found = client.metadata(list(topics)).topics
+    names = {
+        TopicIdPartition(found[topic].topic_id, partition): TopicPartition(topic, partition)
+        for topic in topics
+        for partition in range(found[topic].partition_count)
+    }
+    ends = {}
+    for tp, end in client.list_offsets(dict.fromkeys(names, OffsetSpec.LATEST), isolation).items():
+        if isinstance(end, WireError):
+            raise end
+        ends[names[tp]] = end.offset
+    return ends
+
+
+def read_all(bootstrap: str, topic: str, isolation: str) -> dict[TopicPartition, list[tuple[int, Value]]]:
     """Each partition from its start to its end, with a fresh client."""
-    config = _consumer_config(bootstrap)
+    config = _consumer_config(bootstrap, isolation)
     with BlockingClient(config) as client:
-        info = client.metadata([topic]).topics[topic]
-        tps = [TopicIdPartition(info.topic_id, partition) for partition in range(info.partition_count)]
-        starts = client.list_offsets(dict.fromkeys(tps, OffsetSpec.EARLIEST))
-        ends = client.list_offsets(dict.fromkeys(tps, OffsetSpec.LATEST))
-        final: dict[TopicPartition, list[tuple[int, Value]]] = {TopicPartition(topic, tp.partition): [] for tp in tps}
-        ranges = []
-        for tp in tps:
-            start, end = starts[tp], ends[tp]
-            if isinstance(start, WireError):
-                raise start
-            if isinstance(end, WireError):
-                raise end
-            ranges.append(FetchRange(tp, start.offset, end.offset))
+        topic_id = client.metadata([topic]).topics[topic].topic_id
+        ends = end_offsets(client, [topic], isolation)
+        final: dict[TopicPartition, list[tuple[int, Value]]] = {tp: [] for tp in ends}
+        ranges = [FetchRange(TopicIdPartition(topic_id, tp.partition), 0, end) for tp, end in ends.items()]
         with PartitionFetcher(client, ranges, config) as fetcher:
             for batch in fetcher:
                 final[TopicPartition(topic, batch.tp.partition)].extend(_records(batch))
@@ -225,8 +272,14 @@ def _parse(value: bytes) -> Value:
     return Value(int(producer), int(number))
 
 
-def _consumer_config(bootstrap: str) -> ConsumerConfig:
+def _consumer_config(bootstrap: str, isolation: str = READ_COMMITTED) -> ConsumerConfig:
     return from_mapping(
         ConsumerConfig,
-        {"bootstrap.servers": bootstrap, "request.timeout.ms": 3_000, "reconnect.backoff.max.ms": 100, "retry.backoff.max.ms": 200},
+        {
+            "bootstrap.servers": bootstrap,
+            "isolation.level": isolation,
+            "request.timeout.ms": 3_000,
+            "reconnect.backoff.max.ms": 100,
+            "retry.backoff.max.ms": 200,
+        },
     )

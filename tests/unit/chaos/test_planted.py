@@ -3,21 +3,30 @@ Method: what it breaks, in a few lines, on a log in memory or in a directory."""
 
 from __future__ import annotations
 
+import asyncio
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Sized
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
 
-from brokerd.errors import BrokerdError
+from brokerd.config.broker import BrokerConfig
+from brokerd.errors import BrokerdError, InvalidTxnStateError
 from brokerd.ids import ProducerIdAndEpoch
+from brokerd.partition.partition_log import PartitionLog
+from brokerd.record.header import Attributes
+from brokerd.server.replica_manager import Replica, ReplicaManager
 from brokerd.storage.files import Files, RealFiles
 from tests.chaos.planted_daemon import BUGS
 from tests.support.build import append, first_log, open_manager, payloads
+from tests.support.clock import ManualClock
 from tests.support.files import MemoryFiles
 from tests.support.planting import PlantError, plant
+from tests.support.transactions import append_marker, append_member, read_committed
 
 PRODUCER = ProducerIdAndEpoch(2**40, 0)
+MEMBER = 5
 
 
 def sends(*sequences: int) -> Callable[[Path], list[bytes]]:
@@ -63,12 +72,64 @@ def fill(files: Files) -> None:
         log.flush()
 
 
-CASES: dict[str, tuple[Callable[[Path], list[bytes]], int]] = {  # how, and how many batches there are without the bug
+def read_from_the_middle(_path: Path) -> list[int]:
+    """The offsets that a reader of committed records sees if it begins within a transaction which was aborted."""
+    log = log_of_a_member()
+    append_marker(log, aborted=[MEMBER])
+    log.flush()
+    return read_committed(log, 1, 2)
+
+
+def stable(_path: Path) -> list[int]:
+    """The offsets below the last stable offset while a transaction is open."""
+    log = log_of_a_member()
+    log.flush()
+    return list(range(log.last_stable_offset))
+
+
+def stranger(_path: Path) -> list[int]:
+    """The offsets of a log to which a producer has sent a transactional batch that is no open member."""
+    log = first_log(open_manager(MemoryFiles())[0])
+    with suppress(InvalidTxnStateError):
+        append(log, b"batch 00", producer=PRODUCER, sequence=0, attributes=int(Attributes.TRANSACTIONAL))
+    return list(range(log.log_end_offset))
+
+
+def released(_path: Path) -> list[PartitionLog]:
+    """The partitions whose transaction is over once its markers have been released."""
+
+    async def release() -> list[PartitionLog]:
+        manager = open_manager(MemoryFiles())[0]
+        manager.create_topic("t", 2, {})
+        logs = manager.partitions()
+        markers = []
+        for log in logs:
+            append_member(log, MEMBER, 0)
+            markers.append((Replica(log), append_marker(log, committed=[MEMBER], is_held=True)))
+            log.flush()
+        ReplicaManager(manager, BrokerConfig(), ManualClock()).release_markers(markers)
+        return [log for log in logs if log.last_stable_offset == log.high_watermark]
+
+    return asyncio.run(release())
+
+
+def log_of_a_member() -> PartitionLog:
+    log = first_log(open_manager(MemoryFiles())[0])
+    for sequence in range(2):
+        append_member(log, MEMBER, sequence)
+    return log
+
+
+CASES: dict[str, tuple[Callable[[Path], Sized], int]] = {  # how, and how much there is without the bug
     "retries-are-new": (sends(0, 0), 1),
     "unknown-producers-are-welcome": (sends(7), 0),
     "gaps-are-fine": (sends(0, 5), 1),
     "recovery-cuts-too-much": (after_a_kill, 2),
     "acknowledged-unsynced": (after_a_power_cut, 2),
+    "aborted-by-first-offset": (read_from_the_middle, 0),
+    "markers-count-one-by-one": (released, 2),
+    "durable-is-stable": (stable, 0),
+    "any-member-may-write": (stranger, 0),
 }
 
 

@@ -1,0 +1,63 @@
+"""Bugs of transactions, to be planted like those in planted_daemon.py."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+
+from brokerd.partition.aborted_transactions import AbortedTransaction
+from brokerd.partition.core import Append, PartitionCore
+from brokerd.partition.log_ends import LogEnds
+from brokerd.partition.producer_state import BatchMetadata
+from brokerd.record.header import BatchHeader
+from brokerd.server.replica_manager import Replica, ReplicaManager
+from tests.support.planting import Put, plant
+
+_LATER_SECONDS = 0.2
+
+
+def aborted_by_first_offset(put: Put) -> None:
+    """A fetch names the aborted transactions that begin in its range, not those that began before it."""
+    overlapping = PartitionCore.aborted_transactions
+
+    def beginning(self: PartitionCore, from_offset: int, until_offset: int) -> list[AbortedTransaction]:
+        return [one for one in overlapping(self, from_offset, until_offset) if one.first_offset >= from_offset]
+
+    plant(put, PartitionCore, "aborted_transactions", beginning)
+
+
+def markers_count_one_by_one(put: Put) -> None:
+    """The markers of a commit begin to count in one partition after another."""
+    release = ReplicaManager.release_markers
+
+    def release_first(self: ReplicaManager, markers: Sequence[tuple[Replica, int]]) -> None:
+        release(self, markers[:1])
+        if markers[1:]:
+            asyncio.get_running_loop().call_later(_LATER_SECONDS, release, self, markers[1:])
+
+    plant(put, ReplicaManager, "release_markers", release_first)
+
+
+def durable_is_stable(put: Put) -> None:
+    """The last stable offset is the high watermark, whatever is open below it."""
+    plant(put, LogEnds, "_stable_end", lambda self: max(self.high_watermark, self.log_start_offset))
+
+
+def any_member_may_write(put: Put) -> None:
+    """A transactional batch is appended whether or not its member is open."""
+    append = PartitionCore.append_as_leader
+
+    def append_any(
+        self: PartitionCore, header: BatchHeader, now_ms: int, *, is_open_member: bool = False
+    ) -> Append | BatchMetadata:
+        return append(self, header, now_ms, is_open_member=header.is_transactional)
+
+    plant(put, PartitionCore, "append_as_leader", append_any)
+
+
+BUGS: dict[str, Callable[[Put], None]] = {
+    "aborted-by-first-offset": aborted_by_first_offset,
+    "markers-count-one-by-one": markers_count_one_by_one,
+    "durable-is-stable": durable_is_stable,
+    "any-member-may-write": any_member_may_write,
+}
