@@ -48,6 +48,7 @@ class TopicRows(NamedTuple):
     topic: str
     records: pa.RecordBatch  # key, value, headers and timestamp as present, in Spark's types
     partitions: npt.NDArray[np.int32] | None  # -1 = chosen by the partitioner; None = for all rows
+    key_hashes: npt.NDArray[np.int32] | None = None  # of the partitioner, where they are known already
 
 
 def check_columns(columns: Sequence[tuple[str, str]], *, topic: str | None, include_headers: bool) -> None:
@@ -77,7 +78,9 @@ def check_columns(columns: Sequence[tuple[str, str]], *, topic: str | None, incl
         raise ConfigError("no topic to write to: set option 'topic', or add a column 'topic'")
 
 
-def to_records(arrow_batch: pa.RecordBatch, *, topic: str | None) -> Iterator[TopicRows]:
+def to_records(
+    arrow_batch: pa.RecordBatch, *, topic: str | None, key_hashes: npt.NDArray[np.int32] | None = None
+) -> Iterator[TopicRows]:
     """The rows of one Arrow batch as records, one result per topic, in order of first appearance. Raises InvalidRecordError.
 
     Columns are passed on unchanged: the producer casts text to bytes, and stamps rows without a timestamp with the current time.
@@ -90,12 +93,17 @@ def to_records(arrow_batch: pa.RecordBatch, *, topic: str | None) -> Iterator[To
         _check_headers(arrow_batch.column(HEADERS.name))
     partitions = _partition_column(arrow_batch.column("partition")) if "partition" in names else None
     if topic is not None:
-        yield TopicRows(topic, records, partitions)
+        yield TopicRows(topic, records, partitions, key_hashes)
     else:
-        yield from _by_topic(arrow_batch.column("topic"), records, partitions)
+        yield from _by_topic(arrow_batch.column("topic"), records, partitions, key_hashes)
 
 
-def _by_topic(topics: pa.Array, records: pa.RecordBatch, partitions: npt.NDArray[np.int32] | None) -> Iterator[TopicRows]:
+def _by_topic(
+    topics: pa.Array,
+    records: pa.RecordBatch,
+    partitions: npt.NDArray[np.int32] | None,
+    key_hashes: npt.NDArray[np.int32] | None,
+) -> Iterator[TopicRows]:
     if topics.null_count:
         raise InvalidRecordError(
             f"column 'topic' is null in {topics.null_count} of {len(topics)} rows: every row needs a topic, or set option 'topic'"
@@ -107,12 +115,13 @@ def _by_topic(topics: pa.Array, records: pa.RecordBatch, partitions: npt.NDArray
         if problem:  # the producer would wait max.block.ms for that topic to appear
             raise InvalidRecordError(f"column 'topic' holds '{name}', which is not a topic's name: {problem}")
     if len(names) == 1:
-        yield TopicRows(names[0], records, partitions)
+        yield TopicRows(names[0], records, partitions, key_hashes)
         return
     codes = encoded.indices.to_numpy()
     for code, name in enumerate(names):
         chosen = np.flatnonzero(codes == code)
-        yield TopicRows(name, records.take(pa.array(chosen)), None if partitions is None else partitions[chosen])
+        taken = [None if column is None else column[chosen] for column in (partitions, key_hashes)]
+        yield TopicRows(name, records.take(pa.array(chosen)), *taken)
 
 
 def _check_headers(headers: pa.Array) -> None:

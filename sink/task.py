@@ -10,6 +10,8 @@ import logging
 import uuid
 from collections.abc import Iterator, Mapping
 
+import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
 from brokerd.allocator import keep_freed_memory
@@ -58,8 +60,8 @@ def write_as_member(options: SinkOptions, ids: TransactionIds, arrow_batches: It
         producer.begin_member(_membership(options, ids))
         try:
             for arrow_batch in arrow_batches:
-                totals.add(arrow_batch)
-                _send(producer, options, arrow_batch)
+                key_hashes = totals.add(arrow_batch) if arrow_batch.num_rows else None
+                _send(producer, options, arrow_batch, key_hashes)
                 _raise_first(producer)
             report = producer.end_member()
         except AlreadyCommittedError:
@@ -99,15 +101,17 @@ def _abort(options: SinkOptions, ids: TransactionIds, report: MemberReport) -> N
         logger.warning("the rows of a failed task stay undecided until %s ends: %s", ids.transactional_id, error)
 
 
-def _send(producer: Producer, options: SinkOptions, arrow_batch: pa.RecordBatch) -> None:
-    for rows in to_records(arrow_batch, topic=options.topic):
+def _send(
+    producer: Producer, options: SinkOptions, arrow_batch: pa.RecordBatch, key_hashes: npt.NDArray[np.int32] | None = None
+) -> None:
+    for rows in to_records(arrow_batch, topic=options.topic, key_hashes=key_hashes):
         _send_rows(producer, rows)
 
 
 def _send_rows(producer: Producer, rows: TopicRows) -> None:
     """Passes rows to the producer; adds the topic to its error about a row that it cannot take."""
     try:
-        producer.send_batch(rows.topic, rows.records, rows.partitions)
+        producer.send_batch(rows.topic, rows.records, rows.partitions, key_hashes=rows.key_hashes)
     except ValueError as error:
         raise InvalidRecordError(f"rows for topic '{rows.topic}' cannot be written: {error}") from None
 

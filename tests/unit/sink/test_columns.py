@@ -6,6 +6,7 @@ import pyarrow as pa
 import pytest
 
 from brokerd.errors import ConfigError, InvalidRecordError
+from brokerd.producer.core.partitioner import murmur2
 from brokerd.record.schema import SCHEMA_0
 from brokerd.sink.columns import TopicRows, check_columns, to_records
 
@@ -130,3 +131,13 @@ def test_what_the_source_reads_can_be_written_as_it_is() -> None:
         ("headers", HEADERS),
     ]
     check_columns(columns, topic=None, include_headers=True)
+
+
+@pytest.mark.parametrize("topic", [None, "all"])
+def test_hashes_of_keys_go_with_their_rows(topic: str | None) -> None:
+    keys = [str(number) for number in range(30)]
+    batch = pa.record_batch({"key": keys, "value": keys, "topic": ["abc"[number % 3] for number in range(30)]})
+    given = murmur2(pa.array(keys, pa.binary()))
+    for rows in to_records(batch, topic=topic, key_hashes=given):
+        assert rows.key_hashes is not None
+        assert rows.key_hashes.tolist() == murmur2(rows.records.column("key").cast(pa.binary())).tolist()
