@@ -49,7 +49,7 @@ PLANS = (
     Plan("gaps-are-fine", ("write-error",), 4),
     Plan("recovery-cuts-too-much", ("kill",), 4),
     Plan("acknowledged-unsynced", (), 4),
-    Plan("aborted-by-first-offset", ("cut",), 12, "aborted-read"),
+    Plan("aborted-are-not-named", ("cut",), 6, "aborted-read"),
     Plan("markers-count-one-by-one", ("cut",), 6, "torn-transaction"),
     Plan("durable-is-stable", ("cut",), 6, "precommitted-read"),
     Plan("any-member-may-write", ("cut",), 12, "zombie-write"),

@@ -126,7 +126,7 @@ CASES: dict[str, tuple[Callable[[Path], Sized], int]] = {  # how, and how much t
     "gaps-are-fine": (sends(0, 5), 1),
     "recovery-cuts-too-much": (after_a_kill, 2),
     "acknowledged-unsynced": (after_a_power_cut, 2),
-    "aborted-by-first-offset": (read_from_the_middle, 0),
+    "aborted-are-not-named": (read_from_the_middle, 0),
     "markers-count-one-by-one": (released, 2),
     "durable-is-stable": (stable, 0),
     "any-member-may-write": (stranger, 0),
