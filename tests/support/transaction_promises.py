@@ -235,10 +235,13 @@ class Promises:
         event = self.commits[commit].event
         assert isinstance(event, CommitPrepared)
         ended = {*event.committed_ids, *event.aborted_ids}
+        others = [
+            name for name, prepared in self._world.broker.coordinator.prepared() if (name, prepared.execution.version) != commit
+        ]
         for partition in self._world.disk.partitions.values():
             assert not ended & partition.open.keys(), f"{partition.tp} has no marker for some members of {commit}"
             core = partition.core
-            if partition.open or core.high_watermark < core.log_end_offset or len(self._world.names) > 1:
+            if partition.open or core.high_watermark < core.log_end_offset or others or len(self._world.names) > 1:
                 continue
             assert core.last_stable_offset == core.log_end_offset, f"{partition.tp} is behind when {commit} is visible"
         wanted = event.totals
