@@ -190,14 +190,18 @@ class Delta(System):
             "spark.jars": ",".join(self.jars("delta")),
             "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
             "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
+            "spark.databricks.delta.snapshotPartitions": "2",  # of small tables, for one core
         }
 
+    def _table(self, topic: str | None) -> str:
+        return str(self.directory / "tables" / str(topic))
+
     def sink(self, topic: str | None) -> dict[str, Any]:
-        return {"format": "delta", "options": {"path": str(self.directory / str(topic))}, "columns": ["key", "value"]}
+        return {"format": "delta", "options": {"path": self._table(topic)}, "columns": ["key", "value"]}
 
     def reading(self, topics: list[str]) -> dict[str, Any]:
         (topic,) = topics
-        return {"format": "delta", "options": {"path": str(self.directory / topic)}, "topic": f"'{topic}'"}
+        return {"format": "delta", "options": {"path": self._table(topic)}, "topic": f"'{topic}'"}
 
     @property
     def version(self) -> str:
