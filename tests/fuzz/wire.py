@@ -44,7 +44,7 @@ def run(counts: dict[str, int], seed: int, report: Report, home: Path, *, first:
             "wire: files": file_count(process.pid),
             "wire: threads": thread_count(process.pid),
         }
-        attack.victim.channel.close()
+        attack.victim.close()
         if growth > GROWTH_MAX_BYTES or thread_count(process.pid) > warm[1] + THREADS_MORE:
             raise FuzzError(f"the daemon grew by {growth} bytes, from {warm[1]} to {thread_count(process.pid)} threads")
         if files_outside(home) != outside:
