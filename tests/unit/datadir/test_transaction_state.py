@@ -91,9 +91,11 @@ def test_retention_leaves_it_alone_but_for_what_its_coordinator_gives_up() -> No
 def test_it_is_recognized_where_the_topics_file_is_lost(tmp_path: Path) -> None:
     manager, log = opened(RealFiles(str(tmp_path)))
     manager.create_topic("t", 1, {})
-    append(log, b"decided.")
     manager.close()
     assert not [finding for finding in check_data_dir(str(tmp_path)) if finding.severity.name == "ERROR"]
+    manager, log = opened(RealFiles(str(tmp_path)))
+    append(log, b"decided.")
+    manager.close()
     (tmp_path / "topics").unlink()
     rebuild_lost(str(tmp_path), {})
     manager, log = opened(RealFiles(str(tmp_path)))
