@@ -7,6 +7,7 @@ the decision went by. Decisions on one transactional id, up to `apply`, come one
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import NamedTuple, Protocol
 
@@ -21,6 +22,7 @@ from brokerd.transaction.executions import ExecutionKey, Executions, key_of
 from brokerd.transaction.leaders import Held
 from brokerd.transaction.model import (
     MEMBER_EPOCH,
+    AlreadyCommitted,
     CommitDecision,
     CommitPrepared,
     EndRequest,
@@ -39,8 +41,9 @@ from brokerd.transaction.model import (
 )
 from brokerd.transaction.transactional_id import TransactionalIdState
 
-JOB_PREFIX = "job-"  # of ids that serve one write
-JOB_KEPT_MS = 7 * 24 * 3_600_000  # so long after their commit they are known
+# Ids that serve one write, as the sink makes them; so long after their commit they are known (a commit is repeated for minutes).
+_JOB_ID = re.compile(r"job-[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
+JOB_KEPT_MS = 24 * 3_600_000
 
 
 class Slots(Protocol):
@@ -149,6 +152,8 @@ class Coordinator:
         """
         state = self._state_for(asked)
         decided = state.decide_commit(asked, held)
+        if isinstance(decided, AlreadyCommitted):
+            state.note_replay(asked.execution)
         self._check_room(state)
         return decided
 
@@ -190,7 +195,7 @@ class Coordinator:
 
     def forgettable(self, now_wall_ms: int) -> list[str]:
         """Ids of one write that was committed long ago. Each is to be asked about with `forget`."""
-        return [name for name in self._states if name.startswith(JOB_PREFIX) and self.forget(name, now_wall_ms)]
+        return [name for name in self._states if self.forget(name, now_wall_ms)]
 
     def forget(self, transactional_id: str, now_wall_ms: int) -> tuple[Forgotten, ...]:
         """The event that forgets the id, if it may be."""
@@ -198,7 +203,8 @@ class Coordinator:
         if state is None or state.last is None or state.prepared is not None or state.members:
             return ()
         is_old = now_wall_ms - state.last.timestamp >= JOB_KEPT_MS
-        return (Forgotten(),) if is_old and transactional_id.startswith(JOB_PREFIX) else ()
+        is_job = state.last_version == 0 and _JOB_ID.fullmatch(transactional_id) is not None
+        return (Forgotten(),) if is_old and is_job else ()
 
     def ending(self, asked: EndRequest) -> set[int]:
         """Producer ids whose data a commit needs to look at: the listed members, and all that it would end."""

@@ -64,6 +64,7 @@ class TransactionalIdState:
         self.principal = principal
         self.last: LastCommit | None = None
         self.prepared: PreparedCommit | None = None
+        self._replay: Execution | None = None  # the last one that was told that the last version is committed; not in the log
         self.members: dict[int, Member] = {}  # open, by producer id
         self._by_member_id: dict[bytes, Member] = {}  # the same
         self._ended = ended
@@ -120,6 +121,10 @@ class TransactionalIdState:
         partitions = tuple(partition for partition in asked.partitions if partition not in missing)
         return Prepare(CommitPrepared(execution, tuple(winners), losers, partitions, asked.totals))
 
+    def note_replay(self, execution: Execution) -> None:
+        """An execution has confirmed the last version, which another one committed: a further write of its run is another write."""
+        self._replay = execution
+
     def decide_abort(self, asked: EndRequest) -> tuple[MembersAborted, ...]:
         """The event that ends the listed members that are open; none if there is nothing to end. Raises AlreadyCommittedError."""
         execution = asked.execution
@@ -161,14 +166,12 @@ class TransactionalIdState:
             )
 
     def _is_another_write(self, execution: Execution) -> bool:
-        """True for another write of the run that committed this version."""
-        last = self.last
-        return (
-            last is not None
-            and bool(execution.run_id)
-            and execution.run_id == last.execution.run_id
-            and execution.execution_id != last.execution.execution_id
-        )
+        """True for another write of the run that committed this version, or of the one that repeated it last."""
+        known = [self.last.execution] if self.last is not None else []
+        if self._replay is not None:
+            known.append(self._replay)
+        same_run = [one for one in known if execution.run_id and one.run_id == execution.run_id]
+        return bool(same_run) and all(one.execution_id != execution.execution_id for one in same_run)
 
     def _check_not_another_write(self, execution: Execution) -> None:
         if self._is_another_write(execution):
@@ -258,6 +261,7 @@ class TransactionalIdState:
             return ended
         elif isinstance(event, CommitPrepared):
             self.last = LastCommit(event.execution, event.totals, timestamp)
+            self._replay = None
             self.prepared = PreparedCommit(event.execution, event.committed_ids, event.aborted_ids, event.partitions)
             return self._end((*event.committed_ids, *event.aborted_ids))
         elif isinstance(event, CommitCompleted) and event.version == self.last_version:

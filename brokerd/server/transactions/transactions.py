@@ -270,7 +270,7 @@ class Transactions:
             try:
                 async with self._locks.of(name):
                     await self._finish(name)
-            except StorageError as error:
+            except WireError as error:  # the others are finished all the same
                 logger.warning("%s", error.message)
             else:
                 logger.info("%s: finished its commit", _subject(name, prepared))

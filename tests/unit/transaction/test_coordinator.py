@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import uuid
+
 import pytest
 
 from brokerd.errors import (
@@ -184,32 +186,42 @@ def test_a_commit_looks_at_the_data_of_all_that_it_would_end(bench: TransactionB
 # --- what is forgotten
 
 
-def test_ids_of_one_write_are_forgotten_after_a_week(bench: TransactionBench) -> None:
-    for name in ("job-1", "spark-1", "app-1"):
+JOB, OTHER_JOB = (f"job-{uuid.UUID(int=number)}" for number in (1, 2))
+
+
+def test_ids_of_one_write_are_forgotten_after_a_day(bench: TransactionBench) -> None:
+    for name in (JOB, "spark-1", "app-1"):
         bench.commit_all(bench.end_request(execution(0), name=name))
     old = START_WALL_MS + JOB_KEPT_MS
     assert bench.coordinator.forgettable(old - 1) == []
-    assert bench.coordinator.forgettable(old) == ["job-1"]
+    assert bench.coordinator.forgettable(old) == [JOB]
     bench.compact()
     assert bench.restart()
-    (event,) = bench.coordinator.forget("job-1", old)
-    bench.record(event, "job-1")
+    (event,) = bench.coordinator.forget(JOB, old)
+    bench.record(event, JOB)
     assert sorted(bench.coordinator.states) == ["app-1", "spark-1"]
     assert bench.ids.taken == 2
     bench.restart()
     assert sorted(bench.coordinator.states) == ["app-1", "spark-1"]
-    assert bench.coordinator.forget("job-1", old) == ()
+    assert bench.coordinator.forget(JOB, old) == ()
 
 
 def test_an_id_that_is_at_work_is_not_forgotten(bench: TransactionBench) -> None:
     old = START_WALL_MS + JOB_KEPT_MS
-    bench.commit(bench.end_request(execution(0), name="job-1"))
-    assert bench.coordinator.forget("job-1", old) == ()  # prepared
-    bench.finish("job-1")
-    bench.init("a", execution(1), name="job-1")
-    assert bench.coordinator.forget("job-1", old) == ()  # open
-    bench.init("a", execution(1), name="job-2")
-    assert bench.coordinator.forget("job-2", old) == ()  # never committed
+    bench.commit(bench.end_request(execution(0), name=JOB))
+    assert bench.coordinator.forget(JOB, old) == ()  # prepared
+    bench.finish(JOB)
+    bench.init("a", execution(1), name=JOB)
+    assert bench.coordinator.forget(JOB, old) == ()  # open
+    bench.init("a", execution(1), name=OTHER_JOB)
+    assert bench.coordinator.forget(OTHER_JOB, old) == ()  # never committed
+
+
+def test_a_users_id_that_looks_like_one_of_a_job_is_kept(bench: TransactionBench) -> None:
+    old = START_WALL_MS + JOB_KEPT_MS
+    bench.commit_all(bench.end_request(execution(0), name="job-nightly-export"))
+    bench.commit_all(bench.end_request(execution(41), name=JOB))  # versions that rise are a user's
+    assert bench.coordinator.forgettable(old) == []
 
 
 def test_a_forgotten_id_takes_its_open_members_along(bench: TransactionBench) -> None:
