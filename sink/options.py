@@ -48,8 +48,6 @@ def parse_sink_options(options: Mapping[str, str]) -> SinkOptions:
     """Parses the sink's options. Raises ConfigError with one sentence that names the option."""
     split = split_options(options, SINK)
     require_servers(split.settings, SINK)
-    if "transactional.id" in split.settings:
-        raise ConfigError("option 'transactional.id' is not accepted by the sink: it writes outside of transactions so far")
     topic = split.get("topic")
     if topic is not None:
         problem = topic_name_problem(topic)
@@ -109,6 +107,8 @@ def _parse_transaction(split: SplitOptions, transactional_id: str | None) -> Tra
     ):
         if text is not None and not (1 <= len(text) <= limit and text.isprintable()):
             raise ConfigError(f"{name} must have 1 to {limit} printable characters, not '{text[: limit + 1]!a}'")
+    if app_id is not None and "/" in app_id:
+        raise ConfigError(f"txnAppId '{app_id}' must not hold '/', which separates it from txnLabel or the topic")
     return TransactionOptions(transactional_id, app_id, _parse_version(version), split.get("txnLabel"))
 
 

@@ -16,7 +16,7 @@ import pyarrow as pa
 
 from brokerd.allocator import keep_freed_memory
 from brokerd.client.leases import lease_client
-from brokerd.errors import AlreadyCommittedError, BrokerdError, InvalidRecordError
+from brokerd.errors import AlreadyCommittedError, InvalidRecordError
 from brokerd.ids import TopicPartition
 from brokerd.producer.core.membership import MemberReport, Membership, TransactionEnd, TransactionMember
 from brokerd.producer.producer import Producer
@@ -97,7 +97,7 @@ def _abort(options: SinkOptions, ids: TransactionIds, report: MemberReport) -> N
     try:
         with lease_client(options.producer) as client:
             client.end_transaction(end, timeout_ms=_ABORT_TIMEOUT_MS)
-    except BrokerdError as error:
+    except Exception as error:  # the task's own error is the one to report
         logger.warning("the rows of a failed task stay undecided until %s ends: %s", ids.transactional_id, error)
 
 

@@ -3,10 +3,12 @@
     write                          transactional id                              version       execution
     writeStream                    spark-<query id>[-<txnLabel>]                 micro-batch   one run of that batch
     foreachBatch: df.write         spark-<query id>-<txnLabel, or the topic>     micro-batch   one write
-    txnAppId and txnVersion        app-<txnAppId>-<txnLabel, or the topic>       txnVersion    one write
+    txnAppId and txnVersion        app-<txnAppId>/<txnLabel, or the topic>       txnVersion    one write
     df.write                       job-<uuid of the writer>                      0             the job
 
-Option transactional.id replaces the id. Executions are compared for equality only: clocks of drivers differ.
+Spark tells a task of foreachBatch its micro-batch, but not through Spark Connect, nor where the write runs in a thread of the
+user's own: there txnAppId and txnVersion must say it. Option transactional.id replaces the id. Executions are compared for
+equality only: clocks of drivers differ.
 """
 
 from __future__ import annotations
@@ -81,7 +83,9 @@ def batch_ids(options: TransactionOptions, get: Property, *, topic: str | None, 
     label = options.label or topic or _EVERY_TOPIC
     if options.app_id is not None and options.version is not None:
         owner = f"application {options.app_id}, version {options.version}"
-        return _ids(options, f"app-{options.app_id}-{label}", options.version, execution_id, run_id or "", owner)
+        # A job group of the user's own is no run: a version that comes again within it is a repetition, not a second write.
+        run = run_id or "" if query_id and batch_id else ""
+        return _ids(options, f"app-{options.app_id}/{label}", options.version, execution_id, run, owner)
     if query_id and batch_id:
         owner = f"streaming query {query_id}, batch {batch_id}, foreachBatch"
         return _ids(options, f"spark-{query_id}-{label}", int(batch_id), execution_id, run_id or "", owner)

@@ -148,6 +148,17 @@ def test_a_second_write_of_one_batch_is_a_conflict(daemon: RunningDaemon, topics
     assert values(daemon, topic) == list(range(10))
 
 
+def test_a_second_write_stays_a_conflict_after_a_restart(daemon: RunningDaemon, topics: tuple[str, str]) -> None:
+    """The query's restart repeats the first write rightly; the second one still has an id that is not its own."""
+    topic, _ = topics
+    options = options_for(daemon, topic)
+    commit_parts(options, write(options, ids(topic), rows(0, 10)))
+    commit_parts(options, write(options, ids(topic, execution="third", run="restarted"), rows(0, 10)))
+    with pytest.raises(TxnConflictError, match="set txnLabel"):
+        write(options, ids(topic, execution="fourth", run="restarted"), rows(0, 10))
+    assert values(daemon, topic) == list(range(10))
+
+
 def test_batch_of_no_rows_counts_as_written(daemon: RunningDaemon, topics: tuple[str, str]) -> None:
     topic, _ = topics
     options = options_for(daemon, topic)

@@ -1,5 +1,6 @@
 """The producer's identity towards the broker. Its lasting one is a producer id whose epoch rises; as a member of a transaction it
-has an id for that transaction alone, requested at the first row, with one epoch.
+has an id for that transaction alone, requested at the first row, with one epoch. A member that waits long for its first row (a
+task that sorts) requests it all the same, so that its heartbeats keep the transaction of its siblings open.
 
 A transaction cannot use a member that lacks a batch. So a member fails as a whole with its first batch that fails, and nothing is
 repaired: the owner of the transaction begins another member.
@@ -41,6 +42,7 @@ class Identity:
         self._id_requests = RepeatedRequests(config, rng)
         self._heartbeats = RepeatedRequests(config, rng)
         self._partitions: dict[TopicIdPartition, None] = {}
+        self._id_due_ms = NEVER_MS  # for a member without rows
 
     @property
     def is_id_under_way(self) -> bool:
@@ -56,9 +58,14 @@ class Identity:
         return min(self._step_id(self.sequences, commands, now_ms, has_rows=has_rows), self._step_heartbeat(commands, now_ms))
 
     def _step_id(self, sequences: IdempotenceState, commands: list[Command], now_ms: int, *, has_rows: bool) -> int:
-        wanted = sequences.identity_wanted() if has_rows else None
-        if wanted is None:
+        wanted = sequences.identity_wanted()
+        if wanted is None or (self.membership is None and not has_rows):
             return NEVER_MS
+        if self.membership is not None and not has_rows:
+            if self._id_due_ms == NEVER_MS:  # the first step of a member
+                self._id_due_ms = now_ms + self.membership.timeout_ms // _HEARTBEATS_PER_TIMEOUT
+            if now_ms < self._id_due_ms:
+                return self._id_due_ms
         return self._id_requests.step(commands, RequestProducerId(wanted, self.membership), now_ms)
 
     def _step_heartbeat(self, commands: list[Command], now_ms: int) -> int:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import itertools
+import random
 from collections.abc import Callable, Iterator
 from functools import partial
 
 import pyarrow as pa
 import pytest
 
+from brokerd.config.client import ProducerConfig
 from brokerd.errors import (
     AbortedBatchError,
     AlreadyCommittedError,
@@ -25,7 +27,9 @@ from brokerd.errors import (
     TxnConflictError,
     WireError,
 )
-from brokerd.ids import TopicIdPartition, TopicPartition
+from brokerd.ids import ProducerIdAndEpoch, TopicIdPartition, TopicPartition
+from brokerd.producer.core.commands import Command, RequestProducerId, SendHeartbeat
+from brokerd.producer.core.identity import Identity
 from brokerd.producer.core.membership import MemberReport, Membership, TransactionEnd, TransactionMember
 from brokerd.producer.producer import Producer
 from tests.support.broker_double import BrokerDouble, Fault
@@ -99,6 +103,22 @@ def test_a_member_without_a_row_asks_for_nothing(broker: BrokerDouble, producer:
     producer.begin_member(member())
     assert producer.end_member() == MemberReport()
     assert not broker.inits
+
+
+def test_a_member_that_waits_for_its_first_row_shows_that_it_lives() -> None:
+    """Its siblings have ended: without it nobody would keep their transaction open."""
+    identity = Identity(ProducerConfig(bootstrap_servers="h:1"), random.Random(1), member(timeout_ms=3_000))
+    commands: list[Command] = []
+    assert identity.step(commands, 10_000, has_rows=False) == 11_000
+    assert identity.step(commands, 10_999, has_rows=False) == 11_000
+    assert commands == []
+    identity.step(commands, 11_000, has_rows=False)
+    assert [type(command) for command in commands] == [RequestProducerId]
+    identity.on_granted(ProducerIdAndEpoch(7, 0), 11_001)
+    commands.clear()
+    assert identity.step(commands, 11_001, has_rows=False) == 12_001
+    identity.step(commands, 12_001, has_rows=False)
+    assert [type(command) for command in commands] == [SendHeartbeat]
 
 
 def test_members_follow_each_other_on_the_same_stream_with_ids_of_their_own(broker: BrokerDouble, producer: Producer) -> None:

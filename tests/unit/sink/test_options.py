@@ -7,7 +7,7 @@ import pickle
 import pytest
 
 from brokerd.errors import ConfigError
-from brokerd.sink.options import parse_sink_options
+from brokerd.sink.options import Delivery, parse_sink_options
 
 SERVERS = {"bootstrap.servers": "127.0.0.1:9192"}
 
@@ -73,3 +73,32 @@ def test_missing_servers_are_asked_for_by_name() -> None:
 def test_options_pickle_because_writers_travel_to_executors() -> None:
     options = parse_sink_options({**SERVERS, "topic": "events"})
     assert pickle.loads(pickle.dumps(options)) == options
+
+
+def test_transactions_are_chosen_by_options() -> None:
+    given = {"txnAppId": "loader", "txnVersion": "12", "txnLabel": "a", "transactional.id": "mine"}
+    options = parse_sink_options({**SERVERS, **given, "transaction.timeout.ms": "5000"})
+    assert options.transaction == ("mine", "loader", 12, "a")
+    assert options.producer.transaction_timeout_ms == 5_000
+    assert options.producer.transactional_id == ""  # its tasks are members
+    assert parse_sink_options(SERVERS).delivery is Delivery.EXACTLY_ONCE
+
+
+@pytest.mark.parametrize(
+    ("given", "sentence"),
+    [
+        ({"delivery": "twice"}, "delivery must be exactly_once or at_least_once, not 'twice'"),
+        ({"delivery": "at_least_once", "txnLabel": "a"}, "option 'txnLabel' is of transactions"),
+        ({"delivery": "at_least_once", "transactional.id": "a"}, "option 'transactional.id' is of transactions"),
+        ({"acks": "1", "enable.idempotence": "false"}, "acks=1 .* cannot keep delivery=exactly_once"),
+        ({"txnAppId": "a"}, "option 'txnVersion' is missing"),
+        ({"txnVersion": "1"}, "option 'txnAppId' is missing"),
+        ({"txnAppId": "a", "txnVersion": "-1"}, "txnVersion must be a whole number between 0 and"),
+        ({"txnAppId": "a/b", "txnVersion": "1"}, "txnAppId 'a/b' must not hold '/'"),
+        ({"txnLabel": "a\nb"}, "txnLabel must have 1 to 200 printable characters"),
+        ({"transactional.id": "x" * 250}, "transactional.id must have 1 to 249 printable characters"),
+    ],
+)
+def test_options_of_transactions_that_cannot_hold_are_refused(given: dict[str, str], sentence: str) -> None:
+    with pytest.raises(ConfigError, match=sentence):
+        parse_sink_options({**SERVERS, **given})

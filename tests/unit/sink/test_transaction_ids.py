@@ -54,8 +54,8 @@ def test_write_inside_foreach_batch_is_named_by_query_batch_and_topic_or_label()
 
 def test_write_with_application_and_version_is_named_by_them() -> None:
     options = TransactionOptions(app_id="loader", version=12)
-    assert ids_of(PLAIN, options)[:4] == ("app-loader-events", 12, "execution-2", "")
-    assert ids_of(STREAMING, options)[:2] == ("app-loader-events", 12)  # inside foreachBatch too, as with Delta
+    assert ids_of(PLAIN, options)[:4] == ("app-loader/events", 12, "execution-2", "")
+    assert ids_of(STREAMING, options)[:2] == ("app-loader/events", 12)  # inside foreachBatch too, as with Delta
 
 
 def test_plain_write_is_a_job_of_its_own() -> None:
@@ -73,3 +73,16 @@ def test_long_names_end_in_a_hash_and_stay_apart() -> None:
     assert len(first) == len(second) == 249
     assert first != second
     assert first.startswith(f"spark-{QUERY}-ttt")
+
+
+def test_job_group_of_the_users_own_is_no_run() -> None:
+    """A version that comes again in a session that has a job group is a repetition, not a second write of one run."""
+    options = TransactionOptions(app_id="etl", version=7)
+    assert ids_of({**PLAIN, "spark.jobGroup.id": "nightly"}, options).run_id == ""
+    assert ids_of(STREAMING, options).run_id == "run-1"
+
+
+def test_applications_and_topics_that_join_to_one_name_stay_apart() -> None:
+    first = ids_of(PLAIN, TransactionOptions(app_id="etl", version=1), topic="orders-eu")
+    second = ids_of(PLAIN, TransactionOptions(app_id="etl-orders", version=1), topic="eu")
+    assert first.transactional_id != second.transactional_id
