@@ -23,6 +23,7 @@ from brokerd.producer.producer import Producer
 from tests.spark.exactly_once.reading import EagerReader, by_key, committed_rows, values_of
 from tests.spark.pipelines import Pairs, flights
 from tests.support.daemon import DaemonProcess
+from tests.support.wait import wait_until
 
 ROOT = Path(__file__).resolve().parents[3]
 ROWS = 6_000
@@ -198,8 +199,11 @@ def test_copied_checkpoint_whose_batches_hold_other_rows_is_refused(pipeline: Pi
 @long
 def test_batch_write_is_visible_at_once_or_not_at_all(pipeline: Pipeline) -> None:
     fault = "driver-killed-before-commit"
-    assert pipeline.run(fault, batch=True).returncode != 0
+    options = {"transaction.timeout.ms": "5000"}
+    assert pipeline.run(fault, batch=True, options=options).returncode != 0
     assert committed_rows(pipeline.daemon.address, "target") == {}
-    done = pipeline.run(fault, batch=True)
+    done = pipeline.run(fault, batch=True, options=options)
     assert done.returncode == 0, done.stderr[-3000:]
+    # The dead job has an id of its own, which no other commit ends: until it expires, readers stand before its rows.
+    wait_until(lambda: len(committed_rows(pipeline.daemon.address, "target")) == ROWS, what="the dead job has expired")
     pipeline.is_exact()
