@@ -7,7 +7,6 @@
     ended_members.py     members that ended, so that none begins a second time
     pages.py             decisions that come in several requests
     markers.py           which partitions get which control record
-    leaders.py           the partitions, as the coordinator reaches them
     log_records.py       events to the bytes of the transaction log and back
 
 All of it is pure: events in, decisions out. What is decided changes nothing; `Coordinator.apply` does, for an event whose record

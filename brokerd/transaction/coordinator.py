@@ -19,7 +19,6 @@ from brokerd.errors import (
 )
 from brokerd.transaction.ended_members import EndedMembers
 from brokerd.transaction.executions import ExecutionKey, Executions, key_of
-from brokerd.transaction.leaders import Held
 from brokerd.transaction.model import (
     MEMBER_EPOCH,
     AlreadyCommitted,
@@ -28,6 +27,7 @@ from brokerd.transaction.model import (
     EndRequest,
     Execution,
     Forgotten,
+    Held,
     InitMember,
     LogEntry,
     Member,
@@ -205,12 +205,6 @@ class Coordinator:
         is_old = now_wall_ms - state.last.timestamp >= JOB_KEPT_MS
         is_job = state.last_version == 0 and _JOB_ID.fullmatch(transactional_id) is not None
         return (Forgotten(),) if is_old and is_job else ()
-
-    def ending(self, asked: EndRequest) -> set[int]:
-        """Producer ids whose data a commit needs to look at: the listed members, and all that it would end."""
-        state = self._states.get(asked.transactional_id)
-        listed = {member.producer_id for member in asked.members}
-        return listed if state is None else listed | set(state.ending(asked.execution.version))
 
     def _state_for(self, asked: InitMember | EndRequest) -> TransactionalIdState:
         version = asked.execution.version

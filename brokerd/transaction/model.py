@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import NamedTuple
 
 from brokerd.ids import TopicIdPartition
@@ -86,6 +86,20 @@ class EndRequest(NamedTuple):
     partitions: Sequence[TopicIdPartition]
     totals: Totals
     any_skipped: bool
+
+
+class HeldData(NamedTuple):
+    """A member's data that no marker has decided, over all partitions."""
+
+    records: int  # modulo 2^31 in each partition
+    is_durable: bool  # all of it
+
+
+class Held(NamedTuple):
+    """The open data of members, by producer id, as the partitions have it at the moment of a decision."""
+
+    members: Mapping[int, HeldData]
+    missing: Collection[TopicIdPartition] = ()  # named by the driver, but their topics are deleted
 
 
 # Events: what the log records

@@ -30,7 +30,6 @@ from brokerd.errors import (
     TxnConflictError,
 )
 from brokerd.transaction.ended_members import EndedMembers
-from brokerd.transaction.leaders import Held
 from brokerd.transaction.model import (
     MEMBER_EPOCH,
     AlreadyCommitted,
@@ -41,6 +40,8 @@ from brokerd.transaction.model import (
     Event,
     Execution,
     Finish,
+    Held,
+    HeldData,
     InitMember,
     LastCommit,
     Member,
@@ -53,6 +54,7 @@ from brokerd.transaction.model import (
     Repeated,
 )
 
+_NO_DATA = HeldData(0, True)
 _RING = 1 << 31  # a partition counts a member's records modulo this
 
 
@@ -203,29 +205,29 @@ class TransactionalIdState:
         execution = asked.execution
         if asked.any_skipped:
             raise self._aborted(execution, "a member was told that the version is committed and sent nothing")
-        there = _records_by_member(held)
         seen: set[int] = set()
         for report in asked.members:
-            problem = self._problem(report, execution, *there.get(report.producer_id, (0, True)), bool(held.missing))
+            found = held.members.get(report.producer_id, _NO_DATA)
+            problem = self._problem(report, execution, found, may_miss=bool(held.missing))
             if report.producer_id in seen:
                 problem = "is listed twice"
             if problem:
                 raise self._aborted(execution, f"producer {report.producer_id} {problem}")
             seen.add(report.producer_id)
 
-    def _problem(self, report: MemberReport, execution: Execution, records: int, is_durable: bool, may_miss: bool) -> str:
+    def _problem(self, report: MemberReport, execution: Execution, found: HeldData, *, may_miss: bool) -> str:
         """Why this member cannot be committed; empty if it can."""
         member = self.members.get(report.producer_id)
         if member is None or report.producer_epoch != MEMBER_EPOCH:
             return f"in epoch {report.producer_epoch} is not open: it expired, was aborted or never was a member"
         if not _is_same(member.execution, execution):
             return f"is a member of {_text(member.execution)}"
-        if not is_durable:
+        if not found.is_durable:
             return "has records that are not durable"
-        if may_miss and records <= report.records:  # a topic is deleted, and its part with it
+        if may_miss and found.records <= report.records:  # a topic is deleted, and its part with it
             return ""
-        if (records - report.records) % _RING:
-            return f"reports {report.records} records, but {records} are there"
+        if (found.records - report.records) % _RING:
+            return f"reports {report.records} records, but {found.records} are there"
         return ""
 
     def _aborted(self, execution: Execution, reason: str) -> TxnAbortedError:
@@ -296,13 +298,3 @@ def _is_same(one: Execution, other: Execution) -> bool:
 
 def _text(execution: Execution) -> str:
     return f"version {execution.version} in execution {execution.execution_id!r}"
-
-
-def _records_by_member(held: Held) -> dict[int, tuple[int, bool]]:
-    """How many records each member has there, and whether all are durable."""
-    there: dict[int, tuple[int, bool]] = {}
-    for data in held.data.values():
-        for producer_id, found in data.items():
-            records, is_durable = there.get(producer_id, (0, True))
-            there[producer_id] = (records + found.records, is_durable and found.is_durable)
-    return there

@@ -5,11 +5,12 @@ One call is one request, decided and applied; `finish` stands for the markers. M
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
+
 from brokerd.ids import TopicIdPartition
 from brokerd.transaction.coordinator import Coordinator, Limits
-from brokerd.transaction.leaders import Held, OpenData
 from brokerd.transaction.log_records import decode_entry, encode_entry
-from brokerd.transaction.markers import abort_markers, commit_markers
+from brokerd.transaction.markers import RecordFor, abort_records, commit_records
 from brokerd.transaction.model import (
     CommitCompleted,
     CommitDecision,
@@ -17,6 +18,8 @@ from brokerd.transaction.model import (
     Event,
     Execution,
     Finish,
+    Held,
+    HeldData,
     InitMember,
     LogEntry,
     Member,
@@ -68,6 +71,16 @@ def partition(number: int, topic: str = "t") -> TopicIdPartition:
     return TopicIdPartition(topic.encode().ljust(16, b"\0"), number)
 
 
+def summed(partitions: Iterable[Mapping[int, HeldData]]) -> dict[int, HeldData]:
+    """The open data of members over partitions."""
+    sums: dict[int, HeldData] = {}
+    for data in partitions:
+        for producer_id, found in data.items():
+            known = sums.get(producer_id, HeldData(0, True))
+            sums[producer_id] = HeldData(known.records + found.records, known.is_durable and found.is_durable)
+    return sums
+
+
 class TransactionBench:
     """See the module."""
 
@@ -77,7 +90,7 @@ class TransactionBench:
         self.now_ms = 0
         self.next_producer_id = FIRST_PRODUCER_ID
         self.known: dict[str, Member] = {}  # by name, whoever was given an id
-        self.data: dict[TopicIdPartition, dict[int, OpenData]] = {}
+        self.data: dict[TopicIdPartition, dict[int, HeldData]] = {}
         self.deleted: set[TopicIdPartition] = set()
         self.coordinator = self._new()
 
@@ -102,8 +115,7 @@ class TransactionBench:
 
     def wrote(self, who: str, records: int, to: TopicIdPartition | None = None, *, is_durable: bool = True) -> None:
         """The member has so many open records in a partition."""
-        found = OpenData(records, 0, records, is_durable)
-        self.data.setdefault(to or partition(0), {})[self.known[who].producer_id] = found
+        self.data.setdefault(to or partition(0), {})[self.known[who].producer_id] = HeldData(records, is_durable)
 
     def end_request(
         self,
@@ -122,8 +134,8 @@ class TransactionBench:
 
     def commit(self, asked: EndRequest) -> CommitDecision:
         """A driver's commit, applied if it is new."""
-        held = Held({tp: data for tp, data in self.data.items() if tp not in self.deleted}, self.deleted)
-        decided = self.coordinator.commit(asked, held)
+        held = summed(data for tp, data in self.data.items() if tp not in self.deleted)
+        decided = self.coordinator.commit(asked, Held(held, self.deleted))
         if isinstance(decided, Prepare):
             self.record(decided.event, asked.transactional_id, asked.principal)
         return decided
@@ -132,8 +144,7 @@ class TransactionBench:
         """The markers of what is prepared, and its completion."""
         prepared = self.coordinator.states[name].prepared
         assert prepared is not None, "nothing is prepared"
-        records = commit_markers(name, prepared, self.data)
-        self._ended(records)
+        records = self._ended(commit_records(name, prepared))
         self.record(CommitCompleted(prepared.execution.version), name)
         return records
 
@@ -155,7 +166,7 @@ class TransactionBench:
         for event in events:
             self.record(event, name)
             ended += event.producer_ids
-        self._ended(abort_markers(name, ended, self.data))
+        self._ended(abort_records(name, ended))
         return ended
 
     def expire(self) -> list[int]:
@@ -173,7 +184,9 @@ class TransactionBench:
         """Appends a state, and drops what stood before it."""
         self.log = [encode_entry(entry) for entry in self.coordinator.entries(START_WALL_MS + self.now_ms)]
 
-    def _ended(self, records: dict[TopicIdPartition, control_pb2.ControlRecord]) -> None:
-        for tp, record in records.items():
+    def _ended(self, record_for: RecordFor) -> dict[TopicIdPartition, control_pb2.ControlRecord]:
+        made = {tp: record for tp, data in self.data.items() if (record := record_for(data)) is not None}
+        for tp, record in made.items():
             for producer_id in (*record.committed_producer_ids, *record.aborted_producer_ids):
                 del self.data[tp][producer_id]
+        return made

@@ -13,9 +13,8 @@ from typing import NamedTuple
 from brokerd.errors import StorageError, UnknownTopicIdError, WireError
 from brokerd.ids import TopicIdPartition
 from brokerd.transaction.coordinator import Coordinator, Limits
-from brokerd.transaction.leaders import Held, OpenData
 from brokerd.transaction.log_records import decode_entry, encode_entry
-from brokerd.transaction.markers import abort_markers, commit_markers
+from brokerd.transaction.markers import RecordFor, abort_records, commit_records
 from brokerd.transaction.model import (
     AlreadyCommitted,
     CommitCompleted,
@@ -23,6 +22,8 @@ from brokerd.transaction.model import (
     EndRequest,
     Event,
     Execution,
+    Held,
+    HeldData,
     InitMember,
     LogEntry,
     MembersAborted,
@@ -31,7 +32,7 @@ from brokerd.transaction.model import (
 )
 from brokerd.wire.v1 import control_pb2
 from tests.support.clock import START_WALL_MS
-from tests.support.transaction_bench import CountedSlots
+from tests.support.transaction_bench import CountedSlots, summed
 from tests.support.transaction_partition import SimulatedPartition
 
 Condition = Callable[[], bool]
@@ -177,19 +178,30 @@ class SimulatedBroker:
 
     # --- partitions
 
-    def held(self, producer_ids: Iterable[int], partitions: Collection[TopicIdPartition] = ()) -> Held:
-        """Open data of these members."""
-        data: dict[TopicIdPartition, dict[int, OpenData]] = {}
+    def open_data(self, producer_ids: Iterable[int]) -> dict[TopicIdPartition, dict[int, HeldData]]:
+        """Open data of these members, by partition."""
+        data: dict[TopicIdPartition, dict[int, HeldData]] = {}
         wanted = set(producer_ids)
         for tp, partition in self.disk.partitions.items():
             found = {
-                pid: OpenData(*open_data)
+                pid: HeldData(open_data.records, open_data.is_durable)
                 for pid in partition.core.open_producer_ids()
                 if pid in wanted and (open_data := partition.core.open_data(pid))
             }
             if found:
                 data[tp] = found
-        return Held(data, [tp for tp in partitions if tp not in self.disk.partitions])
+        return data
+
+    def held(self, asked: EndRequest) -> Held:
+        """The open data of the listed members, and which of the partitions that their driver names are deleted."""
+        listed = [member.producer_id for member in asked.members]
+        missing = [tp for tp in asked.partitions if tp not in self.disk.partitions]
+        return Held(summed(self.open_data(listed).values()), missing)
+
+    def records(self, record_for: RecordFor, producer_ids: Iterable[int]) -> dict[TopicIdPartition, control_pb2.ControlRecord]:
+        """The control records for the partitions that have data of these members."""
+        data = self.open_data(producer_ids)
+        return {tp: record for tp, found in data.items() if (record := record_for(found)) is not None}
 
     def write_markers(
         self, records: dict[TopicIdPartition, control_pb2.ControlRecord], markers: dict[TopicIdPartition, int], *, is_held: bool
@@ -259,8 +271,7 @@ class SimulatedBroker:
         yield from self.lock(name)
         try:
             while True:
-                held = self.held(self.coordinator.ending(asked), asked.partitions)
-                decided = self.coordinator.commit(asked, held)
+                decided = self.coordinator.commit(asked, self.held(asked))
                 if isinstance(decided, AlreadyCommitted):
                     yield self.log_durable()
                     return decided
@@ -286,9 +297,9 @@ class SimulatedBroker:
             return
         prepared = state.prepared
         yield self.log_durable()
-        held = self.held((*prepared.committed_ids, *prepared.aborted_ids))
+        records = self.records(commit_records(name, prepared), (*prepared.committed_ids, *prepared.aborted_ids))
         markers = self._held_markers.setdefault(name, {})
-        self.write_markers(commit_markers(name, prepared, held.data), markers, is_held=True)
+        self.write_markers(records, markers, is_held=True)
         yield self.markers_durable(markers)
         self.release(markers)
         del self._held_markers[name]
@@ -315,7 +326,7 @@ class SimulatedBroker:
     def void(self, name: str, producer_ids: Collection[int]) -> None:
         """Markers for members that ended for good. What cannot be written now, the sweep writes."""
         try:
-            self.write_markers(abort_markers(name, producer_ids, self.held(producer_ids).data), {}, is_held=False)
+            self.write_markers(self.records(abort_records(name, producer_ids), producer_ids), {}, is_held=False)
         except StorageError:
             return
 

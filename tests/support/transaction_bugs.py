@@ -5,7 +5,7 @@ The others are in transaction_rule_bugs.py, the test is tests/model/test_transac
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Generator, Iterable
+from collections.abc import Callable, Generator, Iterable
 from typing import Any
 
 import pytest
@@ -14,13 +14,7 @@ from brokerd.errors import WireError
 from brokerd.ids import TopicIdPartition
 from brokerd.partition.core import PartitionCore
 from brokerd.transaction.coordinator import Coordinator
-from brokerd.transaction.leaders import Held
-from brokerd.transaction.model import (
-    CommitPrepared,
-    Event,
-    Member,
-    MemberOpened,
-)
+from brokerd.transaction.model import CommitPrepared, EndRequest, Event, Held, HeldData, Member, MemberOpened
 from brokerd.transaction.transactional_id import TransactionalIdState
 from brokerd.wire.v1 import control_pb2
 from tests.support.planting import plant
@@ -199,22 +193,22 @@ def losers_get_no_marker(patch: pytest.MonkeyPatch) -> None:
 
 @mutant(9)
 def markers_go_where_the_driver_says_alone(patch: pytest.MonkeyPatch) -> None:
-    held = SimulatedBroker.held
+    open_data = SimulatedBroker.open_data
 
-    def credulous(self: SimulatedBroker, producer_ids: Iterable[int], partitions: Collection[TopicIdPartition] = ()) -> Held:
-        found = held(self, producer_ids, partitions)
+    def credulous(self: SimulatedBroker, producer_ids: Iterable[int]) -> dict[TopicIdPartition, dict[int, HeldData]]:
+        found = open_data(self, producer_ids)
         named = {tp for _, commit in self.coordinator.prepared() for tp in commit.partitions}
-        return found._replace(data={tp: data for tp, data in found.data.items() if tp in named}) if named else found
+        return {tp: data for tp, data in found.items() if tp in named} if named else found
 
-    plant(patch.setattr, SimulatedBroker, "held", credulous)
+    plant(patch.setattr, SimulatedBroker, "open_data", credulous)
 
 
 @mutant(6)
 def a_deleted_topic_is_waited_for(patch: pytest.MonkeyPatch) -> None:
     held = SimulatedBroker.held
 
-    def strict(self: SimulatedBroker, producer_ids: Iterable[int], partitions: Collection[TopicIdPartition] = ()) -> Held:
-        return held(self, producer_ids, partitions)._replace(missing=())
+    def strict(self: SimulatedBroker, asked: EndRequest) -> Held:
+        return held(self, asked)._replace(missing=())
 
     plant(patch.setattr, SimulatedBroker, "held", strict)
 

@@ -11,12 +11,13 @@ from brokerd.errors import AlreadyCommittedError
 from brokerd.transaction.coordinator import Coordinator
 from brokerd.transaction.ended_members import EndedMembers
 from brokerd.transaction.executions import ExecutionKey, Executions
-from brokerd.transaction.leaders import Held
 from brokerd.transaction.model import (
     AlreadyCommitted,
     CommitDecision,
     EndRequest,
     Execution,
+    Held,
+    HeldData,
     InitMember,
     LastCommit,
     Member,
@@ -39,11 +40,9 @@ def without_check(patch: pytest.MonkeyPatch, allowed: Callable[[TransactionalIdS
     """A commit's check of a member is passed where `allowed` says so."""
     check = TransactionalIdState._problem
 
-    def lenient(
-        self: TransactionalIdState, report: MemberReport, execution: Execution, records: int, is_durable: bool, may_miss: bool
-    ) -> str:
-        problem = check(self, report, execution, records, is_durable, may_miss)
-        return "" if problem and allowed(self, report, execution, records) else problem
+    def lenient(self: TransactionalIdState, report: MemberReport, execution: Execution, found: HeldData, *, may_miss: bool) -> str:
+        problem = check(self, report, execution, found, may_miss=may_miss)
+        return "" if problem and allowed(self, report, execution, found.records) else problem
 
     plant(patch.setattr, TransactionalIdState, "_problem", lenient)
 

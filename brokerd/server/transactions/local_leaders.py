@@ -1,5 +1,5 @@
-"""The partitions of this node as the coordinator reaches them (brokerd/transaction/leaders.py): which of them hold data of open
-members, and the markers that end it.
+"""The only way from the coordinator to the partitions, all of this node: which of them hold data of open members, and the markers
+that end it.
 
 What a member has in a partition is known there, from its log. Here it is counted along, and noted where to look: a commit of ten
 thousand members over a hundred partitions would otherwise ask a million questions in the event loop.
@@ -7,25 +7,24 @@ thousand members over a hundred partitions would otherwise ask a million questio
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping, MutableMapping
+from collections.abc import Collection, Iterable, Mapping, MutableMapping
 
 from brokerd.clock import Clock
 from brokerd.datadir.log_manager import LogManager
 from brokerd.errors import InvalidRequestError, UnknownTopicIdError, UnknownTopicOrPartitionError, WireError
 from brokerd.ids import TopicIdPartition
+from brokerd.partition.open_data import OpenData
 from brokerd.record.control import encode_control
 from brokerd.server.replica_manager import Replica, ReplicaManager
 from brokerd.server.transactions.durability import wait_durable
 from brokerd.server.waiting.pauses import Pauses
-from brokerd.transaction.leaders import Held, OpenData
-from brokerd.wire.v1 import control_pb2
+from brokerd.transaction.markers import RecordFor
+from brokerd.transaction.model import Held, HeldData
 
 _MARKER_PIECES = 10  # a marker takes about so many times as long as what Pauses counts, and one more for each ten members
 
 # Markers in the log, by partition: where they stand.
 Markers = MutableMapping[TopicIdPartition, tuple[Replica, int]]
-# The control record for members that hold data in a partition; None if it concerns none of them.
-RecordFor = Callable[[TopicIdPartition, Collection[int]], control_pb2.ControlRecord | None]
 
 
 class _MemberData:
@@ -81,21 +80,21 @@ class LocalLeaders:
             replica = self._replica(tp)
             found = replica.core.open_data(producer_id) if replica is not None else None
             if replica is not None and found is not None:
-                held[replica] = OpenData(*found)
+                held[replica] = found
         return held
 
-    def totals(self, producer_ids: Iterable[int], partitions: Iterable[TopicIdPartition] = ()) -> Held:
+    def held(self, producer_ids: Iterable[int], partitions: Iterable[TopicIdPartition] = ()) -> Held:
         """The open data of these members, each one's in one sum, and which of `partitions` are deleted. Raises InvalidRequestError
         if a topic never had such a partition.
         """
         missing = [tp for tp in partitions if not self._exists(tp)]
         not_durable = self._not_durable()
-        sums: dict[int, OpenData] = {}
+        sums: dict[int, HeldData] = {}
         for producer_id in producer_ids:
             member = self._members.get(producer_id)
             if member is not None:
-                sums[producer_id] = OpenData(member.records, 0, 0, producer_id not in not_durable)
-        return Held({TopicIdPartition(b"", 0): sums}, missing)
+                sums[producer_id] = HeldData(member.records, producer_id not in not_durable)
+        return Held(sums, missing)
 
     def partitions_of(self, producer_ids: Collection[int]) -> list[TopicIdPartition]:
         """Partitions that hold data of any of these members."""
@@ -138,7 +137,7 @@ class LocalLeaders:
         if replica is None:
             self.forget(tp)
             return
-        record = record_for(tp, self._partitions.get(tp, {}).keys())
+        record = record_for(self._partitions.get(tp, {}).keys())
         if record is None:
             return
         record.coordinator_epoch = self._logs.leader_epoch

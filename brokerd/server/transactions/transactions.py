@@ -29,14 +29,14 @@ from brokerd.server.transactions.id_locks import IdLocks
 from brokerd.server.transactions.local_leaders import LocalLeaders, Markers
 from brokerd.server.transactions.transaction_log import TransactionLog
 from brokerd.transaction.coordinator import Coordinator, Limits
-from brokerd.transaction.leaders import Held
-from brokerd.transaction.markers import abort_markers, commit_markers
+from brokerd.transaction.markers import abort_records, commit_records
 from brokerd.transaction.model import (
     AlreadyCommitted,
     CommitCompleted,
     EndRequest,
     Event,
     Execution,
+    Held,
     InitMember,
     LogEntry,
     Member,
@@ -169,7 +169,7 @@ class Transactions:
                     return
 
     def _held(self, asked: EndRequest) -> Held:
-        return self.leaders.totals([member.producer_id for member in asked.members], asked.partitions)
+        return self.leaders.held([member.producer_id for member in asked.members], asked.partitions)
 
     async def _finish(self, name: str) -> None:
         """Writes the markers of what is prepared, and lets them count. The id's lock is held."""
@@ -182,7 +182,7 @@ class Transactions:
         try:
             await self.leaders.write_markers(
                 self.leaders.partitions_of((*prepared.committed_ids, *prepared.aborted_ids)),
-                lambda tp, held: commit_markers(name, prepared, {tp: held}).get(tp),
+                commit_records(name, prepared),
                 markers,
                 is_held=True,
             )
@@ -229,7 +229,7 @@ class Transactions:
         try:
             await self.leaders.write_markers(
                 self.leaders.partitions_of(ended),
-                lambda tp, held: abort_markers(name, ended, {tp: held}).get(tp),
+                abort_records(name, ended),
                 {},
                 is_held=False,
             )

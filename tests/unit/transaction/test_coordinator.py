@@ -176,13 +176,6 @@ def test_what_is_neither_open_nor_prepared_is_void(bench: TransactionBench) -> N
     assert bench.coordinator.prepared() == []
 
 
-def test_a_commit_looks_at_the_data_of_all_that_it_would_end(bench: TransactionBench) -> None:
-    ids = [bench.init(who, of).producer_id for who, of in (("a", ONE), ("b", execution(4)), ("c", execution(6)))]
-    assert bench.coordinator.ending(bench.end_request(ONE, {"a": 0, "c": 0})) == set(ids)
-    assert bench.coordinator.ending(bench.end_request(ONE)) == set(ids[:2])
-    assert bench.coordinator.ending(bench.end_request(ONE, name="unknown")) == set()
-
-
 # --- what is forgotten
 
 

@@ -6,10 +6,9 @@ import pytest
 
 from brokerd.errors import InvalidRequestError, NotReadyError
 from brokerd.transaction import pages as limits
-from brokerd.transaction.leaders import Held, OpenData
-from brokerd.transaction.model import AlreadyCommitted, EndRequest, Execution, MemberReport, Prepare, Totals
+from brokerd.transaction.model import AlreadyCommitted, EndRequest, Execution, Held, HeldData, MemberReport, Prepare, Totals
 from brokerd.transaction.pages import PAGES_KEPT_MS, Page, Pages
-from tests.support.transaction_bench import ID, PRINCIPAL, TransactionBench, execution, partition
+from tests.support.transaction_bench import ID, PRINCIPAL, TransactionBench, execution, partition, summed
 
 
 def asked(first: int = 0, count: int = 2, *, of: Execution | None = None, name: str = ID, principal: str = PRINCIPAL) -> EndRequest:
@@ -113,7 +112,7 @@ def test_ten_thousand_members_in_a_hundred_partitions() -> None:
     for number in range(members):
         bench.init(str(number), execution(5))
     numbers = {name: member.producer_id for name, member in bench.known.items()}
-    data = dict.fromkeys(numbers.values(), OpenData(1, 0, 1, True))
+    data = dict.fromkeys(numbers.values(), HeldData(1, True))
     bench.data = {partition(number): dict(data) for number in range(partitions)}
     reports = [MemberReport(producer_id, 0, partitions) for producer_id in numbers.values()]
     whole: EndRequest | None = None
@@ -123,7 +122,7 @@ def test_ten_thousand_members_in_a_hundred_partitions() -> None:
         request = asked()._replace(members=some, partitions=[partition(number)])
         whole = pages.add(page(number, request, more=number < members // per_page - 1), 0)
     assert whole is not None
-    decided = bench.coordinator.commit(whole, Held(bench.data))
+    decided = bench.coordinator.commit(whole, Held(summed(bench.data.values())))
     assert isinstance(decided, Prepare)
     bench.record(decided.event)
     markers = bench.finish()
