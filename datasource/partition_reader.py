@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql.datasource import InputPartition
 
-from brokerd.allocator import keep_freed_memory
+from brokerd.allocator import tune_spark_worker
 from brokerd.client.blocking import BlockingClient
 from brokerd.client.consumer.fetched import FetchedBatch
 from brokerd.client.consumer.fetcher import PartitionFetcher
@@ -48,7 +48,7 @@ def read_partition(partition: InputPartition, options: SourceOptions, columns: S
     """
     if not isinstance(partition, RangePartition):  # Spark makes up a partition if a batch read has none
         return
-    keep_freed_memory()
+    tune_spark_worker()
     wanted = partition.offsets
     shaper = _Shaper(wanted, arrow_schema(columns))
     with lease_client(options.consumer) as client:

@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from brokerd.allocator import keep_freed_memory
+from brokerd.allocator import tune_spark_worker
 from brokerd.client.leases import lease_client
 from brokerd.errors import AlreadyCommittedError, InvalidRecordError
 from brokerd.ids import TopicPartition
@@ -37,7 +37,7 @@ def write_at_least_once(options: SinkOptions, arrow_batches: Iterator[pa.RecordB
 
     Raises InvalidRecordError, UnknownTopicOrPartitionError, DeliveryTimeoutError, or another error of the producer.
     """
-    keep_freed_memory()
+    tune_spark_worker()
     with lease_producer(options.producer) as producer:
         before = delivered_counts(producer)
         for arrow_batch in arrow_batches:
@@ -54,7 +54,7 @@ def write_as_member(options: SinkOptions, ids: TransactionIds, arrow_batches: It
 
     Raises as `write_at_least_once`, and TxnConflictError, ProducerFencedError, InvalidTxnStateError.
     """
-    keep_freed_memory()
+    tune_spark_worker()
     totals = RowTotals()
     with lease_producer(options.producer) as producer:
         producer.begin_member(_membership(options, ids))

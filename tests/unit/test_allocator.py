@@ -38,3 +38,20 @@ def faults(mode: str) -> str:
 def test_large_buffers_do_not_fault_in_fresh_pages_each_time() -> None:
     kept, given_back = faults("keep"), faults("default")
     assert kept == "other library" or int(kept) * 3 < int(given_back), (kept, given_back)
+
+
+_WORKER = """
+import gc
+from brokerd.allocator import tune_spark_worker
+
+tune_spark_worker()
+first = gc.get_freeze_count()
+more = [[] for _ in range(10_000)]
+tune_spark_worker()
+print(first > 1_000, gc.get_freeze_count() < first + 1_000)
+"""
+
+
+def test_a_spark_worker_leaves_its_imports_out_of_collections_once() -> None:
+    done = subprocess.run([sys.executable, "-c", _WORKER], capture_output=True, text=True, check=True)
+    assert done.stdout.split() == ["True", "True"]
