@@ -4,7 +4,7 @@
 
 Two figures: rows a second of a batch write, and milliseconds of a micro-batch of 20 rows (Spark's own triggerExecution, medians,
 the first ten batches left out). An exactly-once batch adds to another: a durable member before the coordinator's first answer,
-and a commit (the record of the decision, a marker in each partition, each of them synced).
+and a commit (the record of the decision, a marker in each partition, each of them synced). Then what each of these takes.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from pathlib import Path
 
 from pyspark.sql import DataFrame, SparkSession
 
+from benchmarks.delivery_parts import measure_parts
 from benchmarks.environment import Broker
 from benchmarks.spark_io import spark_session
 from brokerd.datasource.source import BrokerdDataSource
@@ -24,6 +25,8 @@ from brokerd.datasource.source import BrokerdDataSource
 DELIVERIES = ("at_least_once", "exactly_once")
 ROWS_PER_BATCH = 20
 _WARM_BATCHES = 10
+_PARTITIONS = 4
+_PART_TURNS = 200
 
 
 def rows_of(spark: SparkSession, rows: int) -> DataFrame:
@@ -55,6 +58,11 @@ def micro_batches(spark: SparkSession, servers: str, topic: str, delivery: str, 
         query.stop()
 
 
+def by_turns(repeats: int) -> list[str]:
+    """Each delivery so many times, in changing order."""
+    return [name for turn in range(repeats) for name in (DELIVERIES if turn % 2 == 0 else reversed(DELIVERIES))]
+
+
 def main() -> int:
     """Measures and prints."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -69,18 +77,22 @@ def main() -> int:
     with Broker(None, {}) as broker, tempfile.TemporaryDirectory(prefix="brokerd-bench-") as directory:
         frame = rows_of(spark, given.rows)
         for name in DELIVERIES:  # warm
-            write(frame, broker.address, broker.new_topic(4), name)
-        for turn in range(given.repeats):
-            for name in DELIVERIES if turn % 2 == 0 else reversed(DELIVERIES):
-                rates[name].append(given.rows / write(frame, broker.address, broker.new_topic(4), name))
-                where = Path(directory, f"{name}-{turn}")
-                times[name] += micro_batches(spark, broker.address, broker.new_topic(4), name, given.batches, where)
+            write(frame, broker.address, broker.new_topic(_PARTITIONS), name)
+        for name in by_turns(given.repeats):
+            rates[name].append(given.rows / write(frame, broker.address, broker.new_topic(_PARTITIONS), name))
+        for turn, name in enumerate(by_turns(given.repeats)):
+            where = Path(directory, f"{name}-{turn}")
+            times[name] += micro_batches(spark, broker.address, broker.new_topic(_PARTITIONS), name, given.batches, where)
+        parts = measure_parts(broker.address, broker.new_topic(_PARTITIONS), rows=ROWS_PER_BATCH, turns=_PART_TURNS)
     spark.stop()
     print(f"{'':16}{'rows/s':>12}{'ms/micro-batch':>16}")
     for name in DELIVERIES:
         print(f"{name:16}{statistics.median(rates[name]):12,.0f}{statistics.median(times[name]):16.1f}")
     rate, cost = (statistics.median(of["exactly_once"]) / statistics.median(of["at_least_once"]) for of in (rates, times))
     print(f"{'ratio':16}{rate:12.2f}{cost:16.2f}")
+    print(f"\n{f'without Spark, {ROWS_PER_BATCH} rows, {_PARTITIONS} partitions':52}{'ms':>8}")
+    for name, ms in parts.items():
+        print(f"{name:52}{ms:8.2f}")
     return 0
 
 
