@@ -162,10 +162,11 @@ class Transactions:
                 if isinstance(decided, Prepare):
                     self._record(name, asked.principal, decided.event)
                     self.outcomes.committed += 1
-                if not isinstance(decided, AlreadyCommitted):
-                    await self._finish(name)
-                if isinstance(decided, Prepare | AlreadyCommitted):
+                if isinstance(decided, AlreadyCommitted):
                     await self.log.durable()
+                    return
+                await self._finish(name)
+                if isinstance(decided, Prepare):  # that it is finished need not be durable: else a start finishes it again
                     return
 
     def _held(self, asked: EndRequest) -> Held:
