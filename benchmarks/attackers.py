@@ -10,6 +10,7 @@ import functools
 import secrets
 import time
 import zlib
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from typing import NamedTuple
 
@@ -38,7 +39,7 @@ class Aim(NamedTuple):
     partitions: int = 1
 
 
-class Attack:
+class Attack(ABC):
     """Connections that are kept, and opened again where the broker closed them, `connections_max` at once."""
 
     connections_max = 10
@@ -63,9 +64,9 @@ class Attack:
                 self.harm(one)
             one.pump()
 
+    @abstractmethod
     def harm(self, connection: RawHttp2) -> None:
         """The attack on each connection."""
-        raise NotImplementedError
 
     def close(self) -> None:
         """Cuts all."""

@@ -3,6 +3,7 @@ whatever members report."""
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from typing import Any
 
 from google.protobuf.message import Message
@@ -17,7 +18,7 @@ from tests.support.transaction_model import TransactionsModel
 LISTED_MAX = 2  # ids in one page of a list
 
 
-class FakeTransactions:
+class FakeTransactions(ABC):
     """Base of FakeBroker."""
 
     def __init__(self) -> None:
@@ -27,13 +28,13 @@ class FakeTransactions:
         self._joined: list[pb.EndTransactionRequest] = []
         self.hanging: list[pb.HangingTransaction] = []
 
+    @abstractmethod
     def next_error(self, name: str) -> WireError | None:
         """The error that the next response of a method is to carry."""
-        raise NotImplementedError
 
+    @abstractmethod
     def next_id(self) -> int:
         """A producer id that nobody had."""
-        raise NotImplementedError
 
     def init_member(self, request: pb.InitProducerIdRequest) -> Message:
         """InitProducerId of a member."""

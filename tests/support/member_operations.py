@@ -4,6 +4,7 @@ is committed has all its records in the log, once and in order."""
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING
 
 from brokerd.errors import AbortedBatchError, BrokerdError, Fate, InvalidTxnStateError, TxnAbortedError, WireError
@@ -22,7 +23,7 @@ TRANSACTIONAL_ID = "id"
 TIMEOUT_MS = 900
 
 
-class MemberOperations:
+class MemberOperations(ABC):
     """Base of Simulation. Every operation is legal at any time."""
 
     core: ProducerCore
@@ -36,9 +37,9 @@ class MemberOperations:
         self.member_of: dict[int, Membership | None] = {}  # record -> the member that it was sent in
         self.id_of: dict[Membership | None, set[int]] = {}  # member -> its producer ids, as granted
 
+    @abstractmethod
     def expect(self, condition: bool, message: str) -> None:
         """Raises SimulationError unless `condition`."""
-        raise NotImplementedError
 
     @property
     def membership(self) -> Membership | None:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import random
 import uuid
+from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING
 
 from brokerd.errors import (
@@ -44,7 +45,7 @@ class Call:
         self.is_answered = False
 
 
-class Actor:
+class Actor(ABC):
     """Somebody who asks one thing at a time."""
 
     def __init__(self, world: Simulation) -> None:
@@ -66,9 +67,9 @@ class Actor:
         self.call = None
         self.on_answer(call.request, answer)
 
+    @abstractmethod
     def on_answer(self, request: Request, answer: object) -> None:
         """Goes on."""
-        raise NotImplementedError
 
 
 class Attempt(Actor):
