@@ -19,10 +19,11 @@ class ResponseQueue:
 
     Starting all of them, or a few in each iteration of the event loop, would not work: gRPC reads from its sockets only when no
     finished operation is left to deliver, so a producer's request was read only after ten thousand responses were out (3 s). A
-    slow response (a cold read, a client that reads slowly) delays the following ones by a few milliseconds only.
+    slow response (a cold read, a client that reads slowly) delays the following ones by `patience_s` only.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, *, patience_s: float = _PATIENCE_S) -> None:
+        self._patience_s = patience_s
         self._queued: deque[StartResponse] = deque()
         self._server: asyncio.Task[None] | None = None
 
@@ -44,6 +45,6 @@ class ResponseQueue:
         try:
             while self._queued:
                 started = [self._queued.popleft()() for _ in range(min(_AT_ONCE, len(self._queued)))]
-                await asyncio.wait(started, timeout=_PATIENCE_S)
+                await asyncio.wait(started, timeout=self._patience_s)
         finally:
             self._server = None

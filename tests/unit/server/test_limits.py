@@ -6,13 +6,8 @@ import asyncio
 
 from brokerd.server.limits.budgets import ByteBudget
 from brokerd.server.waiting.response_queue import ResponseQueue
+from tests.support.loop import all_wait
 from tests.support.wait import DEADLINE_S
-
-
-async def turns(count: int = 5) -> None:
-    """Lets the loop run."""
-    for _ in range(count):
-        await asyncio.sleep(0)
 
 
 def test_there_is_room_until_the_limit() -> None:
@@ -38,14 +33,14 @@ def test_waiters_pass_one_after_the_other_as_far_as_the_room_goes() -> None:
             passed.append(number)
 
         tasks = [asyncio.create_task(taker(number)) for number in range(5)]
-        await turns()
+        await all_wait()
         assert passed == []
         assert budget.waiter_count == 5
         budget.add(-100)
-        await turns(20)
+        await all_wait()
         assert passed == [0, 1], "60 leave room, 120 do not"
         budget.add(-60)
-        await turns(20)
+        await all_wait()
         assert passed == [0, 1, 2]
         budget.add(-200)
         await asyncio.gather(*tasks)
@@ -60,9 +55,9 @@ def test_a_waiter_that_is_cancelled_is_gone_and_one_whose_turn_had_come_passes_i
         budget = ByteBudget(100)
         budget.add(100)
         first, second, third = (asyncio.create_task(budget.wait_for_room()) for _ in range(3))
-        await turns()
+        await all_wait()
         second.cancel()
-        await turns()
+        await all_wait()
         assert budget.waiter_count == 2
         budget.add(-50)  # wakes the first ...
         first.cancel()  # ... which is cancelled before it runs
@@ -75,33 +70,32 @@ def test_a_waiter_that_is_cancelled_is_gone_and_one_whose_turn_had_come_passes_i
 
 def test_answers_are_started_in_order_and_the_next_few_when_those_are_out() -> None:
     async def scenario() -> None:
-        queue = ResponseQueue()
+        queue = ResponseQueue(patience_s=DEADLINE_S)
+        may_end = [asyncio.Event() for _ in range(100)]
         started: list[int] = []
-        under_way: set[int] = set()
-        most = 0
-        done = asyncio.Event()
 
         async def answer(number: int) -> None:
-            nonlocal most
             started.append(number)
-            under_way.add(number)
-            most = max(most, len(under_way))
-            await turns(3)
-            under_way.discard(number)
-            if number == 99:
-                done.set()
+            await may_end[number].wait()
+
+        def put(number: int) -> None:
+            queue.put(lambda: asyncio.create_task(answer(number)))
 
         for number in range(100):
-            queue.put(lambda number=number: asyncio.create_task(answer(number)))  # type: ignore[misc]
-        async with asyncio.timeout(DEADLINE_S):
-            await done.wait()
+            put(number)
+        await all_wait()
+        assert started == list(range(16))
+        for event in may_end[1:]:
+            event.set()
+        await all_wait()
+        assert started == list(range(16)), "one of those is not out"
+        may_end[0].set()
+        await all_wait()
         assert started == list(range(100))
-        assert most <= 16
         assert len(queue) == 0
-        done.clear()
-        queue.put(lambda: asyncio.create_task(answer(99)))
-        async with asyncio.timeout(DEADLINE_S):
-            await done.wait()
+        put(99)
+        await all_wait()
+        assert started[100:] == [99]
 
     asyncio.run(scenario())
 

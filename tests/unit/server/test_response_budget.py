@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 
 from brokerd.server.limits.budgets import PATIENCE_MS, ResponseBudget
+from tests.support.loop import all_wait
 from tests.support.wait import DEADLINE_S
-from tests.unit.server.test_limits import turns
 
 TIMEOUT_MS = 60_000
 
@@ -66,7 +66,7 @@ def test_while_others_wait_the_oldest_give_way_as_many_as_needed() -> None:
             budget.add(100)
         assert budget.overdue(now_ms=PATIENCE_MS + 10) == [], "nobody waits"
         waiter = asyncio.create_task(budget.wait_for_room())
-        await turns()
+        await all_wait()
         assert budget.overdue(now_ms=PATIENCE_MS - 1) == []
         assert budget.overdue(now_ms=PATIENCE_MS + 1) == ["0", "1"]
         assert budget.overdue(now_ms=PATIENCE_MS + 10) == ["0", "1", "2", "3", "4"], "one half is free then"
