@@ -32,6 +32,7 @@ from tests.fuzz.report import FuzzError, Report, file_count, resident_bytes, thr
 from tests.fuzz.requests import Requests, unary_bytes
 from tests.support.daemon import RunningDaemon, running_daemon
 from tests.support.hostile_records import good_batches, mutate
+from tests.support.loop import one_turn
 from tests.support.records import HEADER_BYTES, key_values, new_batch
 from tests.support.victim import FAULTS_OF_THE_CLIENT, files_outside
 
@@ -67,7 +68,7 @@ class Context:
 
     async def read(self) -> Any:
         """The client's next message; a turn of the loop lies before it."""
-        await asyncio.sleep(0)
+        await one_turn()
         return self._messages.popleft() if self._messages else grpc.aio.EOF
 
     async def write(self, data: bytes) -> None:

@@ -21,6 +21,7 @@ from brokerd.ids import NO_PRODUCER, ProducerIdAndEpoch, TopicIdPartition
 from brokerd.producer.core.transport import BATCH_OVERHEAD_BYTES, BatchToProduce, Hello, ProduceRequest, ProduceTransport, TopicView
 from brokerd.wire.v1 import produce_pb2
 from tests.support.fake_broker import FakeBroker, Partition, fake_broker
+from tests.support.loop import all_wait
 from tests.support.records import key_values, new_batch
 from tests.support.wait import DEADLINE_S
 
@@ -121,7 +122,7 @@ def test_closed_stream_ends_a_waiting_receive(broker: FakeBroker, loop_thread: L
         stream = await transport.open_stream(0, HELLO)
         await stream.send(ProduceRequest(1, 0, 1_000, [batch_for(partition)]))
         waiting = asyncio.create_task(stream.receive())
-        await asyncio.sleep(0)
+        await all_wait()
         await stream.close()
         with pytest.raises(BrokerUnreachableError):
             await waiting
@@ -135,7 +136,7 @@ def test_cancelled_receive_is_cancelled_and_no_error(broker: FakeBroker, loop_th
     async def work(transport: ProduceTransport) -> None:
         stream = await transport.open_stream(0, HELLO)
         waiting = asyncio.create_task(stream.receive())
-        await asyncio.sleep(0)
+        await all_wait()
         waiting.cancel()
         with pytest.raises(asyncio.CancelledError):
             await waiting

@@ -14,6 +14,7 @@ from brokerd.partition.log_ends import Moved
 from brokerd.partition.partition_log import PartitionLog
 from tests.support.build import append, first_log, open_manager
 from tests.support.files import MemoryFiles
+from tests.support.loop import all_wait
 from tests.support.wait import DEADLINE_S
 
 
@@ -119,7 +120,7 @@ def test_more_partitions_than_threads_are_all_flushed() -> None:
             for log in manager.partitions():
                 append(log, b"x")
                 flusher.mark_dirty(log)
-            await asyncio.sleep(0)
+            await all_wait()  # the first flushes have begun
         await drained(flusher)
         flusher.close()
         assert {log.high_watermark for log in manager.partitions()} == {5}

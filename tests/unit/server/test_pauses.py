@@ -17,6 +17,7 @@ from brokerd.wire.v1 import metadata_pb2, topics_pb2
 from tests.support.build import open_manager
 from tests.support.files import MemoryFiles
 from tests.support.log_manager import LogManager
+from tests.support.loop import one_turn
 
 PARTITIONS = 1_000
 OTHERS = 4  # at least as many others are to have had their turn meanwhile
@@ -53,7 +54,7 @@ async def answered(work: Coroutine[Any, Any, Any], other: Callable[[], None]) ->
     task = asyncio.ensure_future(work)
     while not task.done():
         other()
-        await asyncio.sleep(0)
+        await one_turn()
     return task.result()
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import logging
+import threading
 from collections.abc import Coroutine
 from typing import Any
 
@@ -14,6 +15,8 @@ from brokerd.datadir.steps import Steps
 from brokerd.errors import NotReadyError, StorageError
 from brokerd.server.admin import Admin
 from brokerd.server.tasks import look_at_end
+from tests.support.loop import all_wait
+from tests.support.wait import DEADLINE_S
 
 
 def run(work: Coroutine[Any, Any, None]) -> list[dict[str, Any]]:
@@ -23,7 +26,7 @@ def run(work: Coroutine[Any, Any, None]) -> list[dict[str, Any]]:
     async def main() -> None:
         asyncio.get_running_loop().set_exception_handler(lambda _, context: reports.append(context))
         await work
-        await asyncio.sleep(0)
+        await all_wait()
         gc.collect()
 
     asyncio.run(main())
@@ -32,8 +35,6 @@ def run(work: Coroutine[Any, Any, None]) -> list[dict[str, Any]]:
 
 
 def test_who_stops_waiting_for_administrative_work_leaves_no_report() -> None:
-    entered, leave = asyncio.Event(), asyncio.Event()
-
     def steps() -> Steps[None]:
         yield lambda: None
         raise StorageError("the disk")
@@ -42,32 +43,30 @@ def test_who_stops_waiting_for_administrative_work_leaves_no_report() -> None:
         admin = Admin()
         async with admin._lock:
             caller = asyncio.create_task(admin.run(steps()))
-            await asyncio.sleep(0)
+            await all_wait()
             caller.cancel()
             with pytest.raises(asyncio.CancelledError):
                 await caller
         await admin.drain()
-        entered.set()
-        leave.set()
 
     assert run(work()) == []
-    assert entered.is_set()
 
 
 def test_at_a_stop_administrative_work_that_waits_is_refused_and_what_has_begun_goes_on() -> None:
     begun: list[str] = []
+    may_end = threading.Event()
 
     def steps(name: str) -> Steps[str]:
         begun.append(name)
-        yield lambda: None
+        yield lambda: may_end.wait(DEADLINE_S)
         return name
 
     async def work() -> None:
         admin = Admin()
         callers = [asyncio.create_task(admin.run(steps(name))) for name in ("first", "second", "third")]
-        await asyncio.sleep(0)
-        await asyncio.sleep(0)  # the first is in a thread, the others wait for it
+        await all_wait()  # the first is in a thread, the others wait for it
         admin.begin_stop()
+        may_end.set()
         ends = await asyncio.gather(*callers, return_exceptions=True)
         assert ends[0] == "first"
         assert [type(end) for end in ends[1:]] == [NotReadyError, NotReadyError]

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import asyncio
 
+import pytest
+
 from brokerd.server.waiting.turns import Turns
+from tests.support.loop import all_wait, one_turn
 
 
 async def taken(turns: Turns, order: list[str], principal: str, peer: str, name: str) -> None:
@@ -17,9 +20,9 @@ def test_a_turn_is_there_at_once_for_who_is_alone() -> None:
     async def alone() -> None:
         turns = Turns()
         for _ in range(3):
-            await turns.take("p", "c")
-            await asyncio.sleep(0)
-            await asyncio.sleep(0)
+            with pytest.raises(StopIteration):
+                turns.take("p", "c").send(None)
+            await all_wait()  # that turn is over
 
     asyncio.run(alone())
 
@@ -49,7 +52,7 @@ def test_no_two_are_taken_in_one_turn_of_the_loop() -> None:
         tasks = [asyncio.create_task(taken(turns, order, "p", f"c{number}", "request")) for number in range(20)]
         while order.count("request") < 20:
             order.append("others")
-            await asyncio.sleep(0)
+            await one_turn()
         await asyncio.gather(*tasks)
         return order
 
@@ -62,7 +65,7 @@ def test_who_is_gone_holds_nobody_up() -> None:
     async def crowd() -> list[str]:
         turns, order = Turns(), list[str]()
         tasks = [asyncio.create_task(taken(turns, order, "p", "c", f"{number}")) for number in range(10)]
-        await asyncio.sleep(0)
+        await one_turn()
         for task in tasks[1:9]:
             task.cancel()
         await asyncio.wait(tasks)
@@ -85,7 +88,7 @@ def test_after_a_long_turn_all_who_come_are_let_in_before_the_next() -> None:
         turns, order = Turns(lambda: now_ns), list[str]()
         tasks = [asyncio.create_task(long(f"many {number}")) for number in range(4)]
         for number in range(10):  # gRPC hands them over one by one
-            await asyncio.sleep(0)
+            await one_turn()
             turns.call_arrived()
             order.append(f"call {number}")
         await asyncio.gather(*tasks)
@@ -115,7 +118,7 @@ def test_calls_without_end_do_not_hold_up_the_next_turn() -> None:
         async def flood() -> None:
             while True:
                 long.turns.call_arrived()
-                await asyncio.sleep(0)
+                await one_turn()
 
         flooding = asyncio.create_task(flood())
         await asyncio.gather(*[long.take() for _ in range(5)])
@@ -142,12 +145,12 @@ def test_who_has_used_the_loop_rests_and_who_asks_for_little_finds_it_free() -> 
         for _ in range(20):
             await work("few", 100)
         assert order == ["many", *["few"] * 20]
-        await asyncio.sleep(0)  # the last of those turns is over
+        await all_wait()  # the last of those turns is over
         now_ns += 5_000_000  # as long as it has worked
         await second
         await work("few", 100)
         assert order[-2:] == ["many", "few"]
-        await asyncio.sleep(0)
+        await all_wait()
         now_ns += 5_000_000
         await asyncio.gather(*tasks)
 
@@ -158,8 +161,7 @@ def test_nobody_rests_who_is_alone() -> None:
     async def crowd() -> None:
         long = LongTurns()
         tasks = [asyncio.create_task(long.take()) for _ in range(5)]
-        for _ in range(100):  # no time passes beside the work
-            await asyncio.sleep(0)
+        await all_wait()  # no time passes beside the work
         assert all(task.done() for task in tasks)
 
     asyncio.run(crowd())
