@@ -10,8 +10,9 @@ from collections.abc import Iterator
 import pytest
 
 from brokerd.partition import flush_state
-from tests.support.partition_simulation import Simulation
+from tests.support.partition_simulation import Simulation, run_seed
 from tests.support.scale import TEST_SCALE
+from tests.support.seeds import run_seeds
 
 SCHEDULES = 1_000 * TEST_SCALE
 PARTS = 4
@@ -41,27 +42,15 @@ def _own_window() -> Iterator[None]:
     flush_state.RECOVERY_WINDOW_BYTES = window
 
 
-def run_seeds(first: int, count: int) -> dict[str, int]:
-    """Runs `count` seeds from `first`; returns how often what happened. The failing seed is in the error's text."""
-    facts: dict[str, int] = {}
-    for seed in range(first, first + count):
-        try:
-            for fact, times in Simulation(seed).run().items():
-                facts[fact] = facts.get(fact, 0) + times
-        except Exception as error:
-            raise AssertionError(f"seed {seed}: {type(error).__name__}: {error}") from error
-    return facts
-
-
 @pytest.mark.slow
 @pytest.mark.timeout(7_200)
 @pytest.mark.parametrize("part", range(PARTS))
 def test_random_schedules_keep_every_promise(part: int) -> None:
     count = SCHEDULES // PARTS
-    facts = run_seeds(part * count, count)
+    facts = run_seeds(run_seed, part * count, count)
     # All of it did happen.
     for fact in OFTEN:
-        assert facts.get(fact, 0) >= count // 100, (fact, facts)
+        assert facts[fact] >= count // 100, (fact, facts)
 
 
 def test_a_seed_replays_exactly() -> None:

@@ -4,7 +4,7 @@ they do not catch, they do not prove."""
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -27,12 +27,12 @@ from brokerd.partition.truncation import LogCut
 from brokerd.record.header import BatchHeader
 from brokerd.storage.segment_bounds import SegmentBounds
 from tests.support import partition_simulation
-from tests.support.partition_simulation import Simulation
+from tests.support.mutants import Mutants
+from tests.support.partition_simulation import run_seed
 
 SEEDS_MAX = 3_000
-Plant = Callable[[pytest.MonkeyPatch], None]
-# Bug -> how to plant it, and the first seed that catches it. If the schedules change, the test looks for another seed and names it.
-MUTANTS: dict[str, tuple[Plant, int]] = {}
+MUTANTS = Mutants[pytest.MonkeyPatch]()
+mutant = MUTANTS.found_by
 
 
 @pytest.fixture(autouse=True)
@@ -42,16 +42,6 @@ def _quiet() -> Iterator[None]:
     yield
     logging.disable(logging.NOTSET)
     flush_state.RECOVERY_WINDOW_BYTES = window
-
-
-def mutant(seed: int) -> Callable[[Plant], Plant]:
-    """Adds a bug to the list by its function's name."""
-
-    def add(plant: Plant) -> Plant:
-        MUTANTS[plant.__name__] = (plant, seed)
-        return plant
-
-    return add
 
 
 # --- what is durable
@@ -439,24 +429,11 @@ def segments_go_before_the_log_start_is_durable(patch: pytest.MonkeyPatch) -> No
     patch.setattr(partition_log, "removable_count", lambda core, _durable_start: removable_count(core, core.log_start_offset))
 
 
-def is_caught(seed: int) -> bool:
-    """True if this seed's schedule fails with what is planted now."""
-    try:
-        Simulation(seed).run()
-    except Exception:
-        return True
-    return False
-
-
 @pytest.mark.parametrize("name", MUTANTS)
-def test_planted_bug_is_caught(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    plant, seed = MUTANTS[name]
-    plant(monkeypatch)
-    if not is_caught(seed):
-        found = next((other for other in range(SEEDS_MAX) if is_caught(other)), None)
-        assert found is not None, f"no schedule catches {name}"
-        pytest.fail(f"seed {seed} does not catch {name} any more, {found} does: write it down")
+def test_planted_bug_is_found(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    MUTANTS.assert_found(name, monkeypatch, run_seed, range(SEEDS_MAX))
 
 
-def test_without_a_bug_nothing_is_caught() -> None:
-    assert not any(is_caught(seed) for seed in range(100))
+def test_without_a_bug_nothing_is_found() -> None:
+    for seed in range(100):
+        run_seed(seed)

@@ -4,11 +4,13 @@ the order of sending; each future ends once and says the truth; memory is accoun
 from __future__ import annotations
 
 import random
+from functools import partial
 
 import pytest
 
-from tests.model.test_producer_mutants import planted
+from tests.model.test_producer_mutants import MUTANTS
 from tests.support.broker_model import PartitionModel
+from tests.support.planting import plant
 from tests.support.producer_schedules import failure_of, report, run_seed, schedule, shrink
 from tests.support.producer_simulation import Simulation
 from tests.support.scale import TEST_SCALE
@@ -57,7 +59,7 @@ def test_a_producer_pushed_out_by_newer_ones_writes_nothing_twice(monkeypatch: p
 
 
 def test_a_failing_schedule_is_shrunk(monkeypatch: pytest.MonkeyPatch) -> None:
-    seed = planted(monkeypatch, "reenqueued_at_the_tail")
+    seed = MUTANTS.plant("reenqueued_at_the_tail", partial(plant, monkeypatch.setattr))
     settings, ops = schedule(seed)
     assert failure_of(seed, settings, ops) is not None
     small = shrink(seed, settings, ops)

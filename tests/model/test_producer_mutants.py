@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import pytest
@@ -17,27 +18,16 @@ from brokerd.producer.core.memory import BufferPool
 from brokerd.producer.core.producer_batch import Piece, ProducerBatch
 from brokerd.producer.core.producer_core import ProducerCore
 from brokerd.record.header import add_sequence
+from tests.support.mutants import Mutants
 from tests.support.planting import plant
 from tests.support.producer_scenarios import assert_nobody_starves
 from tests.support.producer_schedules import run_seed
 
 SEEDS_MAX = 8_000
-FAIRNESS = -1
+FAIRNESS = -1  # not a schedule: the scenario of fairness
 Patch = Callable[[type, str, Callable[..., Any]], None]  # owner, method, what stands in its place
-Plant = Callable[[Patch], None]
-# Bug -> how to plant it, and the first seed that catches it (FAIRNESS: the scenario does). If generated schedules change,
-# the test looks for another seed and names it.
-MUTANTS: dict[str, tuple[Plant, int]] = {}
-
-
-def mutant(seed: int) -> Callable[[Plant], Plant]:
-    """Adds a bug to the list by its function's name."""
-
-    def add(plant: Plant) -> Plant:
-        MUTANTS[plant.__name__] = (plant, seed)
-        return plant
-
-    return add
+MUTANTS = Mutants[Patch]()
+mutant = MUTANTS.found_by
 
 
 @mutant(1)
@@ -284,42 +274,19 @@ def requests_name_all_partitions(patch: Patch) -> None:
     )
 
 
-# A planted bug shows as a broken promise, or a failed assertion of the core. These errors mean that the bug does not fit the code.
-UNFIT = (TypeError, AttributeError, NameError)
-
-
-def is_caught(seed: int) -> bool:
-    """True if this seed's schedule (or the scenario of fairness) fails with what is planted now. Raises what says that the bug was
-    written for other code."""
-    try:
-        if seed == FAIRNESS:
-            assert_nobody_starves()
-        else:
-            run_seed(seed)
-    except UNFIT:
-        raise
-    except Exception:
-        return True
-    return False
-
-
-def planted(monkeypatch: pytest.MonkeyPatch, name: str) -> int:
-    """Plants a bug; the seed that catches it."""
-    bug, seed = MUTANTS[name]
-    bug(lambda owner, method, instead: plant(monkeypatch.setattr, owner, method, instead))
-    return seed
+def run(seed: int) -> None:
+    """A schedule, or the scenario of fairness."""
+    if seed == FAIRNESS:
+        assert_nobody_starves()
+    else:
+        run_seed(seed)
 
 
 @pytest.mark.parametrize("name", MUTANTS)
-def test_planted_bug_is_caught(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    seed = planted(monkeypatch, name)
-    if not is_caught(seed):
-        found = next((other for other in range(FAIRNESS, SEEDS_MAX) if is_caught(other)), None)
-        assert found is not None, f"no schedule catches {name}"
-        pytest.fail(f"seed {seed} does not catch {name} any more, {found} does: write it down")
+def test_planted_bug_is_found(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    MUTANTS.assert_found(name, partial(plant, monkeypatch.setattr), run, range(FAIRNESS, SEEDS_MAX))
 
 
-def test_without_a_bug_nothing_is_caught() -> None:
-    assert_nobody_starves()
-    for seed in range(100):
-        run_seed(seed)
+def test_without_a_bug_nothing_is_found() -> None:
+    for seed in range(FAIRNESS, 100):
+        run(seed)

@@ -487,3 +487,8 @@ class Simulation:
             assert len(replica.log.segments) == 1, "segments below the log start stay for ever"
             check_state(replica)
         self._check()
+
+
+def run_seed(seed: int) -> dict[str, int]:
+    """Runs one schedule."""
+    return Simulation(seed).run()

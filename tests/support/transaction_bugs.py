@@ -5,7 +5,7 @@ The others are in transaction_rule_bugs.py, the test is tests/model/test_transac
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterable
+from collections.abc import Generator, Iterable
 from typing import Any
 
 import pytest
@@ -17,22 +17,12 @@ from brokerd.transaction.coordinator import Coordinator
 from brokerd.transaction.model import CommitPrepared, EndRequest, Event, Held, HeldData, Member, MemberOpened
 from brokerd.transaction.transactional_id import TransactionalIdState
 from brokerd.wire.v1 import control_pb2
+from tests.support.mutants import Mutants
 from tests.support.planting import plant
 from tests.support.transaction_broker import Batch, Condition, Done, SimulatedBroker, Steps
 
-Plant = Callable[[pytest.MonkeyPatch], None]
-# Bug -> how to plant it, and the first seed that catches it. If the schedules change, the test looks for another seed and names it.
-MUTANTS: dict[str, tuple[Plant, int]] = {}
-
-
-def mutant(seed: int) -> Callable[[Plant], Plant]:
-    """Adds a bug to the list by its function's name."""
-
-    def add(plant_it: Plant) -> Plant:
-        MUTANTS[plant_it.__name__] = (plant_it, seed)
-        return plant_it
-
-    return add
+MUTANTS = Mutants[pytest.MonkeyPatch]()
+mutant = MUTANTS.found_by
 
 
 def at_once() -> bool:
