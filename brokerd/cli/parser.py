@@ -74,11 +74,18 @@ class _HelpFormatter(argparse.RawDescriptionHelpFormatter):
         super().__init__(prog, max_help_position=32, width=min(110, os.get_terminal_size().columns if os.isatty(1) else 110))
 
 
-def did_you_mean(name: str, known: Iterable[str]) -> str:
-    """A hint that names the nearest of `known`, or all of them."""
+def did_you_mean(name: str, known: Iterable[str], *, otherwise: str | None = None) -> str:
+    """A hint that names the nearest of `known`; if none is near, `otherwise`, by default a list of all of them."""
     known = list(known)
     near = difflib.get_close_matches(name, known, n=1, cutoff=0.5)
-    return f"did you mean '{near[0]}'?" if near else f"choose from {', '.join(known)}"
+    if near:
+        return f"did you mean '{near[0]}'?"
+    return f"choose from {', '.join(known)}" if otherwise is None else otherwise
+
+
+def add_verbs(parser: CommandParser) -> Subparsers:
+    """The verbs of a noun, such as `create` of `topics`; a command line must have one of them (`args.verb`)."""
+    return parser.add_subparsers(dest="verb", metavar="VERB", title="verbs", required=True)
 
 
 def add_client_options(parser: argparse.ArgumentParser, settings: str = "client settings") -> None:

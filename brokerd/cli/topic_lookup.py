@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import difflib
-
+from brokerd.cli.parser import did_you_mean
 from brokerd.client.blocking import BlockingClient
 from brokerd.client.metadata import TopicInfo
 from brokerd.errors import UnknownTopicOrPartitionError, WireError
@@ -23,9 +22,9 @@ def with_nearest_name(client: BlockingClient, name: str, error: WireError, *, ma
     if not isinstance(error, UnknownTopicOrPartitionError):
         return error
     known = [topic.name for topic in client.metadata(None).topics.values() if not topic.is_internal]
-    near = difflib.get_close_matches(name, known, n=1, cutoff=0.5)
-    creation = f": create it with 'brokerd topics create {name} --partitions N'" if may_create else ""
-    return UnknownTopicOrPartitionError(f"there is no topic '{name}'" + (f": did you mean '{near[0]}'?" if near else creation))
+    creation = f"create it with 'brokerd topics create {name} --partitions N'" if may_create else ""
+    hint = did_you_mean(name, known, otherwise=creation)
+    return UnknownTopicOrPartitionError(f"there is no topic '{name}'" + (f": {hint}" if hint else ""))
 
 
 def check_partition(topic: TopicInfo, partition: int) -> None:

@@ -6,7 +6,7 @@ import argparse
 from typing import TYPE_CHECKING
 
 from brokerd.cli.output import counted
-from brokerd.cli.parser import Subparsers, add_client_options, check_range, client_config, hasty, pairs, usage_error
+from brokerd.cli.parser import Subparsers, add_client_options, add_verbs, check_range, client_config, hasty, pairs, usage_error
 from brokerd.config.client import ClientConfig
 from brokerd.config.settings import INT32_MAX
 from brokerd.errors import TopicAlreadyExistsError, UnknownTopicOrPartitionError, WireError
@@ -28,7 +28,7 @@ def add_parser(subparsers: Subparsers) -> None:
         "  brokerd topics describe events\n"
         "  brokerd topics alter events --partitions 16 --config max.message.bytes=33554432\n",
     )
-    verbs = parser.add_subparsers(dest="verb", metavar="VERB", title="verbs", required=True)
+    verbs = add_verbs(parser)
     _add_create(verbs)
     _add_list(verbs)
     _add_describe(verbs)

@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import argparse
-import difflib
 from typing import TYPE_CHECKING
 
-from brokerd.cli.parser import Subparsers, add_client_options, check_range, client_config, hasty
+from brokerd.cli.parser import Subparsers, add_client_options, add_verbs, check_range, client_config, did_you_mean, hasty
 from brokerd.config.client import ClientConfig
 from brokerd.config.settings import INT32_MAX
 from brokerd.errors import InvalidRequestError
 
 if TYPE_CHECKING:
     from brokerd.client.blocking import BlockingClient
-    from brokerd.client.transactions import TransactionListing
 
 _STATES = ("open", "prepared", "empty")
 _IDLE_MS = 60_000
@@ -32,7 +30,7 @@ def add_parser(subparsers: Subparsers) -> None:
         "  brokerd transactions find-hanging --idle-ms 600000\n"
         "  brokerd transactions abort spark-3f1c\n",
     )
-    verbs = parser.add_subparsers(dest="verb", metavar="VERB", title="verbs", required=True)
+    verbs = add_verbs(parser)
     _add_list(verbs)
     _add_describe(verbs)
     _add_abort(verbs)
@@ -87,7 +85,7 @@ def _add_describe(verbs: Subparsers) -> None:
 def _describe(client: BlockingClient, args: argparse.Namespace) -> None:
     from brokerd.cli.transactions_report import print_description
 
-    _find(client, args.transactional_id)
+    _check_known(client, args.transactional_id)
     print_description(client.describe_transaction(args.transactional_id), as_json=args.json)
 
 
@@ -113,7 +111,7 @@ def _add_abort(verbs: Subparsers) -> None:
 def _abort(client: BlockingClient, args: argparse.Namespace) -> None:
     from brokerd.cli.transactions_report import print_abort
 
-    _find(client, args.transactional_id)
+    _check_known(client, args.transactional_id)
     ended = client.abort_transaction(args.transactional_id, args.execution)
     left = client.find_transaction(args.transactional_id)  # None: nothing to remember, it had never committed
     print_abort(args.transactional_id, args.execution, ended, left, as_json=args.json)
@@ -143,12 +141,10 @@ def _find_hanging(client: BlockingClient, args: argparse.Namespace) -> None:
     print_hanging(client.find_hanging_transactions(args.idle_ms), args.idle_ms, as_json=args.json)
 
 
-def _find(client: BlockingClient, transactional_id: str) -> TransactionListing:
-    """The id in short. Raises InvalidRequestError that suggests the nearest one."""
-    found = client.find_transaction(transactional_id)
-    if found is not None:
-        return found
+def _check_known(client: BlockingClient, transactional_id: str) -> None:
+    """Raises InvalidRequestError that suggests the nearest transactional id if there is none of this name."""
+    if client.find_transaction(transactional_id) is not None:
+        return
     known = [listing.transactional_id for listing in client.list_transactions()]
-    near = difflib.get_close_matches(transactional_id, known, n=1, cutoff=0.5)
-    advice = f"did you mean '{near[0]}'?" if near else "'brokerd transactions list' prints those that you may see"
-    raise InvalidRequestError(f"there is no transactional id '{transactional_id}': {advice}")
+    hint = did_you_mean(transactional_id, known, otherwise="'brokerd transactions list' prints those that you may see")
+    raise InvalidRequestError(f"there is no transactional id '{transactional_id}': {hint}")
