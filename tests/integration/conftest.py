@@ -1,13 +1,15 @@
-"""The command line as a fixture, for all integration tests."""
+"""Fixtures for all integration tests: the command line, and a connection that can be cut."""
 
 from __future__ import annotations
 
 import io
 import sys
+from collections.abc import Iterator
 
 import pytest
 
 from brokerd.cli import main
+from tests.support.proxy import Proxy
 
 
 class Terminal:
@@ -33,3 +35,10 @@ class Terminal:
 def terminal(capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Terminal:
     """A terminal of this test."""
     return Terminal(capfd, monkeypatch)
+
+
+@pytest.fixture
+def proxy() -> Iterator[Proxy]:
+    """A proxy whose `target` the test sets."""
+    with Proxy() as proxy:
+        yield proxy

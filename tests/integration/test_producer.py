@@ -29,12 +29,6 @@ FAST = {"linger.ms": 0, "batch.size": 2_000, "reconnect.backoff.ms": 1, "retry.b
 
 
 @pytest.fixture
-def proxy() -> Iterator[Proxy]:
-    with Proxy() as proxy:
-        yield proxy
-
-
-@pytest.fixture
 def daemon(tmp_path: Path, proxy: Proxy) -> Iterator[DaemonProcess]:
     with DaemonProcess(tmp_path / "data", settings={"advertised.port": proxy.port}) as daemon:
         proxy.target = ("127.0.0.1", daemon.port)

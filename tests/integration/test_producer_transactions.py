@@ -42,12 +42,6 @@ class LeftError(Exception):
 
 
 @pytest.fixture
-def proxy() -> Iterator[Proxy]:
-    with Proxy() as proxy:
-        yield proxy
-
-
-@pytest.fixture
 def daemon(tmp_path: Path, proxy: Proxy) -> Iterator[DaemonProcess]:
     with DaemonProcess(tmp_path / "data", settings={"advertised.port": proxy.port}) as daemon:
         proxy.target = ("127.0.0.1", daemon.port)

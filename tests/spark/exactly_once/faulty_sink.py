@@ -111,8 +111,8 @@ class Accident:
         wait_until(Path(self._marks, name).exists, what=f"the mark {name}")
 
 
-class FaultyBatchWriter(DataSourceArrowWriter):
-    """See Accident."""
+class _FaultyWriter:
+    """The part of both writers that runs in tasks; see Accident."""
 
     def __init__(self, writer: Any, accident: Accident) -> None:
         self._writer = writer
@@ -123,6 +123,10 @@ class FaultyBatchWriter(DataSourceArrowWriter):
         message: WriterCommitMessage = self._writer.write(self._accident.rows(iterator))
         self._accident.written()
         return message
+
+
+class FaultyBatchWriter(_FaultyWriter, DataSourceArrowWriter):
+    """See Accident."""
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
         """The driver's."""
@@ -133,18 +137,8 @@ class FaultyBatchWriter(DataSourceArrowWriter):
         self._writer.abort(messages)
 
 
-class FaultyStreamWriter(DataSourceStreamArrowWriter):
+class FaultyStreamWriter(_FaultyWriter, DataSourceStreamArrowWriter):
     """See Accident."""
-
-    def __init__(self, writer: Any, accident: Accident) -> None:
-        self._writer = writer
-        self._accident = accident
-
-    def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
-        """One task's write."""
-        message: WriterCommitMessage = self._writer.write(self._accident.rows(iterator))
-        self._accident.written()
-        return message
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
         """The driver's."""

@@ -27,9 +27,12 @@ class Partition:
         self.states = ProducerStates("t-0", limit=limit)
         self.end = 0
 
-    def send(self, first: int, count: int = 1, *, epoch: int = 0, producer_id: int = 7, timestamp: int = 0) -> int:
+    def send(
+        self, first: int, count: int = 1, *, epoch: int = 0, producer_id: int = 7, timestamp: int = 0, attributes: int = 0
+    ) -> int:
         """Returns the base offset: a new one, or that of the batch that is repeated."""
-        header = raw_batch(b"x", count=count, producer=ProducerIdAndEpoch(producer_id, epoch), sequence=first).header
+        identity = ProducerIdAndEpoch(producer_id, epoch)
+        header = raw_batch(b"x", count=count, producer=identity, sequence=first, attributes=attributes).header
         before = dict(self.states.entries)
         prepared = self.states.prepare(header, self.end, timestamp)
         assert self.states.entries == before
@@ -165,10 +168,7 @@ def test_the_number_alone_says_how_new_an_id_is_whoever_owns_it() -> None:
 def test_a_producer_with_an_open_transaction_is_not_forgotten() -> None:
     partition = Partition(limit=2)
     for producer_id in (1, 2):
-        header = raw_batch(b"x", producer=ProducerIdAndEpoch(producer_id, 0), sequence=0, attributes=1).header
-        prepared = partition.states.prepare(header, partition.end, 0)
-        assert not isinstance(prepared, BatchMetadata)
-        partition.states.commit(producer_id, prepared)
+        partition.send(0, producer_id=producer_id, attributes=1)  # transactional
     partition.send(0, producer_id=3)
     assert list(partition.states.entries) == [1, 2], "all others wait for their end, so the newcomer itself is forgotten at once"
     partition.states.end_transactions(Marker([1]), partition.end)
@@ -179,10 +179,7 @@ def test_a_producer_with_an_open_transaction_is_not_forgotten() -> None:
 def test_open_transactions_in_the_way_are_passed_over_once() -> None:
     partition = Partition(limit=4)
     for producer_id in (1, 2):
-        header = raw_batch(b"x", producer=ProducerIdAndEpoch(producer_id, 0), sequence=0, attributes=1).header
-        prepared = partition.states.prepare(header, partition.end, 0)
-        assert not isinstance(prepared, BatchMetadata)
-        partition.states.commit(producer_id, prepared)
+        partition.send(0, producer_id=producer_id, attributes=1)  # transactional
     for producer_id in range(3, 9):
         partition.send(0, producer_id=producer_id)
     assert set(partition.states.entries) == {1, 2, 7, 8}, "whoever wrote last, and who is in a transaction"
