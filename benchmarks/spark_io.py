@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import sys
 import tempfile
 import time
 import uuid
@@ -36,7 +37,10 @@ class Kafka(NamedTuple):
 
 
 def spark_session(*, kafka: Kafka | None, settings: dict[str, str]) -> SparkSession:
-    """A session on all cores of this machine, whose Python workers see this checkout."""
+    """A session on all cores of this machine, whose Python workers see this checkout. They are the Python that runs this, unless
+    the environment names another: Spark would take the `python3` of the PATH."""
+    for name in ("PYSPARK_PYTHON", "PYSPARK_DRIVER_PYTHON"):
+        os.environ.setdefault(name, sys.executable)
     os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [str(_ROOT), os.environ.get("PYTHONPATH", "")]))
     builder = (
         SparkSession.builder.master(f"local[{os.cpu_count()}]")
