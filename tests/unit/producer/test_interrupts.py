@@ -302,12 +302,14 @@ def test_strikes_from_another_thread_while_several_send(broker: BrokerDouble) ->
             witness._numbers = iter(range(name * 10**7, (name + 1) * 10**7))
         is_over = threading.Event()
         struck = [0] * THREADS
+        rounds = [0] * THREADS
 
         def work(name: int) -> None:
             witness = witnesses[name]
             while not is_over.is_set():
                 try:
                     while not is_over.is_set():
+                        rounds[name] += 1
                         witness.send()
                         if len(witness.futures) % 50 == 0:
                             witness.send_batch(20)
@@ -316,20 +318,21 @@ def test_strikes_from_another_thread_while_several_send(broker: BrokerDouble) ->
                 except Struck:
                     struck[name] += 1
 
-        def until_over(name: int) -> None:
-            while not is_over.is_set():
-                try:
-                    work(name)
-                except Struck:
-                    struck[name] += 1
+        def wait_for_rounds(name: int, more: int) -> None:
+            """Returns once a thread has begun so many more. From the second on, a strike before has arrived, and the thread is
+            again where one is caught."""
+            until = rounds[name] + more
+            wait_until(lambda: rounds[name] >= until, what=f"round {until} of thread {name}")
 
-        threads = [threading.Thread(target=until_over, args=(name,)) for name in range(THREADS)]
+        threads = [threading.Thread(target=work, args=(name,)) for name in range(THREADS)]
         for thread in threads:
             thread.start()
-        pause = threading.Event()
         for _ in range(STRIKES):
-            pause.wait(rng.random() * 0.01)
-            strike_thread(rng.choice(threads).ident or 0)
+            name = rng.randrange(THREADS)
+            wait_for_rounds(name, rng.randint(2, 20))
+            strike_thread(threads[name].ident or 0)
+        for name in range(THREADS):
+            wait_for_rounds(name, 2)
         is_over.set()
         for thread in threads:
             thread.join(DEADLINE_S)
