@@ -82,7 +82,7 @@ def test_what_is_larger_than_the_credit_is_asked_for(broker: BrokerDouble, size:
     with producer_of(broker) as producer:
         know(producer, ["t0"])
         assert producer._intake.open_on_credit("t0", size, None) is None
-        assert producer.send("t0", b"v" * size).result(60).offset == 1
+        assert producer.send("t0", b"v" * size).result(DEADLINE_S).offset == 1
 
 
 def test_a_partition_that_is_not_known_is_asked_for(broker: BrokerDouble) -> None:

@@ -34,7 +34,7 @@ from brokerd.producer.core.membership import MemberReport, Membership, Transacti
 from brokerd.producer.producer import Producer
 from tests.support.broker_double import BrokerDouble, Fault
 from tests.support.clock import ManualClock
-from tests.support.wait import wait_until
+from tests.support.wait import DEADLINE_S, wait_until
 from tests.unit.producer.test_producer import FAST
 
 COUNTER = itertools.count()
@@ -159,7 +159,7 @@ def test_a_member_that_gets_no_id_fails_with_its_rows_and_the_next_one_works(
     broker.identity_errors.append(error)
     producer.begin_member(member())
     future = producer.send("t", b"x")
-    assert isinstance(future.exception(5), type(error))
+    assert isinstance(future.exception(DEADLINE_S), type(error))
     with pytest.raises(type(error)):
         producer.send("t", b"y")
     with pytest.raises(type(error)):
@@ -182,7 +182,7 @@ def test_one_failed_batch_fails_the_member_and_all_its_rows(broker: BrokerDouble
     producer.begin_member(member())
     broker.faults.append(Fault(error=MessageTooLargeError("no", fate=Fate.NOT_APPENDED)))
     first = producer.send("t", b"x", partition=0)
-    assert isinstance(first.exception(5), MessageTooLargeError)
+    assert isinstance(first.exception(DEADLINE_S), MessageTooLargeError)
     with pytest.raises(MessageTooLargeError):
         producer.send("t", b"y", partition=1)
     with pytest.raises(MessageTooLargeError):
@@ -206,7 +206,7 @@ def test_rows_that_expire_fail_the_member(broker: BrokerDouble) -> None:
     settings: dict[str, object] = {"delivery.timeout.ms": 1_000, "request.timeout.ms": 500}
     with producer_of(broker, clock, settings) as producer:
         producer.begin_member(member())
-        producer.send("t", b"warm", partition=1).result(5)
+        producer.send("t", b"warm", partition=1).result(DEADLINE_S)
         broker.topics["t"].leaders[0] = -1
         broker.faults.append(Fault(drop_request=True))
         first = producer.send("t", b"x", partition=0)
@@ -219,7 +219,7 @@ def test_rows_that_expire_fail_the_member(broker: BrokerDouble) -> None:
 
 def test_aborting_gives_up_and_names_the_id(broker: BrokerDouble, producer: Producer) -> None:
     producer.begin_member(member())
-    producer.send("t", b"x", partition=0).result(5)
+    producer.send("t", b"x", partition=0).result(DEADLINE_S)
     broker.faults.append(Fault(drop_answer=True))
     late = producer.send("t", b"y", partition=0)
     wait_until(lambda: not broker.faults)
@@ -227,7 +227,7 @@ def test_aborting_gives_up_and_names_the_id(broker: BrokerDouble, producer: Prod
     assert report.producer_id == 1001
     assert isinstance(late.exception(0), AbortedBatchError)
     assert producer.abort_member() == report, "nothing is open: the last one's report"
-    producer.send("t", b"z", partition=1).result(5)
+    producer.send("t", b"z", partition=1).result(DEADLINE_S)
     assert broker.committed_values("t") == [b"z"]
 
 
@@ -248,7 +248,7 @@ def test_heartbeats_every_third_of_the_timeout_while_the_member_is_open(broker: 
         membership = member(timeout_ms=30_000)
         producer.begin_member(membership)
         clock.advance(60_000)
-        producer.send("t", b"x").result(5)
+        producer.send("t", b"x").result(DEADLINE_S)
         assert not broker.heartbeats, "without an id there is nothing to keep open"
         for count in (1, 2, 3):
             clock.advance(10_000)
@@ -259,7 +259,7 @@ def test_heartbeats_every_third_of_the_timeout_while_the_member_is_open(broker: 
         wait_awake(producer, clock, partial(has_heartbeats, broker, 5))
         producer.end_member()
         clock.advance(100_000)
-        producer.send("t", b"y").result(5)
+        producer.send("t", b"y").result(DEADLINE_S)
         assert len(broker.heartbeats) == 5
 
 
@@ -267,7 +267,7 @@ def test_a_member_that_the_broker_has_ended_fails_at_its_heartbeat(broker: Broke
     clock = ManualClock()
     with producer_of(broker, clock) as producer:
         producer.begin_member(member(timeout_ms=3_000))
-        producer.send("t", b"x").result(5)
+        producer.send("t", b"x").result(DEADLINE_S)
         broker.transactions.expire("id")
         clock.advance(1_000)
         wait_awake(producer, clock, lambda: producer._core.stopped_by is not None)
@@ -327,7 +327,7 @@ def test_a_producer_with_a_transactional_id_sends_inside_transactions_only(broke
             with pytest.raises(TransactionStateError, match=r"with producer\.transaction"):
                 producer.send("t", b"x")
             producer.begin_member(member())
-            producer.send("t", b"y").result(5)
+            producer.send("t", b"y").result(DEADLINE_S)
             producer.end_member()
         assert len(broker.requests) == 2
 
@@ -336,7 +336,7 @@ def test_rows_of_a_failed_member_are_refused_however_they_are_sent(broker: Broke
     producer.partitions_for("t")
     broker.identity_errors.append(AlreadyCommittedError("committed"))
     producer.begin_member(member())
-    producer.send("t", b"x").exception(5)
+    producer.send("t", b"x").exception(DEADLINE_S)
     for rows in (1, 50_000):
         batch = pa.RecordBatch.from_pydict({"key": [b"k"] * rows, "value": [b"0123456789"] * rows})
         with pytest.raises(AlreadyCommittedError):

@@ -13,6 +13,7 @@ from brokerd.producer.core.partitioner import murmur2
 from brokerd.producer.producer import Producer
 from brokerd.producer.rows.totals import RowTotals
 from tests.support.broker_double import BrokerDouble
+from tests.support.wait import DEADLINE_S
 
 Row = tuple[bytes | None, bytes | None]
 
@@ -91,7 +92,7 @@ def test_hashes_are_computed_once_for_totals_and_partitions() -> None:
         batch = batch_of([(key, value or b"") for key, value in rows])
         hashes = RowTotals().add(batch)
         with Producer({"linger.ms": 0}, transport_factory=broker.transport) as producer:
-            producer.send_batch("t", batch, key_hashes=hashes if is_shared else None).result(30)
+            producer.send_batch("t", batch, key_hashes=hashes if is_shared else None).result(DEADLINE_S)
         logs.append([[row["value"] for row in broker.records("t", number) if row["key"] is not None] for number in range(3)])
     assert logs[0] == logs[1]
 

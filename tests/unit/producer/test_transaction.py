@@ -24,6 +24,7 @@ from brokerd.producer.transaction import ABORT_TIMEOUT_MS
 from tests.support.broker_double import BrokerDouble, CoordinatorDouble, Fault
 from tests.support.interrupts import Struck, strike
 from tests.support.scale import TEST_SCALE
+from tests.support.wait import DEADLINE_S
 from tests.unit.producer.test_producer import FAST
 
 STRIDE = max(1, 9 // TEST_SCALE)
@@ -77,7 +78,7 @@ def test_versions_follow_each_other_across_producers(broker: BrokerDouble, coord
 def test_an_exception_aborts(broker: BrokerDouble, coordinator: CoordinatorDouble, producer: Producer) -> None:
     def block() -> None:
         with producer.transaction():
-            producer.send("t", b"x").result(5)
+            producer.send("t", b"x").result(DEADLINE_S)
             raise ZeroDivisionError
 
     with pytest.raises(ZeroDivisionError):
@@ -120,7 +121,7 @@ def test_a_record_that_fails_aborts_the_transaction(
 ) -> None:
     def block() -> None:
         with producer.transaction():
-            producer.send("t", b"fine", partition=0).result(5)
+            producer.send("t", b"fine", partition=0).result(DEADLINE_S)
             broker.faults.append(Fault(error=CorruptMessageError("no", fate=Fate.NOT_APPENDED)))
             producer.send("t", b"x", partition=0)
 
@@ -154,7 +155,7 @@ def test_a_commit_that_never_arrived_is_aborted(broker: BrokerDouble, coordinato
 def test_a_transaction_that_expired_is_said_so(broker: BrokerDouble, producer: Producer) -> None:
     def block() -> None:
         with producer.transaction():
-            producer.send("t", b"x").result(5)
+            producer.send("t", b"x").result(DEADLINE_S)
             broker.transactions.expire("orders")
 
     with pytest.raises(TxnAbortedError):
@@ -172,9 +173,9 @@ def test_of_two_producers_with_one_version_one_is_committed_and_the_other_knows(
 
         def block() -> None:
             with producer.transaction():
-                producer.send("t", b"x").result(5)
+                producer.send("t", b"x").result(DEADLINE_S)
                 with other.transaction():
-                    other.send("t", b"x").result(5)
+                    other.send("t", b"x").result(DEADLINE_S)
 
         with pytest.raises(BrokerdError) as caught:
             block()
@@ -217,7 +218,7 @@ def test_an_abort_that_fails_leaves_it_to_expiry(
 
     def block() -> None:
         with producer.transaction():
-            producer.send("t", b"x").result(5)
+            producer.send("t", b"x").result(DEADLINE_S)
             raise ZeroDivisionError
 
     with pytest.raises(ZeroDivisionError):
@@ -265,7 +266,7 @@ def test_a_second_interrupt_while_aborting_leaves_it_to_expiry(
 
     def block() -> None:
         with producer.transaction():
-            producer.send("t", b"x").result(5)
+            producer.send("t", b"x").result(DEADLINE_S)
             raise KeyboardInterrupt
 
     with pytest.raises(Struck):
