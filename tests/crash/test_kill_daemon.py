@@ -6,22 +6,20 @@ BROKERD_TEST_SCALE=20 makes it 200 kills.
 
 from __future__ import annotations
 
-import os
-
 import pytest
 
 from tests.chaos.history import Outcome
 from tests.chaos.run import run
+from tests.support.scale import TEST_SCALE
 
-_SCALE = int(os.environ.get("BROKERD_TEST_SCALE", "1"))
 _KILLS = 10
 _SECONDS_A_KILL = 120.0  # at most: a slow machine has the time, a fast one does not use it
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(1_800 * _SCALE)
+@pytest.mark.timeout(1_800 * TEST_SCALE)
 def test_kills_under_load_lose_and_duplicate_nothing() -> None:
-    kills = _KILLS * _SCALE
+    kills = _KILLS * TEST_SCALE
     verdict = run(seconds=_SECONDS_A_KILL * kills, seed=20_260, kinds=["kill"], rounds=kills)
     assert verdict.is_clean, str(verdict)
     assert verdict.faults["kill"] == kills
@@ -29,9 +27,9 @@ def test_kills_under_load_lose_and_duplicate_nothing() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(1_800 * _SCALE)
+@pytest.mark.timeout(1_800 * TEST_SCALE)
 def test_cuts_pauses_and_restarts_under_load_lose_and_duplicate_nothing() -> None:
-    rounds = 6 * _SCALE
+    rounds = 6 * TEST_SCALE
     kinds = ["cut", "drop-answers", "pause", "restart"]
     verdict = run(seconds=_SECONDS_A_KILL * rounds, seed=20_261, kinds=kinds, rounds=rounds)
     assert verdict.is_clean, str(verdict)

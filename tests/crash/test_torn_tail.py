@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import random
 from pathlib import Path
 
@@ -16,9 +15,9 @@ from brokerd.record.payload import payload_crc
 from brokerd.storage.names import CLEAN_SHUTDOWN
 from tests.support.build import append, damaged_ranges, first_log, open_manager, payloads, read_batches
 from tests.support.files import MemoryFiles
+from tests.support.scale import TEST_SCALE
 
 PAYLOADS = [bytes([65 + n]) * size for n, size in enumerate((64, 200, 8, 320, 40))]
-SCALE = int(os.environ.get("BROKERD_TEST_SCALE", "1"))
 
 
 def _log_of_five(*, is_checkpointed: bool) -> tuple[MemoryFiles, str, list[int]]:
@@ -111,7 +110,7 @@ def _bits(positions: list[int]) -> list[int]:
     bits = list(range(positions[-1] * 8))
     return (
         bits
-        if SCALE > 1
+        if TEST_SCALE > 1
         else sorted({*bits[::11], *(position * 8 + bit for position in positions[:-1] for bit in range(0, 768, 5))})
     )
 
@@ -137,7 +136,7 @@ def test_rot_after_a_clean_shutdown_is_met_by_the_reader() -> None:
     manager, _ = open_manager(files)
     manager.close()
     assert CLEAN_SHUTDOWN in files.listdir()
-    for bit in _bits(positions)[:: 3 if SCALE == 1 else 1]:
+    for bit in _bits(positions)[:: 3 if TEST_SCALE == 1 else 1]:
         rotten = files.copy()
         rotten.flip_bit(path, bit)
         hit = sum(end <= bit // 8 for end in positions[1:])
@@ -157,7 +156,7 @@ def test_the_doctor_reports_each_flipped_bit_with_partition_and_offset(tmp_path:
     _write_out(files, tmp_path)
     assert not [finding for finding in check_data_dir(str(tmp_path)) if finding.severity is Severity.ERROR]
     data = files.read_file(path)
-    for bit in _bits(positions)[:: 7 if SCALE == 1 else 1]:
+    for bit in _bits(positions)[:: 7 if TEST_SCALE == 1 else 1]:
         rotten = bytearray(data)
         rotten[bit // 8] ^= 1 << bit % 8
         (tmp_path / path).write_bytes(rotten)

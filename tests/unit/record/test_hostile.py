@@ -8,7 +8,6 @@ BROKERD_TEST_SCALE multiplies the mutations.
 from __future__ import annotations
 
 import json
-import os
 import random
 import struct
 import subprocess
@@ -25,8 +24,8 @@ from brokerd.record.batch import RecordBatch, check_produced
 from brokerd.record.schema import SCHEMA_0
 from tests.support.hostile_records import UNCOMPRESSED_LIMIT_BYTES, good_batches, mutate
 from tests.support.records import HEADER_BYTES, MAX_BYTES, SEED, body_at, header_of, key_values, new_batch, reseal
+from tests.support.scale import TEST_SCALE
 
-SCALE = int(os.environ.get("BROKERD_TEST_SCALE", "1"))
 MUTATIONS = 10_000
 BOMB_BYTES = 64 * 1_048_576
 VALUE_BUFFER = 5
@@ -35,7 +34,7 @@ VALUE_BUFFER = 5
 @pytest.mark.parametrize("seed", [20_001, 20_002])
 def test_mutated_batches_never_crash_and_never_outgrow_the_limits(seed: int, tmp_path: Path) -> None:
     progress = tmp_path / "progress"
-    command = [sys.executable, "-X", "faulthandler", "-m", "tests.support.hostile_records", str(seed), str(MUTATIONS * SCALE)]
+    command = [sys.executable, "-X", "faulthandler", "-m", "tests.support.hostile_records", str(seed), str(MUTATIONS * TEST_SCALE)]
     child = subprocess.run([*command, str(progress)], capture_output=True, text=True, check=False)
     assert child.returncode == 0, f"seed {seed}, mutation {progress.read_text()}: status {child.returncode}\n{child.stderr[-4000:]}"
     told = json.loads(child.stdout)
