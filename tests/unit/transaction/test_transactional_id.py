@@ -279,6 +279,19 @@ def test_a_second_write_of_the_same_run_is_a_conflict_even_with_equal_totals(com
             committed.commit_all(committed.end_request(SECOND, None, of_totals))
 
 
+def test_a_second_write_after_a_restart_is_a_conflict_with_the_one_that_repeated_the_first(committed: TransactionBench) -> None:
+    repeated, second = execution(5, "e7", "r2"), execution(5, "e8", "r2")
+    for _ in range(2):  # its response may be lost
+        assert isinstance(committed.commit_all(committed.end_request(repeated, None, totals(3))), AlreadyCommitted)
+    with pytest.raises(TxnConflictError, match="another write of the same run"):
+        committed.commit_all(committed.end_request(second, None, totals(3)))
+    with pytest.raises(TxnConflictError, match="set txnLabel"):
+        committed.init("b", second)
+    committed.commit_all(committed.end_request(execution(6, "e9", "r3"), None, totals(2)))
+    late = committed.end_request(execution(6, "e8", "r2"), None, totals(2))
+    assert isinstance(committed.commit_all(late), AlreadyCommitted), "the run repeated another version"
+
+
 def test_a_second_write_of_the_same_run_without_rows_is_done(committed: TransactionBench) -> None:
     assert isinstance(committed.commit_all(committed.end_request(SECOND)), AlreadyCommitted)
 
