@@ -22,7 +22,6 @@ Exports are imported on first use, so a Spark worker that only looks for data so
 
 from __future__ import annotations
 
-import os
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -38,8 +37,3 @@ def __getattr__(name: str) -> object:
 
         return Producer
     raise AttributeError(f"module 'brokerd' has no attribute '{name}'")
-
-
-# gRPC reports every connection that ends on standard error, which is noise for us; set the variable to get it back. gRPC reads it
-# when it is first imported, and every import of gRPC in this project goes through this package.
-os.environ.setdefault("GRPC_VERBOSITY", "ERROR")

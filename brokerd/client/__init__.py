@@ -11,3 +11,5 @@
 
 Knows nothing of Spark. Only this package, wire and server import grpc.
 """
+
+from brokerd import wire as wire  # before gRPC: see there

@@ -21,3 +21,5 @@
 
 Rules of the log, of sequences and of batches do not live here.
 """
+
+from brokerd import wire as wire  # before gRPC: see there

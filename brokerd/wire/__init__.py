@@ -10,3 +10,12 @@
 
 Rules of the log or the producer do not belong in this package.
 """
+
+from __future__ import annotations
+
+import os
+
+# gRPC reports every connection that ends on standard error, which is noise for us; set the variable to get it back. gRPC reads it
+# when it is first imported: the packages that import gRPC (client, server) import this one first. A program that does not talk to a
+# broker keeps its environment.
+os.environ.setdefault("GRPC_VERBOSITY", "ERROR")
