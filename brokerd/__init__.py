@@ -16,6 +16,7 @@ Exports are imported on first use, so a Spark worker that only looks for data so
     client/ producer/             the API of applications
     sink/ datasource/             the data source of Spark
     cli/                          the command line (__main__.py)
+    testing/                      a broker for the tests of users, and of this project
     backoff.py                    how long to wait before a retry
     allocator.py, process.py      memory, fork and exit of a process
 """

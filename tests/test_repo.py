@@ -222,7 +222,7 @@ def test_imports_go_one_way() -> None:
 @pytest.mark.parametrize(
     ("root", "folders"),
     [
-        ("grpc", ("brokerd/server/", "brokerd/wire/", "brokerd/client/")),
+        ("grpc", ("brokerd/server/", "brokerd/wire/", "brokerd/client/", "brokerd/testing/watched_calls.py")),
         ("pyspark", ("sink/", "datasource/")),
         ("tests", ()),
         ("benchmarks", ()),

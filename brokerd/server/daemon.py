@@ -12,6 +12,7 @@ import errno
 import logging
 import os
 import socket
+from collections.abc import Sequence
 
 import grpc
 from grpc_health.v1 import health, health_pb2  # noqa: F401 - registers its descriptor for reflection
@@ -52,13 +53,22 @@ class ListenError(BrokerdError):
 
 
 class Daemon:
-    """One broker in this process. `files` and `clock` are the machine's own unless a test passes others."""
+    """One broker in this process. `files` and `clock` are the machine's own unless a test passes others; its `interceptors` see
+    calls that are authenticated."""
 
-    def __init__(self, config: BrokerConfig, *, files: Files | None = None, clock: Clock | None = None) -> None:
+    def __init__(
+        self,
+        config: BrokerConfig,
+        *,
+        files: Files | None = None,
+        clock: Clock | None = None,
+        interceptors: Sequence[grpc.aio.ServerInterceptor] = (),
+    ) -> None:
         self.config = config
         self.port = 0  # the bound port, from start() on
         self.metrics_port = -1  # the same; -1 = off
         self._files = files
+        self._interceptors = interceptors
         self._clock = clock if clock is not None else SystemClock()
         self._health = HealthService(self._count_fruitless)
         self._server: grpc.aio.Server | None = None
@@ -175,7 +185,8 @@ class Daemon:
         accept_undecodable_names()
         leave_out_gone_clients()
         self._server = grpc.aio.server(
-            options=server_arguments(self.config), interceptors=security.interceptors(self._count_fruitless)
+            options=server_arguments(self.config),
+            interceptors=(*security.interceptors(self._count_fruitless), *self._interceptors),
         )
         credentials = security.certificates.credentials() if security.certificates is not None else None
         self.port = _bind(self._server, self.config.host, self.config.port, credentials)

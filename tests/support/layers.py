@@ -29,6 +29,7 @@ LAYERS: dict[str, set[str]] = {
     "sink": _BASE | {"allocator", "client", "process", "producer"},
     "datasource": _BASE | {"allocator", "client", "producer"},
     "cli": _BASE | {"allocator", "client", "producer", "offline", "datadir", "partition", "storage"},
+    "testing": _BASE | {"allocator", "client", "process", "producer", "server", "storage", "wire"},
     "pyspark_brokerd": {"datasource"},
     "": {"producer", "errors", "ids", "cli"},  # brokerd/__init__.py and __main__.py: what users see, lazily
 }

@@ -1,0 +1,241 @@
+"""Broker: a real broker for one test. Its process, and the client of its topics, are others: this one holds two sockets."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+import threading
+from collections.abc import Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+from brokerd.config.broker import BrokerConfig, check_broker
+from brokerd.config.settings import from_mapping
+from brokerd.errors import BrokerdError, ClientError, ConfigError
+from brokerd.testing.channel import Channel, Message, pair, raise_error
+from brokerd.testing.errors import BrokerFailedError, UnmetFaultError
+from brokerd.testing.faults import AFTER, BEFORE, KILL, LOSE, Fault
+from brokerd.testing.topic import Topic
+from brokerd.testing.warm_process import new_keeper
+
+_END_TIMEOUT_S = 120.0
+
+
+class Broker:
+    """A broker in a temporary directory, on a free port of 127.0.0.1, in a process of its own.
+
+        with Broker() as broker:
+            topic = broker.create_topic("events", partitions=4)
+
+    `config` and keywords are the broker's settings, by Kafka's names (`{"num.partitions": 4}`, `num_partitions=4`). With `data.dir`
+    the data stays there, and is closed cleanly; otherwise everything is gone after `close`.
+
+    It ends with the block, with `close()`, and in any case with the process that made it, however that ends. All methods may be
+    called from any thread. After a fork it belongs to the parent.
+    """
+
+    def __init__(self, config: Mapping[str, object] | None = None, **settings: object) -> None:
+        """Does not start it yet: `with`, or `start()`, does. Raises ConfigError for an unknown setting or a wrong value."""
+        given = {**(config or {}), **{name.replace("_", "."): value for name, value in settings.items()}}
+        check_broker(from_mapping(BrokerConfig, given, where="(setting of a testing Broker)"))
+        self._settings = {name: value if isinstance(value, (int, float, bool)) else str(value) for name, value in given.items()}
+        self._owner_pid = os.getpid()
+        self._lock = threading.Lock()
+        self._client_lock = threading.Lock()
+        self._keeper: Channel | None = None
+        self._client: Channel | None = None
+        self._faults: list[Fault] = []
+        self._directory = ""
+        self._address = ""
+
+    # --- life
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self._close(is_checked=kind is None)
+
+    def start(self) -> None:
+        """Returns once it serves: at first, and after `kill`. Raises BrokerFailedError with its directory and log if it does not
+        come up."""
+        if self._keeper is not None:
+            self._ask({"do": "start"})
+            return
+        self._keeper = new_keeper()
+        try:
+            places = {"temporary": tempfile.gettempdir(), "current": os.path.abspath(".")}
+            opened = self._ask({"do": "open", "settings": self._settings, **places})
+        except BaseException:
+            self._close(is_checked=False)
+            raise
+        self._directory, self._address = opened["directory"], opened["address"]
+
+    def restart(self) -> None:
+        """Stops it cleanly and starts it again, on the same port and data; starts it if it was killed."""
+        self._ask({"do": "restart"})
+
+    def kill(self) -> None:
+        """Kills its process (SIGKILL). `start` or `restart` starts it again."""
+        self._ask({"do": "kill"})
+
+    def pause(self) -> None:
+        """Stops its process (SIGSTOP): connections stay, and nothing is answered until `resume`."""
+        self._ask({"do": "pause"})
+
+    def resume(self) -> None:
+        """Lets it go on after `pause`."""
+        self._ask({"do": "resume"})
+
+    def close(self) -> None:
+        """Ends it, and removes its directory. May be called twice. Raises UnmetFaultError if a fault has met no request."""
+        self._close(is_checked=True)
+
+    # --- faults that meet a request
+
+    def kill_before(self, request: str, *, nth: int = 1) -> Fault:
+        """Kills it when the `nth` request of this name from now on has come, and before it is done; it is started again at once.
+
+        `request`: Produce, Fetch, EndTransaction (a commit or an abort), InitProducerId, ListOffsets, Metadata or another request
+        of the protocol, from any client, the test's own among them. Raises ConfigError for an unknown name.
+        """
+        return self._arm(KILL, request, BEFORE, nth)
+
+    def kill_after(self, request: str, *, nth: int = 1) -> Fault:
+        """The same once the request is done, and before its response is sent: nobody is told."""
+        return self._arm(KILL, request, AFTER, nth)
+
+    def lose_response(self, request: str, *, nth: int = 1) -> Fault:
+        """Has the request be done and its response be lost, as with a lost connection; the broker goes on."""
+        return self._arm(LOSE, request, AFTER, nth)
+
+    # --- a disk that fails
+
+    def fail_disk(self, how: str = "full") -> None:
+        """Has its disk fail until `heal_disk`: `full` (nothing grows), `write`, `sync` (fdatasync fails) or `read`. After `sync`
+        and `write` a log may accept nothing more until `restart`. Raises ConfigError for anything else."""
+        self._ask({"do": "disk", "how": _some(how)})
+
+    def heal_disk(self) -> None:
+        """Has its disk work again."""
+        self._ask({"do": "disk", "how": ""})
+
+    # --- topics
+
+    def create_topic(self, name: str, partitions: int = 0, configs: Mapping[str, str] | None = None) -> Topic:
+        """A new topic. `partitions` 0 = the broker's num.partitions (1); `configs` by Kafka's names (`retention.ms`). Raises
+        TopicAlreadyExistsError, InvalidTopicError, InvalidPartitionsError, InvalidConfigError."""
+        texts = {setting: str(value) for setting, value in (configs or {}).items()}
+        self._ask_client({"do": "create_topic", "topic": name, "partitions": partitions, "configs": texts})
+        return Topic(name, self._ask_client)
+
+    def topic(self, name: str) -> Topic:
+        """A topic that is there. Raises UnknownTopicOrPartitionError."""
+        self._ask_client({"do": "check_topic", "topic": name})
+        return Topic(name, self._ask_client)
+
+    # --- what it is
+
+    @property
+    def bootstrap_servers(self) -> str:
+        """HOST:PORT, for `bootstrap.servers`."""
+        self._opened()
+        return self._address
+
+    @property
+    def directory(self) -> Path:
+        """Its temporary directory."""
+        self._opened()
+        return Path(self._directory)
+
+    @property
+    def pid(self) -> int:
+        """The id of its process; another one after each start. Raises BrokerFailedError if it does not run."""
+        return int(self._ask({"do": "status"})["pid"])
+
+    @property
+    def log(self) -> str:
+        """Everything that it has logged."""
+        return (self.directory / "broker.log").read_text("utf-8", "replace")
+
+    # --- inside
+
+    def _opened(self) -> Channel:
+        if os.getpid() != self._owner_pid:
+            raise ClientError("this Broker was made before this process was forked: use it in the process that made it")
+        if self._keeper is None:
+            raise BrokerdError("the broker is not open: use it in `with Broker() as broker:`, or call start()")
+        return self._keeper
+
+    def _ask(self, head: dict[str, Any], passed: Any = None) -> dict[str, Any]:
+        with self._lock:
+            keeper = self._opened()
+            return _exchange(keeper, head, b"", passed, "the process that keeps the broker is gone: was it killed?").head
+
+    def _ask_client(self, head: dict[str, Any], body: Any = b"") -> Message:
+        with self._client_lock:
+            if self._client is not None and self._client.is_broken:
+                self._client.close()
+                self._client = None
+            if self._client is None:
+                self._opened()
+                self._client, theirs = pair()
+                self._client.is_broken = True  # until the keeper has it
+                with theirs:
+                    self._ask({"do": "client"}, theirs)
+                self._client.is_broken = False
+            return _exchange(self._client, head, body, None, "the process of the test's own client is gone: was it killed?")
+
+    def _arm(self, kind: str, request: str, moment: str, nth: int) -> Fault:
+        armed = self._ask({"do": "arm", "kind": kind, "request": request, "moment": moment, "nth": nth})
+        fault = Fault(armed["number"], armed["text"], self._left_by_number)
+        self._faults.append(fault)
+        return fault
+
+    def _left_by_number(self) -> dict[int, int]:
+        return {int(number): left for number, left in self._ask({"do": "faults"})["left"].items()}
+
+    def _close(self, *, is_checked: bool) -> None:
+        keeper = self._keeper
+        if keeper is None or os.getpid() != self._owner_pid:
+            return
+        unmet: list[str] = []
+        try:
+            if is_checked and self._faults and not keeper.is_broken:
+                left = self._left_by_number()
+                unmet = [str(fault) for fault in self._faults if left.get(fault.number)]
+        finally:
+            self._keeper = None
+            if self._client is not None:
+                self._client.close()
+            keeper.end(_END_TIMEOUT_S)
+            self._client, self._faults = None, []
+        if unmet:
+            raise UnmetFaultError(f"ordered, and never happened, since no such request came: {'; '.join(unmet)}")
+
+
+def _exchange(channel: Channel, head: dict[str, Any], body: Any, passed: Any, gone: str) -> Message:
+    """Sends a request and waits for its reply. After a wait that was interrupted (Ctrl-C) the channel is of no more use: its next
+    reply would be taken for another's."""
+    if channel.is_broken:
+        raise BrokerdError("an earlier call was interrupted: close this Broker, and make another")
+    channel.is_broken = True
+    try:
+        channel.send(head, body, passed=passed)
+        message = channel.receive()
+    except (EOFError, ConnectionError):
+        raise BrokerFailedError(gone) from None
+    except (TypeError, ValueError):  # it could not be sent
+        channel.is_broken = False
+        raise
+    channel.is_broken = False
+    raise_error(message.head)
+    return message
+
+
+def _some(how: str) -> str:
+    if not how:
+        raise ConfigError("how must say how the disk fails: full, write, sync or read; heal_disk() has it work again")
+    return how

@@ -1,0 +1,121 @@
+"""Messages between the processes of this package: a JSON object, bytes behind it, and at most one socket.
+
+They travel over socket pairs that no stranger can reach. Nothing in them becomes code: an error is its class's name and its text.
+"""
+
+from __future__ import annotations
+
+import array
+import json
+import socket
+import struct
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+from brokerd import errors
+from brokerd.errors import BrokerdError
+from brokerd.testing.errors import BrokerFailedError, UnmetFaultError
+
+_LENGTHS = struct.Struct("<IQ")  # of the object and of the bytes
+_HEAD_MAX_BYTES = 16_777_216
+BODY_MAX_BYTES = 2_147_483_647
+_PIECE_BYTES = 1_048_576
+_ERRORS: dict[str, type[Exception]] = {
+    **{cls.__name__: cls for cls in vars(errors).values() if isinstance(cls, type) and issubclass(cls, BrokerdError)},
+    **{cls.__name__: cls for cls in (BrokerFailedError, UnmetFaultError, ValueError, TypeError)},
+}
+
+
+class Message(NamedTuple):
+    """A message that has arrived."""
+
+    head: dict[str, Any]
+    body: bytearray
+    passed: socket.socket | None
+
+
+class Channel:
+    """One end of a socket pair. One thread at a time."""
+
+    def __init__(self, end: socket.socket) -> None:
+        self.socket = end
+        self.is_broken = False  # a reply that nobody waits for may still come
+
+    def send(self, head: Mapping[str, object], body: Any = b"", *, passed: socket.socket | None = None) -> None:
+        """Sends a message. Raises ValueError if it is too large, OSError if the other side is gone."""
+        text = json.dumps(head).encode()
+        view = memoryview(body).cast("B")
+        if len(text) > _HEAD_MAX_BYTES or len(view) > BODY_MAX_BYTES:
+            raise ValueError(f"{len(view)} bytes at once, at most {BODY_MAX_BYTES} are possible: take them in several calls")
+        lengths = _LENGTHS.pack(len(text), len(view))
+        rights = []
+        if passed is not None:
+            rights.append((socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", [passed.fileno()])))
+        sent = self.socket.sendmsg([lengths, text], rights)
+        self.socket.sendall((lengths + text)[sent:])
+        if len(view):
+            self.socket.sendall(view)
+
+    def receive(self) -> Message:
+        """The next message. Raises EOFError if the other side is gone."""
+        passed: list[socket.socket] = []
+        lengths = self._read(_LENGTHS.size, passed)
+        head_size, body_size = _LENGTHS.unpack(lengths)
+        if head_size > _HEAD_MAX_BYTES or body_size > BODY_MAX_BYTES:
+            raise EOFError
+        head = json.loads(self._read(head_size, passed))
+        return Message(head, self._read(body_size, passed), passed[0] if passed else None)
+
+    def _read(self, size: int, passed: list[socket.socket]) -> bytearray:
+        data = bytearray(size)
+        view = memoryview(data)
+        count = 0
+        while count < size:
+            try:
+                piece, fds, _, _ = socket.recv_fds(self.socket, min(size - count, _PIECE_BYTES), 1)
+            except ConnectionError:
+                raise EOFError from None
+            passed += [socket.socket(fileno=fd) for fd in fds]
+            if not piece:
+                raise EOFError
+            view[count : count + len(piece)] = piece
+            count += len(piece)
+        return data
+
+    def close(self) -> None:
+        """Closes this end."""
+        self.socket.close()
+
+    def end(self, timeout_s: float) -> bool:
+        """Says that nothing more will come, and waits for the other side's end; False if that does not come in time."""
+        try:
+            self.socket.shutdown(socket.SHUT_WR)
+            self.socket.settimeout(timeout_s)
+            while self.socket.recv(_PIECE_BYTES):
+                pass
+        except TimeoutError:
+            return False
+        except OSError:
+            pass  # it was gone already
+        finally:
+            self.socket.close()
+        return True
+
+
+def pair() -> tuple[Channel, socket.socket]:
+    """This process's end, and the other one, to be handed on."""
+    ours, theirs = socket.socketpair()
+    return Channel(ours), theirs
+
+
+def error_head(error: BaseException) -> dict[str, object]:
+    """The message that raises an error on the other side."""
+    name = next((cls.__name__ for cls in type(error).__mro__ if cls.__name__ in _ERRORS), "")
+    text = str(error) if name else f"{type(error).__name__}: {error}"
+    return {"error": name or "BrokerdError", "message": text}
+
+
+def raise_error(head: Mapping[str, Any]) -> None:
+    """Raises the error that a message carries, if it does."""
+    if "error" in head:
+        raise _ERRORS.get(head["error"], BrokerdError)(head["message"])

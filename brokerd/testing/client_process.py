@@ -1,0 +1,120 @@
+"""The client of a test's topics, in a process of its own, so that the test's process has no gRPC in it: a JVM is started by a fork,
+and so are the workers of multiprocessing, which gRPC does not survive.
+
+Each command is a function of its name; a reply carries a result or an error, and perhaps rows as an Arrow stream.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable
+from typing import Any
+
+import pyarrow as pa
+
+from brokerd.client.blocking import BlockingClient
+from brokerd.client.consumer.fetched import FetchedBatch
+from brokerd.client.consumer.fetcher import PartitionFetcher
+from brokerd.client.consumer.offsets import OffsetSpec
+from brokerd.client.consumer.positions import FetchRange
+from brokerd.config.client import ClientConfig, ConsumerConfig, ProducerConfig
+from brokerd.config.settings import from_mapping
+from brokerd.errors import BrokerdError, WireError
+from brokerd.ids import TopicIdPartition
+from brokerd.producer.producer import Producer
+from brokerd.testing.channel import Channel, Message, error_head
+
+Reply = tuple[dict[str, Any], pa.Buffer | bytes]
+
+
+def serve_client(caller: Channel, bootstrap_servers: str) -> None:
+    """Does what the test asks, until its end."""
+    client = _Client({"bootstrap.servers": bootstrap_servers})
+    with contextlib.suppress(EOFError, ConnectionError):
+        while True:
+            message = caller.receive()
+            try:
+                head, body = client.commands[message.head["do"]](message)
+            except Exception as error:
+                head, body = error_head(error), b""
+            caller.send(head, body)
+
+
+class _Client:
+    def __init__(self, settings: dict[str, Any]) -> None:
+        self._settings = settings
+        self._client = BlockingClient(from_mapping(ClientConfig, settings))
+        self._producer: Producer | None = None
+        self.commands: dict[str, Callable[[Message], Reply]] = {
+            "create_topic": self._create_topic,
+            "check_topic": self._check_topic,
+            "append": self._append,
+            "rows": self._rows,
+        }
+
+    def _create_topic(self, message: Message) -> Reply:
+        head = message.head
+        self._client.create_topic(head["topic"], head["partitions"], head["configs"])
+        return {}, b""
+
+    def _check_topic(self, message: Message) -> Reply:
+        return {"partitions": self._client.metadata([message.head["topic"]]).topic(message.head["topic"]).partition_count}, b""
+
+    def _append(self, message: Message) -> Reply:
+        """Returns once all rows are durable."""
+        table = pa.ipc.open_stream(pa.py_buffer(message.body)).read_all().combine_chunks()
+        partitions = None
+        if "partition" in table.column_names:
+            partitions = table.column("partition").combine_chunks()
+            table = table.drop_columns(["partition"])
+        if self._producer is None:
+            self._producer = Producer(from_mapping(ProducerConfig, {**self._settings, "linger.ms": 0}))
+        try:
+            self._producer.send_batch(message.head["topic"], table, partitions).result()
+        except BrokerdError:
+            failed, self._producer = self._producer, None  # the next rows are no business of this failure
+            failed.close(0)
+            raise
+        return {}, b""
+
+    def _rows(self, message: Message) -> Reply:
+        """Everything from the log's start to its end now, by partition and offset."""
+        name, isolation = message.head["topic"], message.head["isolation_level"]
+        config = from_mapping(ConsumerConfig, {**self._settings, "isolation.level": isolation})
+        topic = self._client.metadata([name]).topic(name)
+        tps = [TopicIdPartition(topic.topic_id, partition) for partition in range(topic.partition_count)]
+        first = self._offsets(tps, OffsetSpec.EARLIEST, isolation)
+        until = self._offsets(tps, OffsetSpec.LATEST, isolation)
+        ranges = [FetchRange(tp, first[tp], until[tp], f"{name}-{tp.partition}") for tp in tps if first[tp] < until[tp]]
+        batches: list[FetchedBatch] = []
+        if ranges:
+            with PartitionFetcher(self._client, ranges, config) as fetcher:
+                batches += fetcher
+        sink = pa.BufferOutputStream()
+        batches.sort(key=lambda batch: (batch.tp.partition, batch.offsets[0].as_py()))
+        tables = [_with_place(batch) for batch in batches]
+        if tables:
+            with pa.ipc.new_stream(sink, tables[0].schema) as stream:
+                for table in tables:
+                    stream.write(table)
+        return {}, sink.getvalue()
+
+    def _offsets(self, tps: list[TopicIdPartition], spec: OffsetSpec, isolation: str) -> dict[TopicIdPartition, int]:
+        offsets = {}
+        for tp, found in self._client.list_offsets(dict.fromkeys(tps, spec), isolation).items():
+            if isinstance(found, WireError):
+                raise found
+            offsets[tp] = found.offset
+        return offsets
+
+
+def _with_place(batch: FetchedBatch) -> pa.RecordBatch:
+    """The records with the columns partition, offset and timestampType."""
+    count = batch.record_count
+    places = {
+        "partition": pa.array([batch.tp.partition] * count, pa.int32()),
+        "offset": batch.offsets,
+        "timestampType": pa.array([batch.timestamp_type] * count, pa.int32()),
+    }
+    columns = dict(zip(batch.arrow_batch.schema.names, batch.arrow_batch.columns, strict=True)) | places
+    return pa.RecordBatch.from_arrays(list(columns.values()), list(columns))

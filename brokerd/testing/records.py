@@ -1,0 +1,158 @@
+"""Rows, Arrow and DataFrames as columns of records, and columns as records again. Pure: no I/O.
+
+Everything is brought into the columns that a producer takes, and `partition`; what they must hold, the producer says.
+"""
+
+from __future__ import annotations
+
+import datetime
+from collections.abc import Iterable, Mapping
+from typing import Any, NamedTuple
+
+import pyarrow as pa
+
+from brokerd.record.schema import HEADERS, KEY, TIMESTAMP, VALUE
+
+COLUMNS = ("key", "value", "headers", "timestamp", "partition")
+# A topic's own rows may be appended to another topic; these are given again there.
+_GIVEN_BY_THE_BROKER = ("topic", "offset", "timestampType")
+_TYPES = {KEY.name: KEY.type, VALUE.name: VALUE.type, HEADERS.name: HEADERS.type, TIMESTAMP.name: TIMESTAMP.type}
+_US_PER_MS = 1_000
+_EPOCH = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
+_ROWS = "rows (values, pairs of key and value, or mappings), an Arrow table or batch, or a DataFrame"
+
+
+class Record(NamedTuple):
+    """A record as it lies in a topic; the fields are the source's columns."""
+
+    key: bytes | None
+    value: bytes | None
+    topic: str
+    partition: int
+    offset: int
+    timestamp: datetime.datetime  # UTC
+    headers: list[tuple[str, bytes | None]]
+
+
+def to_table(data: object) -> pa.Table:
+    """The columns of what `Topic.append` takes. Raises TypeError and ValueError with the row's number and the field."""
+    table = _arrow_of(data)
+    if table is None:
+        return _of_rows(data)
+    table = table.drop_columns([name for name in _GIVEN_BY_THE_BROKER if name in table.column_names])
+    unknown = [name for name in table.column_names if name not in COLUMNS]
+    if unknown:
+        raise ValueError(f"unknown column '{unknown[0]}': a record has {', '.join(COLUMNS)}; put the rest into the value")
+    if "partition" in table.column_names:
+        at = table.column_names.index("partition")
+        table = table.set_column(at, "partition", table.column(at).cast(pa.int32()).fill_null(-1))
+    return table
+
+
+def _arrow_of(data: Any) -> pa.Table | None:
+    """A DataFrame (of Spark, pandas, Polars, and all that speak Arrow) or Arrow data as a table; None for rows."""
+    if isinstance(data, pa.Table):
+        return data
+    if isinstance(data, pa.RecordBatch):
+        return pa.Table.from_batches([data])
+    if callable(getattr(data, "toArrow", None)):
+        return data.toArrow()
+    if hasattr(data, "__arrow_c_stream__"):
+        return pa.table(data)
+    if type(data).__module__.partition(".")[0] == "pandas":
+        return pa.Table.from_pandas(data, preserve_index=False)
+    return None
+
+
+def _of_rows(data: object) -> pa.Table:
+    if isinstance(data, (bytes, str, Mapping, Record)) or not isinstance(data, Iterable):
+        one = " (one alone goes into a list)" if isinstance(data, (bytes, str, Mapping, Record)) else ""
+        raise TypeError(f"append takes {_ROWS}{one}, not {type(data).__name__}")
+    rows = [_fields(row, number) for number, row in enumerate(data)]
+    columns: dict[str, Any] = {}
+    for name, kind in _TYPES.items():
+        if name in (KEY.name, VALUE.name) or any(row[name] is not None for row in rows):
+            columns[name] = pa.array([row[name] for row in rows], kind)
+    if any(row["partition"] is not None for row in rows):
+        columns["partition"] = pa.array([-1 if row["partition"] is None else row["partition"] for row in rows], pa.int32())
+    return pa.table(columns)
+
+
+def _fields(row: Any, number: int) -> dict[str, Any]:
+    """A row's fields in the types of the columns."""
+    given: Mapping[str, Any]
+    if row is None or isinstance(row, (bytes, str)):
+        given = {"value": row}
+    elif isinstance(row, Record):
+        given = {name: getattr(row, name) for name in COLUMNS}
+    elif isinstance(row, Mapping):
+        given = row
+    elif callable(getattr(row, "asDict", None)):  # Spark's Row
+        given = row.asDict()
+    elif isinstance(row, (tuple, list)) and len(row) == 2:
+        given = {"key": row[0], "value": row[1]}
+    else:
+        raise TypeError(f"row {number} is {type(row).__name__}: append takes {_ROWS}")
+    unknown = [name for name in given if name not in COLUMNS and name not in _GIVEN_BY_THE_BROKER]
+    if unknown:
+        raise ValueError(f"row {number} has an unknown field '{unknown[0]}': a record has {', '.join(COLUMNS)}")
+    return {
+        "key": _bytes(given.get("key"), "key", number),
+        "value": _bytes(given.get("value"), "value", number),
+        "headers": _headers(given.get("headers"), number),
+        "timestamp": _timestamp_us(given.get("timestamp"), number),
+        "partition": given.get("partition"),
+    }
+
+
+def _bytes(data: object, name: str, number: int) -> bytes | None:
+    if data is None or isinstance(data, bytes):
+        return data
+    if isinstance(data, str):
+        return data.encode()
+    if isinstance(data, (bytearray, memoryview)):
+        return bytes(data)
+    raise TypeError(f"row {number}: {name} must be bytes, text or None, not {type(data).__name__}: serialize it first")
+
+
+def _headers(data: object, number: int) -> list[dict[str, Any]] | None:
+    if data is None:
+        return None
+    if not isinstance(data, (Mapping, list, tuple)):
+        raise TypeError(f"row {number}: headers must be a mapping, or pairs of name and value, not {type(data).__name__}")
+    pairs = data.items() if isinstance(data, Mapping) else data
+    return [{"key": name, "value": _bytes(value, f"header '{name}'", number)} for name, value in pairs]
+
+
+def _timestamp_us(data: object, number: int) -> int | None:
+    if data is None:
+        return None
+    if isinstance(data, datetime.datetime):
+        if data.tzinfo is None:
+            raise ValueError(f"row {number}: timestamp {data} has no time zone: give one, or ms since 1970")
+        return (data - _EPOCH) // datetime.timedelta(microseconds=1)
+    if isinstance(data, int) and not isinstance(data, bool):
+        return data * _US_PER_MS
+    raise TypeError(f"row {number}: timestamp must be a datetime, or ms since 1970, not {type(data).__name__}")
+
+
+def to_records(table: pa.Table, topic: str) -> list[Record]:
+    """The rows of a table as a client reads them, in its order."""
+    names = ("key", "value", "partition", "offset", "timestamp", "headers")
+    columns = [table.column(name).to_pylist() if name != "timestamp" else _times(table) for name in names]
+    return [
+        Record(key, value, topic, partition, offset, timestamp, [(one["key"], one["value"]) for one in headers or ()])
+        for key, value, partition, offset, timestamp, headers in zip(*columns, strict=True)
+    ]
+
+
+def _times(table: pa.Table) -> list[datetime.datetime]:
+    """Times without pandas or a table of time zones."""
+    stamps = table.column("timestamp").cast(pa.int64()).to_pylist()
+    return [_EPOCH + datetime.timedelta(microseconds=one) for one in stamps]
+
+
+def empty_table() -> pa.Table:
+    """The columns of a topic without records."""
+    types = {**_TYPES, "partition": pa.int32(), "offset": pa.int64(), "timestampType": pa.int32()}
+    return pa.table({name: pa.array([], kind) for name, kind in types.items()})

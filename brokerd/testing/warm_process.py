@@ -1,0 +1,145 @@
+"""The warm process, as the test's process sees it: started at the first broker, there until this process ends.
+
+It exists because an interpreter and its imports take longer than a broker. It is started by exec, so it does not matter what this
+process holds: threads, gRPC, a JVM's gateway.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import tempfile
+import threading
+from pathlib import Path
+from typing import Any
+
+import brokerd
+from brokerd import process
+from brokerd.testing.channel import Channel, pair
+from brokerd.testing.errors import BrokerFailedError
+
+_START_TIMEOUT_S = 120.0
+_END_TIMEOUT_S = 10.0
+_LAST_WORDS = 4_000
+# -P: a project's own queue.py or grpc/ beside the tests must not stand in for the real one. The path is for a brokerd that this
+# process found in a way that the environment does not tell.
+_PROGRAM = "import sys; sys.path.append(sys.argv[1]); from brokerd.testing.forking import main; main(*map(int, sys.argv[2:]))"
+# Libraries read these when they are imported, and then start no threads of their own before the forks.
+_NO_THREADS = {"OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1", "JE_ARROW_MALLOC_CONF": "background_thread:false"}
+
+
+class WarmProcess:
+    """A process that forks keepers. All methods may be called from any thread."""
+
+    def __init__(self) -> None:
+        """Raises BrokerFailedError with what it said, if it does not come up."""
+        self._channel, theirs = pair()
+        self._lock = threading.Lock()
+        self._said = tempfile.TemporaryFile()  # noqa: SIM115 - closed in `end`
+        command = [sys.executable, "-P", "-c", _PROGRAM, str(Path(brokerd.__file__).parents[1])]
+        try:
+            self._process = subprocess.Popen(  # noqa: S603 - our own program
+                [*command, str(theirs.fileno()), str(os.getpid())],
+                stdin=subprocess.DEVNULL,
+                stdout=self._said,
+                stderr=self._said,
+                pass_fds=(theirs.fileno(),),
+                start_new_session=True,  # Ctrl-C is for the tests, which then close their brokers
+                env={**os.environ, **_NO_THREADS},
+            )
+        finally:
+            theirs.close()
+        try:
+            self._await_ready()
+        except BaseException:
+            self._process.kill()
+            self.end()
+            raise
+
+    def _await_ready(self) -> None:
+        self._channel.socket.settimeout(_START_TIMEOUT_S)
+        try:
+            self._channel.receive()
+            self._channel.socket.settimeout(None)
+        except (EOFError, TimeoutError):
+            self._process.kill()
+            code = self._process.wait()
+            self._said.seek(0)
+            said = self._said.read()[-_LAST_WORDS:].decode("utf-8", "replace")
+            raise BrokerFailedError(f"the process that starts brokers did not come up (exit code {code}): {said}") from None
+
+    @property
+    def pid(self) -> int:
+        """Its process id."""
+        return self._process.pid
+
+    def new_keeper(self) -> Channel:
+        """A keeper of a broker that is not started yet. Raises OSError if this process has ended."""
+        channel, theirs = pair()
+        try:
+            with self._lock:
+                self._channel.send({"do": "keep"}, passed=theirs)
+        except BaseException:
+            channel.close()
+            raise
+        finally:
+            theirs.close()
+        return channel
+
+    def end(self) -> None:
+        """Ends it; brokers that are still open end by themselves."""
+        self._channel.close()
+        try:
+            self._process.wait(_END_TIMEOUT_S)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+        self._said.close()
+
+
+_lock = threading.Lock()
+_current: WarmProcess | None = None
+_is_exit_hooked = False
+_of_parents: list[Any] = []  # what a fork has copied, kept so that nothing of it is ended here
+
+
+def new_keeper() -> Channel:
+    """A new keeper, from this process's warm process, which is started if there is none. Raises BrokerFailedError."""
+    global _current, _is_exit_hooked
+    with _lock:
+        if _current is None:
+            _current = WarmProcess()
+        if not _is_exit_hooked:
+            process.at_exit(end)
+            _is_exit_hooked = True
+        try:
+            return _current.new_keeper()
+        except OSError:  # it was killed
+            _current.end()
+            _current = WarmProcess()
+            return _current.new_keeper()
+
+
+def warm_pid() -> int:
+    """The process id of the warm process, which leads a session of its own; 0 if there is none."""
+    return _current.pid if _current is not None else 0
+
+
+def end() -> None:
+    """Ends the warm process, if there is one; the next broker starts another."""
+    global _current
+    with _lock:
+        ended, _current = _current, None
+    if ended is not None:
+        ended.end()
+
+
+def _forget() -> None:
+    global _current, _lock
+    _of_parents.append(_current)
+    _current = None
+    _lock = threading.Lock()
+
+
+process.in_forked_child(_forget)

@@ -1,0 +1,43 @@
+"""Processes as the machine lists them: those of a warm process's session, and those that are gone. No assertions here."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+
+def is_alive(pid: int) -> bool:
+    """True if there is such a process, and it is no zombie."""
+    return _state(pid) not in ("", "Z")
+
+
+def in_session_of(pid: int) -> set[int]:
+    """All processes of the session that a process leads, itself included; zombies are not."""
+    pids = {int(path.name) for path in Path("/proc").iterdir() if path.name.isdecimal()}
+    return {one for one in pids if _session(one) == pid and is_alive(one)}
+
+
+def children_of(pid: int) -> set[int]:
+    """Its children, zombies too."""
+    return {int(path.name) for path in Path("/proc").iterdir() if path.name.isdecimal() and _field(int(path.name), 1) == str(pid)}
+
+
+def listening_ports() -> set[int]:
+    """Ports of IPv4 and IPv6 on which somebody listens."""
+    lines = [line.split() for name in ("tcp", "tcp6") for line in Path(f"/proc/net/{name}").read_text().splitlines()[1:]]
+    return {int(fields[1].rpartition(":")[2], 16) for fields in lines if fields[3] == "0A"}
+
+
+def _state(pid: int) -> str:
+    return _field(pid, 0)
+
+
+def _session(pid: int) -> int:
+    return int(_field(pid, 3) or -1)
+
+
+def _field(pid: int, number: int) -> str:
+    """A field of /proc/PID/stat after the name; "" if there is no such process."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[number]
+    except (FileNotFoundError, ProcessLookupError):
+        return ""

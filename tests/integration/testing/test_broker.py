@@ -1,0 +1,260 @@
+"""Goal: `with Broker()` is a real broker with topics that a test can fill and look into, and leaves nothing behind."""
+
+from __future__ import annotations
+
+import datetime
+import os
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+from brokerd.errors import (
+    BrokerdError,
+    ClientError,
+    ConfigError,
+    InvalidTopicError,
+    MessageTooLargeError,
+    TopicAlreadyExistsError,
+    UnknownTopicOrPartitionError,
+)
+from brokerd.testing import Broker, BrokerFailedError
+from brokerd.testing.warm_process import warm_pid
+from tests.integration.testing.processes import children_of, in_session_of, is_alive, listening_ports
+from tests.support.scale import TEST_SCALE
+from tests.support.wait import wait_until
+
+NOON = datetime.datetime(2026, 1, 31, 12, 0, 0, 250_000, tzinfo=datetime.UTC)
+BROKERS = 10 if TEST_SCALE == 1 else 1_000
+
+
+@pytest.fixture(scope="module")
+def broker() -> Iterator[Broker]:
+    """One broker for tests that only use it."""
+    with Broker() as broker:
+        yield broker
+
+
+@pytest.fixture
+def temporary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Where temporary directories are made in a test."""
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    return tmp_path
+
+
+def test_rows_come_back_by_partition_in_their_order(broker: Broker) -> None:
+    topic = broker.create_topic("ordered", partitions=3)
+    topic.append((f"k{number % 5}", f"v{number}") for number in range(100))
+    topic.append([("k0", "last")])
+    rows = topic.rows()
+    assert [(row.partition, row.offset) for row in rows] == sorted((row.partition, row.offset) for row in rows)
+    by_key: dict[bytes | None, list[bytes | None]] = {}
+    for row in rows:
+        by_key.setdefault(row.key, []).append(row.value)
+    assert by_key == {
+        f"k{key}".encode(): [f"v{number}".encode() for number in range(key, 100, 5)] + ([b"last"] if key == 0 else [])
+        for key in range(5)
+    }
+
+
+def test_all_fields_come_back(broker: Broker) -> None:
+    topic = broker.create_topic("fields", partitions=2)
+    topic.append([{"key": "k", "value": None, "headers": [("h", b"x"), ("h", None)], "timestamp": NOON, "partition": 1}])
+    (row,) = topic.rows()
+    assert (row.key, row.value, row.topic, row.partition, row.offset) == (b"k", None, "fields", 1, 0)
+    assert row.timestamp == NOON
+    assert row.headers == [("h", b"x"), ("h", None)]
+
+
+def test_arrow_goes_in_and_comes_out(broker: Broker) -> None:
+    topic, copy = broker.create_topic("arrow", partitions=2), broker.create_topic("copy", partitions=2)
+    topic.append(pa.table({"key": ["a", "b"], "value": ["1", "2"], "partition": [1, 0]}))
+    table = topic.arrow()
+    assert table.select(["key", "value", "partition", "offset", "timestampType"]).to_pylist() == [
+        {"key": b"b", "value": b"2", "partition": 0, "offset": 0, "timestampType": 0},
+        {"key": b"a", "value": b"1", "partition": 1, "offset": 0, "timestampType": 0},
+    ]
+    copy.append(table)
+    copy.append(topic.rows())
+    assert [row.value for row in copy.rows()] == [b"2", b"2", b"1", b"1"]
+
+
+def test_much_is_appended_and_read(broker: Broker) -> None:
+    topic = broker.create_topic("much", partitions=4)
+    table = pa.table({"value": [bytes(1_000)] * 50_000})
+    topic.append(table)
+    assert topic.arrow().num_rows == 50_000
+
+
+def test_an_empty_topic_has_no_rows(broker: Broker) -> None:
+    topic = broker.create_topic("empty")
+    topic.append([])
+    assert topic.rows() == []
+    assert topic.arrow().column_names == ["key", "value", "headers", "timestamp", "partition", "offset", "timestampType"]
+
+
+def test_errors_are_those_of_a_client(broker: Broker) -> None:
+    broker.create_topic("there", partitions=2)
+    assert broker.topic("there").rows() == []
+    with pytest.raises(TopicAlreadyExistsError, match="there"):
+        broker.create_topic("there")
+    with pytest.raises(UnknownTopicOrPartitionError):
+        broker.topic("elsewhere")
+    with pytest.raises(InvalidTopicError):
+        broker.create_topic("no name")
+    with pytest.raises(ValueError, match="partition"):
+        broker.topic("there").append([{"value": "v", "partition": 2}])
+    with pytest.raises(MessageTooLargeError):
+        broker.topic("there").append([bytes(32_000_000)])
+    with pytest.raises(ConfigError, match=r"isolation\.level"):
+        broker.topic("there").rows("uncommitted")
+    broker.topic("there").append(["after all that"])
+
+
+def test_settings_are_the_brokers(temporary: Path) -> None:
+    with Broker({"num.partitions": 3}, log_segment_bytes=4_096) as broker:
+        topic = broker.create_topic("t", configs={"retention.ms": "1000"})
+        topic.append([{"value": "v", "partition": 2}])
+    with pytest.raises(ConfigError, match=r"unknown setting 'num.partition' .*: did you mean 'num.partitions'\?"):
+        Broker(num_partition=3)
+    with pytest.raises(ConfigError, match=r"num.partitions must be between 1 and"):
+        Broker(num_partitions=0)
+    assert list(temporary.iterdir()) == []
+
+
+def test_nothing_is_left_of_many_brokers(temporary: Path) -> None:
+    with Broker():
+        pass
+    warm = warm_pid()
+    before = in_session_of(warm)  # those of a broker that other tests share, too
+    fds, threads = os.listdir("/proc/self/fd"), threading.active_count()
+    ports = set()
+    for number in range(BROKERS):
+        with Broker() as broker:
+            ports.add(int(broker.bootstrap_servers.rpartition(":")[2]))
+            if number % 5 == 0:
+                topic = broker.create_topic("t")
+                topic.append(["v"])
+                assert len(topic.rows()) == 1
+    assert os.listdir("/proc/self/fd") == fds
+    assert threading.active_count() == threads
+    assert list(temporary.iterdir()) == []
+    assert ports.isdisjoint(listening_ports())
+    wait_until(lambda: in_session_of(warm) <= before, what="only what was there before is left")
+    assert children_of(warm) <= before, "no zombies"
+
+
+def test_data_that_is_to_stay_is_closed_cleanly_and_served_again(tmp_path: Path, temporary: Path) -> None:
+    for _ in range(2):
+        with Broker({"data.dir": str(tmp_path / "data")}) as broker:
+            topic = broker.topic("t") if "was closed cleanly" in broker.log else broker.create_topic("t")
+            topic.append(["v"])
+    assert list(tmp_path.glob("brokerd-testing-*")) == []
+    with Broker(data_dir=tmp_path / "data") as broker:
+        assert len(broker.topic("t").rows()) == 2
+        assert "0 bytes of torn tails cut" in broker.log
+
+
+def test_a_port_that_is_taken_is_named(temporary: Path) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        with pytest.raises(
+            BrokerFailedError, match=rf"cannot listen on 127\.0\.0\.1:{port}: address already in use; choose another"
+        ):
+            Broker(port=port).start()
+    assert list(temporary.iterdir()) == []
+
+
+def test_a_broker_that_does_not_start_names_its_directory_and_shows_its_log(tmp_path: Path, temporary: Path) -> None:
+    with Broker(data_dir=tmp_path / "data"), pytest.raises(BrokerFailedError) as caught, Broker(data_dir=tmp_path / "data"):
+        pass
+    text = str(caught.value)
+    assert "the broker did not start: the data directory" in text
+    assert "is locked: another brokerd uses it" in text
+    (kept,) = temporary.glob("brokerd-testing-*")
+    assert f"its directory, which is kept, is {kept}" in text
+    assert (kept / "broker.log").exists()
+
+
+def test_a_broker_that_dies_by_itself_says_so(temporary: Path) -> None:
+    with Broker() as broker:
+        os.kill(broker.pid, signal.SIGSEGV)
+        with pytest.raises(BrokerFailedError, match=r"it ended by itself by signal 11; its directory, which is kept, is"):
+            wait_until(lambda: broker.pid == 0)
+        broker.start()
+        broker.create_topic("t").append(["v"])
+
+
+def test_a_broker_is_of_use_between_start_and_close() -> None:
+    broker = Broker()
+    with pytest.raises(BrokerdError, match="the broker is not open: use it in `with Broker"):
+        broker.create_topic("t")
+    broker.start()
+    pid = broker.pid
+    broker.create_topic("t")
+    broker.close()
+    broker.close()
+    assert not is_alive(pid)
+    with pytest.raises(BrokerdError, match="not open"):
+        _ = broker.bootstrap_servers
+
+
+def test_a_fork_has_no_broker_and_ends_none(broker: Broker) -> None:
+    pid = os.fork()
+    if pid == 0:
+        code = 1
+        try:
+            with pytest.raises(ClientError, match="made before this process was forked"):
+                broker.restart()
+            broker.close()
+            code = 0
+        finally:
+            os._exit(code)
+    assert os.waitpid(pid, 0)[1] == 0
+    assert is_alive(broker.pid)
+
+
+def test_threads_share_a_broker(broker: Broker) -> None:
+    topic = broker.create_topic("shared", partitions=4)
+    threads = [threading.Thread(target=topic.append, args=([(f"k{number}", "v")] * 10,)) for number in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(topic.rows()) == 80
+
+
+def test_what_forks_has_one_thread(broker: Broker) -> None:
+    assert len(os.listdir(f"/proc/{warm_pid()}/task")) == 1
+    (keeper,) = children_of(warm_pid())
+    assert len(os.listdir(f"/proc/{keeper}/task")) == 1
+
+
+PROGRAM = """
+import os, sys, threading
+from brokerd.testing import Broker
+with Broker() as broker:
+    topic = broker.create_topic("t")
+    topic.append(["v"])
+    assert len(topic.rows()) == 1
+    assert threading.active_count() == 1, threading.enumerate()
+    assert len(os.listdir("/proc/self/task")) == 1, "threads that Python does not know"
+    print(sorted(set(sys.modules) & {"grpc", "pyspark", "asyncio"}))
+"""
+
+
+def test_the_tests_process_has_neither_grpc_nor_threads() -> None:
+    environment = {**os.environ, "OPENBLAS_NUM_THREADS": "1", "JE_ARROW_MALLOC_CONF": "background_thread:false"}
+    done = subprocess.run([sys.executable, "-c", PROGRAM], capture_output=True, text=True, check=False, env=environment)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == "[]\n"
+    assert done.stderr == ""

@@ -1,0 +1,168 @@
+"""Goal: a test breaks its broker on purpose, at the moment that it chooses, and what was appended is there once all the same."""
+
+from __future__ import annotations
+
+import threading
+
+import pytest
+
+from brokerd.errors import BrokerdError, ConfigError, TopicAlreadyExistsError
+from brokerd.testing import Broker, BrokerFailedError, Topic, UnmetFaultError
+from tests.integration.testing.processes import is_alive
+
+
+def values(topic: Topic) -> list[bytes | None]:
+    return [row.value for row in topic.rows()]
+
+
+def test_kill_is_a_kill_and_what_was_acknowledged_stays() -> None:
+    with Broker() as broker:
+        topic, pid, servers = broker.create_topic("t"), broker.pid, broker.bootstrap_servers
+        topic.append(["before"])
+        broker.kill()
+        assert not is_alive(pid)
+        with pytest.raises(BrokerFailedError, match=r"the broker is not running: it was killed: start\(\) starts it again"):
+            _ = broker.pid
+        broker.start()
+        assert broker.pid != pid
+        assert broker.bootstrap_servers == servers
+        topic.append(["after"])
+        assert values(topic) == [b"before", b"after"]
+        assert "was not closed cleanly" in broker.log
+
+
+def test_restart_is_a_clean_stop_and_a_start() -> None:
+    with Broker() as broker:
+        topic = broker.create_topic("t")
+        topic.append(["before"])
+        broker.restart()
+        assert "was closed cleanly" in broker.log
+        broker.kill()
+        broker.restart()
+        with pytest.raises(BrokerdError, match=r"the broker is running: start\(\) is for one that was killed"):
+            broker.start()
+        broker.pause()
+        broker.restart()
+        topic.append(["after"])
+        assert values(topic) == [b"before", b"after"]
+
+
+def test_pause_holds_everything_until_resume() -> None:
+    with Broker() as broker:
+        topic = broker.create_topic("t")
+        broker.pause()
+        with pytest.raises(BrokerdError, match=r"the broker is paused, and can be told nothing: resume\(\) it first"):
+            broker.fail_disk()
+        appending = threading.Thread(target=topic.append, args=(["v"],))
+        appending.start()
+        appending.join(0.05)
+        assert appending.is_alive()
+        broker.resume()
+        appending.join()
+        assert values(topic) == [b"v"]
+
+
+def test_close_ends_a_paused_broker() -> None:
+    with Broker() as broker:
+        pid = broker.pid
+        broker.pause()
+    assert not is_alive(pid)
+
+
+@pytest.mark.parametrize("nth", [1, 2])
+def test_kill_around_an_append(nth: int) -> None:
+    with Broker() as broker:
+        topic, pid = broker.create_topic("t"), broker.pid
+        before, after = broker.kill_before("Produce", nth=nth), broker.kill_after("Produce", nth=nth + 1)
+        for number in range(2 + nth):
+            topic.append([f"v{number}"])
+        assert before.has_happened
+        assert after.has_happened
+        assert broker.pid != pid
+        assert values(topic) == [f"v{number}".encode() for number in range(2 + nth)]
+
+
+def test_lost_responses_of_streams_and_calls() -> None:
+    with Broker() as broker:
+        topic, pid = broker.create_topic("t"), broker.pid
+        faults = [broker.lose_response(request) for request in ("Produce", "ListOffsets", "Fetch")]
+        topic.append(["v"])
+        assert [fault.has_happened for fault in faults] == [True, False, False]
+        assert values(topic) == [b"v"]
+        assert all(fault.has_happened for fault in faults)
+        assert broker.pid == pid
+
+
+def test_a_created_topic_whose_response_was_lost_is_there() -> None:
+    with Broker() as broker:
+        broker.kill_after("CreateTopics")
+        with pytest.raises(TopicAlreadyExistsError, match="so this call may have created it"):
+            broker.create_topic("t")
+        assert broker.topic("t").rows() == []
+
+
+def test_a_fault_that_met_nothing_fails_the_test() -> None:
+    broker = Broker()
+    broker.start()
+    topic = broker.create_topic("t")
+    met, unmet = broker.kill_before("Produce"), broker.kill_after("EndTransaction")
+    topic.append(["v"])
+    assert met.has_happened
+    assert not unmet.has_happened
+    with pytest.raises(
+        UnmetFaultError, match="never happened, since no such request came: the broker is killed after the next EndT"
+    ):
+        broker.close()
+
+
+def with_error_and_unmet_fault() -> None:
+    with Broker() as broker:
+        broker.kill_after("EndTransaction")
+        _ = 1 / 0
+
+
+def test_the_error_in_the_block_comes_before_a_fault_that_met_nothing() -> None:
+    with pytest.raises(ZeroDivisionError):
+        with_error_and_unmet_fault()
+
+
+def test_an_unknown_fault_is_refused_with_the_nearest() -> None:
+    with Broker() as broker:
+        with pytest.raises(ConfigError, match="unknown request 'produce': did you mean 'Produce'"):
+            broker.kill_after("produce")
+        with pytest.raises(ConfigError, match="nth must be a number between 1 and 1000000000, not 0"):
+            broker.lose_response("Produce", nth=0)
+        with pytest.raises(ConfigError, match="a disk fails as one of full, write, sync, read, not 'slow'"):
+            broker.fail_disk("slow")
+        with pytest.raises(ConfigError, match="how must say how the disk fails"):
+            broker.fail_disk("")
+
+
+@pytest.mark.parametrize("how", ["full", "write", "sync"])
+def test_a_disk_that_fails_and_is_well_again(how: str) -> None:
+    with Broker() as broker:
+        topic = broker.create_topic("t")
+        topic.append(["before"])
+        broker.fail_disk(how)
+        appending = threading.Thread(target=topic.append, args=(["meanwhile"],))
+        appending.start()
+        appending.join(0.2)
+        assert appending.is_alive(), "a producer retries"
+        broker.heal_disk()
+        if how != "full":
+            broker.restart()
+        appending.join()
+        assert values(topic) == [b"before", b"meanwhile"]
+
+
+def test_a_disk_that_cannot_be_read_at_a_start() -> None:
+    with Broker() as broker:
+        topic = broker.create_topic("t")
+        topic.append(["before"])
+        broker.kill()
+        broker.fail_disk("read")
+        with pytest.raises(BrokerFailedError, match="the broker did not start"):
+            broker.start()
+        broker.heal_disk()
+        broker.start()
+        assert values(topic) == [b"before"]
