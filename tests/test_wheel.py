@@ -149,6 +149,20 @@ def test_spark_is_an_extra_and_the_command_is_there(wheel: Path) -> None:
     assert "brokerd = brokerd.cli:main" in (wheel / _DIST_INFO / "entry_points.txt").read_text()
 
 
+def test_pytest_finds_the_fixtures_of_an_installation(wheel: Path, tmp_path: Path) -> None:
+    (tmp_path / "test_it.py").write_text(
+        "import brokerd\n"
+        "def test_it(brokerd_topic):\n"
+        f"    assert brokerd.__file__.startswith({str(wheel)!r})\n"
+        "    brokerd_topic.append(['v'])\n"
+        "    assert [row.value for row in brokerd_topic.rows()] == [b'v']\n"
+    )
+    environment = {**os.environ, "PYTHONPATH": str(wheel), "PYTHONDONTWRITEBYTECODE": "1"}
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", str(tmp_path)]
+    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-2000:]
+
+
 def test_every_module_of_the_wheel_can_be_imported_and_the_broker_needs_no_spark(wheel: Path) -> None:
     modules = sorted(str(p.relative_to(wheel).with_suffix("")).replace("/", ".") for p in wheel.rglob("*.py"))
     modules = [name.removesuffix(".__init__") for name in modules if not name.endswith("__main__")]

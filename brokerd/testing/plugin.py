@@ -1,0 +1,39 @@
+"""The fixtures of pytest; pytest finds them where brokerd is installed (entry point pytest11). Imports nothing of brokerd before a
+test asks for a broker.
+
+    brokerd_broker     a broker of the test's own
+    brokerd_topic      a topic on it
+    brokerd_settings   the settings of that broker: a mapping, to be overridden in a conftest.py or a test module
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING
+
+import pytest
+
+if TYPE_CHECKING:
+    from brokerd.testing.broker import Broker
+    from brokerd.testing.topic import Topic
+
+
+@pytest.fixture
+def brokerd_settings() -> Mapping[str, object]:
+    """The settings of `brokerd_broker`, by Kafka's names. Override it: `return {"num.partitions": 4}`."""
+    return {}
+
+
+@pytest.fixture
+def brokerd_broker(brokerd_settings: Mapping[str, object]) -> Iterator[Broker]:
+    """A broker in a temporary directory, on a free port, for this test alone."""
+    from brokerd.testing.broker import Broker
+
+    with Broker(brokerd_settings) as broker:
+        yield broker
+
+
+@pytest.fixture
+def brokerd_topic(brokerd_broker: Broker) -> Topic:
+    """An empty topic named `topic` on `brokerd_broker`, with the broker's num.partitions (1)."""
+    return brokerd_broker.create_topic("topic")

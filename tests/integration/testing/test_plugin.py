@@ -1,0 +1,98 @@
+"""Goal: the fixtures work where pytest runs, side by side too, and cost a project that does not use them nothing."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+# By its module, and not by the entry point, which tests/test_wheel.py tries: this environment may have been made before that.
+PLUGIN = ("-p", "no:brokerd", "-p", "brokerd.testing.plugin", "-p", "no:cacheprovider")
+
+USES = """
+import pytest
+from brokerd import Producer
+
+
+@pytest.fixture
+def brokerd_settings():
+    return {"num.partitions": 3}
+
+
+@pytest.mark.parametrize("number", range(4))
+def test_a_topic(brokerd_broker, brokerd_topic, number):
+    brokerd_topic.append([f"v{number}"])
+    with Producer(bootstrap_servers=brokerd_broker.bootstrap_servers) as producer:
+        producer.send(brokerd_topic.name, f"w{number}", partition=2)
+    assert {row.value for row in brokerd_topic.rows()} == {f"v{number}".encode(), f"w{number}".encode()}
+"""
+
+FAILS = """
+def test_that_fails(brokerd_broker):
+    print(f"broker {brokerd_broker.pid} in {brokerd_broker.directory}")
+    raise KeyboardInterrupt
+
+
+def test_with_a_fault_that_meets_nothing(brokerd_broker):
+    brokerd_broker.kill_after("Produce")
+"""
+
+USES_NOT = """
+import os
+import sys
+
+
+def test_nothing_is_imported():
+    assert "GRPC_VERBOSITY" not in os.environ
+    assert [name for name in sys.modules if name.split(".")[0] in ("grpc", "pyarrow", "pyspark", "numpy", "asyncio")] == []
+    assert sorted(name for name in sys.modules if name.startswith("brokerd")) == [
+        "brokerd", "brokerd.testing", "brokerd.testing.plugin"
+    ]
+"""
+
+
+def pytest_run(directory: Path, text: str, *options: str) -> subprocess.CompletedProcess[str]:
+    """pytest on one file, in a directory of its own."""
+    (directory / "test_it.py").write_text(text)
+    command = [sys.executable, "-m", "pytest", "-q", "-W", "error", *PLUGIN, *options, str(directory)]
+    environment = {**os.environ, "TMPDIR": str(directory)}
+    environment.pop("GRPC_VERBOSITY", None)  # this process has a client
+    return subprocess.run(command, capture_output=True, text=True, check=False, cwd=directory, env=environment)
+
+
+def left_behind(directory: Path) -> list[Path]:
+    return list(directory.glob("brokerd-testing-*"))
+
+
+def test_fixtures_in_one_process(tmp_path: Path) -> None:
+    done = pytest_run(tmp_path, USES, "-p", "no:xdist")
+    assert done.returncode == 0, done.stdout
+    assert "4 passed" in done.stdout
+    assert left_behind(tmp_path) == []
+
+
+def test_fixtures_under_xdist(tmp_path: Path) -> None:
+    done = pytest_run(tmp_path, USES, "-n", "2")
+    assert done.returncode == 0, done.stdout
+    assert "4 passed" in done.stdout
+    assert left_behind(tmp_path) == []
+
+
+def test_a_run_that_is_interrupted_leaves_nothing(tmp_path: Path) -> None:
+    done = pytest_run(tmp_path, FAILS, "-p", "no:xdist", "-s")
+    assert done.returncode == 2, done.stdout
+    pid = done.stdout.partition("broker ")[2].partition(" ")[0]
+    assert not Path("/proc", pid).exists()
+    assert left_behind(tmp_path) == []
+
+
+def test_a_fault_that_met_nothing_fails_the_test(tmp_path: Path) -> None:
+    done = pytest_run(tmp_path, FAILS, "-p", "no:xdist", "-k", "meets_nothing")
+    assert done.returncode == 1
+    assert "UnmetFaultError: ordered, and never happened, since no such request came" in done.stdout
+
+
+def test_a_project_that_uses_nothing_pays_nothing(tmp_path: Path) -> None:
+    done = pytest_run(tmp_path, USES_NOT, "-p", "no:xdist", "-p", "no:timeout", "-p", "no:_hypothesis_pytestplugin")
+    assert done.returncode == 0, done.stdout
