@@ -1,7 +1,8 @@
 """`python -m benchmarks.run`: measures what is asked for, prints tables, writes JSON to benchmarks/results/.
 
 Works side by side, each with its ceiling: clients, latency, peers, spark. The broker as such: parked (10,000 fetches that wait),
-group-commit (against one fsync per batch), cold-scan (what a consumer of a large cold log costs the others), timers, rss.
+group-commit (against one fsync per batch), cold-scan (what a consumer of a large cold log costs the others), timers, rss. And
+testing: the brokers of brokerd.testing.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ import tempfile
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from benchmarks import cold_scan, group_commit, memory, parked, timers
+from benchmarks import cold_scan, group_commit, memory, parked, testing_broker, timers
 from benchmarks.clients import RECORDS_SHARE, ClientWorks
 from benchmarks.environment import Broker, Child
 from benchmarks.measure import Figures, Work, measure, page_cache_ms_per_mb, table, write_results
@@ -23,7 +24,7 @@ from benchmarks.peers import KafkaClients, PeerWorks
 from benchmarks.spark_io import Kafka, SparkWorks, spark_session
 from benchmarks.told import text_table
 
-GROUPS = ("clients", "latency", "peers", "spark", "rss", "parked", "group-commit", "cold-scan", "timers")
+GROUPS = ("clients", "latency", "peers", "spark", "rss", "parked", "group-commit", "cold-scan", "timers", "testing")
 RESULTS = Path(__file__).resolve().parent / "results"
 
 
@@ -45,6 +46,7 @@ def parser() -> argparse.ArgumentParser:
     made.add_argument("--scan-gigabytes", type=float, default=10.0, help="the log of cold-scan (default: %(default)s)")
     made.add_argument("--quiet-seconds", type=float, default=8.0, help="idle time of parked and cold-scan (default: %(default)s)")
     made.add_argument("--timers", type=int, default=1_000_000, help="most timers of the timers group (default: %(default)s)")
+    made.add_argument("--brokers", type=int, default=100, help="brokers of the testing group (default: %(default)s)")
     made.add_argument("--data-dir", help="where the broker's and Spark's files go (default: the system's temporary directory)")
     made.add_argument("--set", action="append", default=[], metavar="NAME=VALUE", help="a setting of the broker")
     made.add_argument("--spark", action="append", default=[], metavar="NAME=VALUE", help="a setting of Spark")
@@ -181,12 +183,19 @@ def _timers(given: argparse.Namespace) -> object:
     return rows
 
 
+def _testing(given: argparse.Namespace) -> object:
+    rows = testing_broker.run(given.data_dir, brokers=given.brokers, say=say)
+    print(text_table(rows), flush=True)
+    return rows
+
+
 # These have brokers of their own.
 TOLD: dict[str, Callable[[argparse.Namespace], object]] = {
     "parked": _parked,
     "group-commit": _group_commit,
     "cold-scan": _cold_scan,
     "timers": _timers,
+    "testing": _testing,
 }
 
 if __name__ == "__main__":

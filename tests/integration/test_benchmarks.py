@@ -30,9 +30,9 @@ def test_clients_and_memory_are_measured_beside_their_ceilings(tmp_path: Path, c
 def test_the_groups_about_the_broker_tell_what_they_are_asked_for(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     out = tmp_path / "results.json"
     parked = ["--waiters", "150", "--appends", "20", "--quiet-seconds", "0.1"]
-    others = ["--requests", "20", "--scan-gigabytes", "0.02", "--timers", "1000"]
+    others = ["--requests", "20", "--scan-gigabytes", "0.02", "--timers", "1000", "--brokers", "2"]
     options = [*parked, *others, "--repeats", "1", "--data-dir", str(tmp_path)]
-    assert main([*options, "--only", "parked,group-commit,cold-scan,timers", "--out", str(out)]) == 0
+    assert main([*options, "--only", "parked,group-commit,cold-scan,timers,testing", "--out", str(out)]) == 0
     told = json.loads(out.read_text())
     assert told["parked"]["accepted"] == 150
     assert told["parked"]["responses"] == told["parked"]["responses_expected"] == 20
@@ -42,6 +42,7 @@ def test_the_groups_about_the_broker_tell_what_they_are_asked_for(tmp_path: Path
     }
     assert len(told["cold-scan"]["latencies"]) == 16
     assert [row["timers"] for row in told["timers"]] == [100, 1_000]
+    assert {row["step"]: row["count"] for row in told["testing"]}["start, warm"] == 2
     assert "p99_to_quiet" in capsys.readouterr().out
 
 
