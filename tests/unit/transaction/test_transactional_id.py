@@ -287,7 +287,8 @@ def test_a_second_write_after_a_restart_is_a_conflict_with_the_one_that_repeated
         committed.commit_all(committed.end_request(second, None, totals(3)))
     with pytest.raises(TxnConflictError, match="set txnLabel"):
         committed.init("b", second)
-    committed.commit_all(committed.end_request(execution(6, "e9", "r3"), None, totals(2)))
+    committed.commit(committed.end_request(execution(6, "e9", "r3"), None, totals(2)))
+    committed.finish("spark-q")
     late = committed.end_request(execution(6, "e8", "r2"), None, totals(2))
     assert isinstance(committed.commit_all(late), AlreadyCommitted), "the run repeated another version"
 
