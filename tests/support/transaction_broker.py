@@ -104,6 +104,7 @@ class SimulatedBroker:
         self.now_ms = now_ms
         self.is_serving = False
         self.fails_markers = False
+        self.replays: set[tuple[str, Execution]] = set()  # that confirmed a version, since this start
         self._witness = witness
         self._marker_witness = marker_witness
         self._locked: set[str] = set()
@@ -273,6 +274,7 @@ class SimulatedBroker:
             while True:
                 decided = self.coordinator.commit(asked, self.held(asked))
                 if isinstance(decided, AlreadyCommitted):
+                    self.replays.add((name, asked.execution))
                     yield self.log_durable()
                     return decided
                 if isinstance(decided, Prepare):
