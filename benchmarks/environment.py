@@ -24,7 +24,7 @@ from brokerd.record.schema import SCHEMA_0
 KEYS = 10_000
 KEY_BYTES = 8
 ROWS_PER_BATCH = 10_000  # what Spark hands over at once
-_PROGRAM = "import sys; from brokerd.cli import main; sys.exit(main())"
+PROGRAM = ("-c", "import sys; from brokerd.cli import main; sys.exit(main())")  # arguments of the interpreter
 
 
 class Child:
@@ -71,7 +71,7 @@ class Child:
 class Broker:
     """`brokerd start` on a temporary directory below `parent`, which goes when the broker does."""
 
-    def __init__(self, parent: str | None, settings: Mapping[str, str], program: Sequence[str] = ("-c", _PROGRAM)) -> None:
+    def __init__(self, parent: str | None, settings: Mapping[str, str], program: Sequence[str] = PROGRAM) -> None:
         """`program` are the arguments of the interpreter that stand for `brokerd`."""
         self.directory = tempfile.mkdtemp(prefix="brokerd-bench-", dir=parent)
         flags = [flag for name, value in settings.items() for flag in ("--set", f"{name}={value}")]

@@ -7,7 +7,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import secrets
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Sequence
 from typing import Any, TypeVar
 
 import pyarrow as pa
@@ -17,11 +17,12 @@ from brokerd.client.broker_client import BrokerClient
 from brokerd.client.consumer.fetch_messages import FetchRequest, PartitionFetch, decode_response, encode_request
 from brokerd.client.io.connection import RawStream
 from brokerd.client.produce_transport import GrpcProduceStream
+from brokerd.client.transactions import MemberGrant
 from brokerd.clock import SystemClock
 from brokerd.config.client import ClientConfig
 from brokerd.ids import NO_PRODUCER, ProducerIdAndEpoch, TopicIdPartition
 from brokerd.producer.core.transport import BatchToProduce, Hello, ProduceRequest, RequestLimits
-from brokerd.record.header import crc_seed, encode_header, new_header
+from brokerd.record.header import Attributes, crc_seed, encode_header, new_header
 from brokerd.record.payload import Payload, encode_payload
 from brokerd.record.schema import SCHEMA_0
 from brokerd.wire.event_loop import ignore_poller_noise, settle
@@ -29,6 +30,8 @@ from brokerd.wire.v1 import fetch_pb2
 
 T = TypeVar("T")
 _ONE_BATCH = RequestLimits(1, 2**31 - 1)
+_MANY_BATCHES = RequestLimits(1_000, 2**31 - 1)
+_IN_FLIGHT = 8
 _ACKS_ALL = -1
 _TIMEOUT_MS = 30_000
 _FETCH_BYTES = 1_048_576
@@ -69,6 +72,26 @@ def small_payload(value_bytes: int, rows: int = 1) -> Payload:
     )
 
 
+def one_batch(
+    tp: TopicIdPartition, payload: Payload, identity: ProducerIdAndEpoch, sequence: int, attributes: int = 0
+) -> BatchToProduce:
+    """A batch as a producer would send it now."""
+    now_ms = SystemClock().wall_ms()
+    header = new_header(
+        batch_length=payload.data.size,
+        payload_crc=payload.crc,
+        record_count=payload.record_count,
+        base_timestamp=now_ms,
+        max_timestamp=now_ms,
+        uncompressed_bytes=payload.uncompressed_bytes,
+        producer_id=identity.producer_id,
+        producer_epoch=identity.epoch,
+        base_sequence=sequence,
+        attributes=attributes,
+    )
+    return BatchToProduce(tp, encode_header(header, crc_seed(tp)), payload.data)
+
+
 class RawProducer:
     """One produce stream that sends one payload again and again: acks=all, idempotent, so that order and sequences hold while
     several requests are under way.
@@ -91,22 +114,9 @@ class RawProducer:
 
     async def send(self, tp: TopicIdPartition) -> None:
         """Hands over the next batch of a partition."""
-        payload = self._payload
         sequence = self._sequences.get(tp, 0)
-        self._sequences[tp] = sequence + payload.record_count
-        now_ms = SystemClock().wall_ms()
-        header = new_header(
-            batch_length=payload.data.size,
-            payload_crc=payload.crc,
-            record_count=payload.record_count,
-            base_timestamp=now_ms,
-            max_timestamp=now_ms,
-            uncompressed_bytes=payload.uncompressed_bytes,
-            producer_id=self._identity.producer_id,
-            producer_epoch=self._identity.epoch,
-            base_sequence=sequence,
-        )
-        batch = BatchToProduce(tp, encode_header(header, crc_seed(tp)), payload.data)
+        self._sequences[tp] = sequence + self._payload.record_count
+        batch = one_batch(tp, self._payload, self._identity, sequence)
         self._correlation_id += 1
         await self._stream.send(ProduceRequest(self._correlation_id, _ACKS_ALL, _TIMEOUT_MS, [batch]))
 
@@ -117,6 +127,46 @@ class RawProducer:
         if error is not None:
             raise error
         return response.results[0].base_offset
+
+    async def close(self) -> None:
+        """Ends the stream."""
+        await self._stream.close()
+
+
+class RawMembers:
+    """One produce stream that writes one payload for each of many members, several requests under way."""
+
+    def __init__(self, stream: GrpcProduceStream, payload: Payload) -> None:
+        self._stream = stream
+        self._payload = payload
+        self._correlation_id = 0
+
+    @classmethod
+    async def open(cls, client: BrokerClient, payload: Payload) -> RawMembers:
+        """A stream to whatever node the client knows."""
+        raw = await client.open_produce_stream()
+        return cls(GrpcProduceStream(raw, Hello(secrets.token_bytes(16), 1, "bench"), _MANY_BATCHES), payload)
+
+    async def write(self, written: Sequence[tuple[MemberGrant, Sequence[TopicIdPartition]]]) -> None:
+        """The first batch of each member in each of its partitions; returns once all are acknowledged. Raises the first error."""
+        waiting = 0
+        for grant, tps in written:
+            identity = ProducerIdAndEpoch(grant.producer_id, grant.epoch)
+            batches = [one_batch(tp, self._payload, identity, 0, Attributes.TRANSACTIONAL) for tp in tps]
+            self._correlation_id += 1
+            await self._stream.send(ProduceRequest(self._correlation_id, _ACKS_ALL, _TIMEOUT_MS, batches))
+            waiting += 1
+            if waiting == _IN_FLIGHT:
+                await self._receive()
+                waiting -= 1
+        for _ in range(waiting):
+            await self._receive()
+
+    async def _receive(self) -> None:
+        response = await self._stream.receive()
+        error = response.error or next((result.error for result in response.results if result.error), None)
+        if error is not None:
+            raise error
 
     async def close(self) -> None:
         """Ends the stream."""

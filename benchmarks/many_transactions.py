@@ -1,0 +1,174 @@
+"""Many members and many versions: whether the coordinator, its log and the partitions' producer state stay as small as they were,
+how long a start then takes, and how long one very large commit takes and holds up others.
+
+    python -m benchmarks.many_transactions [--members 200] [--versions 1000] [--wide-members 10000] [--wide-partitions 100]
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import statistics
+import sys
+import time
+import uuid
+from collections.abc import Sequence
+from pathlib import Path
+
+from benchmarks.environment import PROGRAM, Broker, Child
+from benchmarks.raw import RawMembers, raw_client, run_in_loop, small_payload
+from benchmarks.told import Row, text_table
+from brokerd.client.broker_client import BrokerClient
+from brokerd.client.transactions import MemberGrant
+from brokerd.ids import TopicIdPartition
+from brokerd.producer.core.membership import Membership, TransactionEnd, TransactionMember
+from brokerd.storage.names import SNAPSHOT_SUFFIX
+
+_PARTITIONS = 8
+_WINDOWS = 5
+_AT_ONCE = 50
+_PING_PAUSE_S = 0.005
+_VALUE_BYTES = 100
+
+
+def ms_since(started: float) -> float:
+    """Milliseconds since a time of perf_counter."""
+    return (time.perf_counter() - started) * 1_000
+
+
+async def partitions_of(client: BrokerClient, topic: str) -> list[TopicIdPartition]:
+    """All of a topic."""
+    found = (await client.metadata([topic])).topic(topic)
+    return [TopicIdPartition(found.topic_id, number) for number in range(len(found.leaders))]
+
+
+async def open_members(client: BrokerClient, name: str, version: int, count: int) -> list[MemberGrant]:
+    """Members of one version, some at once as Spark's tasks ask for them."""
+    room = asyncio.Semaphore(_AT_ONCE)
+
+    async def one() -> MemberGrant:
+        async with room:
+            return await client.transactions.init_member(
+                Membership(name, version, f"e{version}", "run", "benchmark", uuid.uuid4().bytes)
+            )
+
+    return await asyncio.gather(*(one() for _ in range(count)))
+
+
+async def commit(
+    client: BrokerClient, name: str, version: int, members: Sequence[MemberGrant], tps: list[TopicIdPartition]
+) -> float:
+    """Commits members that wrote one record to each of these partitions; ms."""
+    ended = [TransactionMember(member.producer_id, member.epoch, len(tps)) for member in members]
+    started = time.perf_counter()
+    await client.transactions.end(
+        TransactionEnd(name, version, f"e{version}", "run", is_commit=True, members=ended, partitions=tps)
+    )
+    return ms_since(started)
+
+
+def state_bytes(directory: str, topic_id: bytes) -> tuple[int, int]:
+    """Bytes of all partitions' producer state, and of the transaction log: the only partition of another topic."""
+    files = [path for path in Path(directory).rglob("*") if path.is_file()]
+    snapshots = sum(path.stat().st_size for path in files if path.suffix == SNAPSHOT_SUFFIX)
+    logs = [path for path in files if path.suffix == ".log" and not path.parent.name.startswith(topic_id.hex())]
+    return snapshots, sum(path.stat().st_size for path in logs)
+
+
+def restarted(broker: Broker) -> tuple[Child, float]:
+    """The broker, stopped and started on the same directory; ms of the start."""
+    broker.child.stop()
+    started = time.perf_counter()
+    child = Child([sys.executable, *PROGRAM, "start", "--data-dir", broker.directory, "--port", "0"], "brokerd ready on")
+    return child, ms_since(started)
+
+
+async def steady(broker: Broker, topic: str, name: str, members: int, versions: int) -> list[Row]:
+    """One version after another, each member with a record in one partition; a row for each part of them."""
+    client = raw_client(broker.address)
+    tps = await partitions_of(client, topic)
+    writing = await RawMembers.open(client, small_payload(_VALUE_BYTES))
+    rows: list[Row] = []
+    for window in range(_WINDOWS):
+        numbers = range(versions * window // _WINDOWS, versions * (window + 1) // _WINDOWS)
+        took, open_took = [], []
+        for version in numbers:
+            started = time.perf_counter()
+            grants = await open_members(client, name, version, members)
+            open_took.append(ms_since(started))
+            tp = tps[version % len(tps)]
+            await writing.write([(grant, [tp]) for grant in grants])
+            took.append(await commit(client, name, version, grants, [tp]))
+        snapshots, log = state_bytes(broker.directory, tps[0].topic_id)
+        rows.append(
+            {
+                "versions": numbers.stop,
+                "open_ms": statistics.median(open_took),
+                "commit_ms": statistics.median(took),
+                "resident_mb": broker.child.resident_bytes() / 1e6,
+                "producer_state_kb": snapshots / 1e3,
+                "transaction_log_kb": log / 1e3,
+            }
+        )
+    await writing.close()
+    await client.close()
+    return rows
+
+
+async def wide(broker: Broker, topic: str, members: int) -> Row:
+    """One commit of members that have a record in each of many partitions, and empty calls of another client meanwhile."""
+    client, other = raw_client(broker.address), raw_client(broker.address)
+    tps = await partitions_of(client, topic)
+    writing = await RawMembers.open(client, small_payload(_VALUE_BYTES))
+    started = time.perf_counter()
+    grants = await open_members(client, "wide", 0, members)
+    row: dict[str, object] = {"open_ms": ms_since(started)}
+    started = time.perf_counter()
+    await writing.write([(grant, tps) for grant in grants])
+    row["write_ms"] = ms_since(started)
+    pings: list[float] = []
+    pinging = asyncio.create_task(ping(other, pings))
+    await asyncio.sleep(1)
+    row["longest_call_before_ms"] = max(pings)
+    pings.clear()
+    row["commit_ms"] = await commit(client, "wide", 0, grants, tps)
+    row["longest_call_meanwhile_ms"] = max(pings)
+    pinging.cancel()
+    for each in (writing, client, other):
+        await each.close()
+    return row
+
+
+async def ping(client: BrokerClient, taken: list[float]) -> None:
+    """Empty calls, one after another."""
+    while True:
+        started = time.perf_counter()
+        await client.server_info()
+        taken.append(ms_since(started))
+        await asyncio.sleep(_PING_PAUSE_S)
+
+
+def main() -> int:
+    """Measures and prints."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--members", type=int, default=200, help="of each version")
+    parser.add_argument("--versions", type=int, default=1_000, help="one after another")
+    parser.add_argument("--wide-members", type=int, default=10_000, help="of one version")
+    parser.add_argument("--wide-partitions", type=int, default=100, help="that each of them writes to")
+    given = parser.parse_args()
+    settings = {"max.open.members": "20000"}
+    with Broker(None, settings) as broker:
+        topic = broker.new_topic(_PARTITIONS)
+        run_in_loop(steady(broker, topic, "warm", given.members, _WINDOWS))
+        broker.child, before = restarted(broker)
+        broker.address = broker.child.address
+        print(text_table(run_in_loop(steady(broker, topic, "steady", given.members, given.versions))))
+        broker.child, after = restarted(broker)
+        print(f"a start takes {before:.0f} ms before, {after:.0f} ms after")
+    with Broker(None, settings) as broker:
+        print(text_table([run_in_loop(wide(broker, broker.new_topic(given.wide_partitions), given.wide_members))]))
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
