@@ -10,7 +10,7 @@ may remove; partition_log.py is the shell that carries decisions out.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from typing import NamedTuple
 
 from brokerd.config.topic import TopicConfig
@@ -192,7 +192,7 @@ class PartitionCore:
                 self._transactions.begin(append.producer_id, entry.txn_first_offset)
         if append.marker is not None:
             self.producers.end_transactions(append.marker, base_offset)
-            self._transactions.end(append.marker.producer_ids, base_offset, is_held=append.marker.is_held)
+            self._transactions.end(append.marker.producer_ids, base_offset)
         if self.epochs.assign(append.leader_epoch, base_offset):
             self.flushes.epochs_changed = True
         self.flushes.appended_bytes += append.size_bytes
@@ -253,6 +253,11 @@ class PartitionCore:
         end_offset = entry.batches[-1].last_offset + 1
         records = add_sequence(entry.last_sequence, 1)
         return OpenData(records, entry.txn_first_offset, end_offset, end_offset <= self.high_watermark)
+
+    def first_open_offset(self, producer_ids: Collection[int]) -> int | None:
+        """Where the first of these members' open transactions begins here; None if they have none."""
+        open_transactions = self.producers.open_transactions
+        return next((first for producer_id, first in open_transactions.items() if producer_id in producer_ids), None)
 
     def aborted_transactions(self, from_offset: int, until_offset: int) -> list[AbortedTransaction]:
         """The aborted transactions that overlap a range which was read, up to the last stable offset. Raises OffsetOutOfRangeError

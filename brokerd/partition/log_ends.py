@@ -40,7 +40,7 @@ class LogEnds:
         self.transactions = transactions
         if high_watermark < durable_end:
             # It is not known which transactions ended in between: none of it is stable before all of it is.
-            transactions.hold(high_watermark, until_offset=durable_end)
+            transactions.doubt(high_watermark, until_offset=durable_end)
         self._replicas: dict[int, int] | None = {}  # durable ends of the other in-sync replicas; None = another node leads
         self._leader_high_watermark = _NOWHERE  # on a follower: as the leader said last
         self.last_stable_offset = self._stable_end()
@@ -91,10 +91,16 @@ class LogEnds:
 
     # Transactions, and the log start
 
-    def release_marker(self, offset: int) -> Moved:
-        """Releases a held marker: by now all partitions of its transaction have their markers durably."""
-        self.transactions.release(offset)
-        self.transactions.settle(self.high_watermark)
+    def hold_back(self, commit: str, first_offset: int) -> Moved:
+        """Keeps the last stable offset from passing `first_offset` until `release`: the commit's data begins there. Before its
+        first marker this moves nothing; after a start it may go back, so nothing may have been read yet.
+        """
+        self.transactions.hold_back(commit, first_offset)
+        return self._move_stable()
+
+    def release(self, commit: str) -> Moved:
+        """Lets the markers of a commit count: by now all its partitions have theirs durably."""
+        self.transactions.release(commit)
         return self._move_stable()
 
     def set_log_start(self, offset: int) -> Moved:

@@ -15,11 +15,10 @@ from brokerd.storage.files import File
 
 
 class Marker(NamedTuple):
-    """The end of transactions of these members. A held one counts only once it is released."""
+    """The end of transactions of these members."""
 
     committed_ids: Sequence[int] = ()
     aborted_ids: Sequence[int] = ()
-    is_held: bool = False
 
     @property
     def producer_ids(self) -> tuple[int, ...]:
@@ -27,12 +26,12 @@ class Marker(NamedTuple):
         return (*self.committed_ids, *self.aborted_ids)
 
 
-def marker_of(batch: RecordBatch, *, is_held: bool = False) -> Marker | None:
+def marker_of(batch: RecordBatch) -> Marker | None:
     """The marker in a control batch; None if it is no control batch. Raises CorruptMessageError, UnsupportedVersionError."""
     if not batch.header.is_control:
         return None
     record = decode_control(batch)
-    return Marker(tuple(record.committed_producer_ids), tuple(record.aborted_producer_ids), is_held)
+    return Marker(tuple(record.committed_producer_ids), tuple(record.aborted_producer_ids))
 
 
 def read_marker(file: File, position: int, header: BatchHeader) -> Marker | None:

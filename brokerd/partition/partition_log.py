@@ -117,10 +117,9 @@ class PartitionLog:
         self._write_stamped(decided, batch)
         return LogAppendInfo(decided.base_offset, decided.next_offset - 1, now_wall_ms, False, core.log_start_offset)
 
-    def append_marker(self, batch: RecordBatch, *, now_wall_ms: int, is_held: bool = False) -> LogAppendInfo:
-        """Writes a control batch, which ends transactions here; a held one counts only after `core.ends.release_marker`. Raises
-        WireErrors with their fate."""
-        marker = marker_of(batch, is_held=is_held)
+    def append_marker(self, batch: RecordBatch, *, now_wall_ms: int) -> LogAppendInfo:
+        """Writes a control batch, which ends transactions here. Raises WireErrors with their fate."""
+        marker = marker_of(batch)
         assert marker is not None, "a control batch"
         decided = self.core.append_marker(batch.header, now_wall_ms, marker)
         self._write_stamped(decided, batch)

@@ -146,18 +146,17 @@ class ReplicaManager:
             self._count_dirty(replica)
         return self._appended(replica, batch, info)
 
-    def append_marker(self, replica: Replica, batch: RecordBatch, *, is_held: bool) -> LogAppendInfo:
-        """Appends a control batch, as `append` does; a held one counts once it is released. Raises the errors of
-        PartitionLog.append_marker."""
+    def append_marker(self, replica: Replica, batch: RecordBatch) -> LogAppendInfo:
+        """Appends a control batch, as `append` does. Raises the errors of PartitionLog.append_marker."""
         try:
-            info = replica.log.append_marker(batch, now_wall_ms=self.logs.time.stamp_wall_ms(), is_held=is_held)
+            info = replica.log.append_marker(batch, now_wall_ms=self.logs.time.stamp_wall_ms())
         finally:
             self._count_dirty(replica)
         return self._appended(replica, batch, info)
 
-    def release_markers(self, markers: Sequence[tuple[Replica, int]]) -> None:
-        """Lets held markers count (their offsets), all in one step: whoever waits is woken only then."""
-        moved = [(replica, replica.core.ends.release_marker(offset)) for replica, offset in markers]
+    def release(self, commit: str, replicas: Sequence[Replica]) -> None:
+        """Lets the markers of a commit count in all its partitions in one step: whoever waits is woken only then."""
+        moved = [(replica, replica.core.ends.release(commit)) for replica in replicas]
         for replica, ends in moved:
             self._wake_ends(replica.log.tp, ends)
 

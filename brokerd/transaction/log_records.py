@@ -12,6 +12,7 @@ from brokerd.transaction.model import (
     Event,
     Execution,
     Forgotten,
+    HeldBack,
     LogEntry,
     Member,
     MemberOpened,
@@ -91,6 +92,10 @@ def _prepared(event: CommitPrepared) -> log_pb2.CommitPrepared:
         totals=transaction_pb2.TransactionTotals(
             rows=rows, key_bytes=key_bytes, value_bytes=value_bytes, key_hash_sum=key_hash_sum
         ),
+        held_back=[
+            log_pb2.HeldBack(topic_id=held.tp.topic_id, partition=held.tp.partition, first_offset=held.first_offset)
+            for held in event.held_back
+        ],
     )
 
 
@@ -125,4 +130,5 @@ def _commit(prepared: log_pb2.CommitPrepared) -> CommitPrepared:
         tuple(prepared.aborted_producer_ids),
         tuple(TopicIdPartition(tp.topic_id, tp.partition) for tp in prepared.partitions),
         Totals(totals.rows, totals.key_bytes, totals.value_bytes, totals.key_hash_sum),
+        tuple(HeldBack(TopicIdPartition(held.topic_id, held.partition), held.first_offset) for held in prepared.held_back),
     )

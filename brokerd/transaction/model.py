@@ -45,6 +45,15 @@ class LastCommit(NamedTuple):
     timestamp: int
 
 
+class HeldBack(NamedTuple):
+    """A partition whose last stable offset does not pass `first_offset`, where the members' data begins, before the commit is
+    complete.
+    """
+
+    tp: TopicIdPartition
+    first_offset: int
+
+
 class PreparedCommit(NamedTuple):
     """A commit whose markers are not all durable."""
 
@@ -52,6 +61,7 @@ class PreparedCommit(NamedTuple):
     committed_ids: Sequence[int]  # producer ids of the winners
     aborted_ids: Sequence[int]  # and of all others that ended with it
     partitions: Sequence[TopicIdPartition]  # that the winners named
+    held_back: Sequence[HeldBack] = ()  # all that have data of any of them
 
 
 # Requests
@@ -125,6 +135,7 @@ class CommitPrepared(NamedTuple):
     aborted_ids: Sequence[int]
     partitions: Sequence[TopicIdPartition]
     totals: Totals
+    held_back: Sequence[HeldBack] = ()  # as it is recorded: a decision does not know them
 
 
 class CommitCompleted(NamedTuple):
@@ -187,7 +198,7 @@ class AlreadyCommitted(NamedTuple):
 
 
 class Prepare(NamedTuple):
-    """This is to be committed: record the event, then finish what it prepared."""
+    """This is to be committed: record the event, with what it holds back, then finish what it prepared."""
 
     event: CommitPrepared
 

@@ -264,7 +264,9 @@ class TransactionalIdState:
         elif isinstance(event, CommitPrepared):
             self.last = LastCommit(event.execution, event.totals, timestamp)
             self._replay = None
-            self.prepared = PreparedCommit(event.execution, event.committed_ids, event.aborted_ids, event.partitions)
+            self.prepared = PreparedCommit(
+                event.execution, event.committed_ids, event.aborted_ids, event.partitions, event.held_back
+            )
             return self._end((*event.committed_ids, *event.aborted_ids))
         elif isinstance(event, CommitCompleted) and event.version == self.last_version:
             self.prepared = None
@@ -284,12 +286,18 @@ class TransactionalIdState:
         events: list[tuple[int, Event]] = []
         last, prepared = self.last, self.prepared
         if last is not None:
-            ids = (prepared.committed_ids, prepared.aborted_ids, prepared.partitions) if prepared is not None else ((), (), ())
-            events.append((last.timestamp, CommitPrepared(last.execution, *ids, last.totals)))
+            events.append((last.timestamp, _recorded(last, prepared)))
             if prepared is None:
                 events.append((last.timestamp, CommitCompleted(last.execution.version)))
         events += [(0, MemberOpened(member)) for member in self.members.values()]
         return events
+
+
+def _recorded(last: LastCommit, prepared: PreparedCommit | None) -> CommitPrepared:
+    if prepared is None:
+        return CommitPrepared(last.execution, (), (), (), last.totals)
+    _, committed_ids, aborted_ids, partitions, held_back = prepared
+    return CommitPrepared(last.execution, committed_ids, aborted_ids, partitions, last.totals, held_back)
 
 
 def _is_same(one: Execution, other: Execution) -> bool:

@@ -22,14 +22,14 @@ def aborted_are_not_named(put: Put) -> None:
 
 def markers_count_one_by_one(put: Put) -> None:
     """The markers of a commit begin to count in one partition after another."""
-    release = ReplicaManager.release_markers
+    release = ReplicaManager.release
 
-    def release_first(self: ReplicaManager, markers: Sequence[tuple[Replica, int]]) -> None:
-        release(self, markers[:1])
-        if markers[1:]:
-            asyncio.get_running_loop().call_later(_LATER_SECONDS, release, self, markers[1:])
+    def release_first(self: ReplicaManager, commit: str, replicas: Sequence[Replica]) -> None:
+        release(self, commit, replicas[:1])
+        if replicas[1:]:
+            asyncio.get_running_loop().call_later(_LATER_SECONDS, release, self, commit, replicas[1:])
 
-    plant(put, ReplicaManager, "release_markers", release_first)
+    plant(put, ReplicaManager, "release", release_first)
 
 
 def durable_is_stable(put: Put) -> None:

@@ -22,6 +22,7 @@ OFTEN = (
         "repeated",
         "replicated",
         "marker",
+        "held back",
         "released",
         "write failed",
         "sync failed",

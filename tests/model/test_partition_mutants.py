@@ -311,8 +311,8 @@ _TRUNCATE_TO = PartitionLog.truncate_to
 def a_marker_ends_all_transactions(patch: pytest.MonkeyPatch) -> None:
     end = OpenTransactions.end
 
-    def careless(self: OpenTransactions, _producer_ids: Any, marker_offset: int, *, is_held: bool) -> None:
-        end(self, list(self._open), marker_offset, is_held=is_held)
+    def careless(self: OpenTransactions, _producer_ids: Any, marker_offset: int) -> None:
+        end(self, list(self._open), marker_offset)
 
     patch.setattr(OpenTransactions, "end", careless)
 
@@ -321,26 +321,32 @@ def a_marker_ends_all_transactions(patch: pytest.MonkeyPatch) -> None:
 def a_marker_counts_before_it_is_durable(patch: pytest.MonkeyPatch) -> None:
     end = OpenTransactions.end
 
-    def early(self: OpenTransactions, producer_ids: Any, marker_offset: int, *, is_held: bool) -> None:
-        end(self, producer_ids, marker_offset, is_held=is_held)
-        self._ended = [ended for ended in self._ended if ended.is_held]
+    def early(self: OpenTransactions, producer_ids: Any, marker_offset: int) -> None:
+        end(self, producer_ids, marker_offset)
+        self._ended = []
 
     patch.setattr(OpenTransactions, "end", early)
 
 
 @mutant(1)
-def a_held_marker_counts(patch: pytest.MonkeyPatch) -> None:
-    append_marker = PartitionCore.append_marker
+def a_commit_holds_nothing_back(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(OpenTransactions, "hold_back", lambda _self, _commit, _first_offset: None)
 
-    def hasty(self: PartitionCore, header: BatchHeader, now_ms: int, marker: Marker) -> Append:
-        return append_marker(self, header, now_ms, marker._replace(is_held=False))
 
-    patch.setattr(PartitionCore, "append_marker", hasty)
+@mutant(1)
+def a_marker_ends_what_a_commit_holds_back(patch: pytest.MonkeyPatch) -> None:
+    end = OpenTransactions.end
+
+    def hasty(self: OpenTransactions, producer_ids: Any, marker_offset: int) -> None:
+        end(self, producer_ids, marker_offset)
+        self._held_back.clear()
+
+    patch.setattr(OpenTransactions, "end", hasty)
 
 
 @mutant(315)
 def a_start_takes_all_that_ended_for_decided(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(OpenTransactions, "hold", lambda _self, _first_offset, *, until_offset: None)
+    patch.setattr(OpenTransactions, "doubt", lambda _self, _first_offset, *, until_offset: None)
 
 
 @mutant(3)

@@ -18,7 +18,7 @@ from brokerd.partition.snapshots import snapshot_offsets, snapshot_path
 from tests.support.build import append, delete_records, first_log, open_manager
 from tests.support.clock import START_WALL_MS
 from tests.support.files import MemoryFiles
-from tests.support.transactions import append_marker, append_member, read_committed
+from tests.support.transactions import append_marker, append_member, read_committed, release_marker
 
 SEEDS = range(12)
 STEPS = 45
@@ -67,7 +67,7 @@ class History:
         for member in ended:
             del self.open[member]
         if self.rng.random() < 0.7:
-            self.log.core.ends.release_marker(offset)
+            release_marker(self.log, offset)
 
     def _new_segments(self) -> None:
         append(self.log, bytes(3_000))

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import errno
 import random
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 import pyarrow as pa
@@ -20,7 +20,7 @@ from brokerd.partition.aborted_transactions import AbortedTransaction
 from brokerd.partition.entries import NEW_PARTITION
 from brokerd.partition.flush_task import FlushTask
 from brokerd.partition.leader_epochs import EpochEntry
-from brokerd.partition.log_ends import LogEnd
+from brokerd.partition.log_ends import NOTHING_MOVED, LogEnd, Moved
 from brokerd.partition.log_state import LogResources
 from brokerd.partition.log_walk import RecoveryInput
 from brokerd.partition.partition_log import PartitionLog
@@ -62,7 +62,7 @@ class Replica:
         self.doubtful: Stored | None = None  # a write that failed, and may be in the file all the same
         self.oracle = ProducerOracle()
         self.open: dict[int, int] = {}  # first offsets of transactions without a marker, by producer id
-        self.held: set[int] = set()  # offsets of markers that do not count yet
+        self.held: dict[str, int] = {}  # first offsets that commits hold back
         self.task: FlushTask | None = None
         self.found_end = 0  # where the log ended at the start
         self.high_watermark = 0  # of this life, as it was last looked at
@@ -138,6 +138,21 @@ class Replica:
 
         self.files.hook = hook
 
+    def hold_back(self, members: Sequence[int]) -> Moved:
+        """A commit of these members holds back the log until it is released, if they have anything in it."""
+        first_offset = self.log.core.first_open_offset(members)
+        assert first_offset == min([self.open[member] for member in members if member in self.open], default=None)
+        if first_offset is None:
+            return NOTHING_MOVED
+        commit = f"commit of {members}"
+        self.held[commit] = first_offset
+        return self.log.core.ends.hold_back(commit, first_offset)
+
+    def release(self, commit: str) -> Moved:
+        """The commit holds back the log no longer."""
+        del self.held[commit]
+        return self.log.core.ends.release(commit)
+
     def remove_retired(self) -> int:
         """Removes what lies below the log start, as the data directory does; how many segments."""
         segments = self.log.take_removable(self.checkpoint.log_start_offset)
@@ -184,7 +199,6 @@ class Replica:
         self.history, self.oracle, self.open = [], ProducerOracle(), {}
         for stored in history:
             self.note(stored)
-        self.held = {offset for offset in self.held if offset < end}
 
     @property
     def end(self) -> int:
@@ -197,13 +211,13 @@ class Replica:
         undecided: list[int] = []
         for header, ended, _ in self.history:
             if header.is_control:
-                is_decided = header.base_offset < high_watermark and header.base_offset not in self.held
+                is_decided = header.base_offset < high_watermark
                 undecided += [] if is_decided else [first[pid] for pid in ended if pid in first]
                 for pid in ended:
                     first.pop(pid, None)
             elif header.is_transactional:
                 first.setdefault(header.producer_id, header.base_offset)
-        return min([*undecided, *first.values()], default=None)
+        return min([*undecided, *first.values(), *self.held.values()], default=None)
 
     def epochs(self) -> list[EpochEntry]:
         """The fold of all batches."""

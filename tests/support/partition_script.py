@@ -6,8 +6,9 @@ follow 3                               another node leads in epoch 3
 append 3 [by 7 epoch 0 sequence 0] [as member] [fails]
                                        a client's batch of three records; it is written, unless the write fails
 copy 0-2 epoch 1 [by 7 sequence 0]     a batch as its leader stamped it
-marker for 7 8 [aborted] [held]        a control batch that ends the transactions of these producers
-release 5                              the marker at offset 5 is held no longer
+marker for 7 8 [aborted] [held]        a control batch that ends the transactions of these producers; held: their commit holds
+                                       back the log
+release 5                              the commit whose marker is at offset 5 holds it back no longer
 flush begins | done | fails | untried  what a flush has to do; what it came to
 in sync 1 2                            these other replicas count
 replica 1 at 5                         a follower says how far it is durable
@@ -125,7 +126,10 @@ class PartitionScript:
         header = self._header(1, [], _TRANSACTIONAL | int(Attributes.CONTROL))
         ids = tuple(int(word) for word in words if word not in ("held", "aborted"))
         is_aborted, is_held = "aborted" in words, "held" in words
-        marker = Marker((), ids, is_held) if is_aborted else Marker(ids, (), is_held)
+        marker = Marker((), ids) if is_aborted else Marker(ids, ())
+        first_offset = self.core.first_open_offset(ids)
+        if is_held and first_offset is not None:
+            assert not self.core.ends.hold_back(f"marker {self.core.log_end_offset}", first_offset)
         self._carry_out(header, self.core.append_marker(header, self._now_ms, marker))
 
     def _carry_out(self, header: BatchHeader, append: Append, *, fails: bool = False) -> None:
@@ -145,7 +149,7 @@ class PartitionScript:
         self._moved(core.written(append))
 
     def _do_release(self, offset: str) -> None:
-        self._moved(self.core.ends.release_marker(int(offset)))
+        self._moved(self.core.ends.release(f"marker {offset}"))
 
     # --- durability
 

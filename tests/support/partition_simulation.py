@@ -202,15 +202,15 @@ class Simulation:
         )
         batch = encode_control(record, TP, timestamp_ms=self.now_ms)
         stored = leader.stamped(batch.header, self.now_ms, ended, aborted=ended[split:])
-        is_held = self.rng.random() < 0.3
+        if self.rng.random() < 0.3:
+            self._event(leader, lambda: leader.hold_back(ended))
+            self._count("held back")
         try:
-            info = leader.log.append_marker(batch, now_wall_ms=self.now_ms, is_held=is_held)
+            leader.log.append_marker(batch, now_wall_ms=self.now_ms)
         except StorageError as error:
             leader.note_failed(stored, error)
             self._count("write failed")
             return
-        if is_held:
-            leader.held.add(info.base_offset)
         leader.note(stored)
         self.members = [member for member in self.members if member not in ended]
         self._count("marker")
@@ -218,9 +218,8 @@ class Simulation:
     def _release(self) -> None:
         leader = self._leader()
         if leader is not None and leader.held:
-            offset = self.rng.choice(sorted(leader.held))
-            leader.held.discard(offset)
-            self._event(leader, lambda: leader.log.core.ends.release_marker(offset))
+            commit = self.rng.choice(sorted(leader.held))
+            self._event(leader, lambda: leader.release(commit))
             self._count("released")
 
     # --- durability
@@ -476,10 +475,9 @@ class Simulation:
                 self._change_in_sync()
             self._report()
             self._fetch()
-        for offset in sorted(leader.held):
-            leader.held.discard(offset)
-            self._event(leader, lambda offset=offset: leader.log.core.ends.release_marker(offset))  # type: ignore[misc]
         for replica in self.replicas:
+            for commit in sorted(replica.held):
+                self._event(replica, lambda replica=replica, commit=commit: replica.release(commit))  # type: ignore[misc]
             assert replica.log.high_watermark == replica.end, f"stuck at {replica.log.high_watermark}, short of {replica.end}"
             self._event(replica, lambda replica=replica: replica.log.set_log_start(replica.end))  # type: ignore[misc]
             replica.write_checkpoint()

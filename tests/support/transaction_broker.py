@@ -23,6 +23,7 @@ from brokerd.transaction.model import (
     Event,
     Execution,
     Held,
+    HeldBack,
     HeldData,
     InitMember,
     LogEntry,
@@ -108,7 +109,7 @@ class SimulatedBroker:
         self._witness = witness
         self._marker_witness = marker_witness
         self._locked: set[str] = set()
-        self._held_markers: dict[str, dict[TopicIdPartition, int]] = {}
+        self._markers: dict[str, dict[TopicIdPartition, int]] = {}  # of commits that are not finished
         self._state_at = -1  # where a state begins in the log that is not durable yet
         self.coordinator = Coordinator(Limits(CountedSlots(_MANY), CountedSlots(_MANY), 3_600_000))
 
@@ -119,18 +120,16 @@ class SimulatedBroker:
         entries = [decode_entry(data) for data in self.disk.log if data]
         if not self.coordinator.load(entries, self.now_ms):
             self.append_state()
-        yield from self.finish_all()
+        self.hold_back_prepared()
+        yield from self.finish_prepared()
         yield from self.void_unknown()
         self.is_serving = True
         return Done()
 
-    def finish_all(self) -> Generator[Condition, None, None]:
-        """Finishes all that is prepared, however often it takes: markers that survived the crash count at once, and readers would
-        see one part of a commit without the rest.
-        """
-        while self.coordinator.prepared():
-            yield from self.finish_prepared()
-            yield lambda: True  # the disk may be better by then
+    def hold_back_prepared(self) -> None:
+        """Markers that survived the crash would count at once, and readers see one part of a commit without the rest."""
+        for name, prepared in self.coordinator.prepared():
+            self.hold_back(name, prepared.held_back)
 
     def handle(self, request: Request) -> Steps:
         """The steps of a request."""
@@ -204,8 +203,19 @@ class SimulatedBroker:
         data = self.open_data(producer_ids)
         return {tp: record for tp, found in data.items() if (record := record_for(found)) is not None}
 
+    def held_back(self, producer_ids: Collection[int]) -> list[HeldBack]:
+        """Where the data of these members begins, by partition."""
+        found = {tp: partition.core.first_open_offset(producer_ids) for tp, partition in self.disk.partitions.items()}
+        return [HeldBack(tp, first_offset) for tp, first_offset in found.items() if first_offset is not None]
+
+    def hold_back(self, name: str, held_back: Iterable[HeldBack]) -> None:
+        """Readers do not pass these offsets until the commit is released."""
+        for tp, first_offset in held_back:
+            if tp in self.disk.partitions:
+                self.disk.partitions[tp].core.ends.hold_back(name, first_offset)
+
     def write_markers(
-        self, records: dict[TopicIdPartition, control_pb2.ControlRecord], markers: dict[TopicIdPartition, int], *, is_held: bool
+        self, records: dict[TopicIdPartition, control_pb2.ControlRecord], markers: dict[TopicIdPartition, int]
     ) -> None:
         """A control batch for each partition, noted in `markers`. Raises StorageError in the middle of it, at times."""
         for tp, record in records.items():
@@ -214,19 +224,18 @@ class SimulatedBroker:
             partition = self.disk.partitions.get(tp)
             if partition is not None:
                 self._marker_witness(record)
-                markers[tp] = partition.append_marker(record, is_held=is_held)
+                markers[tp] = partition.append_marker(record)
 
     def markers_durable(self, markers: dict[TopicIdPartition, int]) -> Condition:
         """All of them are, or their topics deleted."""
         waited = [(self.disk.partitions[tp], offset) for tp, offset in markers.items() if tp in self.disk.partitions]
         return lambda: all(partition.is_durable(offset + 1) for partition, offset in waited)
 
-    def release(self, markers: dict[TopicIdPartition, int]) -> None:
-        """They count, in one step."""
-        for tp, offset in markers.items():
-            partition = self.disk.partitions.get(tp)
-            if partition is not None:
-                partition.core.ends.release_marker(offset)
+    def release(self, name: str, held_back: Iterable[HeldBack]) -> None:
+        """Its markers count, in one step."""
+        for tp, _ in held_back:
+            if tp in self.disk.partitions:
+                self.disk.partitions[tp].core.ends.release(name)
 
     # --- requests
 
@@ -278,13 +287,19 @@ class SimulatedBroker:
                     yield self.log_durable()
                     return decided
                 if isinstance(decided, Prepare):
-                    self.record(name, decided.event)
+                    self.prepare(name, decided.event)
                 yield from self.finish(name)
         except WireError as error:
             yield self.log_durable()
             return error
         finally:
             self._locked.discard(name)
+
+    def prepare(self, name: str, event: CommitPrepared) -> None:
+        """Records a commit with what it holds back."""
+        held_back = self.held_back((*event.committed_ids, *event.aborted_ids))
+        self.record(name, event._replace(held_back=held_back))
+        self.hold_back(name, held_back)
 
     def lock(self, name: str) -> Generator[Condition, None, None]:
         """Waits for the id's lock, and takes it."""
@@ -300,11 +315,11 @@ class SimulatedBroker:
         prepared = state.prepared
         yield self.log_durable()
         records = self.records(commit_records(name, prepared), (*prepared.committed_ids, *prepared.aborted_ids))
-        markers = self._held_markers.setdefault(name, {})
-        self.write_markers(records, markers, is_held=True)
+        markers = self._markers.setdefault(name, {})
+        self.write_markers(records, markers)
         yield self.markers_durable(markers)
-        self.release(markers)
-        del self._held_markers[name]
+        self.release(name, prepared.held_back)
+        del self._markers[name]
         self.record(name, CommitCompleted(prepared.execution.version))
 
     def abort(self, asked: EndRequest) -> Steps:
@@ -328,7 +343,7 @@ class SimulatedBroker:
     def void(self, name: str, producer_ids: Collection[int]) -> None:
         """Markers for members that ended for good. What cannot be written now, the sweep writes."""
         try:
-            self.write_markers(self.records(abort_records(name, producer_ids), producer_ids), {}, is_held=False)
+            self.write_markers(self.records(abort_records(name, producer_ids), producer_ids), {})
         except StorageError:
             return
 

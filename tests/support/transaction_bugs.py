@@ -5,7 +5,7 @@ The others are in transaction_rule_bugs.py, the test is tests/model/test_transac
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterable
+from collections.abc import Iterable
 from typing import Any
 
 import pytest
@@ -19,7 +19,7 @@ from brokerd.transaction.transactional_id import TransactionalIdState
 from brokerd.wire.v1 import control_pb2
 from tests.support.mutants import Mutants
 from tests.support.planting import plant
-from tests.support.transaction_broker import Batch, Condition, Done, SimulatedBroker, Steps
+from tests.support.transaction_broker import Batch, Done, SimulatedBroker, Steps
 
 MUTANTS = Mutants[pytest.MonkeyPatch]()
 mutant = MUTANTS.found_by
@@ -122,28 +122,30 @@ def acknowledge_at_once(patch: pytest.MonkeyPatch) -> None:
 
 
 @mutant(58)
-def markers_of_a_commit_are_not_held(patch: pytest.MonkeyPatch) -> None:
-    write = SimulatedBroker.write_markers
-
-    def hasty(
-        self: SimulatedBroker,
-        records: dict[TopicIdPartition, control_pb2.ControlRecord],
-        markers: dict[TopicIdPartition, int],
-        *,
-        is_held: bool,
-    ) -> None:
-        assert is_held in (True, False)
-        write(self, records, markers, is_held=False)
-
-    plant(patch.setattr, SimulatedBroker, "write_markers", hasty)
+def a_commit_holds_nothing_back(patch: pytest.MonkeyPatch) -> None:
+    plant(patch.setattr, SimulatedBroker, "hold_back", lambda _self, _name, _held_back: None)
 
 
-@mutant(514)
-def held_markers_of_a_failed_attempt_are_forgotten(patch: pytest.MonkeyPatch) -> None:
+@mutant(58)
+def markers_of_a_commit_count_one_by_one(patch: pytest.MonkeyPatch) -> None:
+    finish = SimulatedBroker.finish
+
+    def eager(self: SimulatedBroker, name: str) -> Any:
+        for condition in finish(self, name):
+            state = self.coordinator.states.get(name)
+            if state is not None and state.prepared is not None and name in self._markers:
+                self.release(name, state.prepared.held_back[:1])
+            yield condition
+
+    plant(patch.setattr, SimulatedBroker, "finish", eager)
+
+
+@mutant(3168)
+def markers_of_a_failed_attempt_are_not_waited_for(patch: pytest.MonkeyPatch) -> None:
     finish = SimulatedBroker.finish
 
     def forgetful(self: SimulatedBroker, name: str) -> Any:
-        self._held_markers.pop(name, None)
+        self._markers.pop(name, None)
         yield from finish(self, name)
 
     plant(patch.setattr, SimulatedBroker, "finish", forgetful)
@@ -157,11 +159,9 @@ def a_marker_that_cannot_be_written_is_let_go(patch: pytest.MonkeyPatch) -> None
         self: SimulatedBroker,
         records: dict[TopicIdPartition, control_pb2.ControlRecord],
         markers: dict[TopicIdPartition, int],
-        *,
-        is_held: bool,
     ) -> None:
         try:
-            write(self, records, markers, is_held=is_held)
+            write(self, records, markers)
         except WireError:
             return
 
@@ -206,17 +206,32 @@ def a_deleted_topic_is_waited_for(patch: pytest.MonkeyPatch) -> None:
 # --- recovery
 
 
-@mutant(45)
-def a_recovery_finishes_nothing(patch: pytest.MonkeyPatch) -> None:
-    def lazy(_self: SimulatedBroker) -> Generator[Condition, None, None]:
-        yield at_once
-
-    plant(patch.setattr, SimulatedBroker, "finish_all", lazy)
+@mutant(305)
+def a_recovery_holds_nothing_back(patch: pytest.MonkeyPatch) -> None:
+    plant(patch.setattr, SimulatedBroker, "hold_back_prepared", lambda _self: None)
 
 
 @mutant(305)
-def a_recovery_serves_what_it_could_not_finish(patch: pytest.MonkeyPatch) -> None:
-    plant(patch.setattr, SimulatedBroker, "finish_all", lambda self: self.finish_prepared())
+def it_is_not_recorded_what_a_commit_holds_back(patch: pytest.MonkeyPatch) -> None:
+    record = SimulatedBroker.record
+
+    def forgetful(self: SimulatedBroker, name: str, event: Event) -> None:
+        record(self, name, event._replace(held_back=()) if isinstance(event, CommitPrepared) else event)
+
+    plant(patch.setattr, SimulatedBroker, "record", forgetful)
+
+
+@mutant(305)
+def a_state_forgets_what_a_commit_holds_back(patch: pytest.MonkeyPatch) -> None:
+    events = TransactionalIdState.events
+
+    def forgetful(self: TransactionalIdState) -> list[tuple[int, Event]]:
+        return [
+            (timestamp, event._replace(held_back=()) if isinstance(event, CommitPrepared) else event)
+            for timestamp, event in events(self)
+        ]
+
+    plant(patch.setattr, TransactionalIdState, "events", forgetful)
 
 
 @mutant(19)

@@ -97,10 +97,10 @@ class SimulatedPartition:
         self.open.setdefault(producer_id, decided.base_offset)
         return decided.next_offset
 
-    def append_marker(self, record: control_pb2.ControlRecord, *, is_held: bool) -> int:
+    def append_marker(self, record: control_pb2.ControlRecord) -> int:
         """A control batch; returns its offset."""
         header = _header(1, _CONTROL)
-        marker = Marker(tuple(record.committed_producer_ids), tuple(record.aborted_producer_ids), is_held)
+        marker = Marker(tuple(record.committed_producer_ids), tuple(record.aborted_producer_ids))
         decided = self.core.append_marker(header, START_WALL_MS, marker)
         self._write(header, (), decided)
         for producer_id in marker.producer_ids:

@@ -156,7 +156,7 @@ def the_members_of_others_are_aborted_at_init(patch: pytest.MonkeyPatch) -> None
     plant(patch.setattr, SimulatedBroker, "init", jealous)
 
 
-@mutant(1)
+@mutant(8)
 def a_committed_version_takes_members(patch: pytest.MonkeyPatch) -> None:
     decide = TransactionalIdState.decide_init
 
@@ -239,7 +239,7 @@ def an_abort_ends_all_members_of_the_version(patch: pytest.MonkeyPatch) -> None:
     plant(patch.setattr, TransactionalIdState, "decide_abort", broad)
 
 
-@mutant(1)
+@mutant(28)
 def an_abort_undoes_a_commit(patch: pytest.MonkeyPatch) -> None:
     abort = SimulatedBroker.abort
 

@@ -9,6 +9,7 @@ import pyarrow as pa
 from brokerd.client.consumer.fetch_messages import Aborted, PartitionFetchResult
 from brokerd.client.consumer.positions import FetchRange, RangePosition
 from brokerd.ids import ProducerIdAndEpoch
+from brokerd.partition.log_ends import Moved
 from brokerd.partition.partition_log import PartitionLog
 from brokerd.record.control import encode_control
 from brokerd.record.header import Attributes
@@ -39,12 +40,26 @@ def append_marker(
     is_held: bool = False,
     now_ms: int = START_WALL_MS,
 ) -> int:
-    """Appends a control batch that ends the transactions of these members; returns its offset."""
+    """Appends a control batch that ends the transactions of these members; returns its offset. A held one counts only after
+    `release_marker`.
+    """
+    first_offset = log.core.first_open_offset({*committed, *aborted})
+    if is_held and first_offset is not None:
+        log.core.ends.hold_back(_commit(log.log_end_offset), first_offset)
     record = control_pb2.ControlRecord(
         transactional_id="x", committed_producer_ids=tuple(committed), aborted_producer_ids=tuple(aborted)
     )
     batch = encode_control(record, log.tp, timestamp_ms=now_ms)
-    return log.append_marker(batch, now_wall_ms=now_ms, is_held=is_held).base_offset
+    return log.append_marker(batch, now_wall_ms=now_ms).base_offset
+
+
+def release_marker(log: PartitionLog, offset: int) -> Moved:
+    """The held marker at `offset` counts from now on."""
+    return log.core.ends.release(_commit(offset))
+
+
+def _commit(offset: int) -> str:
+    return f"marker {offset}"
 
 
 def read_committed(log: PartitionLog, start_offset: int, until_offset: int, *, max_bytes: int = 1 << 20) -> list[int]:

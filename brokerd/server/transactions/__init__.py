@@ -5,6 +5,7 @@ transaction_log.py  the coordinator's log: appends, what is durable of it, loadi
 local_leaders.py    the partitions of this node: data of open members, markers
 durability.py       waiting for the disk
 id_locks.py         decisions on one transactional id, one after the other
+retries.py          when a commit that could not be finished is tried again
 views.py            what operators are told
 fields.py           checks of fields that the requests share
 """

@@ -7,7 +7,7 @@ thousand members over a hundred partitions would otherwise ask a million questio
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, MutableMapping
+from collections.abc import Collection, Iterable, MutableMapping
 
 from brokerd.clock import Clock
 from brokerd.datadir.log_manager import LogManager
@@ -19,7 +19,7 @@ from brokerd.server.replica_manager import Replica, ReplicaManager
 from brokerd.server.transactions.durability import wait_durable
 from brokerd.server.waiting.pauses import Pauses
 from brokerd.transaction.markers import RecordFor
-from brokerd.transaction.model import Held, HeldData
+from brokerd.transaction.model import Held, HeldBack, HeldData
 
 _MARKER_PIECES = 10  # a marker takes about so many times as long as what Pauses counts, and one more for each ten members
 
@@ -101,9 +101,25 @@ class LocalLeaders:
         wanted = frozenset(producer_ids)
         return [tp for tp, held in self._partitions.items() if not wanted.isdisjoint(held)]
 
-    async def write_markers(
-        self, partitions: Iterable[TopicIdPartition], record_for: RecordFor, markers: Markers, *, is_held: bool
-    ) -> None:
+    def held_back(self, producer_ids: Collection[int]) -> list[HeldBack]:
+        """Where the open data of these members begins, in each partition that has any."""
+        ended = frozenset(producer_ids)
+        found = []
+        for tp in self.partitions_of(ended):
+            replica = self._replica(tp)
+            first_offset = replica.core.first_open_offset(ended) if replica is not None else None
+            if first_offset is not None:
+                found.append(HeldBack(tp, first_offset))
+        return found
+
+    def hold_back(self, commit: str, held_back: Iterable[HeldBack]) -> None:
+        """Keeps last stable offsets from passing the commit's data until `release`, whichever of its markers are written."""
+        for tp, first_offset in held_back:
+            replica = self._replica(tp)
+            if replica is not None:
+                replica.core.ends.hold_back(commit, first_offset)
+
+    async def write_markers(self, partitions: Iterable[TopicIdPartition], record_for: RecordFor, markers: Markers) -> None:
         """Writes a control batch to each partition that holds data of its members still, and notes it in `markers`. Returns once
         all in `markers` are durable, also those of earlier attempts. Partitions that are deleted meanwhile need none.
 
@@ -115,7 +131,7 @@ class LocalLeaders:
             held = self._partitions.get(tp, {})
             await pauses.after(_MARKER_PIECES + len(held) // 10)
             try:
-                self._write(tp, record_for, markers, is_held=is_held)
+                self._write(tp, record_for, markers)
             except WireError as error:
                 failed = failed or error
         placed = list(markers.items())
@@ -128,11 +144,12 @@ class LocalLeaders:
         if failed is not None:
             raise failed
 
-    def release(self, markers: Mapping[TopicIdPartition, tuple[Replica, int]]) -> None:
-        """Lets held markers count, all in one step."""
-        self._replicas.release_markers(list(markers.values()))
+    def release(self, commit: str, held_back: Iterable[HeldBack]) -> None:
+        """Lets the markers of a commit count, in all its partitions in one step."""
+        replicas = [self._replica(tp) for tp, _ in held_back]
+        self._replicas.release(commit, [replica for replica in replicas if replica is not None])
 
-    def _write(self, tp: TopicIdPartition, record_for: RecordFor, markers: Markers, *, is_held: bool) -> None:
+    def _write(self, tp: TopicIdPartition, record_for: RecordFor, markers: Markers) -> None:
         replica = self._replica(tp)
         if replica is None:
             self.forget(tp)
@@ -142,7 +159,7 @@ class LocalLeaders:
             return
         record.coordinator_epoch = self._logs.leader_epoch
         batch = encode_control(record, tp, timestamp_ms=self._logs.time.stamp_wall_ms())
-        markers[tp] = replica, self._replicas.append_marker(replica, batch, is_held=is_held).base_offset
+        markers[tp] = replica, self._replicas.append_marker(replica, batch).base_offset
         for producer_id in (*record.committed_producer_ids, *record.aborted_producer_ids):
             self._ended(producer_id, tp)
 

@@ -3,10 +3,13 @@
     a member durable -> its answer            its end durable -> the markers that void its data
     a commit durable -> its markers           all its markers durable -> last stable offsets move, in one step -> the answer
 
+A commit is recorded with the partitions that it holds back, and from which offsets: their last stable offsets do not pass them
+before the commit is finished, in this life and the next ones.
+
 From a decision until its event is recorded and applied there is no await, so no other decision comes between. Nothing is answered
 before all is durable that the answer rests on, refusals included. A commit that cannot be finished (a disk does not take a marker)
-stays prepared, and is driven on by the next request and by the sweep. Data that nobody answers for is void: a partition's open data
-of a member that is neither open nor in a prepared commit is aborted at the start, and by each sweep.
+stays prepared, and is driven on by the next request and by the sweep, less and less often. Data that nobody answers for is void: a
+partition's open data of a member that is neither open nor in a prepared commit is aborted at the start, and by each sweep.
 """
 
 from __future__ import annotations
@@ -27,12 +30,14 @@ from brokerd.server.replica_manager import ReplicaManager
 from brokerd.server.tasks import forget_end
 from brokerd.server.transactions.id_locks import IdLocks
 from brokerd.server.transactions.local_leaders import LocalLeaders, Markers
+from brokerd.server.transactions.retries import Retries
 from brokerd.server.transactions.transaction_log import TransactionLog
 from brokerd.transaction.coordinator import Coordinator, Limits
 from brokerd.transaction.markers import abort_records, commit_records
 from brokerd.transaction.model import (
     AlreadyCommitted,
     CommitCompleted,
+    CommitPrepared,
     EndRequest,
     Event,
     Execution,
@@ -51,6 +56,10 @@ logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
 _RETRY_AFTER_MS = 500
+_HELD_BACK = (
+    "; until then readers of committed records wait for it in all its partitions. If one of them will never take a marker again, "
+    "let `brokerd doctor` accept its damage, or delete its topic"
+)
 
 
 class Outcomes:
@@ -80,14 +89,15 @@ class Transactions:
         self.outcomes = Outcomes()
         self._locks = IdLocks()
         self._markers: dict[str, Markers] = {}  # of commits that are not finished, by transactional id
+        self._retries = Retries()
         self._tasks: set[asyncio.Task[Any]] = set()
         self._is_stopping = False
 
     # Start and stop
 
     async def start(self) -> None:
-        """Loads the log, finishes what was prepared and voids what nobody answers for: before anything is served. Raises
-        DataDirectoryError if the log cannot be trusted as a whole.
+        """Loads the log, finishes what was prepared and voids what nobody answers for: before anything is served. What cannot be
+        finished is held back and goes on being tried. Raises DataDirectoryError if the log cannot be trusted as a whole.
         """
         entries = await asyncio.to_thread(lambda: list(self.log.read()))
         try:
@@ -98,6 +108,8 @@ class Transactions:
             raise DataDirectoryError(
                 f"the log of the transactions cannot be used: {error}; run `brokerd doctor` for advice"
             ) from error
+        for name, prepared in self.coordinator.prepared():
+            self.leaders.hold_back(name, prepared.held_back)  # markers of the life before count there already
         await self.sweep()
 
     def begin_stop(self) -> None:
@@ -160,14 +172,19 @@ class Transactions:
             while True:
                 decided = await self._decided(lambda: self.coordinator.commit(asked, self._held(asked)))
                 if isinstance(decided, Prepare):
-                    self._record(name, asked.principal, decided.event)
-                    self.outcomes.committed += 1
+                    self._prepare(name, asked.principal, decided.event)
                 if isinstance(decided, AlreadyCommitted):
                     await self.log.durable()
                     return
                 await self._finish(name)
                 if isinstance(decided, Prepare):  # that it is finished need not be durable: else a start finishes it again
                     return
+
+    def _prepare(self, name: str, principal: str, event: CommitPrepared) -> None:
+        held_back = self.leaders.held_back((*event.committed_ids, *event.aborted_ids))
+        self._record(name, principal, event._replace(held_back=held_back))
+        self.leaders.hold_back(name, held_back)
+        self.outcomes.committed += 1
 
     def _held(self, asked: EndRequest) -> Held:
         return self.leaders.held([member.producer_id for member in asked.members], asked.partitions)
@@ -185,7 +202,6 @@ class Transactions:
                 self.leaders.partitions_of((*prepared.committed_ids, *prepared.aborted_ids)),
                 commit_records(name, prepared),
                 markers,
-                is_held=True,
             )
         except NotReadyError:
             raise
@@ -195,8 +211,9 @@ class Transactions:
                 "ask again, the broker goes on trying",
                 retry_after_ms=_RETRY_AFTER_MS,
             ) from error
-        self.leaders.release(markers)
+        self.leaders.release(name, prepared.held_back)
         del self._markers[name]
+        self._retries.done(name)
         self._record_completed(name, state.principal, prepared)
         logger.debug(
             "%s: committed, %d members in %d partitions", _subject(name, prepared), len(prepared.committed_ids), len(markers)
@@ -232,7 +249,6 @@ class Transactions:
                 self.leaders.partitions_of(ended),
                 abort_records(name, ended),
                 {},
-                is_held=False,
             )
         except WireError as error:
             logger.warning(
@@ -267,12 +283,16 @@ class Transactions:
                 await self._void(key.transactional_id, ended)
 
     async def _finish_prepared(self) -> None:
+        now_ms = self._clock.monotonic_ms()
         for name, prepared in self.coordinator.prepared():
+            if not self._retries.is_due(name, now_ms):
+                continue
             try:
                 async with self._locks.of(name):
                     await self._finish(name)
             except WireError as error:  # the others are finished all the same
-                logger.warning("%s", error.message)
+                self._retries.failed(name, self._clock.monotonic_ms())
+                logger.warning("%s%s", error.message, _HELD_BACK if isinstance(error, StorageError) else "")
             else:
                 logger.info("%s: finished its commit", _subject(name, prepared))
 

@@ -8,7 +8,6 @@ import pytest
 
 from brokerd.errors import ErrorCode
 from brokerd.ids import TopicIdPartition
-from brokerd.partition.log_ends import Moved
 from brokerd.partition.partition_log import PartitionLog
 from brokerd.server.replica_manager import Replica
 from brokerd.wire.v1 import fetch_pb2, offsets_pb2
@@ -18,7 +17,7 @@ from tests.support.daemon import RunningDaemon
 from tests.support.files import MemoryFiles
 from tests.support.gate import Gate
 from tests.support.raw_client import LONG_MS, RawClient, values_batch
-from tests.support.transactions import append_marker, append_member
+from tests.support.transactions import append_marker, append_member, release_marker
 from tests.support.wait import wait_until
 
 COMMITTED = fetch_pb2.ISOLATION_LEVEL_READ_COMMITTED
@@ -70,8 +69,7 @@ class Transactions:
 
     async def _release(self, offset: int) -> None:
         log = self._replica().log
-        moved: Moved = log.core.ends.release_marker(offset)
-        self._running.daemon.broker.replicas._advanced(log, moved)
+        self._running.daemon.broker.replicas._advanced(log, release_marker(log, offset))
 
     def _replica(self) -> Replica:
         return self._running.daemon.broker.replicas.replica(self._tp)

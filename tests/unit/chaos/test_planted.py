@@ -102,12 +102,11 @@ def released(_path: Path) -> list[PartitionLog]:
         manager = open_manager(MemoryFiles())[0]
         manager.create_topic("t", 2, {})
         logs = manager.partitions()
-        markers = []
         for log in logs:
-            append_member(log, MEMBER, 0)
-            markers.append((Replica(log), append_marker(log, committed=[MEMBER], is_held=True)))
+            log.core.ends.hold_back("x", append_member(log, MEMBER, 0))
+            append_marker(log, committed=[MEMBER])
             log.flush()
-        ReplicaManager(manager, BrokerConfig(), ManualClock()).release_markers(markers)
+        ReplicaManager(manager, BrokerConfig(), ManualClock()).release("x", [Replica(log) for log in logs])
         return [log for log in logs if log.last_stable_offset == log.high_watermark]
 
     return asyncio.run(release())

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import errno
-from collections.abc import Coroutine
 from typing import Any
 
 import pytest
@@ -20,50 +19,13 @@ from brokerd.errors import (
 )
 from brokerd.ids import TopicIdPartition
 from brokerd.server.transactions.durability import wait_durable
+from brokerd.server.transactions.retries import FIRST_MS
 from brokerd.transaction.model import Execution
 from tests.support.clock import ManualClock
 from tests.support.files import MemoryFiles
 from tests.support.gate import Gate
-from tests.support.inner_broker import TIMEOUT_MS, TransactionBroker, Write, end_request, running
-from tests.support.wait import DEADLINE_S
-
-NAME = "spark-q"
-ONE = Execution(0, "one", "run")
-
-
-def run(scenario: Coroutine[Any, Any, None]) -> None:
-    """Runs a scenario to its end."""
-
-    async def bounded() -> None:
-        async with asyncio.timeout(DEADLINE_S):
-            await scenario
-
-    asyncio.run(bounded())
-
-
-def stable(broker: TransactionBroker, tps: list[TopicIdPartition]) -> list[int]:
-    """Last stable offsets."""
-    return [broker.log(tp).last_stable_offset for tp in tps]
-
-
-class OneExecution:
-    """One member that has written a row to each of two partitions."""
-
-    def __init__(self, broker: TransactionBroker, execution: Execution = ONE) -> None:
-        self.broker = broker
-        self.execution = execution
-
-    async def begin(self, member_id: bytes = b"m" * 16) -> OneExecution:
-        self.tps = await self.broker.topic()
-        self.member = await self.broker.init(NAME, self.execution, member_id)
-        await self.broker.write(self.member, [Write(tp, b"row") for tp in self.tps])
-        return self
-
-    async def commit(self) -> None:
-        await self.broker.transactions.commit(end_request(NAME, self.execution, [(self.member, 2)], self.tps, rows=2))
-
-    def visible(self) -> list[list[bytes]]:
-        return [self.broker.visible(tp) for tp in self.tps]
+from tests.support.inner_broker import TIMEOUT_MS, Write, end_request, running
+from tests.unit.server.one_execution import NAME, ONE, OneExecution, run, stable
 
 
 def test_an_execution_that_gives_no_sign_of_life_ends_and_its_data_is_void() -> None:
@@ -128,8 +90,8 @@ def test_data_of_producers_that_nobody_knows_is_aborted_at_the_start_and_by_the_
 
 def test_a_commit_that_one_disk_refuses_stays_prepared_and_is_driven_on() -> None:
     async def scenario() -> None:
-        files = MemoryFiles()
-        async with running(files, ManualClock()) as broker:
+        files, clock = MemoryFiles(), ManualClock()
+        async with running(files, clock) as broker:
             one = await OneExecution(broker).begin()
             with Gate(files, "pwritev", path=one.tps[1].directory_name, error=errno.ENOSPC):
                 with pytest.raises(StorageError, match="is committed, but not visible yet") as raised:
@@ -141,6 +103,7 @@ def test_a_commit_that_one_disk_refuses_stays_prepared_and_is_driven_on() -> Non
                     await one.commit()
                 await broker.transactions.sweep()
                 assert stable(broker, one.tps) == [0, 0]
+            clock.advance(FIRST_MS)
             await broker.transactions.sweep()
             assert stable(broker, one.tps) == [2, 2]
             assert one.visible() == [[b"row"], [b"row"]]

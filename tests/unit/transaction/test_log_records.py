@@ -12,6 +12,7 @@ from brokerd.transaction.model import (
     Event,
     Execution,
     Forgotten,
+    HeldBack,
     LogEntry,
     Member,
     MemberOpened,
@@ -27,6 +28,7 @@ from tests.support.transaction_bench import partition
 EXECUTION = Execution(5, "e1", "r1")
 MEMBER = Member(b"0123456789abcdef", 7, EXECUTION, "task 1", 900_000)
 PREPARED = CommitPrepared(EXECUTION, (7, 1 << 40), (8,), (partition(0), partition(2)), Totals(3, 12, 30, (1 << 64) - 1))
+HOLDING = CommitPrepared(EXECUTION, (7,), (), (), Totals(1, 0, 0, 0), (HeldBack(partition(0), 0), HeldBack(partition(2), 1 << 40)))
 GOLDEN: list[tuple[Event | StateEvent, str]] = [
     (
         MemberOpened(MEMBER),
@@ -38,6 +40,13 @@ GOLDEN: list[tuple[Event | StateEvent, str]] = [
         (
             "08011201781a017020013a510805120265311a0272312207078080808080202a010832120a1074000000000000000000000000000000"
             "32140a107400000000000000000000000000000010023a0f0803100c181e21ffffffffffffffff"
+        ),
+    ),
+    (
+        HOLDING,
+        (
+            "08011201781a017020013a420805120265311a0272312201073a02080142120a1074000000000000000000000000000000421b0a1074"
+            "000000000000000000000000000000100218808080808020"
         ),
     ),
     (CommitCompleted(5), "08011201781a0170200142020805"),

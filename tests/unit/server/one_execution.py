@@ -1,0 +1,50 @@
+"""One execution of a transaction inside a broker, and how far readers of committed records get."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Coroutine
+from typing import Any
+
+from brokerd.ids import TopicIdPartition
+from brokerd.transaction.model import Execution
+from tests.support.inner_broker import TransactionBroker, Write, end_request
+from tests.support.wait import DEADLINE_S
+
+NAME = "spark-q"
+ONE = Execution(0, "one", "run")
+
+
+def run(scenario: Coroutine[Any, Any, None]) -> None:
+    """Runs a scenario to its end."""
+
+    async def bounded() -> None:
+        async with asyncio.timeout(DEADLINE_S):
+            await scenario
+
+    asyncio.run(bounded())
+
+
+def stable(broker: TransactionBroker, tps: list[TopicIdPartition]) -> list[int]:
+    """Last stable offsets."""
+    return [broker.log(tp).last_stable_offset for tp in tps]
+
+
+class OneExecution:
+    """One member that has written a row to each of two partitions."""
+
+    def __init__(self, broker: TransactionBroker, execution: Execution = ONE) -> None:
+        self.broker = broker
+        self.execution = execution
+
+    async def begin(self, member_id: bytes = b"m" * 16) -> OneExecution:
+        self.tps = await self.broker.topic()
+        self.member = await self.broker.init(NAME, self.execution, member_id)
+        await self.broker.write(self.member, [Write(tp, b"row") for tp in self.tps])
+        return self
+
+    async def commit(self) -> None:
+        await self.broker.transactions.commit(end_request(NAME, self.execution, [(self.member, 2)], self.tps, rows=2))
+
+    def visible(self) -> list[list[bytes]]:
+        return [self.broker.visible(tp) for tp in self.tps]

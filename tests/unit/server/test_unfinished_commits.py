@@ -1,0 +1,151 @@
+"""Commits that are decided and cannot be finished: visible nowhere, in this life and the next ones, until they are everywhere."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+from collections.abc import AsyncIterator
+
+import pytest
+
+from brokerd.errors import AlreadyCommittedError, StorageError
+from brokerd.ids import TopicIdPartition
+from brokerd.server.transactions.retries import FIRST_MS, MAX_MS, Retries
+from brokerd.server.transactions.transaction_log import TransactionLog
+from brokerd.transaction.model import Execution
+from tests.support.clock import ManualClock
+from tests.support.files import MemoryFiles
+from tests.support.gate import Gate
+from tests.support.inner_broker import TransactionBroker, Write, end_request, running
+from tests.unit.server.one_execution import NAME, ONE, OneExecution, run, stable
+
+
+def no_space(files: MemoryFiles, tp: TopicIdPartition) -> Gate:
+    """A partition that takes no more batches."""
+    return Gate(files, "pwritev", path=tp.directory_name, error=errno.ENOSPC)
+
+
+async def prepared_with_one_marker(files: MemoryFiles, clock: ManualClock) -> OneExecution:
+    """A commit whose marker one partition has, and the other one refused; its broker has stopped."""
+    async with running(files, clock) as broker:
+        one = await OneExecution(broker).begin()
+        with no_space(files, one.tps[1]), pytest.raises(StorageError, match="is committed, but not visible yet"):
+            await one.commit()
+        assert [broker.log(tp).log_end_offset for tp in one.tps] == [2, 1]
+        return one
+
+
+async def committed_elsewhere(broker: TransactionBroker, version: int) -> list[bytes]:
+    """Lets another query write a version of another topic; returns all that readers see there."""
+    (other,) = await broker.topic("other", 1)
+    execution = Execution(version, f"another {version}", "run")
+    member = await broker.init("another", execution, bytes([version]) * 16)
+    await broker.write(member, [Write(other, b"row")])
+    await broker.transactions.commit(end_request("another", execution, [(member, 1)], [other], rows=1))
+    return broker.visible(other)
+
+
+def test_a_start_that_cannot_finish_a_commit_shows_it_nowhere_until_a_start_can() -> None:
+    async def scenario() -> None:
+        files, clock = MemoryFiles(), ManualClock()
+        one = await prepared_with_one_marker(files, clock)
+        for life in range(2):
+            with no_space(files, one.tps[1]):
+                async with running(files, clock) as broker:
+                    one.broker = broker
+                    assert stable(broker, one.tps) == [0, 0], "the marker of one of them was written before the start"
+                    assert one.visible() == [[], []]
+                    assert await committed_elsewhere(broker, life) == [b"row"] * (life + 1), "others are served meanwhile"
+                    with pytest.raises(AlreadyCommittedError):
+                        await broker.init(NAME, Execution(0, "twin", "another run"), b"t" * 16)
+                    with pytest.raises(StorageError, match="is committed, but not visible yet"):
+                        await one.commit()
+        async with running(files, clock) as broker:
+            one.broker = broker
+            assert one.visible() == [[b"row"], [b"row"]]
+            await one.commit()
+
+    run(scenario())
+
+
+def test_what_a_start_could_not_finish_the_sweep_does_in_one_step(caplog: pytest.LogCaptureFixture) -> None:
+    async def scenario() -> None:
+        files, clock = MemoryFiles(), ManualClock()
+        one = await prepared_with_one_marker(files, clock)
+        async with refusing(files, clock, one) as broker:
+            assert "If one of them will never take a marker again" in caplog.text
+            clock.advance(FIRST_MS)
+            await broker.transactions.sweep()
+            assert one.visible() == [[b"row"], [b"row"]]
+            assert not broker.transactions.coordinator.prepared()
+
+    run(scenario())
+
+
+def test_a_partition_that_never_takes_its_marker_is_given_up_by_deleting_its_topic() -> None:
+    async def scenario() -> None:
+        files, clock = MemoryFiles(), ManualClock()
+        async with running(files, clock) as broker:
+            one = await OneExecution(broker).begin()
+            (kept,) = await broker.topic("kept", 1)
+            await broker.write(one.member, [Write(kept, b"kept")])
+            with no_space(files, one.tps[1]), pytest.raises(StorageError):
+                await broker.transactions.commit(end_request(NAME, ONE, [(one.member, 3)], [*one.tps, kept], rows=3))
+        async with refusing(files, clock, one) as broker:
+            assert stable(broker, [kept]) == [0]
+            await broker.broker.admin.run(broker.logs.changes.delete("t"))
+            clock.advance(FIRST_MS)
+            await broker.transactions.sweep()
+            assert broker.visible(kept) == [b"kept"]
+
+    run(scenario())
+
+
+def test_a_state_of_everything_knows_what_a_commit_holds_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("brokerd.server.transactions.transaction_log.COMPACTION_MIN_BYTES", 1)
+    compacted: list[bool] = []
+    compact = TransactionLog.compact
+
+    async def noted(self: TransactionLog, *args: object) -> bool:
+        compacted.append(await compact(self, *args))  # type: ignore[arg-type]
+        return compacted[-1]
+
+    monkeypatch.setattr(TransactionLog, "compact", noted)
+
+    async def scenario() -> None:
+        files, clock = MemoryFiles(), ManualClock()
+        one = await prepared_with_one_marker(files, clock)
+        for _ in range(2):
+            async with refusing(files, clock, one) as broker:
+                assert stable(broker, one.tps) == [0, 0]
+        assert any(compacted)
+
+    run(scenario())
+
+
+@contextlib.asynccontextmanager
+async def refusing(files: MemoryFiles, clock: ManualClock, one: OneExecution) -> AsyncIterator[TransactionBroker]:
+    """A broker that could not finish the commit when it started, but could now."""
+    gate = no_space(files, one.tps[1])
+    gate.__enter__()
+    async with running(files, clock) as broker:
+        gate.__exit__(None, None, None)
+        one.broker = broker
+        assert stable(broker, one.tps) == [0, 0]
+        yield broker
+
+
+def test_attempts_become_rarer_and_never_cease() -> None:
+    retries, now_ms, pauses = Retries(), 0, []
+    assert retries.is_due("x", now_ms)
+    for _ in range(5):
+        retries.failed("x", now_ms)
+        pause_ms = next(ms for ms in range(0, MAX_MS + 1, 1_000) if retries.is_due("x", now_ms + ms))
+        pauses.append(pause_ms)
+        now_ms += pause_ms
+    assert pauses == [FIRST_MS, 2 * FIRST_MS, 4 * FIRST_MS, MAX_MS, MAX_MS]
+    assert retries.is_due("y", 0)
+    retries.done("x")
+    assert retries.is_due("x", now_ms)
+    retries.failed("x", now_ms)
+    assert not retries.is_due("x", now_ms + FIRST_MS - 1)
