@@ -46,7 +46,7 @@ class BrokerdBatchReader(DataSourceReader):
         report_losses(losses, fail=options.fail_on_data_loss)
         ranges = []
         for tp in sorted(begins):
-            if ends[tp] < begins[tp]:
+            if ends[tp] < min(begins[tp], snapshot.latest[tp]):  # behind `latest` nothing is committed yet
                 raise ConfigError(f"the read of {tp} would end at offset {ends[tp]}, before it starts at {begins[tp]}")
             begin = max(begins[tp], snapshot.earliest[tp])
             if ends[tp] > begin:

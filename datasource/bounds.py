@@ -35,6 +35,11 @@ class SpecificOffsets:
     offsets: Mapping[TopicPartition, int]
     topics: Mapping[str, int] = field(default_factory=dict)
 
+    @property
+    def may_be_undecided(self) -> bool:
+        """True for a start: a reader of committed records waits there until they are. A read cannot end there."""
+        return self.option.startswith("starting")
+
     def for_partition(self, tp: TopicPartition) -> int | None:
         """The offset for a partition; None if the option does not name it."""
         return self.offsets.get(tp, self.topics.get(tp.topic))

@@ -5,11 +5,12 @@ Every call is retried inside the client until default.api.timeout.ms, because Sp
 
 from __future__ import annotations
 
+import dataclasses
 import logging
 from collections.abc import Container, Iterable, Mapping
 
 from brokerd.client.blocking import BlockingClient
-from brokerd.client.consumer.offsets import OffsetSpec, Wanted
+from brokerd.client.consumer.offsets import READ_UNCOMMITTED, OffsetSpec, Wanted
 from brokerd.client.metadata import TopicInfo
 from brokerd.datasource.bounds import EARLIEST_NUMBER, LATEST_NUMBER, AtTimestamp, Bound, End, SpecificOffsets
 from brokerd.datasource.options import Assignment, SourceOptions, TopicPattern, Topics
@@ -63,6 +64,17 @@ class OffsetReader:
                 return Snapshot(topic_ids, earliest, latest, missing, self._absent(topics, partitions))
         raise AssertionError("the last attempt returns or raises")
 
+    def with_log_ends(self, snapshot: Snapshot, offsets: Mapping[TopicPartition, int]) -> Snapshot:
+        """The snapshot, with the log ends of those partitions where `offsets` lie behind what may be read now: what is not decided
+        yet is no loss. Mostly there are none, and nothing is asked.
+        """
+        ahead = snapshot.beyond_latest(offsets)
+        if not ahead or self._isolation == READ_UNCOMMITTED:
+            return snapshot
+        partitions = {tp: TopicIdPartition(snapshot.topic_ids[tp.topic], tp.partition) for tp in ahead}
+        log_ends = self._offsets(partitions, dict.fromkeys(ahead, OffsetSpec.LATEST), READ_UNCOMMITTED)
+        return dataclasses.replace(snapshot, log_ends={**snapshot.log_ends, **log_ends})
+
     def resolve(self, bound: Bound, snapshot: Snapshot) -> dict[TopicPartition, int]:
         """The current offsets that a starting* or ending* option denotes.
 
@@ -71,6 +83,8 @@ class OffsetReader:
         if bound is End.EARLIEST:
             return dict(snapshot.earliest)
         if isinstance(bound, SpecificOffsets):
+            if bound.may_be_undecided:
+                snapshot = self.with_log_ends(snapshot, bound.offsets)
             return _specific(bound, snapshot)
         if isinstance(bound, AtTimestamp):
             return self._at_timestamp(bound, snapshot)
@@ -112,11 +126,14 @@ class OffsetReader:
         return frozenset(tp for tp in self._subscription.partitions if tp.topic in topics and tp not in partitions)
 
     def _offsets(
-        self, partitions: Mapping[TopicPartition, TopicIdPartition], wanted: Mapping[TopicPartition, Wanted]
+        self,
+        partitions: Mapping[TopicPartition, TopicIdPartition],
+        wanted: Mapping[TopicPartition, Wanted],
+        isolation: str | None = None,
     ) -> dict[TopicPartition, int]:
         if not wanted:
             return {}
-        results = self._client.list_offsets({partitions[tp]: one for tp, one in wanted.items()}, self._isolation)
+        results = self._client.list_offsets({partitions[tp]: one for tp, one in wanted.items()}, isolation or self._isolation)
         offsets = {}
         for tp in wanted:
             result = results[partitions[tp]]
@@ -154,8 +171,8 @@ def _specific(bound: SpecificOffsets, snapshot: Snapshot) -> dict[TopicPartition
             resolved[tp] = snapshot.latest[tp]
         elif offset == EARLIEST_NUMBER:
             resolved[tp] = snapshot.earliest[tp]
-        elif offset > snapshot.latest[tp]:
-            raise ConfigError(f"{bound.option} is {offset} for {tp}, but its log ends at {snapshot.latest[tp]}")
+        elif offset > snapshot.log_end(tp):
+            raise ConfigError(f"{bound.option} is {offset} for {tp}, but it can be read up to {snapshot.log_end(tp)}")
         else:
             resolved[tp] = offset
     return resolved

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from brokerd.datasource.offsets import SourceOffset
@@ -36,13 +36,24 @@ class OffsetRange(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """The subscribed partitions at one moment: topic ids, first and next offsets."""
+    """The subscribed partitions at one moment: topic ids, first and next offsets. For readers of committed records the next offset
+    is where undecided ones begin; their log may end later.
+    """
 
     topic_ids: Mapping[str, bytes]
     earliest: Mapping[TopicPartition, int]
     latest: Mapping[TopicPartition, int]
     missing: frozenset[str] = frozenset()  # subscribed topics that do not exist
     absent: frozenset[TopicPartition] = frozenset()  # assigned partitions that do not exist
+    log_ends: Mapping[TopicPartition, int] = field(default_factory=dict)  # of partitions where somebody wanted to know
+
+    def log_end(self, tp: TopicPartition) -> int:
+        """All offsets below it have been in the log."""
+        return max(self.latest[tp], self.log_ends.get(tp, 0))
+
+    def beyond_latest(self, offsets: Mapping[TopicPartition, int]) -> list[TopicPartition]:
+        """Partitions in which these offsets lie behind what may be read now: lost, or not decided yet."""
+        return [tp for tp, offset in offsets.items() if tp in self.latest and offset > self.log_end(tp)]
 
 
 class Continuation(NamedTuple):
@@ -74,7 +85,8 @@ def topic_ids_after(previous: SourceOffset, snapshot: Snapshot, offsets: Iterabl
 def continue_from(previous: SourceOffset, snapshot: Snapshot) -> Continuation:
     """Where the batch after `previous` starts, partition by partition.
 
-    A  known, offset still in the log: starts there.
+    A  known, offset still in the log: starts there, also if that is not committed yet. A query that read all records before and
+       now reads committed ones may be ahead of them; it waits.
     B  known, but the log starts later: records were lost; starts at the log start.
     C  known, but the log ends earlier: its tail was lost; starts at the log end.
     D  the topic id changed: the topic was recreated, and unread records are lost; starts at the new log's start.
@@ -102,9 +114,9 @@ def continue_from(previous: SourceOffset, snapshot: Snapshot) -> Continuation:
         elif known < earliest:
             begins[tp] = starts[tp] = earliest
             losses.append(range_gone(tp, known, earliest))
-        elif known > snapshot.latest[tp]:
-            begins[tp] = starts[tp] = snapshot.latest[tp]
-            losses.append(f"{tp} ends at offset {snapshot.latest[tp]}, but was read up to {known}: the log has lost its tail")
+        elif known > snapshot.log_end(tp):
+            begins[tp] = starts[tp] = snapshot.log_end(tp)
+            losses.append(f"{tp} ends at offset {snapshot.log_end(tp)}, but was read up to {known}: the log has lost its tail")
         else:
             begins[tp] = known
     gone = sorted(tp for tp in previous.offsets if tp not in snapshot.latest)

@@ -115,7 +115,7 @@ class BrokerdStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             losses = [range_gone(tp, begin, snapshot.earliest[tp]) for tp, begin in begins.items() if begin < snapshot.earliest[tp]]
             begins = starts = {tp: max(begin, snapshot.earliest[tp]) for tp, begin in begins.items()}
         else:
-            begins, starts, losses = continue_from(previous, snapshot)
+            begins, starts, losses = continue_from(previous, reader.with_log_ends(snapshot, previous.offsets))
         report_losses(losses, fail=self._options.fail_on_data_loss)
         end = SourceOffset(limit_rows(begins, snapshot.latest, max_rows), topic_ids_after(previous, snapshot, begins), starts)
         is_same = not previous.is_initial and not starts and end.offsets == previous.offsets

@@ -51,6 +51,11 @@ class Partition:
     last_stable_offset: int | None = None  # None = the end
     aborted: list[tuple[int, int, int]] = field(default_factory=list)  # producer id, first offset, marker offset
 
+    def latest(self, isolation_level: int) -> int:
+        """Where readers find the end."""
+        is_committed = isolation_level == fetch_pb2.ISOLATION_LEVEL_READ_COMMITTED
+        return self.end_offset if self.last_stable_offset is None or not is_committed else self.last_stable_offset
+
     def put(self, data: pa.Buffer, *, at: int | None = None, is_log_append_time: bool = False) -> int:
         """Appends a client's batch (`at`: leaves a gap before it); returns its base offset."""
         base_offset = self.end_offset if at is None else at
@@ -172,7 +177,7 @@ class FakeBroker(FakeTransactions):
                 if error:
                     raise error
                 is_earliest = asked.spec == offsets_pb2.OFFSET_SPEC_EARLIEST
-                result.offset = partition.log_start_offset if is_earliest else partition.end_offset
+                result.offset = partition.log_start_offset if is_earliest else partition.latest(request.isolation_level)
             except WireError as error:
                 result.error.CopyFrom(to_proto(error))
         return answer

@@ -107,8 +107,8 @@ def test_nothing_to_read_is_no_partition(broker: FakeBroker) -> None:
     [
         ({"startingOffsets": '{"events": {"0": 1}}'}, r"startingOffsets must name every partition.*missing: events-1"),
         ({"startingOffsets": '{"events": {"0": 1, "1": 1, "2": 1}}'}, r"names partitions that are not read: events-2"),
-        ({"startingOffsets": '{"events": {"0": 11, "1": 0}}'}, r"startingOffsets is 11 for events-0, but its log ends at 10"),
-        ({"endingOffsets": '{"events": {"0": 11, "1": 0}}'}, r"endingOffsets is 11 for events-0, but its log ends at 10"),
+        ({"startingOffsets": '{"events": {"0": 11, "1": 0}}'}, r"startingOffsets is 11 for events-0, but it can be read up to 10"),
+        ({"endingOffsets": '{"events": {"0": 11, "1": 0}}'}, r"endingOffsets is 11 for events-0, but it can be read up to 10"),
         (
             {"startingOffsets": '{"events": {"0": 5, "1": 0}}', "endingOffsets": '{"events": {"0": 4, "1": 0}}'},
             r"the read of events-0 would end at offset 4, before it starts at 5",
@@ -118,6 +118,16 @@ def test_nothing_to_read_is_no_partition(broker: FakeBroker) -> None:
 def test_bounds_that_cannot_be_are_refused(broker: FakeBroker, options: dict[str, str], sentence: str) -> None:
     with pytest.raises(ConfigError, match=sentence):
         planned(broker, **options)
+
+
+def test_a_read_may_start_behind_what_is_committed_but_not_end_there(broker: FakeBroker) -> None:
+    broker.topics["events"][0].last_stable_offset = 4
+    start = '{"events": {"0": 6, "1": 18}}'
+    assert planned(broker, startingOffsets=start) == [("events", 1, 18, 20)]
+    with pytest.raises(ConfigError, match="endingOffsets is 7 for events-0, but it can be read up to 4"):
+        planned(broker, startingOffsets=start, endingOffsets='{"events": {"0": 7, "1": 20}}')
+    with pytest.raises(ConfigError, match="would end at offset 3, before it starts at 6"):
+        planned(broker, startingOffsets=start, endingOffsets='{"events": {"0": 3, "1": 20}}')
 
 
 def test_offsets_below_the_log_are_data_loss(broker: FakeBroker) -> None:

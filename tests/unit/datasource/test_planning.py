@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import random
 
 import pytest
@@ -28,6 +29,14 @@ PREVIOUS = SourceOffset({T0: 10, T1: 20}, {"t": OLD})
 
 def test_case_a_batch_begins_where_the_last_one_ended() -> None:
     assert continue_from(PREVIOUS, snapshot({T0: (0, 15), T1: (20, 20)})) == ({T0: 10, T1: 20}, {}, [])
+
+
+def test_case_a_what_is_not_committed_yet_is_still_in_the_log() -> None:
+    now = dataclasses.replace(snapshot({T0: (0, 4), T1: (0, 25)}), log_ends={T0: 12})
+    begins, starts, losses = continue_from(PREVIOUS, now)
+    assert (begins, starts, losses) == ({T0: 10, T1: 20}, {}, [])
+    assert limit_rows(begins, now.latest, None) == {T0: 10, T1: 25}, "never backwards"
+    assert limit_rows(begins, now.latest, 2) == {T0: 10, T1: 22}
 
 
 def test_case_b_retention_that_passed_the_checkpoint_is_told_with_numbers() -> None:

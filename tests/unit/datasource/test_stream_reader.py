@@ -150,6 +150,50 @@ def test_retention_past_the_checkpoint_is_told_before_any_task_runs(broker: Fake
     assert ranges(tolerant, first, latest(tolerant, first)) == [(0, 13, 20)]
 
 
+def test_what_was_read_before_it_was_committed_is_no_loss_and_is_not_read_again(broker: FakeBroker) -> None:
+    partition = broker.topics["events"][0]
+    partition.last_stable_offset = 4
+    end = latest(reader_for(broker, startingOffsets="earliest", **{"isolation.level": "read_uncommitted"}), INITIAL.to_json())
+    assert user_offsets(end) == {"events": {"0": 10, "1": 10}}
+    reader = reader_for(broker)
+    assert latest(reader, end) == end, "it waits where it is"
+    fill(broker.topics["events"][1], [1])
+    later = latest(reader, end)
+    assert user_offsets(later) == {"events": {"0": 10, "1": 11}}
+    assert ranges(reader, end, later) == [(1, 10, 11)]
+    fill(partition, [2])
+    partition.last_stable_offset = 11
+    assert ranges(reader, later, latest(reader, later)) == [(0, 10, 11)]
+
+
+def test_a_tail_that_is_lost_is_told_whatever_is_committed(broker: FakeBroker) -> None:
+    end = latest(reader_for(broker, startingOffsets="earliest"), INITIAL.to_json())
+    broker.topics["events"][0].last_stable_offset, broker.topics["events"][0].end_offset = 4, 7
+    with pytest.raises(DataLossError, match="events-0 ends at offset 7, but was read up to 10: the log has lost its tail"):
+        latest(reader_for(broker), end)
+    lenient = reader_for(broker, failOnDataLoss="false")
+    assert user_offsets(latest(lenient, end)) == {"events": {"0": 7, "1": 10}}
+
+
+def test_available_now_ends_where_it_is_ahead_of_what_is_committed(broker: FakeBroker) -> None:
+    end = latest(reader_for(broker, startingOffsets="earliest"), INITIAL.to_json())
+    broker.topics["events"][0].last_stable_offset = 4
+    reader = reader_for(broker)
+    reader.prepareForTriggerAvailableNow()
+    assert latest(reader, end) == end
+
+
+def test_a_start_may_lie_behind_what_is_committed(broker: FakeBroker) -> None:
+    broker.topics["events"][0].last_stable_offset = 4
+    reader = reader_for(broker, startingOffsets='{"events": {"0": 6, "1": 10}}')
+    start = latest(reader, INITIAL.to_json())
+    assert user_offsets(start) == {"events": {"0": 6, "1": 10}}
+    broker.topics["events"][0].last_stable_offset = 8
+    assert ranges(reader, start, latest(reader, start)) == [(0, 6, 8)]
+    with pytest.raises(ConfigError, match="startingOffsets is 11 for events-0, but it can be read up to 10"):
+        latest(reader_for(broker, startingOffsets='{"events": {"0": 11, "1": 10}}'), INITIAL.to_json())
+
+
 def test_deleted_topic_is_data_loss_and_without_the_check_the_query_goes_on(broker: FakeBroker) -> None:
     fill(broker.create("more")[0], [2])
     reader = reader_for(broker, subscribe="events,more", startingOffsets="earliest")
