@@ -17,9 +17,12 @@ from brokerd.errors import BrokerdError, ReplayMismatchError
 from brokerd.producer.core.membership import Totals, TransactionEnd, TransactionMember
 from brokerd.sink.messages import SinkCommitMessage, TransactionPart
 from brokerd.sink.options import SinkOptions
+from brokerd.sink.transaction_ids import TransactionIds
 
 logger = logging.getLogger(__name__)
 
+# The broker forgets the id of a batch write an hour after its commit. Whoever asks later is told that nothing was committed.
+JOB_COMMIT_TIMEOUT_MAX_MS = 1_800_000
 _ABORT_TIMEOUT_MS = 5_000  # Spark has failed already: what is not aborted expires, or goes with the next commit
 
 
@@ -38,7 +41,7 @@ def commit_parts(options: SinkOptions, parts: Sequence[TransactionPart]) -> None
         return
     with lease_client(options.producer) as client:
         try:
-            client.end_transaction(_end(parts, is_commit=True))
+            client.end_transaction(_end(parts, is_commit=True), timeout_ms=_commit_timeout_ms(options, parts[0].ids))
         except ReplayMismatchError as error:
             if options.fail_on_replay_mismatch:
                 raise
@@ -55,6 +58,11 @@ def abort_parts(options: SinkOptions, parts: Sequence[TransactionPart]) -> None:
                 client.end_transaction(_end(parts, is_commit=False), timeout_ms=_ABORT_TIMEOUT_MS)
         except BrokerdError as error:
             logger.warning("the rows of %s stay undecided until it expires: %s", parts[0].ids.transactional_id, error)
+
+
+def _commit_timeout_ms(options: SinkOptions, ids: TransactionIds) -> int:
+    timeout_ms = options.producer.default_api_timeout_ms
+    return min(timeout_ms, JOB_COMMIT_TIMEOUT_MAX_MS) if ids.is_job else timeout_ms
 
 
 def _end(parts: Sequence[TransactionPart], *, is_commit: bool) -> TransactionEnd:

@@ -7,6 +7,7 @@ the decision went by. Decisions on one transactional id, up to `apply`, come one
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import NamedTuple, Protocol
@@ -41,9 +42,10 @@ from brokerd.transaction.model import (
 )
 from brokerd.transaction.transactional_id import TransactionalIdState
 
-# Ids that serve one write, as the sink makes them; so long after their commit they are known (a commit is repeated for minutes).
+# Ids that serve one write, as the sink makes them. So long after their commit they are known: it is asked for again for half an hour
+# at most. Counted by the monotonic clock, from the start anew, since a wall clock that jumps would forget what is still asked for.
 _JOB_ID = re.compile(r"job-[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
-JOB_KEPT_MS = 24 * 3_600_000
+JOB_KEPT_MS = 3_600_000
 
 
 class Slots(Protocol):
@@ -84,6 +86,7 @@ class Coordinator:
         self._states: dict[str, TransactionalIdState] = {}
         self._open: dict[int, OpenMember] = {}  # by producer id
         self._executions = Executions()
+        self._jobs: dict[str, int] = {}  # ids of one write: when they were committed, in this order
 
     # Reading
 
@@ -193,18 +196,20 @@ class Coordinator:
             return ()
         return state.decide_expiry(key.version, key.execution_id)
 
-    def forgettable(self, now_wall_ms: int) -> list[str]:
-        """Ids of one write that was committed long ago. Each is to be asked about with `forget`."""
-        return [name for name in self._states if self.forget(name, now_wall_ms)]
+    def forgettable(self, now_ms: int) -> list[str]:
+        """Ids of one write whose commit nobody asks for again. Each is to be asked about with `forget`."""
+        old = itertools.takewhile(lambda name: self._is_old_job(name, now_ms), self._jobs)
+        return [name for name in old if self.forget(name, now_ms)]
 
-    def forget(self, transactional_id: str, now_wall_ms: int) -> tuple[Forgotten, ...]:
+    def forget(self, transactional_id: str, now_ms: int) -> tuple[Forgotten, ...]:
         """The event that forgets the id, if it may be."""
-        state = self._states.get(transactional_id)
-        if state is None or state.last is None or state.prepared is not None or state.members:
+        if not self._is_old_job(transactional_id, now_ms) or self._states[transactional_id].is_at_work:
             return ()
-        is_old = now_wall_ms - state.last.timestamp >= JOB_KEPT_MS
-        is_job = state.last_version == 0 and _JOB_ID.fullmatch(transactional_id) is not None
-        return (Forgotten(),) if is_old and is_job else ()
+        return (Forgotten(),)
+
+    def _is_old_job(self, transactional_id: str, now_ms: int) -> bool:
+        committed_ms = self._jobs.get(transactional_id)
+        return committed_ms is not None and now_ms - committed_ms >= JOB_KEPT_MS
 
     def _state_for(self, asked: InitMember | EndRequest) -> TransactionalIdState:
         version = asked.execution.version
@@ -251,6 +256,8 @@ class Coordinator:
         self._ended_now(state, state.apply(event, entry.timestamp))
         if isinstance(event, MemberOpened):
             self._opened_now(state, event.member, now_ms)
+        elif isinstance(event, CommitPrepared):
+            self._committed_now(name, event.execution.version, now_ms)
         if state.is_empty:
             self._drop(name)
 
@@ -260,6 +267,11 @@ class Coordinator:
         self._executions.add(key, member.timeout_ms, now_ms)
         self._limits.open_members.add(state.principal, 1)
 
+    def _committed_now(self, name: str, version: int, now_ms: int) -> None:
+        self._jobs.pop(name, None)
+        if version == 0 and _JOB_ID.fullmatch(name):
+            self._jobs[name] = now_ms
+
     def _ended_now(self, state: TransactionalIdState, members: Collection[Member]) -> None:
         for member in members:
             self._executions.remove(self._open.pop(member.producer_id).execution)
@@ -268,6 +280,7 @@ class Coordinator:
 
     def _drop(self, transactional_id: str) -> None:
         state = self._states.pop(transactional_id, None)
+        self._jobs.pop(transactional_id, None)
         if state is not None:
             self._ended_now(state, list(state.members.values()))
             self._limits.transactional_ids.add(state.principal, -1)

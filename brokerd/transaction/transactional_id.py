@@ -81,6 +81,11 @@ class TransactionalIdState:
         """True if nothing was ever committed and nobody is open."""
         return self.last is None and not self.members
 
+    @property
+    def is_at_work(self) -> bool:
+        """True if members are open, or a commit is not finished."""
+        return self.prepared is not None or bool(self.members)
+
     # Decisions
 
     def decide_init(self, asked: InitMember, next_producer_id: int) -> Repeated | Opened:

@@ -308,8 +308,8 @@ class Transactions:
         await self._void("", unknown)
 
     async def _forget(self) -> None:
-        self.pages.expire(self._clock.monotonic_ms())
-        now_ms = self._clock.wall_ms()
+        now_ms = self._clock.monotonic_ms()
+        self.pages.expire(now_ms)
         for name in self.coordinator.forgettable(now_ms):
             for event in self.coordinator.forget(name, now_ms):
                 self._record(name, self.coordinator.states[name].principal, event)

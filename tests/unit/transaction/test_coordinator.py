@@ -13,11 +13,11 @@ from brokerd.errors import (
     PolicyViolationError,
     TransactionalIdAuthorizationFailedError,
 )
+from brokerd.sink.commit import JOB_COMMIT_TIMEOUT_MAX_MS
 from brokerd.transaction.coordinator import JOB_KEPT_MS
 from brokerd.transaction.ended_members import EndedMembers
 from brokerd.transaction.log_records import decode_entry, encode_entry
-from brokerd.transaction.model import Forgotten, StateEnds
-from tests.support.clock import START_WALL_MS
+from brokerd.transaction.model import AlreadyCommitted, Forgotten, StateEnds
 from tests.support.transaction_bench import ID, PRINCIPAL, TIMEOUT_MS, TransactionBench, execution
 
 ONE = execution(5)
@@ -182,14 +182,16 @@ def test_what_is_neither_open_nor_prepared_is_void(bench: TransactionBench) -> N
 JOB, OTHER_JOB = (f"job-{uuid.UUID(int=number)}" for number in (1, 2))
 
 
-def test_ids_of_one_write_are_forgotten_after_a_day(bench: TransactionBench) -> None:
+def test_ids_of_one_write_are_forgotten_after_an_hour(bench: TransactionBench) -> None:
     for name in (JOB, "spark-1", "app-1"):
         bench.commit_all(bench.end_request(execution(0), name=name))
-    old = START_WALL_MS + JOB_KEPT_MS
-    assert bench.coordinator.forgettable(old - 1) == []
-    assert bench.coordinator.forgettable(old) == [JOB]
+    assert bench.coordinator.forgettable(JOB_KEPT_MS - 1) == []
+    assert bench.coordinator.forgettable(JOB_KEPT_MS) == [JOB]
+    bench.now_ms = JOB_KEPT_MS
     bench.compact()
     assert bench.restart()
+    assert bench.coordinator.forgettable(bench.now_ms) == [], "how long the broker was gone is not known"
+    old = bench.now_ms + JOB_KEPT_MS
     (event,) = bench.coordinator.forget(JOB, old)
     bench.record(event, JOB)
     assert sorted(bench.coordinator.states) == ["app-1", "spark-1"]
@@ -199,8 +201,31 @@ def test_ids_of_one_write_are_forgotten_after_a_day(bench: TransactionBench) -> 
     assert bench.coordinator.forget(JOB, old) == ()
 
 
+def test_a_commit_that_is_asked_for_again_is_known_until_nobody_asks(bench: TransactionBench) -> None:
+    bench.init("a", execution(0), name=JOB)
+    asked = bench.end_request(execution(0), {"a": 0}, name=JOB)
+    bench.commit_all(asked)
+    bench.now_ms = JOB_KEPT_MS - 1
+    for name in bench.coordinator.forgettable(bench.now_ms):
+        bench.record(Forgotten(), name)
+    assert isinstance(bench.commit(asked), AlreadyCommitted)
+    assert JOB_COMMIT_TIMEOUT_MAX_MS <= JOB_KEPT_MS // 2
+
+
+def test_as_many_ids_of_one_write_as_there_is_room_for_in_an_hour(bench: TransactionBench) -> None:
+    bench.ids.limit = 3
+    for number in range(10):
+        for name in bench.coordinator.forgettable(bench.now_ms):
+            bench.record(Forgotten(), name)
+        name = f"job-{uuid.UUID(int=number)}"
+        bench.init("a", execution(0), name=name)
+        bench.commit_all(bench.end_request(execution(0), {"a": 0}, name=name))
+        bench.now_ms += JOB_KEPT_MS // 3 + 1
+    assert bench.ids.taken == 3
+
+
 def test_an_id_that_is_at_work_is_not_forgotten(bench: TransactionBench) -> None:
-    old = START_WALL_MS + JOB_KEPT_MS
+    old = JOB_KEPT_MS
     bench.commit(bench.end_request(execution(0), name=JOB))
     assert bench.coordinator.forget(JOB, old) == ()  # prepared
     bench.finish(JOB)
@@ -211,10 +236,10 @@ def test_an_id_that_is_at_work_is_not_forgotten(bench: TransactionBench) -> None
 
 
 def test_a_users_id_that_looks_like_one_of_a_job_is_kept(bench: TransactionBench) -> None:
-    old = START_WALL_MS + JOB_KEPT_MS
     bench.commit_all(bench.end_request(execution(0), name="job-nightly-export"))
-    bench.commit_all(bench.end_request(execution(41), name=JOB))  # versions that rise are a user's
-    assert bench.coordinator.forgettable(old) == []
+    bench.commit_all(bench.end_request(execution(0), name=JOB))
+    bench.commit_all(bench.end_request(execution(1), name=JOB))  # versions that rise are a user's
+    assert bench.coordinator.forgettable(JOB_KEPT_MS) == []
 
 
 def test_a_forgotten_id_takes_its_open_members_along(bench: TransactionBench) -> None:
