@@ -11,9 +11,12 @@ TRANSACTIONAL_ID_MAX_LENGTH = 249
 _TOPIC_NAME = re.compile(r"[a-zA-Z0-9._-]{1,249}")
 
 NO_PRODUCER_ID = -1
-# A producer id is a number that is never assigned twice, below the tag of its owner (server/security/producer_owners.py).
-PRODUCER_NUMBER_BITS = 40
+# A producer id is a number that is never assigned twice, a bit that says whether it was assigned to a member of a transaction, and
+# the tag of its owner (server/security/producer_owners.py): the id alone tells both, for ever.
+PRODUCER_NUMBER_BITS = 39
 PRODUCER_NUMBERS = 1 << PRODUCER_NUMBER_BITS
+_MEMBER = PRODUCER_NUMBERS
+PRODUCER_TAG_SHIFT = PRODUCER_NUMBER_BITS + 1
 NO_PRODUCER_EPOCH = -1
 NO_SEQUENCE = -1
 
@@ -51,8 +54,18 @@ class ProducerIdAndEpoch(NamedTuple):
 
 
 def producer_number(producer_id: int) -> int:
-    """The counting part of a producer id, without the tag of its owner."""
+    """The counting part of a producer id."""
     return producer_id & (PRODUCER_NUMBERS - 1)
+
+
+def member_producer_id(number: int) -> int:
+    """The producer id of a member of a transaction, without the tag of its owner."""
+    return number | _MEMBER
+
+
+def is_member_producer_id(producer_id: int) -> bool:
+    """True if the producer id was assigned to a member of a transaction, be it open or ended."""
+    return producer_id >= 0 and producer_id & _MEMBER != 0
 
 
 NO_PRODUCER = ProducerIdAndEpoch(NO_PRODUCER_ID, NO_PRODUCER_EPOCH)

@@ -23,7 +23,7 @@ CLEAN_KIND = "clean-shutdown"
 CLOCK_KIND = "clock"
 PRODUCER_IDS_KIND = "producer-ids"
 PRODUCER_ID_BLOCK = 1_000
-PRODUCER_IDS_MAX = PRODUCER_NUMBERS  # a thousand a second for 34 years
+PRODUCER_IDS_MAX = PRODUCER_NUMBERS  # a thousand a second for 17 years
 
 
 class Meta(NamedTuple):

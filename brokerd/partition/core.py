@@ -22,6 +22,7 @@ from brokerd.errors import (
     NotLeaderError,
     OffsetOutOfRangeError,
 )
+from brokerd.ids import is_member_producer_id
 from brokerd.partition.aborted_transactions import AbortedTransaction
 from brokerd.partition.entries import CheckpointEntry
 from brokerd.partition.flush_state import FlushOutcome, FlushPlan, FlushState
@@ -121,13 +122,13 @@ class PartitionCore:
 
     def append_as_leader(self, header: BatchHeader, now_ms: int, *, is_open_member: bool = False) -> Append | BatchMetadata:
         """Decides where this batch goes, or finds the batch that it repeats. `is_open_member`: its producer is in an open
-        transaction.
+        transaction. Who ever was given an id as a member writes nothing else with it, also once that is forgotten.
 
         Raises WireErrors of fate NOT_APPENDED; DuplicateSequenceError if the batch is in the log, but further back than is
         remembered.
         """
         self._check_leads()
-        if header.is_transactional != is_open_member:
+        if header.is_transactional != is_open_member or (not is_open_member and is_member_producer_id(header.producer_id)):
             raise self._no_member(header)
         base_offset = self.log_end_offset
         entry: ProducerStateEntry | None = None
@@ -214,7 +215,9 @@ class PartitionCore:
         subject = f"{self.name}: producer {header.producer_id} in epoch {header.producer_epoch}"
         if header.is_transactional:
             return InvalidTxnStateError(f"{subject} is no member of an open transaction", fate=Fate.NOT_APPENDED)
-        return InvalidTxnStateError(f"{subject} is in a transaction, but its batch is not", fate=Fate.NOT_APPENDED)
+        return InvalidTxnStateError(
+            f"{subject} is of a transaction, but its batch is not: ask for another id with InitProducerId", fate=Fate.NOT_APPENDED
+        )
 
     def _append_stamped(self, header: BatchHeader, now_ms: int, entry: ProducerStateEntry | None, marker: Marker | None) -> Append:
         base_offset, size = self.log_end_offset, header.size

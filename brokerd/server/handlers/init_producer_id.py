@@ -3,8 +3,8 @@
 Behaviour
 - Ids come from a durable counter and are never reused.
 - Without a transactional id. producer_id = producer_epoch = -1: a new id with epoch 0. Otherwise the given id with its epoch
-  increased by one; an epoch of 32,767 cannot be increased, so a new id is assigned. With authentication, another principal's id
-  leads to a new one too (security/producer_owners.py).
+  increased by one; an epoch of 32,767 cannot be increased, so a new id is assigned. A member's id leads to a new one too, and with
+  authentication another principal's (security/producer_owners.py).
 - With one: the caller becomes a member of an execution of a version, with an id of its own and epoch 0, durable when answered. The
   same member_id again gets the same id. What is committed already is ALREADY_COMMITTED or PRODUCER_FENCED, with the last version,
   execution and run (brokerd/transaction/transactional_id.py has the table).
@@ -13,7 +13,7 @@ Behaviour
 from __future__ import annotations
 
 from brokerd.errors import WireError
-from brokerd.ids import NO_PRODUCER, ProducerIdAndEpoch
+from brokerd.ids import NO_PRODUCER, ProducerIdAndEpoch, is_member_producer_id
 from brokerd.server.broker import Broker
 from brokerd.server.failures import malformed
 from brokerd.server.security.topic_authorizer import TopicAuthorizer
@@ -60,7 +60,7 @@ async def handle(
 
 
 async def _grant(broker: Broker, current: ProducerIdAndEpoch) -> ProducerIdAndEpoch:
-    if current == NO_PRODUCER or current.epoch == EPOCH_MAX:
+    if current == NO_PRODUCER or current.epoch == EPOCH_MAX or is_member_producer_id(current.producer_id):
         while not broker.logs.has_producer_id:
             await broker.producer_ids.run(broker.logs.reserve_producer_ids())
         # No await from here on: the id is known to be the caller's before any other request can run.

@@ -4,7 +4,7 @@ producers.)
 
 The id itself names its owner, so nothing has to be remembered, and a restart forgets nothing:
 
-    bit 63: 0 | bits 40 to 62: tag of its owner | bits 0 to 39: a number that is never given twice
+    bit 63: 0 | bits 40 to 62: tag of its owner | bit 39: of a member of a transaction | bits 0 to 38: a number, never given twice
 
 A tag is a hash of the principal's name; the auth file is refused if two names have the same. The tag 0 belongs to no principal: the
 ids of a broker without authentication have it. So a producer whose principal is renamed, or whose broker gets an auth file, holds
@@ -16,9 +16,10 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable
 
-from brokerd.ids import PRODUCER_NUMBER_BITS, PRODUCER_NUMBERS, producer_number
+from brokerd.ids import PRODUCER_TAG_SHIFT, producer_number
 
-_TAGS = 1 << 63 - PRODUCER_NUMBER_BITS
+_TAGS = 1 << 63 - PRODUCER_TAG_SHIFT
+_BELOW_TAG = (1 << PRODUCER_TAG_SHIFT) - 1
 NOBODY = 0
 
 
@@ -42,13 +43,13 @@ class ProducerOwners:
         """True if the id was given to the principal with this tag. False also for a number that has not been given, as when a
         producer outlives a broker whose count of them was lost.
         """
-        if not self._is_open and producer_id >> PRODUCER_NUMBER_BITS != tag:
+        if not self._is_open and producer_id >> PRODUCER_TAG_SHIFT != tag:
             return False
-        number = producer_id & (PRODUCER_NUMBERS - 1)
+        number = producer_number(producer_id)
         if number >= self._given_below:
             self._given_below = self._free_number()
         return number < self._given_below
 
     def given_to(self, tag: int, producer_id: int) -> int:
         """The id with its owner's tag."""
-        return producer_id if self._is_open else tag << PRODUCER_NUMBER_BITS | producer_number(producer_id)
+        return producer_id if self._is_open else tag << PRODUCER_TAG_SHIFT | producer_id & _BELOW_TAG

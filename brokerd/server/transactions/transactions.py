@@ -23,7 +23,7 @@ from brokerd.clock import Clock
 from brokerd.config.broker import BrokerConfig
 from brokerd.datadir.log_manager import LogManager
 from brokerd.errors import CorruptMessageError, DataDirectoryError, Fate, NotReadyError, StorageError, WireError
-from brokerd.ids import TopicIdPartition
+from brokerd.ids import TopicIdPartition, member_producer_id
 from brokerd.server.admin import STOPPING, Admin
 from brokerd.server.limits.shares import Shares
 from brokerd.server.replica_manager import ReplicaManager
@@ -131,7 +131,7 @@ class Transactions:
         while not self._logs.has_producer_id:
             await self._producer_ids.run(self._logs.reserve_producer_ids())
         decided = await self._decided(
-            lambda: self.coordinator.init(asked, self._clock.monotonic_ms(), own_id(self._logs.free_producer_id))
+            lambda: self.coordinator.init(asked, self._clock.monotonic_ms(), own_id(member_producer_id(self._logs.free_producer_id)))
         )
         if isinstance(decided, Opened):
             self._record(asked.transactional_id, asked.principal, decided.event)

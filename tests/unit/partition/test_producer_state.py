@@ -12,7 +12,7 @@ from brokerd.errors import (
     UnknownProducerIdError,
     WireError,
 )
-from brokerd.ids import PRODUCER_NUMBER_BITS, ProducerIdAndEpoch
+from brokerd.ids import PRODUCER_TAG_SHIFT, ProducerIdAndEpoch
 from brokerd.partition.markers import Marker
 from brokerd.partition.producer_state import BatchMetadata, ProducerStates
 from tests.support.build import raw_batch
@@ -157,7 +157,7 @@ def test_a_newcomer_has_the_one_forgotten_that_was_silent_longest() -> None:
 
 def test_the_number_alone_says_how_new_an_id_is_whoever_owns_it() -> None:
     partition = Partition(limit=1)
-    tag = 5 << PRODUCER_NUMBER_BITS
+    tag = 5 << PRODUCER_TAG_SHIFT
     partition.send(0, producer_id=tag | 8)
     partition.send(0, producer_id=9)
     _refusal(partition, UnknownProducerIdError, 0, producer_id=7)

@@ -17,14 +17,15 @@ from brokerd.errors import (
     StorageError,
     TxnAbortedError,
 )
-from brokerd.ids import TopicIdPartition
+from brokerd.ids import ProducerIdAndEpoch, TopicIdPartition
 from brokerd.server.transactions.durability import wait_durable
 from brokerd.server.transactions.retries import FIRST_MS
 from brokerd.transaction.model import Execution
+from tests.support.build import raw_batch
 from tests.support.clock import ManualClock
 from tests.support.files import MemoryFiles
 from tests.support.gate import Gate
-from tests.support.inner_broker import TIMEOUT_MS, Write, end_request, running
+from tests.support.inner_broker import TIMEOUT_MS, TransactionBroker, Write, end_request, running
 from tests.unit.server.one_execution import NAME, ONE, OneExecution, run, stable
 
 
@@ -198,6 +199,35 @@ def test_a_stop_during_a_commit_leaves_all_of_it_or_none() -> None:
             await one.commit()
 
     run(scenario())
+
+
+@pytest.mark.parametrize("is_commit", [True, False], ids=["committed", "aborted"])
+def test_an_ended_member_writes_nothing_outside_of_transactions_either(is_commit: bool) -> None:
+    async def scenario() -> None:
+        files, clock = MemoryFiles(), ManualClock()
+        async with running(files, clock) as broker:
+            one = await OneExecution(broker).begin()
+            refuse_plain_batch(broker, one)
+            if is_commit:
+                await one.commit()
+            else:
+                await broker.transactions.abort_all(NAME, "")
+            refuse_plain_batch(broker, one)
+        async with running(files, clock) as broker:
+            refuse_plain_batch(broker, one)
+
+    run(scenario())
+
+
+def refuse_plain_batch(broker: TransactionBroker, one: OneExecution) -> None:
+    """A batch outside of transactions, under the id of the member."""
+    end = broker.log(one.tps[0]).log_end_offset
+    for sequence, epoch in ((0, 0), (1, 0), (0, 1)):
+        batch = raw_batch(b"plain", producer=ProducerIdAndEpoch(one.member.producer_id, epoch), sequence=sequence)
+        is_open = broker.transactions.coordinator.is_open(one.member.producer_id, 0)
+        with pytest.raises(InvalidTxnStateError, match="is of a transaction, but its batch is not"):
+            broker.broker.replicas.append(broker.broker.replicas.replica(one.tps[0]), batch, is_open_member=is_open)
+    assert broker.log(one.tps[0]).log_end_offset == end
 
 
 def test_a_topic_that_is_deleted_and_created_again_meanwhile() -> None:

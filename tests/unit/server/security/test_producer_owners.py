@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from brokerd.errors import ConfigError
+from brokerd.ids import NO_PRODUCER_ID, is_member_producer_id, member_producer_id, producer_number
 from brokerd.server.security import auth_file
 from brokerd.server.security.auth_file import parse_identities
 from brokerd.server.security.producer_owners import NOBODY, ProducerOwners, owner_tag
@@ -29,6 +30,18 @@ def test_an_id_is_its_owner_s_alone() -> None:
     assert not owners.owns(etl, 3), "of the time before authentication"
     assert not owners.owns(NOBODY, given)
     assert owners.owns(NOBODY, 3)
+
+
+def test_the_id_of_a_member_stays_one_whoever_owns_it() -> None:
+    owners = ProducerOwners(lambda: 10)
+    etl = owner_tag("etl")
+    given = owners.given_to(etl, member_producer_id(3))
+    assert 0 < given < 2**63
+    assert owners.owns(etl, given)
+    assert is_member_producer_id(given)
+    assert producer_number(given) == 3
+    assert not is_member_producer_id(owners.given_to(etl, 3))
+    assert not is_member_producer_id(NO_PRODUCER_ID)
 
 
 def test_an_id_that_was_never_given_is_nobody_s() -> None:
