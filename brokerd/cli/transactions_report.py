@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
 from typing import Any
 
@@ -9,6 +10,7 @@ from brokerd.cli.output import counted, duration_text, print_json, size_text, ta
 from brokerd.client.transactions import (
     NO_VERSION,
     HangingTransaction,
+    HangingTransactions,
     OpenMember,
     OpenPartition,
     TransactionDescription,
@@ -82,11 +84,18 @@ def print_abort(transactional_id: str, execution_id: str, ended: int, left: Tran
         print(f"transactional id '{transactional_id}' has no open member{where}: nothing to do; {stays}")
 
 
-def print_hanging(hanging: Sequence[HangingTransaction], idle_ms: int, *, as_json: bool) -> None:
-    """One line per partition that is held back."""
+def print_hanging(found: HangingTransactions, idle_ms: int, *, as_json: bool) -> None:
+    """One line per partition that is held back; on stderr, that there are more."""
+    hanging = found.transactions
     if as_json:
         print_json([_hanging(one) for one in hanging])
-        return
+    else:
+        _print_hanging(hanging, idle_ms)
+    if found.has_more:
+        print(f"these are the {len(hanging):,} that have been silent longest; more partitions are held back", file=sys.stderr)
+
+
+def _print_hanging(hanging: Sequence[HangingTransaction], idle_ms: int) -> None:
     if not hanging:
         print(f"no partition is held back by a transaction that wrote nothing there for {duration_text(idle_ms)}")
         return

@@ -9,7 +9,7 @@ from brokerd.client import transactions
 from brokerd.client.io.response_checks import error_in
 from brokerd.client.transactions import (
     NO_VERSION,
-    HangingTransaction,
+    HangingTransactions,
     MemberGrant,
     TransactionDescription,
     TransactionListing,
@@ -100,10 +100,11 @@ class TransactionCalls:
         response = await self._client.call("AbortTransaction", request, transaction_pb2.AbortTransactionResponse, error_of=error_in)
         return response.aborted_members
 
-    async def find_hanging(self, idle_ms: int) -> list[HangingTransaction]:
-        """Transactions that hold back partitions and have been silent for so long, the oldest first; at most 1,000."""
+    async def find_hanging(self, idle_ms: int) -> HangingTransactions:
+        """Transactions that hold back partitions and have been silent for so long."""
         request = transaction_pb2.FindHangingTransactionsRequest(idle_ms=idle_ms)
         response = await self._client.call(
             "FindHangingTransactions", request, transaction_pb2.FindHangingTransactionsResponse, error_of=error_in
         )
-        return [transactions.read_hanging(hanging) for hanging in response.transactions]
+        found = [transactions.read_hanging(hanging) for hanging in response.transactions]
+        return HangingTransactions(found, response.more)

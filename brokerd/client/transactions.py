@@ -97,6 +97,13 @@ class HangingTransaction:
     idle_ms: int
 
 
+class HangingTransactions(NamedTuple):
+    """The transactions that hold back partitions, the oldest first. `has_more`: the broker left out the others."""
+
+    transactions: list[HangingTransaction]
+    has_more: bool
+
+
 # --- requests
 
 

@@ -29,6 +29,7 @@ from brokerd.errors import (
     TxnAbortedError,
     TxnConflictError,
 )
+from brokerd.transaction.advice import rows_are_others, version_is_old
 from brokerd.transaction.ended_members import EndedMembers
 from brokerd.transaction.model import (
     MEMBER_EPOCH,
@@ -168,8 +169,8 @@ class TransactionalIdState:
     def _check_not_fenced(self, execution: Execution) -> None:
         if execution.version < self.last_version:
             raise ProducerFencedError(
-                f"{self._subject(execution)}: {self._committed()}, which is newer. The query runs from an old or copied "
-                "checkpoint, or a stale driver still writes: restore the newest checkpoint, or use another transactional.id"
+                f"{self._subject(execution)}: {self._committed()}, which is newer. "
+                + version_is_old(self.transactional_id, self.last_version)
             )
 
     def _is_another_write(self, execution: Execution) -> bool:
@@ -202,8 +203,7 @@ class TransactionalIdState:
         )
         raise ReplayMismatchError(
             f"{self._subject(asked.execution)}: {self._committed()}, but this replay of the version read other rows "
-            f"({differences}); nothing of it is visible. The checkpoint is not the one that committed it, or the query does "
-            "not give the same rows twice: restore the right checkpoint, or use another transactional.id"
+            f"({differences}); nothing of it is visible. " + rows_are_others(self.transactional_id, self.last_version)
         )
 
     def _check_members(self, asked: EndRequest, held: Held) -> None:

@@ -27,6 +27,7 @@ class FakeTransactions(ABC):
         self.pages: list[pb.EndTransactionRequest] = []  # of all decisions, as they came
         self._joined: list[pb.EndTransactionRequest] = []
         self.hanging: list[pb.HangingTransaction] = []
+        self.has_more_hanging = False
 
     @abstractmethod
     def next_error(self, name: str) -> WireError | None:
@@ -145,4 +146,5 @@ class FakeTransactions(ABC):
         return pb.AbortTransactionResponse(aborted_members=len(ended))
 
     def _FindHangingTransactions(self, request: pb.FindHangingTransactionsRequest) -> Message:  # noqa: N802
-        return pb.FindHangingTransactionsResponse(transactions=[one for one in self.hanging if one.idle_ms >= request.idle_ms])
+        found = [one for one in self.hanging if one.idle_ms >= request.idle_ms]
+        return pb.FindHangingTransactionsResponse(transactions=found, more=self.has_more_hanging)

@@ -9,6 +9,7 @@ import pytest
 from brokerd.cli.transactions_report import print_abort, print_description, print_hanging, print_list
 from brokerd.client.transactions import (
     HangingTransaction,
+    HangingTransactions,
     OpenMember,
     OpenPartition,
     TransactionDescription,
@@ -129,11 +130,21 @@ def test_abort_says_what_it_means(
     assert capsys.readouterr().out == sentence + "\n"
 
 
+@pytest.mark.parametrize("as_json", [False, True])
+def test_that_there_are_more_hanging_transactions_is_said(capsys: pytest.CaptureFixture[str], as_json: bool) -> None:
+    hanging = [HangingTransaction(PARTITION, 12, "spark-q", 900_000)] * 1_000
+    print_hanging(HangingTransactions(hanging, has_more=True), 1_000, as_json=as_json)
+    printed = capsys.readouterr()
+    assert "these are the 1,000 that have been silent longest; more partitions are held back" in printed.err
+    print_hanging(HangingTransactions(hanging, has_more=False), 1_000, as_json=as_json)
+    again = capsys.readouterr()
+    assert (again.out, again.err) == (printed.out, "")
+
+
 def test_hanging_transactions_are_named_by_partition(capsys: pytest.CaptureFixture[str]) -> None:
-    print_hanging(
-        [HangingTransaction(PARTITION, 12, "spark-q", 900_000), HangingTransaction(HIDDEN, 5, "", 1_000)], 1_000, as_json=False
-    )
-    print_hanging([], 60_000, as_json=False)
+    hanging = [HangingTransaction(PARTITION, 12, "spark-q", 900_000), HangingTransaction(HIDDEN, 5, "", 1_000)]
+    print_hanging(HangingTransactions(hanging, has_more=False), 1_000, as_json=False)
+    print_hanging(HangingTransactions([], has_more=False), 60_000, as_json=False)
     unknown = "(not known any more: aborted within ten seconds)"
     assert capsys.readouterr().out.splitlines() == [
         "TOPIC                                  PARTITION  STABLE  IDLE    PRODUCER  TRANSACTIONAL ID",

@@ -168,7 +168,10 @@ def test_a_transactional_id_is_described_and_aborted(broker: FakeBroker, client:
     assert client.abort_transaction("id") == 1
     assert client.describe_transaction("id").members == ()
     broker.hanging = [pb.HangingTransaction(producer_id=number, idle_ms=number) for number in range(3)]
-    assert [one.producer_id for one in client.find_hanging_transactions(1)] == [1, 2]
+    hanging = client.find_hanging_transactions(1)
+    assert ([one.producer_id for one in hanging.transactions], hanging.has_more) == ([1, 2], False)
+    broker.has_more_hanging = True
+    assert client.find_hanging_transactions(1).has_more
 
 
 def test_texts_of_a_hostile_broker_are_made_plain(broker: FakeBroker, client: BlockingClient) -> None:

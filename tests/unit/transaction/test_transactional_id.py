@@ -231,6 +231,24 @@ def test_a_commit_of_an_older_version_is_fenced(committed: TransactionBench) -> 
         committed.commit(committed.end_request(execution(4, "e9", "r9")))
 
 
+@pytest.mark.parametrize(
+    ("name", "old", "other_rows"),
+    [
+        ("spark-q", "restore the newest checkpoint", "restore the right checkpoint"),
+        ("app-etl/t", "txnVersion must rise from write to write: go on above 5", "New rows need a txnVersion above 5"),
+        ("nightly", "Versions of a transactional id must rise: go on above 5", "New rows need a version above 5"),
+    ],
+)
+def test_the_advice_is_for_whoever_chose_the_id(bench: TransactionBench, name: str, old: str, other_rows: str) -> None:
+    bench.commit_all(bench.end_request(ONE, None, totals(3), name=name))
+    with pytest.raises(ProducerFencedError, match=old):
+        bench.commit(bench.end_request(execution(4, "e9", "r9"), name=name))
+    with pytest.raises(ProducerFencedError, match=old):
+        bench.init("a", execution(4, "e9", "r9"), name=name)
+    with pytest.raises(ReplayMismatchError, match=other_rows):
+        bench.commit(bench.end_request(execution(5, "e9", "r9"), None, totals(2), name=name))
+
+
 def test_a_zero_row_commit_is_recorded_too(bench: TransactionBench) -> None:
     assert isinstance(bench.commit_all(bench.end_request(ONE)), AlreadyCommitted)
     with pytest.raises(AlreadyCommittedError):
