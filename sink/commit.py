@@ -61,7 +61,7 @@ def abort_parts(options: SinkOptions, parts: Sequence[TransactionPart]) -> None:
 
 
 def _commit_timeout_ms(options: SinkOptions, ids: TransactionIds) -> int:
-    timeout_ms = options.producer.default_api_timeout_ms
+    timeout_ms = options.producer.api_timeout_ms
     return min(timeout_ms, JOB_COMMIT_TIMEOUT_MAX_MS) if ids.is_job else timeout_ms
 
 

@@ -1,4 +1,4 @@
-"""`brokerd transactions`: list, describe, abort, find-hanging. transactions_report.py has the texts."""
+"""`brokerd transactions`: list, describe, abort, forget, find-hanging. transactions_report.py has the texts."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ def add_parser(subparsers: Subparsers) -> None:
     """Declares the command."""
     parser = subparsers.add_parser(
         "transactions",
-        help="list, describe and abort transactions, find those that hold back readers",
-        description="Transactions: list, describe and abort them, find those that hold back readers of committed records.",
+        help="list, describe, abort and forget transactions, find those that hold back readers",
+        description="Transactions: list, describe, abort and forget them, find those that hold back readers of committed records.",
         epilog="Your own, or with ADMIN on every topic those of all principals.\n\n"
         "examples:\n"
         "  brokerd transactions list --state open\n"
@@ -34,6 +34,7 @@ def add_parser(subparsers: Subparsers) -> None:
     _add_list(verbs)
     _add_describe(verbs)
     _add_abort(verbs)
+    _add_forget(verbs)
     _add_find_hanging(verbs)
 
 
@@ -44,8 +45,8 @@ def run(args: argparse.Namespace) -> int:
     config = client_config(args, ClientConfig)
     check_range(args, "--idle-ms", getattr(args, "idle_ms", None), maximum=INT32_MAX)
     with BlockingClient(hasty(config)) as client:
-        verb = {"list": _list, "describe": _describe, "abort": _abort, "find-hanging": _find_hanging}[args.verb]
-        verb(client, args)
+        verbs = {"list": _list, "describe": _describe, "abort": _abort, "forget": _forget, "find-hanging": _find_hanging}
+        verbs[args.verb](client, args)
     return 0
 
 
@@ -115,6 +116,27 @@ def _abort(client: BlockingClient, args: argparse.Namespace) -> None:
     ended = client.abort_transaction(args.transactional_id, args.execution)
     left = client.find_transaction(args.transactional_id)  # None: nothing to remember, it had never committed
     print_abort(args.transactional_id, args.execution, ended, left, as_json=args.json)
+
+
+def _add_forget(verbs: Subparsers) -> None:
+    parser = verbs.add_parser(
+        "forget",
+        help="forget an id and its last version, without confirmation",
+        description="Has the broker forget a transactional id, without confirmation: any principal may use it from then on.",
+        epilog="Its last committed version is forgotten too: if its query or program repeats that version, or an older one, the\n"
+        "rows are written a second time. So stop it first, and let it go on after its last version. Needs ADMIN on every\n"
+        "topic; refused while members are open ('abort' ends them) or a commit is not finished.\n",
+    )
+    parser.add_argument("transactional_id", metavar="ID", help="the transactional id")
+    parser.add_argument("--json", action="store_true", help="as JSON")
+    add_client_options(parser)
+
+
+def _forget(client: BlockingClient, args: argparse.Namespace) -> None:
+    from brokerd.cli.transactions_report import print_forgotten
+
+    _check_known(client, args.transactional_id)
+    print_forgotten(args.transactional_id, client.forget_transactional_id(args.transactional_id), as_json=args.json)
 
 
 def _add_find_hanging(verbs: Subparsers) -> None:

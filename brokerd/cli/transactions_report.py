@@ -9,6 +9,7 @@ from typing import Any
 from brokerd.cli.output import counted, duration_text, print_json, size_text, table
 from brokerd.client.transactions import (
     NO_VERSION,
+    ForgottenId,
     HangingTransaction,
     HangingTransactions,
     OpenMember,
@@ -82,6 +83,19 @@ def print_abort(transactional_id: str, execution_id: str, ended: int, left: Tran
     else:
         where = f" in execution '{execution_id}'" if execution_id else ""
         print(f"transactional id '{transactional_id}' has no open member{where}: nothing to do; {stays}")
+
+
+def print_forgotten(transactional_id: str, forgotten: ForgottenId, *, as_json: bool) -> None:
+    """Names what was forgotten, and what that means."""
+    last_version, principal = forgotten
+    if as_json:
+        print_json({"transactional_id": transactional_id, "principal": principal, "last_version": _number(last_version)})
+        return
+    if last_version == NO_VERSION:
+        meaning = "it had committed nothing"
+    else:
+        meaning = f"it had committed version {last_version}, and whoever repeats that version or an older one writes it again"
+    print(f"forgot transactional id '{transactional_id}' of principal '{principal}': {meaning}")
 
 
 def print_hanging(found: HangingTransactions, idle_ms: int, *, as_json: bool) -> None:

@@ -11,7 +11,7 @@ from brokerd.client.consumer.offsets import READ_COMMITTED, OffsetAndTimestamp, 
 from brokerd.client.io.loop_thread import LoopThread
 from brokerd.client.metadata import Metadata, ServerInfo
 from brokerd.client.topics import NewTopic, TopicDescription
-from brokerd.client.transactions import HangingTransactions, MemberGrant, TransactionDescription, TransactionListing
+from brokerd.client.transactions import ForgottenId, HangingTransactions, MemberGrant, TransactionDescription, TransactionListing
 from brokerd.clock import Clock, SystemClock
 from brokerd.config.client import ClientConfig
 from brokerd.errors import WireError
@@ -131,6 +131,10 @@ class BlockingClient:
     def abort_transaction(self, transactional_id: str, execution_id: str = "") -> int:
         """Aborts the open members of one execution, or all of a transactional id; returns how many."""
         return self.loop_thread.run(self.broker_client.transactions.abort(transactional_id, execution_id))
+
+    def forget_transactional_id(self, transactional_id: str) -> ForgottenId:
+        """Has the broker forget a transactional id and its last committed version: any principal may use it from then on."""
+        return self.loop_thread.run(self.broker_client.transactions.forget(transactional_id))
 
     def find_hanging_transactions(self, idle_ms: int) -> HangingTransactions:
         """Transactions that hold back partitions and have been silent for so long, the oldest first."""

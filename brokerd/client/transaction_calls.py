@@ -9,6 +9,7 @@ from brokerd.client import transactions
 from brokerd.client.io.response_checks import error_in
 from brokerd.client.transactions import (
     NO_VERSION,
+    ForgottenId,
     HangingTransactions,
     MemberGrant,
     TransactionDescription,
@@ -99,6 +100,14 @@ class TransactionCalls:
         request = transaction_pb2.AbortTransactionRequest(transactional_id=transactional_id, execution_id=execution_id)
         response = await self._client.call("AbortTransaction", request, transaction_pb2.AbortTransactionResponse, error_of=error_in)
         return response.aborted_members
+
+    async def forget(self, transactional_id: str) -> ForgottenId:
+        """Has an id forgotten, with its last committed version. Raises the broker's error."""
+        request = transaction_pb2.ForgetTransactionalIdRequest(transactional_id=transactional_id)
+        response = await self._client.call(
+            "ForgetTransactionalId", request, transaction_pb2.ForgetTransactionalIdResponse, error_of=error_in
+        )
+        return transactions.read_forgotten(response)
 
     async def find_hanging(self, idle_ms: int) -> HangingTransactions:
         """Transactions that hold back partitions and have been silent for so long."""

@@ -97,6 +97,13 @@ class HangingTransaction:
     idle_ms: int
 
 
+class ForgottenId(NamedTuple):
+    """An id that is forgotten: its last committed version (NO_VERSION: none), and whose it was."""
+
+    last_version: int
+    principal: str
+
+
 class HangingTransactions(NamedTuple):
     """The transactions that hold back partitions, the oldest first. `has_more`: the broker left out the others."""
 
@@ -210,6 +217,11 @@ def read_description(response: pb.DescribeTransactionResponse) -> TransactionDes
         members=tuple(_member(member) for member in response.members),
         more_members=response.more_members,
     )
+
+
+def read_forgotten(response: pb.ForgetTransactionalIdResponse) -> ForgottenId:
+    """Reads what was known of an id."""
+    return ForgottenId(max(NO_VERSION, response.last_version), _text(response.principal))
 
 
 def read_hanging(hanging: pb.HangingTransaction) -> HangingTransaction:

@@ -36,6 +36,7 @@ from brokerd.server.handlers import (
     describe_transaction,
     end_transaction,
     find_hanging_transactions,
+    forget_transactional_id,
     heartbeat,
     init_producer_id,
     list_offsets,
@@ -93,6 +94,7 @@ CALLER_HANDLERS: dict[str, CallerHandler] = {
     "DescribeTransaction": describe_transaction.handle,
     "AbortTransaction": abort_transaction.handle,
     "FindHangingTransactions": find_hanging_transactions.handle,
+    "ForgetTransactionalId": forget_transactional_id.handle,
 }
 
 # Checks of a request exactly as received. A handler sees only the entries that its caller has a right to, so it cannot judge the
@@ -112,6 +114,7 @@ UNARY_CHECKS: dict[str, Check] = {
     "DescribeTransaction": describe_transaction.check,
     "AbortTransaction": abort_transaction.check,
     "FindHangingTransactions": find_hanging_transactions.check,
+    "ForgetTransactionalId": forget_transactional_id.check,
 }
 
 

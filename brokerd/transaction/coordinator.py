@@ -15,6 +15,7 @@ from typing import NamedTuple, Protocol
 from brokerd.errors import (
     CorruptMessageError,
     InvalidRequestError,
+    InvalidTxnStateError,
     PolicyViolationError,
     TransactionalIdAuthorizationFailedError,
 )
@@ -42,8 +43,8 @@ from brokerd.transaction.model import (
 )
 from brokerd.transaction.transactional_id import TransactionalIdState
 
-# Ids that serve one write, as the sink makes them. So long after their commit they are known: it is asked for again for half an hour
-# at most. Counted by the monotonic clock, from the start anew, since a wall clock that jumps would forget what is still asked for.
+# Ids that serve one write, as the sink makes them. So long after their commit they are known: it is asked for again for half an
+# hour at most. Counted by the monotonic clock, from the start at the earliest: a wall clock that jumps would forget too early.
 _JOB_ID = re.compile(r"job-[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 JOB_KEPT_MS = 3_600_000
 
@@ -196,6 +197,17 @@ class Coordinator:
             return ()
         return state.decide_expiry(key.version, key.execution_id)
 
+    def forget_at_once(self, transactional_id: str) -> tuple[Forgotten, ...]:
+        """An operator's wish: the event that forgets the id; none if it is not known. Raises InvalidTxnStateError."""
+        state = self._states.get(transactional_id)
+        if state is None:
+            return ()
+        if state.is_at_work:
+            count = len(state.members)
+            work = f"members are open ({count}): abort them first" if count else "a commit is not finished: wait for it"
+            raise InvalidTxnStateError(f"transactional id {transactional_id!r} cannot be forgotten while {work}")
+        return (Forgotten(),)
+
     def forgettable(self, now_ms: int) -> list[str]:
         """Ids of one write whose commit nobody asks for again. Each is to be asked about with `forget`."""
         old = itertools.takewhile(lambda name: self._is_old_job(name, now_ms), self._jobs)
@@ -226,7 +238,8 @@ class Coordinator:
             return TransactionalIdState(transactional_id, principal, self._ended)
         if state.principal != principal:
             raise TransactionalIdAuthorizationFailedError(
-                f"transactional id {transactional_id!r} belongs to another principal: use an id of your own"
+                f"transactional id {transactional_id!r} belongs to another principal: use an id of your own, or have an operator "
+                "hand it over (brokerd transactions forget)"
             )
         return state
 

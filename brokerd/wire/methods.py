@@ -60,5 +60,10 @@ UNARY: dict[str, Unary] = {
             transaction_pb2.FindHangingTransactionsRequest,
             transaction_pb2.FindHangingTransactionsResponse,
         ),
+        Unary(
+            "ForgetTransactionalId",
+            transaction_pb2.ForgetTransactionalIdRequest,
+            transaction_pb2.ForgetTransactionalIdResponse,
+        ),
     )
 }

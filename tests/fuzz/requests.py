@@ -179,6 +179,7 @@ def _right_unary() -> dict[str, Message]:
         "DescribeTransaction": transaction_pb2.DescribeTransactionRequest(transactional_id="edge"),
         "AbortTransaction": transaction_pb2.AbortTransactionRequest(transactional_id="edge", execution_id="execution"),
         "FindHangingTransactions": transaction_pb2.FindHangingTransactionsRequest(),
+        "ForgetTransactionalId": transaction_pb2.ForgetTransactionalIdRequest(transactional_id="edge"),
     }
     assert right.keys() == UNARY.keys(), "a method of the contract has no right request here"
     return right

@@ -5,7 +5,7 @@
     server_info.py                          versions, features, limits
     init_producer_id.py                     a producer id for idempotence, or for a member of a transaction
     end_transaction.py, heartbeat.py        a transaction's decision, and that somebody works on it
-    list_transactions.py, describe_transaction.py, abort_transaction.py, find_hanging_transactions.py
+    list_transactions.py, describe_transaction.py, abort_transaction.py, forget_transactional_id.py, find_hanging_transactions.py
     create_topics.py, delete_topics.py, create_partitions.py, alter_topic_configs.py, describe_topics.py, delete_records.py
 
 A unary handler is `async def handle(broker, request) -> response`, or `handle(broker, authorizer, request)` where the answer

@@ -45,6 +45,12 @@ def _aborted(request: Any, response: Any, _name_of: NameOf) -> Iterator[str]:
         yield f"aborted {response.aborted_members} members of transactional id {request.transactional_id!a}{execution}"
 
 
+def _forgotten(request: Any, response: Any, _name_of: NameOf) -> Iterator[str]:
+    if not response.HasField("error"):
+        last = "none" if response.last_version < 0 else f"version {response.last_version}"
+        yield f"forgot transactional id {request.transactional_id!a} of principal {response.principal!a}, last committed: {last}"
+
+
 CHANGES: dict[str, Callable[[Any, Any, NameOf], Iterator[str]]] = {
     "CreateTopics": _created,
     "DeleteTopics": _deleted,
@@ -52,4 +58,5 @@ CHANGES: dict[str, Callable[[Any, Any, NameOf], Iterator[str]]] = {
     "AlterTopicConfigs": _altered,
     "DeleteRecords": _records,
     "AbortTransaction": _aborted,
+    "ForgetTransactionalId": _forgotten,
 }

@@ -138,9 +138,10 @@ METHOD_RULES: dict[str, Rule] = {
     "InitProducerId": ProducerId(Right.WRITE),
     "EndTransaction": Somewhere(Right.WRITE),
     "Heartbeat": Somewhere(Right.WRITE),
-    # These show and abort the principal's own, and others' to whoever has ADMIN on every topic.
+    # These show and abort the principal's own, and others' to whoever has ADMIN on every topic; who alone may have one forgotten.
     "ListTransactions": Anyone(),
     "DescribeTransaction": Anyone(),
     "AbortTransaction": Anyone(),
     "FindHangingTransactions": Anyone(),
+    "ForgetTransactionalId": Anyone(),
 }

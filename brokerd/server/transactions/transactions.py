@@ -56,6 +56,7 @@ logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
 _RETRY_AFTER_MS = 500
+_NO_VERSION = -1
 _HELD_BACK = (
     "; until then readers of committed records wait for it in all its partitions. If one of them will never take a marker again, "
     "let `brokerd doctor` accept its damage, or delete its topic"
@@ -131,7 +132,9 @@ class Transactions:
         while not self._logs.has_producer_id:
             await self._producer_ids.run(self._logs.reserve_producer_ids())
         decided = await self._decided(
-            lambda: self.coordinator.init(asked, self._clock.monotonic_ms(), own_id(member_producer_id(self._logs.free_producer_id)))
+            lambda: self.coordinator.init(
+                asked, self._clock.monotonic_ms(), own_id(member_producer_id(self._logs.free_producer_id))
+            )
         )
         if isinstance(decided, Opened):
             self._record(asked.transactional_id, asked.principal, decided.event)
@@ -164,6 +167,11 @@ class Transactions:
     async def abort_all(self, transactional_id: str, execution_id: str) -> int:
         """Ends all open members, or those of one execution; returns how many. Raises retriable errors."""
         return await self._run(self._abort(transactional_id, lambda: self.coordinator.abort_all(transactional_id, execution_id)))
+
+    async def forget(self, transactional_id: str) -> int:
+        """Forgets an id, durably on return; returns its last committed version, -1 if it had none. Raises InvalidTxnStateError
+        while it is at work, and retriable errors."""
+        return await self._run(self._forget_at_once(transactional_id))
 
     async def _commit(self, asked: EndRequest) -> None:
         name = asked.transactional_id
@@ -240,6 +248,19 @@ class Transactions:
         await self.log.durable()
         await self._void(name, ended)
         return len(ended)
+
+    async def _forget_at_once(self, name: str) -> int:
+        last_version = _NO_VERSION
+        async with self._locks.of(name):
+            for event in await self._decided(lambda: self.coordinator.forget_at_once(name)):
+                state = self.coordinator.states[name]
+                last_version = state.last_version
+                self._record(name, state.principal, event)
+                logger.warning(
+                    "transactional id %r of %s is forgotten, with its last version %d", name, state.principal, last_version
+                )
+        await self.log.durable()
+        return last_version
 
     async def _void(self, name: str, producer_ids: Iterable[int]) -> None:
         """Writes the markers of members whose end is durable. What cannot be written now, the sweep writes."""

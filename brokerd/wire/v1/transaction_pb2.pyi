@@ -264,6 +264,22 @@ class AbortTransactionResponse(_message.Message):
     aborted_members: int
     def __init__(self, error: _Optional[_Union[_error_pb2.Error, _Mapping]] = ..., aborted_members: _Optional[int] = ...) -> None: ...
 
+class ForgetTransactionalIdRequest(_message.Message):
+    __slots__ = ("transactional_id",)
+    TRANSACTIONAL_ID_FIELD_NUMBER: _ClassVar[int]
+    transactional_id: str
+    def __init__(self, transactional_id: _Optional[str] = ...) -> None: ...
+
+class ForgetTransactionalIdResponse(_message.Message):
+    __slots__ = ("error", "last_version", "principal")
+    ERROR_FIELD_NUMBER: _ClassVar[int]
+    LAST_VERSION_FIELD_NUMBER: _ClassVar[int]
+    PRINCIPAL_FIELD_NUMBER: _ClassVar[int]
+    error: _error_pb2.Error
+    last_version: int
+    principal: str
+    def __init__(self, error: _Optional[_Union[_error_pb2.Error, _Mapping]] = ..., last_version: _Optional[int] = ..., principal: _Optional[str] = ...) -> None: ...
+
 class FindHangingTransactionsRequest(_message.Message):
     __slots__ = ("idle_ms",)
     IDLE_MS_FIELD_NUMBER: _ClassVar[int]

@@ -116,6 +116,9 @@ ASKS: dict[str, Ask] = {
     "DescribeTransaction": plain("DescribeTransaction", transaction_pb2.DescribeTransactionRequest(transactional_id="nobody's")),
     "AbortTransaction": plain("AbortTransaction", transaction_pb2.AbortTransactionRequest(transactional_id="nobody's")),
     "FindHangingTransactions": plain("FindHangingTransactions", transaction_pb2.FindHangingTransactionsRequest()),
+    "ForgetTransactionalId": plain(
+        "ForgetTransactionalId", transaction_pb2.ForgetTransactionalIdRequest(transactional_id="nobody's")
+    ),
 }
 # The reader may read and the writer may write VISIBLE; the outsider has every right on another topic only.
 EXPECTED: dict[str, dict[str, Outcome]] = {
@@ -140,6 +143,7 @@ EXPECTED: dict[str, dict[str, Outcome]] = {
     "DescribeTransaction": {"reader": UNKNOWN, "writer": UNKNOWN, "outsider": UNKNOWN},
     "AbortTransaction": {"reader": UNKNOWN, "writer": UNKNOWN, "outsider": UNKNOWN},
     "FindHangingTransactions": {"reader": OK, "writer": OK, "outsider": OK},
+    "ForgetTransactionalId": {"reader": UNKNOWN, "writer": UNKNOWN, "outsider": UNKNOWN},
 }
 METHODS = sorted(EXPECTED)
 TOPICLESS = {name for name, row in EXPECTED.items() if row["outsider"] not in (DENIED, NO_SUCH_ID)}

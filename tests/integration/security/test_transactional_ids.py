@@ -58,6 +58,31 @@ def test_an_id_is_its_first_users_alone(client_as: ClientAs) -> None:
     assert read(boss, tp) == [b"row"]
 
 
+def test_an_id_is_handed_over_by_forgetting_it(client_as: ClientAs) -> None:
+    boss, writer, outsider = (client_as(TOKENS[name]) for name in ("boss", "writer", "outsider"))
+    (tp,) = boss.create_topic("events-handed-over")
+    own = Txn(writer, name="handed-over", version=3)
+    own.member().write(tp, b"row")
+    forget = transaction_pb2.ForgetTransactionalIdRequest(transactional_id="handed-over")
+    missing = transaction_pb2.ForgetTransactionalIdRequest(transactional_id="nobodys")
+    strangers = outsider.call("ForgetTransactionalId", forget).error.message
+    assert strangers == outsider.call("ForgetTransactionalId", missing).error.message.replace("nobodys", "handed-over")
+    assert code_of(writer.call("ForgetTransactionalId", forget)) is NOT_YOURS, "an operator's decision"
+    open_one = boss.call("ForgetTransactionalId", forget)
+    assert code_of(open_one) is ErrorCode.INVALID_TXN_STATE
+    assert "while members are open (1): abort them first" in open_one.error.message
+    own.commit()
+    assert code_of(Txn(boss, name="handed-over", version=4).init()) is NOT_YOURS
+    forgotten = boss.call("ForgetTransactionalId", forget)
+    assert (code_of(forgotten), forgotten.last_version, forgotten.principal) == (ErrorCode.NONE, 3, "writer")
+    assert "handed-over" not in listed(boss)
+    theirs = Txn(boss, name="handed-over", version=4)
+    theirs.member().write(tp, b"next")
+    theirs.commit()
+    assert read(boss, tp) == [b"row", b"next"]
+    assert "handed-over" not in listed(writer)
+
+
 def test_nobody_writes_as_anothers_member(client_as: ClientAs) -> None:
     boss, writer = client_as(TOKENS["boss"]), client_as(TOKENS["writer"])
     (tp,) = boss.create_topic("events-members")

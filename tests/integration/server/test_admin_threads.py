@@ -112,6 +112,7 @@ def _requests(tp: TopicIdPartition) -> dict[str, Any]:
         "FindHangingTransactions": transaction_pb2.FindHangingTransactionsRequest(),
         "AbortTransaction": transaction_pb2.AbortTransactionRequest(transactional_id="id"),
         "EndTransaction": transaction_pb2.EndTransactionRequest(**execution, decision=transaction_pb2.TRANSACTION_DECISION_COMMIT),
+        "ForgetTransactionalId": transaction_pb2.ForgetTransactionalIdRequest(transactional_id="id"),
         "ListOffsets": offsets_pb2.ListOffsetsRequest(
             partitions=[offsets_pb2.PartitionListOffsets(topic_id=tp.topic_id, partition=0, spec=offsets_pb2.OFFSET_SPEC_EARLIEST)]
         ),
@@ -129,6 +130,7 @@ def _requests(tp: TopicIdPartition) -> dict[str, Any]:
 WRITING = {"InitProducerId", "CreateTopics", "CreatePartitions", "AlterTopicConfigs", "DeleteRecords", "DeleteTopics"} | {
     "AbortTransaction",
     "EndTransaction",
+    "ForgetTransactionalId",
 }
 
 

@@ -6,8 +6,9 @@ import json
 
 import pytest
 
-from brokerd.cli.transactions_report import print_abort, print_description, print_hanging, print_list
+from brokerd.cli.transactions_report import print_abort, print_description, print_forgotten, print_hanging, print_list
 from brokerd.client.transactions import (
+    ForgottenId,
     HangingTransaction,
     HangingTransactions,
     OpenMember,
@@ -128,6 +129,19 @@ def test_abort_says_what_it_means(
 ) -> None:
     print_abort("q", execution, ended, left, as_json=False)
     assert capsys.readouterr().out == sentence + "\n"
+
+
+def test_what_is_forgotten_is_said(capsys: pytest.CaptureFixture[str]) -> None:
+    print_forgotten("orders", ForgottenId(41, "anonymous"), as_json=False)
+    print_forgotten("orders", ForgottenId(-1, "anonymous"), as_json=False)
+    print_forgotten("orders", ForgottenId(41, "anonymous"), as_json=True)
+    version, nothing, *as_json = capsys.readouterr().out.splitlines()
+    assert version == (
+        "forgot transactional id 'orders' of principal 'anonymous': it had committed version 41, and whoever repeats that version "
+        "or an older one writes it again"
+    )
+    assert nothing == "forgot transactional id 'orders' of principal 'anonymous': it had committed nothing"
+    assert json.loads("\n".join(as_json)) == {"transactional_id": "orders", "principal": "anonymous", "last_version": 41}
 
 
 @pytest.mark.parametrize("as_json", [False, True])

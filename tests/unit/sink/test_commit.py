@@ -46,8 +46,6 @@ def test_a_commit_is_asked_for_no_longer_than_its_id_is_remembered(
         yield asked
 
     monkeypatch.setattr(commit, "lease_client", lease)
-    options = parse_sink_options(
-        {"bootstrap.servers": "127.0.0.1:1", "topic": "t", "default.api.timeout.ms": str(configured_ms)}
-    )
+    options = parse_sink_options({"bootstrap.servers": "127.0.0.1:1", "topic": "t", "default.api.timeout.ms": str(configured_ms)})
     commit_parts(options, [TransactionPart(TransactionIds(transactional_id, 0, "e", "", "me"), Totals(), None)])
     assert asked.timeouts_ms == [expected_ms]

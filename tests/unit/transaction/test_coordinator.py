@@ -12,6 +12,7 @@ from brokerd.errors import (
     InvalidTxnStateError,
     PolicyViolationError,
     TransactionalIdAuthorizationFailedError,
+    TxnAbortedError,
 )
 from brokerd.sink.commit import JOB_COMMIT_TIMEOUT_MAX_MS
 from brokerd.transaction.coordinator import JOB_KEPT_MS
@@ -240,6 +241,26 @@ def test_a_users_id_that_looks_like_one_of_a_job_is_kept(bench: TransactionBench
     bench.commit_all(bench.end_request(execution(0), name=JOB))
     bench.commit_all(bench.end_request(execution(1), name=JOB))  # versions that rise are a user's
     assert bench.coordinator.forgettable(JOB_KEPT_MS) == []
+
+
+def test_an_operator_has_an_id_forgotten_that_is_not_at_work(bench: TransactionBench) -> None:
+    assert bench.coordinator.forget_at_once(ID) == ()
+    bench.init("a", ONE)
+    with pytest.raises(InvalidTxnStateError, match=r"while members are open \(1\): abort them first"):
+        bench.coordinator.forget_at_once(ID)
+    asked = bench.end_request(ONE, {"a": 0})
+    bench.commit(asked)
+    with pytest.raises(InvalidTxnStateError, match="while a commit is not finished: wait for it"):
+        bench.coordinator.forget_at_once(ID)
+    bench.finish()
+    (event,) = bench.coordinator.forget_at_once(ID)
+    bench.record(event)
+    assert (bench.ids.taken, dict(bench.coordinator.states)) == (0, {})
+    with pytest.raises(TxnAbortedError):  # a commit that is asked for again is not taken for a new one
+        bench.commit(asked)
+    bench.init("b", execution(1), principal=MALLORY)
+    bench.restart()
+    assert bench.coordinator.states[ID].principal == MALLORY
 
 
 def test_a_forgotten_id_takes_its_open_members_along(bench: TransactionBench) -> None:
