@@ -7,12 +7,16 @@ from collections.abc import Callable
 from brokerd.config.topic import TopicConfig
 from brokerd.errors import OffsetOutOfRangeError, StorageError, UnknownTopicIdError
 from brokerd.partition.core import PartitionCore
-from brokerd.partition.timestamps import OffsetAndTimestamp, find_by_timestamp, find_max_timestamp
-from brokerd.storage.log_reader import FetchDataInfo, LogReader
+from brokerd.partition.timestamps import IsWanted, OffsetAndTimestamp, find_by_timestamp, find_max_timestamp
+from brokerd.storage.log_reader import NO_LIMIT, FetchDataInfo, LogReader
 from brokerd.storage.open_files import OpenFiles
 from brokerd.storage.segment import Segment
 
 _RETRY_AFTER_MS = 200
+
+
+def _always() -> bool:
+    return True
 
 
 class PartitionReader:
@@ -66,21 +70,24 @@ class PartitionReader:
                 raise self._out_of_range(offset) from None
             raise StorageError(f"{self.name}: a file of the log that holds offset {offset} is missing") from None
 
-    def offset_for_timestamp(self, timestamp_ms: int, *, is_committed: bool = False) -> OffsetAndTimestamp | None:
+    def offset_for_timestamp(
+        self, timestamp_ms: int, *, is_committed: bool = False, is_wanted: IsWanted = _always
+    ) -> OffsetAndTimestamp | None:
         """The first durable record whose timestamp is at least `timestamp_ms`, below the last stable offset if `is_committed`; None
         if there is none. Reads files: call it in a thread.
 
-        Raises StorageError; LogDamagedError if the record may be one that cannot be read.
+        Raises StorageError; LogDamagedError if the record may be one that cannot be read; LookUpAbandoned soon after it is not
+        wanted any more.
         """
         until = self._end(is_committed)
-        return self._look_up(lambda: find_by_timestamp(self, self.log, self._open_files, timestamp_ms, until))
+        return self._look_up(lambda: find_by_timestamp(self, self.log, self._open_files, timestamp_ms, until, is_wanted))
 
-    def max_timestamp_offset(self, *, is_committed: bool = False) -> OffsetAndTimestamp | None:
+    def max_timestamp_offset(self, *, is_committed: bool = False, is_wanted: IsWanted = _always) -> OffsetAndTimestamp | None:
         """The first durable record with the largest timestamp of the log; None if it is empty. Otherwise as
         offset_for_timestamp.
         """
         until = self._end(is_committed)
-        return self._look_up(lambda: find_max_timestamp(self, self.log, self._open_files, until))
+        return self._look_up(lambda: find_max_timestamp(self, self.log, self._open_files, until, is_wanted))
 
     def _end(self, is_committed: bool) -> int:
         return self._core.last_stable_offset if is_committed else self._core.high_watermark

@@ -9,7 +9,7 @@ accepted.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import NamedTuple, Protocol
 
 import pyarrow as pa
@@ -29,6 +29,12 @@ from brokerd.storage.segment import Segment, batch_timestamp
 _US_PER_MS = 1_000
 TIMESTAMP_MAX_MS = (2**63 - 1) // _US_PER_MS  # records have microseconds in 64 bits
 
+IsWanted = Callable[[], bool]
+
+
+class LookUpAbandoned(Exception):  # noqa: N818 - not a failure: nobody waits for it
+    """The caller of a look-up is gone."""
+
 
 class OffsetAndTimestamp(NamedTuple):
     """A record's offset and its timestamp, ms."""
@@ -40,8 +46,9 @@ class OffsetAndTimestamp(NamedTuple):
 class _Search:
     """A look-up of a time, in ms since 1970."""
 
-    def __init__(self, timestamp_ms: int, until_offset: int, *, has_decoded: bool = False) -> None:
+    def __init__(self, timestamp_ms: int, until_offset: int, is_wanted: IsWanted, *, has_decoded: bool = False) -> None:
         self.timestamp_ms = timestamp_ms
+        self.is_wanted = is_wanted
         self.until_offset = until_offset  # no batch from there on is looked at
         self.has_decoded = has_decoded  # a batch was decoded, in vain
 
@@ -81,10 +88,10 @@ def check_timestamps(name: str, header: BatchHeader, config: TopicConfig, now_wa
 
 
 def find_by_timestamp(
-    log: Searched, reader: LogReader, open_files: OpenFiles, timestamp_ms: int, until_offset: int
+    log: Searched, reader: LogReader, open_files: OpenFiles, timestamp_ms: int, until_offset: int, is_wanted: IsWanted
 ) -> OffsetAndTimestamp | None:
-    """See PartitionReader.offset_for_timestamp. Raises OSError, LogDamagedError."""
-    found = _find(log, reader, open_files, _Search(timestamp_ms, until_offset), log.log_start_offset)
+    """See PartitionReader.offset_for_timestamp. Raises OSError, LogDamagedError, LookUpAbandoned."""
+    found = _find(log, reader, open_files, _Search(timestamp_ms, until_offset, is_wanted), log.log_start_offset)
     end = found.offset if found is not None else until_offset
     for damaged in reader.damaged:
         # The record may have been in the damaged range: neither a later one nor "none" would be true.
@@ -93,13 +100,15 @@ def find_by_timestamp(
     return found
 
 
-def find_max_timestamp(log: Searched, reader: LogReader, open_files: OpenFiles, until: int) -> OffsetAndTimestamp | None:
-    """See PartitionReader.max_timestamp_offset. Raises OSError, LogDamagedError."""
+def find_max_timestamp(
+    log: Searched, reader: LogReader, open_files: OpenFiles, until: int, is_wanted: IsWanted
+) -> OffsetAndTimestamp | None:
+    """See PartitionReader.max_timestamp_offset. Raises OSError, LogDamagedError, LookUpAbandoned."""
     first_offset = log.log_start_offset
     for damaged in reader.damaged:
         if damaged.stops(first_offset) and damaged.first_offset < until:
             raise damage_error(log.name, damaged)  # the record may have been in that range
-    largest = _Largest(first_offset, until)
+    largest = _Largest(first_offset, until, is_wanted)
     for segment in log.segments:
         if segment.next_offset <= first_offset or segment.base_offset >= until:
             continue
@@ -113,13 +122,14 @@ def find_max_timestamp(log: Searched, reader: LogReader, open_files: OpenFiles, 
                 _find_largest(log, reader, file, segment, largest)
     if first_offset >= until:
         return None
-    return _find(log, reader, open_files, _Search(largest.timestamp, until), largest.begin)
+    return _find(log, reader, open_files, _Search(largest.timestamp, until, is_wanted), largest.begin)
 
 
 class _Largest:
     """The largest timestamp of the records that a log still has, and the offset where a search for its record may begin."""
 
-    def __init__(self, first_offset: int, until: int) -> None:
+    def __init__(self, first_offset: int, until: int, is_wanted: IsWanted) -> None:
+        self.is_wanted = is_wanted
         self.first_offset = first_offset
         self.until = until
         self.timestamp = -1
@@ -149,7 +159,7 @@ def _find_largest(log: Searched, reader: LogReader, file: File, segment: Segment
     index = segment.loaded_index(log.config.index_interval_bytes)
     offset, position, gone = index.floor_with_time(largest.first_offset) or (segment.base_offset, 0, -1)
     last = index.floor_with_time(largest.until)
-    for at, header in _headers(reader, file, segment, offset, position):
+    for at, header in _headers(reader, file, segment, offset, position, largest.is_wanted):
         if header.base_offset >= largest.until:
             return
         if header.base_offset < largest.first_offset:
@@ -158,7 +168,7 @@ def _find_largest(log: Searched, reader: LogReader, file: File, segment: Segment
                 _add_rest(log.name, file, at, header, largest)
         elif last is not None and last[0] > header.base_offset and last[2] > gone:
             largest.add(last[2])  # its batch is this or a later one, below the last index entry
-            for _, behind in _headers(reader, file, segment, last[0], last[1]):
+            for _, behind in _headers(reader, file, segment, last[0], last[1], largest.is_wanted):
                 if behind.base_offset >= largest.until:
                     break
                 largest.add(batch_timestamp(behind))
@@ -169,7 +179,7 @@ def _find_largest(log: Searched, reader: LogReader, file: File, segment: Segment
 
 def _find_largest_left(log: Searched, reader: LogReader, file: File, segment: Segment, largest: _Largest) -> None:
     """Searches a segment of which batches are taken out. Its index counts those too, so all headers are walked."""
-    for at, header in _headers(reader, file, segment, segment.base_offset, 0):
+    for at, header in _headers(reader, file, segment, segment.base_offset, 0, largest.is_wanted):
         if header.base_offset >= largest.until:
             return
         if header.last_offset < largest.first_offset or _is_taken_out(reader, header):
@@ -209,7 +219,7 @@ def _find_in_segment(
     log: Searched, reader: LogReader, file: File, segment: Segment, search: _Search, first_offset: int
 ) -> OffsetAndTimestamp | None:
     floor = segment.loaded_index(log.config.index_interval_bytes).floor_by_time(search.timestamp_ms)
-    for position, header in _headers(reader, file, segment, *(floor or (segment.base_offset, 0))):
+    for position, header in _headers(reader, file, segment, *(floor or (segment.base_offset, 0)), search.is_wanted):
         if header.base_offset >= search.until_offset:
             return None
         is_wanted = batch_timestamp(header) >= search.timestamp_ms and header.last_offset >= first_offset
@@ -220,14 +230,18 @@ def _find_in_segment(
     return None
 
 
-def _headers(reader: LogReader, file: File, segment: Segment, offset: int, position: int) -> Iterator[tuple[int, BatchHeader]]:
+def _headers(
+    reader: LogReader, file: File, segment: Segment, offset: int, position: int, is_wanted: IsWanted
+) -> Iterator[tuple[int, BatchHeader]]:
     """Positions and headers of the batches from `position` on, past damage. A bad batch may be due to a wrong index entry: then all
-    headers come again from the segment's start. Raises OSError.
+    headers come again from the segment's start. Raises OSError, LookUpAbandoned.
     """
     is_start = position == 0
     while True:
         scan = segment.scan(file, begin=(offset, position))
         for header in scan:
+            if not is_wanted():
+                raise LookUpAbandoned
             yield scan.batch_position, header
         if scan.error is not None:
             raise scan.error

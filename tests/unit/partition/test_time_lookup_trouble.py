@@ -8,6 +8,7 @@ import pytest
 
 from brokerd.errors import LogDamagedError, StorageError
 from brokerd.partition.partition_log import PartitionLog
+from brokerd.partition.timestamps import LookUpAbandoned
 from tests.support.build import arrow_batch, first_log, open_manager
 from tests.support.clock import START_WALL_MS
 from tests.support.files import MemoryFiles
@@ -57,6 +58,16 @@ def test_nothing_behind_a_damaged_header_is_an_answer(files: MemoryFiles, log: P
         log.reader.max_timestamp_offset()
     log.set_log_start(2 * DAMAGED + 2)
     assert log.reader.offset_for_timestamp(0) == (2 * DAMAGED + 2, _at(DAMAGED + 1))
+
+
+def test_a_look_up_that_nobody_wants_any_more_ends(log: PartitionLog) -> None:
+    wanted = iter([True] * 3 + [False])
+    with pytest.raises(LookUpAbandoned):
+        log.reader.offset_for_timestamp(_at(BATCHES - 1), is_wanted=lambda: next(wanted))
+    log.set_log_start(1)  # so that headers are walked
+    wanted = iter([True, False])
+    with pytest.raises(LookUpAbandoned):
+        log.reader.max_timestamp_offset(is_wanted=lambda: next(wanted))
 
 
 def test_a_disk_that_cannot_be_read_is_said(files: MemoryFiles, log: PartitionLog) -> None:
