@@ -223,6 +223,7 @@ class Daemon:
             lambda: snapshot(broker, stream_count=self.open_stream_count, refused_count=call_authorizer.refused_count),
             lambda: self._has_started and not broker.is_stopping,
             security.authenticator,
+            call_authorizer.audit,
         )
         tls = security.certificates.tls if security.certificates is not None else None
         await endpoint.start(self.config.metrics_host, self.config.metrics_port, tls)

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import ipaddress
 import logging
 import ssl
 from collections.abc import Callable, Mapping
@@ -17,6 +18,7 @@ from collections.abc import Callable, Mapping
 from brokerd.errors import BrokerdError, ConfigError
 from brokerd.server.failures import internal
 from brokerd.server.metrics.collector import Snapshot, render
+from brokerd.server.security.audit import Audit
 from brokerd.server.security.authenticator import AUTHORIZATION, CERTIFICATE, Authenticator, UnauthenticatedError
 
 logger = logging.getLogger(__name__)
@@ -31,12 +33,15 @@ _PROBES_MAX = 48  # further connections, which get health only; one beyond them 
 class MetricsEndpoint:
     """A small HTTP server. `take` is called in the event loop and reads the broker; `is_serving` is its health."""
 
-    def __init__(self, take: Callable[[], Snapshot], is_serving: Callable[[], bool], authenticator: Authenticator) -> None:
+    def __init__(
+        self, take: Callable[[], Snapshot], is_serving: Callable[[], bool], authenticator: Authenticator, audit: Audit
+    ) -> None:
         self.port = 0  # the bound port, from start() on
         self._tls: ssl.SSLContext | None = None
         self._take = take
         self._is_serving = is_serving
         self._authenticator = authenticator
+        self._audit = audit
         self._server: asyncio.Server | None = None
         self._connections: dict[asyncio.Task[None], None] = {}  # the oldest first
 
@@ -107,9 +112,12 @@ class MetricsEndpoint:
                 [(AUTHORIZATION, value) for name, value in headers if name == AUTHORIZATION], _peer(writer)
             )
         except UnauthenticatedError as error:
+            self._audit.refused(_host(writer), f"metrics: {error.message}")
             return _response("401 Unauthorized", error.message, "WWW-Authenticate: Bearer")
         if not principal.rights.sees_everything:
-            return _response("403 Forbidden", f"principal '{principal.name}' has no right on all topics ('*')")
+            refusal = f"principal '{principal.name}' has no right on all topics ('*')"
+            self._audit.refused(principal.name, f"metrics: {refusal}")
+            return _response("403 Forbidden", refusal)
         if path != "/metrics":
             return _response("404 Not Found", "only /metrics and /health exist")
         if method not in ("GET", "HEAD"):
@@ -136,6 +144,15 @@ def _peer(writer: asyncio.StreamWriter) -> Mapping[str, list[bytes]]:
     tls = writer.get_extra_info("ssl_object")
     certificate = tls.getpeercert(binary_form=True) if tls is not None else None
     return {} if certificate is None else {CERTIFICATE: [ssl.DER_cert_to_PEM_cert(certificate).encode()]}
+
+
+def _host(writer: asyncio.StreamWriter) -> str:
+    """The client's host, as the audit trail names those of other calls."""
+    name = writer.get_extra_info("peername")
+    if not name:  # gone meanwhile
+        return "unknown"
+    address = ipaddress.ip_address(str(name[0]).partition("%")[0])
+    return f"ipv4:{address}" if address.version == 4 else f"ipv6:%5B{address}%5D"
 
 
 def _response(status: str, text: str, *headers: str) -> bytes:

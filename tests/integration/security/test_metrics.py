@@ -132,7 +132,9 @@ def test_numbers_are_those_of_the_requests(tmp_path: Path) -> None:
     assert found["process_open_fds",] > 0
 
 
-def test_where_tokens_are_wanted_the_metrics_want_one_that_sees_every_topic(tmp_path: Path) -> None:
+def test_where_tokens_are_wanted_the_metrics_want_one_that_sees_every_topic(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     (tmp_path / "auth.toml").write_text(AUTH_FILE)
     authority = Authority(tmp_path)
     issued = authority.issue("broker", "127.0.0.1")
@@ -153,6 +155,10 @@ def test_where_tokens_are_wanted_the_metrics_want_one_that_sees_every_topic(tmp_
         assert not any(token in text for token in TOKENS.values())
         with pytest.raises((http.client.HTTPException, OSError)):
             scrape(running, token=TOKENS["boss"])
+    refused = [record.getMessage() for record in caplog.records if record.name == "brokerd.audit"]
+    assert all(line.startswith("ipv4:127.0.0.1 refused: metrics: ") for line in refused[:2]), refused
+    assert refused[2:] == ["reader refused: metrics: principal 'reader' has no right on all topics ('*')"]
+    assert not any(token in line for line in refused for token in (*TOKENS.values(), UNKNOWN_TOKEN))
 
 
 @pytest.mark.parametrize("sent", [b"", b"\x00" * 100, b"GET /metrics", b"GET /metrics HTTP/1.1\r\n" + b"a: b\r\n" * 5_000])
