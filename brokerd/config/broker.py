@@ -180,7 +180,12 @@ class BrokerConfig:
         maximum=INT64_MAX,
     )
     max_streams: int = setting(
-        "max.streams", 30_000, "Produce and fetch streams open at the same time.", minimum=1, maximum=1_000_000
+        "max.streams",
+        30_000,
+        "Produce and fetch streams open at the same time. "
+        "One principal (without principals, one connection) may use four fifths of what others leave.",
+        minimum=1,
+        maximum=1_000_000,
     )
     max_streams_per_connection: int = setting(
         "max.streams.per.connection",
@@ -231,7 +236,8 @@ class BrokerConfig:
         "max.fetch.bytes.in.flight",
         134_217_728,
         "Bytes of fetch responses, over all streams, that are read but not yet written; they take twice as much memory. "
-        "Responses shrink as it fills, to one batch each beyond half of it; fetches wait once it is used up.",
+        "Responses shrink as it fills, to one batch each beyond half of it; fetches wait once it is used up. "
+        "One principal (without principals, one connection) may use four fifths of what others leave.",
         minimum=1_048_576,
         maximum=INT64_MAX,
     )

@@ -50,18 +50,28 @@ class PartitionReader:
         """Segments, oldest first."""
         return self.log.segments
 
-    def read(self, offset: int, *, max_bytes: int, until_offset: int, cached_only: bool) -> FetchDataInfo:
-        """Whole batches from the one that holds `offset` on, below `until_offset`, about `max_bytes`; the first one even if larger.
+    def read(
+        self, offset: int, *, max_bytes: int, until_offset: int, cached_only: bool, first_batch_max_bytes: int = NO_LIMIT
+    ) -> FetchDataInfo:
+        """Whole batches from the one that holds `offset` on, below `until_offset`, about `max_bytes`; the first one even if larger,
+        but not than `first_batch_max_bytes`.
 
-        Empty if there is nothing to read yet. Raises OffsetOutOfRangeError, LogDamagedError, StorageError, and WouldBlock with
-        `cached_only` if the disk would have to be waited for: ask again in a thread, with cached_only=False.
+        Empty if there is nothing to read yet. Raises OffsetOutOfRangeError, LogDamagedError, StorageError, NeedsRoom if the first
+        batch is too large, and WouldBlock with `cached_only` if the disk would have to be waited for: ask again in a thread, with
+        cached_only=False.
         """
         core = self._core
         if not core.log_start_offset <= offset <= core.log_end_offset:
             raise self._out_of_range(offset)
         until_offset = min(until_offset, core.log_end_offset)
         try:
-            return self.log.read(offset, max_bytes=max_bytes, until_offset=until_offset, cached_only=cached_only)
+            return self.log.read(
+                offset,
+                max_bytes=max_bytes,
+                until_offset=until_offset,
+                cached_only=cached_only,
+                first_batch_max_bytes=first_batch_max_bytes,
+            )
         except FileNotFoundError:
             # Removed during the read; whatever removed it has noted that before.
             if core.health.is_deleted:

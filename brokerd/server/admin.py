@@ -1,4 +1,4 @@
-"""Administrative work, one operation at a time: state changes run in the event loop, disk I/O in a thread."""
+"""Administrative work, one operation at a time, callers in turn: state changes run in the event loop, disk I/O in a thread."""
 
 from __future__ import annotations
 
@@ -7,6 +7,9 @@ from typing import TypeVar
 
 from brokerd.datadir.steps import Steps, drive
 from brokerd.errors import Fate, NotReadyError
+from brokerd.server.limits.budgets import Budget
+from brokerd.server.limits.callers import BROKER, current_caller
+from brokerd.server.limits.room import Caller
 from brokerd.server.tasks import forget_end
 
 T = TypeVar("T")
@@ -17,12 +20,12 @@ class Admin:
     """A queue of operations; belongs to one event loop."""
 
     def __init__(self) -> None:
-        self._lock = asyncio.Lock()
+        self._turns = Budget(1)
         self._is_stopping = False
 
     async def run(self, steps: Steps[T]) -> T:
         """Runs all steps. A caller that stops waiting does not interrupt them. Raises whatever the steps raise."""
-        task = asyncio.create_task(self._run(steps))
+        task = asyncio.create_task(self._run(steps, current_caller()))
         forget_end(task)
         return await asyncio.shield(task)
 
@@ -32,11 +35,14 @@ class Admin:
 
     async def drain(self) -> None:
         """Returns once no operation is running."""
-        async with self._lock:
-            return
+        await self._turns.take(BROKER, 1)
+        self._turns.add(BROKER.owner, -1)
 
-    async def _run(self, steps: Steps[T]) -> T:
-        async with self._lock:
+    async def _run(self, steps: Steps[T], caller: Caller) -> T:
+        await self._turns.take(caller, 1)
+        try:
             if self._is_stopping:  # hundreds may be queued, and a shutdown has no time for them
                 raise NotReadyError(STOPPING, fate=Fate.NOT_APPENDED)
             return await drive(steps, asyncio.to_thread)
+        finally:
+            self._turns.add(caller.owner, -1)

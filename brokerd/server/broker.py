@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from concurrent.futures import ThreadPoolExecutor
 from typing import Protocol
 
 from brokerd.clock import Clock
@@ -11,10 +10,11 @@ from brokerd.config.broker import BrokerConfig
 from brokerd.datadir.log_manager import LogManager
 from brokerd.errors import NotReadyError
 from brokerd.server.admin import STOPPING, Admin
-from brokerd.server.limits.budgets import ByteBudget, ResponseBudget
+from brokerd.server.limits.budgets import Budget, ResponseBudget
 from brokerd.server.limits.fence import InstanceFence
 from brokerd.server.limits.fruitless import FruitlessCalls
 from brokerd.server.limits.shares import Shares
+from brokerd.server.limits.threads import Threads
 from brokerd.server.metrics.counters import Counters
 from brokerd.server.replica_manager import ReplicaManager
 from brokerd.server.stopping import within
@@ -22,8 +22,8 @@ from brokerd.server.transactions.transactions import Transactions
 from brokerd.server.waiting.response_queue import ResponseQueue
 from brokerd.server.waiting.turns import Turns
 
-_READ_THREADS = 4  # of what is not in the page cache
-_SEARCH_THREADS = 2
+_READ_THREADS = 5  # of what is not in the page cache; one caller alone has 4
+_SEARCH_THREADS = 3  # one caller alone has 2
 _READERS_PATIENCE_S = 0.5
 
 
@@ -47,7 +47,7 @@ class Broker:
         self.producer_ids = Admin()  # separate, so that nobody waits behind someone else's thousand partitions
         self.transactions = Transactions(config, logs, self.replicas, self.admin, self.producer_ids, clock)
         self.fence = InstanceFence(max_instances=config.max_producer_instances)
-        self.in_flight = ByteBudget(config.max_in_flight_bytes)
+        self.in_flight = Budget(config.max_in_flight_bytes)
         self.response_queue = ResponseQueue()
         self.parked_partitions = Shares(config.max_parked_partitions)
         self.response_budget = ResponseBudget[ResponseWriter](
@@ -56,9 +56,9 @@ class Broker:
         self.counters = Counters()
         self.turns = Turns()
         self.fruitless = FruitlessCalls()
-        self.readers = ThreadPoolExecutor(_READ_THREADS, thread_name_prefix="brokerd-read")
+        self.readers = Threads(_READ_THREADS, "brokerd-read")
         # Separate, so that look-ups by time do not delay cold fetches.
-        self.searchers = ThreadPoolExecutor(_SEARCH_THREADS, thread_name_prefix="brokerd-search")
+        self.searchers = Threads(_SEARCH_THREADS, "brokerd-search")
         self.port = 0
         self.is_stopping = False
 
@@ -86,9 +86,9 @@ class Broker:
         await asyncio.to_thread(self.replicas.flusher.close)
         # Readers change nothing: a slow one is no reason to leave the logs open.
         for threads in (self.readers, self.searchers):
-            threads.shutdown(wait=False, cancel_futures=True)
+            threads.stop()
         await within(_READERS_PATIENCE_S, asyncio.to_thread(self._wait_for_readers))
 
     def _wait_for_readers(self) -> None:
         for threads in (self.readers, self.searchers):
-            threads.shutdown(wait=True)
+            threads.join()

@@ -24,7 +24,7 @@ from brokerd.purgatory.purgatory import Purgatory
 from brokerd.purgatory.timing_wheel import TimingWheel
 from brokerd.record.batch import RecordBatch
 from brokerd.record.header import crc_seed
-from brokerd.server.limits.budgets import ByteBudget
+from brokerd.server.limits.budgets import Budget
 from brokerd.server.metrics.counters import Histogram
 
 logger = logging.getLogger(__name__)
@@ -32,6 +32,7 @@ logger = logging.getLogger(__name__)
 _TICK_MS = 1
 _WHEEL_SIZE = 20
 _DRIVER_PERIOD_MS = 1
+_LOGS = ""  # the owner of all dirty bytes: a log does not know whose they are
 _FLUSH_THREADS = 4  # each syncs one partition at a time
 
 
@@ -101,7 +102,7 @@ class ReplicaManager:
 
     def __init__(self, logs: LogManager, config: BrokerConfig, clock: Clock) -> None:
         self.logs = logs
-        self.dirty = ByteBudget(config.log_max_dirty_bytes)
+        self.dirty = Budget(config.log_max_dirty_bytes)
         self.flush_time = Histogram()
         self._clock = clock
         self._replicas: dict[TopicIdPartition, Replica] = {}
@@ -171,7 +172,7 @@ class ReplicaManager:
         """Handles the deletion of a partition: completes whatever waits for it."""
         replica = self._replicas.pop(tp, None)
         if replica is not None:
-            self.dirty.add(-replica.counted_dirty_bytes)
+            self.dirty.add(_LOGS, -replica.counted_dirty_bytes)
             replica.counted_dirty_bytes = 0
         self.wake(tp)
 
@@ -214,7 +215,7 @@ class ReplicaManager:
         """Updates the budget to what this log holds unflushed; a log that stopped counts nothing."""
         flushes = replica.core.flushes
         dirty_bytes = flushes.appended_bytes - flushes.flushed_bytes
-        self.dirty.add(dirty_bytes - replica.counted_dirty_bytes)
+        self.dirty.add(_LOGS, dirty_bytes - replica.counted_dirty_bytes)
         replica.counted_dirty_bytes = dirty_bytes
 
     def _new_purgatory(self) -> Purgatory:

@@ -44,8 +44,12 @@ from brokerd.server.handlers import (
     metadata,
     server_info,
 )
+from brokerd.server.limits.callers import set_caller
 from brokerd.server.limits.memory_guard import RequestBytes
+from brokerd.server.limits.room import Caller
+from brokerd.server.limits.shares import Shares
 from brokerd.server.requests import Requests
+from brokerd.server.security.authenticator import caller_of
 from brokerd.server.security.call_authorizer import CallAuthorizer
 from brokerd.server.security.request_filter import Call
 from brokerd.server.security.topic_authorizer import TopicAuthorizer
@@ -128,7 +132,8 @@ class BrokerService:
         self._streams: dict[ProduceStream | FetchStream, tuple[TopicAuthorizer, Context]] = {}
         self._request_bytes = RequestBytes()
         self._half_open: Counter[str] = Counter()  # calls whose request has not arrived, by connection
-        self._half_open_count = 0
+        self._half_open_shares = Shares(_HALF_OPEN_MAX)
+        self._stream_shares = Shares(broker.config.max_streams)
         self._calls = 0
         self._idle = asyncio.Event()
         self._idle.set()
@@ -194,7 +199,9 @@ class BrokerService:
             data = b""
             try:
                 authorizer, generation = self._call_authorizer.authenticate(context), self._call_authorizer.generation
-                data = await self._read(method, context, peer)
+                caller = caller_of(authorizer.principal, peer)
+                set_caller(caller)
+                data = await self._read(method, context, caller)
                 await self._broker.turns.take(authorizer.principal, peer)
                 self._request_bytes.add(peer, len(data))  # a queued request still counts for its sender
                 if generation != self._call_authorizer.generation:
@@ -212,12 +219,16 @@ class BrokerService:
 
         return call
 
-    async def _read(self, method: Unary, context: Context, peer: str) -> bytes:
+    async def _read(self, method: Unary, context: Context, caller: Caller) -> bytes:
         """The one message of a call; until it arrives, the call is half open."""
-        if self._half_open_count >= _HALF_OPEN_MAX:
-            raise ResourceExhaustedError(f"{_HALF_OPEN_MAX} calls are waiting for their requests: try again later")
+        owner, peer = caller
+        shares = self._half_open_shares
+        if not shares.has_room(owner, 1):
+            raise ResourceExhaustedError(
+                f"{shares.total} calls are waiting for their requests, {shares.count(owner)} of them of '{owner}': try again later"
+            )
         self._half_open[peer] += 1
-        self._half_open_count += 1
+        shares.add(owner, 1)
         try:
             async with asyncio.timeout(_PATIENCE_S):
                 data = await read_message(context)
@@ -227,7 +238,7 @@ class BrokerService:
             self._count_fruitless(peer)
             raise
         finally:
-            self._half_open_count -= 1
+            shares.add(owner, -1)
             self._half_open[peer] -= 1
             if not self._half_open[peer]:
                 del self._half_open[peer]
@@ -276,12 +287,7 @@ class BrokerService:
         try:
             authorizer = self._call_authorizer.authenticate(context)
             self._broker.require_ready()
-            if len(self._streams) >= self._broker.config.max_streams:
-                raise ResourceExhaustedError(
-                    f"{len(self._streams)} streams are open, the most that max.streams allows: try again later"
-                )
-            stream = kind(self._broker, context, authorizer)
-            self._streams[stream] = (authorizer, context)
+            stream = self._open(kind, context, authorizer)
             await stream.run()
             is_good = True
         except BrokerdError as error:
@@ -294,9 +300,24 @@ class BrokerService:
             if stream is not None:
                 self._end(stream, is_good=is_good)
 
+    def _open(
+        self, kind: type[ProduceStream | FetchStream], context: Context, authorizer: TopicAuthorizer
+    ) -> ProduceStream | FetchStream:
+        stream = kind(self._broker, context, authorizer)
+        owner, shares = stream.caller.owner, self._stream_shares
+        if not shares.has_room(owner, 1):
+            raise ResourceExhaustedError(
+                f"{shares.total} streams are open, {shares.count(owner)} of them of '{owner}', and max.streams allows no more: "
+                "try again later"
+            )
+        shares.add(owner, 1)
+        self._streams[stream] = (authorizer, context)
+        return stream
+
     def _end(self, stream: ProduceStream | FetchStream, *, is_good: bool) -> None:
         """`is_good`: the client ended its side properly. A stream cancelled before its first message may look the same."""
         del self._streams[stream]
+        self._stream_shares.add(stream.caller.owner, -1)
         self._request_bytes.add(stream.peer, stream.read_bytes)
         if stream.is_half_open:
             self._count_fruitless(stream.peer)

@@ -20,12 +20,21 @@ from brokerd.storage.files import Buffer, File, WouldBlock
 from brokerd.storage.open_files import OpenFiles
 from brokerd.storage.segment import Segment
 
+NO_LIMIT = 2**63 - 1
 _HINTS_MAX = 256
 _PROBE_BYTES = 4_096
 # RWF_NOWAIT does not wait for the disk, but it has the kernel begin to read what is missing: 10 ms of work for some megabytes, in
 # the event loop. So where much is wanted, single bytes are asked first; a thread reads what is not there.
 _INLINE_BYTES = 131_072
 _PROBE_EVERY_BYTES = 262_144
+
+
+class NeedsRoom(Exception):  # noqa: N818 - not a failure: ask again with as much
+    """The first batch has more bytes than its reader has room for."""
+
+    def __init__(self, size_bytes: int) -> None:
+        super().__init__(size_bytes)
+        self.size_bytes = size_bytes
 
 
 class FetchDataInfo(NamedTuple):
@@ -68,7 +77,9 @@ class LogReader:
         self.segments: tuple[Segment, ...] = ()
         self.damaged: tuple[DamagedRange, ...] = ()
 
-    def read(self, offset: int, *, max_bytes: int, until_offset: int, cached_only: bool) -> FetchDataInfo:
+    def read(
+        self, offset: int, *, max_bytes: int, until_offset: int, cached_only: bool, first_batch_max_bytes: int = NO_LIMIT
+    ) -> FetchDataInfo:
         """See PartitionLog.read. `offset` lies in the log. Raises FileNotFoundError if its segment has been removed."""
         offset = past_taken_out(self.damaged, offset)
         damaged = damage_at(self.damaged, offset)
@@ -81,7 +92,11 @@ class LogReader:
         while next_offset < until_offset and (not chunks or size_bytes < max_bytes):
             try:
                 chunk, first, after = self._read_segment(
-                    next_offset, max_bytes - size_bytes, until_offset, cached_only=cached_only, is_first=not chunks
+                    next_offset,
+                    max_bytes - size_bytes,
+                    until_offset,
+                    cached_only=cached_only,
+                    first_max=None if chunks else max(max_bytes, first_batch_max_bytes),
                 )
             except (WouldBlock, LogDamagedError, StorageError):
                 if chunks:
@@ -109,14 +124,16 @@ class LogReader:
         self._hints.clear()
 
     def _read_segment(
-        self, offset: int, max_bytes: int, until_offset: int, *, cached_only: bool, is_first: bool
+        self, offset: int, max_bytes: int, until_offset: int, *, cached_only: bool, first_max: int | None
     ) -> tuple[Buffer, int, int]:
-        """One chunk of the segment that holds `offset`: bytes, first offset, next offset. Empty if nothing fits."""
+        """One chunk of the segment that holds `offset`: bytes, first offset, next offset. Empty if nothing fits; of the first chunk
+        a batch of up to `first_max` bytes does. Raises NeedsRoom if it is larger.
+        """
         segment = self.segment_at(offset)
         try:
             with self._open_files.use(segment.path) as file:
                 start = self._start(segment, offset, cached_only)
-                found = self._read_from(file, segment, start, offset, max_bytes, until_offset, cached_only, is_first)
+                found = self._read_from(file, segment, start, offset, max_bytes, until_offset, cached_only, first_max)
         except FileNotFoundError:
             raise  # removed meanwhile, most likely: the log knows
         except OSError as error:
@@ -145,7 +162,7 @@ class LogReader:
         max_bytes: int,
         until_offset: int,
         cached_only: bool,
-        is_first: bool,
+        first_max: int | None,
     ) -> tuple[Buffer, int, int]:
         end = segment.size_bytes
         size = max(max_bytes, _PROBE_BYTES)
@@ -158,7 +175,9 @@ class LogReader:
             taken = walk.end - walk.start
             if taken > 0:
                 found = self._taken(segment, start, data, walk.start, walk.end, walk.first_offset, walk.next_offset, max_bytes)
-                return found if is_first or len(found[0]) <= max_bytes else (b"", offset, offset)
+                if len(found[0]) <= max_bytes:
+                    return found
+                return found if _has_room(len(found[0]), first_max) else (b"", offset, offset)
             if walk.reached_until:
                 return b"", offset, offset
             if walk.problem is not None:
@@ -169,7 +188,7 @@ class LogReader:
                     raise WouldBlock
                 start = self._behind(file, segment, start.position + walk.end, walk.next_offset, "bytes are missing", offset)
                 continue
-            if walk.needed > max_bytes and not is_first:
+            if walk.needed > max_bytes and not _has_room(walk.needed, first_max):
                 return b"", offset, offset
             start = _Start(walk.next_offset, start.position + walk.end, start.is_derived)
             size = max(size, walk.needed)
@@ -256,6 +275,13 @@ class LogReader:
     def _storage_error(self, offset: int, error: OSError) -> StorageError:
         wait = " (too many open files)" if error.errno in (errno.EMFILE, errno.ENFILE) else ""
         return StorageError(f"{self._name}: reading at offset {offset} failed: {error.strerror}{wait}", retry_after_ms=100)
+
+
+def _has_room(size_bytes: int, first_max: int | None) -> bool:
+    """Whether a batch may be taken that is larger than what is wanted: the first one may. Raises NeedsRoom."""
+    if first_max is not None and size_bytes > first_max:
+        raise NeedsRoom(size_bytes)
+    return first_max is not None
 
 
 def _probe(file: File, position: int, size: int) -> None:

@@ -18,8 +18,8 @@ Behaviour
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Sequence
+from functools import partial
 from typing import NamedTuple
 
 from brokerd.errors import OffsetOutOfRangeError, WireError
@@ -30,13 +30,14 @@ from brokerd.record.batch import producer_ids_in
 from brokerd.server.broker import Broker
 from brokerd.server.failures import internal, malformed
 from brokerd.server.fields import FIELDS_PER_ENTRY, OTHER_FIELDS, check_count, check_not_negative, topic_id_partition
+from brokerd.server.limits.room import Caller
 from brokerd.server.replica_manager import Replica
 from brokerd.server.requests import PARTITIONS, check_doubles
 from brokerd.server.security.topic_authorizer import TopicAuthorizer
 from brokerd.server.security.topic_rights import Right
 from brokerd.server.waiting.delayed_fetch import ParkedPartition
 from brokerd.storage.files import WouldBlock
-from brokerd.storage.log_reader import FetchDataInfo
+from brokerd.storage.log_reader import FetchDataInfo, NeedsRoom
 from brokerd.wire.errors import to_proto
 from brokerd.wire.records import Bytes, join_records, split_records
 from brokerd.wire.v1 import fetch_pb2
@@ -79,6 +80,13 @@ class PartitionRead(NamedTuple):
         return self.data.size_bytes if self.data is not None else 0
 
 
+class _Left(NamedTuple):
+    """The bytes that a response may still have; while it has none, `first_batch_bytes` for its first batch."""
+
+    bytes: int
+    first_batch_bytes: int | None = None
+
+
 def decode(broker: Broker, data: bytes) -> FetchParams:
     """The request in `data`. Raises MalformedError, InvalidRequestError."""
     config = broker.config
@@ -115,36 +123,43 @@ def _decode_partition(entry: fetch_pb2.PartitionFetch) -> FetchPartition:
     return FetchPartition(tp, entry.current_leader_epoch, entry.fetch_offset, entry.partition_max_bytes)
 
 
-async def read(broker: Broker, authorizer: TopicAuthorizer, params: FetchParams, *, max_bytes: int) -> list[PartitionRead]:
-    """Reads the data available now, in order, within the limits and `max_bytes`."""
+async def read(
+    broker: Broker, authorizer: TopicAuthorizer, caller: Caller, params: FetchParams, *, room_bytes: int
+) -> list[PartitionRead]:
+    """Reads the data available now, in order, within the limits and `room_bytes`. Raises NeedsRoom if the first batch alone is
+    larger than these.
+    """
     reads: list[PartitionRead] = []
-    left_bytes = max_bytes
-    is_first = True
+    left = _Left(min(params.max_bytes, room_bytes), room_bytes)
     for asked in params.partitions:
-        result = await _read_partition(broker, authorizer, asked, params.end, left_bytes=left_bytes, is_first=is_first)
+        result = await _read_partition(broker, authorizer, caller, asked, params.end, left)
         reads.append(result)
         if result.size_bytes:
-            is_first = False
-            left_bytes = max(0, left_bytes - result.size_bytes)
+            left = _Left(max(0, left.bytes - result.size_bytes))
     return reads
 
 
 async def _read_partition(
-    broker: Broker, authorizer: TopicAuthorizer, asked: FetchPartition, end: LogEnd, *, left_bytes: int, is_first: bool
+    broker: Broker, authorizer: TopicAuthorizer, caller: Caller, asked: FetchPartition, end: LogEnd, left: _Left
 ) -> PartitionRead:
     replica = None
     try:
         authorizer.require_id(Right.READ, asked.tp.topic_id)
         replica = broker.replicas.replica(asked.tp, current_leader_epoch=asked.leader_epoch)
         until_offset = _checked_end(replica, asked.fetch_offset, end)
-        if asked.fetch_offset >= until_offset or (left_bytes == 0 and not is_first):
-            return PartitionRead(asked, replica, None, None, until_offset)
-        limit = min(left_bytes, asked.max_bytes)
-        data = await _read_log(broker, replica, asked.fetch_offset, limit, until_offset)
-        if data.size_bytes > left_bytes and not is_first:
-            return PartitionRead(asked, replica, None, None, until_offset)
+        nothing = PartitionRead(asked, replica, None, None, until_offset)
+        if asked.fetch_offset >= until_offset or (left.bytes == 0 and left.first_batch_bytes is None):
+            return nothing
+        try:
+            data = await _read_log(broker, caller, replica, asked, left, until_offset)
+        except NeedsRoom:
+            if left.first_batch_bytes is not None:
+                raise
+            return nothing
         aborted = _aborted(replica, asked.fetch_offset, data) if end is LogEnd.LAST_STABLE_OFFSET else ()
         return PartitionRead(asked, replica, data, None, until_offset, aborted)
+    except NeedsRoom:
+        raise
     except WireError as error:
         broker.counters.failed_fetch[error.code] += 1
         return PartitionRead(asked, replica, None, error)
@@ -163,14 +178,20 @@ def _aborted(replica: Replica, fetch_offset: int, data: FetchDataInfo) -> Sequen
     return [entry for entry in overlapping if entry.producer_id in producer_ids]
 
 
-async def _read_log(broker: Broker, replica: Replica, offset: int, max_bytes: int, until_offset: int) -> FetchDataInfo:
-    log = replica.log
+async def _read_log(
+    broker: Broker, caller: Caller, replica: Replica, asked: FetchPartition, left: _Left, until_offset: int
+) -> FetchDataInfo:
+    read = partial(
+        replica.log.reader.read,
+        asked.fetch_offset,
+        max_bytes=min(left.bytes, asked.max_bytes),
+        until_offset=until_offset,
+        first_batch_max_bytes=left.bytes if left.first_batch_bytes is None else left.first_batch_bytes,
+    )
     try:
-        return log.reader.read(offset, max_bytes=max_bytes, until_offset=until_offset, cached_only=True)
+        return read(cached_only=True)
     except WouldBlock:
-        return await asyncio.get_running_loop().run_in_executor(
-            broker.readers, lambda: log.reader.read(offset, max_bytes=max_bytes, until_offset=until_offset, cached_only=False)
-        )
+        return await broker.readers.run(caller, partial(read, cached_only=False))
 
 
 def _checked_end(replica: Replica, offset: int, end: LogEnd) -> int:

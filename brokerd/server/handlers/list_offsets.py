@@ -5,13 +5,13 @@ Behaviour
 - TIMESTAMP is the first offset whose record is at or after it, MAX_TIMESTAMP that of the newest record; -1 if none. They look no
   further than LATEST. As in Kafka, a control batch and records of aborted transactions count.
 - leader_epoch is that of the batch at the offset, or of the last batch before it; -1 if nothing was ever written.
-- Look-ups by time read index and log, so they run in a thread, one at a time per call: the next is not started once the caller is
-  gone.
+- Look-ups by time read index and log, so they run in a thread, one at a time per call: once the caller is gone, the next is not
+  started, and the one under way ends.
 """
 
 from __future__ import annotations
 
-import asyncio
+import threading
 from functools import partial
 
 from brokerd.errors import UnsupportedVersionError, WireError
@@ -20,6 +20,7 @@ from brokerd.partition.partition_log import PartitionLog
 from brokerd.server.broker import Broker
 from brokerd.server.failures import internal, malformed
 from brokerd.server.fields import check_not_negative, topic_id_partition
+from brokerd.server.limits.callers import current_caller
 from brokerd.wire.errors import to_proto
 from brokerd.wire.v1 import fetch_pb2, offsets_pb2
 
@@ -82,10 +83,14 @@ async def _look_up(
         return log.log_start_offset, _NONE
     if entry.spec == offsets_pb2.OFFSET_SPEC_LATEST:
         return (log.last_stable_offset if is_committed else log.high_watermark), _NONE
-    loop = asyncio.get_running_loop()
     if entry.spec == offsets_pb2.OFFSET_SPEC_MAX_TIMESTAMP:
-        look_up = partial(log.reader.max_timestamp_offset, is_committed=is_committed)
+        look_up = log.reader.max_timestamp_offset
     else:
-        look_up = partial(log.reader.offset_for_timestamp, entry.timestamp, is_committed=is_committed)
-    found = await loop.run_in_executor(broker.searchers, look_up)
+        look_up = partial(log.reader.offset_for_timestamp, entry.timestamp)
+    is_over = threading.Event()
+    work = partial(look_up, is_committed=is_committed, is_wanted=lambda: not is_over.is_set())
+    try:
+        found = await broker.searchers.run(current_caller(), work)
+    finally:
+        is_over.set()
     return found if found is not None else (_NONE, _NONE)

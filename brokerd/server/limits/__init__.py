@@ -1,7 +1,10 @@
 """Limits on clients, so that none takes resources that all need.
 
 budgets.py         bytes of requests and of fetch responses, to throttle clients
-fence.py           producer instances (shares.py: leaves room for other principals)
+threads.py         a few threads for all
+callers.py         who makes a call
+room.py            who may have how much of either (shares.py: leaves room for others), and who is next (line.py)
+fence.py           producer instances
 fruitless.py       connections whose calls achieve nothing
 disconnect.py      closes a connection
 memory_guard.py    closes connections when memory is short (machine_memory.py: available memory)

@@ -1,122 +1,132 @@
-"""Budgets that throttle a reader instead of failing it: it waits, its stream is not read, and gRPC's flow control stops the
-client. Knows nothing of gRPC.
+"""Budgets that throttle a client instead of failing it: it waits, its stream is not read, and gRPC's flow control stops it. Knows
+nothing of gRPC. Who has how much and who is next, room.py decides.
 
 ResponseBudget is that of fetch responses held in memory: how large the next may be, and which readers are too slow. A client that
 does not read keeps its response in memory for as long as it likes, and there may be thousands. So
 
-    one half of the limit   is shared: a response gets at most a quarter of its free part
-    the other half          is for first batches: a fetch gets one however little is left
-    all of it used up       fetches wait their turn, and clients that have not read their response for a second are disconnected
+    one half of the limit   is shared: a response gets at most a quarter of its free part, and nothing while others wait
+    the other half          is for first batches: a fetch gets one however little is left, if there is room for it
+    all of it used up       fetches wait their turn; of the clients that have most of it, those that have not read their response
+                            for a second are disconnected
 
-so that fast readers continue, with smaller responses, next to any number of slow ones. The size of a first batch is known only
-once it is read: while shares are small, only a few fetches read at a time, since together they could exceed the limit by a batch
-each.
+so that fast readers continue, with smaller responses, next to any number of slow ones.
 """
 
 from __future__ import annotations
 
 import asyncio
-import contextlib
-from collections import deque
-from typing import Generic, TypeVar
+from typing import Generic, NamedTuple, TypeVar
+
+from brokerd.server.limits.room import Caller, Room, Ticket
 
 _SHARE = 4
-_SMALL_SHARE_BYTES = 1_048_576  # the default batch size of producers: a first batch may well be larger than such a share
-_TURNS = 4
+_FREE, _OF = 4, 5  # below that, everybody has room: see shares.py
 # No client is disconnected sooner, however many wait: this allows for a time slice of a busy event loop, or a garbage collection.
 PATIENCE_MS = 1_000
 
 W = TypeVar("W")
 
 
-class ByteBudget:
-    """Bytes in use against a limit. When it is used up, callers wait in order of arrival."""
+class Budget:
+    """Units in use against a limit, with an owner each. When it is used up, callers wait their turn. Belongs to one event loop."""
 
-    def __init__(self, limit_bytes: int) -> None:
-        self.limit_bytes = limit_bytes
-        self.used_bytes = 0  # may exceed the limit by what was admitted last
-        self.is_used_up = limit_bytes <= 0  # no room: kept by `add`, as every message of every stream asks
-        self._waiters: deque[asyncio.Future[None]] = deque()
+    def __init__(self, limit: int) -> None:
+        self.limit = limit
+        self.used = 0
+        self.is_free = True  # nobody waits, and there is room for all: kept, as every message of every stream asks
+        self._room: Room[asyncio.Future[None]] = Room(limit)
 
     @property
     def waiter_count(self) -> int:
         """The number of waiting callers."""
-        return len(self._waiters)
+        return self._room.waiting
 
-    def add(self, delta_bytes: int) -> None:
-        """Takes bytes (or returns them, if negative) and wakes the first waiter if there is room."""
-        self.used_bytes += delta_bytes
-        self.is_used_up = self.used_bytes >= self.limit_bytes
-        if self._waiters:
+    def is_excessive(self, owner: str, times: int) -> bool:
+        """True if more than so many times the limit is in use, and the owner has not less than others of it."""
+        return self.used > times * self.limit and self._room.shares.has_average(owner)
+
+    def add(self, owner: str, delta: int) -> None:
+        """Takes units without asking (or returns them, if negative); a return wakes the next that may go."""
+        self._room.shares.add(owner, delta)
+        self._look()
+        if delta <= 0 and self._room.waiting:
             self._wake_next()
 
-    async def wait_for_room(self) -> None:
-        """Returns once there is room. Does not take bytes: the caller must, before it awaits anything else."""
+    async def take(self, caller: Caller, count: int = 0) -> None:
+        """Takes units when there is room for them and it is the caller's turn. With none, returns once there is room: the caller
+        adds what it uses before it awaits anything else.
+        """
         loop = asyncio.get_running_loop()
-        queue = self._waiters.append
-        while self.is_used_up:
-            waiter: asyncio.Future[None] = loop.create_future()
-            queue(waiter)
-            queue = self._waiters.appendleft  # woken, but the room was taken meanwhile: stays first in line
-            try:
-                await waiter
-            except asyncio.CancelledError:
-                if waiter.cancelled():
-                    with contextlib.suppress(ValueError):
-                        self._waiters.remove(waiter)
-                else:
-                    self._wake_next()  # it had its turn: pass it to the next one
-                raise
-        # One waiter is woken at a time, to avoid a rush; each that proceeds wakes the next.
-        loop.call_soon(self._wake_next)
+        ticket = Ticket(caller, count, loop.create_future())
+        self._room.join(ticket)
+        self._wake_next()
+        try:
+            if not ticket.waiter.done():
+                await ticket.waiter
+        except asyncio.CancelledError:
+            if ticket.waiter.cancelled():
+                self._room.leave(ticket)
+                self._wake_next()
+            else:
+                self.add(caller.owner, -count)  # it had its turn: passes it to the next one
+            raise
 
     def _wake_next(self) -> None:
-        while self._waiters and not self.is_used_up:
-            waiter = self._waiters.popleft()
-            if not waiter.done():
-                waiter.set_result(None)
-                return
+        """Wakes one at a time, to avoid a rush: the next has its turn when that one has gone on."""
+        while (ticket := self._room.pop()) is not None:
+            if not ticket.waiter.done():
+                ticket.waiter.set_result(None)
+                asyncio.get_running_loop().call_soon(self._wake_next)
+                break
+            self._room.shares.add(ticket.caller.owner, -ticket.units)  # cancelled
+        self._look()
+
+    def _look(self) -> None:
+        self.used = self._room.used
+        self.is_free = self.used * _OF < self.limit * _FREE and not self._room.waiting
 
 
-class ResponseBudget(ByteBudget, Generic[W]):
+class _Write(NamedTuple):
+    """A response that is being written."""
+
+    owner: str
+    start_ms: int
+    size_bytes: int
+
+
+class ResponseBudget(Budget, Generic[W]):
     """Bytes of responses being read or written, and since when each is being written. `W` identifies the writer."""
 
     def __init__(self, limit_bytes: int, *, write_timeout_ms: int) -> None:
         super().__init__(limit_bytes)
         self._write_timeout_ms = write_timeout_ms
-        # For readers while shares are small: check for room and read while holding one of these.
-        self.turns = asyncio.Semaphore(_TURNS)
-        self._writes: dict[W, tuple[int, int]] = {}  # (start in ms, bytes), oldest first
+        self._writes: dict[W, _Write] = {}  # oldest first
 
     def share(self, wanted_bytes: int) -> int:
-        """How many bytes the next response may have; a larger first batch may be returned all the same."""
-        left_bytes = self.limit_bytes // 2 - self.used_bytes
+        """How many bytes the next response may take without waiting."""
+        left_bytes = self.limit // 2 - self.used if not self.waiter_count else 0
         return min(wanted_bytes, max(0, left_bytes // _SHARE))
 
-    @property
-    def is_share_small(self) -> bool:
-        """True while a read is likely to return one batch that exceeds its share."""
-        return self.share(_SMALL_SHARE_BYTES) < _SMALL_SHARE_BYTES
-
-    def begin_write(self, writer: W, size_bytes: int, *, now_ms: int) -> None:
+    def begin_write(self, writer: W, owner: str, size_bytes: int, *, now_ms: int) -> None:
         """`writer` starts to write a response. It writes one at a time."""
-        self._writes[writer] = (now_ms, size_bytes)
+        self._writes[writer] = _Write(owner, now_ms, size_bytes)
 
     def end_write(self, writer: W) -> None:
         """The response is written, or never will be."""
         self._writes.pop(writer, None)
 
     def overdue(self, *, now_ms: int) -> list[W]:
-        """The writers whose streams must end, oldest first: all beyond the timeout; while others wait for room, as many as it
-        takes to free the first half.
+        """The writers whose streams must end, oldest first: all beyond the timeout; while others wait for room, as many of the
+        owners with most of it as it takes to free the first half.
         """
         overdue: list[W] = []
-        left_bytes = self.used_bytes
-        for writer, (start_ms, size_bytes) in self._writes.items():
-            age_ms = now_ms - start_ms
-            makes_room = self.waiter_count > 0 and age_ms >= PATIENCE_MS and left_bytes > self.limit_bytes // 2
-            if age_ms < self._write_timeout_ms and not makes_room:
+        left_bytes = self.used
+        for writer, write in self._writes.items():
+            age_ms = now_ms - write.start_ms
+            if age_ms < min(PATIENCE_MS, self._write_timeout_ms):
                 break
-            overdue.append(writer)
-            left_bytes -= size_bytes
+            is_needed = self.waiter_count > 0 and age_ms >= PATIENCE_MS and left_bytes > self.limit // 2
+            if age_ms >= self._write_timeout_ms or (is_needed and self._room.shares.has_average(write.owner)):
+                overdue.append(writer)
+                left_bytes -= write.size_bytes
         return overdue

@@ -34,3 +34,7 @@ class Shares:
     def count(self, principal: str) -> int:
         """The number of slots that the principal has."""
         return self._counts[principal]
+
+    def has_average(self, principal: str) -> bool:
+        """True if the principal has as many slots as those who have any have on average, or more."""
+        return self._counts[principal] * len(self._counts) >= self.total

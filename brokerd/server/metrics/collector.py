@@ -84,13 +84,13 @@ def snapshot(broker: Broker, *, stream_count: int, refused_count: int) -> Snapsh
         Gauge(
             "dirty_bytes",
             "Bytes appended but not yet on disk; at log.max.dirty.bytes producers are throttled.",
-            replicas.dirty.used_bytes,
+            replicas.dirty.used,
         ),
-        Gauge("in_flight_bytes", "Bytes of produce requests in memory; max.in.flight.bytes.", broker.in_flight.used_bytes),
+        Gauge("in_flight_bytes", "Bytes of produce requests in memory; max.in.flight.bytes.", broker.in_flight.used),
         Gauge(
             "fetch_in_flight_bytes",
             "Bytes of fetch responses in memory; max.fetch.bytes.in.flight.",
-            broker.response_budget.used_bytes,
+            broker.response_budget.used,
         ),
         Gauge("stream_count", "Open produce and fetch streams; max.streams.", stream_count),
         Gauge("response_queue_size", "Completed fetches whose response has not started.", len(broker.response_queue)),

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 
 from brokerd.errors import BrokerdError
+from brokerd.server.limits.room import Caller
 from brokerd.server.security.auth_file import Identities, Principal
 from brokerd.server.security.certificate_names import names_in_pem
 from brokerd.server.security.tokens import TOKEN_CHARACTERS_MAX, find_hash
@@ -19,6 +20,11 @@ _BEARER = "bearer "
 CERTIFICATE = "x509_pem_cert"  # as gRPC calls it
 _TRUSTED = Principal("certificate", UNLIMITED)
 ANYBODY = Principal("anybody", UNLIMITED)
+
+
+def caller_of(principal: str, peer: str) -> Caller:
+    """The caller as it shares with others: as its principal; where everybody is the same one, as its connection."""
+    return Caller(peer if principal in (ANYBODY.name, _TRUSTED.name) else principal, peer)
 
 
 class UnauthenticatedError(BrokerdError):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from brokerd.server.broker import Broker
 from brokerd.server.limits.memory_guard import MESSAGE_BYTES
+from brokerd.server.security.authenticator import caller_of
 from brokerd.server.security.topic_authorizer import TopicAuthorizer
 from brokerd.server.streams.messages import Context
 
@@ -18,6 +19,7 @@ class ClientStream:
         self._is_large = True  # the last request, by its partitions; a first one may be
         self._is_revoked = False
         self.peer = str(context.peer())  # the client's address, as gRPC names it while the call lasts
+        self.caller = caller_of(authorizer.principal, self.peer)
         self.is_half_open = True  # until the first message has arrived
         self.message_bytes = 0  # of the last request
         self.read_bytes = 0  # of requests, and MESSAGE_BYTES for each; the service takes them off

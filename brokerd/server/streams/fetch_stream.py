@@ -28,8 +28,10 @@ from brokerd.server.streams.messages import Context
 from brokerd.server.tasks import look_at_end
 from brokerd.server.waiting.delayed_fetch import DelayedFetch
 from brokerd.server.waiting.turns import LARGE_PARTITIONS
+from brokerd.storage.log_reader import NeedsRoom
 
 _RETRY_AFTER_MS = 1_000
+_FIRST_BATCH_BYTES = 1_048_576  # room for a first batch that is larger than what was asked for: the batch size of producers
 
 
 class FetchStream(ClientStream):
@@ -120,21 +122,19 @@ class FetchStream(ClientStream):
         return not self._broker.parked_partitions.has_room(self._authorizer.principal, partition_count)
 
     async def _read(self, params: FetchParams) -> list[PartitionRead]:
-        """Reads as much as the budget allows, and takes that from the budget."""
-        if self._broker.response_budget.is_share_small:
-            async with self._broker.response_budget.turns:
-                return await self._read_with_room(params)
-        return await self._read_with_room(params)
-
-    async def _read_with_room(self, params: FetchParams) -> list[PartitionRead]:
-        budget = self._broker.response_budget
-        if budget.is_used_up:
-            await budget.wait_for_room()
-        max_bytes = budget.share(params.max_bytes)
-        self._hold(max_bytes)
-        reads = await fetch.read(self._broker, self._authorizer, params, max_bytes=max_bytes)
-        self._hold(sum([result.size_bytes for result in reads]))
-        return reads
+        """Reads as much as the budget allows, and takes that from the budget. If that is less than the first batch, waits until
+        there is room for it."""
+        self._hold(self._broker.response_budget.share(max(params.max_bytes, _FIRST_BATCH_BYTES)))
+        while True:
+            try:
+                reads = await fetch.read(self._broker, self._authorizer, self.caller, params, room_bytes=self._held_bytes)
+            except NeedsRoom as needs:
+                self._hold(0)
+                await self._broker.response_budget.take(self.caller, needs.size_bytes)
+                self._held_bytes = needs.size_bytes
+            else:
+                self._hold(sum([result.size_bytes for result in reads]))
+                return reads
 
     def _encode(self, params: FetchParams, reads: list[PartitionRead]) -> bytes:
         for result in reads:
@@ -143,8 +143,9 @@ class FetchStream(ClientStream):
         return fetch.encode(params, reads)
 
     def _hold(self, size_bytes: int) -> None:
-        self._broker.response_budget.add(size_bytes - self._held_bytes)
-        self._held_bytes = size_bytes
+        if size_bytes != self._held_bytes:
+            self._broker.response_budget.add(self.caller.owner, size_bytes - self._held_bytes)
+            self._held_bytes = size_bytes
 
     def _count_parked(self, partition_count: int) -> None:
         self._broker.parked_partitions.add(self._authorizer.principal, partition_count - self._parked_count)
@@ -165,7 +166,7 @@ class FetchStream(ClientStream):
             fetch.to_park(params, reads),
             end=params.end,
             min_bytes=params.min_bytes,
-            on_done=lambda: self._broker.response_queue.put(start_response),
+            on_done=lambda: self._broker.response_queue.put(self.caller, start_response),
         )
         self._parked = operation
         self._count_parked(len(params.partitions))
@@ -207,7 +208,7 @@ class FetchStream(ClientStream):
         if self._is_revoked:
             return
         budget = self._broker.response_budget
-        budget.begin_write(self, len(data), now_ms=self._broker.clock.monotonic_ms())
+        budget.begin_write(self, self.caller.owner, len(data), now_ms=self._broker.clock.monotonic_ms())
         try:
             await self._context.write(data)
         finally:

@@ -9,8 +9,8 @@ budgets is used up, so gRPC's flow control throttles the client:
     max.in.flight.bytes     requests read and not yet appended, over all streams
     log.max.dirty.bytes     appended and not yet on disk, over all logs
 
-Beyond twice max.in.flight.bytes (many streams were reading when the budget ran out) a request is refused with
-RESOURCE_EXHAUSTED.
+Beyond twice max.in.flight.bytes (many streams were reading when the budget ran out) the requests of those who have most of it are
+refused with RESOURCE_EXHAUSTED.
 """
 
 from __future__ import annotations
@@ -94,21 +94,20 @@ class ProduceStream(ClientStream):
                 if not isinstance(data, bytes):  # the end
                     return None
                 self._count_message(len(data))
-                self._broker.in_flight.add(len(data))
+                self._broker.in_flight.add(self.caller.owner, len(data))
                 try:
                     await self._process(data)
                 finally:
-                    self._broker.in_flight.add(-len(data))
+                    self._broker.in_flight.add(self.caller.owner, -len(data))
         except BrokerdError as error:
             return error
 
     async def _wait_for_room(self) -> None:
         while self._responses and (len(self._responses) >= WAITING_REQUESTS_MAX or self._waiting_bytes >= _WAITING_BYTES_MAX):
             await self._next_response()
-        if self._broker.in_flight.is_used_up:
-            await self._broker.in_flight.wait_for_room()
-        if self._broker.replicas.dirty.is_used_up:
-            await self._broker.replicas.dirty.wait_for_room()
+        for budget in (self._broker.in_flight, self._broker.replicas.dirty):
+            if not budget.is_free:
+                await budget.take(self.caller)
 
     async def _process(self, data: bytes) -> None:
         principal, turns = self._authorizer.principal, self._broker.turns
@@ -126,11 +125,12 @@ class ProduceStream(ClientStream):
             raise malformed("hello", "must be in a stream's first message only")
         if request.head.HasField("hello") and not request.partitions:
             return
-        if self._is_overloaded():
+        if self._broker.in_flight.is_excessive(self.caller.owner, _HARD_LIMIT):
             response = self._refuse_overload(request)
         else:
-            if self._broker.replicas.dirty.is_used_up:
-                await self._broker.replicas.dirty.wait_for_room()
+            dirty = self._broker.replicas.dirty
+            if not dirty.is_free:
+                await dirty.take(self.caller)
             # Checked after the last await before the append: a newer stream may have said hello while this one waited.
             if self._is_revoked:
                 return
@@ -172,13 +172,9 @@ class ProduceStream(ClientStream):
         self._incarnation = hello.incarnation
         return self._instance
 
-    def _is_overloaded(self) -> bool:
-        in_flight = self._broker.in_flight
-        return in_flight.used_bytes > _HARD_LIMIT * in_flight.limit_bytes
-
     def _refuse_overload(self, request: Produce) -> PendingResponse | None:
         self._broker.counters.failed_produce[ErrorCode.RESOURCE_EXHAUSTED] += 1
-        used_bytes = self._broker.in_flight.used_bytes
+        used_bytes = self._broker.in_flight.used
         return refuse(
             request,
             ResourceExhaustedError(

@@ -13,10 +13,10 @@ A turn covers the work up to a handler's first await: parsing the request, check
 from __future__ import annotations
 
 import asyncio
-from collections import OrderedDict, deque
 from collections.abc import Callable
 
 from brokerd.clock import stopwatch_ns
+from brokerd.server.limits.line import Line
 
 # A request on a stream that names more partitions takes a turn, as all unary ones do; smaller ones pass, one per stream at a
 # time.
@@ -27,8 +27,6 @@ _LET_IN_MAX = 256  # calls between two turns
 _MIXED_NS = 10_000_000_000  # several principals send requests, if two did within so long
 _REST_S = 0.001  # what an event loop can wait at least
 _IDLE_LOOPS = 3  # iterations without a new call after which none is pending, since gRPC's delivery takes one or two
-
-_Waiting = deque["asyncio.Future[None]"]
 
 
 class Turns:
@@ -41,7 +39,7 @@ class Turns:
         self._arrived = 0  # calls since the last check
         self._let_in = 0  # how many more are admitted before the next turn
         self._idle_loops = 0  # how many more idle iterations to wait
-        self._waiting: OrderedDict[str, OrderedDict[str, _Waiting]] = OrderedDict()  # by principal, by connection; next first
+        self._waiting: Line[asyncio.Future[None]] = Line()
         self._holder = ""  # whose turn it was last
         self.last_principal: str | None = None  # who sent the last request
         self._mixed_until_ns = 0  # several send requests
@@ -69,7 +67,7 @@ class Turns:
             self._begin(principal)
             return
         turn: asyncio.Future[None] = loop.create_future()
-        self._waiting.setdefault(principal, OrderedDict()).setdefault(peer, deque()).append(turn)
+        self._waiting.join(principal, peer, turn)
         if not self._is_taken:
             self._sleep()
         await turn
@@ -85,7 +83,7 @@ class Turns:
             asyncio.get_running_loop().call_soon(self._next)
             return
         while (principal := self._rested()) is not None:
-            turn = self._pop(principal)
+            turn = self._waiting.pop(principal)
             if not turn.done():  # not if its caller is gone
                 turn.set_result(None)
                 self._begin(principal)
@@ -153,14 +151,3 @@ class Turns:
             self._let_in -= arrived
             self._idle_loops = _IDLE_LOOPS if arrived else self._idle_loops - 1
         return self._let_in > 0 and self._idle_loops > 0
-
-    def _pop(self, principal: str) -> asyncio.Future[None]:
-        """The next of the principal's; it and the connection come last after that, if they have more."""
-        connections = self._waiting.pop(principal)
-        peer, turns = connections.popitem(last=False)
-        turn = turns.popleft()
-        if turns:
-            connections[peer] = turns
-        if connections:
-            self._waiting[principal] = connections
-        return turn

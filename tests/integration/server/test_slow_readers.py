@@ -11,8 +11,11 @@ import pytest
 
 from brokerd.config.broker import BrokerConfig
 from brokerd.ids import TopicIdPartition
-from tests.support.daemon import RunningDaemon
+from brokerd.server.limits import budgets
+from tests.integration.security.conftest import with_token
+from tests.support.daemon import RunningDaemon, running_daemon
 from tests.support.files import MemoryFiles
+from tests.support.identities import AUTH_FILE, TOKENS
 from tests.support.raw_client import LONG_MS, RawClient, RawFetcher, values_batch
 from tests.support.wait import DEADLINE_S, wait_until
 
@@ -20,13 +23,12 @@ LIMIT_BYTES = 8_388_608
 BATCH_BYTES = 300_000
 BATCHES = 60
 SLOW = 40
-READS_AT_ONCE = 4  # while the budget is scarce: what is let in last
 # The time to read a response is no test's but the last one's: a slow machine must not end anybody.
 LIMIT = {"max_fetch_bytes_in_flight": LIMIT_BYTES, "fetch_write_timeout_ms": 600_000}
 
 
-def fill(client: RawClient) -> TopicIdPartition:
-    (tp,) = client.create_topic()
+def fill(client: RawClient, topic: str = "t") -> TopicIdPartition:
+    (tp,) = client.create_topic(topic)
     stream = client.producer()
     for _ in range(BATCHES):
         stream.produce(tp, values_batch(tp, size=BATCH_BYTES))
@@ -59,20 +61,47 @@ def test_what_slow_readers_hold_is_bounded_and_others_read_on(running: RunningDa
     budget = running.daemon.broker.response_budget
     most_bytes = 0
 
-    def is_used_up() -> bool:
+    def is_scarce() -> bool:
         nonlocal most_bytes
-        most_bytes = max(most_bytes, budget.used_bytes)
-        return budget.is_used_up and budget.waiter_count > 0
+        most_bytes = max(most_bytes, budget.used)
+        return budget.waiter_count > 0
 
     with RawClient(running.address) as slow:
         fetchers = ask(slow, tp, SLOW)
-        wait_until(is_used_up)
+        wait_until(is_scarce)
         assert read_all(client, tp) > 1
-        is_used_up()
-        assert most_bytes < LIMIT_BYTES + READS_AT_ONCE * BATCH_BYTES
+        is_scarce()
+        assert most_bytes <= LIMIT_BYTES
         assert fetchers[0].status()[0] is grpc.StatusCode.UNAVAILABLE, "made room, and not by its own deadline"
-    wait_until(lambda: budget.used_bytes == 0 and budget.waiter_count == 0)
+    wait_until(lambda: budget.used == 0 and budget.waiter_count == 0)
     assert read_all(client, tp) < BATCHES
+
+
+@pytest.mark.parametrize("has_principals", [True, False])
+def test_one_who_fills_all_it_may_holds_nobody_else_up(
+    tmp_path: Path, has_principals: bool, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Principals share, and without them connections: it has four fifths, and what it asks for besides waits for itself. Nobody
+    has to be disconnected to make room for others.
+    """
+    monkeypatch.setattr(budgets, "PATIENCE_MS", 600_000)
+    settings: dict[str, Any] = dict(LIMIT)
+    if has_principals:
+        (tmp_path / "auth.toml").write_text(AUTH_FILE)
+        settings["auth_file"] = str(tmp_path / "auth.toml")
+    with (
+        running_daemon(tmp_path / "data", files=MemoryFiles(), **settings) as running,
+        with_token(running.address, TOKENS["boss"] if has_principals else None) as slow,
+        with_token(running.address, TOKENS["reader"] if has_principals else None) as honest,
+    ):
+        tp = fill(slow, "events-1")
+        budget = running.daemon.broker.response_budget
+        ask(slow, tp, SLOW)
+        wait_until(lambda: budget.waiter_count > 0 and budget.used > LIMIT_BYTES // 2)
+        assert read_all(honest, tp) == BATCHES
+        assert 0 < budget.waiter_count < SLOW
+        wait_until(lambda: budget.used <= LIMIT_BYTES * 4 // 5)
+        assert "does not read" not in caplog.text
 
 
 @pytest.mark.parametrize("settings", [LIMIT], indirect=True)
@@ -81,7 +110,7 @@ def test_a_few_slow_readers_cost_others_the_size_of_answers_alone(running: Runni
     budget = running.daemon.broker.response_budget
     with RawClient(running.address) as slow:
         fetchers = ask(slow, tp, 5)
-        wait_until(lambda: budget.used_bytes > LIMIT_BYTES // 4)
+        wait_until(lambda: budget.used > LIMIT_BYTES // 4)
         assert read_all(client, tp) <= BATCHES
         offsets = [batches[0].header.base_offset for fetcher in fetchers for batches in fetcher.answer()[1]]
         assert offsets == [0] * 5, "nobody waited, so nobody was ended"
@@ -100,7 +129,7 @@ def test_a_stop_tells_everybody_although_some_do_not_read(tmp_path: Path) -> Non
         producer = client.producer()
         for _ in range(4):
             producer.produce(tp, values_batch(tp, size=BATCH_BYTES))
-        wait_until(lambda: len(parked) == 0 and running.daemon.broker.response_budget.used_bytes > 30 * BATCH_BYTES)
+        wait_until(lambda: len(parked) == 0 and running.daemon.broker.response_budget.used > 30 * BATCH_BYTES)
         waiting = [client.fetcher() for _ in range(3)]
         for fetcher in waiting:
             fetcher.post({tp: 4}, max_wait_ms=LONG_MS)
@@ -142,7 +171,7 @@ def test_one_that_does_not_read_for_too_long_is_ended(
     with RawClient(running.address) as slow:
         (fetcher,) = ask(slow, tp, 1)
         wait_until(lambda: "does not read its fetch responses" in caplog.text)
-        wait_until(lambda: running.daemon.broker.response_budget.used_bytes == 0)
+        wait_until(lambda: running.daemon.broker.response_budget.used == 0)
         assert fetcher.status()[0] is grpc.StatusCode.UNAVAILABLE
     client.producer().produce(tp, values_batch(tp))
     assert waiting.answer()[1][0][0].header.base_offset == BATCHES, "one that waits for data is not slow"

@@ -116,18 +116,18 @@ def test_a_request_held_back_by_the_disk_is_fenced_too(running: RunningDaemon, c
     old.produce(tp, values_batch(tp))
     new = client.producer(instance_id=INSTANCE, incarnation=2)
     wait_until(lambda: running.daemon.open_stream_count == 2)
-    running.run(_add(dirty, dirty.limit_bytes))
+    running.run(_add(dirty, dirty.limit))
     old.post([(tp, values_batch(tp))])
     wait_until(lambda: dirty.waiter_count == 1)
     new.post([])
     wait_until(lambda: running.daemon.broker.fence._open["anybody", INSTANCE].incarnation == 2)
-    running.run(_add(dirty, -dirty.limit_bytes))
+    running.run(_add(dirty, -dirty.limit))
     assert old.status()[0] is grpc.StatusCode.ABORTED
     assert client.latest(tp) == 1
 
 
-async def _add(budget: Any, delta_bytes: int) -> None:
-    budget.add(delta_bytes)
+async def _add(budget: Any, delta_bytes: int, owner: str = "") -> None:
+    budget.add(owner, delta_bytes)
 
 
 def test_a_stream_with_too_many_waiting_requests_is_not_read(
@@ -194,7 +194,7 @@ def test_producers_are_held_back_while_the_disk_is_behind(running: RunningDaemon
         assert client.latest(tp) == 0, "the broker serves others meanwhile"
     for stream in streams:
         assert [stream.answer().correlation_id for _ in range(5)] == [1, 2, 3, 4, 5]
-    wait_until(lambda: running.daemon.broker.replicas.dirty.used_bytes == 0)
+    wait_until(lambda: running.daemon.broker.replicas.dirty.used == 0)
 
 
 def test_beyond_the_hard_limit_a_request_is_refused_with_a_hint(running: RunningDaemon, client: RawClient) -> None:
@@ -202,20 +202,34 @@ def test_beyond_the_hard_limit_a_request_is_refused_with_a_hint(running: Running
     stream = client.producer()
     stream.produce(tp, values_batch(tp))
     in_flight = running.daemon.broker.in_flight
+    service: Any = running.daemon._service
+    owner = next(iter(service._streams)).caller.owner
     # As if many other streams had been read at the same moment: this one's read is under way already.
-    running.run(_add(in_flight, 2 * in_flight.limit_bytes))
+    running.run(_add(in_flight, 2 * in_flight.limit, owner))
     stream.post([(tp, values_batch(tp))])
     answer = stream.answer()
     assert ErrorCode(answer.error.code) is ErrorCode.RESOURCE_EXHAUSTED
     assert Fate(answer.error.fate) is Fate.NOT_APPENDED
     assert answer.throttle_time_ms == answer.error.retry_after_ms > 0
-    running.run(_add(in_flight, -2 * in_flight.limit_bytes))
+    running.run(_add(in_flight, -2 * in_flight.limit, owner))
     assert stream.produce(tp, values_batch(tp)).base_offset == 1
-    assert in_flight.used_bytes == 0
+    assert in_flight.used == 0
 
 
-@pytest.mark.parametrize("settings", [{"max_streams": 2}], indirect=True)
-def test_more_streams_than_allowed_are_refused_and_room_is_given_back(client: RawClient) -> None:
+def test_beyond_the_hard_limit_whoever_has_little_in_memory_is_not_refused(running: RunningDaemon, client: RawClient) -> None:
+    (tp,) = client.create_topic()
+    stream = client.producer()
+    stream.produce(tp, values_batch(tp))
+    in_flight = running.daemon.broker.in_flight
+    wait_until(lambda: in_flight.used == 0)
+    running.run(_add(in_flight, 3 * in_flight.limit, "another"))
+    stream.post([(tp, values_batch(tp))])
+    assert not stream.answer().HasField("error")
+    running.run(_add(in_flight, -3 * in_flight.limit, "another"))
+
+
+@pytest.mark.parametrize("settings", [{"max_streams": 3}], indirect=True)
+def test_more_streams_than_allowed_are_refused_and_room_is_given_back(running: RunningDaemon, client: RawClient) -> None:
     (tp,) = client.create_topic()
     first, second, third = client.producer(), client.producer(), client.fetcher()
     first.produce(tp, values_batch(tp))
@@ -224,6 +238,8 @@ def test_more_streams_than_allowed_are_refused_and_room_is_given_back(client: Ra
     code, details = third.status()
     assert code is grpc.StatusCode.RESOURCE_EXHAUSTED
     assert "max.streams" in details
+    with RawClient(running.address) as other:
+        assert len(other.fetcher().fetch({tp: 0})[1][0]) == 2, "one place is left to others"
     first.half_close()
     assert first.status()[0] is grpc.StatusCode.OK
     assert len(client.fetcher().fetch({tp: 0})[1][0]) == 2
@@ -257,7 +273,7 @@ def test_a_client_that_goes_while_it_waits_leaves_nothing_behind(
         stream.cancel()
         wait_until(lambda: len(broker.replicas.produce_purgatory) == 0)
     wait_until(lambda: client.latest(tp) == 1)
-    wait_until(lambda: (broker.in_flight.used_bytes, broker.replicas.produce_purgatory.watched_key_count) == (0, 0))
+    wait_until(lambda: (broker.in_flight.used, broker.replicas.produce_purgatory.watched_key_count) == (0, 0))
 
 
 def test_an_unexpected_failure_is_opaque_and_the_broker_goes_on(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import pytest
@@ -11,6 +12,7 @@ from brokerd.ids import ProducerIdAndEpoch
 from brokerd.partition.partition_log import PartitionLog
 from brokerd.record.header import StampFlags, decode_header
 from brokerd.storage.files import WouldBlock
+from brokerd.storage.log_reader import NeedsRoom
 from tests.support.build import append, arrow_batch, delete_records, first_log, open_manager, payloads, raw_batch, read_batches
 from tests.support.clock import START_WALL_MS, ManualClock
 from tests.support.files import MemoryFiles
@@ -103,6 +105,21 @@ def test_reads_are_whole_batches_in_order_at_most_as_large_as_asked(log: Partiti
         if max_bytes >= 600:
             assert found.size_bytes + 296 > max_bytes or found.next_offset == 120
     assert [batch.header.base_offset for batch in read_batches(log, max_bytes=max_bytes)] == list(range(0, 120, 3))
+
+
+@pytest.mark.parametrize("size", [100, 10_000])
+def test_a_first_batch_larger_than_there_is_room_for_is_not_read_but_its_size_told(files: MemoryFiles, size: int) -> None:
+    log = _filled(first_log(open_manager(files)[0]), 3, size=size)
+    batch_bytes = log.reader.read(0, max_bytes=1, until_offset=9, cached_only=False).size_bytes
+    read = partial(log.reader.read, 3, max_bytes=1, until_offset=9, cached_only=False)
+    with pytest.raises(NeedsRoom) as needs:
+        read(first_batch_max_bytes=batch_bytes - 1)
+    assert needs.value.size_bytes == batch_bytes
+    assert read(first_batch_max_bytes=batch_bytes).size_bytes == batch_bytes
+    assert (
+        log.reader.read(0, max_bytes=2 * batch_bytes, until_offset=9, cached_only=False, first_batch_max_bytes=0).next_offset == 6
+    )
+    assert read(first_batch_max_bytes=0, until_offset=3).chunks == []
 
 
 def test_reads_stop_at_until_offset_and_at_the_ends(log: PartitionLog) -> None:

@@ -1,71 +1,149 @@
-"""Budgets: first come, first served; nobody is forgotten, not even by a cancel at the wrong moment."""
+"""Budgets and threads: owners in turn; nobody is forgotten, not even by a cancel at the wrong moment."""
 
 from __future__ import annotations
 
 import asyncio
+import threading
+from functools import partial
 
-from brokerd.server.limits.budgets import ByteBudget
+from brokerd.server.limits.budgets import Budget
+from brokerd.server.limits.room import Caller
+from brokerd.server.limits.threads import Threads
 from brokerd.server.waiting.response_queue import ResponseQueue
 from tests.support.loop import all_wait
 from tests.support.wait import DEADLINE_S
 
+CALLERS = [Caller(name, f"{name}1") for name in "abcde"]
+
 
 def test_there_is_room_until_the_limit() -> None:
     async def scenario() -> None:
-        budget = ByteBudget(100)
-        budget.add(99)
-        await budget.wait_for_room()
-        budget.add(50)
-        assert (budget.used_bytes, budget.is_used_up) == (149, True)
+        budget = Budget(100)
+        budget.add("a", 79)
+        assert budget.is_free
+        await budget.take(CALLERS[0])
+        budget.add("a", 70)
+        assert (budget.used, budget.is_free) == (149, False)
 
     asyncio.run(scenario())
 
 
-def test_waiters_pass_one_after_the_other_as_far_as_the_room_goes() -> None:
+def test_waiters_go_one_after_the_other_as_far_as_the_room_goes() -> None:
     async def scenario() -> None:
-        budget = ByteBudget(100)
-        budget.add(100)
-        passed: list[int] = []
+        budget = Budget(100)
+        budget.add("log", 100)
+        gone: list[int] = []
 
         async def taker(number: int) -> None:
-            await budget.wait_for_room()
-            budget.add(60)
-            passed.append(number)
+            await budget.take(CALLERS[number])
+            budget.add("log", 60)
+            gone.append(number)
 
         tasks = [asyncio.create_task(taker(number)) for number in range(5)]
         await all_wait()
-        assert passed == []
-        assert budget.waiter_count == 5
-        budget.add(-100)
+        assert (gone, budget.waiter_count) == ([], 5)
+        budget.add("log", -100)
         await all_wait()
-        assert passed == [0, 1], "60 leave room, 120 do not"
-        budget.add(-60)
+        assert gone == [0, 1], "60 leave room, 120 do not"
+        budget.add("log", -60)
         await all_wait()
-        assert passed == [0, 1, 2]
-        budget.add(-200)
+        assert gone == [0, 1, 2]
+        budget.add("log", -200)
         await asyncio.gather(*tasks)
-        assert passed == [0, 1, 2, 3, 4]
+        assert gone == [0, 1, 2, 3, 4]
         assert budget.waiter_count == 0
+
+    asyncio.run(scenario())
+
+
+def test_units_that_are_asked_for_are_taken_at_ones_turn_and_a_newcomer_does_not_overtake() -> None:
+    async def scenario() -> None:
+        budget = Budget(100)
+        await budget.take(CALLERS[0], 90)
+        second = asyncio.create_task(budget.take(CALLERS[1], 50))
+        await all_wait()
+        third = asyncio.create_task(budget.take(CALLERS[2], 5))
+        await all_wait()
+        assert (budget.used, budget.waiter_count) == (90, 2), "there is room for the third, but it is kept for the second"
+        budget.add("a", -90)
+        async with asyncio.timeout(DEADLINE_S):
+            await asyncio.gather(second, third)
+        assert (budget.used, budget.waiter_count) == (55, 0)
 
     asyncio.run(scenario())
 
 
 def test_a_waiter_that_is_cancelled_is_gone_and_one_whose_turn_had_come_passes_it_on() -> None:
     async def scenario() -> None:
-        budget = ByteBudget(100)
-        budget.add(100)
-        first, second, third = (asyncio.create_task(budget.wait_for_room()) for _ in range(3))
+        budget = Budget(100)
+        budget.add("log", 100)
+        first, second, third = (asyncio.create_task(budget.take(caller, 60)) for caller in CALLERS[:3])
         await all_wait()
         second.cancel()
         await all_wait()
         assert budget.waiter_count == 2
-        budget.add(-50)  # wakes the first ...
+        budget.add("log", -50)
+        await all_wait()
+        assert budget.waiter_count == 2
+        budget.add("log", -50)  # wakes the first ...
         first.cancel()  # ... which is cancelled before it runs
         async with asyncio.timeout(DEADLINE_S):
             await third
-        assert budget.waiter_count == 0
+        assert (budget.used, budget.waiter_count) == (60, 0)
 
     asyncio.run(scenario())
+
+
+def test_one_that_is_cancelled_while_others_wait_behind_it_holds_nobody_up() -> None:
+    async def scenario() -> None:
+        budget = Budget(100)
+        budget.add("log", 50)
+        large, small = (asyncio.create_task(budget.take(caller, units)) for caller, units in zip(CALLERS, (80, 10), strict=False))
+        await all_wait()
+        assert budget.waiter_count == 2
+        large.cancel()
+        async with asyncio.timeout(DEADLINE_S):
+            await small
+        assert (budget.used, budget.waiter_count) == (60, 0)
+
+    asyncio.run(scenario())
+
+
+def test_beyond_the_limit_those_are_refused_who_have_most_of_it() -> None:
+    budget = Budget(100)
+    budget.add("a", 190)
+    assert not budget.is_excessive("a", 2)
+    budget.add("b", 15)
+    assert budget.is_excessive("a", 2)
+    assert not budget.is_excessive("b", 2)
+    assert not budget.is_excessive("a", 3)
+
+
+def test_threads_are_left_for_others_and_taken_in_turn() -> None:
+    async def scenario() -> list[str]:
+        threads = Threads(3, "test")
+        go_on = threading.Event()
+        begun: list[str] = []
+
+        def work(name: str) -> None:
+            begun.append(name)
+            assert go_on.wait(DEADLINE_S)
+
+        many = [asyncio.create_task(threads.run(CALLERS[0], partial(work, f"many {number}"))) for number in range(20)]
+        await all_wait()
+        few = asyncio.create_task(threads.run(CALLERS[1], partial(work, "few")))
+        many[-1].cancel()
+        await all_wait()
+        go_on.set()
+        async with asyncio.timeout(DEADLINE_S):
+            await asyncio.gather(few, *many[:-1])
+        threads.stop()
+        threads.join()
+        return begun
+
+    begun = asyncio.run(scenario())
+    assert "few" in begun[:3]
+    assert len(begun) == 20
 
 
 def test_answers_are_started_in_order_and_the_next_few_when_those_are_out() -> None:
@@ -79,7 +157,7 @@ def test_answers_are_started_in_order_and_the_next_few_when_those_are_out() -> N
             await may_end[number].wait()
 
         def put(number: int) -> None:
-            queue.put(lambda: asyncio.create_task(answer(number)))
+            queue.put(CALLERS[0], lambda: asyncio.create_task(answer(number)))
 
         for number in range(100):
             put(number)
@@ -100,6 +178,27 @@ def test_answers_are_started_in_order_and_the_next_few_when_those_are_out() -> N
     asyncio.run(scenario())
 
 
+def test_whose_fetches_complete_by_the_thousand_is_not_answered_before_all_others() -> None:
+    async def scenario() -> list[str]:
+        queue = ResponseQueue()
+        started: list[str] = []
+        done = asyncio.Event()
+
+        async def answer(name: str) -> None:
+            started.append(name)
+            if name == "few":
+                done.set()
+
+        for _ in range(1_000):
+            queue.put(CALLERS[0], lambda: asyncio.create_task(answer("many")))
+        queue.put(CALLERS[1], lambda: asyncio.create_task(answer("few")))
+        async with asyncio.timeout(DEADLINE_S):
+            await done.wait()
+        return started
+
+    assert asyncio.run(scenario())[:2] == ["many", "few"]
+
+
 def test_an_answer_that_is_stuck_holds_nobody_else_up() -> None:
     async def scenario() -> None:
         queue = ResponseQueue()
@@ -113,8 +212,8 @@ def test_an_answer_that_is_stuck_holds_nobody_else_up() -> None:
             done.set()
 
         for _ in range(50):
-            queue.put(lambda: asyncio.create_task(stuck()))
-        queue.put(lambda: asyncio.create_task(last()))
+            queue.put(CALLERS[0], lambda: asyncio.create_task(stuck()))
+        queue.put(CALLERS[0], lambda: asyncio.create_task(last()))
         async with asyncio.timeout(DEADLINE_S):
             await done.wait()
         never.set()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 
 from brokerd.server.limits.budgets import PATIENCE_MS, ResponseBudget
+from brokerd.server.limits.room import Caller
 from tests.support.loop import all_wait
 from tests.support.wait import DEADLINE_S
 
@@ -19,26 +20,26 @@ def test_a_share_is_a_quarter_of_what_is_left_of_the_first_half() -> None:
     budget = new_budget()
     assert budget.share(50) == 50
     assert budget.share(10_000) == 125
-    budget.add(125)
+    budget.add("a", 125)
     assert budget.share(10_000) == 93
-    budget.add(375)
-    assert (budget.share(10_000), budget.is_used_up) == (0, False), "first batches alone"
-    budget.add(400)
+    budget.add("a", 375)
+    assert (budget.share(10_000), budget.is_free) == (0, True), "first batches alone"
+    budget.add("a", 400)
     assert budget.share(10_000) == 0
 
 
 def test_shares_never_use_more_than_the_first_half() -> None:
     budget = new_budget(1 << 27)
     for _ in range(1_000):
-        budget.add(budget.share(1 << 24))
-    assert (1 << 26) - 4 <= budget.used_bytes <= 1 << 26
+        budget.add("a", budget.share(1 << 24))
+    assert (1 << 26) - 4 <= budget.used <= 1 << 26
 
 
 def test_a_write_is_overdue_at_its_timeout_and_no_sooner_while_nobody_waits() -> None:
     budget = new_budget()
-    budget.add(2_000)
-    budget.begin_write("first", 1_000, now_ms=0)
-    budget.begin_write("second", 1_000, now_ms=5)
+    budget.add("a", 2_000)
+    budget.begin_write("first", "a", 1_000, now_ms=0)
+    budget.begin_write("second", "a", 1_000, now_ms=5)
     assert budget.overdue(now_ms=TIMEOUT_MS - 1) == []
     assert budget.overdue(now_ms=TIMEOUT_MS) == ["first"]
     assert budget.overdue(now_ms=TIMEOUT_MS + 5) == ["first", "second"], "until they are gone"
@@ -51,10 +52,10 @@ def test_a_write_is_overdue_at_its_timeout_and_no_sooner_while_nobody_waits() ->
 
 def test_a_writer_that_begins_again_is_the_youngest() -> None:
     budget = new_budget()
-    budget.begin_write("first", 1, now_ms=0)
-    budget.begin_write("second", 1, now_ms=1)
+    budget.begin_write("first", "a", 1, now_ms=0)
+    budget.begin_write("second", "a", 1, now_ms=1)
     budget.end_write("first")
-    budget.begin_write("first", 1, now_ms=2)
+    budget.begin_write("first", "a", 1, now_ms=2)
     assert budget.overdue(now_ms=TIMEOUT_MS + 1) == ["second"]
 
 
@@ -62,16 +63,50 @@ def test_while_others_wait_the_oldest_give_way_as_many_as_needed() -> None:
     async def scenario() -> None:
         budget = new_budget()
         for number in range(10):
-            budget.begin_write(str(number), 100, now_ms=number)
-            budget.add(100)
+            budget.begin_write(str(number), "a", 100, now_ms=number)
+            budget.add("a", 100)
         assert budget.overdue(now_ms=PATIENCE_MS + 10) == [], "nobody waits"
-        waiter = asyncio.create_task(budget.wait_for_room())
+        waiter = asyncio.create_task(budget.take(Caller("a", "a1")))
         await all_wait()
         assert budget.overdue(now_ms=PATIENCE_MS - 1) == []
         assert budget.overdue(now_ms=PATIENCE_MS + 1) == ["0", "1"]
         assert budget.overdue(now_ms=PATIENCE_MS + 10) == ["0", "1", "2", "3", "4"], "one half is free then"
-        budget.add(-500)
+        budget.add("a", -500)
         async with asyncio.timeout(DEADLINE_S):
             await waiter
+
+    asyncio.run(scenario())
+
+
+def test_only_those_give_way_who_have_most_of_it() -> None:
+    async def scenario() -> None:
+        budget = new_budget()
+        budget.begin_write("honest", "b", 50, now_ms=0)
+        budget.add("b", 50)
+        for number in range(9):
+            budget.begin_write(str(number), "a", 100, now_ms=number)
+            budget.add("a", 100)
+        waiter = asyncio.create_task(budget.take(Caller("a", "a1"), 100))
+        await all_wait()
+        assert budget.overdue(now_ms=PATIENCE_MS + 10) == ["0", "1", "2", "3", "4"]
+        assert budget.overdue(now_ms=TIMEOUT_MS)[0] == "honest"
+        waiter.cancel()
+        await all_wait()
+
+    asyncio.run(scenario())
+
+
+def test_while_others_wait_for_room_nobody_has_a_share_without_waiting() -> None:
+    async def scenario() -> None:
+        budget = new_budget()
+        budget.add("a", 100)
+        assert budget.share(10) == 10
+        waiter = asyncio.create_task(budget.take(Caller("b", "b1"), 950))
+        await all_wait()
+        assert budget.share(10) == 0
+        budget.add("a", -100)
+        async with asyncio.timeout(DEADLINE_S):
+            await waiter
+        assert budget.used == 950
 
     asyncio.run(scenario())

@@ -14,6 +14,8 @@ import pytest
 from brokerd.datadir.steps import Steps
 from brokerd.errors import NotReadyError, StorageError
 from brokerd.server.admin import Admin
+from brokerd.server.limits.callers import set_caller
+from brokerd.server.limits.room import Caller
 from brokerd.server.tasks import look_at_end
 from tests.support.loop import all_wait
 from tests.support.wait import DEADLINE_S
@@ -41,12 +43,14 @@ def test_who_stops_waiting_for_administrative_work_leaves_no_report() -> None:
 
     async def work() -> None:
         admin = Admin()
-        async with admin._lock:
-            caller = asyncio.create_task(admin.run(steps()))
-            await all_wait()
-            caller.cancel()
-            with pytest.raises(asyncio.CancelledError):
-                await caller
+        first = asyncio.create_task(admin.run(steps()))
+        caller = asyncio.create_task(admin.run(steps()))
+        await all_wait()
+        caller.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await caller
+        with pytest.raises(StorageError):
+            await first
         await admin.drain()
 
     assert run(work()) == []
@@ -75,6 +79,28 @@ def test_at_a_stop_administrative_work_that_waits_is_refused_and_what_has_begun_
 
     assert run(work()) == []
     assert begun == ["first"]
+
+
+def test_whoever_has_much_administrative_work_waits_for_it_alone() -> None:
+    order: list[str] = []
+
+    def steps(name: str) -> Steps[None]:
+        order.append(name)
+        yield lambda: None
+
+    async def call(admin: Admin, owner: str) -> None:
+        set_caller(Caller(owner, owner))
+        await admin.run(steps(owner))
+
+    async def work() -> None:
+        admin = Admin()
+        tasks = [asyncio.create_task(call(admin, owner)) for owner in ["many"] * 50 + ["few"]]
+        await asyncio.gather(*tasks)
+        await admin.drain()
+
+    assert run(work()) == []
+    assert order.index("few") <= 2
+    assert len(order) == 51
 
 
 async def _raise(error: Exception) -> None:

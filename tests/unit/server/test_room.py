@@ -1,0 +1,154 @@
+"""Goal: however much one owner asks for, another waits for one entry of it at most, nobody waits for ever, and the limit holds.
+
+Random schedules on a virtual clock: owners ask for what they like, hold it for as long as they like, and some leave.
+"""
+
+from __future__ import annotations
+
+import heapq
+import itertools
+import random
+from collections import Counter
+
+import pytest
+
+from brokerd.server.limits.line import Line
+from brokerd.server.limits.room import Caller, Room, Ticket
+
+LIMIT = 1_000
+HONEST = Caller("honest", "h1")
+ATTACKER = [Caller("attacker", f"a{number}") for number in range(3)]
+
+
+class Schedule:
+    """Tickets that come, are held and end, in the order of virtual time."""
+
+    def __init__(self, seed: int) -> None:
+        self.rng = random.Random(seed)
+        self.room: Room[int] = Room(LIMIT)
+        self.now = 0
+        self.events: list[tuple[int, int, str, Ticket[int]]] = []
+        self.waiting: dict[int, Ticket[int]] = {}
+        self.held: dict[int, Ticket[int]] = {}
+        self.overtaken: dict[int, Counter[str]] = {}  # by ticket: what others had since it came, where its owner had nothing
+        self.facts: Counter[str] = Counter()
+        self._numbers = itertools.count()
+
+    def ask(self, caller: Caller, units: int, *, after: int = 0) -> None:
+        """A ticket that comes `after` so long."""
+        self._plan(after, "comes", Ticket(caller, units, next(self._numbers)))
+
+    def run(self) -> None:
+        """To the end."""
+        while self.events:
+            self.now, _, what, ticket = heapq.heappop(self.events)
+            if what == "comes":
+                self._come(ticket)
+            elif what == "goes" and self.waiting.pop(ticket.waiter, None) is not None:
+                assert self.room.leave(ticket)
+                assert not self.room.leave(ticket)
+                self.facts["left"] += 1
+            elif what == "ends":
+                del self.held[ticket.waiter]
+                self.room.shares.add(ticket.caller.owner, -ticket.units)
+            self._serve()
+        assert (self.room.used, self.room.waiting, self.waiting, self.held) == (0, 0, {}, {})
+        assert list(self.room._line) == []
+
+    def _plan(self, after: int, what: str, ticket: Ticket[int]) -> None:
+        heapq.heappush(self.events, (self.now + after, next(self._numbers), what, ticket))
+
+    def _come(self, ticket: Ticket[int]) -> None:
+        owner = ticket.caller.owner
+        if not self._has(owner):
+            self.overtaken[ticket.waiter] = Counter()
+        self.waiting[ticket.waiter] = ticket
+        self.room.join(ticket)
+        if self.rng.random() < 0.1:
+            self._plan(self.rng.randrange(50), "goes", ticket)
+
+    def _has(self, owner: str) -> bool:
+        return any(ticket.caller.owner == owner for ticket in (*self.waiting.values(), *self.held.values()))
+
+    def _serve(self) -> None:
+        while (ticket := self.room.pop()) is not None:
+            assert self.waiting.pop(ticket.waiter) == ticket
+            for other in self.waiting.values():
+                if other.waiter in self.overtaken and other.caller.owner != ticket.caller.owner:
+                    self.overtaken[other.waiter][ticket.caller.owner] += 1
+            overtaken = self.overtaken.pop(ticket.waiter, Counter())
+            assert max(overtaken.values(), default=0) <= 1, f"{ticket} waited for {overtaken}"
+            self.facts["waited"] += bool(overtaken)
+            self.held[ticket.waiter] = ticket
+            assert self.room.used == sum(held.units for held in self.held.values())
+            assert self.room.used <= LIMIT or len(self.held) == 1
+            self.facts["alone"] += self.room.used > LIMIT
+            self._plan(self.rng.randrange(1, 40), "ends", ticket)
+
+
+@pytest.mark.parametrize("owners", [2, 3, 6])
+def test_whoever_has_nothing_waits_for_one_of_each_other_owner_at_most_and_everybody_goes(owners: int) -> None:
+    facts: Counter[str] = Counter()
+    for seed in range(60):
+        schedule = Schedule(seed)
+        for _ in range(120):
+            owner = schedule.rng.randrange(owners)
+            units = schedule.rng.choice([1, 5, 150, 400, 900, 1_500])
+            schedule.ask(Caller(f"o{owner}", f"c{schedule.rng.randrange(2)}"), units, after=schedule.rng.randrange(300))
+        schedule.run()
+        facts += schedule.facts
+    assert min(facts[name] for name in ("left", "waited", "alone")) > 5, facts
+
+
+def test_a_small_request_finds_room_at_once_beside_one_who_takes_all_it_can() -> None:
+    room: Room[int] = Room(LIMIT)
+    for number in range(1_000):
+        room.join(Ticket(ATTACKER[number % 3], 15, number))
+    while room.pop() is not None:
+        pass
+    assert room.used == 795
+    room.join(Ticket(HONEST, 5, -1))
+    ticket = room.pop()
+    assert ticket is not None
+    assert ticket.waiter == -1
+    assert room.pop() is None
+    room.shares.add("attacker", -15)
+    ticket = room.pop()
+    assert ticket is not None
+    assert ticket.caller.owner == "attacker"
+
+
+def test_what_is_larger_than_all_goes_alone_and_what_becomes_free_is_kept_for_it() -> None:
+    room: Room[str] = Room(LIMIT)
+    for caller, units, name in [(HONEST, 10, "first"), (ATTACKER[0], 2_000, "large"), (Caller("third", "t"), 1, "behind")]:
+        room.join(Ticket(caller, units, name))
+    first = room.pop()
+    assert first is not None
+    assert room.pop() is None, "neither the large one nor the one behind it"
+    room.join(Ticket(HONEST, 10, "second"))
+    assert room.pop() is None
+    room.shares.add("honest", -10)
+    large = room.pop()
+    assert large is not None
+    assert (large.waiter, room.pop()) == ("large", None)
+    room.shares.add("attacker", -2_000)
+    behind = room.pop()
+    assert behind is not None
+    assert behind.waiter == "behind"
+
+
+def test_a_line_takes_owners_in_turn_and_connections_in_turn() -> None:
+    line: Line[str] = Line()
+    for owner, peer, entry in [
+        ("a", "1", "a1"),
+        ("a", "1", "a1 again"),
+        ("a", "2", "a2"),
+        ("b", "1", "b1"),
+        ("b", "1", "b1 again"),
+    ]:
+        line.join(owner, peer, entry)
+    assert line.leave("b", "1", "b1 again")
+    assert not line.leave("b", "1", "b1 again")
+    assert not line.leave("c", "1", "nobody")
+    assert [line.pop_next() for _ in range(len(line))] == ["a1", "b1", "a2", "a1 again"]
+    assert (len(line), list(line)) == (0, [])
