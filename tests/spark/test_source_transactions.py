@@ -1,0 +1,125 @@
+"""A stream from a topic that others write transactions to: open ones hold it back, aborted ones are passed over."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import ExitStack, suppress
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+
+from brokerd.config.client import ProducerConfig
+from brokerd.producer.producer import Producer
+from tests.spark.conftest import NewTopic
+from tests.spark.pipelines import read_stream, rows_in_files, run, start_to_files
+from tests.support.daemon import DaemonProcess
+
+PARTITIONS = 2
+
+
+class GivenUpError(Exception):
+    """Ends a transaction without a commit."""
+
+
+@pytest.fixture
+def plain(daemon: DaemonProcess) -> Iterator[Producer]:
+    """A producer without transactions."""
+    with Producer(ProducerConfig(bootstrap_servers=daemon.address)) as producer:
+        yield producer
+
+
+@pytest.fixture
+def transactional(daemon: DaemonProcess, request: pytest.FixtureRequest) -> Iterator[Producer]:
+    """A producer whose transactions bear the test's name."""
+    name = request.node.name[:100]
+    with Producer(ProducerConfig(bootstrap_servers=daemon.address, transactional_id=name)) as producer:
+        yield producer
+
+
+def send(producer: Producer, topic: str, first: int, end: int, *, batches: int = 1) -> None:
+    """Numbers, spread over the partitions, each partition's in so many batches."""
+    step = -(-(end - first) // batches)
+    for begin in range(first, end, step):
+        for number in range(begin, min(begin + step, end)):
+            producer.send(topic, b"%d" % number, partition=number % PARTITIONS)
+        producer.flush()
+    assert producer.first_error is None
+
+
+def aborted(producer: Producer, topic: str, first: int, end: int, *, batches: int = 1) -> None:
+    """Numbers that never were."""
+    with suppress(GivenUpError), producer.transaction():
+        send(producer, topic, first, end, batches=batches)
+        raise GivenUpError
+
+
+def numbers_in(directory: Path) -> list[int]:
+    """The numbers that a query wrote."""
+    return sorted(int(row["value"]) for row in rows_in_files(directory))
+
+
+@pytest.mark.parametrize("is_committed", [True, False], ids=["committed later", "aborted later"])
+def test_available_now_ends_before_an_open_transaction(
+    spark: SparkSession,
+    daemon: DaemonProcess,
+    new_topic: NewTopic,
+    plain: Producer,
+    transactional: Producer,
+    tmp_path: Path,
+    is_committed: bool,
+) -> None:
+    topic, out, checkpoint = new_topic(PARTITIONS), tmp_path / "out", tmp_path / "checkpoint"
+    frame = read_stream(spark, daemon.address, topic, maxOffsetsPerTrigger=10)
+    send(plain, topic, 0, 30)
+    with ExitStack() as stack:
+        if not is_committed:
+            stack.enter_context(pytest.raises(GivenUpError))
+        stack.enter_context(transactional.transaction())
+        send(transactional, topic, 30, 50)
+        send(plain, topic, 50, 60)
+        assert run(start_to_files(frame, out, checkpoint)) == [10, 10, 10]
+        assert run(start_to_files(frame, out, checkpoint)) == []
+        if not is_committed:
+            raise GivenUpError
+    sizes = run(start_to_files(frame, out, checkpoint))
+    assert max(sizes) <= 10
+    assert sum(sizes) == (30 if is_committed else 10)
+    assert numbers_in(out) == [*range(30), *(range(30, 50) if is_committed else ()), *range(50, 60)]
+
+
+@pytest.mark.parametrize("batches", [1, 10])
+def test_limit_smaller_than_an_aborted_stretch_still_moves(
+    spark: SparkSession,
+    daemon: DaemonProcess,
+    new_topic: NewTopic,
+    plain: Producer,
+    transactional: Producer,
+    tmp_path: Path,
+    batches: int,
+) -> None:
+    topic, out, checkpoint = new_topic(PARTITIONS), tmp_path / "out", tmp_path / "checkpoint"
+    send(plain, topic, 0, 10)
+    aborted(transactional, topic, 1_000, 1_100, batches=batches)
+    send(plain, topic, 10, 20)
+    aborted(transactional, topic, 1_100, 1_200, batches=batches)
+    frame = read_stream(spark, daemon.address, topic, maxOffsetsPerTrigger=30)
+    sizes = run(start_to_files(frame, out, checkpoint))
+    assert (sum(sizes), numbers_in(out)) == (20, list(range(20)))
+
+    # A query that goes on sees what comes behind another such stretch.
+    query = (
+        frame.writeStream.format("memory")
+        .queryName(f"stretch{batches}")
+        .option("checkpointLocation", str(tmp_path / "memory"))
+        .start()
+    )
+    try:
+        query.processAllAvailable()
+        aborted(transactional, topic, 1_200, 1_300, batches=batches)
+        send(plain, topic, 20, 30)
+        query.processAllAvailable()
+        assert sorted(int(row.value) for row in spark.table(f"stretch{batches}").collect()) == list(range(30))
+        assert sum(progress.numInputRows for progress in query.recentProgress) == 30
+    finally:
+        query.stop()
