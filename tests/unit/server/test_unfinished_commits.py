@@ -4,15 +4,20 @@ from __future__ import annotations
 
 import contextlib
 import errno
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
 
 import pytest
 
 from brokerd.errors import AlreadyCommittedError, StorageError
 from brokerd.ids import TopicIdPartition
+from brokerd.offline.doctor import accept_damaged, give_up_damaged
+from brokerd.offline.partition_check import Finding
 from brokerd.server.transactions.retries import FIRST_MS, MAX_MS, Retries
 from brokerd.server.transactions.transaction_log import TransactionLog
+from brokerd.storage.files import RealFiles
 from brokerd.transaction.model import Execution
+from tests.support.build import raw_batch
 from tests.support.clock import ManualClock
 from tests.support.files import MemoryFiles
 from tests.support.gate import Gate
@@ -99,6 +104,48 @@ def test_a_partition_that_never_takes_its_marker_is_given_up_by_deleting_its_top
             assert broker.visible(kept) == [b"kept"]
 
     run(scenario())
+
+
+@pytest.mark.parametrize("repair", [accept_damaged, give_up_damaged])
+def test_a_damaged_partition_takes_its_marker_once_an_operator_has_decided(
+    tmp_path: Path, repair: Callable[[str], list[Finding]]
+) -> None:
+    async def scenario() -> None:
+        clock = ManualClock()
+        one = await damaged_after_a_decision(tmp_path, clock)
+        async with running(RealFiles(str(tmp_path)), clock) as broker:
+            one.broker = broker
+            assert broker.log(one.tps[1]).damage is not None
+            assert stable(broker, one.tps)[0] == 0
+            with pytest.raises(StorageError, match=r"is committed, but not visible yet: .*damage"):
+                await one.commit()
+        assert repair(str(tmp_path))
+        async with running(RealFiles(str(tmp_path)), clock) as broker:
+            assert broker.visible(one.tps[0]) == [b"row"]
+            assert broker.log(one.tps[1]).last_stable_offset == broker.log(one.tps[1]).log_end_offset
+            assert not broker.transactions.coordinator.prepared()
+
+    run(scenario())
+
+
+async def damaged_after_a_decision(path: Path, clock: ManualClock) -> OneExecution:
+    """A directory with a commit whose marker one partition has; the other one refused it, and its first batch has rotted since."""
+    files = MemoryFiles()
+    async with running(files, clock) as broker:
+        tps = await broker.topic()
+        broker.broker.replicas.append(broker.broker.replicas.replica(tps[1]), raw_batch(b"to rot"))
+        one = await OneExecution(broker).begin()
+        with no_space(files, one.tps[1]), pytest.raises(StorageError):
+            await one.commit()
+    for name in files.paths():
+        if name != "clean-shutdown":  # so that all is read again
+            (path / name).parent.mkdir(exist_ok=True)
+            (path / name).write_bytes(files.read_file(name))
+    segment = path / f"{one.tps[1].directory_name}/{0:020d}.log"
+    data = bytearray(segment.read_bytes())
+    data[20] ^= 1
+    segment.write_bytes(bytes(data))
+    return one
 
 
 def test_a_state_of_everything_knows_what_a_commit_holds_back(monkeypatch: pytest.MonkeyPatch) -> None:
