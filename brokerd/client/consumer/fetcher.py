@@ -279,7 +279,7 @@ class _Pump:
             self._progress_ms = now_ms
         elif now_ms - self._progress_ms >= self._config.api_timeout_ms:
             return pieces, OffsetOutOfRangeError(
-                f"{stuck.name}: the range to read ends at {stuck.until_offset}, but the log ends at {stuck.end_offset}, and "
+                f"{stuck.name}: the range to read ends at {stuck.until_offset}, but it can be read up to {stuck.end_offset}, and "
                 f"nothing arrived for {(now_ms - self._progress_ms) / 1000:.1f} s ({self._config.isolation_level})"
             )
         return pieces, None

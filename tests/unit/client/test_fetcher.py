@@ -164,7 +164,7 @@ def test_deleted_topic_is_told(broker: FakeBroker) -> None:
 def test_range_past_the_end_of_the_log_is_told_after_the_time_limit(broker: FakeBroker) -> None:
     (partition,) = broker.create("t")
     fill(partition, [10])
-    with pytest.raises(OffsetOutOfRangeError, match=r"ends at 12, but the log ends at 10, and nothing arrived for \d+\.\d s"):
+    with pytest.raises(OffsetOutOfRangeError, match=r"ends at 12, but it can be read up to 10, and nothing arrived for \d+\.\d s"):
         read(broker, [FetchRange(partition.tp, 0, 12)], clock=HastyClock())
 
 
