@@ -144,7 +144,8 @@ def _add_find_hanging(verbs: Subparsers) -> None:
         "find-hanging",
         help="print open transactions that hold back readers",
         description="Prints the open transaction that holds back readers of committed records, for each partition where one does.",
-        epilog="A member that nobody keeps alive expires by itself. 'abort' ends it now.\n",
+        epilog="A member that nobody keeps alive expires by itself. 'abort' ends it now. Without a PRODUCER, the transaction is\n"
+        "decided, and the broker's log says which of its partitions takes no marker; IDLE is since when.\n",
     )
     parser.add_argument(
         "--idle-ms",

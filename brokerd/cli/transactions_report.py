@@ -119,7 +119,7 @@ def _print_hanging(hanging: Sequence[HangingTransaction], idle_ms: int) -> None:
             one.partition.tp.partition,
             one.partition.last_stable_offset,
             duration_text(one.idle_ms),
-            one.producer_id,
+            _NONE if one.producer_id < 0 else one.producer_id,
             one.transactional_id or "(not known any more: aborted within ten seconds)",
         )
         for one in hanging
@@ -220,7 +220,7 @@ def _partition(partition: OpenPartition) -> dict[str, Any]:
 def _hanging(one: HangingTransaction) -> dict[str, Any]:
     return {
         **_partition(one.partition),
-        "producer_id": one.producer_id,
+        "producer_id": _number(one.producer_id),
         "transactional_id": one.transactional_id or None,
         "idle_ms": one.idle_ms,
     }

@@ -89,7 +89,8 @@ class TransactionDescription:
 @dataclass(frozen=True, slots=True)
 class HangingTransaction:
     """A transaction that holds back the last stable offset of a partition. `transactional_id` is empty if its member is not known
-    any more; `idle_ms` is the time since the member's last record there."""
+    any more, `producer_id` is NO_PRODUCER_ID if it is decided and not finished; `idle_ms` is the time since the member's last
+    record there, or since it was decided."""
 
     partition: OpenPartition
     producer_id: int

@@ -10,7 +10,7 @@ may remove; partition_log.py is the shell that carries decisions out.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from brokerd.config.topic import TopicConfig
@@ -256,6 +256,11 @@ class PartitionCore:
         end_offset = entry.batches[-1].last_offset + 1
         records = add_sequence(entry.last_sequence, 1)
         return OpenData(records, entry.txn_first_offset, end_offset, end_offset <= self.high_watermark)
+
+    @property
+    def held_back(self) -> Mapping[str, int]:
+        """First offsets that commits hold back until they are finished, by commit."""
+        return self._transactions.held_back
 
     def first_open_offset(self, producer_ids: Collection[int]) -> int | None:
         """Where the first of these members' open transactions begins here; None if they have none."""

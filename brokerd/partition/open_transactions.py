@@ -25,7 +25,7 @@ class OpenTransactions:
         # In order of their first offsets: a transaction opens at the log end.
         self._open = dict(first_offsets)
         self._ended: list[_Ended] = []
-        self._held_back: dict[str, int] = {}  # first offsets, by commit
+        self.held_back: dict[str, int] = {}  # first offsets, by commit
         self._unknown: tuple[int, int] | None = None  # (from, until): offsets where it is not known which transactions ended
 
     @property
@@ -35,7 +35,7 @@ class OpenTransactions:
         for ended in self._ended:
             if first is None or ended.first_offset < first:
                 first = ended.first_offset
-        for held in self._held_back.values():
+        for held in self.held_back.values():
             if first is None or held < first:
                 first = held
         if self._unknown is not None and (first is None or self._unknown[0] < first):
@@ -58,11 +58,11 @@ class OpenTransactions:
 
     def hold_back(self, commit: str, first_offset: int) -> None:
         """Takes `first_offset` for undecided until `commit` is released, whatever markers say."""
-        self._held_back[commit] = first_offset
+        self.held_back[commit] = first_offset
 
     def release(self, commit: str) -> None:
         """The commit holds back nothing any more, if it did."""
-        self._held_back.pop(commit, None)
+        self.held_back.pop(commit, None)
 
     def settle(self, high_watermark: int) -> None:
         """Counts the markers below the high watermark."""

@@ -339,7 +339,7 @@ def a_marker_ends_what_a_commit_holds_back(patch: pytest.MonkeyPatch) -> None:
 
     def hasty(self: OpenTransactions, producer_ids: Any, marker_offset: int) -> None:
         end(self, producer_ids, marker_offset)
-        self._held_back.clear()
+        self.held_back.clear()
 
     patch.setattr(OpenTransactions, "end", hasty)
 

@@ -1,24 +1,28 @@
-"""FindHangingTransactions: which open transactions hold back the last stable offset of partitions, the oldest first.
+"""FindHangingTransactions: which transactions hold back the last stable offset of partitions, the oldest first.
 
 Behaviour
-- One entry for each partition that is held back: its first open member, if it has been silent there for `idle_ms`.
+- One entry for each partition that is held back: its first open member, if it has been silent there for `idle_ms`, or a commit that
+  was decided so long ago and is not finished, since one of its partitions takes no marker.
 - The caller's own; all of them, and those of members that nobody knows, if the caller has ADMIN on every topic.
 """
 
 from __future__ import annotations
 
 import heapq
+from operator import itemgetter
 
 from brokerd.errors import UnknownTopicIdError, UnknownTopicOrPartitionError
 from brokerd.partition.partition_log import PartitionLog
 from brokerd.server.broker import Broker
 from brokerd.server.fields import check_not_negative
+from brokerd.server.replica_manager import Replica
 from brokerd.server.security.topic_authorizer import TopicAuthorizer
 from brokerd.server.transactions.views import may_see, open_partition
 from brokerd.server.waiting.pauses import Pauses
 from brokerd.wire.v1 import transaction_pb2
 
 LISTED_MAX = 1_000
+_NO_PRODUCER_ID = -1
 
 
 def check(request: transaction_pb2.FindHangingTransactionsRequest) -> None:
@@ -45,15 +49,17 @@ async def handle(
 def _hanging(broker: Broker, authorizer: TopicAuthorizer, log: PartitionLog) -> transaction_pb2.HangingTransaction | None:
     producer_id = next(iter(log.core.open_producer_ids()), None)
     data = log.core.open_data(producer_id) if producer_id is not None else None
+    name, first_offset = min(log.core.held_back.items(), key=itemgetter(1), default=("", 0))
+    if name and (data is None or first_offset <= data.first_offset):
+        return _unfinished(broker, authorizer, log, name, first_offset)
     if producer_id is None or data is None:
         return None
     known = broker.transactions.coordinator.open_members.get(producer_id)
     is_visible = may_see(authorizer, known.state) if known is not None else authorizer.administers_everything
     if not is_visible:
         return None
-    try:
-        replica = broker.replicas.replica(log.tp)
-    except (UnknownTopicIdError, UnknownTopicOrPartitionError):  # deleted meanwhile
+    replica = _replica(broker, log)
+    if replica is None:
         return None
     last_ms = log.core.producers.entries[producer_id].last_timestamp
     return transaction_pb2.HangingTransaction(
@@ -62,3 +68,26 @@ def _hanging(broker: Broker, authorizer: TopicAuthorizer, log: PartitionLog) -> 
         transactional_id=known.state.transactional_id if known is not None else "",
         idle_ms=max(broker.clock.wall_ms() - last_ms, 0),
     )
+
+
+def _unfinished(
+    broker: Broker, authorizer: TopicAuthorizer, log: PartitionLog, name: str, first_offset: int
+) -> transaction_pb2.HangingTransaction | None:
+    state = broker.transactions.coordinator.states.get(name)
+    replica = _replica(broker, log)
+    if state is None or state.last is None or replica is None or not may_see(authorizer, state):
+        return None
+    return transaction_pb2.HangingTransaction(
+        partition=open_partition(authorizer, replica, first_offset),
+        producer_id=_NO_PRODUCER_ID,
+        transactional_id=name,
+        idle_ms=max(broker.clock.wall_ms() - state.last.timestamp, 0),
+    )
+
+
+def _replica(broker: Broker, log: PartitionLog) -> Replica | None:
+    """None if its topic was deleted meanwhile."""
+    try:
+        return broker.replicas.replica(log.tp)
+    except (UnknownTopicIdError, UnknownTopicOrPartitionError):
+        return None

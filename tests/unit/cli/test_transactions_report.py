@@ -131,6 +131,15 @@ def test_abort_says_what_it_means(
     assert capsys.readouterr().out == sentence + "\n"
 
 
+def test_a_commit_that_is_not_finished_has_no_producer(capsys: pytest.CaptureFixture[str]) -> None:
+    unfinished = HangingTransactions([HangingTransaction(PARTITION, -1, "spark-p", 600_000)], has_more=False)
+    print_hanging(unfinished, 1_000, as_json=False)
+    assert capsys.readouterr().out.splitlines()[1].split() == ["orders", "3", "38", "10", "min", "-", "spark-p"]
+    print_hanging(unfinished, 1_000, as_json=True)
+    (one,) = json.loads(capsys.readouterr().out)
+    assert (one["producer_id"], one["transactional_id"]) == (None, "spark-p")
+
+
 def test_what_is_forgotten_is_said(capsys: pytest.CaptureFixture[str]) -> None:
     print_forgotten("orders", ForgottenId(41, "anonymous"), as_json=False)
     print_forgotten("orders", ForgottenId(-1, "anonymous"), as_json=False)

@@ -13,10 +13,16 @@ from brokerd.errors import AlreadyCommittedError, StorageError
 from brokerd.ids import TopicIdPartition
 from brokerd.offline.doctor import accept_damaged, give_up_damaged
 from brokerd.offline.partition_check import Finding
+from brokerd.server.handlers import find_hanging_transactions
+from brokerd.server.security.auth_file import Principal
+from brokerd.server.security.authenticator import ANYBODY
+from brokerd.server.security.topic_authorizer import TopicAuthorizer
+from brokerd.server.security.topic_rights import TopicRights
 from brokerd.server.transactions.retries import FIRST_MS, MAX_MS, Retries
 from brokerd.server.transactions.transaction_log import TransactionLog
 from brokerd.storage.files import RealFiles
 from brokerd.transaction.model import Execution
+from brokerd.wire.v1 import transaction_pb2
 from tests.support.build import raw_batch
 from tests.support.clock import ManualClock
 from tests.support.files import MemoryFiles
@@ -146,6 +152,33 @@ async def damaged_after_a_decision(path: Path, clock: ManualClock) -> OneExecuti
     data[20] ^= 1
     segment.write_bytes(bytes(data))
     return one
+
+
+def test_an_operator_finds_what_holds_back_readers() -> None:
+    async def scenario() -> None:
+        files, clock = MemoryFiles(), ManualClock()
+        one = await prepared_with_one_marker(files, clock)
+        async with refusing(files, clock, one) as broker:
+            clock.advance(FIRST_MS)
+            expected = [(tp.partition, 0, -1, NAME, FIRST_MS) for tp in one.tps]
+            assert await hanging(broker, ANYBODY, FIRST_MS) == expected, "also where the marker is written"
+            assert await hanging(broker, ANYBODY, FIRST_MS + 1) == []
+            assert await hanging(broker, Principal("stranger", TopicRights({})), 0) == []
+            await broker.transactions.sweep()
+            assert await hanging(broker, ANYBODY, 0) == []
+
+    run(scenario())
+
+
+async def hanging(broker: TransactionBroker, principal: Principal, idle_ms: int) -> list[tuple[int, int, int, str, int]]:
+    """Partition, first offset, producer id, transactional id and time of each that holds back readers."""
+    authorizer = TopicAuthorizer(principal, broker.logs.topics)
+    request = transaction_pb2.FindHangingTransactionsRequest(idle_ms=idle_ms)
+    response = await find_hanging_transactions.handle(broker.broker, authorizer, request)
+    return [
+        (one.partition.partition, one.partition.first_offset, one.producer_id, one.transactional_id, one.idle_ms)
+        for one in response.transactions
+    ]
 
 
 def test_a_state_of_everything_knows_what_a_commit_holds_back(monkeypatch: pytest.MonkeyPatch) -> None:
