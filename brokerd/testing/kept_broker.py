@@ -105,6 +105,7 @@ class KeptBroker:
             ended = _words_of(self.end("it did not start"))
             said = f"it does not serve after {START_TIMEOUT_MS} ms" if reply is None else reply.get("failed", ended)
             raise self._failure(f"the broker did not start: {said}")
+        self.is_directory_kept = False  # for what failed before, and is past
 
     def check_hears(self) -> None:
         """Raises BrokerdError if it is paused."""

@@ -157,12 +157,15 @@ def test_a_disk_that_fails_and_is_well_again(how: str) -> None:
 
 def test_a_disk_that_cannot_be_read_at_a_start() -> None:
     with Broker() as broker:
+        directory = broker.directory
         topic = broker.create_topic("t")
         topic.append(["before"])
         broker.kill()
         broker.fail_disk("read")
         with pytest.raises(BrokerFailedError, match="the broker did not start"):
             broker.start()
+        assert directory.exists()
         broker.heal_disk()
         broker.start()
         assert values(topic) == [b"before"]
+    assert not directory.exists(), "it is kept for a failure, and that has passed"
