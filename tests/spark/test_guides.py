@@ -1,12 +1,16 @@
-"""The first guide of docs/, as it is written: a broker, a Spark job that writes, one that reads twice."""
+"""Guides of docs/ that need Spark, as they are written, and the example that one of them points to."""
 
 from __future__ import annotations
 
+import os
+import shutil
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
-from tests.support.guides import run_guide
+from tests.support.guides import DOCS, run_guide
 
 
 @pytest.mark.slow
@@ -15,3 +19,20 @@ def test_first_pipeline(tmp_path: Path) -> None:
     assert done.returncode == 0, f"{done.stdout[-2000:]}\n{done.stderr[-2000:]}"
     assert "written\n1001 rows so far\n1002 rows so far\n" in done.stdout
     assert ' sensor-1 = {"celsius": 20.5}\n' in done.stdout
+
+
+@pytest.mark.slow
+def test_a_users_own_test(tmp_path: Path) -> None:
+    done = run_guide("testing.md", tmp_path)
+    assert done.returncode == 0, f"{done.stdout[-2000:]}\n{done.stderr[-2000:]}"
+    assert "1 passed" in done.stdout
+
+
+@pytest.mark.slow
+def test_the_example_of_a_users_own_test(tmp_path: Path) -> None:
+    shutil.copy(DOCS.parent / "examples" / "test_exactly_once.py", tmp_path)
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "test_exactly_once.py"]
+    environment = {**os.environ, "PYSPARK_PYTHON": sys.executable}
+    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False, timeout=800)
+    assert done.returncode == 0, f"{done.stdout[-2000:]}\n{done.stderr[-2000:]}"
+    assert "4 passed" in done.stdout
