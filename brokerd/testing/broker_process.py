@@ -22,7 +22,7 @@ from brokerd.testing.faults import KILL, Armed, FaultPlan
 from brokerd.testing.watched_calls import WatchedCalls
 
 
-def serve(keeper: Channel, config: BrokerConfig, armed: Sequence[dict[str, Any]], disk: str) -> None:
+def serve(keeper: Channel, config: BrokerConfig, armed: Sequence[dict[str, Any]], disk: FailingDisk) -> None:
     """Runs the broker until the keeper says so. `armed`: the faults that wait for their requests."""
     set_up_logging(level=config.log_level, log_format=config.log_format)
     keep_freed_memory()
@@ -33,10 +33,10 @@ def serve(keeper: Channel, config: BrokerConfig, armed: Sequence[dict[str, Any]]
 
 
 class _Process:
-    def __init__(self, keeper: Channel, armed: Sequence[dict[str, Any]], disk: str) -> None:
+    def __init__(self, keeper: Channel, armed: Sequence[dict[str, Any]], disk: FailingDisk) -> None:
         self._keeper = keeper
         self._plan = FaultPlan(Armed(**one) for one in armed)
-        self._disk = FailingDisk(disk)
+        self._disk = disk
         self._stop = asyncio.Event()
 
     async def run(self, config: BrokerConfig) -> None:

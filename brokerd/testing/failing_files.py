@@ -1,4 +1,6 @@
-"""A disk that fails: the machine's files, with errors in front of them while it is told to fail."""
+"""A disk that fails: the machine's files, with errors in front of them while it is told to fail. And one that need not last:
+files that are deleted after the test are not synced, since a kill takes nothing from the page cache, and a power cut ends the test.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +22,9 @@ ERRORS = {FULL: errno.ENOSPC, WRITE: errno.EIO, SYNC: errno.EIO, READ: errno.EIO
 class FailingDisk:
     """The state of the disk; shared by all its files, and by the threads that use them."""
 
-    def __init__(self, how: str = "") -> None:
+    def __init__(self, how: str = "", *, is_lasting: bool = True) -> None:
+        """Unless `is_lasting`, a sync returns at once."""
+        self.is_lasting = is_lasting
         self.how = ""  # one of ERRORS; "" = it works
         self.fail(how)
 
@@ -68,7 +72,8 @@ class FailingFile:
     def fdatasync(self) -> None:
         """See File."""
         self._disk.check(SYNC)
-        self._file.fdatasync()
+        if self._disk.is_lasting:
+            self._file.fdatasync()
 
     def close(self) -> None:
         """See File."""
@@ -119,7 +124,8 @@ class FailingFiles:
     def sync_dir(self, path: str = "") -> None:
         """See Files."""
         self._disk.check(SYNC)
-        self._files.sync_dir(path)
+        if self._disk.is_lasting:
+            self._files.sync_dir(path)
 
     def lock(self) -> None:
         """See Files."""

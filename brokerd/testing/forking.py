@@ -71,6 +71,7 @@ def _import_all() -> None:
     """Imports what a broker and a client need, and what they import only when they need it."""
     import asyncio.unix_events  # noqa: F401
     import concurrent.futures.thread  # noqa: F401
+    import encodings.idna  # noqa: F401
 
     import brokerd.client.consumer.growth
     import brokerd.client.produce_transport

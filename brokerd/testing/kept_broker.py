@@ -22,6 +22,7 @@ from brokerd.errors import BrokerdError
 from brokerd.testing.broker_process import serve
 from brokerd.testing.channel import Channel, pair
 from brokerd.testing.errors import BrokerFailedError
+from brokerd.testing.failing_files import FailingDisk
 from brokerd.testing.faults import KILL, Armed
 from brokerd.testing.forking import fork
 from brokerd.testing.kernel import end_with_parent
@@ -95,7 +96,7 @@ class KeptBroker:
             end_with_parent(keeper_pid)
             ours.close()
             self.enter_fork()
-            serve(Channel(theirs), config, armed, self.disk)
+            serve(Channel(theirs), config, armed, FailingDisk(self.disk, is_lasting=not self.has_own_data))
 
         self._child = _Child(fork(work), ours)
         theirs.close()

@@ -58,6 +58,18 @@ def test_what_fails_and_what_does_not(how: str, name: str) -> None:
     DEEDS[name](files)
 
 
+@pytest.mark.parametrize("is_lasting", [True, False])
+def test_what_need_not_last_is_not_synced(is_lasting: bool) -> None:
+    memory = MemoryFiles()
+    files = FailingFiles(memory, FailingDisk(is_lasting=is_lasting))
+    file = files.create("f")
+    file.pwritev([b"data"], 0)
+    file.fdatasync()
+    files.sync_dir()
+    assert memory.sync_count == int(is_lasting)
+    assert memory.is_name_synced("f") == is_lasting
+
+
 def test_it_fails_in_known_ways_only() -> None:
     with pytest.raises(ConfigError, match="a disk fails as one of full, write, sync, read, not 'slow'"):
         FailingDisk("slow")
