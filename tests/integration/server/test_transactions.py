@@ -14,7 +14,7 @@ from brokerd.ids import TopicIdPartition
 from brokerd.server.metrics.collector import snapshot
 from brokerd.wire.v1 import metadata_pb2, offsets_pb2, topics_pb2, transaction_pb2
 from tests.support.daemon import RunningDaemon
-from tests.support.raw_client import RawClient, values_batch
+from tests.support.raw_client import RawClient, idempotent_batch, values_batch
 from tests.support.raw_transactions import Txn, last_stable_offset, read
 from tests.support.records import key_values, new_batch
 
@@ -55,6 +55,21 @@ def test_what_is_aborted_never_becomes_visible(client: RawClient) -> None:
     assert last_stable_offset(client, tp) == 4
     assert txn.members[0].send(tp, b"too late") is ErrorCode.INVALID_TXN_STATE
     assert txn.members[0].heartbeat() is ErrorCode.INVALID_TXN_STATE
+
+
+def test_an_ended_member_who_goes_on_outside_of_transactions_gets_another_id(client: RawClient) -> None:
+    (tp,) = client.create_topic()
+    txn = Txn(client)
+    member = txn.member()
+    member.write(tp, b"row")
+    txn.commit()
+    plain = client.producer().produce(tp, idempotent_batch(tp, member.producer_id, 0))
+    assert code_of(plain) is ErrorCode.INVALID_TXN_STATE
+    raised = transaction_pb2.InitProducerIdRequest(producer_id=member.producer_id, producer_epoch=0)
+    granted = client.call("InitProducerId", raised)
+    assert granted.producer_id != member.producer_id
+    assert granted.producer_epoch == 0
+    assert code_of(client.producer().produce(tp, idempotent_batch(tp, granted.producer_id, 0))) is ErrorCode.NONE
 
 
 def test_the_losers_of_a_commit_end_with_it(client: RawClient) -> None:
