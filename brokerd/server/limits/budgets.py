@@ -34,7 +34,10 @@ class Budget:
         self.limit = limit
         self.used = 0
         self.is_free = True  # nobody waits, and there is room for all: kept, as every message of every stream asks
+        self._free_below = limit * _FREE / _OF
         self._room: Room[asyncio.Future[None]] = Room(limit)
+        self._shares = self._room.shares
+        self._has_waiters = False
 
     @property
     def waiter_count(self) -> int:
@@ -43,14 +46,16 @@ class Budget:
 
     def is_excessive(self, owner: str, times: int) -> bool:
         """True if more than so many times the limit is in use, and the owner has not less than others of it."""
-        return self.used > times * self.limit and self._room.shares.has_average(owner)
+        return self.used > times * self.limit and self._shares.has_average(owner)
 
     def add(self, owner: str, delta: int) -> None:
-        """Takes units without asking (or returns them, if negative); a return wakes the next that may go."""
-        self._room.shares.add(owner, delta)
-        self._look()
-        if delta <= 0 and self._room.waiting:
+        """Takes units without asking (or returns them, if negative); a return wakes the next that may go. A hot path."""
+        self._shares.add(owner, delta)
+        if self._has_waiters and delta <= 0:
             self._wake_next()
+        else:
+            self.used = used = self._shares.total
+            self.is_free = used < self._free_below and not self._has_waiters
 
     async def take(self, caller: Caller, count: int = 0) -> None:
         """Takes units when there is room for them and it is the caller's turn. With none, returns once there is room: the caller
@@ -78,12 +83,10 @@ class Budget:
                 ticket.waiter.set_result(None)
                 asyncio.get_running_loop().call_soon(self._wake_next)
                 break
-            self._room.shares.add(ticket.caller.owner, -ticket.units)  # cancelled
-        self._look()
-
-    def _look(self) -> None:
-        self.used = self._room.used
-        self.is_free = self.used * _OF < self.limit * _FREE and not self._room.waiting
+            self._shares.add(ticket.caller.owner, -ticket.units)  # cancelled
+        self.used = self._shares.total
+        self._has_waiters = self._room.waiting > 0
+        self.is_free = self.used < self._free_below and not self._has_waiters
 
 
 class _Write(NamedTuple):
@@ -126,7 +129,7 @@ class ResponseBudget(Budget, Generic[W]):
             if age_ms < min(PATIENCE_MS, self._write_timeout_ms):
                 break
             is_needed = self.waiter_count > 0 and age_ms >= PATIENCE_MS and left_bytes > self.limit // 2
-            if age_ms >= self._write_timeout_ms or (is_needed and self._room.shares.has_average(write.owner)):
+            if age_ms >= self._write_timeout_ms or (is_needed and self._shares.has_average(write.owner)):
                 overdue.append(writer)
                 left_bytes -= write.size_bytes
         return overdue

@@ -6,8 +6,6 @@ fifths of the rest, and so on; but one place, if it is free, whatever four fifth
 
 from __future__ import annotations
 
-from collections import Counter
-
 _SHARE, _OF = 4, 5
 
 
@@ -16,25 +14,28 @@ class Shares:
 
     def __init__(self, limit: int) -> None:
         self._limit = limit
-        self._counts: Counter[str] = Counter()
+        self._counts: dict[str, int] = {}
         self.total = 0
 
     def has_room(self, principal: str, count: int) -> bool:
         """True if the principal may take `count` more."""
-        left_by_others = self._limit - self.total + self._counts[principal]
-        return self._counts[principal] + count <= max(min(1, left_by_others), left_by_others * _SHARE // _OF)
+        has = self.count(principal)
+        left_by_others = self._limit - self.total + has
+        return has + count <= max(min(1, left_by_others), left_by_others * _SHARE // _OF)
 
     def add(self, principal: str, count: int) -> None:
         """Takes `count` slots, or returns them if negative."""
         self.total += count
-        self._counts[principal] += count
-        if not self._counts[principal]:
-            del self._counts[principal]
+        has = self._counts.get(principal, 0) + count
+        if has:
+            self._counts[principal] = has
+        else:
+            self._counts.pop(principal, None)
 
     def count(self, principal: str) -> int:
         """The number of slots that the principal has."""
-        return self._counts[principal]
+        return self._counts.get(principal, 0)
 
     def has_average(self, principal: str) -> bool:
         """True if the principal has as many slots as those who have any have on average, or more."""
-        return self._counts[principal] * len(self._counts) >= self.total
+        return self.count(principal) * len(self._counts) >= self.total
