@@ -5,7 +5,9 @@ members planted one by one: the schedules must find each."""
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import pytest
 
@@ -18,6 +20,7 @@ from brokerd.producer.core.membership import MemberReport, Membership
 from brokerd.producer.core.producer_batch import ProducerBatch
 from brokerd.producer.core.producer_core import ProducerCore
 from brokerd.producer.core.streams import Streams
+from tests.support.mutants import Mutants
 from tests.support.planting import plant
 from tests.support.producer_schedules import report, run_seed_with_members, schedule_with_members
 from tests.support.scale import TEST_SCALE
@@ -26,8 +29,8 @@ SCHEDULES = 2_000 * TEST_SCALE
 PARTS = 10
 SEEDS_MAX = 2_000
 Patch = Callable[[type, str, Callable[..., Any]], None]
-Plant = Callable[[Patch], None]
-MUTANTS: list[Plant] = []
+MUTANTS = Mutants[Patch]()
+mutant = MUTANTS.found_by
 
 
 @pytest.mark.parametrize("part", range(PARTS))
@@ -37,12 +40,6 @@ def test_random_schedules_with_members_keep_every_promise(part: int) -> None:
             run_seed_with_members(seed)
         except Exception as error:
             raise AssertionError(report(seed, schedule_with_members)) from error
-
-
-def mutant(bug: Plant) -> Plant:
-    """Adds a bug to the list."""
-    MUTANTS.append(bug)
-    return bug
 
 
 def without_stop(self: ProducerCore, batch: ProducerBatch, now_ms: int) -> None:
@@ -59,12 +56,12 @@ def end_without_a_look(self: ProducerCore) -> MemberReport:
     return ended
 
 
-@mutant
+@mutant(30)
 def member_outlives_a_failed_batch(patch: Patch) -> None:
     patch(ProducerCore, "_note_failed", without_stop)
 
 
-@mutant
+@mutant(30)
 def epoch_raised_inside_a_transaction(patch: Patch) -> None:
     patch(ProducerCore, "_note_failed", without_stop)
     wanted = IdempotenceState.identity_wanted
@@ -79,7 +76,7 @@ def epoch_raised_inside_a_transaction(patch: Patch) -> None:
     patch(IdempotenceState, "identity_wanted", wanted_by_anybody)
 
 
-@mutant
+@mutant(2)
 def batch_of_the_old_member_under_the_new_id(patch: Patch) -> None:
     def stop(self: ProducerCore, error: Any, _now_ms: int) -> None:
         self.identity.error = self.identity.error or error
@@ -88,7 +85,7 @@ def batch_of_the_old_member_under_the_new_id(patch: Patch) -> None:
     patch(ProducerCore, "end_member", end_without_a_look)
 
 
-@mutant
+@mutant(28)
 def retry_that_outlives_its_member(patch: Patch) -> None:
     give_up = ProducerCore._give_up
 
@@ -100,12 +97,12 @@ def retry_that_outlives_its_member(patch: Patch) -> None:
     patch(ProducerCore, "end_member", end_without_a_look)
 
 
-@mutant
+@mutant(20)
 def id_of_the_old_member_given_to_the_new(patch: Patch) -> None:
     patch(Identities, "of", lambda self, _membership: self.present)
 
 
-@mutant
+@mutant(0)
 def request_that_does_not_name_its_member(patch: Patch) -> None:
     request = Streams.request
 
@@ -121,7 +118,7 @@ def request_that_does_not_name_its_member(patch: Patch) -> None:
     patch(Streams, "request", without_member)
 
 
-@mutant
+@mutant(14)
 def late_end_noted_in_the_next_identity(patch: Patch) -> None:
     def leave_behind(self: ProducerCore, batch: ProducerBatch, now_ms: int) -> None:
         if batch.has_sequence and self.sequences is not None:
@@ -131,26 +128,18 @@ def late_end_noted_in_the_next_identity(patch: Patch) -> None:
     patch(ProducerCore, "_leave_behind", leave_behind)
 
 
-@mutant
+@mutant(208)
 def same_id_for_the_next_member(patch: Patch) -> None:
-    kept: list[IdempotenceState] = []
+    kept: WeakKeyDictionary[Identities, IdempotenceState] = WeakKeyDictionary()  # each schedule has its own
 
     def begin(self: Identities, membership: Membership) -> None:
         self.present = Identity(self._config, self._rng, membership)
-        if kept:
-            self.present.sequences = kept[0]
         assert self.present.sequences is not None
-        kept[:] = [self.present.sequences]
+        self.present.sequences = kept.setdefault(self, self.present.sequences)
 
     patch(Identities, "begin_member", begin)
 
 
-@pytest.mark.parametrize("bug", MUTANTS, ids=lambda bug: bug.__name__)
-def test_a_planted_bug_is_found(monkeypatch: pytest.MonkeyPatch, bug: Plant) -> None:
-    bug(lambda owner, name, method: plant(monkeypatch.setattr, owner, name, method))
-    for seed in range(SEEDS_MAX):
-        try:
-            run_seed_with_members(seed)
-        except Exception:
-            return
-    raise AssertionError(f"{SEEDS_MAX} schedules do not find {bug.__name__}")
+@pytest.mark.parametrize("name", MUTANTS)
+def test_planted_bug_is_found(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    MUTANTS.assert_found(name, partial(plant, monkeypatch.setattr), run_seed_with_members, range(SEEDS_MAX))
