@@ -8,36 +8,41 @@ DOCS   := .venv-docs
 # As many processes as there are cores; what shares a Spark session or a broker stays together. PYTEST_ARGS="-n 0": one process.
 PYTEST := -m pytest -q -n auto --maxprocesses 8 --dist loadgroup
 
+# Python compiles what it imports; pip would compile all of it, which takes longer than to unpack it.
+PIP    := -m pip install --quiet --no-compile
+
 .DEFAULT_GOAL := help
-.PHONY: exactly-once transactions dist docs reference release-check sweep powercut chaos-planted test-lowest quick coverage help setup links java gen demo test test-long check bench attacks chaos fuzz clean
+.PHONY: environments exactly-once transactions dist docs reference release-check sweep powercut chaos-planted test-lowest quick coverage help setup links java gen demo test test-long check bench attacks chaos fuzz clean
 
 help:  ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 12
 
 setup: $(VENV)/.ready $(GEN)/.ready links  ## make .venv with everything in it, and .venv-gen with the protobuf compiler
 
-$(VENV)/.ready: pyproject.toml
+# Links are no reason to install again.
+$(VENV)/.ready: pyproject.toml | links
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "Python 3.11 or newer is needed; set PYTHON=... to one" >&2; exit 1; }
 	$(PYTHON) -m venv $(VENV)
-	$(MAKE) --no-print-directory links
-	$(BIN)/python -m pip install --quiet --config-settings editable_mode=compat --editable '.[dev]'
+	$(BIN)/python $(PIP) --config-settings editable_mode=compat --editable '.[dev]'
 	@touch $@
 
 $(GEN)/.ready: pyproject.toml
 	$(PYTHON) -m venv $(GEN)
-	$(GEN)/bin/python -m pip install --quiet "$$($(PYTHON) tests/support/requirements.py gen)"
+	$(GEN)/bin/python $(PIP) "$$($(PYTHON) tests/support/requirements.py gen)"
 	@touch $@
 
 $(DOCS)/.ready: pyproject.toml
 	$(PYTHON) -m venv $(DOCS)
-	$(DOCS)/bin/python -m pip install --quiet $$($(PYTHON) tests/support/requirements.py docs)
+	$(DOCS)/bin/python $(PIP) $$($(PYTHON) tests/support/requirements.py docs)
 	@touch $@
 
+# brokerd itself is not installed here, and what only checks the code neither: the tests see the checkout (PYTHONPATH).
 $(LOWEST)/.ready: pyproject.toml
 	$(PYTHON) -m venv $(LOWEST)
-	$(PYTHON) tests/support/requirements.py --lowest > $(LOWEST)/constraints.txt
-	$(LOWEST)/bin/python -m pip install --quiet --config-settings editable_mode=compat --editable '.[dev]' --constraint $(LOWEST)/constraints.txt
+	$(LOWEST)/bin/python $(PIP) $$($(PYTHON) tests/support/requirements.py --lowest) $$($(PYTHON) tests/support/requirements.py test)
 	@touch $@
+
+environments: setup $(DOCS)/.ready $(LOWEST)/.ready  ## make all virtual environments; `make -j2` makes two at a time
 
 # sink/ and datasource/ are the packages brokerd.sink and brokerd.datasource. Git keeps links that say so; a source distribution
 # can hold none, so they are made there.
@@ -78,7 +83,7 @@ coverage: setup java  ## the share of each package's lines and branches that the
 
 # Rules about the tree and Spark, whose lowest version is the newest, are left to `make test`.
 test-lowest: $(LOWEST)/.ready links  ## units, and the daemon over the wire, with the lowest versions of what pyproject.toml allows
-	PATH="$(CURDIR)/$(LOWEST)/bin:$$PATH" $(LOWEST)/bin/python $(PYTEST) tests/unit tests/integration/server tests/integration/security $(PYTEST_ARGS)
+	PYTHONPATH="$(CURDIR)" PATH="$(CURDIR)/$(LOWEST)/bin:$$PATH" $(LOWEST)/bin/python $(PYTEST) tests/unit tests/integration/server tests/integration/security $(PYTEST_ARGS)
 
 chaos: setup  ## the real daemon under load and faults, its history judged; SECONDS=1800 SEED=n KINDS=kill,cut
 	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python -m tests.chaos.run --seconds $(or $(SECONDS),120) $(if $(SEED),--seed $(SEED)) $(if $(KINDS),--kinds $(KINDS))

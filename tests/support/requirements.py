@@ -1,4 +1,4 @@
-"""Prints pyproject.toml's requirements for the Makefile: the requirements of an extra, or constraints with the lowest versions.
+"""Prints pyproject.toml's requirements for the Makefile: the requirements of an extra, or those of users at their lowest versions.
 
     python tests/support/requirements.py gen
     python tests/support/requirements.py --lowest
