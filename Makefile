@@ -63,11 +63,12 @@ demo: setup java  ## run the main job: a broker, a Spark write, a Spark read; IN
 quick: setup  ## the tests of units and models, for while you work (less than a minute on two cores)
 	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python $(PYTEST) -m "not slow" tests/unit tests/model tests/test_repo.py $(PYTEST_ARGS)
 
-# Spark has processes of its own: a JVM is started by a fork, and gRPC, which other tests use in this one, does not survive that.
+# Spark has processes of its own: a JVM is started by a fork, and gRPC, which other tests use in theirs, does not survive that. One
+# has the session that most of its tests share, the other those with drivers of their own.
 # Each exits with 5 where PYTEST_ARGS leave it no test.
 test: setup java  ## run the tests
 	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python $(PYTEST) --ignore tests/spark $(PYTEST_ARGS) || test $$? = 5
-	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python -m pytest -q -m "not long" tests/spark $(PYTEST_ARGS) || test $$? = 5
+	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python -m pytest -q -n 2 --dist loadgroup -m "not long" tests/spark $(PYTEST_ARGS) || test $$? = 5
 
 test-long: setup java  ## the same tests at twenty times the runs of what is random (an hour or more)
 	BROKERD_TEST_SCALE=20 $(MAKE) --no-print-directory test PYTEST_ARGS='--timeout 7200 $(PYTEST_ARGS)'

@@ -1,4 +1,5 @@
-"""One Spark session and one broker for all Spark tests: each test has topics of its own. What needs another broker says so."""
+"""One Spark session and one broker for most Spark tests: each test has topics of its own. What needs another broker, or a driver
+of its own, says so."""
 
 from __future__ import annotations
 
@@ -23,11 +24,12 @@ os.environ.setdefault("JAVA_TOOL_OPTIONS", "-XX:TieredStopAtLevel=1 -XX:+UseSeri
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Everything in this folder needs Spark, and shares one session of it."""
+    """Everything in this folder needs Spark. What shares the session stays in one process; drivers of their own may run beside."""
     for item in items:
         if Path(__file__).parent in item.path.parents:
             item.add_marker(pytest.mark.spark)
-            item.add_marker(pytest.mark.xdist_group("spark"))
+            if isinstance(item, pytest.Function) and "spark" in item.fixturenames:
+                item.add_marker(pytest.mark.xdist_group("spark"))
 
 
 @pytest.fixture(scope="session")
