@@ -5,7 +5,7 @@ BIN    := $(VENV)/bin
 GEN    := .venv-gen
 LOWEST := .venv-lowest
 DOCS   := .venv-docs
-# As many processes as there are cores; what shares a Spark session or a broker stays together. PYTEST_ARGS="-n 0": one process.
+# Some more processes than there are cores (tests/conftest.py); what shares a Spark session or a broker stays together. PYTEST_ARGS="-n 0": one process.
 PYTEST := -m pytest -q -n auto --maxprocesses 8 --dist loadgroup
 
 # Python compiles what it imports; pip would compile all of it, which takes longer than to unpack it.

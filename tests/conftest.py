@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import resource
 import signal
 from collections.abc import Generator
@@ -45,6 +46,12 @@ def _processor_time_s() -> float:
     """Of this process, and of its children that have ended."""
     own, children = resource.getrusage(resource.RUSAGE_SELF), resource.getrusage(resource.RUSAGE_CHILDREN)
     return own.ru_utime + own.ru_stime + children.ru_utime + children.ru_stime
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
+    """`-n auto`: half as many workers again as there are processors, for tests wait half of their time, for daemons and clocks."""
+    return max(2, len(os.sched_getaffinity(0)) * 3 // 2)
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
