@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
@@ -20,7 +19,8 @@ from brokerd.client.topics import TopicDescription
 from brokerd.config.client import ConsumerConfig
 from brokerd.errors import OffsetOutOfRangeError, UnknownTopicIdError, UnknownTopicOrPartitionError, WireError
 from brokerd.ids import NO_PRODUCER, TopicIdPartition, TopicPartition
-from tests.support.daemon import DaemonProcess, RunningDaemon, running_daemon
+from brokerd.testing import Broker
+from tests.support.daemon import RunningDaemon, running_daemon
 from tests.support.records import key_values
 from tests.support.wait import DEADLINE_S
 
@@ -163,12 +163,13 @@ def test_many_readers_share_one_leased_client(daemon: RunningDaemon, client: Blo
     assert sorted(results) == [list(range(first, first + 1_000)) for first in range(0, 4_001, 500)]
 
 
-def test_reader_rides_over_killed_brokers(tmp_path: Path) -> None:
-    with DaemonProcess(tmp_path / "data") as daemon:
-        config = ConsumerConfig(bootstrap_servers=daemon.address, max_partition_fetch_bytes=1, fetch_max_wait_ms=100)
+def test_reader_rides_over_killed_brokers() -> None:
+    with Broker() as broker:
+        servers = broker.bootstrap_servers
+        config = ConsumerConfig(bootstrap_servers=servers, max_partition_fetch_bytes=1, fetch_max_wait_ms=100)
         with BlockingClient(config) as client:
             tp = created(client, "t")
-            write(daemon.address, "t", 0, 20_000)
+            write(servers, "t", 0, 20_000)
             numbers: list[int] = []
             kills = 0
             with PartitionFetcher(client, [FetchRange(tp, 0, 20_000)], config) as fetcher:
@@ -176,7 +177,7 @@ def test_reader_rides_over_killed_brokers(tmp_path: Path) -> None:
                     numbers.extend(batch.offsets.to_pylist())
                     if len(numbers) > 8_000 * (kills + 1):
                         kills += 1
-                        daemon.kill()
-                        daemon.restart()
+                        broker.kill()
+                        broker.start()
     assert numbers == list(range(20_000))
     assert kills == 2

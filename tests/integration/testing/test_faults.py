@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 import threading
 
 import pytest
@@ -29,6 +30,17 @@ def test_kill_is_a_kill_and_what_was_acknowledged_stays() -> None:
         topic.append(["after"])
         assert values(topic) == [b"before", b"after"]
         assert "was not closed cleanly" in broker.log
+
+
+def test_a_port_stays_the_brokers_while_it_is_away() -> None:
+    with Broker() as broker:
+        broker.kill()
+        host, _, port = broker.bootstrap_servers.rpartition(":")
+        address = (host, int(port))
+        with pytest.raises(ConnectionRefusedError):
+            socket.create_connection(address)
+        with socket.socket() as other, pytest.raises(OSError, match="in use"):
+            other.bind(address)
 
 
 def test_restart_is_a_clean_stop_and_a_start() -> None:
@@ -85,17 +97,20 @@ def test_kill_around_an_append(nth: int) -> None:
 def test_lost_responses_of_streams_and_calls() -> None:
     with Broker() as broker:
         topic, pid = broker.create_topic("t"), broker.pid
-        faults = [broker.lose_response(request) for request in ("Produce", "ListOffsets", "Fetch")]
+        # The second of each comes because the client heard nothing of the first.
+        requests = ("Produce", "ListOffsets", "Fetch")
+        faults = [broker.lose_response(request, nth=nth) for request in requests for nth in (1, 2)]
         topic.append(["v"])
-        assert [fault.has_happened for fault in faults] == [True, False, False]
+        assert [fault.has_happened for fault in faults] == [True, True, False, False, False, False]
         assert values(topic) == [b"v"]
         assert all(fault.has_happened for fault in faults)
         assert broker.pid == pid
 
 
-def test_a_created_topic_whose_response_was_lost_is_there() -> None:
+@pytest.mark.parametrize("fault", ["kill_after", "lose_response"])
+def test_a_created_topic_whose_response_was_lost_is_there(fault: str) -> None:
     with Broker() as broker:
-        broker.kill_after("CreateTopics")
+        getattr(broker, fault)("CreateTopics")
         with pytest.raises(TopicAlreadyExistsError, match="so this call may have created it"):
             broker.create_topic("t")
         assert broker.topic("t").rows() == []
