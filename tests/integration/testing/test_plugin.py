@@ -36,6 +36,11 @@ def test_that_fails(brokerd_broker):
 
 def test_with_a_fault_that_meets_nothing(brokerd_broker):
     brokerd_broker.kill_after("Produce")
+
+
+def test_that_fails_before_its_fault(brokerd_broker):
+    brokerd_broker.kill_after("Produce")
+    assert False
 """
 
 USES_NOT = """
@@ -91,6 +96,13 @@ def test_a_fault_that_met_nothing_fails_the_test(tmp_path: Path) -> None:
     done = pytest_run(tmp_path, FAILS, "-p", "no:xdist", "-k", "meets_nothing")
     assert done.returncode == 1
     assert "UnmetFaultError: ordered, and never happened, since no such request came" in done.stdout
+
+
+def test_a_test_that_fails_before_its_fault_fails_for_one_reason(tmp_path: Path) -> None:
+    done = pytest_run(tmp_path, FAILS, "-p", "no:xdist", "-k", "before_its_fault")
+    assert done.returncode == 1
+    assert "1 failed" in done.stdout
+    assert "UnmetFaultError" not in done.stdout
 
 
 def test_a_project_that_uses_nothing_pays_nothing(tmp_path: Path) -> None:
