@@ -36,8 +36,9 @@ def pytest_runtest_call(item: pytest.Item) -> Generator[None, object, object]:
     """Holds the mark `slow`, by processor time: several times what the mark says, as a machine may be slow, and busy."""
     before_s = _processor_time_s()
     result = yield
+    is_slow = any(item.get_closest_marker(mark) for mark in ("slow", "long"))
     taken_s = _processor_time_s() - before_s
-    if taken_s > 6 * SLOW_S and item.get_closest_marker("slow") is None and TEST_SCALE == 1:
+    if taken_s > 6 * SLOW_S and not is_slow and TEST_SCALE == 1:
         pytest.fail(f"it took {taken_s:.0f} s of processor time: mark it slow, or make it quicker than {SLOW_S} s", pytrace=False)
     return result
 

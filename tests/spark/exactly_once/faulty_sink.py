@@ -2,24 +2,29 @@
 
     task-fails-after-writing     the first attempt of a task has written all its rows, then raises
     worker-killed-mid-write      the first attempt's Python worker is killed by SIGKILL between two batches of rows
+    jvm-killed-mid-write         likewise its JVM: the driver in local mode, an executor on a cluster
     driver-killed-before-commit  the JVM is killed by SIGKILL before EndTransaction is sent
     driver-killed-in-commit      it is answered, but commit has not returned
-    driver-killed-after-commit   commit has returned
+    driver-killed-after-commit   some milliseconds after commit has returned: as a rule before Spark has written `commits/N`
     broker-killed-before-commit  the broker is killed by SIGKILL (option `broker_pid_file`) before EndTransaction is sent
     broker-killed-in-commit      it is answered, but commit has not returned
-    slow-twin                    the first attempt of one task waits until another attempt has been committed, and then goes on
+    slow-twin                    the first attempt of one task waits in the middle of its rows until another attempt has been
+                                 committed, and then writes on
 
-Each accident happens once: a file in the directory `marks` says that it has.
+Each accident happens once: a file in the directory `marks` says that it has. Another, `attempts`, has a line for each thing that a
+task does.
 """
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import threading
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pyarrow as pa
 from pyspark import TaskContext
@@ -30,7 +35,26 @@ from brokerd.datasource.source import BrokerdDataSource
 from tests.support.wait import wait_until
 
 _OWN = ("fault", "marks", "broker_pid_file")
-_DYING_S = 0.2
+_AFTER_S = 0.005
+_ATTEMPTS = "attempts"
+
+
+class TaskEvent(NamedTuple):
+    """Something that an attempt of a task does, at a time that all processes of the machine share."""
+
+    what: str  # begins, waits, goes on, ends, fails: <error>
+    run_id: str
+    batch: str
+    partition: int
+    attempt: int
+    host: str
+    at_s: float
+
+
+def task_events(marks: Path) -> list[TaskEvent]:
+    """The events so far, in their order."""
+    path = marks / _ATTEMPTS
+    return [TaskEvent(*json.loads(line)) for line in path.read_text().splitlines()] if path.exists() else []
 
 
 class FaultySource(BrokerdDataSource):
@@ -64,38 +88,58 @@ class Accident:
         self._marks = marks
         self._broker_pid_file = broker_pid_file
 
-    def rows(self, iterator: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """A task's rows."""
+    def write(
+        self, act: Callable[[Iterator[pa.RecordBatch]], WriterCommitMessage], iterator: Iterator[pa.RecordBatch]
+    ) -> WriterCommitMessage:
+        """A task's write."""
+        self._note("begins")
+        try:
+            message = act(self._rows(iterator))
+            if self.fault == "task-fails-after-writing" and _task().partitionId() == 0 and self._is_first():
+                raise RuntimeError("the accident that was asked for")
+        except BaseException as error:
+            self._note(f"fails: {type(error).__name__}")
+            raise
+        self._note("ends")
+        return message
+
+    def _rows(self, iterator: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for number, batch in enumerate(iterator):
             if number == 1 and self.fault == "worker-killed-mid-write" and self._is_first():
                 os.kill(os.getpid(), signal.SIGKILL)
+            if number == 1 and self.fault == "jvm-killed-mid-write" and self._is_first():
+                _kill_jvm()
+            if number == 1 and self.fault == "slow-twin" and _task().partitionId() == 0 and self._is_first():
+                self._note("waits")
+                self._wait_for("committed")
+                self._note("goes on")
             yield batch
 
-    def written(self) -> None:
-        """A task has written its rows."""
-        context = TaskContext.get()
-        assert context is not None
-        if self.fault == "task-fails-after-writing" and context.partitionId() == 0 and self._is_first():
-            raise RuntimeError("the accident that was asked for")
-        if self.fault == "slow-twin" and context.partitionId() == 0 and self._is_first():
-            self._wait_for("committed")
+    def _note(self, what: str) -> None:
+        if not self._marks:
+            return
+        task = _task()
+        run_id, batch = (task.getLocalProperty(name) or "" for name in ("spark.jobGroup.id", "streaming.sql.batchId"))
+        host = os.environ.get("SPARK_LOCAL_IP", "")
+        event = TaskEvent(what, run_id, batch, task.partitionId(), task.attemptNumber(), host, time.monotonic())
+        with Path(self._marks, _ATTEMPTS).open("a") as log:
+            log.write(json.dumps(event) + "\n")
 
     def commit(self, act: Callable[[], None]) -> None:
         """The driver's commit."""
-        where = {"driver": _jvm_pid, "broker": self._broker_pid}
         victim, _, place = self.fault.partition("-killed-")
-        if victim not in where or not place.endswith("-commit"):
-            act()
-            self._mark("committed")
-            return
-        if place == "before-commit" and self._is_first():
-            _kill(where[victim]())
+        kill = {"driver": _kill_jvm, "broker": self._kill_broker}.get(victim)
+        if kill is not None and place == "before-commit" and self._is_first():
+            kill()
         act()
-        if place in ("in-commit", "after-commit") and self._is_first():
-            _kill(where[victim]())
+        self._mark("committed")
+        if kill is not None and place == "in-commit" and self._is_first():
+            kill()
+        if kill is not None and place == "after-commit" and self._is_first():
+            threading.Timer(_AFTER_S, kill).start()
 
-    def _broker_pid(self) -> int:
-        return int(Path(self._broker_pid_file).read_text())
+    def _kill_broker(self) -> None:
+        os.kill(int(Path(self._broker_pid_file).read_text()), signal.SIGKILL)
 
     def _is_first(self) -> bool:
         try:
@@ -105,7 +149,8 @@ class Accident:
         return True
 
     def _mark(self, name: str) -> None:
-        Path(self._marks, name).touch()
+        if self._marks:
+            Path(self._marks, name).touch()
 
     def _wait_for(self, name: str) -> None:
         wait_until(Path(self._marks, name).exists, what=f"the mark {name}")
@@ -120,9 +165,7 @@ class _FaultyWriter:
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
         """One task's write."""
-        message: WriterCommitMessage = self._writer.write(self._accident.rows(iterator))
-        self._accident.written()
-        return message
+        return self._accident.write(self._writer.write, iterator)
 
 
 class FaultyBatchWriter(_FaultyWriter, DataSourceArrowWriter):
@@ -149,15 +192,21 @@ class FaultyStreamWriter(_FaultyWriter, DataSourceStreamArrowWriter):
         self._writer.abort(messages, batchId)
 
 
+def _task() -> TaskContext:
+    context = TaskContext.get()
+    assert context is not None
+    return context
+
+
 def _jvm_pid() -> int:
-    """The JVM is an ancestor of every Python worker on the driver."""
+    """An ancestor of every Python worker: the driver's, or an executor's."""
     pid = os.getppid()
     while Path(f"/proc/{pid}/comm").read_text().strip() != "java":
         pid = int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
     return pid
 
 
-def _kill(pid: int) -> None:
-    os.kill(pid, signal.SIGKILL)
-    # The JVM's death ends this process too: nothing more is to happen here before, as far as can be waited for.
-    threading.Event().wait(_DYING_S)
+def _kill_jvm() -> None:
+    """And this process with it, which would end some time later: until then it would go on with what it does."""
+    os.kill(_jvm_pid(), signal.SIGKILL)
+    os.kill(os.getpid(), signal.SIGKILL)

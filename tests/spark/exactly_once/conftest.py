@@ -1,0 +1,26 @@
+"""One pipeline with a broker of its own for each test, and a reader that looks at its target all the time."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.spark.exactly_once.pipeline import Pipeline
+from tests.spark.exactly_once.reading import EagerReader, committed_rows
+from tests.spark.pipelines import flights
+from tests.support.daemon import DaemonProcess
+
+ROWS = 6_000
+
+
+@pytest.fixture
+def pipeline(tmp_path: Path) -> Iterator[Pipeline]:
+    """A pipeline with its own broker, and a reader that looks all the time."""
+    with DaemonProcess(tmp_path / "data") as daemon:
+        made = Pipeline(daemon, tmp_path, flights(ROWS))
+        with EagerReader(daemon.address, "target") as reader:
+            yield made
+        rows = committed_rows(daemon.address, "target")
+        assert reader.seen.items() <= rows.items(), "a row was seen that is not there any more"
