@@ -92,8 +92,8 @@ test-lowest: $(LOWEST)/.ready links  ## the daemon over the wire, codecs and fil
 chaos: setup  ## the real daemon under load and faults, its history judged; SECONDS=1800 SEED=n KINDS=kill,cut
 	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python -m tests.chaos.run --seconds $(or $(SECONDS),120) $(if $(SEED),--seed $(SEED)) $(if $(KINDS),--kinds $(KINDS))
 
-exactly-once: setup java  ## real drivers, tasks and brokers killed around a commit, and what readers then see (ten minutes)
-	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python -m pytest -q tests/spark/exactly_once $(PYTEST_ARGS)
+exactly-once: setup java  ## drivers, tasks and brokers killed around a commit or at random, and what readers then see (half an hour); KILLS=100 SEED=n
+	$(if $(KILLS),BROKERD_TEST_KILLS=$(KILLS)) $(if $(SEED),BROKERD_TEST_SEED=$(SEED)) PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python -m pytest -q tests/spark/exactly_once $(PYTEST_ARGS)
 
 transactions: setup  ## two hundred thousand random schedules of transactions, each checked at every step; SCHEDULES=n
 	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python -m tests.model.long_transactions $(if $(SCHEDULES),--schedules $(SCHEDULES))

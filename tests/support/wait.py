@@ -11,10 +11,10 @@ DEADLINE_S = 120.0
 _PAUSE_S = 0.002
 
 
-def wait_until(condition: Callable[[], bool], *, deadline_s: float = DEADLINE_S, what: str = "") -> None:
-    """Returns as soon as `condition` holds. Raises AssertionError at the deadline."""
+def wait_until(condition: Callable[[], bool], *, deadline_s: float = DEADLINE_S, pause_s: float = _PAUSE_S, what: str = "") -> None:
+    """Returns as soon as `condition` holds; looks again after each `pause_s`. Raises AssertionError at the deadline."""
     end = time.monotonic() + deadline_s
     pause = threading.Event()
     while not condition():
         assert time.monotonic() < end, f"not within {deadline_s} s: {what or 'the condition'}"
-        pause.wait(_PAUSE_S)
+        pause.wait(pause_s)

@@ -67,12 +67,14 @@ def values_of(rows: Rows) -> Counter[bytes | None]:
 class EagerReader:
     """Reads everything as soon as it is committed, in a thread of its own, through kills of the broker."""
 
-    def __init__(self, servers: str, topic: str) -> None:
+    def __init__(self, servers: str, topic: str, *, pause_s: float = _PAUSE_S) -> None:
         self._servers = servers
         self._topic = topic
+        self._pause_s = pause_s
         self._is_over = threading.Event()
         self._thread = threading.Thread(target=self._run, name="eager reader")
         self.seen: Rows = {}
+        self.looks = 0
 
     def __enter__(self) -> Self:
         self._thread.start()
@@ -86,8 +88,9 @@ class EagerReader:
         config = ClientConfig(bootstrap_servers=self._servers, api_timeout_ms=2_000)
         with BlockingClient(config) as client:
             starts: dict[int, int] = {}
-            while not self._is_over.wait(_PAUSE_S):
+            while not self._is_over.wait(self._pause_s):
                 reached = dict(starts)
                 with contextlib.suppress(BrokerdError):  # the broker is away
                     self.seen |= _read(client, self._servers, self._topic, reached)
                     starts = reached
+                    self.looks += 1

@@ -1,0 +1,40 @@
+"""Random kills of drivers, Python workers and the broker change nothing of what a pipeline writes: BROKERD_TEST_KILLS of them, by
+BROKERD_TEST_SEED. A failure names the seed and each kill."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.spark.exactly_once.random_kills import KINDS, QUERIES, RestlessPipeline, planned
+from tests.support.daemon import DaemonProcess
+from tests.support.scale import TEST_SCALE
+
+KILLS = int(os.environ.get("BROKERD_TEST_KILLS", 10 * TEST_SCALE))
+SEED = int(os.environ.get("BROKERD_TEST_SEED", "1"))
+
+
+@pytest.fixture
+def own_daemon(tmp_path: Path) -> Iterator[DaemonProcess]:
+    """A broker that may be killed."""
+    with DaemonProcess(tmp_path / "data") as process:
+        yield process
+
+
+def test_a_plan_is_its_seeds() -> None:
+    assert planned(1, 30) == planned(1, 30) != planned(2, 30)
+    assert {kill.kind for kill in planned(1, 30)} == set(KINDS)
+
+
+@pytest.mark.long
+@pytest.mark.timeout(900 + 60 * KILLS)
+@pytest.mark.parametrize("foreach", QUERIES)
+def test_pipeline_under_random_kills_writes_what_an_undisturbed_one_does(
+    own_daemon: DaemonProcess, tmp_path: Path, foreach: str
+) -> None:
+    with RestlessPipeline(own_daemon, tmp_path, foreach=foreach) as pipeline:
+        print(pipeline.endure(SEED, KILLS))
+    assert {kind.partition(" ")[0] for kind in pipeline.killed} == set(KINDS[:KILLS])
