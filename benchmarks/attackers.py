@@ -329,6 +329,18 @@ class LargeBatches(Writer):
         connection.send_message(connection.call(FETCH), fetch.SerializeToString(), end=True)
 
 
+class SmallWrites(Writer):
+    """Batches of one small record to all partitions in turn: the disk syncs each partition on its own."""
+
+    connections_max = 4
+    value = bytes(100)
+    calls_max = 60
+
+    def harm(self, connection: RawHttp2) -> None:
+        while connection.h2.open_outbound_streams < self.calls_max and not connection.is_sending and not connection.is_closed:
+            self.write(connection)
+
+
 class TopicChanges(Attack):
     """New topics, as many as there may be in a request."""
 
@@ -368,4 +380,5 @@ ATTACKS: dict[str, Callable[[Aim], Attack]] = {
     "topic changes": TopicChanges,
     "look-ups by time": TimeLookUps,
     "large batches": LargeBatches,
+    "small writes": SmallWrites,
 }
