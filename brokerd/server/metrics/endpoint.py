@@ -9,7 +9,6 @@ scrapes.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import ipaddress
 import logging
 import ssl
@@ -93,13 +92,15 @@ class MetricsEndpoint:
                     await writer.start_tls(self._tls)
                 writer.write(await self._answer(reader, writer, is_crowded=is_crowded))
                 await writer.drain()
+                writer.close()
+                await writer.wait_closed()
         except (OSError, TimeoutError, asyncio.IncompleteReadError, asyncio.LimitOverrunError):
             pass  # a client that is gone, silent or does not speak HTTP
+        except asyncio.CancelledError:
+            pass  # ended for a newer one, or at the stop: Python 3.11 logs a traceback for each task here that ends as cancelled
         finally:
             self._connections.pop(task, None)
-            writer.close()
-            with contextlib.suppress(OSError):
-                await writer.wait_closed()
+            writer.transport.abort()  # of what is not closed by now; after a handshake that was cut short, nobody tells the end
 
     async def _answer(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, *, is_crowded: bool) -> bytes:
         method, path, headers = _parse(await reader.readuntil(b"\r\n\r\n"))

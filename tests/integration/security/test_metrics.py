@@ -184,7 +184,9 @@ def test_a_port_that_is_taken_is_named(tmp_path: Path) -> None:
             pass
 
 
-def test_whoever_is_silent_in_a_handshake_is_counted_and_ended_for_a_probe(tmp_path: Path) -> None:
+def test_whoever_is_silent_in_a_handshake_is_counted_and_ended_for_a_probe(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     authority = Authority(tmp_path)
     issued = authority.issue("broker", "127.0.0.1")
     files: dict[str, Any] = {"ssl_certificate_file": issued.certificate_file, "ssl_key_file": issued.key_file}
@@ -198,3 +200,4 @@ def test_whoever_is_silent_in_a_handshake_is_counted_and_ended_for_a_probe(tmp_p
         assert scrape(running, "/health", tls=tls) == (200, "serving\n")
         connections[0].settimeout(DEADLINE_S)
         assert connections[0].recv(1) == b"", "the oldest has made room"
+    assert not [record for record in caplog.records if record.name == "asyncio"], "strangers fill no log with tracebacks"
