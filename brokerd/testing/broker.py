@@ -163,19 +163,25 @@ class Broker:
 
     # --- inside
 
-    def _opened(self) -> Channel:
+    def _refuse_fork(self) -> None:
+        """Before any lock, which another thread may have held at the fork. A fork would take responses of others."""
         if os.getpid() != self._owner_pid:
             raise ClientError("this Broker was made before this process was forked: use it in the process that made it")
+
+    def _opened(self) -> Channel:
+        self._refuse_fork()
         if self._keeper is None:
             raise BrokerdError("the broker is not open: use it in `with Broker() as broker:`, or call start()")
         return self._keeper
 
     def _ask(self, head: dict[str, Any], passed: Any = None) -> dict[str, Any]:
+        self._refuse_fork()
         with self._lock:
             keeper = self._opened()
             return _exchange(keeper, head, b"", passed, "the process that keeps the broker is gone: was it killed?").head
 
     def _ask_client(self, head: dict[str, Any], body: Any = b"") -> Message:
+        self._refuse_fork()
         with self._client_lock:
             if self._client is not None and self._client.is_broken:
                 self._client.close()
@@ -190,6 +196,7 @@ class Broker:
             return _exchange(self._client, head, body, None, "the process of the test's own client is gone: was it killed?")
 
     def _arm(self, kind: str, request: str, moment: str, nth: int) -> Fault:
+        _text("request", request)
         armed = self._ask({"do": "arm", "kind": kind, "request": request, "moment": moment, "nth": nth})
         fault = Fault(armed["number"], armed["text"], self._left_by_number)
         self._faults.append(fault)
@@ -236,7 +243,13 @@ def _exchange(channel: Channel, head: dict[str, Any], body: Any, passed: Any, go
     return message
 
 
+def _text(name: str, given: object) -> None:
+    if not isinstance(given, str):
+        raise ConfigError(f"{name} is {given!r}: give it as a str")
+
+
 def _some(how: str) -> str:
+    _text("how", how)
     if not how:
         raise ConfigError("how must say how the disk fails: full, write, sync or read; heal_disk() has it work again")
     return how

@@ -209,12 +209,16 @@ def test_a_broker_is_of_use_between_start_and_close() -> None:
 
 
 def test_a_fork_has_no_broker_and_ends_none(broker: Broker) -> None:
+    topic = broker.create_topic("of-the-parent")
+    topic.append(["row"])  # over a socket that the fork has too
     pid = os.fork()
     if pid == 0:
         code = 1
         try:
             with pytest.raises(ClientError, match="made before this process was forked"):
                 broker.restart()
+            with pytest.raises(ClientError, match="made before this process was forked"):
+                topic.rows()
             broker.close()
             code = 0
         finally:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import socket
 import threading
+from typing import Any
 
 import pytest
 
@@ -184,3 +185,12 @@ def test_a_disk_that_cannot_be_read_at_a_start() -> None:
         broker.start()
         assert values(topic) == [b"before"]
     assert not directory.exists(), "it is kept for a failure, and that has passed"
+
+
+@pytest.mark.parametrize("given", [None, 5, ["Produce"]])
+def test_a_fault_of_the_wrong_type_is_refused_and_harms_nothing(given: Any) -> None:
+    with Broker() as broker:
+        for arm in (broker.kill_before, broker.kill_after, broker.lose_response, broker.fail_disk):
+            with pytest.raises(ConfigError, match="give it as a str"):
+                arm(given)
+        broker.create_topic("still-there").append(["row"])
