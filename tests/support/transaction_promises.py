@@ -126,8 +126,9 @@ class Promises:
         if isinstance(request, InitMember):
             self._told_member(request, answer)
         elif isinstance(request, Heartbeat) and isinstance(answer, InvalidTxnStateError):
-            producer_id = self.told_ids[request.transactional_id, request.member_id]
-            assert self._has_ended(producer_id), "told of an end that is not durable"
+            # A member may begin again after a crash, under another producer id, while an older heartbeat is being answered.
+            begun = [pid for pid, (_, _, member) in self.opened.items() if member.member_id == request.member_id]
+            assert any(self._has_ended(pid) for pid in begun), "told of an end that is not durable"
         elif isinstance(request, Batch) and isinstance(answer, InvalidTxnStateError):
             assert request.producer_id in self.ended, f"data of member {request.producer_id} is refused, but it is open"
         elif isinstance(request, Abort) and isinstance(answer, Done):

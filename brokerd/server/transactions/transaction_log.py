@@ -30,6 +30,7 @@ from brokerd.transaction.model import LogEntry, StateBegins
 logger = logging.getLogger(__name__)
 
 COMPACTION_MIN_BYTES = 4 * 1_048_576
+STATE_MAX_BYTES = MAX_DECOMPRESSED_BYTES // 2  # it is one batch, which a start must be able to read
 _READ_BYTES = 1_048_576
 
 
@@ -114,7 +115,10 @@ class TransactionLog:
         and others, whose entries must not be applied.
         """
         assert self._replica is not None, "made at the first transactional request"
-        batch = _batch(entries, self._replica.log.tp, self._clock.wall_ms())
+        return self._append(_batch(entries, self._replica.log.tp, self._clock.wall_ms()))
+
+    def _append(self, batch: RecordBatch) -> int:
+        assert self._replica is not None
         info = self._replicas.append(self._replica, batch)
         self._end_offset = info.last_offset + 1
         self._size_bytes += batch.header.size
@@ -138,15 +142,26 @@ class TransactionLog:
         if self._size_bytes < max(COMPACTION_MIN_BYTES, 2 * self._state_bytes):
             return False
         assert self._replica is not None
+        log = self._replica.log
+        batch = _batch(list(state()), log.tp, self._clock.wall_ms())
+        if batch.header.uncompressed_bytes > STATE_MAX_BYTES:
+            logger.warning(
+                "%s: it is not compacted, since its state of %d bytes is larger than the %d of one batch; give fewer transactional "
+                "ids, or shorter ones",
+                log.name,
+                batch.header.uncompressed_bytes,
+                STATE_MAX_BYTES,
+            )
+            self._state_bytes = self._size_bytes  # the next attempt when it is twice as large
+            return False
         before_bytes, self._size_bytes = self._size_bytes, 0
         try:
-            offset = self.append(list(state()))
+            offset = self._append(batch)
         except BaseException:
             self._size_bytes += before_bytes
             raise
         self._state_bytes = self._size_bytes
         await self.durable()
-        log = self._replica.log
         error = await self._admin.run(self._logs.give_up_below(log, offset))
         if error is not None:
             raise error
