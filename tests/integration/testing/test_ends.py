@@ -16,14 +16,14 @@ from tests.support.child import child, first_line
 from tests.support.wait import wait_until
 
 PROGRAM = """
-import os, sys, time
+import os, signal, sys
 from brokerd.testing import Broker
 from brokerd.testing.warm_process import warm_pid
 with Broker() as broker:
     broker.create_topic("t").append(["v"])
     if {forks}:
         if os.fork() == 0:
-            time.sleep(600)  # holds copies of every socket
+            signal.pause()  # holds copies of every socket
     print(warm_pid(), flush=True)
     {then}
 """
@@ -45,7 +45,7 @@ def all_is_gone(warm: int, directory: Path) -> None:
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL, signal.SIGSEGV])
 def test_a_process_that_a_signal_ends(number: signal.Signals, tmp_path: Path) -> None:
-    with process_with_broker("time.sleep(600)", tmp_path) as (pid, warm):
+    with process_with_broker("signal.pause()", tmp_path) as (pid, warm):
         assert len(in_session_of(warm)) == 4, "warm process, keeper, broker, client"
         os.kill(pid, number)
     all_is_gone(warm, tmp_path)
@@ -59,7 +59,7 @@ def test_a_process_that_ends_by_itself(then: str, tmp_path: Path) -> None:
 
 
 def test_a_killed_process_whose_fork_lives_on(tmp_path: Path) -> None:
-    with process_with_broker("time.sleep(600)", tmp_path, forks=True) as (pid, warm):
+    with process_with_broker("signal.pause()", tmp_path, forks=True) as (pid, warm):
         forks = [int(name) for name in Path(f"/proc/{pid}/task/{pid}/children").read_text().split() if int(name) != warm]
         assert len(forks) == 1
         os.kill(pid, signal.SIGKILL)
@@ -68,7 +68,7 @@ def test_a_killed_process_whose_fork_lives_on(tmp_path: Path) -> None:
 
 
 def test_a_keeper_that_is_killed_takes_its_broker_with_it(tmp_path: Path) -> None:
-    with process_with_broker("time.sleep(600)", tmp_path) as (pid, warm):
+    with process_with_broker("signal.pause()", tmp_path) as (pid, warm):
         (keeper,) = (int(one) for one in Path(f"/proc/{warm}/task/{warm}/children").read_text().split())
         os.kill(keeper, signal.SIGKILL)
         wait_until(lambda: in_session_of(warm) == {warm}, what="keeper, broker and client are gone")
