@@ -120,15 +120,15 @@ class ResponseBudget(Budget, Generic[W]):
 
     def overdue(self, *, now_ms: int) -> list[W]:
         """The writers whose streams must end, oldest first: all beyond the timeout; while others wait for room, as many of the
-        owners with most of it as it takes to free the first half.
+        owners with most of it as it takes to free the first half, and what the next in line waits for.
         """
         overdue: list[W] = []
-        left_bytes = self.used
+        left_bytes, enough_bytes = self.used, min(self.limit // 2, self.limit - self._room.next_units)
         for writer, write in self._writes.items():
             age_ms = now_ms - write.start_ms
             if age_ms < min(PATIENCE_MS, self._write_timeout_ms):
                 break
-            is_needed = self.waiter_count > 0 and age_ms >= PATIENCE_MS and left_bytes > self.limit // 2
+            is_needed = self.waiter_count > 0 and age_ms >= PATIENCE_MS and left_bytes > enough_bytes
             if age_ms >= self._write_timeout_ms or (is_needed and self._shares.has_average(write.owner)):
                 overdue.append(writer)
                 left_bytes -= write.size_bytes

@@ -53,6 +53,11 @@ class Room(Generic[W]):
         """The number of those who wait."""
         return len(self._line)
 
+    @property
+    def next_units(self) -> int:
+        """The units that the first in line asks for; 0 if nobody waits."""
+        return next((self._line.first(owner).units for owner in self._line), 0)
+
     def fits(self, owner: str, count: int) -> bool:
         """True if there is room for `count` units more, but for the turns of others."""
         if self.shares.count(owner):
@@ -69,6 +74,8 @@ class Room(Generic[W]):
 
     def pop(self) -> Ticket[W] | None:
         """The ticket whose turn it is, with its units taken; None if nobody's is. One of no units goes if there is room for any."""
+        if self.used >= self.limit and self.used > 0:
+            return None  # without a look at each owner in line: there may be thousands
         for owner in self._line:
             count = self._line.first(owner).units
             if self.fits(owner, max(1, count)):

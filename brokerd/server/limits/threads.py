@@ -8,6 +8,7 @@ from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import TypeVar
 
+from brokerd.errors import NotReadyError
 from brokerd.server.limits.budgets import Budget
 from brokerd.server.limits.room import Caller
 
@@ -24,7 +25,7 @@ class Threads:
 
     async def run(self, caller: Caller, work: Callable[[], T]) -> T:
         """Returns what `work` returns, and raises what it raises. It is not begun for a caller that is gone, but goes on
-        once it is begun.
+        once it is begun. Raises NotReadyError after `stop`.
         """
         await self._free.take(caller, 1)
         loop = asyncio.get_running_loop()
@@ -33,7 +34,11 @@ class Threads:
             with contextlib.suppress(RuntimeError):  # the loop is closed: nobody waits any more
                 loop.call_soon_threadsafe(self._free.add, caller.owner, -1)
 
-        future = self._pool.submit(work)
+        try:
+            future = self._pool.submit(work)
+        except RuntimeError as error:
+            self._free.add(caller.owner, -1)  # the next in line is told too
+            raise NotReadyError("the broker stops") from error
         future.add_done_callback(end)
         return await asyncio.wrap_future(future)
 

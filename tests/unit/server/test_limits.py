@@ -6,7 +6,8 @@ import asyncio
 import threading
 from functools import partial
 
-from brokerd.server.limits.budgets import Budget
+from brokerd.errors import NotReadyError
+from brokerd.server.limits.budgets import PATIENCE_MS, Budget, ResponseBudget
 from brokerd.server.limits.room import Caller
 from brokerd.server.limits.threads import Threads
 from brokerd.server.waiting.response_queue import ResponseQueue
@@ -144,6 +145,36 @@ def test_threads_are_left_for_others_and_taken_in_turn() -> None:
     begun = asyncio.run(scenario())
     assert "few" in begun[:3]
     assert len(begun) == 20
+
+
+def test_threads_that_stop_end_every_wait() -> None:
+    async def scenario() -> None:
+        threads, go_on = Threads(3, "test"), threading.Event()
+        callers = [asyncio.create_task(threads.run(Caller(f"owner {number}", ""), go_on.wait)) for number in range(8)]
+        await all_wait()
+        threads.stop()
+        go_on.set()
+        async with asyncio.timeout(DEADLINE_S):
+            ended = await asyncio.gather(*callers, return_exceptions=True)
+        assert ended[:3] == [True] * 3
+        assert all(isinstance(error, NotReadyError) for error in ended[3:]), ended
+
+    asyncio.run(scenario())
+
+
+def test_a_slow_reader_is_ended_for_one_who_needs_its_room_however_little_that_is() -> None:
+    async def scenario() -> None:
+        budget = ResponseBudget[str](24, write_timeout_ms=60_000)
+        budget.add("slow", 11)
+        budget.begin_write("slow", "slow", 11, now_ms=0)
+        large = asyncio.create_task(budget.take(Caller("large", ""), 16))
+        await all_wait()
+        assert budget.overdue(now_ms=PATIENCE_MS - 1) == []
+        assert budget.overdue(now_ms=PATIENCE_MS) == ["slow"]
+        budget.add("slow", -11)
+        await large
+
+    asyncio.run(scenario())
 
 
 def test_answers_are_started_in_order_and_the_next_few_when_those_are_out() -> None:

@@ -152,3 +152,19 @@ def test_a_line_takes_owners_in_turn_and_connections_in_turn() -> None:
     assert not line.leave("c", "1", "nobody")
     assert [line.pop_next() for _ in range(len(line))] == ["a1", "b1", "a2", "a1 again"]
     assert (len(line), list(line)) == (0, [])
+
+
+def test_a_room_without_a_free_unit_is_not_offered_to_everybody_in_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    room: Room[str] = Room(100)
+    for number in range(100):
+        room.shares.add(str(number), 1)
+        room.join(Ticket(Caller(str(number), ""), 1, str(number)))
+    asked: list[str] = []
+
+    def fits(owner: str, count: int) -> bool:
+        asked.append(owner)
+        return False
+
+    monkeypatch.setattr(room, "fits", fits)
+    assert room.pop() is None
+    assert not asked
