@@ -37,16 +37,19 @@ def run(work: Coroutine[Any, Any, None]) -> list[dict[str, Any]]:
 
 
 def test_who_stops_waiting_for_administrative_work_leaves_no_report() -> None:
+    may_end = threading.Event()
+
     def steps() -> Steps[None]:
-        yield lambda: None
+        yield lambda: may_end.wait(DEADLINE_S)
         raise StorageError("the disk")
 
     async def work() -> None:
         admin = Admin()
         first = asyncio.create_task(admin.run(steps()))
         caller = asyncio.create_task(admin.run(steps()))
-        await all_wait()
+        await all_wait()  # the first is in a thread, the second waits for it
         caller.cancel()
+        may_end.set()
         with pytest.raises(asyncio.CancelledError):
             await caller
         with pytest.raises(StorageError):
