@@ -67,18 +67,17 @@ def walk_whole(
     *,
     wanted: int = -1,
     until_offset: int = _NO_END,
-    is_single: bool = False,
+    only_headers: bool = False,
     positions: list[int] | None = None,
 ) -> Walk:
     """Walks the whole batches in `data` from `at` on, where the one at `offset` begins (None: at any offset): skips those below
-    `wanted`, takes those below `until_offset`. `is_single`: one, of which only the header need be in `data`. `end`: where the log
-    ends, counted as `at` is. `epoch`: of the batch before. `seed` None: no CRCs. `positions` gets where each begins. A hot loop.
+    `wanted`, takes those below `until_offset`. `only_headers`: payloads need not be in `data`. `end`: where the log ends, counted
+    as `at` is. `epoch`: of the batch before. `seed` None: no CRCs. `positions` gets where each begins. A hot loop.
     """
     total = len(data)
-    limit = at + 1 if is_single else total
     start, first_offset, next_offset, needed, problem = at, offset or 0, offset or 0, 0, None
     reached_until = is_newer = False
-    while at < limit:
+    while at < total:
         if at + HEADER_SIZE > total:
             needed, problem = _cut(HEADER_SIZE, end - at)
             break
@@ -105,7 +104,7 @@ def walk_whole(
             break
         if at + size > total:
             problem = f"{at + size - end} of its {size} bytes are missing" if at + size > end else None
-            needed = size if problem is None and not is_single else 0
+            needed = size if problem is None and not only_headers else 0
             if needed or problem is not None:
                 break
         if positions is not None:
@@ -122,10 +121,11 @@ def next_batch(
     data: Bytes, at: int, end: int, seed: int | None, offset: int | None, epoch: int = 0, max_epoch: int = NO_EPOCH_LIMIT
 ) -> tuple[int, int, int]:
     """Size, next offset and leader epoch of the batch at `at`, which is whole as far as its header can say; see `walk_whole`.
+    `data` ends with its header.
 
     Raises NotWholeError, MoreBytesError where the header goes on behind `data`, UnsupportedVersionError.
     """
-    walk = walk_whole(data, at, end, seed, offset, epoch, max_epoch, is_single=True)
+    walk = walk_whole(data, at, end, seed, offset, epoch, max_epoch, only_headers=True)
     if walk.problem is not None:
         raise UnsupportedVersionError(walk.problem) if walk.is_newer else NotWholeError(walk.problem)
     if walk.needed:

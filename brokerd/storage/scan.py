@@ -7,12 +7,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from brokerd.errors import UnsupportedVersionError
 from brokerd.record.header import HEADER_SIZE, BatchHeader, decode_header
-from brokerd.record.whole import NO_EPOCH_LIMIT, NO_OFFSET_LIMIT, NotWholeError, payload_problem, walk_whole
+from brokerd.record.whole import NO_EPOCH_LIMIT, NO_OFFSET_LIMIT, Walk, payload_problem, walk_whole
 from brokerd.storage.files import File
 
-_SMALL_WINDOW_BYTES = 4_096
+_SMALL_WINDOW_BYTES = 2_048  # no header is longer
 _LARGE_WINDOW_BYTES = 1_048_576
 
 
@@ -40,7 +39,6 @@ class Scan:
         self._payload_from = payload_from
         self._window = b""
         self._window_at = 0
-        self._batch_bytes = 0
         self.position = position
         self.batch_position = position
         self.next_offset = next_offset
@@ -51,54 +49,48 @@ class Scan:
         self.error: OSError | None = None  # the error of a read, if that is the problem
 
     def __iter__(self) -> Iterator[BatchHeader]:
-        while self.position < self._end:
-            try:
-                header, size, next_offset = self._next()
-            except UnsupportedVersionError as error:
-                self.problem, self.must_keep = error.message, True
-                return
-            except OSError as error:
-                self.problem, self.must_keep, self.error = f"reading failed: {error.strerror}", True, error
-                return
-            except NotWholeError as error:
-                self.problem = str(error)
-                return
-            self.batch_position = self.position
-            self._batch_bytes = size
-            self.position += size
-            self.next_offset = next_offset
-            self.epoch = header.leader_epoch
-            yield header
+        needed = HEADER_SIZE
+        try:
+            while self.position < self._end and self.problem is None:
+                positions: list[int] = []
+                walk = self._walk(needed, positions)
+                window = self._window
+                for at in positions:
+                    header = decode_header(window[at : at + HEADER_SIZE])
+                    self.problem = self._payload_problem(header) if self.next_offset >= self._payload_from else None
+                    if self.problem is not None:
+                        return
+                    self.batch_position = self.position
+                    self.position += header.size
+                    self.next_offset = header.next_offset
+                    self.epoch = header.leader_epoch
+                    yield header
+                self.problem, self.must_keep, needed = walk.problem, walk.is_newer, walk.needed or HEADER_SIZE
+        except OSError as error:
+            self.problem, self.must_keep, self.error = f"reading failed: {error.strerror}", True, error
 
-    def _next(self) -> tuple[BatchHeader, int, int]:
-        size, next_offset = self._check(HEADER_SIZE)
-        at = self.position - self._window_at
-        header = decode_header(self._window[at : at + HEADER_SIZE])
-        if self.next_offset >= self._payload_from:
-            payload = self._read(self.position + header.header_size, header.batch_length)
-            problem = payload_problem(payload, header.batch_length, header.payload_crc)
-            if problem:
-                raise NotWholeError(problem)
-        return header, size, next_offset
-
-    def _check(self, needed: int) -> tuple[int, int]:
-        held = self._read(self.position, needed)
+    def _walk(self, needed: int, positions: list[int]) -> Walk:
+        """One walk over all batches whose headers are in the window; `positions` gets where in it they begin."""
+        self._read(self.position, needed)
         at, end = self.position - self._window_at, self._end - self._window_at
-        if len(held) < needed:
-            end = at + len(held)  # the file is shorter than it should be
-        offset = self.next_offset
-        walk = walk_whole(self._window, at, end, self._seed, offset, self.epoch, self._max_epoch, is_single=True)
-        if walk.problem is not None:
-            raise UnsupportedVersionError(walk.problem) if walk.is_newer else NotWholeError(walk.problem)
-        return self._check(walk.needed) if walk.needed else (walk.end - at, walk.next_offset)
+        if at + needed > len(self._window):
+            end = len(self._window)  # the file is shorter than it should be
+        return walk_whole(
+            self._window, at, end, self._seed, self.next_offset, self.epoch, self._max_epoch, only_headers=True, positions=positions
+        )
 
-    def _read(self, position: int, size: int) -> bytes:
-        """Bytes of the file through a window: large while batches are small, so that small ones do not cost a read each."""
+    def _payload_problem(self, header: BatchHeader) -> str | None:
+        begin = self.position + header.header_size
+        self._read(begin, header.batch_length)
+        payload = self._window[begin - self._window_at : begin - self._window_at + header.batch_length]
+        return payload_problem(payload, header.batch_length, header.payload_crc)
+
+    def _read(self, position: int, size: int) -> None:
+        """Bytes of the file into the window: much while batches are small, so that they do not cost a read each."""
         at = position - self._window_at
         if at < 0 or at + size > len(self._window):
-            window = _SMALL_WINDOW_BYTES if self._batch_bytes > _LARGE_WINDOW_BYTES // 16 else _LARGE_WINDOW_BYTES
+            are_small = 0 < self.position - self.batch_position <= _LARGE_WINDOW_BYTES // 8
+            window = _LARGE_WINDOW_BYTES if are_small else _SMALL_WINDOW_BYTES
             length = min(max(size, window), self._end - position)
             self._window = bytes(self._file.pread(max(length, 0), position))
             self._window_at = position
-            at = 0
-        return self._window[at : at + size]

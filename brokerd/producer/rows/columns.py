@@ -56,9 +56,9 @@ def normalize(arrow_batch: pa.RecordBatch) -> pa.RecordBatch:
     key = bytes_column(arrow_batch, KEY) if KEY.name in names else pa.nulls(count, KEY.type)
     columns = {KEY.name: key, VALUE.name: bytes_column(arrow_batch, VALUE)}
     if HEADERS.name in names and arrow_batch.column(HEADERS.name).null_count < count:
-        columns[HEADERS.name] = _cast(arrow_batch, HEADERS, "a list of (key: string, value: binary)")
+        columns[HEADERS.name] = _cast(arrow_batch.column(HEADERS.name), HEADERS, "a list of (key: string, value: binary)")
     if TIMESTAMP.name in names and arrow_batch.column(TIMESTAMP.name).null_count < count:
-        timestamps = _cast(arrow_batch, TIMESTAMP, "a timestamp")
+        timestamps = _cast(arrow_batch.column(TIMESTAMP.name), TIMESTAMP, "a timestamp")
         if pc.min(timestamps.view(pa.int64())).as_py() < 0:
             raise ValueError("column 'timestamp' has a time before 1970, which a log cannot hold")
         columns[TIMESTAMP.name] = timestamps
@@ -76,12 +76,11 @@ def bytes_column(arrow_batch: pa.RecordBatch, wanted: Column) -> pa.Array:
     is_text = pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind)
     is_bytes = pa.types.is_large_binary(kind) or pa.types.is_binary_view(kind) or pa.types.is_fixed_size_binary(kind)
     if is_text or is_bytes or pa.types.is_binary(kind) or pa.types.is_null(kind):
-        return _cast(arrow_batch, wanted, "binary or string")
+        return _cast(column, wanted, "binary or string")
     raise TypeError(f"column '{wanted.name}' is {column.type}, it must be binary or string: cast it first")
 
 
-def _cast(arrow_batch: pa.RecordBatch, wanted: Column, words: str) -> pa.Array:
-    column = arrow_batch.column(wanted.name)
+def _cast(column: pa.Array, wanted: Column, words: str) -> pa.Array:
     if column.type == wanted.type:
         return column
     try:
