@@ -10,7 +10,7 @@ Exports are imported on first use, so a Spark worker that only looks for data so
     storage/ partition/ datadir/  bytes on disk; one partition; a directory of them
     offline/                      doctor, dump, rebuild: for a directory that no broker has open
     purgatory/                    waiting for a condition or a deadline
-    transaction/                  the decisions of transactions
+    transaction/ groups/          the decisions of transactions; how far groups of readers have got
     server/                       the daemon
     wire/                         the wire contract, generated and by hand
     client/ producer/             the API of applications

@@ -46,6 +46,9 @@ class ErrorCode(enum.IntEnum):
     SCHEMA_INCOMPATIBLE = 16
     INVALID_TIMESTAMP = 17
     TRANSACTIONAL_ID_AUTHORIZATION_FAILED = 18
+    GROUP_AUTHORIZATION_FAILED = 19
+    UNKNOWN_GROUP = 20
+    OFFSET_METADATA_TOO_LARGE = 21
     REQUEST_TIMED_OUT = 100
     STORAGE_ERROR = 101
     RESOURCE_EXHAUSTED = 102
@@ -241,6 +244,18 @@ class InvalidTimestampError(WireError):
 
 class TransactionalIdAuthorizationFailedError(WireError):
     code = ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
+
+
+class GroupAuthorizationFailedError(WireError):
+    code = ErrorCode.GROUP_AUTHORIZATION_FAILED
+
+
+class UnknownGroupError(WireError):
+    code = ErrorCode.UNKNOWN_GROUP
+
+
+class OffsetMetadataTooLargeError(WireError):
+    code = ErrorCode.OFFSET_METADATA_TOO_LARGE
 
 
 class RequestTimedOutError(WireError):

@@ -6,6 +6,7 @@
     metadata.py           nodes and topics as values
     topics.py             values used by describe, create and delete
     transactions.py       values used by the calls of transactions (transaction_calls.py, coordinator.py)
+    group_offsets.py      values used by the calls about groups (group_calls.py)
     produce_transport.py  the network as the producer core needs it
     leases.py             clients, and the sink's producers, that outlive the tasks of Spark's workers
 

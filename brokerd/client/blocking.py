@@ -8,6 +8,7 @@ from typing import Self
 
 from brokerd.client.broker_client import BrokerClient
 from brokerd.client.consumer.offsets import READ_COMMITTED, OffsetAndTimestamp, Wanted
+from brokerd.client.group_offsets import GroupListing, OffsetAndMetadata
 from brokerd.client.io.loop_thread import LoopThread
 from brokerd.client.metadata import Metadata, ServerInfo
 from brokerd.client.topics import NewTopic, TopicDescription
@@ -97,6 +98,28 @@ class BlockingClient:
         from brokerd.client.consumer.growth import wait_for_records  # brings pyarrow, which most calls do not need
 
         self.loop_thread.run(wait_for_records(self.broker_client, ends, isolation, timeout_ms=timeout_ms))
+
+    # ---- groups: see GroupCalls
+
+    def commit_group_offsets(
+        self, group_id: str, offsets: Mapping[TopicIdPartition, OffsetAndMetadata]
+    ) -> dict[TopicIdPartition, WireError]:
+        """Records how far a group has read, durably on return; returns the errors of the partitions that were refused."""
+        return self.loop_thread.run(self.broker_client.groups.commit(group_id, offsets))
+
+    def group_offsets(
+        self, group_id: str, partitions: Sequence[TopicIdPartition] | None = None
+    ) -> dict[TopicIdPartition, OffsetAndMetadata | WireError]:
+        """How far a group has read these partitions, or all that it has an offset of; those without one are left out."""
+        return self.loop_thread.run(self.broker_client.groups.offsets(group_id, partitions))
+
+    def list_groups(self, prefix: str = "") -> list[GroupListing]:
+        """Groups whose ids begin with `prefix`, in the order of their ids."""
+        return self.loop_thread.run(self.broker_client.groups.listed(prefix))
+
+    def delete_group(self, group_id: str, partitions: Sequence[TopicIdPartition] = ()) -> int:
+        """Forgets a group, or its offsets of some partitions; returns how many offsets it had."""
+        return self.loop_thread.run(self.broker_client.groups.delete(group_id, partitions))
 
     def init_producer_id(self, current: ProducerIdAndEpoch = NO_PRODUCER) -> ProducerIdAndEpoch:
         """A new producer id, or `current` with its epoch increased."""

@@ -23,6 +23,8 @@ from brokerd.client.consumer.offsets import (
     partition_request,
     read_offset,
 )
+from brokerd.client.group_calls import GroupCalls
+from brokerd.client.group_offsets import GroupListing, OffsetAndMetadata
 from brokerd.client.io.connection import Connection, RawStream
 from brokerd.client.io.response_checks import checked_count, checked_identity, checked_offset, error_in
 from brokerd.client.io.retry import Retries, is_repeatable
@@ -90,6 +92,7 @@ class BrokerClient:
         self._server_infos: dict[str, ServerInfo] = {}
         self._random = random.SystemRandom()
         self.transactions = TransactionCalls(self)
+        self.groups = GroupCalls(self)
 
     async def close(self) -> None:
         """Closes all connections; calls in progress fail."""
@@ -233,6 +236,28 @@ class BrokerClient:
             tp: metadata.errors[tp.topic] for tp in wanted if tp.topic in metadata.errors
         }
         return unknown | {by_id[id_tp]: result for id_tp, result in results.items()}
+
+    # ---- groups: see GroupCalls
+
+    async def commit_group_offsets(
+        self, group_id: str, offsets: Mapping[TopicIdPartition, OffsetAndMetadata]
+    ) -> dict[TopicIdPartition, WireError]:
+        """Records how far a group has read, durably on return; returns the errors of the partitions that were refused."""
+        return await self.groups.commit(group_id, offsets)
+
+    async def group_offsets(
+        self, group_id: str, partitions: Sequence[TopicIdPartition] | None = None
+    ) -> dict[TopicIdPartition, OffsetAndMetadata | WireError]:
+        """How far a group has read these partitions, or all that it has an offset of; those without one are left out."""
+        return await self.groups.offsets(group_id, partitions)
+
+    async def list_groups(self, prefix: str = "") -> list[GroupListing]:
+        """Groups whose ids begin with `prefix`, in the order of their ids."""
+        return await self.groups.listed(prefix)
+
+    async def delete_group(self, group_id: str, partitions: Sequence[TopicIdPartition] = ()) -> int:
+        """Forgets a group, or its offsets of some partitions; returns how many offsets it had."""
+        return await self.groups.delete(group_id, partitions)
 
     # ---- producer ids
 

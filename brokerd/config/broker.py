@@ -225,6 +225,28 @@ class BrokerConfig:
         minimum=1_000,
         maximum=INT32_MAX,
     )
+    max_groups: int = setting(
+        "max.groups",
+        10_000,
+        "Groups whose offsets are kept; one principal may have four fifths of what others leave.",
+        minimum=1,
+        maximum=1_000_000,
+    )
+    max_group_offsets: int = setting(
+        "max.group.offsets",
+        200_000,
+        "Offsets kept for all groups, one for each partition of a group, and counted once more for each 256 bytes of its metadata; "
+        "one principal may have four fifths of what others leave.",
+        minimum=1,
+        maximum=10_000_000,
+    )
+    offsets_retention_minutes: int = setting(
+        "offsets.retention.minutes",
+        10_080,
+        "A group's offsets are forgotten so long after its last commit of any of them.",
+        minimum=1,
+        maximum=INT32_MAX,
+    )
     max_in_flight_bytes: int = setting(
         "max.in.flight.bytes",
         134_217_728,

@@ -34,7 +34,7 @@ from brokerd.datadir.partition_opening import Opened, PartitionOpening, Recovery
 from brokerd.datadir.retention import delete_records, retire, roll_expired
 from brokerd.datadir.steps import Job, Steps, run_here
 from brokerd.datadir.topic_changes import LogsOfTopics, TopicChanges
-from brokerd.datadir.topic_store import TRANSACTION_STATE, Topic, TopicStore
+from brokerd.datadir.topic_store import OWN_TOPICS, TRANSACTION_STATE, Topic, TopicStore
 from brokerd.errors import (
     DataDirectoryError,
     StorageError,
@@ -261,19 +261,23 @@ class LogManager:
     def partition(self, tp: TopicIdPartition) -> PartitionLog:
         """Raises UnknownTopicIdError, UnknownTopicOrPartitionError."""
         log = self._logs.get(tp)
-        if log is None or tp.topic_id == TRANSACTION_STATE.id:
+        if log is None or tp.topic_id in OWN_TOPICS:
             topic = self.topics.by_id(tp.topic_id)
             raise UnknownTopicOrPartitionError(f"topic '{topic.name}' has {topic.partition_count} partitions, not {tp.partition}")
         return log
 
     def partitions(self) -> list[PartitionLog]:
         """All logs of clients' topics."""
-        return [log for log in self._logs.values() if log.tp.topic_id != TRANSACTION_STATE.id]
+        return [log for log in self._logs.values() if log.tp.topic_id not in OWN_TOPICS]
 
     @property
     def transaction_state(self) -> PartitionLog | None:
         """The log of the transactions' coordinator; None if there has been no transaction."""
-        return self._logs.get(TopicIdPartition(TRANSACTION_STATE.id, 0))
+        return self.own_log(TRANSACTION_STATE)
+
+    def own_log(self, topic: Topic) -> PartitionLog | None:
+        """The log of one of the broker's own topics; None if it was never needed."""
+        return self._logs.get(TopicIdPartition(topic.id, 0))
 
     @property
     def free_producer_id(self) -> int:

@@ -65,8 +65,12 @@ class TopicChanges:
 
     def create_transaction_state(self) -> Steps[None]:
         """Creates the topic of the transactions' log, durably on completion. Raises StorageError."""
+        return self.create_own(TRANSACTION_STATE)
+
+    def create_own(self, topic: Topic) -> Steps[None]:
+        """Creates one of the broker's own topics, durably on completion. Raises StorageError."""
         self._logs.check_writable()
-        yield from self._add_partitions(TRANSACTION_STATE, range(TRANSACTION_STATE.partition_count))
+        yield from self._add_partitions(topic, range(topic.partition_count))
 
     def check_create(self, name: str, partitions: int, configs: Mapping[str, str], before: Sequence[Topic] = ()) -> Topic:
         """The topic that `create` would create after those in `before`; nothing is created.

@@ -7,7 +7,7 @@ A write whose last step fails, the sync of the directory, has an unknown fate: t
 after. The state in memory is the one that cannot turn into a loss: an addition has not happened, so that nothing is acknowledged
 that may be forgotten; a removal has happened, so that nothing is acknowledged that may be removed. The next write resolves it.
 
-The broker's own topic stands in the file like the others. Look-ups, lists and counts leave it out: to clients it does not exist.
+The broker's own topics stand in the file like the others. Look-ups, lists and counts leave them out: to clients they do not exist.
 """
 
 from __future__ import annotations
@@ -39,14 +39,19 @@ class Topic(NamedTuple):
     configs: Mapping[str, str]
 
 
-# The log of the transactions' coordinator. Its id is always the same, so that it is recognized where the topics file is lost.
-# Retention does not touch it: the coordinator compacts it, and gives up whole segments, so these are small.
+# The broker's own topics. Their ids are always the same, so that they are recognized where the topics file is lost. Retention does
+# not touch them: their users compact them, and give up whole segments, so these are small.
+_OWN_CONFIGS = {"retention.ms": "-1", "retention.bytes": "-1", "segment.bytes": "1048576", "segment.ms": str(INT64_MAX)}
+# The log of the transactions' coordinator.
 TRANSACTION_STATE = Topic(
     "__transaction_state",
     b"__transaction_st",
     1,
-    {"retention.ms": "-1", "retention.bytes": "-1", "segment.bytes": "1048576", "segment.ms": str(INT64_MAX)},
+    _OWN_CONFIGS,
 )
+# The log of the groups' offsets.
+GROUP_OFFSETS = Topic("__group_offsets", b"__group_offsets_", 1, _OWN_CONFIGS)
+OWN_TOPICS = {topic.id: topic for topic in (TRANSACTION_STATE, GROUP_OFFSETS)}
 
 
 class TopicStore:

@@ -6,6 +6,7 @@
     handlers/           one file per request (requests.py, fields.py: the checks that come first)
     replica_manager.py  partitions of this node: look-up, append, and wake-ups
     transactions/       makes the coordinator's decisions durable, in order
+    groups/             how far readers have got, durably (own_log.py: a log of the broker's own)
     waiting/            requests that wait for data, durability or their turn
     limits/             limits on clients
     broker.py           shared by the handlers (admin.py: topic changes, one at a time; tasks.py)

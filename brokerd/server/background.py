@@ -26,6 +26,7 @@ logger = logging.getLogger(__name__)
 
 _PRODUCER_EXPIRY_INTERVAL_MS = 60_000
 _TRANSACTIONS_INTERVAL_MS = 10_000
+_GROUPS_INTERVAL_MS = 10_000
 _MEMORY_INTERVAL_MS = 50  # a local client sends a gigabyte per second; reading the resident set takes 13 us
 _COMPLAINT_INTERVAL_MS = 60_000
 _FRUITLESS_INTERVAL_MS = 2  # at least, between two looks for connections
@@ -68,6 +69,7 @@ class Background:
             ("producer expiry", min(_PRODUCER_EXPIRY_INTERVAL_MS, config.producer_id_expiration_ms), self._producer_expiry),
             ("slow readers", min(PATIENCE_MS, config.fetch_write_timeout_ms) // 2, self._slow_readers),
             ("transactions", _TRANSACTIONS_INTERVAL_MS, self._broker.transactions.sweep),
+            ("groups", _GROUPS_INTERVAL_MS, self._broker.groups.sweep),
             ("checkpoint", config.log_checkpoint_interval_ms, self._checkpoint),
             ("memory", _MEMORY_INTERVAL_MS, self._memory),
             ("fruitless calls", _FRUITLESS_INTERVAL_MS, self._fruitless_calls),

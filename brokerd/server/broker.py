@@ -10,6 +10,7 @@ from brokerd.config.broker import BrokerConfig
 from brokerd.datadir.log_manager import LogManager
 from brokerd.errors import NotReadyError
 from brokerd.server.admin import STOPPING, Admin
+from brokerd.server.groups.groups import Groups
 from brokerd.server.limits.budgets import Budget, ResponseBudget
 from brokerd.server.limits.fence import InstanceFence
 from brokerd.server.limits.fruitless import FruitlessCalls
@@ -46,6 +47,7 @@ class Broker:
         self.admin = Admin()
         self.producer_ids = Admin()  # separate, so that nobody waits behind someone else's thousand partitions
         self.transactions = Transactions(config, logs, self.replicas, self.admin, self.producer_ids, clock)
+        self.groups = Groups(config, logs, self.replicas, self.admin, clock)
         self.fence = InstanceFence(max_instances=config.max_producer_instances)
         self.in_flight = Budget(config.max_in_flight_bytes)
         self.response_queue = ResponseQueue()

@@ -198,6 +198,7 @@ class Daemon:
         self._broker = Broker(self.config, logs, self._clock)
         self._broker.port = self.port
         await self._broker.transactions.start()
+        await self._broker.groups.start()
         call_authorizer = self._call_authorizer = security.call_authorizer(
             self.config, logs.topics, self._clock, lambda: logs.free_producer_id
         )

@@ -77,6 +77,7 @@ REPEATED: dict[str, tuple[Repeated, ...]] = {
     "ListOffsets": (PARTITIONS,),
     "CommitGroupOffsets": (Repeated("offsets", _PARTITIONS, _partition),),
     "FetchGroupOffsets": (PARTITIONS,),
+    "DeleteGroup": (PARTITIONS,),
     "EndTransaction": (Repeated("members", _PARTITIONS), PARTITIONS),
 }
 

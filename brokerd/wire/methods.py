@@ -15,9 +15,9 @@ FETCH = f"/{SERVICE}/Fetch"
 # Largest unary request: two bytes of an empty submessage take about seventy once parsed.
 UNARY_REQUEST_MAX_BYTES = 2_097_152
 # Largest responses that a client reads, for the same reason: room for some hundred thousand partitions, and for the settings of
-# all topics with their documentation.
+# all topics with their documentation, or for the metadata of a thousand offsets.
 UNARY_RESPONSE_MAX_BYTES = 2_097_152
-UNARY_RESPONSES_MAX_BYTES = {"Metadata": 8_388_608, "DescribeTopics": 33_554_432}
+UNARY_RESPONSES_MAX_BYTES = {"Metadata": 8_388_608, "DescribeTopics": 33_554_432, "FetchGroupOffsets": 8_388_608}
 STREAMS = ("Produce", "Fetch")
 
 
@@ -49,6 +49,8 @@ UNARY: dict[str, Unary] = {
         Unary("ListOffsets", offsets_pb2.ListOffsetsRequest, offsets_pb2.ListOffsetsResponse),
         Unary("CommitGroupOffsets", offsets_pb2.CommitGroupOffsetsRequest, offsets_pb2.CommitGroupOffsetsResponse),
         Unary("FetchGroupOffsets", offsets_pb2.FetchGroupOffsetsRequest, offsets_pb2.FetchGroupOffsetsResponse),
+        Unary("ListGroups", offsets_pb2.ListGroupsRequest, offsets_pb2.ListGroupsResponse),
+        Unary("DeleteGroup", offsets_pb2.DeleteGroupRequest, offsets_pb2.DeleteGroupResponse),
         Unary("InitProducerId", transaction_pb2.InitProducerIdRequest, transaction_pb2.InitProducerIdResponse),
         Unary("EndTransaction", transaction_pb2.EndTransactionRequest, transaction_pb2.EndTransactionResponse),
         Unary("Heartbeat", transaction_pb2.HeartbeatRequest, transaction_pb2.HeartbeatResponse),

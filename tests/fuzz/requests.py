@@ -162,8 +162,12 @@ def _right_unary() -> dict[str, Message]:
         "AlterTopicConfigs": topics_pb2.AlterTopicConfigsRequest(name="prey", set={"retention.ms": "1000"}, unset=["segment.ms"]),
         "DeleteRecords": topics_pb2.DeleteRecordsRequest(partitions=[{"topic_id": _ID, "before_offset": 0}]),
         "ListOffsets": offsets_pb2.ListOffsetsRequest(partitions=[{**partition, "spec": 2}]),
-        "CommitGroupOffsets": offsets_pb2.CommitGroupOffsetsRequest(group_id="g", offsets=[{"topic_id": _ID, "offset": 1}]),
+        "CommitGroupOffsets": offsets_pb2.CommitGroupOffsetsRequest(
+            group_id="g", generation=-1, offsets=[{"topic_id": _ID, "offset": 0, "metadata": "m"}]
+        ),
         "FetchGroupOffsets": offsets_pb2.FetchGroupOffsetsRequest(group_id="g", partitions=[{"topic_id": _ID}]),
+        "ListGroups": offsets_pb2.ListGroupsRequest(prefix="g"),
+        "DeleteGroup": offsets_pb2.DeleteGroupRequest(group_id="g", partitions=[{"topic_id": _ID}]),
         "InitProducerId": transaction_pb2.InitProducerIdRequest(producer_id=-1, producer_epoch=-1),
         "EndTransaction": transaction_pb2.EndTransactionRequest(
             transactional_id="edge",

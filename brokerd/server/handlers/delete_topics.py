@@ -48,6 +48,7 @@ async def _delete(broker: Broker, result: topics_pb2.TopicResult, wanted: str | 
 
 def _wake_all(broker: Broker, topic: Topic) -> None:
     broker.counters.forget(topic.id)
+    broker.groups.forget_topic(topic.id)
     for partition in range(topic.partition_count):
         broker.replicas.forget(TopicIdPartition(topic.id, partition))
         broker.transactions.leaders.forget(TopicIdPartition(topic.id, partition))

@@ -51,12 +51,18 @@ def _forgotten(request: Any, response: Any, _name_of: NameOf) -> Iterator[str]:
         yield f"forgot transactional id {request.transactional_id!a} of principal {response.principal!a}, last committed: {last}"
 
 
+def _group_deleted(request: Any, response: Any, _name_of: NameOf) -> Iterator[str]:
+    if not response.HasField("error") and response.deleted_offsets:
+        yield f"deleted {response.deleted_offsets} offsets of group {request.group_id!a}"
+
+
 CHANGES: dict[str, Callable[[Any, Any, NameOf], Iterator[str]]] = {
     "CreateTopics": _created,
     "DeleteTopics": _deleted,
     "CreatePartitions": _grown,
     "AlterTopicConfigs": _altered,
     "DeleteRecords": _records,
+    "DeleteGroup": _group_deleted,
     "AbortTransaction": _aborted,
     "ForgetTransactionalId": _forgotten,
 }

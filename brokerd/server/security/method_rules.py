@@ -135,6 +135,9 @@ METHOD_RULES: dict[str, Rule] = {
         lambda asked: not asked.partitions,
         listed=_topic_id,
     ),
+    # These show and delete the principal's own, and others' to whoever has ADMIN on every topic.
+    "ListGroups": Anyone(),
+    "DeleteGroup": Anyone(),
     "InitProducerId": ProducerId(Right.WRITE),
     "EndTransaction": Somewhere(Right.WRITE),
     "Heartbeat": Somewhere(Right.WRITE),

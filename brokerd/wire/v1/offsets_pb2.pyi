@@ -71,20 +71,22 @@ class ListOffsetsResponse(_message.Message):
     def __init__(self, results: _Optional[_Iterable[_Union[PartitionListOffsetsResult, _Mapping]]] = ...) -> None: ...
 
 class PartitionGroupOffset(_message.Message):
-    __slots__ = ("topic_id", "partition", "offset", "leader_epoch", "metadata", "error")
+    __slots__ = ("topic_id", "partition", "offset", "leader_epoch", "metadata", "error", "commit_timestamp")
     TOPIC_ID_FIELD_NUMBER: _ClassVar[int]
     PARTITION_FIELD_NUMBER: _ClassVar[int]
     OFFSET_FIELD_NUMBER: _ClassVar[int]
     LEADER_EPOCH_FIELD_NUMBER: _ClassVar[int]
     METADATA_FIELD_NUMBER: _ClassVar[int]
     ERROR_FIELD_NUMBER: _ClassVar[int]
+    COMMIT_TIMESTAMP_FIELD_NUMBER: _ClassVar[int]
     topic_id: bytes
     partition: int
     offset: int
     leader_epoch: int
     metadata: str
     error: _error_pb2.Error
-    def __init__(self, topic_id: _Optional[bytes] = ..., partition: _Optional[int] = ..., offset: _Optional[int] = ..., leader_epoch: _Optional[int] = ..., metadata: _Optional[str] = ..., error: _Optional[_Union[_error_pb2.Error, _Mapping]] = ...) -> None: ...
+    commit_timestamp: int
+    def __init__(self, topic_id: _Optional[bytes] = ..., partition: _Optional[int] = ..., offset: _Optional[int] = ..., leader_epoch: _Optional[int] = ..., metadata: _Optional[str] = ..., error: _Optional[_Union[_error_pb2.Error, _Mapping]] = ..., commit_timestamp: _Optional[int] = ...) -> None: ...
 
 class CommitGroupOffsetsRequest(_message.Message):
     __slots__ = ("group_id", "generation", "member_id", "offsets")
@@ -107,17 +109,77 @@ class CommitGroupOffsetsResponse(_message.Message):
     def __init__(self, error: _Optional[_Union[_error_pb2.Error, _Mapping]] = ..., results: _Optional[_Iterable[_Union[PartitionGroupOffset, _Mapping]]] = ...) -> None: ...
 
 class FetchGroupOffsetsRequest(_message.Message):
+    __slots__ = ("group_id", "partitions", "after_topic_id", "after_partition")
+    GROUP_ID_FIELD_NUMBER: _ClassVar[int]
+    PARTITIONS_FIELD_NUMBER: _ClassVar[int]
+    AFTER_TOPIC_ID_FIELD_NUMBER: _ClassVar[int]
+    AFTER_PARTITION_FIELD_NUMBER: _ClassVar[int]
+    group_id: str
+    partitions: _containers.RepeatedCompositeFieldContainer[PartitionGroupOffset]
+    after_topic_id: bytes
+    after_partition: int
+    def __init__(self, group_id: _Optional[str] = ..., partitions: _Optional[_Iterable[_Union[PartitionGroupOffset, _Mapping]]] = ..., after_topic_id: _Optional[bytes] = ..., after_partition: _Optional[int] = ...) -> None: ...
+
+class FetchGroupOffsetsResponse(_message.Message):
+    __slots__ = ("error", "results", "more")
+    ERROR_FIELD_NUMBER: _ClassVar[int]
+    RESULTS_FIELD_NUMBER: _ClassVar[int]
+    MORE_FIELD_NUMBER: _ClassVar[int]
+    error: _error_pb2.Error
+    results: _containers.RepeatedCompositeFieldContainer[PartitionGroupOffset]
+    more: bool
+    def __init__(self, error: _Optional[_Union[_error_pb2.Error, _Mapping]] = ..., results: _Optional[_Iterable[_Union[PartitionGroupOffset, _Mapping]]] = ..., more: bool = ...) -> None: ...
+
+class ListGroupsRequest(_message.Message):
+    __slots__ = ("prefix", "after")
+    PREFIX_FIELD_NUMBER: _ClassVar[int]
+    AFTER_FIELD_NUMBER: _ClassVar[int]
+    prefix: str
+    after: str
+    def __init__(self, prefix: _Optional[str] = ..., after: _Optional[str] = ...) -> None: ...
+
+class GroupListing(_message.Message):
+    __slots__ = ("group_id", "principal", "partitions", "commit_timestamp")
+    GROUP_ID_FIELD_NUMBER: _ClassVar[int]
+    PRINCIPAL_FIELD_NUMBER: _ClassVar[int]
+    PARTITIONS_FIELD_NUMBER: _ClassVar[int]
+    COMMIT_TIMESTAMP_FIELD_NUMBER: _ClassVar[int]
+    group_id: str
+    principal: str
+    partitions: int
+    commit_timestamp: int
+    def __init__(self, group_id: _Optional[str] = ..., principal: _Optional[str] = ..., partitions: _Optional[int] = ..., commit_timestamp: _Optional[int] = ...) -> None: ...
+
+class ListGroupsResponse(_message.Message):
+    __slots__ = ("error", "groups", "more")
+    ERROR_FIELD_NUMBER: _ClassVar[int]
+    GROUPS_FIELD_NUMBER: _ClassVar[int]
+    MORE_FIELD_NUMBER: _ClassVar[int]
+    error: _error_pb2.Error
+    groups: _containers.RepeatedCompositeFieldContainer[GroupListing]
+    more: bool
+    def __init__(self, error: _Optional[_Union[_error_pb2.Error, _Mapping]] = ..., groups: _Optional[_Iterable[_Union[GroupListing, _Mapping]]] = ..., more: bool = ...) -> None: ...
+
+class GroupPartition(_message.Message):
+    __slots__ = ("topic_id", "partition")
+    TOPIC_ID_FIELD_NUMBER: _ClassVar[int]
+    PARTITION_FIELD_NUMBER: _ClassVar[int]
+    topic_id: bytes
+    partition: int
+    def __init__(self, topic_id: _Optional[bytes] = ..., partition: _Optional[int] = ...) -> None: ...
+
+class DeleteGroupRequest(_message.Message):
     __slots__ = ("group_id", "partitions")
     GROUP_ID_FIELD_NUMBER: _ClassVar[int]
     PARTITIONS_FIELD_NUMBER: _ClassVar[int]
     group_id: str
-    partitions: _containers.RepeatedCompositeFieldContainer[PartitionGroupOffset]
-    def __init__(self, group_id: _Optional[str] = ..., partitions: _Optional[_Iterable[_Union[PartitionGroupOffset, _Mapping]]] = ...) -> None: ...
+    partitions: _containers.RepeatedCompositeFieldContainer[GroupPartition]
+    def __init__(self, group_id: _Optional[str] = ..., partitions: _Optional[_Iterable[_Union[GroupPartition, _Mapping]]] = ...) -> None: ...
 
-class FetchGroupOffsetsResponse(_message.Message):
-    __slots__ = ("error", "results")
+class DeleteGroupResponse(_message.Message):
+    __slots__ = ("error", "deleted_offsets")
     ERROR_FIELD_NUMBER: _ClassVar[int]
-    RESULTS_FIELD_NUMBER: _ClassVar[int]
+    DELETED_OFFSETS_FIELD_NUMBER: _ClassVar[int]
     error: _error_pb2.Error
-    results: _containers.RepeatedCompositeFieldContainer[PartitionGroupOffset]
-    def __init__(self, error: _Optional[_Union[_error_pb2.Error, _Mapping]] = ..., results: _Optional[_Iterable[_Union[PartitionGroupOffset, _Mapping]]] = ...) -> None: ...
+    deleted_offsets: int
+    def __init__(self, error: _Optional[_Union[_error_pb2.Error, _Mapping]] = ..., deleted_offsets: _Optional[int] = ...) -> None: ...

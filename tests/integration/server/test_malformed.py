@@ -84,6 +84,44 @@ MALFORMED_UNARY: list[tuple[str, Message, str]] = [
         offsets_pb2.ListOffsetsRequest(partitions=[partition(offsets_pb2.PartitionListOffsets, spec=1, partition=-1)]),
         "partitions.partition",
     ),
+    ("CommitGroupOffsets", offsets_pb2.CommitGroupOffsetsRequest(generation=-1), "group_id"),
+    ("CommitGroupOffsets", offsets_pb2.CommitGroupOffsetsRequest(group_id="g" * 250, generation=-1), "group_id"),
+    ("CommitGroupOffsets", offsets_pb2.CommitGroupOffsetsRequest(group_id="a\nb", generation=-1), "group_id"),
+    (
+        "CommitGroupOffsets",
+        offsets_pb2.CommitGroupOffsetsRequest(group_id="g", offsets=[partition(offsets_pb2.PartitionGroupOffset, offset=-1)]),
+        "offsets.offset",
+    ),
+    (
+        "CommitGroupOffsets",
+        offsets_pb2.CommitGroupOffsetsRequest(group_id="g", offsets=[partition(offsets_pb2.PartitionGroupOffset, leader_epoch=-2)]),
+        "offsets.leader_epoch",
+    ),
+    (
+        "CommitGroupOffsets",
+        offsets_pb2.CommitGroupOffsetsRequest(group_id="g", offsets=[partition(offsets_pb2.PartitionGroupOffset)] * 2),
+        "offsets",
+    ),
+    (
+        "CommitGroupOffsets",
+        offsets_pb2.CommitGroupOffsetsRequest(group_id="g", offsets=[partition(offsets_pb2.PartitionGroupOffset)] * 2_001),
+        "offsets",
+    ),
+    ("FetchGroupOffsets", offsets_pb2.FetchGroupOffsetsRequest(), "group_id"),
+    ("FetchGroupOffsets", offsets_pb2.FetchGroupOffsetsRequest(group_id="g", after_topic_id=b"x"), "after_topic_id"),
+    (
+        "FetchGroupOffsets",
+        offsets_pb2.FetchGroupOffsetsRequest(group_id="g", partitions=[partition(offsets_pb2.PartitionGroupOffset, partition=-1)]),
+        "partitions.partition",
+    ),
+    ("ListGroups", offsets_pb2.ListGroupsRequest(prefix="\x1b"), "prefix"),
+    ("ListGroups", offsets_pb2.ListGroupsRequest(after="a" * 250), "after"),
+    ("DeleteGroup", offsets_pb2.DeleteGroupRequest(), "group_id"),
+    (
+        "DeleteGroup",
+        offsets_pb2.DeleteGroupRequest(group_id="g", partitions=[partition(offsets_pb2.GroupPartition, topic_id=b"x")]),
+        "partitions.topic_id",
+    ),
     ("InitProducerId", transaction_pb2.InitProducerIdRequest(producer_id=-1, producer_epoch=0), "producer_id"),
     ("InitProducerId", transaction_pb2.InitProducerIdRequest(producer_id=5, producer_epoch=-1), "producer_epoch"),
     ("InitProducerId", transaction_pb2.InitProducerIdRequest(producer_id=5, producer_epoch=32_768), "producer_epoch"),
@@ -165,8 +203,6 @@ def test_a_malformed_produce_names_its_field(target: Target, fields: dict[str, A
     "name",
     [
         "FindCoordinator",
-        "CommitGroupOffsets",
-        "FetchGroupOffsets",
     ],
 )
 def test_what_is_not_served_says_so_in_one_sentence(target: Target, name: str) -> None:

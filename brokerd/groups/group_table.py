@@ -1,0 +1,190 @@
+"""All groups: whom they belong to, how many there may be, when they expire, and the state as a fold of the log.
+
+A decision changes nothing (`commit`, `delete`, `delete_offsets`, `expired`). The caller appends the event's record to the log and
+calls `apply` at once; it answers when the record is durable.
+
+A record says what holds from then on, whatever stood before: so the log is compacted by writing everything that holds once more
+(`pieces`), between later commits or not, and giving up all that stands before. Deleted topics need no record: their ids never
+come back, and `keep_topics` leaves them out at the next start.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import NamedTuple, Protocol
+
+from brokerd.errors import GroupAuthorizationFailedError, PolicyViolationError, UnknownGroupError
+from brokerd.groups.group import Group
+from brokerd.groups.model import CommittedOffset, GroupDeleted, LogEntry, OffsetsCommitted, OffsetsDeleted
+from brokerd.ids import TopicIdPartition
+
+PIECE_SLOTS = 1_000  # of one piece of the state: less than half a MiB
+_CHUNK = 50  # partitions of one group in a record of it
+
+
+class Slots(Protocol):
+    """A limited number of slots, and how many of them each principal has."""
+
+    def has_room(self, principal: str, count: int) -> bool:
+        """True if the principal may take `count` more."""
+        ...
+
+    def add(self, principal: str, count: int) -> None:
+        """Takes `count` slots, or returns them if negative."""
+        ...
+
+
+class Limits(NamedTuple):
+    """Limits of a table. The slots are its own."""
+
+    groups: Slots
+    offsets: Slots
+
+
+class Caller(NamedTuple):
+    """Asks for something. An operator may see and change the groups of all principals."""
+
+    principal: str
+    is_operator: bool
+
+
+class GroupTable:
+    """See the module."""
+
+    def __init__(self, limits: Limits) -> None:
+        self._limits = limits
+        self._groups: dict[str, Group] = {}
+        self.offset_count = 0  # over all groups
+
+    # Reading
+
+    @property
+    def groups(self) -> Mapping[str, Group]:
+        """All groups. Only `apply` changes them."""
+        return self._groups
+
+    def find(self, group_id: str, caller: Caller) -> Group | None:
+        """The group, if there is one. Raises GroupAuthorizationFailedError if it is another principal's."""
+        group = self._groups.get(group_id)
+        if group is not None and not may_see(group, caller):
+            raise GroupAuthorizationFailedError(
+                f"group {group_id!r} belongs to another principal: use an id of your own, or have an operator delete it "
+                "(brokerd groups delete)"
+            )
+        return group
+
+    # Decisions
+
+    def commit(self, group_id: str, caller: Caller, offsets: Mapping[TopicIdPartition, CommittedOffset]) -> LogEntry:
+        """The entry that records these offsets. Raises GroupAuthorizationFailedError, PolicyViolationError."""
+        group = self.find(group_id, caller)
+        owner = group.principal if group is not None else caller.principal
+        if group is None and not self._limits.groups.has_room(owner, 1):
+            raise PolicyViolationError(
+                f"group {group_id!r} would be one more than max.groups leaves room for: delete groups that are not used "
+                "(brokerd groups delete), or raise the limit"
+            )
+        added = (group or Group(group_id, owner)).added_slots(offsets)
+        if added > 0 and not self._limits.offsets.has_room(owner, added):
+            raise PolicyViolationError(
+                f"group {group_id!r}: max.group.offsets leaves no room for {added} more (a partition's offset, and each 256 bytes "
+                "of its metadata): delete groups that are not used (brokerd groups delete), or raise the limit"
+            )
+        return LogEntry(group_id, owner, OffsetsCommitted(offsets))
+
+    def delete(self, group_id: str, caller: Caller) -> LogEntry:
+        """The entry that forgets a group. Raises UnknownGroupError, GroupAuthorizationFailedError."""
+        group = self._required(group_id, caller)
+        return LogEntry(group_id, group.principal, GroupDeleted())
+
+    def delete_offsets(self, group_id: str, caller: Caller, tps: Iterable[TopicIdPartition]) -> LogEntry:
+        """The entry that forgets some offsets, of partitions that have one. Raises as `delete` does."""
+        group = self._required(group_id, caller)
+        known = tuple(tp for tp in dict.fromkeys(tps) if group.offset(tp) is not None)
+        return LogEntry(group_id, group.principal, OffsetsDeleted(known))
+
+    def expired(self, before_ms: int, fresh_ms: int) -> list[LogEntry]:
+        """The entries that forget the groups whose last commit was before `before_ms`. A group that was committed in this life of
+        the broker was so at `fresh_ms` at the earliest, whatever its timestamp says."""
+        return [
+            LogEntry(group.group_id, group.principal, GroupDeleted())
+            for group in self._groups.values()
+            if (max(group.last_commit_ms, fresh_ms) if group.is_fresh else group.last_commit_ms) < before_ms
+        ]
+
+    def _required(self, group_id: str, caller: Caller) -> Group:
+        group = self.find(group_id, caller)
+        if group is None:
+            raise UnknownGroupError(f"there is no group {group_id!r}: ListGroups names yours")
+        return group
+
+    # Events of the log
+
+    def apply(self, entry: LogEntry, *, is_fresh: bool = True) -> None:
+        """Takes an entry that stands in the log. `is_fresh`: it was appended in this life of the broker."""
+        group_id, principal, event = entry
+        group = self._groups.get(group_id)
+        if isinstance(event, OffsetsCommitted):
+            if group is not None and group.principal != principal:  # it was gone with its topics, which leaves no record
+                self._change(group, lambda known: known.drop(list(known.partitions())))
+                group = None
+            if group is None:
+                group = self._groups[group_id] = Group(group_id, principal)
+                self._limits.groups.add(principal, 1)
+            self._change(group, lambda known: known.put(event.offsets))
+            group.is_fresh = group.is_fresh or is_fresh
+        elif group is not None and isinstance(event, OffsetsDeleted):
+            self._change(group, lambda known: known.drop(event.partitions))
+        elif group is not None:
+            self._change(group, lambda known: known.drop(list(known.partitions())))
+
+    def forget_topic(self, topic_id: bytes) -> None:
+        """The topic is deleted: nobody has an offset of it."""
+        for group in list(self._groups.values()):
+            self._change(group, lambda known: known.drop_topic(topic_id))
+
+    def keep_topics(self, exists: Callable[[bytes], bool]) -> None:
+        """Forgets the offsets of all other topics."""
+        found = {topic_id for group in self._groups.values() for topic_id in group.topic_ids()}
+        for topic_id in sorted(found):
+            if not exists(topic_id):
+                self.forget_topic(topic_id)
+
+    def _change(self, group: Group, change: Callable[[Group], None]) -> None:
+        slots, count = group.slots, group.count
+        change(group)
+        self._limits.offsets.add(group.principal, group.slots - slots)
+        self.offset_count += group.count - count
+        if not group.count:
+            del self._groups[group.group_id]
+            self._limits.groups.add(group.principal, -1)
+
+    # The log as a whole
+
+    def pieces(self) -> Iterator[Sequence[LogEntry]]:
+        """Everything that holds, in pieces: each is as of the moment when it is asked for, and is to be appended at once. Others
+        may commit in between. Once all are in the log, it says the same from the first of them on."""
+        piece: list[LogEntry] = []
+        slots = 0
+        for group_id in list(self._groups):
+            for tps in _chunks(list(self._groups[group_id].partitions()) if group_id in self._groups else []):
+                group = self._groups.get(group_id)  # as of now: it may be another one since the last piece
+                known = {tp: committed for tp in tps if group is not None and (committed := group.offset(tp)) is not None}
+                if group is None or not known:
+                    continue
+                piece.append(LogEntry(group_id, group.principal, OffsetsCommitted(known)))
+                slots += sum(committed.slots for committed in known.values())
+                if slots >= PIECE_SLOTS:
+                    yield piece
+                    piece, slots = [], 0
+        if piece:
+            yield piece
+
+
+def may_see(group: Group, caller: Caller) -> bool:
+    """True if the group is the caller's, or the caller's business."""
+    return caller.is_operator or group.principal == caller.principal
+
+
+def _chunks(tps: Sequence[TopicIdPartition]) -> Iterator[Sequence[TopicIdPartition]]:
+    return (tps[at : at + _CHUNK] for at in range(0, len(tps), _CHUNK))

@@ -1,0 +1,71 @@
+"""Entries of the log of group offsets and their bytes: one GroupLogRecord each."""
+
+from __future__ import annotations
+
+from google.protobuf.message import DecodeError
+
+from brokerd.errors import CorruptMessageError, UnsupportedVersionError
+from brokerd.groups.model import CommittedOffset, Event, GroupDeleted, LogEntry, OffsetsCommitted, OffsetsDeleted
+from brokerd.ids import TopicIdPartition
+from brokerd.wire.v1 import group_log_pb2 as log_pb2
+
+VERSION = 1
+
+
+def encode_entry(entry: LogEntry) -> bytes:
+    """The bytes of an entry."""
+    record = log_pb2.GroupLogRecord(version=VERSION, group_id=entry.group_id, principal=entry.principal)
+    event = entry.event
+    if isinstance(event, OffsetsCommitted):
+        record.offsets_committed.SetInParent()
+        for tp, (offset, leader_epoch, metadata, timestamp) in event.offsets.items():
+            record.offsets_committed.offsets.add(
+                topic_id=tp.topic_id,
+                partition=tp.partition,
+                offset=offset,
+                leader_epoch=leader_epoch,
+                metadata=metadata,
+                timestamp=timestamp,
+            )
+    elif isinstance(event, OffsetsDeleted):
+        record.offsets_deleted.SetInParent()
+        for tp in event.partitions:
+            record.offsets_deleted.partitions.add(topic_id=tp.topic_id, partition=tp.partition)
+    else:
+        record.group_deleted.SetInParent()
+    return record.SerializeToString()
+
+
+def decode_entry(data: bytes) -> LogEntry:
+    """The entry. Raises CorruptMessageError; UnsupportedVersionError for a version that this one does not know."""
+    record = log_pb2.GroupLogRecord()
+    try:
+        record.ParseFromString(data)
+    except DecodeError:
+        raise CorruptMessageError(f"a record of the log of group offsets of {len(data)} bytes cannot be read") from None
+    if record.version != VERSION:
+        raise UnsupportedVersionError(
+            f"a record of the log of group offsets has version {record.version}; this broker reads {VERSION}: start the newer one "
+            "again"
+        )
+    return LogEntry(record.group_id, record.principal, _event(record))
+
+
+def _event(record: log_pb2.GroupLogRecord) -> Event:
+    kinds = [field.name for field, _ in record.ListFields() if field.message_type is not None]
+    if len(kinds) != 1:
+        raise CorruptMessageError(
+            f"a record of the log of group offsets holds {kinds or 'no event'}, but must hold exactly one event"
+        )
+    match kinds[0]:
+        case "offsets_committed":
+            offsets = record.offsets_committed.offsets
+            return OffsetsCommitted({TopicIdPartition(one.topic_id, one.partition): _committed(one) for one in offsets})
+        case "offsets_deleted":
+            return OffsetsDeleted(tuple(TopicIdPartition(one.topic_id, one.partition) for one in record.offsets_deleted.partitions))
+        case _:
+            return GroupDeleted()
+
+
+def _committed(one: log_pb2.CommittedOffset) -> CommittedOffset:
+    return CommittedOffset(one.offset, one.leader_epoch, one.metadata, one.timestamp)

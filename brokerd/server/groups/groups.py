@@ -1,0 +1,151 @@
+"""One broker's groups: what the pure table decides is recorded in a log of the broker's own, waited for, and answered.
+
+From a decision until its event is recorded and applied there is no await, so no other decision comes between. Nothing is answered
+before all is durable that the answer rests on: whoever reads an offset reads one that a crash does not take back.
+
+A log that cannot be trusted as a whole is not served: a reader that is told of no offset would begin somewhere else, in silence.
+The rest of the broker does without it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Iterable, Mapping
+from typing import TypeVar
+
+from brokerd.clock import Clock
+from brokerd.config.broker import BrokerConfig
+from brokerd.datadir.log_manager import LogManager
+from brokerd.datadir.topic_store import GROUP_OFFSETS
+from brokerd.errors import (
+    CorruptMessageError,
+    DataDirectoryError,
+    LogDamagedError,
+    UnknownTopicIdError,
+    UnsupportedVersionError,
+    WireError,
+)
+from brokerd.groups.group_table import Caller, GroupTable, Limits
+from brokerd.groups.log_records import decode_entry, encode_entry
+from brokerd.groups.model import CommittedOffset, LogEntry, OffsetsDeleted
+from brokerd.ids import TopicIdPartition
+from brokerd.server.admin import Admin
+from brokerd.server.limits.shares import Shares
+from brokerd.server.own_log import OwnLog, Record
+from brokerd.server.replica_manager import ReplicaManager
+
+logger = logging.getLogger(__name__)
+
+T = TypeVar("T")
+_MS_PER_MINUTE = 60_000
+
+
+class Groups:
+    """See the module. Create it inside the running event loop, after `logs` is open."""
+
+    def __init__(self, config: BrokerConfig, logs: LogManager, replicas: ReplicaManager, admin: Admin, clock: Clock) -> None:
+        self._logs = logs
+        self._clock = clock
+        self._retention_ms = config.offsets_retention_minutes * _MS_PER_MINUTE
+        self._unusable = ""  # why the log is not served
+        self.table = GroupTable(Limits(Shares(config.max_groups), Shares(config.max_group_offsets)))
+        self.log = OwnLog(GROUP_OFFSETS, logs, replicas, admin, clock)
+
+    async def start(self) -> None:
+        """Loads the log, before anything is served."""
+        try:
+            for entry in await asyncio.to_thread(lambda: [decode_entry(value) for value in self.log.read()]):
+                self.table.apply(entry, is_fresh=False)
+        except (DataDirectoryError, CorruptMessageError, UnsupportedVersionError) as error:
+            self._unusable = error.message
+            logger.error("the offsets of groups cannot be used: %s; run `brokerd doctor` for advice", error)
+        self.table.keep_topics(self._exists)
+
+    # Requests
+
+    async def commit(self, group_id: str, caller: Caller, offsets: Mapping[TopicIdPartition, CommittedOffset]) -> None:
+        """Returns once these offsets are durable, all in one step. Raises the errors of GroupTable.commit, LogDamagedError, and
+        retriable ones."""
+        self._check_usable()
+        await self.log.make()
+        await self._recorded(lambda: self.table.commit(group_id, caller, offsets))
+
+    async def delete(self, group_id: str, caller: Caller) -> int:
+        """Forgets a group, durably on return; returns how many offsets it had. Raises the errors of GroupTable.delete, and as
+        `commit` does."""
+        self._check_usable()
+        group = self.table.groups.get(group_id)
+        count = group.count if group is not None else 0
+        await self._recorded(lambda: self.table.delete(group_id, caller))
+        return count
+
+    async def delete_offsets(self, group_id: str, caller: Caller, tps: Iterable[TopicIdPartition]) -> int:
+        """Forgets some offsets of a group, durably on return; returns how many. Raises as `delete` does."""
+        self._check_usable()
+        event = (await self._recorded(lambda: self.table.delete_offsets(group_id, caller, tps))).event
+        assert isinstance(event, OffsetsDeleted)
+        return len(event.partitions)
+
+    async def settled(self) -> GroupTable:
+        """The table, once all is durable that it says now. Raises LogDamagedError, and retriable errors."""
+        self._check_usable()
+        await self.log.durable()
+        return self.table
+
+    def forget_topic(self, topic_id: bytes) -> None:
+        """The topic is deleted."""
+        self.table.forget_topic(topic_id)
+
+    # Time
+
+    async def sweep(self) -> None:
+        """Forgets what has expired, and compacts the log."""
+        if self._unusable or not self.log.exists:
+            return
+        try:
+            for entry in self._expired():
+                logger.info("group %r has expired: its last commit is older than offsets.retention.minutes", entry.group_id)
+                self._record(entry)
+            await self.log.compact([_record(entry) for entry in piece] for piece in self.table.pieces())
+        except (WireError, OSError) as error:
+            logger.warning("groups: %s", error)
+
+    def _expired(self) -> list[LogEntry]:
+        believed_ms = self._logs.time.believed_wall_ms(self._clock.wall_ms())
+        return self.table.expired(believed_ms - self._retention_ms, self._logs.time.earliest_append_ms())
+
+    # Recording
+
+    async def _recorded(self, decide: Callable[[], LogEntry]) -> LogEntry:
+        """The decision, once it is durable. A refusal is raised when all is durable that it rests on."""
+        try:
+            entry = decide()
+        except WireError:
+            await self.log.durable()
+            raise
+        self._record(entry)
+        await self.log.durable()
+        return entry
+
+    def _record(self, entry: LogEntry) -> None:
+        """Appends an event, and applies it; nothing has happened if it raises."""
+        self.log.append([_record(entry)])
+        self.table.apply(entry)
+
+    def _check_usable(self) -> None:
+        if self._unusable:
+            raise LogDamagedError(
+                f"the offsets of groups cannot be used: {self._unusable.rstrip('.')}. An operator runs `brokerd doctor` for advice"
+            )
+
+    def _exists(self, topic_id: bytes) -> bool:
+        try:
+            self._logs.topics.by_id(topic_id)
+        except UnknownTopicIdError:
+            return False
+        return True
+
+
+def _record(entry: LogEntry) -> Record:
+    return Record(entry.group_id.encode(), encode_entry(entry))

@@ -1,0 +1,33 @@
+"""Groups as callers see them: their own, or all if they have ADMIN on every topic."""
+
+from __future__ import annotations
+
+from brokerd.groups.group_table import Caller
+from brokerd.groups.model import CommittedOffset
+from brokerd.ids import TopicIdPartition
+from brokerd.server.security.topic_authorizer import TopicAuthorizer
+from brokerd.wire.v1 import offsets_pb2
+
+_NONE = -1
+
+
+def caller_of(authorizer: TopicAuthorizer) -> Caller:
+    """The caller as the table knows it."""
+    return Caller(authorizer.principal, authorizer.administers_everything)
+
+
+def offset_result(tp: TopicIdPartition, committed: CommittedOffset | None) -> offsets_pb2.PartitionGroupOffset:
+    """How far a group has read one partition, in a response."""
+    if committed is None:
+        return offsets_pb2.PartitionGroupOffset(
+            topic_id=tp.topic_id, partition=tp.partition, offset=_NONE, leader_epoch=_NONE, commit_timestamp=_NONE
+        )
+    offset, leader_epoch, metadata, timestamp = committed
+    return offsets_pb2.PartitionGroupOffset(
+        topic_id=tp.topic_id,
+        partition=tp.partition,
+        offset=offset,
+        leader_epoch=leader_epoch,
+        metadata=metadata,
+        commit_timestamp=timestamp,
+    )

@@ -1,0 +1,103 @@
+"""CommitGroupOffsets: record how far a group has read.
+
+Behaviour
+- Partitions are checked independently: unknown ones, offsets beyond the high watermark, and long metadata are that partition's
+  error. All others are recorded in one batch of the log of group offsets: durable before the response, all of them or none.
+- An offset must be one that a reader can have come to: not negative, and not beyond the high watermark. (Kafka takes any number;
+  a mistake then shows much later, as a lag that is negative, or as a reader that starts somewhere else.) Below the log start it
+  may lie: retention may have passed it while records were in work. It may also go back.
+- The last commit counts: readers without membership do not fence one another.
+- The first commit makes the group, and it belongs to that principal.
+- A generation or a member is refused: groups have no members.
+"""
+
+from __future__ import annotations
+
+from brokerd.errors import OffsetMetadataTooLargeError, OffsetOutOfRangeError, UnsupportedVersionError, WireError
+from brokerd.groups.model import METADATA_MAX_BYTES, CommittedOffset
+from brokerd.ids import TopicIdPartition
+from brokerd.server.broker import Broker
+from brokerd.server.failures import malformed
+from brokerd.server.fields import check_not_negative, topic_id_partition
+from brokerd.server.groups.views import caller_of, offset_result
+from brokerd.server.security.topic_authorizer import TopicAuthorizer
+from brokerd.server.transactions.fields import check_id
+from brokerd.wire.errors import to_proto
+from brokerd.wire.v1 import offsets_pb2
+
+_NONE = -1
+
+
+def check(request: offsets_pb2.CommitGroupOffsetsRequest) -> None:
+    """Checks the request as received. Raises MalformedError."""
+    check_id("group_id", request.group_id)
+    for entry in request.offsets:
+        topic_id_partition("offsets", entry.topic_id, entry.partition)
+        check_not_negative("offsets.offset", entry.offset)
+        if entry.leader_epoch < _NONE:
+            raise malformed("offsets.leader_epoch", f"is {entry.leader_epoch}, but must be an epoch, or -1 if it is unknown")
+
+
+async def handle(
+    broker: Broker, authorizer: TopicAuthorizer, request: offsets_pb2.CommitGroupOffsetsRequest
+) -> offsets_pb2.CommitGroupOffsetsResponse:
+    """One result per partition, in the same order."""
+    broker.require_ready()
+    response = offsets_pb2.CommitGroupOffsetsResponse()
+    try:
+        _check_no_member(request)
+        offsets = _checked(broker, request, response)
+        if offsets:
+            await broker.groups.commit(request.group_id, caller_of(authorizer), offsets)
+    except WireError as error:
+        return offsets_pb2.CommitGroupOffsetsResponse(
+            error=to_proto(error),
+            results=[_refused(TopicIdPartition(one.topic_id, one.partition), error) for one in request.offsets],
+        )
+    return response
+
+
+def _check_no_member(request: offsets_pb2.CommitGroupOffsetsRequest) -> None:
+    if request.generation != _NONE or request.member_id:
+        raise UnsupportedVersionError(
+            f"generation is {request.generation} and member_id {request.member_id[:40]!a}, but groups have no members here: "
+            "send -1 and none, and assign partitions yourself"
+        )
+
+
+def _checked(
+    broker: Broker, request: offsets_pb2.CommitGroupOffsetsRequest, response: offsets_pb2.CommitGroupOffsetsResponse
+) -> dict[TopicIdPartition, CommittedOffset]:
+    """The offsets to record; all results are in the response."""
+    now_ms = broker.logs.time.stamp_wall_ms()
+    offsets: dict[TopicIdPartition, CommittedOffset] = {}
+    for entry in request.offsets:
+        tp = TopicIdPartition(entry.topic_id, entry.partition)
+        try:
+            _check_entry(broker, tp, entry)
+        except WireError as error:
+            response.results.append(_refused(tp, error))
+            continue
+        offsets[tp] = committed = CommittedOffset(entry.offset, entry.leader_epoch, entry.metadata, now_ms)
+        response.results.append(offset_result(tp, committed._replace(metadata="")))
+    return offsets
+
+
+def _check_entry(broker: Broker, tp: TopicIdPartition, entry: offsets_pb2.PartitionGroupOffset) -> None:
+    end_offset = broker.replicas.replica(tp).core.ends.high_watermark
+    if entry.offset > end_offset:
+        raise OffsetOutOfRangeError(
+            f"offsets.offset is {entry.offset}, beyond the high watermark {end_offset} of partition {tp.partition}: commit the "
+            "offset of the next record to read"
+        )
+    size_bytes = len(entry.metadata.encode())
+    if size_bytes > METADATA_MAX_BYTES:
+        raise OffsetMetadataTooLargeError(
+            f"offsets.metadata of partition {tp.partition} has {size_bytes} bytes, more than the {METADATA_MAX_BYTES} allowed"
+        )
+
+
+def _refused(tp: TopicIdPartition, error: WireError) -> offsets_pb2.PartitionGroupOffset:
+    result = offset_result(tp, None)
+    result.error.CopyFrom(to_proto(error))
+    return result

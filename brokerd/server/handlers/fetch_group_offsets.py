@@ -1,0 +1,73 @@
+"""FetchGroupOffsets: how far a group has read.
+
+Behaviour
+- Offset -1 for a partition that nothing is recorded of, and for all if there is no such group.
+- All of a group come in pages, without topics that the caller may not read.
+- What is answered is durable. A failed request has a result for each partition all the same.
+"""
+
+from __future__ import annotations
+
+from brokerd.errors import WireError
+from brokerd.groups.group import Group
+from brokerd.ids import TopicIdPartition
+from brokerd.server.broker import Broker
+from brokerd.server.failures import malformed
+from brokerd.server.fields import TOPIC_ID_BYTES, topic_id_partition
+from brokerd.server.groups.views import caller_of, offset_result
+from brokerd.server.security.topic_authorizer import TopicAuthorizer
+from brokerd.server.security.topic_rights import Right
+from brokerd.server.transactions.fields import check_id
+from brokerd.wire.errors import to_proto
+from brokerd.wire.v1 import offsets_pb2
+
+LISTED_MAX = 1_000
+
+
+def check(request: offsets_pb2.FetchGroupOffsetsRequest) -> None:
+    """Checks the request as received. Raises MalformedError."""
+    check_id("group_id", request.group_id)
+    for entry in request.partitions:
+        topic_id_partition("partitions", entry.topic_id, entry.partition)
+    if len(request.after_topic_id) not in (0, TOPIC_ID_BYTES):
+        raise malformed("after_topic_id", f"has {len(request.after_topic_id)} bytes, but must have {TOPIC_ID_BYTES} or none")
+
+
+async def handle(
+    broker: Broker, authorizer: TopicAuthorizer, request: offsets_pb2.FetchGroupOffsetsRequest
+) -> offsets_pb2.FetchGroupOffsetsResponse:
+    """One result per partition asked, in the same order; or a page of all."""
+    broker.require_ready()
+    response = offsets_pb2.FetchGroupOffsetsResponse()
+    try:
+        group = (await broker.groups.settled()).find(request.group_id, caller_of(authorizer))
+    except WireError as error:
+        refused = [offset_result(TopicIdPartition(one.topic_id, one.partition), None) for one in request.partitions]
+        return offsets_pb2.FetchGroupOffsetsResponse(error=to_proto(error), results=refused)
+    if request.partitions:
+        response.results.extend(_asked(broker, group, TopicIdPartition(one.topic_id, one.partition)) for one in request.partitions)
+    elif group is not None:
+        after = TopicIdPartition(request.after_topic_id, request.after_partition)
+        _add_page(authorizer, group, after if request.after_topic_id else None, response)
+    return response
+
+
+def _asked(broker: Broker, group: Group | None, tp: TopicIdPartition) -> offsets_pb2.PartitionGroupOffset:
+    result = offset_result(tp, group.offset(tp) if group is not None else None)
+    try:
+        broker.replicas.replica(tp)
+    except WireError as error:
+        result.error.CopyFrom(to_proto(error))
+    return result
+
+
+def _add_page(
+    authorizer: TopicAuthorizer, group: Group, after: TopicIdPartition | None, response: offsets_pb2.FetchGroupOffsetsResponse
+) -> None:
+    for tp in group.partitions(after):
+        if authorizer.refuse_id(Right.READ, tp.topic_id) is not None:
+            continue
+        if len(response.results) == LISTED_MAX:
+            response.more = True
+            break
+        response.results.append(offset_result(tp, group.offset(tp)))

@@ -1,0 +1,182 @@
+"""A log of the broker's own: one partition of one of its own topics, with the same engine as all others.
+
+An entry is a record of schema 0, a key and a value. Entries that are appended together are one batch, so a crash leaves all of
+them or none. What they mean is their user's business.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Iterable, Iterator, Sequence
+from typing import NamedTuple
+
+import pyarrow as pa
+
+from brokerd.clock import Clock
+from brokerd.datadir.log_manager import LogManager
+from brokerd.datadir.topic_store import Topic
+from brokerd.errors import CorruptMessageError, DataDirectoryError, LogDamagedError, StorageError, UnsupportedVersionError
+from brokerd.ids import TopicIdPartition
+from brokerd.partition.partition_log import PartitionLog
+from brokerd.record.batch import MAX_DECOMPRESSED_BYTES, RecordBatch, walk_batches
+from brokerd.record.header import crc_seed, decode_header, encode_header, new_header
+from brokerd.record.payload import encode_payload
+from brokerd.record.schema import SCHEMA_0
+from brokerd.server.admin import Admin
+from brokerd.server.replica_manager import Replica, ReplicaManager
+from brokerd.server.transactions.durability import wait_durable
+
+logger = logging.getLogger(__name__)
+
+COMPACTION_MIN_BYTES = 4 * 1_048_576
+_READ_BYTES = 1_048_576
+
+
+class Record(NamedTuple):
+    """An entry."""
+
+    key: bytes
+    value: bytes
+
+
+class OwnLog:
+    """See the module. Belongs to the event loop, but for `read`."""
+
+    def __init__(self, topic: Topic, logs: LogManager, replicas: ReplicaManager, admin: Admin, clock: Clock) -> None:
+        self._topic = topic
+        self._logs = logs
+        self._replicas = replicas
+        self._admin = admin
+        self._clock = clock
+        self._making = asyncio.Lock()
+        self._replica: Replica | None = None
+        self._end_offset = 0  # of what was appended
+        self._size_bytes = 0  # from the log start on
+        self._state_bytes = 0  # of the newest state in it
+        found = logs.own_log(topic)
+        if found is not None:
+            self._attach(found)
+
+    @property
+    def exists(self) -> bool:
+        """False until it is first needed."""
+        return self._replica is not None
+
+    async def make(self) -> None:
+        """Makes the log, durably on return, if there is none. Raises StorageError, NotReadyError."""
+        if self._replica is not None:
+            return
+        async with self._making:
+            if self._replica is None:
+                await self._admin.run(self._logs.changes.create_own(self._topic))
+                log = self._logs.own_log(self._topic)
+                assert log is not None
+                self._attach(log)
+
+    def _attach(self, log: PartitionLog) -> None:
+        self._replica = self._replicas.internal_replica(log)
+        self._end_offset = log.log_end_offset
+
+    def read(self) -> Iterator[bytes]:
+        """The values of all entries, oldest first; in any thread, before anything is appended. Raises DataDirectoryError if they
+        cannot all be trusted; an operator may have accepted that some are lost.
+        """
+        if self._replica is None:
+            return
+        try:
+            yield from self._read(self._replica.log)
+        except (LogDamagedError, CorruptMessageError, UnsupportedVersionError, StorageError, OSError) as error:
+            raise DataDirectoryError(f"{self._topic.name}: {error}") from error
+
+    def _read(self, log: PartitionLog) -> Iterator[bytes]:
+        reason = log.damage or log.core.health.read_only_reason
+        if reason:
+            raise DataDirectoryError(f"{self._topic.name}: {reason}")
+        offset, end = log.log_start_offset, log.log_end_offset
+        while offset < end:
+            try:
+                found = log.reader.read(offset, max_bytes=_READ_BYTES, until_offset=end, cached_only=False)
+            except LogDamagedError as error:
+                if error.resume_offset <= offset:
+                    raise
+                logger.warning("%s: offsets %d to %d are lost, as was accepted", log.name, offset, error.resume_offset - 1)
+                offset = error.resume_offset
+                continue
+            if not found.chunks:
+                raise DataDirectoryError(f"{self._topic.name}: it ends at offset {offset} instead of {end}")
+            for chunk in found.chunks:
+                for batch in walk_batches(pa.py_buffer(chunk)):
+                    self._size_bytes += batch.header.size
+                    yield from _values(batch)
+            offset = found.next_offset
+
+    def append(self, records: Sequence[Record]) -> None:
+        """Writes entries, all or none. They are durable once a later `durable` returns. Raises StorageError and others, whose
+        entries must not be applied.
+        """
+        assert self._replica is not None, "made before"
+        batch = _batch(records, self._replica.log.tp, self._clock.wall_ms())
+        info = self._replicas.append(self._replica, batch)
+        self._end_offset = info.last_offset + 1
+        self._size_bytes += batch.header.size
+
+    async def durable(self) -> None:
+        """Returns once all is durable that was appended before the call. Raises StorageError if the log has stopped, NotReadyError
+        at a stop, RequestTimedOutError.
+        """
+        replica, end_offset = self._replica, self._end_offset
+        if replica is None or replica.core.ends.high_watermark >= end_offset:
+            return
+        errors = await wait_durable(self._replicas, self._clock, [(replica, end_offset - 1)])
+        if errors:
+            raise errors[0]
+
+    async def compact(self, pieces: Iterable[Sequence[Record]]) -> bool:
+        """If the log has grown enough, appends `pieces`, which say everything once more, and gives up all that stands before them.
+        Each piece is asked for when the one before it is durable; others may append meanwhile, and a crash leaves a log that says
+        the same. True if it did. Raises as `append` and `durable` do.
+        """
+        replica = self._replica
+        if replica is None or self._size_bytes < max(COMPACTION_MIN_BYTES, 2 * self._state_bytes):
+            return False
+        begin, before_bytes, state_bytes = self._end_offset, self._size_bytes, 0
+        for piece in pieces:
+            size_bytes = self._size_bytes
+            self.append(piece)
+            state_bytes += self._size_bytes - size_bytes
+            await self.durable()
+        await self.durable()
+        self._size_bytes -= before_bytes
+        self._state_bytes = state_bytes
+        error = await self._admin.run(self._logs.give_up_below(replica.log, begin))
+        if error is not None:
+            raise error
+        logger.debug("%s: %d bytes of entries became a state of %d bytes", replica.log.name, before_bytes, state_bytes)
+        return True
+
+
+def _values(batch: RecordBatch) -> Iterator[bytes]:
+    for value in batch.to_arrow(max_uncompressed_bytes=MAX_DECOMPRESSED_BYTES).column("value"):
+        yield value.as_py() or b""
+
+
+def _batch(records: Sequence[Record], tp: TopicIdPartition, now_wall_ms: int) -> RecordBatch:
+    count = len(records)
+    columns = [
+        pa.array([record.key for record in records], pa.binary()),
+        pa.array([record.value for record in records], pa.binary()),
+        SCHEMA_0.column("headers").nulls(count),
+        pa.array([now_wall_ms * 1_000] * count, SCHEMA_0.column("timestamp").type),
+    ]
+    payload = encode_payload(pa.RecordBatch.from_arrays(columns, schema=SCHEMA_0.arrow))
+    header = new_header(
+        batch_length=payload.data.size,
+        payload_crc=payload.crc,
+        record_count=count,
+        base_timestamp=now_wall_ms,
+        max_timestamp=now_wall_ms,
+        uncompressed_bytes=payload.uncompressed_bytes,
+    )
+    data = encode_header(header, crc_seed(tp)) + payload.data.to_pybytes()
+    return RecordBatch(decode_header(data), pa.py_buffer(data))
