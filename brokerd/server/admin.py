@@ -9,8 +9,8 @@ from brokerd.datadir.steps import Steps, drive
 from brokerd.errors import Fate, NotReadyError
 from brokerd.server.limits.budgets import Budget
 from brokerd.server.limits.callers import BROKER, current_caller
-from brokerd.server.limits.room import Caller
 from brokerd.server.tasks import forget_end
+from brokerd.sharing.room import Caller
 
 T = TypeVar("T")
 STOPPING = "the broker is stopping: try again, it or another one will be available"

@@ -14,7 +14,6 @@ from brokerd.server.groups.groups import Groups
 from brokerd.server.limits.budgets import Budget, ResponseBudget
 from brokerd.server.limits.fence import InstanceFence
 from brokerd.server.limits.fruitless import FruitlessCalls
-from brokerd.server.limits.shares import Shares
 from brokerd.server.limits.threads import Threads
 from brokerd.server.metrics.counters import Counters
 from brokerd.server.replica_manager import ReplicaManager
@@ -22,6 +21,7 @@ from brokerd.server.stopping import within
 from brokerd.server.transactions.transactions import Transactions
 from brokerd.server.waiting.response_queue import ResponseQueue
 from brokerd.server.waiting.turns import Turns
+from brokerd.sharing.shares import Shares
 
 _READ_THREADS = 5  # of what is not in the page cache; one caller alone has 4
 _SEARCH_THREADS = 3  # one caller alone has 2

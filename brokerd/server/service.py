@@ -50,8 +50,6 @@ from brokerd.server.handlers import (
 )
 from brokerd.server.limits.callers import set_caller
 from brokerd.server.limits.memory_guard import RequestBytes
-from brokerd.server.limits.room import Caller
-from brokerd.server.limits.shares import Shares
 from brokerd.server.requests import Requests
 from brokerd.server.security.authenticator import caller_of
 from brokerd.server.security.call_authorizer import CallAuthorizer
@@ -60,6 +58,8 @@ from brokerd.server.security.topic_authorizer import TopicAuthorizer
 from brokerd.server.streams.fetch_stream import FetchStream
 from brokerd.server.streams.messages import Context, read_message
 from brokerd.server.streams.produce_stream import ProduceStream
+from brokerd.sharing.room import Caller
+from brokerd.sharing.shares import Shares
 from brokerd.wire.methods import SERVICE, UNARY, Unary
 
 Handler = Callable[[Broker, Any], Awaitable[Message]]

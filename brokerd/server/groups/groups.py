@@ -31,9 +31,9 @@ from brokerd.groups.log_records import decode_entry, encode_entry
 from brokerd.groups.model import CommittedOffset, LogEntry, OffsetsDeleted
 from brokerd.ids import TopicIdPartition
 from brokerd.server.admin import Admin
-from brokerd.server.limits.shares import Shares
 from brokerd.server.own_log import OwnLog, Record
 from brokerd.server.replica_manager import ReplicaManager
+from brokerd.sharing.shares import Shares
 
 logger = logging.getLogger(__name__)
 

@@ -30,12 +30,12 @@ from brokerd.record.batch import producer_ids_in
 from brokerd.server.broker import Broker
 from brokerd.server.failures import internal, malformed
 from brokerd.server.fields import FIELDS_PER_ENTRY, OTHER_FIELDS, check_count, check_not_negative, topic_id_partition
-from brokerd.server.limits.room import Caller
 from brokerd.server.replica_manager import Replica
 from brokerd.server.requests import PARTITIONS, check_doubles
 from brokerd.server.security.topic_authorizer import TopicAuthorizer
 from brokerd.server.security.topic_rights import Right
 from brokerd.server.waiting.delayed_fetch import ParkedPartition
+from brokerd.sharing.room import Caller
 from brokerd.storage.files import WouldBlock
 from brokerd.storage.log_reader import FetchDataInfo, NeedsRoom
 from brokerd.wire.errors import to_proto

@@ -3,7 +3,6 @@
 budgets.py         bytes of requests and of fetch responses, to throttle clients
 threads.py         a few threads for all
 callers.py         who makes a call
-room.py            who may have how much of either (shares.py: leaves room for others), and who is next (line.py)
 fence.py           producer instances
 fruitless.py       connections whose calls achieve nothing
 disconnect.py      closes a connection

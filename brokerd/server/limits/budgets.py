@@ -1,5 +1,5 @@
 """Budgets that throttle a client instead of failing it: it waits, its stream is not read, and gRPC's flow control stops it. Knows
-nothing of gRPC. Who has how much and who is next, room.py decides.
+nothing of gRPC. Who has how much and who is next, sharing/room.py decides.
 
 ResponseBudget is that of fetch responses held in memory: how large the next may be, and which readers are too slow. A client that
 does not read keeps its response in memory for as long as it likes, and there may be thousands. So
@@ -17,10 +17,10 @@ from __future__ import annotations
 import asyncio
 from typing import Generic, NamedTuple, TypeVar
 
-from brokerd.server.limits.room import Caller, Room, Ticket
+from brokerd.sharing.room import Caller, Room, Ticket
 
 _SHARE = 4
-_FREE, _OF = 4, 5  # below that, everybody has room: see shares.py
+_FREE, _OF = 4, 5  # below that, everybody has room: see sharing/shares.py
 # No client is disconnected sooner, however many wait: this allows for a time slice of a busy event loop, or a garbage collection.
 PATIENCE_MS = 1_000
 

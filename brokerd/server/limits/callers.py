@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from contextvars import ContextVar
 
-from brokerd.server.limits.room import Caller
+from brokerd.sharing.room import Caller
 
 BROKER = Caller("", "")  # periodic jobs, and a stop
 _CALLER: ContextVar[Caller] = ContextVar("caller", default=BROKER)

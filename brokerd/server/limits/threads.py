@@ -10,7 +10,7 @@ from typing import TypeVar
 
 from brokerd.errors import NotReadyError
 from brokerd.server.limits.budgets import Budget
-from brokerd.server.limits.room import Caller
+from brokerd.sharing.room import Caller
 
 T = TypeVar("T")
 

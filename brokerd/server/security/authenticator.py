@@ -9,11 +9,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 
 from brokerd.errors import BrokerdError
-from brokerd.server.limits.room import Caller
 from brokerd.server.security.auth_file import Identities, Principal
 from brokerd.server.security.certificate_names import names_in_pem
 from brokerd.server.security.tokens import TOKEN_CHARACTERS_MAX, find_hash
 from brokerd.server.security.topic_rights import UNLIMITED
+from brokerd.sharing.room import Caller
 
 AUTHORIZATION = "authorization"
 _BEARER = "bearer "

@@ -25,13 +25,13 @@ from brokerd.datadir.log_manager import LogManager
 from brokerd.errors import CorruptMessageError, DataDirectoryError, Fate, NotReadyError, StorageError, WireError
 from brokerd.ids import TopicIdPartition, member_producer_id
 from brokerd.server.admin import STOPPING, Admin
-from brokerd.server.limits.shares import Shares
 from brokerd.server.replica_manager import ReplicaManager
 from brokerd.server.tasks import forget_end
 from brokerd.server.transactions.id_locks import IdLocks
 from brokerd.server.transactions.local_leaders import LocalLeaders, Markers
 from brokerd.server.transactions.retries import Retries
 from brokerd.server.transactions.transaction_log import TransactionLog
+from brokerd.sharing.shares import Shares
 from brokerd.transaction.coordinator import Coordinator, Limits
 from brokerd.transaction.markers import abort_records, commit_records
 from brokerd.transaction.model import (

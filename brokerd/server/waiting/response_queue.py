@@ -8,8 +8,8 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 
-from brokerd.server.limits.line import Line
-from brokerd.server.limits.room import Caller
+from brokerd.sharing.line import Line
+from brokerd.sharing.room import Caller
 
 _AT_ONCE = 16
 _PATIENCE_S = 0.005

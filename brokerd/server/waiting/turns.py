@@ -16,7 +16,7 @@ import asyncio
 from collections.abc import Callable
 
 from brokerd.clock import stopwatch_ns
-from brokerd.server.limits.line import Line
+from brokerd.sharing.line import Line
 
 # A request on a stream that names more partitions takes a turn, as all unary ones do; smaller ones pass, one per stream at a
 # time.

@@ -8,9 +8,9 @@ from functools import partial
 
 from brokerd.errors import NotReadyError
 from brokerd.server.limits.budgets import PATIENCE_MS, Budget, ResponseBudget
-from brokerd.server.limits.room import Caller
 from brokerd.server.limits.threads import Threads
 from brokerd.server.waiting.response_queue import ResponseQueue
+from brokerd.sharing.room import Caller
 from tests.support.loop import all_wait
 from tests.support.wait import DEADLINE_S
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 
 from brokerd.server.limits.budgets import PATIENCE_MS, ResponseBudget
-from brokerd.server.limits.room import Caller
+from brokerd.sharing.room import Caller
 from tests.support.loop import all_wait
 from tests.support.wait import DEADLINE_S
 

@@ -15,8 +15,8 @@ from brokerd.datadir.steps import Steps
 from brokerd.errors import NotReadyError, StorageError
 from brokerd.server.admin import Admin
 from brokerd.server.limits.callers import set_caller
-from brokerd.server.limits.room import Caller
 from brokerd.server.tasks import look_at_end
+from brokerd.sharing.room import Caller
 from tests.support.loop import all_wait
 from tests.support.wait import DEADLINE_S
 

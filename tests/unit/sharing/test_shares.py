@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from brokerd.server.limits.shares import Shares
+from brokerd.sharing.shares import Shares
 
 
 def _fill(shares: Shares, principal: str, step: int) -> int:

@@ -14,8 +14,8 @@ from __future__ import annotations
 
 from typing import Generic, NamedTuple, TypeVar
 
-from brokerd.server.limits.line import Line
-from brokerd.server.limits.shares import Shares
+from brokerd.sharing.line import Line
+from brokerd.sharing.shares import Shares
 
 W = TypeVar("W")
 

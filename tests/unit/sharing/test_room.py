@@ -12,8 +12,8 @@ from collections import Counter
 
 import pytest
 
-from brokerd.server.limits.line import Line
-from brokerd.server.limits.room import Caller, Room, Ticket
+from brokerd.sharing.line import Line
+from brokerd.sharing.room import Caller, Room, Ticket
 
 LIMIT = 1_000
 HONEST = Caller("honest", "h1")
