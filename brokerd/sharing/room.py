@@ -12,12 +12,13 @@ limit is never exceeded but by one that alone is larger.
 
 from __future__ import annotations
 
+from collections.abc import Hashable
 from typing import Generic, NamedTuple, TypeVar
 
 from brokerd.sharing.line import Line
 from brokerd.sharing.shares import Shares
 
-W = TypeVar("W")
+W = TypeVar("W", bound=Hashable)
 
 
 class Caller(NamedTuple):
@@ -65,7 +66,7 @@ class Room(Generic[W]):
         return self.used + count <= self.limit or self.used <= 0
 
     def join(self, ticket: Ticket[W]) -> None:
-        """Puts a ticket at its place in the line; `pop` says when it is its turn."""
+        """Puts a ticket, which waits no more than once, at its place in the line; `pop` says when it is its turn."""
         self._line.join(*ticket.caller, ticket)
 
     def leave(self, ticket: Ticket[W]) -> bool:
