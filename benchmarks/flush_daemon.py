@@ -36,7 +36,7 @@ def flush_each_batch() -> None:
         tp = partitions[0]
         async with locks.setdefault(tp, asyncio.Lock()):
             await process(self, data)
-            await replicas.flusher.flush(replicas.replica(tp).log)
+            await replicas.flusher.flush(replicas.replica(tp).log, self.caller)
 
     ProduceStream._process = process_and_flush  # type: ignore[method-assign]  # noqa: SLF001
 

@@ -1,7 +1,9 @@
 """Flushes dirty partitions off the event loop: one flush per partition at a time, several partitions in parallel.
 
-Batches appended during a partition's flush are covered by its next one, so acknowledgements share fsyncs. flush_task.py does the
-flush.
+Batches appended during a partition's flush are covered by its next one, so acknowledgements share fsyncs. A disk syncs one
+partition after the other, so those who append take turns (brokerd/sharing/room.py): somebody who writes to a thousand partitions
+waits for them, and another waits for one of them at most. A partition to which several have appended goes with the first of their
+turns. flush_task.py does the flush.
 """
 
 from __future__ import annotations
@@ -15,6 +17,7 @@ from concurrent.futures import ThreadPoolExecutor
 from brokerd.partition.flush_task import FlushTask
 from brokerd.partition.log_ends import Moved
 from brokerd.partition.partition_log import PartitionLog
+from brokerd.sharing.room import Caller, Room, Ticket
 
 logger = logging.getLogger(__name__)
 
@@ -38,8 +41,10 @@ class Flusher:
         self._on_failure = on_failure
         self._threads = threads
         self._pool = ThreadPoolExecutor(threads, thread_name_prefix="brokerd-flush")
-        self._waiting: dict[PartitionLog, None] = {}  # in order of arrival; a log being flushed may be queued again
-        self._under_way: set[PartitionLog] = set()
+        self._room: Room[PartitionLog] = Room(threads)
+        # By dirty log, those who have appended since its last flush began. They stand in line but while the log is being flushed.
+        self._tickets: dict[PartitionLog, dict[Caller, Ticket[PartitionLog]]] = {}
+        self._under_way: dict[PartitionLog, Ticket[PartitionLog]] = {}  # with the one whose turn it was
         self._told: dict[PartitionLog, list[asyncio.Future[None]]] = {}
         self._retrying: set[PartitionLog] = set()  # logs that could not be opened; retried soon
         self._is_closed = False
@@ -47,20 +52,28 @@ class Flusher:
         self._idle = asyncio.Event()
         self._idle.set()
 
-    def mark_dirty(self, log: PartitionLog) -> None:
-        """Call it after each append."""
-        self._waiting[log] = None
-        self._idle.clear()
-        if not self._is_scheduled and log not in self._under_way:
+    def mark_dirty(self, log: PartitionLog, caller: Caller) -> None:
+        """Call it after each append of `caller`."""
+        tickets = self._tickets.get(log)
+        if tickets is None:
+            tickets = self._tickets[log] = {}
+            self._idle.clear()
+        elif caller in tickets:
+            return
+        ticket = tickets[caller] = Ticket(caller, 1, log)
+        if log in self._under_way:
+            return
+        self._room.join(ticket)
+        if not self._is_scheduled:
             # Delayed, so that later appends in this iteration of the loop share the flush.
             self._is_scheduled = True
             asyncio.get_running_loop().call_soon(self._start_flushes)
 
-    async def flush(self, log: PartitionLog) -> None:
-        """Returns after the next flush of this log, whatever its result."""
+    async def flush(self, log: PartitionLog, caller: Caller) -> None:
+        """Returns after the next flush of this log, in the caller's turn, whatever its result."""
         told: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._told.setdefault(log, []).append(told)
-        self.mark_dirty(log)
+        self.mark_dirty(log, caller)
         await told
 
     async def drain(self) -> None:
@@ -74,22 +87,29 @@ class Flusher:
 
     def _start_flushes(self) -> None:
         self._is_scheduled = False
-        loop = asyncio.get_running_loop()
-        for log in [log for log in self._waiting if log not in self._under_way][: self._threads - len(self._under_way)]:
-            del self._waiting[log]
-            task = log.prepare_flush()
-            if task is None:
-                self._tell(log)
-            else:
-                self._under_way.add(log)
-                future = loop.run_in_executor(self._pool, task.run)
-                future.add_done_callback(lambda done, log=log, task=task: self._finish(log, task, done))  # type: ignore[misc]
-        if not self._waiting and not self._under_way and not self._retrying:
+        while (ticket := self._room.pop()) is not None:
+            self._start_flush(ticket)
+        if not self._tickets and not self._under_way and not self._retrying:
             self._idle.set()
+
+    def _start_flush(self, ticket: Ticket[PartitionLog]) -> None:
+        """Begins the flush of a log whose turn it is, for all who have appended to it."""
+        log = ticket.waiter
+        for other in self._tickets.pop(log).values():
+            self._room.leave(other)
+        task = log.prepare_flush()
+        if task is None:
+            self._room.shares.add(ticket.caller.owner, -1)
+            self._tell(log)
+            return
+        self._under_way[log] = ticket
+        future = asyncio.get_running_loop().run_in_executor(self._pool, task.run)
+        future.add_done_callback(lambda done: self._finish(log, task, done))
 
     def _finish(self, log: PartitionLog, task: FlushTask, done: asyncio.Future[None]) -> None:
         """Completes one flush; whatever its result, the others continue."""
-        self._under_way.discard(log)
+        caller = self._under_way.pop(log).caller
+        self._room.shares.add(caller.owner, -1)
         try:
             self._settle(log, task, done.exception())
         except Exception:
@@ -97,18 +117,20 @@ class Flusher:
         self._tell(log)
         flushes = log.core.flushes
         is_dirty = flushes.appended_bytes > flushes.flushed_bytes
+        for ticket in self._tickets.get(log, {}).values():
+            self._room.join(ticket)
         if task.untried_error is not None and is_dirty:
             logger.warning("%s: a flush could not start (%s) and is retried", log.name, task.untried_error.strerror)
             self._retrying.add(log)
-            asyncio.get_running_loop().call_later(_RETRY_S, self._retry, log)
-        elif is_dirty:
-            self._waiting[log] = None
+            asyncio.get_running_loop().call_later(_RETRY_S, self._retry, log, caller)
+        elif is_dirty and log not in self._tickets:
+            self.mark_dirty(log, caller)
         self._start_flushes()
 
-    def _retry(self, log: PartitionLog) -> None:
+    def _retry(self, log: PartitionLog, caller: Caller) -> None:
         self._retrying.discard(log)
         if not self._is_closed:
-            self.mark_dirty(log)
+            self.mark_dirty(log, caller)
 
     def _tell(self, log: PartitionLog) -> None:
         for told in self._told.pop(log, []):
@@ -122,7 +144,7 @@ class Flusher:
                 logger.error("%s: internal error in a flush", log.name, exc_info=error)
                 error = OSError(errno.EIO, f"internal error: {type(error).__name__}")
             log.fail_flush(task, error)
-            self._waiting.pop(log, None)
+            self._tickets.pop(log, None)
             self._on_failure(log)
             return
         moved = log.complete_flush(task)

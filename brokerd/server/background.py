@@ -17,6 +17,7 @@ from brokerd.allocator import give_back_memory
 from brokerd.server.broker import Broker
 from brokerd.server.failures import internal
 from brokerd.server.limits.budgets import PATIENCE_MS
+from brokerd.server.limits.callers import BROKER
 from brokerd.server.limits.disconnect import Address, address_of, disconnect, disconnect_all, file_count, mute_all, traffic
 from brokerd.server.limits.fruitless import MUTED_MS
 from brokerd.server.limits.machine_memory import machine_bytes
@@ -85,7 +86,7 @@ class Background:
     async def _retention(self) -> None:
         broker = self._broker
         for log in broker.logs.roll_expired(broker.clock.wall_ms()):
-            await broker.replicas.flusher.flush(log)
+            await broker.replicas.flusher.flush(log, BROKER)
         before = [(log, log.log_start_offset) for log in broker.logs.partitions()]
         try:
             removed = await broker.admin.run(broker.logs.retire(broker.clock.wall_ms()))

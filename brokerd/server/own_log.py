@@ -24,6 +24,7 @@ from brokerd.record.header import crc_seed, decode_header, encode_header, new_he
 from brokerd.record.payload import encode_payload
 from brokerd.record.schema import SCHEMA_0
 from brokerd.server.admin import Admin
+from brokerd.server.limits.callers import current_caller
 from brokerd.server.replica_manager import Replica, ReplicaManager
 from brokerd.server.transactions.durability import wait_durable
 
@@ -117,7 +118,7 @@ class OwnLog:
         """
         assert self._replica is not None, "made before"
         batch = _batch(records, self._replica.log.tp, self._clock.wall_ms())
-        info = self._replicas.append(self._replica, batch)
+        info = self._replicas.append(self._replica, batch, current_caller())
         self._end_offset = info.last_offset + 1
         self._size_bytes += batch.header.size
 

@@ -26,6 +26,7 @@ from brokerd.record.batch import RecordBatch
 from brokerd.record.header import crc_seed
 from brokerd.server.limits.budgets import Budget
 from brokerd.server.metrics.counters import Histogram
+from brokerd.sharing.room import Caller
 
 logger = logging.getLogger(__name__)
 
@@ -33,7 +34,7 @@ _TICK_MS = 1
 _WHEEL_SIZE = 20
 _DRIVER_PERIOD_MS = 1
 _LOGS = ""  # the owner of all dirty bytes: a log does not know whose they are
-_FLUSH_THREADS = 4  # each syncs one partition at a time
+_FLUSH_THREADS = 5  # each syncs one partition at a time; one principal has four of them at most
 
 
 class WatchKey(NamedTuple):
@@ -135,9 +136,9 @@ class ReplicaManager:
         replica = self._internal[log.tp] = Replica(log)
         return replica
 
-    def append(self, replica: Replica, batch: RecordBatch, *, is_open_member: bool = False) -> LogAppendInfo:
-        """Appends a batch, which check_produced let pass if it is a client's; on return its flush has been started, not finished.
-        `is_open_member`: its producer is a member of an open transaction.
+    def append(self, replica: Replica, batch: RecordBatch, caller: Caller, *, is_open_member: bool = False) -> LogAppendInfo:
+        """Appends a batch, which check_produced let pass if it is a client's; on return it waits for its flush, in the turn of
+        `caller`. `is_open_member`: its producer is a member of an open transaction.
 
         Raises the errors of PartitionLog.append.
         """
@@ -145,15 +146,15 @@ class ReplicaManager:
             info = replica.log.append(batch, now_wall_ms=self.logs.time.stamp_wall_ms(), is_open_member=is_open_member)
         finally:
             self._count_dirty(replica)
-        return self._appended(replica, batch, info)
+        return self._appended(replica, batch, info, caller)
 
-    def append_marker(self, replica: Replica, batch: RecordBatch) -> LogAppendInfo:
+    def append_marker(self, replica: Replica, batch: RecordBatch, caller: Caller) -> LogAppendInfo:
         """Appends a control batch, as `append` does. Raises the errors of PartitionLog.append_marker."""
         try:
             info = replica.log.append_marker(batch, now_wall_ms=self.logs.time.stamp_wall_ms())
         finally:
             self._count_dirty(replica)
-        return self._appended(replica, batch, info)
+        return self._appended(replica, batch, info, caller)
 
     def release(self, commit: str, replicas: Sequence[Replica]) -> None:
         """Lets the markers of a commit count in all its partitions in one step: whoever waits is woken only then."""
@@ -161,11 +162,11 @@ class ReplicaManager:
         for replica, ends in moved:
             self._wake_ends(replica.log.tp, ends)
 
-    def _appended(self, replica: Replica, batch: RecordBatch, info: LogAppendInfo) -> LogAppendInfo:
+    def _appended(self, replica: Replica, batch: RecordBatch, info: LogAppendInfo, caller: Caller) -> LogAppendInfo:
         if not info.is_duplicate:
             replica.progress.append(next_offset=info.last_offset + 1, size_bytes=batch.data.size)
         if replica.core.ends.high_watermark <= info.last_offset:
-            self.flusher.mark_dirty(replica.log)
+            self.flusher.mark_dirty(replica.log, caller)
         return info
 
     def forget(self, tp: TopicIdPartition) -> None:

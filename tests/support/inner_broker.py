@@ -14,6 +14,7 @@ from brokerd.ids import ProducerIdAndEpoch, TopicIdPartition
 from brokerd.partition.partition_log import PartitionLog
 from brokerd.record.header import Attributes
 from brokerd.server.broker import Broker
+from brokerd.server.limits.callers import BROKER
 from brokerd.server.transactions.durability import wait_durable
 from brokerd.storage.files import Files
 from brokerd.transaction.model import EndRequest, Execution, InitMember, Member, MemberReport, Totals
@@ -69,7 +70,7 @@ class TransactionBroker:
                 attributes=int(Attributes.TRANSACTIONAL),
             )
             is_open = self.transactions.coordinator.is_open(member.producer_id, 0)
-            info = self.broker.replicas.append(replica, batch, is_open_member=is_open)
+            info = self.broker.replicas.append(replica, batch, BROKER, is_open_member=is_open)
             self.transactions.appended(member.producer_id, tp, 1)
             waiting.append((replica, info.last_offset))
         for error in (await wait_durable(self.broker.replicas, self.broker.clock, waiting)).values():

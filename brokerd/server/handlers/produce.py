@@ -33,6 +33,7 @@ from brokerd.server.requests import first_double
 from brokerd.server.security.topic_authorizer import TopicAuthorizer
 from brokerd.server.security.topic_rights import Right
 from brokerd.server.waiting.delayed_produce import Awaited, DelayedProduce
+from brokerd.sharing.room import Caller
 from brokerd.transaction.model import MEMBER_EPOCH
 from brokerd.wire.errors import to_proto
 from brokerd.wire.records import split_records
@@ -89,7 +90,7 @@ def refuse(request: Produce, error: WireError) -> PendingResponse | None:
     return PendingResponse(response, request.size_bytes)
 
 
-def handle(broker: Broker, authorizer: TopicAuthorizer, request: Produce) -> PendingResponse | None:
+def handle(broker: Broker, authorizer: TopicAuthorizer, caller: Caller, request: Produce) -> PendingResponse | None:
     """Decides and appends; returns the response, which may have to wait for the disk, or None for acks=0.
 
     There is no await before the last append, so the stream's next request finds the state that this one leaves.
@@ -104,7 +105,7 @@ def handle(broker: Broker, authorizer: TopicAuthorizer, request: Produce) -> Pen
     awaited: list[Awaited] = []
     for index, (tp, data) in enumerate(zip(request.partitions, request.batches, strict=True)):
         result = response.results.add(topic_id=tp.topic_id, partition=tp.partition, base_offset=-1, append_timestamp=-1)
-        waits_for = _append(broker, authorizer, head, result, index, data)
+        waits_for = _append(broker, authorizer, caller, head, result, index, data)
         if waits_for is not None:
             awaited.append(waits_for)
     if head.acks == ACKS_NONE:
@@ -143,6 +144,7 @@ def _check_request(broker: Broker, request: Produce) -> None:
 def _append(
     broker: Broker,
     authorizer: TopicAuthorizer,
+    caller: Caller,
     head: produce_pb2.ProduceRequest,
     result: produce_pb2.PartitionProduceResult,
     index: int,
@@ -156,7 +158,7 @@ def _append(
         replica = broker.replicas.replica(tp, current_leader_epoch=head.partitions[index].current_leader_epoch)
         batch = _check_batch(broker, authorizer, replica, data)
         is_open_member = _check_member(broker, head, batch.header)
-        info = broker.replicas.append(replica, batch, is_open_member=is_open_member)
+        info = broker.replicas.append(replica, batch, caller, is_open_member=is_open_member)
         if is_open_member:
             broker.transactions.appended(batch.header.producer_id, tp, 0 if info.is_duplicate else batch.header.record_count)
     except WireError as error:

@@ -136,7 +136,7 @@ class ProduceStream(ClientStream):
                 return
             if instance.incarnation != self._incarnation:
                 raise StreamFencedError("a newer stream of this producer instance has taken over: this one accepts nothing more")
-            response = handle(self._broker, self._authorizer, request)
+            response = handle(self._broker, self._authorizer, self.caller, request)
         self._queue(response, received_ns)
 
     def _queue(self, response: PendingResponse | None, received_ns: int) -> None:

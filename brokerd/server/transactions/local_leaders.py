@@ -15,6 +15,7 @@ from brokerd.errors import InvalidRequestError, UnknownTopicIdError, UnknownTopi
 from brokerd.ids import TopicIdPartition
 from brokerd.partition.open_data import OpenData
 from brokerd.record.control import encode_control
+from brokerd.server.limits.callers import current_caller
 from brokerd.server.replica_manager import Replica, ReplicaManager
 from brokerd.server.transactions.durability import wait_durable
 from brokerd.server.waiting.pauses import Pauses
@@ -159,7 +160,7 @@ class LocalLeaders:
             return
         record.coordinator_epoch = self._logs.leader_epoch
         batch = encode_control(record, tp, timestamp_ms=self._logs.time.stamp_wall_ms())
-        markers[tp] = replica, self._replicas.append_marker(replica, batch).base_offset
+        markers[tp] = replica, self._replicas.append_marker(replica, batch, current_caller()).base_offset
         for producer_id in (*record.committed_producer_ids, *record.aborted_producer_ids):
             self._ended(producer_id, tp)
 

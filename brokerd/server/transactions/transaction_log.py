@@ -22,6 +22,7 @@ from brokerd.record.header import crc_seed, decode_header, encode_header, new_he
 from brokerd.record.payload import encode_payload
 from brokerd.record.schema import SCHEMA_0
 from brokerd.server.admin import Admin
+from brokerd.server.limits.callers import current_caller
 from brokerd.server.replica_manager import Replica, ReplicaManager
 from brokerd.server.transactions.durability import wait_durable
 from brokerd.transaction.log_records import decode_entry, encode_entry
@@ -119,7 +120,7 @@ class TransactionLog:
 
     def _append(self, batch: RecordBatch) -> int:
         assert self._replica is not None
-        info = self._replicas.append(self._replica, batch)
+        info = self._replicas.append(self._replica, batch, current_caller())
         self._end_offset = info.last_offset + 1
         self._size_bytes += batch.header.size
         return info.base_offset

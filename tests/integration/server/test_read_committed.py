@@ -9,6 +9,7 @@ import pytest
 from brokerd.errors import ErrorCode
 from brokerd.ids import TopicIdPartition
 from brokerd.partition.partition_log import PartitionLog
+from brokerd.server.limits.callers import BROKER
 from brokerd.server.replica_manager import Replica
 from brokerd.wire.v1 import fetch_pb2, offsets_pb2
 from tests.support.build import arrow_batch
@@ -64,7 +65,7 @@ class Transactions:
         replica.progress.append(
             next_offset=replica.log.log_end_offset, size_bytes=max(replica.log.segments[-1].size_bytes - before, 1)
         )
-        self._running.daemon.broker.replicas.flusher.mark_dirty(replica.log)
+        self._running.daemon.broker.replicas.flusher.mark_dirty(replica.log, BROKER)
         return replica.log, offset
 
     async def _release(self, offset: int) -> None:

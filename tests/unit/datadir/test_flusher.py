@@ -12,10 +12,13 @@ from brokerd.datadir.flusher import Flusher
 from brokerd.errors import StorageError
 from brokerd.partition.log_ends import Moved
 from brokerd.partition.partition_log import PartitionLog
+from brokerd.sharing.room import Caller
 from tests.support.build import append, first_log, open_manager
 from tests.support.files import MemoryFiles
 from tests.support.loop import all_wait
 from tests.support.wait import DEADLINE_S
+
+WRITER = Caller("writer", "w1")
 
 
 class SlowDisk:
@@ -63,17 +66,17 @@ def test_what_comes_during_a_flush_shares_the_next_one() -> None:
         log, other, disk = logs.log, logs.other, logs.disk
         advanced: list[tuple[str, int]] = []
         flusher = Flusher(
-            threads=2, on_advance=lambda log, _moved: advanced.append((log.name, log.high_watermark)), on_failure=lambda log: None
+            threads=3, on_advance=lambda log, _moved: advanced.append((log.name, log.high_watermark)), on_failure=lambda log: None
         )
         for _ in range(3):
             append(log, b"first")
-            flusher.mark_dirty(log)
+            flusher.mark_dirty(log, WRITER)
         await asyncio.to_thread(disk.began.acquire, timeout=DEADLINE_S)
         for _ in range(50):
             append(log, b"meanwhile")
-            flusher.mark_dirty(log)
+            flusher.mark_dirty(log, WRITER)
         append(other, b"not held up")
-        flusher.mark_dirty(other)
+        flusher.mark_dirty(other, WRITER)
         await asyncio.to_thread(disk.began.acquire, timeout=DEADLINE_S)
         assert log.high_watermark == 0
         for _ in range(3):
@@ -94,7 +97,7 @@ def test_a_failed_flush_is_told_once_and_others_go_on() -> None:
         disk.error = OSError(5, "Input/output error")
         disk.may_end.release()
         append(log, b"doubt")
-        flusher.mark_dirty(log)
+        flusher.mark_dirty(log, WRITER)
         await drained(flusher)
         assert logs.failed == [log]
         with pytest.raises(StorageError):
@@ -102,7 +105,7 @@ def test_a_failed_flush_is_told_once_and_others_go_on() -> None:
         disk.error = None
         disk.may_end.release()
         append(other, b"fine")
-        flusher.mark_dirty(other)
+        flusher.mark_dirty(other, WRITER)
         await drained(flusher)
         flusher.close()
         assert (log.high_watermark, other.high_watermark) == (0, 1)
@@ -119,7 +122,7 @@ def test_more_partitions_than_threads_are_all_flushed() -> None:
         for _ in range(5):
             for log in manager.partitions():
                 append(log, b"x")
-                flusher.mark_dirty(log)
+                flusher.mark_dirty(log, WRITER)
             await all_wait()  # the first flushes have begun
         await drained(flusher)
         flusher.close()
@@ -134,8 +137,8 @@ def test_whatever_a_flush_ends_with_its_log_stops_and_others_go_on() -> None:
         log, other, disk, flusher = logs.log, logs.other, logs.disk, logs.flusher()
         append(log, b"doubt")
         append(other, b"waits for the thread")
-        flusher.mark_dirty(log)
-        flusher.mark_dirty(other)
+        flusher.mark_dirty(log, WRITER)
+        flusher.mark_dirty(other, WRITER)
         await asyncio.to_thread(disk.began.acquire, timeout=DEADLINE_S)
         disk.error = MemoryError()
         disk.may_end.release()
@@ -164,7 +167,7 @@ def test_listeners_that_fail_hold_up_nothing() -> None:
         for _ in range(3):
             for each in (log, other):
                 append(each, b"x")
-                flusher.mark_dirty(each)
+                flusher.mark_dirty(each, WRITER)
             await drained(flusher)
         flusher.close()
         assert (log.high_watermark, other.high_watermark) == (3, 3)
@@ -191,7 +194,7 @@ def test_a_directory_that_cannot_be_opened_to_be_synced_is_no_failed_flush() -> 
         for n in range(20):
             append(log, b"%04d" % n * 100)
         assert len(log.segments) > 1
-        flusher.mark_dirty(log)
+        flusher.mark_dirty(log, WRITER)
         await drained(flusher)
         flusher.close()
         assert not failed

@@ -18,6 +18,7 @@ from brokerd.errors import (
     TxnAbortedError,
 )
 from brokerd.ids import ProducerIdAndEpoch, TopicIdPartition
+from brokerd.server.limits.callers import BROKER
 from brokerd.server.transactions.durability import wait_durable
 from brokerd.server.transactions.retries import FIRST_MS
 from brokerd.transaction.model import Execution
@@ -226,7 +227,7 @@ def refuse_plain_batch(broker: TransactionBroker, one: OneExecution) -> None:
         batch = raw_batch(b"plain", producer=ProducerIdAndEpoch(one.member.producer_id, epoch), sequence=sequence)
         is_open = broker.transactions.coordinator.is_open(one.member.producer_id, 0)
         with pytest.raises(InvalidTxnStateError, match="is of a transaction, but its batch is not"):
-            broker.broker.replicas.append(broker.broker.replicas.replica(one.tps[0]), batch, is_open_member=is_open)
+            broker.broker.replicas.append(broker.broker.replicas.replica(one.tps[0]), batch, BROKER, is_open_member=is_open)
     assert broker.log(one.tps[0]).log_end_offset == end
 
 

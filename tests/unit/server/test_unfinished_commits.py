@@ -14,6 +14,7 @@ from brokerd.ids import TopicIdPartition
 from brokerd.offline.doctor import accept_damaged, give_up_damaged
 from brokerd.offline.partition_check import Finding
 from brokerd.server.handlers import find_hanging_transactions
+from brokerd.server.limits.callers import BROKER
 from brokerd.server.security.auth_file import Principal
 from brokerd.server.security.authenticator import ANYBODY
 from brokerd.server.security.topic_authorizer import TopicAuthorizer
@@ -139,7 +140,7 @@ async def damaged_after_a_decision(path: Path, clock: ManualClock) -> OneExecuti
     files = MemoryFiles()
     async with running(files, clock) as broker:
         tps = await broker.topic()
-        broker.broker.replicas.append(broker.broker.replicas.replica(tps[1]), raw_batch(b"to rot"))
+        broker.broker.replicas.append(broker.broker.replicas.replica(tps[1]), raw_batch(b"to rot"), BROKER)
         one = await OneExecution(broker).begin()
         with no_space(files, one.tps[1]), pytest.raises(StorageError):
             await one.commit()
