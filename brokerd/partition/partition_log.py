@@ -113,9 +113,9 @@ class PartitionLog:
         core = self.core
         decided = core.append_as_leader(batch.header, now_wall_ms, is_open_member=is_open_member)
         if isinstance(decided, BatchMetadata):
-            return LogAppendInfo(decided.base_offset, decided.last_offset, decided.timestamp, True, core.log_start_offset)
+            return LogAppendInfo(decided.base_offset, decided.last_offset, decided.timestamp, True, core.ends.log_start_offset)
         self._write_stamped(decided, batch)
-        return LogAppendInfo(decided.base_offset, decided.next_offset - 1, now_wall_ms, False, core.log_start_offset)
+        return LogAppendInfo(decided.base_offset, decided.next_offset - 1, now_wall_ms, False, core.ends.log_start_offset)
 
     def append_marker(self, batch: RecordBatch, *, now_wall_ms: int) -> LogAppendInfo:
         """Writes a control batch, which ends transactions here. Raises WireErrors with their fate."""
@@ -123,7 +123,7 @@ class PartitionLog:
         assert marker is not None, "a control batch"
         decided = self.core.append_marker(batch.header, now_wall_ms, marker)
         self._write_stamped(decided, batch)
-        return LogAppendInfo(decided.base_offset, decided.next_offset - 1, now_wall_ms, False, self.core.log_start_offset)
+        return LogAppendInfo(decided.base_offset, decided.next_offset - 1, now_wall_ms, False, self.core.ends.log_start_offset)
 
     def append_as_follower(self, batch: RecordBatch) -> None:
         """Writes the next batch of this log byte for byte as its leader has it. Raises WireErrors with their fate."""

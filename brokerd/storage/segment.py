@@ -46,8 +46,8 @@ class Segment(SegmentBounds):
 
     def append(self, buffers: Sequence[Buffer], size: int) -> None:
         """Writes the bytes of one batch at the end; count it in afterwards. Raises OSError, after trying `cut_excess`."""
-        handle = self._dirty()
         self.cut_excess()
+        handle = self._dirty()
         try:
             write_all(handle.file, buffers, self.size_bytes, size)
             self.is_of_this_run = True
@@ -72,7 +72,7 @@ class Segment(SegmentBounds):
         """Offers the batch that begins at `size_bytes` to the index; call it before the batch is counted in."""
         index = self.index
         if index is not None:
-            last = index.positions[-1] if len(index) else 0
+            last = index.positions[-1] if index.positions else 0
             if force_entry or self.size_bytes - last > index_interval_bytes:
                 index.add(base_offset, self.size_bytes, self.max_timestamp)
 
