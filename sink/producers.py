@@ -12,18 +12,12 @@ from brokerd import process
 from brokerd.client.leases import LeaseCache
 from brokerd.clock import SystemClock
 from brokerd.config.client import ProducerConfig
-from brokerd.ids import TopicPartition
 from brokerd.producer.producer import Producer
 
 
 def give_up(producer: Producer) -> None:
     """Closes a producer without waiting for the records it holds."""
     producer.close(0)
-
-
-def delivered_counts(producer: Producer) -> dict[TopicPartition, int]:
-    """Records acknowledged since the producer was created."""
-    return {tp: totals.record_count for tp, totals in producer.delivered().items()}
 
 
 _producers: LeaseCache[ProducerConfig, Producer] = LeaseCache(SystemClock(), Producer, give_up, is_shared=False)

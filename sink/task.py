@@ -18,17 +18,19 @@ from brokerd.allocator import tune_spark_worker
 from brokerd.client.leases import lease_client
 from brokerd.errors import AlreadyCommittedError, InvalidRecordError
 from brokerd.ids import TopicPartition
+from brokerd.producer.core.identity import DeliveredTotals
 from brokerd.producer.core.membership import MemberReport, Membership, TransactionEnd, TransactionMember
 from brokerd.producer.producer import Producer
 from brokerd.producer.rows.totals import RowTotals
 from brokerd.sink.columns import TopicRows, to_records
 from brokerd.sink.messages import SinkCommitMessage, TransactionPart
 from brokerd.sink.options import SinkOptions
-from brokerd.sink.producers import delivered_counts, lease_producer
+from brokerd.sink.producers import lease_producer
 from brokerd.sink.transaction_ids import TransactionIds
 
 logger = logging.getLogger(__name__)
 
+_NOTHING = DeliveredTotals()
 _ABORT_TIMEOUT_MS = 5_000  # for the broker to be told of a failed task: else the member expires
 
 
@@ -39,14 +41,15 @@ def write_at_least_once(options: SinkOptions, arrow_batches: Iterator[pa.RecordB
     """
     tune_spark_worker()
     with lease_producer(options.producer) as producer:
-        before = delivered_counts(producer)
+        before = producer.delivered()
         for arrow_batch in arrow_batches:
             _send(producer, options, arrow_batch)
             _raise_first(producer)
         producer.flush()
         _raise_first(producer)
-        counts = delivered_counts(producer)
-    return SinkCommitMessage(_by_topic({tp: count - before.get(tp, 0) for tp, count in counts.items()}))
+        after = producer.delivered()
+    counts = {tp: totals.record_count - before.get(tp, _NOTHING).record_count for tp, totals in after.items()}
+    return SinkCommitMessage(_by_topic(counts))
 
 
 def write_as_member(options: SinkOptions, ids: TransactionIds, arrow_batches: Iterator[pa.RecordBatch]) -> SinkCommitMessage:

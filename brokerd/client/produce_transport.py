@@ -114,7 +114,7 @@ def encode_request(request: ProduceRequest, hello: Hello | None) -> bytes:
         head.hello.client_id = hello.client_id
     for batch in request.batches:
         head.partitions.add(topic_id=batch.tp.topic_id, partition=batch.tp.partition, current_leader_epoch=_NO_EPOCH)
-    return join_records(head, ((batch.header, batch.payload) for batch in request.batches))
+    return join_records(head, [(batch.header, batch.payload) for batch in request.batches])
 
 
 def _head_bytes_max(hello: Hello) -> int:
