@@ -74,6 +74,9 @@ class Intake:
         self._wake = wake
         self.chunks: dict[str, RecordChunk] = {}
         self.partitioning = RowPartitioner(config, rng)
+        self._most_bytes = min(CHUNK_BYTES_MAX, config.batch_size, config.buffer_memory // 4)  # that a chunk may hold
+        # That an Arrow batch may have to go into a chunk.
+        self.small_batch_bytes = min(SMALL_BATCH_BYTES, self._most_bytes // 4, config.max_request_size)
         self.is_closed = False
         self._is_all_placed = False  # since it is closed
         self._placing: str | None = None  # the topic whose chunk was taken off and is not placed yet
@@ -252,16 +255,6 @@ class Intake:
             self._core.pool.release(paid)
             self.check_usable()
 
-    @property
-    def small_batch_bytes(self) -> int:
-        """The most bytes of a batch that goes into a chunk."""
-        return min(SMALL_BATCH_BYTES, self._most_bytes // 4, self._config.max_request_size)
-
-    @property
-    def _most_bytes(self) -> int:
-        """The most bytes that a chunk may hold."""
-        return min(CHUNK_BYTES_MAX, self._config.batch_size, self._config.buffer_memory // 4)
-
     def _usual_bytes(self, topic: str) -> int:
         """The bytes that a chunk of the topic needs, judged by its last ones."""
         return min(self._most_bytes, self._first_bytes.get(topic, CHUNK_BYTES_MIN))
@@ -376,7 +369,7 @@ class Intake:
         rows = taken.to_arrow()
         view = self._core.topics.view(topic) or TopicView(b"", (0,) * taken.chunk.partition_count)
         count = len(view.leaders)
-        load = self._core.accumulator.load_of(topic, view)
+        load, batch_size = self._core.accumulator.load_of(topic, view), self._core.accumulator.batch_size_of(topic)
         wanted = taken.partitions
         if rows.num_rows == 1 and not taken.chunk.has_batches:
             used_bytes = taken.used_bytes
@@ -385,7 +378,7 @@ class Intake:
             return columns.SplitRows([columns.PartitionPiece(partition, Piece(rows, 1, used_bytes, 0), 0)], None)
         keyless = self.partitioning.keyless_rows(topic, rows, wanted, load)
         chosen = self.partitioning.choose(rows, wanted, keyless, count)
-        return columns.split(rows, chosen, count, batch_size=self._core.accumulator.batch_size_of(topic), timestamp_ms=0)
+        return columns.split(rows, chosen, count, batch_size=batch_size, timestamp_ms=0)
 
     # --- rows of send_batch
 
@@ -404,7 +397,7 @@ class Intake:
             return None
         pool = self._core.pool
         # A chunk is looked for first: the sender says that it places one before it takes it off.
-        if pool.promise_count >= POSTED_MAX or topic in self.chunks or self._placing == topic or self._mailbox.is_own_thread:
+        if len(pool.promises) >= POSTED_MAX or topic in self.chunks or self._placing == topic or self._mailbox.is_own_thread:
             return None
         promise = Promise(_size_of(parts), partial(self._take_in, topic, parts, placement, is_last))
         if not pool.promise(promise):
@@ -420,9 +413,10 @@ class Intake:
 
     def place_posted(self) -> None:
         """Takes in what was posted."""
-        while (promise := self._core.pool.redeem()) is not None:
+        pool = self._core.pool
+        while pool.promises and (promise := pool.redeem()) is not None:
             if self._is_all_placed:  # its call is refused (see confirm_posted): the rows go nowhere
-                self._core.pool.release(promise.size_bytes)
+                pool.release(promise.size_bytes)
             else:
                 promise.is_kept = True
                 promise.keep()
@@ -457,7 +451,8 @@ class Intake:
             result = self._core.accumulator.append(TopicPartition(topic, partition), piece, created_ms)
             placement.segments.append(Segment(first_row + at, result.batch, result.at, piece.record_count))
             wake = wake or result.is_new_batch or result.is_full
-        self._core.fail_stopped(self._clock.monotonic_ms())
+        if self._core.stopped_by is not None:
+            self._core.fail_stopped(self._clock.monotonic_ms())
         if wake:
             self._wake()
 

@@ -79,6 +79,11 @@ class Mailbox:
         """True in the thread that serves, which cannot wait for itself."""
         return threading.get_ident() == self._owner
 
+    def refuse_own_thread(self) -> None:
+        """Raises RuntimeError in a callback, which would wait for itself if it waited for the thread that serves."""
+        if self.is_own_thread:
+            raise RuntimeError("a callback cannot flush or close its producer: it runs in the thread that sends")
+
     def refuse_fork(self, what: str = "") -> None:
         """Raises ForkedProducerError in another process than the producer's, where no thread serves."""
         if os.getpid() != self._pid:

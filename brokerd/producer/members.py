@@ -35,8 +35,8 @@ class Members:
         if conflict:
             raise ConfigError(f"a transaction needs {conflict}: change the producer's settings")
         self._intake.check_open()
-        if self._core.identity.membership is not None:
-            raise TransactionStateError(f"{_named(self._core.identity)} is open: end it before the next one begins")
+        if self._core.identities.present.membership is not None:
+            raise TransactionStateError(f"{_named(self._core.identities.present)} is open: end it before the next one begins")
         self._intake.place_all()
         if self._core.accumulator.has_incomplete:
             raise TransactionStateError("records that were sent before the transaction are not acknowledged yet: flush() first")
@@ -45,12 +45,12 @@ class Members:
     def end(self, flush: Callable[[], Work[None]]) -> Work[MemberReport]:
         """Ends the member once all its records are acknowledged: see Producer.end_member."""
         self._intake.check_open()
-        identity = self._core.identity
+        identity = self._core.identities.present
         if identity.membership is None:
             raise TransactionStateError("no transaction is open")
         while True:
             yield from flush()
-            if self._core.identity is not identity:
+            if self._core.identities.present is not identity:
                 raise TransactionStateError(f"{_named(identity)} was ended meanwhile")
             self._intake.place_all()
             if not self._core.accumulator.has_incomplete:  # nobody sent something more while this waited
@@ -62,7 +62,7 @@ class Members:
 
     def abort(self, deadline_ms: int) -> Work[MemberReport]:
         """Ends the member in any case: see Producer.abort_member."""
-        identity = self._core.identity
+        identity = self._core.identities.present
         if identity.membership is None:
             return self._last_report
         error = AbortedBatchError(f"{_named(identity)} was aborted: nothing of it will be visible")
@@ -71,7 +71,7 @@ class Members:
         self._wake()
         while identity.is_id_under_way and not self._intake.is_closed and self._clock.monotonic_ms() < deadline_ms:
             yield
-        return self._finish() if self._core.identity is identity else self._last_report
+        return self._finish() if self._core.identities.present is identity else self._last_report
 
     def _finish(self) -> MemberReport:
         self._last_report = self._core.end_member()

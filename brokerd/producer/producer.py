@@ -23,7 +23,7 @@ from brokerd.errors import BrokerdError, ClientError, ProducerClosedError
 from brokerd.ids import TopicPartition
 from brokerd.process import end_daemon_thread
 from brokerd.producer.core.accumulator import NEVER_MS
-from brokerd.producer.core.delivery_report import DeliveredTotals
+from brokerd.producer.core.identity import DeliveredTotals
 from brokerd.producer.core.membership import MemberReport, Membership
 from brokerd.producer.core.metrics import ProducerMetrics
 from brokerd.producer.core.partitioner import Int32s
@@ -314,7 +314,7 @@ class Producer:
 
     def _coordinator(self) -> Coordinator:
         self._mailbox.refuse_fork()
-        self._sender.refuse_own_thread()
+        self._mailbox.refuse_own_thread()
         if self._given_coordinator is not None:
             return self._given_coordinator
         from brokerd.client.coordinator import ClientCoordinator
@@ -339,16 +339,16 @@ class Producer:
         which fails all of them, and the member is over. Of these: AlreadyCommittedError, TxnConflictError, ProducerFencedError,
         InvalidTxnStateError, TransactionalIdAuthorizationFailedError.
         """
-        self._sender.refuse_own_thread()
         deadline_ms = self._ends_ms(timeout)
+        self._mailbox.refuse_own_thread()
         work = self._members.end(partial(self._flushing, timeout, deadline_ms))
         return self._mailbox.ask(work, deadline_ms=deadline_ms)
 
     def abort_member(self, timeout: float = 1) -> MemberReport:
         """Ends the member, if one is open, and gives up what is not acknowledged; its report, or the last member's. Waits for
         nothing but a producer id that is on its way, at most `timeout` seconds: the broker is to be told which one to abort."""
-        self._sender.refuse_own_thread()
         deadline_ms = self._ends_ms(timeout)
+        self._mailbox.refuse_own_thread()
         return self._mailbox.ask(self._members.abort(deadline_ms), deadline_ms=deadline_ms, is_kept=True)
 
     # --- waiting for all
@@ -356,13 +356,13 @@ class Producer:
     def flush(self, timeout: float | None = None) -> None:
         """Sends all records without further linger, and returns when each is acknowledged or has failed.
         Callbacks have run by then. Raises TimeoutError after `timeout` seconds."""
-        self._sender.refuse_own_thread()
         deadline_ms = self._ends_ms(timeout)
+        self._mailbox.refuse_own_thread()
         self._mailbox.ask(self._flushing(timeout, deadline_ms), deadline_ms=deadline_ms)
 
     def _flushing(self, timeout: float | None, deadline_ms: int) -> Work[None]:
         self._intake.place_all()
-        batches = self._core.accumulator.begin_flush() + self._core.delivery_report.pending
+        batches = self._core.accumulator.begin_flush() + self._core.ended
         self._wake()
         while not all(batch.is_notified for batch in batches):
             if self._clock.monotonic_ms() >= deadline_ms:
@@ -380,8 +380,8 @@ class Producer:
         """Sends all records and waits for them, at most `timeout` seconds, then gives up the rest (AbortedBatchError) and frees all
         resources. 0 gives up at once. May be called twice.
         """
-        self._sender.refuse_own_thread()
         deadline_ms = self._ends_ms(timeout)
+        self._mailbox.refuse_own_thread()
         self._mailbox.ask(self._closing(deadline_ms), deadline_ms=deadline_ms, is_kept=True)
         self._sender.join(None)
         open_producers.discard(self)
@@ -420,12 +420,12 @@ class Producer:
     @property
     def first_error(self) -> BrokerdError | None:
         """The first failure of any record, or None. For applications that keep no futures: check it after `flush`."""
-        return self._core.identity.deliveries.first_error
+        return self._core.identities.present.deliveries.first_error
 
     def delivered(self) -> dict[TopicPartition, DeliveredTotals]:
         """Acknowledged records and batches by partition, since the producer was made."""
         self._mailbox.refuse_fork()
-        return self._core.identity.deliveries.delivered.copy()
+        return self._core.identities.present.deliveries.delivered.copy()
 
     def metrics(self) -> dict[str, float]:
         """Kafka's producer metrics by name; times in ms, rates per second."""

@@ -120,11 +120,6 @@ class Sender:
         self._thread.join(timeout_s)
         return not self._thread.is_alive()
 
-    def refuse_own_thread(self) -> None:
-        """Raises RuntimeError in a callback, which would wait for itself if it waited for the sender."""
-        if self._thread is threading.current_thread():
-            raise RuntimeError("a callback cannot flush or close its producer: it runs in the thread that sends")
-
     # --- the thread
 
     def _run(self) -> None:
@@ -188,16 +183,14 @@ class Sender:
 
     def _notify(self) -> None:
         """Calls the listeners of ended batches; then resumes errands that wait for batches or memory, if there is news."""
-        ended = self._core.delivery_report.take()
-        pool = self._core.pool
-        is_news = bool(ended) or pool.take_is_granted() or pool.is_held_up or self._intake.is_unusable
+        ended, is_news = self._core.take_news()
         for batch in ended:
             listeners, batch.listeners = batch.listeners, []
             for listener in listeners:
                 listener(batch)
-        if is_news:
+        if is_news or self._intake.is_closed:
             self._mailbox.retry()
-            if pool.take_is_granted():  # by one of these errands, perhaps to one that was resumed before it
+            if self._core.pool.take_is_granted():  # by one of these errands, perhaps to one that was resumed before it
                 self._wakeup.set()
 
     def _report(self, event: Callable[[int], None], *, is_step_due: bool = True) -> None:
@@ -346,7 +339,7 @@ class Sender:
         for tp, batch in list(command.batches.items()):
             if batch.encoded is None and not self._encode_batch(batch):
                 continue
-            size_bytes = batch.encoded.size_bytes + BATCH_OVERHEAD_BYTES
+            size_bytes = batch.size_bytes + BATCH_OVERHEAD_BYTES
             if size_bytes > limits.bytes_max:
                 self._refuse_too_large(batch, limits)
             elif rest or size_bytes > room_bytes:

@@ -13,13 +13,12 @@ import pytest
 
 from brokerd.ids import TopicIdPartition
 from brokerd.producer.core.commands import SendRequest
-from brokerd.producer.core.connections import NodeConnection
 from brokerd.producer.core.idempotence import IdempotenceState
 from brokerd.producer.core.identity import Identities, Identity
 from brokerd.producer.core.membership import MemberReport, Membership
 from brokerd.producer.core.producer_batch import ProducerBatch
 from brokerd.producer.core.producer_core import ProducerCore
-from brokerd.producer.core.streams import Streams
+from brokerd.producer.core.streams import NodeConnection, Streams
 from tests.support.mutants import Mutants
 from tests.support.planting import plant
 from tests.support.producer_schedules import report, run_seed_with_members, schedule_with_members
@@ -50,8 +49,8 @@ def without_stop(self: ProducerCore, batch: ProducerBatch, now_ms: int) -> None:
 
 def end_without_a_look(self: ProducerCore) -> MemberReport:
     """The end of a member, whatever is incomplete."""
-    ended = self.identity.report()
-    self._identities.end_member()
+    ended = self.identities.present.report()
+    self.identities.end_member()
     self.accumulator.use(self.sequences)
     return ended
 
@@ -79,7 +78,7 @@ def epoch_raised_inside_a_transaction(patch: Patch) -> None:
 @mutant(2)
 def batch_of_the_old_member_under_the_new_id(patch: Patch) -> None:
     def stop(self: ProducerCore, error: Any, _now_ms: int) -> None:
-        self.identity.error = self.identity.error or error
+        self.identities.present.error = self.identities.present.error or error
 
     patch(ProducerCore, "stop", stop)
     patch(ProducerCore, "end_member", end_without_a_look)

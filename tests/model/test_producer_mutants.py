@@ -12,11 +12,11 @@ import pytest
 
 from brokerd.ids import NO_PRODUCER, NO_SEQUENCE
 from brokerd.producer.core.accumulator import NEVER_MS, ReadyCheck, RecordAccumulator
-from brokerd.producer.core.connections import NodeConnection
 from brokerd.producer.core.idempotence import IdempotenceState
 from brokerd.producer.core.memory import BufferPool
 from brokerd.producer.core.producer_batch import Piece, ProducerBatch
 from brokerd.producer.core.producer_core import ProducerCore
+from brokerd.producer.core.streams import NodeConnection
 from brokerd.record.header import add_sequence
 from tests.support.mutants import Mutants
 from tests.support.planting import plant

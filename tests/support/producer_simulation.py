@@ -214,7 +214,7 @@ class Simulation(MemberOperations):
 
     def note_ended(self) -> None:
         """Counts ends of records."""
-        for batch in self.core.delivery_report.take():
+        for batch in self.core.take_news()[0]:
             ended = [number for number, record in self.records[batch.tp.partition].items() if record.batch is batch]
             self.note(ended_text, batch, ended)
             for number in ended:

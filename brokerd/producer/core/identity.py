@@ -11,18 +11,44 @@ Pure. sender.py sends the requests; producer_core.py fails the batches.
 from __future__ import annotations
 
 import random
+from typing import NamedTuple
 
 from brokerd.config.client import ProducerConfig
 from brokerd.errors import BrokerdError, TransactionStateError
 from brokerd.ids import ProducerIdAndEpoch, TopicIdPartition, TopicPartition
 from brokerd.producer.core.accumulator import NEVER_MS
 from brokerd.producer.core.commands import Command, RequestProducerId, SendHeartbeat
-from brokerd.producer.core.delivery_report import Deliveries
 from brokerd.producer.core.idempotence import IdempotenceState
 from brokerd.producer.core.membership import MemberReport, Membership
+from brokerd.producer.core.producer_batch import ProducerBatch
 from brokerd.producer.core.repeated_requests import RepeatedRequests
 
 _HEARTBEATS_PER_TIMEOUT = 3
+
+
+class DeliveredTotals(NamedTuple):
+    """The records that one partition has acknowledged."""
+
+    record_count: int = 0
+    batch_count: int = 0
+
+
+class Deliveries:
+    """The results of all batches that were sent under one identity of the producer."""
+
+    __slots__ = ("delivered", "first_error")
+
+    def __init__(self) -> None:
+        self.delivered: dict[TopicPartition, DeliveredTotals] = {}  # other threads may copy it: in one call, and of values
+        self.first_error: BrokerdError | None = None
+
+    def note(self, batch: ProducerBatch) -> None:
+        """Counts a batch that has its final state."""
+        if batch.error is None:
+            records, batches = self.delivered.get(batch.tp, DeliveredTotals())
+            self.delivered[batch.tp] = DeliveredTotals(records + batch.record_count, batches + 1)
+        elif self.first_error is None:
+            self.first_error = batch.error
 
 
 class Identity:

@@ -49,13 +49,13 @@ class BufferPool:
     An empty buffer admits any single batch, so that one larger than the whole buffer is not stuck for ever.
     """
 
-    __slots__ = ("_is_granted", "_promises", "_waiters", "total_bytes", "used_bytes")
+    __slots__ = ("_is_granted", "_waiters", "promises", "total_bytes", "used_bytes")
 
     def __init__(self, total_bytes: int) -> None:
         self.total_bytes = total_bytes
         self.used_bytes = 0
         self._waiters: deque[Waiter] = deque()
-        self._promises: deque[Promise] = deque()
+        self.promises: deque[Promise] = deque()  # that the pool's thread has not looked at yet
         self._is_granted = False
 
     @property
@@ -72,7 +72,7 @@ class BufferPool:
     def is_held_up(self) -> bool:
         """True while an append waits and room is promised: the call that it was promised to may have been interrupted, and comes to
         redeem nothing."""
-        return bool(self._waiters) and bool(self._promises)
+        return bool(self._waiters) and bool(self.promises)
 
     def take_is_granted(self) -> bool:
         """True if a waiter was granted room since the last call."""
@@ -112,16 +112,11 @@ class BufferPool:
 
     # --- promises
 
-    @property
-    def promise_count(self) -> int:
-        """Promises that the pool's thread has not looked at yet."""
-        return len(self._promises)
-
     def promise(self, promise: Promise) -> bool:
         """By any thread: sets room aside, if it is free and no append waits. False if not; then nothing is held."""
-        self._promises.append(promise)
+        self.promises.append(promise)
         promised_bytes = 0  # counted before `used_bytes` is read: what is redeemed meanwhile counts twice, rather than not at all
-        for one in self._promises.copy():  # in one call: other threads change them
+        for one in self.promises.copy():  # in one call: other threads change them
             promised_bytes += one.promised_bytes
             if one is promise:
                 break
@@ -129,12 +124,12 @@ class BufferPool:
 
     def redeem(self) -> Promise | None:
         """The oldest promise that holds, with its bytes taken; None if there is none."""
-        while self._promises:
-            promise = self._promises[0]
+        while self.promises:
+            promise = self.promises[0]
             if promise.holds(self.used_bytes + promise.size_bytes <= self.total_bytes):
                 self.used_bytes += promise.size_bytes  # before it is off the list: see promise
-                return self._promises.popleft()
-            self._promises.popleft()
+                return self.promises.popleft()
+            self.promises.popleft()
             self._grant()
         return None
 
@@ -148,9 +143,9 @@ class BufferPool:
         if not self._fits(size_bytes):
             return False
         self.used_bytes += size_bytes
-        if not self._promises:  # looked at after the bytes were taken: see the module
+        if not self.promises:  # looked at after the bytes were taken: see the module
             return True
-        if self.used_bytes + sum(promise.promised_bytes for promise in self._promises.copy()) <= self.total_bytes:
+        if self.used_bytes + sum(promise.promised_bytes for promise in self.promises.copy()) <= self.total_bytes:
             return True
         self.used_bytes -= size_bytes
         return False

@@ -35,17 +35,15 @@ from brokerd.ids import ProducerIdAndEpoch, TopicIdPartition, TopicPartition
 from brokerd.producer.core import failures
 from brokerd.producer.core.accumulator import NEVER_MS, RecordAccumulator
 from brokerd.producer.core.commands import Command, FetchMetadata, RequestProducerId, SendHeartbeat, SendRequest, Step
-from brokerd.producer.core.connections import ConnectionState, NodeConnection
-from brokerd.producer.core.delivery_report import DeliveryReport
 from brokerd.producer.core.idempotence import IdempotenceState, Verdict
-from brokerd.producer.core.identity import Identities, Identity
+from brokerd.producer.core.identity import Identities
 from brokerd.producer.core.membership import MemberReport, Membership
 from brokerd.producer.core.memory import BufferPool
 from brokerd.producer.core.metrics import ProducerMetrics
 from brokerd.producer.core.producer_batch import NO_OFFSET, NO_TIMESTAMP, Piece, ProducerBatch
-from brokerd.producer.core.streams import Streams
+from brokerd.producer.core.streams import ConnectionState, NodeConnection, Streams
 from brokerd.producer.core.topics import TopicRegistry
-from brokerd.producer.core.transport import NO_LEADER, PartitionResult, ProduceResponse, RequestLimits, TopicView
+from brokerd.producer.core.transport import PartitionResult, ProduceResponse, RequestLimits, TopicView
 from brokerd.producer.core.verdicts import verdict_on
 
 # The records of a sent batch of two or more, in order, in at least two pieces of at most so many bytes (or one record).
@@ -73,14 +71,13 @@ class ProducerCore:
         self._acks = ACKS[config.acks]
         self.metrics = metrics
         self.pool = BufferPool(config.buffer_memory)
-        self._identities = Identities(config, rng)
+        self.identities = Identities(config, rng)
         self.accumulator = RecordAccumulator(config, self.sequences, self.pool)
         self.topics = TopicRegistry(config, rng)
         self.streams = Streams(config, instance_id=instance_id, client_id=client_id)
         self.fatal_error: BrokerdError | None = None
         self.last_trouble: BrokerdError | None = None  # the reason why nothing moves, for messages
-        self._replaced: set[TopicPartition] = set()
-        self.delivery_report = DeliveryReport()
+        self.ended: list[ProducerBatch] = []  # since the last `take_news`: done, or split
 
     # --- commands
 
@@ -88,23 +85,30 @@ class ProducerCore:
         """The commands to carry out at `now_ms`, and the time of the next step."""
         self._expire(now_ms)
         self._give_up_overdue(now_ms)
+        is_busy = self.accumulator.has_incomplete
         commands: list[Command] = []
         next_ms = min(
-            self._step_identity(commands, now_ms),
+            self._step_identity(commands, now_ms, has_rows=is_busy),
             self._step_connections(commands, now_ms),
-            self._step_metadata(commands, now_ms),
+            self._step_metadata(commands, now_ms, is_busy=is_busy),
             self.accumulator.next_expiry_ms(),
         )
         commands[:0] = self.streams.take_closing()
         return Step(commands, max(next_ms, now_ms))
+
+    def take_news(self) -> tuple[list[ProducerBatch], bool]:
+        """The batches that have ended, or were split, since the last call, whose listeners are to be called; and whether calls that
+        wait for batches or memory may go on, or are to be refused."""
+        ended, self.ended = self.ended, []
+        return ended, bool(ended) or self.stopped_by is not None or self.pool.take_is_granted() or self.pool.is_held_up
 
     @property
     def has_work(self) -> bool:
         """False if a step would do nothing now, nor earlier than the last one said: no batch is incomplete."""
         return self.accumulator.has_incomplete or self.streams.has_closing
 
-    def _step_metadata(self, commands: list[Command], now_ms: int) -> int:
-        due_ms = self.topics.due_ms(now_ms, is_busy=self.accumulator.has_incomplete)
+    def _step_metadata(self, commands: list[Command], now_ms: int, *, is_busy: bool) -> int:
+        due_ms = self.topics.due_ms(now_ms, is_busy=is_busy)
         if due_ms is None:
             return NEVER_MS
         if due_ms > now_ms:
@@ -114,13 +118,13 @@ class ProducerCore:
             commands.append(FetchMetadata(topics))
         return NEVER_MS
 
-    def _step_identity(self, commands: list[Command], now_ms: int) -> int:
+    def _step_identity(self, commands: list[Command], now_ms: int, *, has_rows: bool) -> int:
         if self.fatal_error is not None:
             return NEVER_MS
-        return self.identity.step(commands, now_ms, has_rows=self.accumulator.has_incomplete)
+        return self.identities.present.step(commands, now_ms, has_rows=has_rows)
 
     def _step_connections(self, commands: list[Command], now_ms: int) -> int:
-        check = self.accumulator.ready(self._leader_of, now_ms)
+        check = self.accumulator.ready(self.topics.leader_of, now_ms)
         if check.leaderless_topics:
             for topic in check.leaderless_topics:
                 self.topics.want(topic, now_ms)
@@ -134,21 +138,16 @@ class ProducerCore:
                 next_ms = min(next_ms, connection.not_before_ms)
             elif connection.throttled_until_ms > now_ms:
                 next_ms = min(next_ms, connection.throttled_until_ms)
-            while connection.may_send(self._config, now_ms):
+            while check.nodes[node_id] and connection.may_send(self._config, now_ms):
                 batches = self.accumulator.drain(check, node_id, connection.limits, now_ms)
-                if not batches:
-                    break
                 commands.append(self._request(connection, batches, now_ms))
         return min(next_ms, self.streams.next_overdue_ms(), check.next_check_ms)
 
     def _request(self, connection: NodeConnection, drained: list[ProducerBatch], now_ms: int) -> SendRequest:
         batches = {self.topics.id_of(batch.tp): batch for batch in drained}
         self.metrics.on_request(drained, now_ms)
-        self.identity.note_partitions(list(batches))
-        return self.streams.request(connection, batches, self.identity.membership, now_ms)
-
-    def _leader_of(self, tp: TopicPartition) -> int:
-        return NO_LEADER if tp in self._replaced else self.topics.leader_of(tp)
+        self.identities.present.note_partitions(list(batches))
+        return self.streams.request(connection, batches, self.identities.present.membership, now_ms)
 
     # --- metadata and identity
 
@@ -157,9 +156,9 @@ class ProducerCore:
         self.accumulator.forget_batch_sizes(now_ms - self._config.metadata_max_age_ms)
         for topic in self.topics.on_result(response, now_ms):
             self.accumulator.forget_batch_size(topic)
-            known = dict.fromkeys((*self.accumulator.partitions(), *self._identities.partitions()))
+            known = dict.fromkeys((*self.accumulator.partitions(), *self.identities.partitions()))
             for tp in [tp for tp in known if tp.topic == topic]:
-                self._replaced.add(tp)
+                self.topics.replaced.add(tp)
                 self._settle_replaced(tp, now_ms)
         for topic, view in response.items():
             if isinstance(view, WireError):
@@ -174,36 +173,36 @@ class ProducerCore:
 
     def on_producer_id(self, membership: Membership | None, granted: ProducerIdAndEpoch, now_ms: int) -> None:
         """Takes an id or a raised epoch that the broker has granted."""
-        identity = self._identities.of(membership)
+        identity = self.identities.of(membership)
         if identity is not None:
             identity.on_granted(granted, now_ms)
 
     def on_heartbeat(self, membership: Membership, now_ms: int) -> None:
         """Notes that the broker has taken a heartbeat."""
-        identity = self._identities.of(membership)
+        identity = self.identities.of(membership)
         if identity is not None:
             identity.on_heartbeat(now_ms)
 
     def on_identity_failed(self, command: RequestProducerId | SendHeartbeat, error: BrokerdError, now_ms: int) -> None:
         """Notes that the request for an id, or a heartbeat, has failed: it is retried unless the error is final."""
         self.last_trouble = error
-        identity = self._identities.of(command.membership)
+        identity = self.identities.of(command.membership)
         if identity is not None:
             identity.on_failed(command, now_ms)
-            if isinstance(error, WireError) and not error.retriable and identity is self.identity:
+            if isinstance(error, WireError) and not error.retriable and identity is self.identities.present:
                 self.stop(error, now_ms)
 
     def _settle_replaced(self, tp: TopicPartition, now_ms: int) -> None:
         """Starts a partition of a recreated topic again, once nothing is in flight to the old one. Batches that may be in the old
         log fail, so that none is written twice; those that certainly are not go to the new one.
         """
-        if tp not in self._replaced or self.accumulator.in_flight_count(tp):
+        if tp not in self.topics.replaced or self.accumulator.in_flight_count(tp):
             return
         for batch in self.accumulator.queued(tp):
             if batch.is_fate_unknown:
                 self._fail(batch, failures.topic_replaced(tp), now_ms)
-        self._identities.forget(tp)
-        self._replaced.discard(tp)
+        self.identities.forget(tp)
+        self.topics.replaced.discard(tp)
 
     def _fail_topic(self, topic: str, error: WireError, now_ms: int) -> None:
         for batch in self.accumulator.incomplete():
@@ -343,15 +342,16 @@ class ProducerCore:
         size_max = self.accumulator.learn_batch_size(batch.tp.topic, batch.uncompressed_bytes // 2, now_ms)
         self.accumulator.split(batch, self._splitter(batch, size_max))
         self.metrics.on_split(now_ms)
-        self.delivery_report.note_split(batch)
+        if batch.listeners:  # they are to follow its parts
+            self.ended.append(batch)
 
     def _land(self, batch: ProducerBatch, throttled_until_ms: int) -> None:
         batch.is_in_flight = False
         self.accumulator.unmute(batch.tp, throttled_until_ms)
 
     def _leave(self, batch: ProducerBatch, now_ms: int) -> None:
-        self.accumulator.release(batch)
         self.accumulator.forget_idle(batch.tp, now_ms)
+        self.accumulator.release(batch)
         self._settle_replaced(batch.tp, now_ms)
 
     def _leave_behind(self, batch: ProducerBatch, now_ms: int) -> None:
@@ -363,19 +363,14 @@ class ProducerCore:
     # --- members of transactions
 
     @property
-    def identity(self) -> Identity:
-        """The identity that the producer has at present."""
-        return self._identities.present
-
-    @property
     def sequences(self) -> IdempotenceState | None:
-        """The sequences of that identity; None without idempotence."""
-        return self.identity.sequences
+        """The sequences of the present identity; None without idempotence."""
+        return self.identities.present.sequences
 
     def begin_member(self, membership: Membership) -> None:
         """Makes the producer a member of a transaction. No batch may be incomplete."""
         assert not self.accumulator.has_incomplete, "what was sent before belongs to no transaction"
-        self._identities.begin_member(membership)
+        self.identities.begin_member(membership)
         self.accumulator.use(self.sequences)
 
     def end_member(self) -> MemberReport:
@@ -383,8 +378,8 @@ class ProducerCore:
         stopped, and is never committed.
         """
         assert not self.accumulator.has_incomplete, "a member is flushed or stopped before it ends"
-        report = self.identity.report()
-        self._identities.end_member()
+        report = self.identities.present.report()
+        self.identities.end_member()
         self.accumulator.use(self.sequences)
         return report
 
@@ -418,21 +413,21 @@ class ProducerCore:
 
     def _note_ended(self, batch: ProducerBatch) -> None:
         self.accumulator.finished(batch)
-        self.delivery_report.note(batch)
-        self.identity.deliveries.note(batch)
+        self.ended.append(batch)
+        self.identities.present.deliveries.note(batch)
 
     def _note_failed(self, batch: ProducerBatch, now_ms: int) -> None:
         """Notes a batch that has failed. A member that lacks a batch is useless: its first one ends it."""
         self.metrics.on_error(batch.record_count, now_ms)
         self._note_ended(batch)
-        if self.identity.membership is not None and self.identity.error is None:
+        if self.identities.present.membership is not None and self.identities.present.error is None:
             assert batch.error is not None
             self.stop(batch.error, now_ms)
 
     @property
     def stopped_by(self) -> BrokerdError | None:
         """The error because of which no record can be written at present: of the producer or its member, or of there being none."""
-        return self.fatal_error or self.identity.error
+        return self.fatal_error or self.identities.present.error
 
     def fail_for_good(self, error: BrokerdError, now_ms: int) -> None:
         """Stops the producer for good: all incomplete batches fail."""
@@ -442,10 +437,10 @@ class ProducerCore:
 
     def stop(self, error: BrokerdError, now_ms: int) -> None:
         """Stops the member, or if there is none the producer for good: all incomplete batches fail."""
-        if self.identity.membership is None:
+        if self.identities.present.membership is None:
             self.fail_for_good(error, now_ms)
             return
-        self.identity.error = self.identity.error or error
+        self.identities.present.error = self.identities.present.error or error
         self.fail_stopped(now_ms)
 
     def fail_stopped(self, now_ms: int) -> None:

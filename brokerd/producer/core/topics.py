@@ -40,6 +40,7 @@ class TopicRegistry:
         self._rng = rng
         self._views: dict[str, TopicView] = {}
         self._ids: dict[str, bytes] = {}
+        self.replaced: set[TopicPartition] = set()  # of recreated topics, until nothing is in flight to the old partition
         self._waiters: dict[str, list[TopicWaiter]] = {}
         self._used_ms: dict[str, int] = {}  # when each topic in use was last used
         self._is_refresh_needed = False  # of all topics in use
@@ -110,7 +111,9 @@ class TopicRegistry:
         return self._views.get(topic)
 
     def leader_of(self, tp: TopicPartition) -> int:
-        """Node that leads the partition, or NO_LEADER."""
+        """Node that leads the partition, or NO_LEADER: also while a partition of a recreated topic is `replaced`."""
+        if tp in self.replaced:
+            return NO_LEADER
         view = self._views.get(tp.topic)
         return view.leaders[tp.partition] if view is not None and tp.partition < len(view.leaders) else NO_LEADER
 

@@ -83,7 +83,7 @@ def test_a_promise_that_is_crossed_by_the_sender(at: int, sizes: tuple[int, int]
                 given.append(promised(pool, sizes[1]))
             assert pool.used_bytes <= TOTAL
 
-        pool._promises = crossroads = Crossroads(at, cross)
+        pool.promises = crossroads = Crossroads(at, cross)
         given.append(promised(pool, sizes[0]))
         crossroads.left = 0  # the sender does one thing at a time
         redeem_all(pool)
@@ -139,7 +139,7 @@ def test_an_allocation_that_is_crossed_by_a_promise(at: int, *, has_waiter: bool
 def test_a_redemption_that_is_crossed_by_a_promise(at: int) -> None:
     pool = BufferPool(TOTAL)
     given: list[bool] = []
-    pool._promises = Crossroads(at + 6, lambda: given.append(promised(pool, 60)))
+    pool.promises = Crossroads(at + 6, lambda: given.append(promised(pool, 60)))
     assert promised(pool, 60)
     redeem_all(pool)
     redeem_all(pool)

@@ -242,7 +242,7 @@ def test_what_is_posted_after_the_end_is_refused(broker: BrokerDouble) -> None:
     with pytest.raises(ProducerClosedError) as caught:
         send_large(producer, COUNT)
     assert caught.value.taken_rows == 0
-    assert producer._core.pool.used_bytes == producer._core.pool.promise_count == 0
+    assert producer._core.pool.used_bytes == len(producer._core.pool.promises) == 0
     assert numbers(broker) == list(range(COUNT))
 
 
@@ -261,7 +261,7 @@ def test_what_is_posted_while_the_producer_closes_is_refused_or_sent(broker: Bro
     monkeypatch.setattr("brokerd.producer.core.memory.BufferPool.promise", close_then_promise)
     with pytest.raises(ProducerClosedError):
         send_large(producer, COUNT)
-    assert producer._core.pool.used_bytes == producer._core.pool.promise_count == 0
+    assert producer._core.pool.used_bytes == len(producer._core.pool.promises) == 0
     assert numbers(broker) == list(range(COUNT))
 
 
@@ -317,7 +317,7 @@ class Full:
         """Leaves what a call leaves that is interrupted after it set room aside and before it says whether there is any."""
         take_in = self.producer._intake._take_in
         interrupted, placement = [(0, columns.SplitRows(self.parts, None))], Placement("t", self.producer._mailbox)
-        self.core.pool._promises.append(Promise(self.size, lambda: take_in("t", interrupted, placement, True)))
+        self.core.pool.promises.append(Promise(self.size, lambda: take_in("t", interrupted, placement, True)))
 
     def answer(self, before: Callable[[], object]) -> None:
         """Reports the response; `before` happens just before."""
