@@ -47,6 +47,9 @@ from brokerd.transaction.transactional_id import TransactionalIdState
 # hour at most. Counted by the monotonic clock, from the start at the earliest: a wall clock that jumps would forget too early.
 _JOB_ID = re.compile(r"job-[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 JOB_KEPT_MS = 3_600_000
+# Producer ids of the last commits' members that are remembered when all markers are durable, of all transactional ids together. Of
+# commits that are longer ago they are forgotten first; those of the newest one are always known.
+ENDED_IDS_MAX = 100_000
 
 
 class Slots(Protocol):
@@ -88,6 +91,8 @@ class Coordinator:
         self._open: dict[int, OpenMember] = {}  # by producer id
         self._executions = Executions()
         self._jobs: dict[str, int] = {}  # ids of one write: when they were committed, in this order
+        self._ended_ids: dict[str, int] = {}  # how many members of its last commit an id remembers, in the order of the commits
+        self._ended_id_count = 0
 
     # Reading
 
@@ -116,7 +121,7 @@ class Coordinator:
     def presumed_aborted(self, producer_ids: Iterable[int]) -> list[int]:
         """Of the members that hold open data somewhere, those that are neither open nor in a prepared commit.
 
-        Their data is void, once all that is applied now is durable.
+        Their data is void, once all that is applied now is durable; unless a partition may have lost their marker (endings.py).
         """
         prepared = {pid for _, commit in self.prepared() for pid in (*commit.committed_ids, *commit.aborted_ids)}
         return [pid for pid in producer_ids if pid not in self._open and pid not in prepared]
@@ -270,7 +275,7 @@ class Coordinator:
         if isinstance(event, MemberOpened):
             self._opened_now(state, event.member, now_ms)
         elif isinstance(event, CommitPrepared):
-            self._committed_now(name, event.execution.version, now_ms)
+            self._committed_now(name, event, now_ms)
         if state.is_empty:
             self._drop(name)
 
@@ -280,10 +285,20 @@ class Coordinator:
         self._executions.add(key, member.timeout_ms, now_ms)
         self._limits.open_members.add(state.principal, 1)
 
-    def _committed_now(self, name: str, version: int, now_ms: int) -> None:
+    def _committed_now(self, name: str, event: CommitPrepared, now_ms: int) -> None:
         self._jobs.pop(name, None)
-        if version == 0 and _JOB_ID.fullmatch(name):
+        if event.execution.version == 0 and _JOB_ID.fullmatch(name):
             self._jobs[name] = now_ms
+        self._forget_ended(name)
+        self._ended_ids[name] = len(event.committed_ids) + len(event.aborted_ids)
+        self._ended_id_count += self._ended_ids[name]
+        while self._ended_id_count > ENDED_IDS_MAX and len(self._ended_ids) > 1:
+            oldest = next(iter(self._ended_ids))
+            self._forget_ended(oldest)
+            self._states[oldest].forget_ended()
+
+    def _forget_ended(self, name: str) -> None:
+        self._ended_id_count -= self._ended_ids.pop(name, 0)
 
     def _ended_now(self, state: TransactionalIdState, members: Collection[Member]) -> None:
         for member in members:
@@ -294,6 +309,7 @@ class Coordinator:
     def _drop(self, transactional_id: str) -> None:
         state = self._states.pop(transactional_id, None)
         self._jobs.pop(transactional_id, None)
+        self._forget_ended(transactional_id)
         if state is not None:
             self._ended_now(state, list(state.members.values()))
             self._limits.transactional_ids.add(state.principal, -1)

@@ -38,11 +38,15 @@ class Totals(NamedTuple):
 
 
 class LastCommit(NamedTuple):
-    """The newest version that is committed. `timestamp` is the wall clock, ms."""
+    """The newest version that is committed. `timestamp` is the wall clock, ms. Its members are known even when all markers are
+    durable, as far as there is room: by that a start can write a marker again that a partition has lost.
+    """
 
     execution: Execution
     totals: Totals
     timestamp: int
+    committed_ids: Sequence[int] = ()  # producer ids of the winners
+    aborted_ids: Sequence[int] = ()  # and of all others that ended with it
 
 
 class HeldBack(NamedTuple):

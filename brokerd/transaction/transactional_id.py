@@ -267,7 +267,7 @@ class TransactionalIdState:
                 self._ended.add(self.transactional_id, member.member_id)
             return ended
         elif isinstance(event, CommitPrepared):
-            self.last = LastCommit(event.execution, event.totals, timestamp)
+            self.last = LastCommit(event.execution, event.totals, timestamp, event.committed_ids, event.aborted_ids)
             self._replay = None
             self.prepared = PreparedCommit(
                 event.execution, event.committed_ids, event.aborted_ids, event.partitions, event.held_back
@@ -276,6 +276,11 @@ class TransactionalIdState:
         elif isinstance(event, CommitCompleted) and event.version == self.last_version:
             self.prepared = None
         return []
+
+    def forget_ended(self) -> None:
+        """Forgets who took part in the last commit. While it is prepared, that is known nevertheless."""
+        if self.last is not None:
+            self.last = self.last._replace(committed_ids=(), aborted_ids=())
 
     def _end(self, producer_ids: Iterable[int]) -> list[Member]:
         ended = []
@@ -300,7 +305,7 @@ class TransactionalIdState:
 
 def _recorded(last: LastCommit, prepared: PreparedCommit | None) -> CommitPrepared:
     if prepared is None:
-        return CommitPrepared(last.execution, (), (), (), last.totals)
+        return CommitPrepared(last.execution, last.committed_ids, last.aborted_ids, (), last.totals)
     _, committed_ids, aborted_ids, partitions, held_back = prepared
     return CommitPrepared(last.execution, committed_ids, aborted_ids, partitions, last.totals, held_back)
 

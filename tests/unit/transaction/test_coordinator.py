@@ -177,6 +177,50 @@ def test_what_is_neither_open_nor_prepared_is_void(bench: TransactionBench) -> N
     assert bench.coordinator.prepared() == []
 
 
+# --- members of commits that are complete
+
+
+def ended(bench: TransactionBench) -> dict[str, tuple[int, ...]]:
+    """Members of the last commits that are remembered, winners first."""
+    found = {name: state.last for name, state in bench.coordinator.states.items()}
+    return {name: (*last.committed_ids, *last.aborted_ids) for name, last in found.items() if last is not None}
+
+
+def test_a_state_remembers_the_members_of_the_last_commit(bench: TransactionBench) -> None:
+    winner, loser = (bench.init(who, ONE).producer_id for who in "ab")
+    bench.commit_all(bench.end_request(ONE, {"a": 0}))
+    for _ in range(2):
+        assert ended(bench) == {ID: (winner, loser)}
+        bench.compact()
+        assert bench.restart()
+        assert bench.coordinator.prepared() == []
+    bench.commit_all(bench.end_request(execution(6)))
+    assert ended(bench) == {ID: ()}
+
+
+def test_members_of_the_oldest_commits_are_forgotten_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    bench = TransactionBench()
+    monkeypatch.setattr("brokerd.transaction.coordinator.ENDED_IDS_MAX", 3)
+    ids = {}
+    for name in ("x", "y", "x", "z"):
+        of = execution(len(bench.log))
+        members = [f"{name}{number}{of.version}" for number in range(2)]
+        ids[name] = tuple(bench.init(member, of, name=name).producer_id for member in members)
+        bench.commit_all(bench.end_request(of, dict.fromkeys(members, 0), name=name))
+    assert ended(bench) == {"x": (), "y": (), "z": ids["z"]}
+    many = [f"many{number}" for number in range(5)]
+    of = execution(len(bench.log))
+    ids["x"] = tuple(bench.init(member, of, name="x").producer_id for member in many)
+    bench.commit(bench.end_request(of, dict.fromkeys(many, 0), name="x"))
+    bench.commit_all(bench.end_request(execution(0), name="w"))
+    assert ended(bench) == {"x": (), "y": (), "z": (), "w": ()}
+    bench.compact()
+    assert bench.restart()
+    prepared = bench.coordinator.states["x"].prepared
+    assert prepared is not None
+    assert prepared.committed_ids == ids["x"], "a commit that is not finished knows its members"
+
+
 # --- what is forgotten
 
 
