@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
 EXIT_HEALTHY = 0
 EXIT_DAMAGED = 1
+_REPAIRS = ("rebuild_checkpoint", "accept_damaged", "give_up_damaged", "rebuild_lost")
 
 _EPILOG = """\
 Checks every byte: CRCs of headers and payloads, offsets, epochs, indexes, snapshots, checkpoint. Stop the broker first.
@@ -26,6 +27,7 @@ examples:
   brokerd doctor brokerd-data --accept-damaged
   brokerd doctor brokerd-data --decode
   brokerd doctor brokerd-data --take-out events-0@1234
+  brokerd doctor brokerd-data --decide commit
   brokerd doctor brokerd-data --rebuild-lost --name 62dc4c435f54b9d800bd78ab25bbc3c1=events
 """
 
@@ -39,7 +41,32 @@ def add_parser(subparsers: Subparsers) -> None:
         epilog=_EPILOG,
     )
     parser.add_argument("directory", metavar="DIR", help="the data directory (data.dir)")
-    actions = parser.add_mutually_exclusive_group()
+    _add_actions(parser.add_mutually_exclusive_group())
+    parser.add_argument(
+        "--decide",
+        choices=["commit", "abort"],
+        help="decide how members of transactions ended, where damage has taken that and nothing else tells it: of all, or of those "
+        "given with --member; the next start carries it out",
+    )
+    parser.add_argument(
+        "--member",
+        metavar="PRODUCER",
+        type=int,
+        action="append",
+        default=[],
+        help="with --decide: the producer id of a member; may be repeated",
+    )
+    parser.add_argument(
+        "--name",
+        metavar="ID=NAME",
+        action="append",
+        default=[],
+        help="with --rebuild-lost: the name of the topic with this id (32 hex digits; otherwise recovered-ID); may be repeated",
+    )
+    parser.add_argument("--json", action="store_true", help="findings as JSON")
+
+
+def _add_actions(actions: argparse._MutuallyExclusiveGroup) -> None:
     actions.add_argument(
         "--rebuild-checkpoint",
         action="store_true",
@@ -71,18 +98,14 @@ def add_parser(subparsers: Subparsers) -> None:
         help="take out the one batch at a partition's offset, as in events-0@1234: readers skip it, and appends resume; "
         "no offset is reused",
     )
-    parser.add_argument(
-        "--name",
-        metavar="ID=NAME",
-        action="append",
-        default=[],
-        help="with --rebuild-lost: the name of the topic with this id (32 hex digits; otherwise recovered-ID); may be repeated",
-    )
-    parser.add_argument("--json", action="store_true", help="findings as JSON")
 
 
 def run(args: argparse.Namespace) -> int:
     """Prints what was found or done. Raises DataDirectoryError, UsageError."""
+    if args.decide and (args.decode or args.take_out or any(getattr(args, repair) for repair in _REPAIRS)):
+        raise usage_error(args, "--decide stands alone: it is the last step, after a repair")
+    if args.member and not args.decide:
+        raise usage_error(args, "--member belongs to --decide")
     if args.name and not args.rebuild_lost:
         raise usage_error(args, "--name belongs to --rebuild-lost")
     try:
@@ -102,6 +125,10 @@ def _findings(args: argparse.Namespace) -> list[Finding]:
     from brokerd.offline import doctor
     from brokerd.offline.rebuild import rebuild_lost
 
+    if args.decide == "commit":
+        return doctor.commit_members(args.directory, args.member)
+    if args.decide == "abort":
+        return doctor.abort_members(args.directory, args.member)
     if args.take_out:
         return doctor.take_out(args.directory, *_place(args))
     if args.rebuild_lost:

@@ -16,6 +16,7 @@ from brokerd.config.topic import TopicConfig
 from brokerd.datadir.checkpoint import CheckpointFile, read_checkpoint
 from brokerd.datadir.checkpointing import Checkpointing, CheckpointJob
 from brokerd.datadir.closing import end_logs
+from brokerd.datadir.decided_members import DecidedMembers, read_decided
 from brokerd.datadir.directory_time import DirectoryTime
 from brokerd.datadir.epoch_slots import make_epoch_slots
 from brokerd.datadir.node_state import (
@@ -81,6 +82,7 @@ class LogManager:
         self.cluster_id = ""
         self.node_id = -1  # known once it is open
         self.leader_epoch = 0
+        self.decided_members = DecidedMembers()
 
     # Opening and closing
 
@@ -106,6 +108,7 @@ class LogManager:
         self.node_id = meta.node_id
         self.topics.open()
         self._producer_ids.open()
+        self.decided_members = read_decided(self._files)
         ended_epoch = read_epoch(self._files)
         self.leader_epoch = ended_epoch + 1
         self._raise_epoch()

@@ -3,5 +3,6 @@
 dump.py             the contents of the files, down to records
 doctor.py           checks, and repairs at an operator's request (partition_check.py)
 rebuild.py          rebuilds lost files from the logs
-transaction_records.py  records of the coordinator's log, for both
+lost_markers.py     members whose markers are lost: how they ended, and an operator's decision
+transaction_records.py  records of the coordinator's log, for all of these
 """

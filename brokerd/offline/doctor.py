@@ -8,15 +8,16 @@ is taken out. Other files of the directory that are lost are rebuild.py's.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from typing import NamedTuple
 
-from brokerd.datadir.checkpoint import CheckpointFile, read_checkpoint
+from brokerd.datadir.checkpoint import CheckpointFile, Entries, read_checkpoint
 from brokerd.datadir.node_state import ProducerIds, read_epoch, read_meta, take_clean_mark
 from brokerd.datadir.partition_directories import cut_log
 from brokerd.datadir.topic_store import TopicStore
 from brokerd.errors import BrokerdError, DataDirectoryError
 from brokerd.ids import TopicIdPartition, TopicPartition
+from brokerd.offline.lost_markers import LostMarker, Partition, decide, decide_by_markers, find_lost_markers, findings_of
 from brokerd.offline.partition_check import Finding, PartitionCheck, Severity
 from brokerd.offline.transaction_records import IF_UNUSABLE, is_transaction_log
 from brokerd.partition.entries import NEW_PARTITION, CheckpointEntry
@@ -26,6 +27,7 @@ from brokerd.storage.files import Files, RealFiles
 from brokerd.storage.names import (
     CHECKPOINT,
     CLEAN_SHUTDOWN,
+    DECIDED_MEMBERS,
     HOLES,
     LEADER_EPOCH,
     LOG_SUFFIX,
@@ -37,6 +39,7 @@ from brokerd.storage.names import (
     parse_partition_directory,
 )
 from brokerd.storage.segment_walk import whole_headers
+from brokerd.transaction.endings import Outcome
 
 _CONSEQUENCES = {
     META: "With `--rebuild-lost` the cluster gets a new id and this node is 0; nothing else depends on it.",
@@ -69,12 +72,15 @@ def check_data_dir(path: str, *, decodes_records: bool = False) -> list[Finding]
         files.lock()
         directory = _read_directory(files)
         findings = directory.findings
-        for check in _partition_checks(files, directory, decodes_records=decodes_records):
+        checks = _partition_checks(files, directory, decodes_records=decodes_records)
+        for check in checks:
             found = check.run()
             findings.extend(found)
             findings.extend(_if_transaction_log(check, found, is_read_only=directory.checkpoint is None))
         if not any(finding.path == TOPICS for finding in findings):
             findings.extend(_unknown_directories(files, directory.topics))
+        if directory.checkpoint is not None:
+            findings.extend(findings_of(files, _lost_markers(files, directory.checkpoint, checks, directory.epoch)))
         return findings
     finally:
         files.close()
@@ -126,7 +132,7 @@ def take_out(path: str, partition: str, offset: int) -> list[Finding]:
     note. Raises DataDirectoryError, and changes nothing, if there is no such batch. May be repeated.
     """
     with _locked(path) as files:
-        check = next((check for check in _durable_checks(files)[1] if check.name == partition), None)
+        check = next((check for check in _durable_checks(files).checks if check.name == partition), None)
         if check is None:
             raise DataDirectoryError(f"there is no partition '{partition}': give it as TOPIC-NUMBER, such as events-0")
         if not check.first_offset <= offset < check.durable_end:
@@ -159,7 +165,7 @@ def _batch_at(files: Files, tp: TopicIdPartition, offset: int) -> BatchHeader | 
 
 def _with_damaged(path: str, repair: Callable[[Files, PartitionCheck], list[Finding]]) -> list[Finding]:
     with _locked(path) as files:
-        checkpoint, checks = _durable_checks(files)
+        checkpoint, checks, epoch = _durable_checks(files)
         findings: list[Finding] = []
         for check in checks:
             check.run()
@@ -167,7 +173,41 @@ def _with_damaged(path: str, repair: Callable[[Files, PartitionCheck], list[Find
                 findings.extend(repair(files, check))
         if findings:
             _replace_checkpoint(files, checkpoint)  # last: where it was late, the clean mark alone said what was durable
+            lost = _lost_markers(files, checkpoint, checks, epoch)
+            decide_by_markers(files, lost)
+            findings.extend(findings_of(files, lost))
         return findings
+
+
+def commit_members(path: str, producer_ids: Collection[int] = ()) -> list[Finding]:
+    """Takes members whose marker is lost for committed: these, or all of whom nothing else tells how they ended. The next start
+    carries it out. Returns what was decided, as notes. Raises DataDirectoryError. May be repeated, and changed before that start.
+    """
+    return _decide(path, Outcome.COMMITTED, producer_ids)
+
+
+def abort_members(path: str, producer_ids: Collection[int] = ()) -> list[Finding]:
+    """Takes them for aborted: their records are void. See commit_members."""
+    return _decide(path, Outcome.ABORTED, producer_ids)
+
+
+def _decide(path: str, outcome: Outcome, producer_ids: Collection[int]) -> list[Finding]:
+    with _locked(path) as files:
+        checkpoint, checks, epoch = _durable_checks(files)
+        for check in checks:
+            check.run()
+        chosen = decide(files, _lost_markers(files, checkpoint, checks, epoch), outcome, producer_ids)
+        text = f"the next start takes the records of producer {{}} for {outcome.value}"
+        return [Finding(Severity.NOTE, DECIDED_MEMBERS, text.format(producer_id)) for producer_id in chosen]
+
+
+def _lost_markers(files: Files, checkpoint: Entries, checks: Iterable[PartitionCheck], epoch: int) -> list[LostMarker]:
+    """`checks` have been run."""
+    partitions = [
+        Partition(check.tp, check.name, checkpoint.get(check.tp, NEW_PARTITION), bool(check.holes or check.damaged))
+        for check in checks
+    ]
+    return find_lost_markers(files, partitions, epoch=epoch)
 
 
 @contextlib.contextmanager
@@ -181,12 +221,20 @@ def _locked(path: str) -> Iterator[Files]:
         files.close()
 
 
-def _durable_checks(files: Files) -> tuple[dict[TopicIdPartition, CheckpointEntry], list[PartitionCheck]]:
-    """The checkpoint, and a check of each partition, not yet run. Raises DataDirectoryError where nobody knows what was durable."""
+class _DurableChecks(NamedTuple):
+    """The checkpoint, a check of each partition, not yet run, and the leader epoch."""
+
+    checkpoint: dict[TopicIdPartition, CheckpointEntry]
+    checks: list[PartitionCheck]
+    epoch: int
+
+
+def _durable_checks(files: Files) -> _DurableChecks:
+    """Raises DataDirectoryError where nobody knows what was durable."""
     directory = _read_directory(files)
     if directory.checkpoint is None:
         raise DataDirectoryError("the checkpoint is missing or damaged; rebuild it first")
-    return directory.checkpoint, _partition_checks(files, directory)
+    return _DurableChecks(directory.checkpoint, _partition_checks(files, directory), directory.epoch)
 
 
 def _accept(files: Files, check: PartitionCheck) -> list[Finding]:

@@ -12,7 +12,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from brokerd.datadir import checkpoint, node_state, topic_store
+from brokerd.datadir import checkpoint, decided_members, node_state, topic_store
 from brokerd.errors import BrokerdError, CorruptMessageError, DataDirectoryError, UnsupportedVersionError
 from brokerd.ids import TopicIdPartition
 from brokerd.partition import leader_epochs, snapshots
@@ -206,6 +206,7 @@ _BY_NAME: dict[str, Describer] = {
     names.CHECKPOINT: _describe_checkpoint,
     names.META: _json_describer(node_state.META_KIND, node_state.FORMAT_VERSION),
     names.CLOCK: _json_describer(node_state.CLOCK_KIND, node_state.FORMAT_VERSION),
+    names.DECIDED_MEMBERS: _json_describer(decided_members.DECIDED_KIND, decided_members.DECIDED_VERSION),
     names.LEADER_EPOCH: _json_describer(node_state.EPOCH_KIND, node_state.FORMAT_VERSION),
     names.CLEAN_SHUTDOWN: _json_describer(node_state.CLEAN_KIND, node_state.FORMAT_VERSION),
     names.PRODUCER_IDS: _json_describer(node_state.PRODUCER_IDS_KIND, node_state.FORMAT_VERSION),

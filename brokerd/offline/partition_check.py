@@ -227,7 +227,7 @@ class PartitionCheck:
         marker = read_marker(file, position, header)
         if header.is_control and marker is None:
             base, _ = parse_offset_file(name) or (0, "")
-            text = f"the control batch at offset {header.base_offset} cannot be read: without it, its transactions are aborted here"
+            text = f"the control batch at offset {header.base_offset} cannot be read: without it, its transactions have no end here"
             self._damage(name, text, header.base_offset, header.next_offset, (base, position))
         return marker
 

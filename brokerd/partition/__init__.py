@@ -5,6 +5,7 @@ core.py               the pure machine: events in, decisions out
   flush_state.py        plans flushes, and notes what they made durable
   producer_state.py     decides which sequences are accepted, and which repeat
   open_transactions.py  transactions that hold back the last stable offset (open_data.py: the data of one of them here)
+  unmarked.py           transactions whose markers may be lost to damage
   aborted_transactions.py  transactions that readers of committed records leave out
   leader_epochs.py      the offset where each leader epoch began
   kept_snapshots.py     snapshots on the disk, and to be written

@@ -3,6 +3,7 @@
 lock meta leader-epoch clean-shutdown checkpoint topics producer-ids      the data directory's own
 spare-0 to spare-3                                                        room for a full disk
 clock                                                                     the wall time that was believed last
+decided-members                                                           how members ended whose markers are lost
 epoch-slots                                                               room for the leader epoch of a start on a full disk
 <topic id>-<partition>/<base offset, 20 digits>.log .index .timeindex     a segment and what is derived from it
 <topic id>-<partition>/<offset, 20 digits>.snapshot                       producer state below that offset
@@ -31,9 +32,10 @@ TOPICS = "topics"
 PRODUCER_IDS = "producer-ids"
 EPOCH_SLOTS = "epoch-slots"
 CLOCK = "clock"
+DECIDED_MEMBERS = "decided-members"
 
 TEMPORARY_SUFFIX = ".tmp"
-_OWN = {LOCK, META, LEADER_EPOCH, CLEAN_SHUTDOWN, CHECKPOINT, TOPICS, PRODUCER_IDS, EPOCH_SLOTS, CLOCK}
+_OWN = {LOCK, META, LEADER_EPOCH, CLEAN_SHUTDOWN, CHECKPOINT, TOPICS, PRODUCER_IDS, EPOCH_SLOTS, CLOCK, DECIDED_MEMBERS}
 
 _OFFSET_FILE = re.compile(r"([0-9]{20})(\.[a-z]+)")
 _SPARE = re.compile(r"spare-[0-9]")

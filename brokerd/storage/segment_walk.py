@@ -146,8 +146,14 @@ class SegmentWalk:
 
 def whole_headers(file: File, seed: int, base_offset: int) -> Iterator[BatchHeader]:
     """Headers of all whole batches of a segment, also behind damage; payloads are not read. Raises OSError."""
+    return (header for _, header in whole_batches(file, seed, base_offset))
+
+
+def whole_batches(file: File, seed: int, base_offset: int) -> Iterator[tuple[int, BatchHeader]]:
+    """The same, each with its position."""
     walk = SegmentWalk(file, seed, base_offset=base_offset, end=file.size())
     while True:
-        yield from walk
+        for header in walk:
+            yield walk.batch_position, header
         if walk.problem is None or walk.go_past().resume_position is None:
             return

@@ -5,6 +5,7 @@
     coordinator.py       all transactional ids: whom they belong to, limits, the state as a fold of the log
     executions.py        signs of life, and which execution has gone without them for too long
     ended_members.py     members that ended, so that none begins a second time
+    endings.py           how members ended whose markers a partition has lost
     advice.py            what to do about a version that cannot be written
     pages.py             decisions that come in several requests
     markers.py           which partitions get which control record

@@ -19,6 +19,11 @@ def commit_records(transactional_id: str, prepared: PreparedCommit) -> RecordFor
     return _records(transactional_id, prepared.execution.version, prepared.committed_ids, prepared.aborted_ids)
 
 
+def again_records(transactional_id: str, version: int, producer_ids: Collection[int]) -> RecordFor:
+    """The control records of a commit, for partitions that have lost theirs. The id is empty if nobody knows it any more."""
+    return _records(transactional_id, version, producer_ids, ())
+
+
 def abort_records(transactional_id: str, producer_ids: Collection[int]) -> RecordFor:
     """The control records that void these members' data. The id is empty if nobody knows it any more."""
     return _records(transactional_id, -1, (), producer_ids)

@@ -3,6 +3,7 @@
 transactions.py     one broker's transactions: decide, record, wait for the disk, answer; recovery, expiry, the sweep
 transaction_log.py  the coordinator's log: appends, what is durable of it, loading, compaction
 local_leaders.py    the partitions of this node: data of open members, markers
+lost_markers.py     markers that damage has taken, as a start finds them
 durability.py       waiting for the disk
 id_locks.py         decisions on one transactional id, one after the other
 retries.py          when a commit that could not be finished is tried again

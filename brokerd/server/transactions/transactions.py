@@ -9,7 +9,8 @@ before the commit is finished, in this life and the next ones.
 From a decision until its event is recorded and applied there is no await, so no other decision comes between. Nothing is answered
 before all is durable that the answer rests on, refusals included. A commit that cannot be finished (a disk does not take a marker)
 stays prepared, and is driven on by the next request and by the sweep, less and less often. Data that nobody answers for is void: a
-partition's open data of a member that is neither open nor in a prepared commit is aborted at the start, and by each sweep.
+partition's open data of a member that is neither open nor in a prepared commit is aborted at the start, and by each sweep. Only
+where a partition may have lost the marker to damage, that is not presumed (lost_markers.py).
 """
 
 from __future__ import annotations
@@ -29,11 +30,12 @@ from brokerd.server.replica_manager import ReplicaManager
 from brokerd.server.tasks import forget_end
 from brokerd.server.transactions.id_locks import IdLocks
 from brokerd.server.transactions.local_leaders import LocalLeaders, Markers
+from brokerd.server.transactions.lost_markers import LostMarkers
 from brokerd.server.transactions.retries import Retries
 from brokerd.server.transactions.transaction_log import TransactionLog
 from brokerd.sharing.shares import Shares
 from brokerd.transaction.coordinator import Coordinator, Limits
-from brokerd.transaction.markers import abort_records, commit_records
+from brokerd.transaction.markers import RecordFor, abort_records, again_records, commit_records
 from brokerd.transaction.model import (
     AlreadyCommitted,
     CommitCompleted,
@@ -91,6 +93,7 @@ class Transactions:
         self._locks = IdLocks()
         self._markers: dict[str, Markers] = {}  # of commits that are not finished, by transactional id
         self._retries = Retries()
+        self._lost_markers = LostMarkers()
         self._tasks: set[asyncio.Task[Any]] = set()
         self._is_stopping = False
 
@@ -111,6 +114,8 @@ class Transactions:
             ) from error
         for name, prepared in self.coordinator.prepared():
             self.leaders.hold_back(name, prepared.held_back)  # markers of the life before count there already
+        ended = self.coordinator.presumed_aborted(self.leaders.producer_ids)
+        self._lost_markers.find(ended, self._logs.partitions(), entries, self._logs.decided_members)
         await self.sweep()
 
     def begin_stop(self) -> None:
@@ -265,15 +270,14 @@ class Transactions:
     async def _void(self, name: str, producer_ids: Iterable[int]) -> None:
         """Writes the markers of members whose end is durable. What cannot be written now, the sweep writes."""
         ended = list(producer_ids)
+        await self._write_late(name, ended, abort_records(name, ended), "aborted")
+
+    async def _write_late(self, name: str, producer_ids: list[int], record_for: RecordFor, outcome: str) -> None:
         try:
-            await self.leaders.write_markers(
-                self.leaders.partitions_of(ended),
-                abort_records(name, ended),
-                {},
-            )
+            await self.leaders.write_markers(self.leaders.partitions_of(producer_ids), record_for, {})
         except WireError as error:
             logger.warning(
-                "transactional id %r: members are aborted, but not all of their markers are written: %s", name, error.message
+                "transactional id %r: members are %s, but not all of their markers are written: %s", name, outcome, error.message
             )
 
     # Time
@@ -282,7 +286,7 @@ class Transactions:
         """Ends executions that gave no sign of life, finishes what is prepared, voids what nobody answers for, forgets what is old,
         and compacts the log. One part's trouble is logged and does not stop the others.
         """
-        for part in (self._expire, self._finish_prepared, self._void_unknown, self._forget, self._compact):
+        for part in (self._expire, self._finish_prepared, self._end_unmarked, self._forget, self._compact):
             try:
                 await part()
             except (WireError, OSError) as error:
@@ -317,16 +321,19 @@ class Transactions:
             else:
                 logger.info("%s: finished its commit", _subject(name, prepared))
 
-    async def _void_unknown(self) -> None:
-        unknown = self.coordinator.presumed_aborted(self.leaders.producer_ids)
-        if not unknown:
+    async def _end_unmarked(self) -> None:
+        ended = self.coordinator.presumed_aborted(self.leaders.producer_ids)
+        if not ended:
             return
         await self.log.durable()  # whatever ended them
-        logger.info(
-            "aborting the data of producers that are no members any more: %s",
-            unknown[:20],
-        )
-        await self._void("", unknown)
+        for (_, name, version), producer_ids in self._lost_markers.committed(ended).items():
+            said = (name, version, producer_ids[:20])
+            logger.warning("transactional id %r: writing lost markers of version %d again, of producers %s", *said)
+            await self._write_late(name, producer_ids, again_records(name, version, producer_ids), "committed")
+        void = self._lost_markers.void(ended)
+        if void:
+            logger.info("aborting the data of producers that are no members any more: %s", void[:20])
+            await self._void("", void)
 
     async def _forget(self) -> None:
         now_ms = self._clock.monotonic_ms()

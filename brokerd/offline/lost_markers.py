@@ -1,0 +1,190 @@
+"""Members whose markers a data directory has lost to damage: how they ended, as far as anything tells, and an operator's decision
+on the others. A start carries it out (brokerd/server/transactions/lost_markers.py).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from typing import NamedTuple
+
+from brokerd.datadir.decided_members import DecidedMembers, read_decided, write_decided
+from brokerd.errors import CorruptMessageError, DataDirectoryError
+from brokerd.ids import PRODUCER_NUMBERS, TopicIdPartition
+from brokerd.offline.partition_check import Finding, Severity
+from brokerd.offline.transaction_records import batches_of, is_transaction_log, read_entries
+from brokerd.partition.entries import CheckpointEntry
+from brokerd.partition.log_walk import RecoveryInput
+from brokerd.partition.markers import read_marker
+from brokerd.partition.recovery import PartitionRecovery
+from brokerd.partition.unmarked import UnmarkedData, undecided_text, unmarked_data, with_lost_markers
+from brokerd.storage.files import Files
+from brokerd.storage.open_files import OpenFiles
+from brokerd.transaction.coordinator import Coordinator, Limits
+from brokerd.transaction.endings import Ending, Outcome, endings
+
+_READ_ONLY = "brokerd doctor looks at it"
+_INDEX_INTERVAL_BYTES = 1 << 20
+
+
+class Partition(NamedTuple):
+    """A partition as the directory knows it."""
+
+    tp: TopicIdPartition
+    name: str
+    entry: CheckpointEntry
+    has_lost: bool  # some of its offsets are lost, accepted or not
+
+
+class LostMarker(NamedTuple):
+    """A member's data in a partition whose marker may be lost."""
+
+    partition: Partition
+    data: UnmarkedData
+    ending: Ending
+    elsewhere: str = ""  # what its marker in another partition says, if there is one: "" or a part of a sentence
+    outcome_elsewhere: Outcome = Outcome.UNKNOWN
+
+
+class _NoLimit:
+    """Slots without end."""
+
+    def has_room(self, *_args: object, **_kwargs: object) -> bool:
+        return True
+
+    def add(self, *_args: object, **_kwargs: object) -> None:
+        return None
+
+
+class _Marker(NamedTuple):
+    """A marker in some partition."""
+
+    partition: str
+    offset: int
+    outcome: Outcome
+
+
+def find_lost_markers(files: Files, partitions: Iterable[Partition], *, epoch: int) -> list[LostMarker]:
+    """All that the next start would find. Reads nothing where nothing is lost. Raises OSError."""
+    everything = list(partitions)
+    known = [one for one in everything if not is_transaction_log(one.tp)]
+    found = {one: _unmarked(files, one, epoch) for one in known if one.has_lost}
+    suspected = with_lost_markers(data for held in found.values() for data in held)
+    if not suspected:
+        return []
+    found.update({one: _unmarked(files, one, epoch) for one in known if one not in found})
+    lost = suspected & with_lost_markers(data for held in found.values() for data in held)
+    own = next((one for one in everything if is_transaction_log(one.tp)), None)
+    entries = read_entries(files, own.tp, own.entry.log_start_offset) if own is not None else []
+    coordinator = Coordinator(Limits(_NoLimit(), _NoLimit(), 1))
+    try:
+        coordinator.load(entries, 0)
+    except CorruptMessageError:
+        return []  # no start will do anything before that is mended
+    ended = endings(coordinator.presumed_aborted(lost), lost, entries, {})
+    unknown = {producer_id for producer_id, ending in ended.items() if ending.outcome is Outcome.UNKNOWN}
+    markers = _markers_of(files, known, unknown) if unknown else {}
+    return [
+        _lost_marker(one, data, ended[data.producer_id], markers)
+        for one, held in found.items()
+        for data in held
+        if data.producer_id in ended and data.lost is not None
+    ]
+
+
+def _lost_marker(partition: Partition, data: UnmarkedData, ending: Ending, markers: Mapping[int, _Marker]) -> LostMarker:
+    marker = markers.get(data.producer_id)
+    if marker is None:
+        return LostMarker(partition, data, ending)
+    said = f"its marker in {marker.partition} at offset {marker.offset} says that it was {marker.outcome.value}"
+    return LostMarker(partition, data, ending, said, marker.outcome)
+
+
+def findings_of(files: Files, lost: Iterable[LostMarker]) -> list[Finding]:
+    """A finding for each of them. Raises OSError, DataDirectoryError."""
+    decided = read_decided(files)
+    return [_finding(one, decided) for one in lost]
+
+
+def decide_by_markers(files: Files, lost: Iterable[LostMarker]) -> None:
+    """Decides, durably, on all whose marker in another partition tells how they ended. Raises OSError, DataDirectoryError."""
+    told = {one.data.producer_id: one.outcome_elsewhere for one in lost if one.ending.outcome is Outcome.UNKNOWN and one.elsewhere}
+    if told:
+        _add(files, told)
+
+
+def decide(files: Files, lost: Iterable[LostMarker], outcome: Outcome, producer_ids: Collection[int]) -> list[int]:
+    """Decides, durably, on these members, or on all that nothing tells about; returns their ids. Raises DataDirectoryError if there
+    is nothing to decide on one of them, or at all.
+    """
+    unknown = {one.data.producer_id for one in lost if one.ending.outcome is Outcome.UNKNOWN}
+    others = sorted(set(producer_ids) - unknown)
+    if others or not unknown:
+        what = f"on producer {others[0]}" if others else "here"
+        raise DataDirectoryError(
+            f"there is nothing to decide {what}: `brokerd doctor DIR` names the members whose end nothing tells"
+        )
+    chosen = sorted(producer_ids or unknown)
+    _add(files, dict.fromkeys(chosen, outcome))
+    return chosen
+
+
+def _add(files: Files, outcomes: Mapping[int, Outcome]) -> None:
+    committed, aborted = (
+        {producer_id for producer_id in before if producer_id not in outcomes}
+        | {producer_id for producer_id, outcome in outcomes.items() if outcome is now}
+        for before, now in zip(read_decided(files), (Outcome.COMMITTED, Outcome.ABORTED), strict=True)
+    )
+    write_decided(files, DecidedMembers(committed, aborted))
+
+
+def _finding(lost: LostMarker, decided: DecidedMembers) -> Finding:
+    partition, data = lost.partition, lost.data
+    outcome, why = lost.ending.outcome, "the log of the transactions tells"
+    if outcome is Outcome.UNKNOWN and data.producer_id in (*decided.committed, *decided.aborted):
+        outcome, why = (Outcome.COMMITTED if data.producer_id in decided.committed else Outcome.ABORTED), "it is decided"
+    if outcome is Outcome.UNKNOWN:
+        text = undecided_text(partition.name, data) + (f"; {lost.elsewhere}" if lost.elsewhere else "")
+        return Finding(Severity.ERROR, partition.tp.directory_name, text, partition.name, data.first_offset)
+    text = (
+        f"the marker of producer {data.producer_id} is lost; {why} that its records from offset {data.first_offset} on are "
+        f"{outcome.value}: a start writes it again, as soon as the partition takes appends"
+    )
+    return Finding(Severity.NOTE, partition.tp.directory_name, text, partition.name, data.first_offset)
+
+
+def _unmarked(files: Files, partition: Partition, epoch: int) -> list[UnmarkedData]:
+    """Data without a marker, as a start finds it."""
+    given = RecoveryInput(
+        tp=partition.tp,
+        name=partition.name,
+        index_interval_bytes=_INDEX_INTERVAL_BYTES,
+        max_producer_ids=2**31,
+        max_epoch=epoch,
+        free_producer_number=PRODUCER_NUMBERS,
+        checkpoint=partition.entry,
+        clean=None,
+        read_only_reason=_READ_ONLY,
+    )
+    open_files = OpenFiles(files, limit=4)
+    try:
+        state = PartitionRecovery(files, open_files, given).run().state
+    finally:
+        open_files.close()
+    return unmarked_data(state.producers, state.damaged, state.log_start_offset)
+
+
+def _markers_of(files: Files, partitions: Iterable[Partition], producer_ids: Collection[int]) -> dict[int, _Marker]:
+    """Markers that end any of these members, wherever they are."""
+    found: dict[int, _Marker] = {}
+    for partition in partitions:
+        for offset, outcome, ended in _all_markers(files, partition.tp):
+            found.update({one: _Marker(partition.name, offset, outcome) for one in ended if one in producer_ids})
+    return found
+
+
+def _all_markers(files: Files, tp: TopicIdPartition) -> Iterator[tuple[int, Outcome, Collection[int]]]:
+    for file, position, header in batches_of(files, tp):
+        marker = read_marker(file, position, header)
+        if marker is not None:
+            yield header.base_offset, Outcome.COMMITTED, marker.committed_ids
+            yield header.base_offset, Outcome.ABORTED, marker.aborted_ids

@@ -1,0 +1,69 @@
+"""Markers that partitions have lost to damage, as a start finds them: which are written again, and which only an operator can tell.
+
+They are found once, at the start: what is ended later is ended by this broker, which knows how.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Collection, Iterable
+
+from brokerd.datadir.decided_members import DecidedMembers
+from brokerd.partition.partition_log import PartitionLog
+from brokerd.partition.unmarked import UnmarkedData, undecided_text, unmarked_data, with_lost_markers
+from brokerd.transaction.endings import Ending, Outcome, endings
+from brokerd.transaction.model import LogEntry
+
+logger = logging.getLogger(__name__)
+
+_LOGGED_MAX = 100
+
+
+class LostMarkers:
+    """How members ended whose marker is missing, by producer id. Others that have ended and have none are void."""
+
+    def __init__(self) -> None:
+        self._endings: dict[int, Ending] = {}
+
+    def find(
+        self, ended_ids: Collection[int], logs: Iterable[PartitionLog], entries: Iterable[LogEntry], decided: DecidedMembers
+    ) -> None:
+        """`ended_ids`: members that hold open data, though they are neither open nor in a prepared commit. `entries`: all of the
+        transaction log.
+        """
+        if not ended_ids:
+            return
+        wanted = frozenset(ended_ids)
+        found = [(log, one) for log in logs for one in _unmarked(log) if one.producer_id in wanted]
+        self._endings = endings(wanted, with_lost_markers(one for _, one in found), entries, _outcomes(decided))
+        unknown = [(log, one) for log, one in found if self._endings[one.producer_id].outcome is Outcome.UNKNOWN]
+        for log, one in unknown[:_LOGGED_MAX]:
+            logger.error("%s", undecided_text(log.name, one))
+        if len(unknown) > _LOGGED_MAX:
+            logger.error("and so %d more: `brokerd doctor` names all", len(unknown) - _LOGGED_MAX)
+
+    def committed(self, ended_ids: Iterable[int]) -> dict[Ending, list[int]]:
+        """Those of the members that are committed, by their commits."""
+        commits: dict[Ending, list[int]] = {}
+        for producer_id in ended_ids:
+            ending = self._endings.get(producer_id)
+            if ending is not None and ending.outcome is Outcome.COMMITTED:
+                commits.setdefault(ending, []).append(producer_id)
+        return commits
+
+    def void(self, ended_ids: Iterable[int]) -> list[int]:
+        """Those of the members whose data is void."""
+        aborted = Ending(Outcome.ABORTED)
+        return [producer_id for producer_id in ended_ids if self._endings.get(producer_id, aborted) == aborted]
+
+
+def _unmarked(log: PartitionLog) -> list[UnmarkedData]:
+    core = log.core
+    return unmarked_data(core.producers, core.health.damaged, core.log_start_offset)
+
+
+def _outcomes(decided: DecidedMembers) -> dict[int, Outcome]:
+    return {
+        **dict.fromkeys(decided.aborted, Outcome.ABORTED),
+        **dict.fromkeys(decided.committed, Outcome.COMMITTED),
+    }

@@ -1,0 +1,312 @@
+"""A marker that rots after its commit was finished: what the start makes of records that nothing in their partition decides."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+
+import pytest
+
+from brokerd.cli import main
+from brokerd.errors import DataDirectoryError
+from brokerd.offline.doctor import abort_members, accept_damaged, check_data_dir, commit_members, give_up_damaged, take_out
+from brokerd.offline.dump import describe_path
+from brokerd.offline.partition_check import Finding, Severity
+from brokerd.record.header import HEADER_SIZE, decode_header
+from brokerd.server.limits.callers import BROKER
+from brokerd.storage.files import RealFiles
+from brokerd.transaction.model import Execution
+from tests.support.build import raw_batch
+from tests.support.clock import ManualClock
+from tests.support.files import MemoryFiles
+from tests.support.gate import Gate
+from tests.support.inner_broker import TransactionBroker, Write, end_request, running
+from tests.unit.server.one_execution import NAME, run
+
+
+@pytest.fixture
+def compacting(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every sweep replaces the coordinator's log."""
+    monkeypatch.setattr("brokerd.server.transactions.transaction_log.COMPACTION_MIN_BYTES", 1)
+
+
+Repair = Callable[[str], list[Finding]]
+repairs = pytest.mark.parametrize("repair", [accept_damaged, give_up_damaged])
+
+
+class Scene:
+    """A data directory on a disk: partition 0 of a topic holds a record of a member, its marker and a later record."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.clock = ManualClock()
+        self.files = MemoryFiles()
+        self.producer_id = -1  # of the first member
+
+    @contextlib.asynccontextmanager
+    async def before(self, **settings: int) -> AsyncIterator[TransactionBroker]:
+        """The life that wrote it. Its end leaves the files on the disk, as after a crash with all durable."""
+        async with running(self.files, self.clock, is_killed=False, **settings) as broker:
+            self.tps = await broker.topic()
+            yield broker
+            self.append(broker, b"later")
+        self.save()
+
+    def save(self) -> None:
+        """Puts the files on the disk as they are now; without what a clean stop leaves."""
+        for name in self.files.paths():
+            if name != "clean-shutdown" and not name.endswith(".snapshot"):
+                (self.path / name).parent.mkdir(exist_ok=True)
+                (self.path / name).write_bytes(self.files.read_file(name))
+
+    def append(self, broker: TransactionBroker, value: bytes) -> None:
+        """A batch of no transaction, in partition 0."""
+        replicas = broker.broker.replicas
+        replicas.append(replicas.replica(self.tps[0]), raw_batch(value, timestamp_ms=self.clock.wall_ms()), BROKER)
+
+    async def execution(
+        self, broker: TransactionBroker, version: int, *partitions: int, ends: str = "commit", between: bytes = b""
+    ) -> None:
+        """One member's record in each of these partitions, and its end, after another batch in partition 0 if it is given."""
+        execution = Execution(version, f"execution {version}", "run")
+        tps = [self.tps[partition] for partition in partitions]
+        member = await broker.init(NAME, execution, bytes([version + 1]) * 16)
+        if self.producer_id < 0:
+            self.producer_id = member.producer_id
+        await broker.write(member, [Write(tp, b"row %d" % version) for tp in tps])
+        if between:
+            self.append(broker, between)
+        if ends == "commit":
+            await broker.transactions.commit(end_request(NAME, execution, [(member, len(tps))], tps, rows=len(tps)))
+        elif ends == "abort":
+            await broker.transactions.abort_all(NAME, "")
+
+    async def aborted_without_marker_in(self, refusing: int, *partitions: int) -> None:
+        """A life that aborts a member, whose marker one partition refuses, and keeps nothing of it in the coordinator's log."""
+        async with running(self.files, self.clock, is_killed=True) as broker:
+            self.tps = await broker.topic()
+            self.append(broker, b"before".ljust(32))
+            await self.execution(broker, 0, *partitions, ends="nothing")
+            with Gate(self.files, "pwritev", path=self.tps[refusing].directory_name, error=errno.ENOSPC):
+                await broker.transactions.abort_all(NAME, "")
+                await self.compact(broker)
+            self.append(broker, b"later")
+            await broker.broker.replicas.flusher.drain()
+            broker.logs.write_checkpoint()
+        self.save()
+
+    async def forgotten(self, broker: TransactionBroker, *partitions: int, ends: str = "commit", between: bytes = b"") -> None:
+        """An execution that nothing in the coordinator's log tells of any more. Needs `compacting`."""
+        await self.execution(broker, 0, *partitions, ends=ends, between=between)
+        if between:
+            self.append(broker, between)
+        await self.execution(broker, 1, 1)
+        await self.compact(broker)
+
+    async def compact(self, broker: TransactionBroker) -> None:
+        """The coordinator's log becomes a state of everything."""
+        log = broker.logs.transaction_state
+        assert log is not None
+        await broker.transactions.sweep()
+        assert log.log_start_offset > 0
+
+    def rot(self, number: int, partition: int = 0) -> None:
+        """The batch of this number in a partition rots."""
+        segment = self.path / f"{self.tps[partition].directory_name}/{0:020d}.log"
+        data = bytearray(segment.read_bytes())
+        at = 0
+        for _ in range(number):
+            at += decode_header(bytes(data[at : at + HEADER_SIZE])).size
+        data[at + HEADER_SIZE + 8] ^= 1
+        segment.write_bytes(bytes(data))
+
+    @contextlib.asynccontextmanager
+    async def after(self) -> AsyncIterator[TransactionBroker]:
+        """The next life."""
+        async with running(RealFiles(str(self.path)), self.clock) as broker:
+            yield broker
+
+    def outcome(self, broker: TransactionBroker, partition: int = 0) -> str:
+        """The outcome of the first transaction in a partition, as readers of committed records are told it."""
+        log = broker.log(self.tps[partition])
+        if log.last_stable_offset < log.log_end_offset:
+            return f"waiting at {log.last_stable_offset}"
+        return "aborted" if log.core.aborted_transactions(0, 2) else "committed"
+
+
+@repairs
+def test_the_last_commit_gets_its_marker_again(tmp_path: Path, repair: Repair, compacting: None) -> None:
+    async def scenario() -> None:
+        scene = Scene(tmp_path)
+        async with scene.before() as broker:
+            await scene.execution(broker, 0, 0, 1)
+            await scene.compact(broker)
+        scene.rot(1)
+        async with scene.after() as broker:
+            assert broker.log(scene.tps[0]).damage is not None
+        repair(str(tmp_path))
+        async with scene.after() as broker:
+            assert [scene.outcome(broker, partition) for partition in (0, 1)] == ["committed", "committed"]
+
+    run(scenario())
+
+
+@repairs
+def test_an_aborted_member_stays_void(tmp_path: Path, repair: Repair) -> None:
+    async def scenario() -> None:
+        scene = Scene(tmp_path)
+        async with scene.before() as broker:
+            await scene.execution(broker, 0, 0, ends="abort")
+        scene.rot(1)
+        assert not errors(repair(str(tmp_path)))
+        async with scene.after() as broker:
+            assert scene.outcome(broker) == "aborted"
+
+    run(scenario())
+
+
+@pytest.mark.parametrize("is_committed", [True, False])
+@pytest.mark.parametrize("ends", ["commit", "abort"])
+def test_what_nobody_knows_waits_for_an_operator(
+    tmp_path: Path, ends: str, is_committed: bool, caplog: pytest.LogCaptureFixture, compacting: None
+) -> None:
+    async def scenario() -> None:
+        scene = Scene(tmp_path)
+        async with scene.before() as broker:
+            await scene.forgotten(broker, 0, ends=ends)
+        scene.rot(1)
+        (error,) = errors(accept_damaged(str(tmp_path)))
+        assert error == errors(check_data_dir(str(tmp_path)))[0]
+        assert (error.partition, error.offset) == ("t-0", 0)
+        assert f"producer {scene.producer_id} wrote records from offset 0 to 0" in error.message
+        assert "offsets 1 to 1" in error.message
+        for life in range(2):
+            caplog.clear()
+            async with scene.after() as broker:
+                assert error.message in caplog.messages
+                await broker.transactions.sweep()
+                assert scene.outcome(broker) == "waiting at 0", "neither hidden nor shown"
+                await scene.execution(broker, 10 + life, 1)
+        decide = commit_members if is_committed else abort_members
+        (note,) = decide(str(tmp_path))
+        assert str(scene.producer_id) in note.message
+        assert not errors(check_data_dir(str(tmp_path)))
+        async with scene.after() as broker:
+            assert scene.outcome(broker) == ("committed" if is_committed else "aborted")
+        with pytest.raises(DataDirectoryError, match="nothing to decide here"):
+            decide(str(tmp_path))
+
+    run(scenario())
+
+
+@pytest.mark.parametrize("ends", ["commit", "abort"])
+def test_a_marker_in_another_partition_tells_it(tmp_path: Path, ends: str, compacting: None) -> None:
+    async def scenario() -> None:
+        scene = Scene(tmp_path)
+        async with scene.before() as broker:
+            await scene.forgotten(broker, 0, 1, ends=ends)
+        scene.rot(1)
+        said = "committed" if ends == "commit" else "aborted"
+        assert f"its marker in t-1 at offset 1 says that it was {said}" in errors(check_data_dir(str(tmp_path)))[-1].message
+        assert not errors(accept_damaged(str(tmp_path)))
+        async with scene.after() as broker:
+            assert scene.outcome(broker) == said
+
+    run(scenario())
+
+
+def test_a_segment_that_is_lost_with_the_marker(tmp_path: Path, compacting: None, capsys: pytest.CaptureFixture[str]) -> None:
+    async def scenario() -> None:
+        scene = Scene(tmp_path)
+        async with scene.before(log_segment_bytes=4_096) as broker:
+            await scene.forgotten(broker, 0, between=bytes(4_000))
+        segments = sorted((tmp_path / scene.tps[0].directory_name).glob("*.log"))
+        assert len(segments) > 3
+        segments[2].unlink()  # the marker alone
+        assert errors(accept_damaged(str(tmp_path)))
+        async with scene.after() as broker:
+            assert scene.outcome(broker) == "waiting at 0"
+        arguments = ["doctor", str(tmp_path), "--member", str(scene.producer_id)]
+        assert main([*arguments, "--decide", "commit"]) == 0
+        assert f"the next start takes the records of producer {scene.producer_id} for committed" in capsys.readouterr().out
+        assert main([*arguments, "--decide", "abort", "--accept-damaged"]) != 0
+        assert "--decide stands alone" in capsys.readouterr().err
+        assert main([*arguments, "--decode"]) != 0
+        assert "--member belongs to --decide" in capsys.readouterr().err
+        async with scene.after() as broker:
+            assert scene.outcome(broker) == "committed"
+
+    run(scenario())
+
+
+def test_a_partition_that_lost_nothing_and_has_no_marker_proves_that_there_was_no_commit(tmp_path: Path, compacting: None) -> None:
+    async def scenario() -> None:
+        scene = Scene(tmp_path)
+        await scene.aborted_without_marker_in(1, 0, 1)
+        scene.rot(2)
+        assert not errors(accept_damaged(str(tmp_path)))
+        async with scene.after() as broker:
+            assert [scene.outcome(broker, partition) for partition in (0, 1)] == ["aborted", "aborted"]
+
+    run(scenario())
+
+
+@pytest.mark.parametrize("is_taken_out", [False, True])
+def test_what_cannot_have_held_the_marker_is_no_reason_to_wait(tmp_path: Path, is_taken_out: bool, compacting: None) -> None:
+    async def scenario() -> None:
+        scene = Scene(tmp_path)
+        await scene.aborted_without_marker_in(0, 0)
+        if is_taken_out:
+            take_out(str(tmp_path), "t-0", 2)
+        else:
+            scene.rot(0)
+            accept_damaged(str(tmp_path))
+        assert not errors(check_data_dir(str(tmp_path)))
+        async with scene.after() as broker:
+            assert scene.outcome(broker) == "aborted"
+
+    run(scenario())
+
+
+def test_data_below_the_log_start_waits_for_nobody(tmp_path: Path, compacting: None) -> None:
+    async def scenario() -> None:
+        scene = Scene(tmp_path)
+        async with scene.before() as broker:
+            await scene.forgotten(broker, 0)
+            (error,) = await broker.broker.admin.run(broker.logs.delete_records([(broker.log(scene.tps[0]), 2)]))
+            assert error is None
+            scene.append(broker, b"to rot".ljust(32))
+        scene.rot(1)
+        scene.rot(2)
+        assert not errors(accept_damaged(str(tmp_path)))
+        async with scene.after() as broker:
+            log = broker.log(scene.tps[0])
+            assert log.last_stable_offset == log.log_end_offset, "nothing of it can be read"
+
+    run(scenario())
+
+
+def test_only_what_is_undecided_can_be_decided(tmp_path: Path, compacting: None) -> None:
+    async def scenario() -> None:
+        scene = Scene(tmp_path)
+        async with scene.before() as broker:
+            await scene.forgotten(broker, 0)
+        scene.rot(1)
+        with pytest.raises(DataDirectoryError, match="nothing to decide on producer 7"):
+            commit_members(str(tmp_path), [scene.producer_id, 7])
+        commit_members(str(tmp_path))
+        abort_members(str(tmp_path))
+        accept_damaged(str(tmp_path))
+        (decided,) = describe_path(str(tmp_path / "decided-members"))
+        assert (decided["committed"], decided["aborted"]) == ([], [scene.producer_id])
+        (tmp_path / "decided-members").write_bytes(b"rotten")
+        async with scene.after() as broker:
+            assert scene.outcome(broker) == "waiting at 0"
+
+    run(scenario())
+
+
+def errors(findings: list[Finding]) -> list[Finding]:
+    return [finding for finding in findings if finding.severity is Severity.ERROR]
