@@ -13,6 +13,7 @@ from brokerd.server.limits.budgets import Budget
 from brokerd.sharing.room import Caller
 
 T = TypeVar("T")
+_STOPS = "the broker stops"
 
 
 class Threads:
@@ -22,6 +23,7 @@ class Threads:
         """One owner has four fifths of them, rounded down, while others want none."""
         self._pool = ThreadPoolExecutor(count, thread_name_prefix=name)
         self._free = Budget(count)
+        self._is_stopped = False
 
     async def run(self, caller: Caller, work: Callable[[], T]) -> T:
         """Returns what `work` returns, and raises what it raises. It is not begun for a caller that is gone, but goes on
@@ -34,17 +36,23 @@ class Threads:
             with contextlib.suppress(RuntimeError):  # the loop is closed: nobody waits any more
                 loop.call_soon_threadsafe(self._free.add, caller.owner, -1)
 
+        def begin() -> T:
+            if self._is_stopped:  # cancelled by the pool, it would look as if its caller had been
+                raise NotReadyError(_STOPS)
+            return work()
+
         try:
-            future = self._pool.submit(work)
+            future = self._pool.submit(begin)
         except RuntimeError as error:
             self._free.add(caller.owner, -1)  # the next in line is told too
-            raise NotReadyError("the broker stops") from error
+            raise NotReadyError(_STOPS) from error
         future.add_done_callback(end)
         return await asyncio.wrap_future(future)
 
     def stop(self) -> None:
         """Begins nothing more; what is under way goes on."""
-        self._pool.shutdown(wait=False, cancel_futures=True)
+        self._is_stopped = True
+        self._pool.shutdown(wait=False)
 
     def join(self) -> None:
         """Returns when nothing is under way. Blocks."""

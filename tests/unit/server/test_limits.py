@@ -149,15 +149,37 @@ def test_threads_are_left_for_others_and_taken_in_turn() -> None:
 
 def test_threads_that_stop_end_every_wait() -> None:
     async def scenario() -> None:
-        threads, go_on = Threads(3, "test"), threading.Event()
-        callers = [asyncio.create_task(threads.run(Caller(f"owner {number}", ""), go_on.wait)) for number in range(8)]
-        await all_wait()
+        threads, begun, go_on = Threads(3, "test"), threading.Semaphore(0), threading.Event()
+
+        def work() -> bool:
+            begun.release()
+            return go_on.wait(DEADLINE_S)
+
+        callers = [asyncio.create_task(threads.run(Caller(f"owner {number}", ""), work)) for number in range(8)]
+        for _ in range(3):
+            assert await asyncio.to_thread(begun.acquire, timeout=DEADLINE_S)
         threads.stop()
         go_on.set()
         async with asyncio.timeout(DEADLINE_S):
             ended = await asyncio.gather(*callers, return_exceptions=True)
         assert ended[:3] == [True] * 3
         assert all(isinstance(error, NotReadyError) for error in ended[3:]), ended
+
+    asyncio.run(scenario())
+
+
+def test_what_no_thread_has_begun_when_they_stop_is_refused() -> None:
+    async def scenario() -> None:
+        threads, go_on = Threads(3, "test"), threading.Event()
+        for _ in range(3):
+            threads._pool.submit(go_on.wait, DEADLINE_S)
+        callers = [asyncio.create_task(threads.run(Caller(f"owner {number}", ""), lambda: True)) for number in range(8)]
+        await all_wait()
+        threads.stop()
+        go_on.set()
+        async with asyncio.timeout(DEADLINE_S):
+            ended = await asyncio.gather(*callers, return_exceptions=True)
+        assert [type(error) for error in ended] == [NotReadyError] * 8
 
     asyncio.run(scenario())
 
