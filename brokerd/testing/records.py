@@ -7,10 +7,12 @@ from __future__ import annotations
 
 import datetime
 from collections.abc import Iterable, Mapping
+from numbers import Integral
 from typing import Any, NamedTuple
 
 import pyarrow as pa
 
+from brokerd.config.settings import INT32_MAX, INT64_MAX
 from brokerd.record.schema import HEADERS, KEY, TIMESTAMP, VALUE
 
 COLUMNS = ("key", "value", "headers", "timestamp", "partition")
@@ -45,6 +47,9 @@ def to_table(data: object) -> pa.Table:
         raise ValueError(f"unknown column '{unknown[0]}': a record has {', '.join(COLUMNS)}; put the rest into the value")
     if "partition" in table.column_names:
         at = table.column_names.index("partition")
+        kind = table.schema.field(at).type
+        if not (pa.types.is_integer(kind) or pa.types.is_null(kind)):
+            raise TypeError(f"column 'partition' must be integers, not {kind}")
         table = table.set_column(at, "partition", table.column(at).cast(pa.int32()).fill_null(-1))
     return table
 
@@ -101,7 +106,7 @@ def _fields(row: Any, number: int) -> dict[str, Any]:
         "value": _bytes(given.get("value"), "value", number),
         "headers": _headers(given.get("headers"), number),
         "timestamp": _timestamp_us(given.get("timestamp"), number),
-        "partition": given.get("partition"),
+        "partition": _partition(given.get("partition"), number),
     }
 
 
@@ -120,8 +125,27 @@ def _headers(data: object, number: int) -> list[dict[str, Any]] | None:
         return None
     if not isinstance(data, (Mapping, list, tuple)):
         raise TypeError(f"row {number}: headers must be a mapping, or pairs of name and value, not {type(data).__name__}")
-    pairs = data.items() if isinstance(data, Mapping) else data
-    return [{"key": name, "value": _bytes(value, f"header '{name}'", number)} for name, value in pairs]
+    return [_header(pair, number) for pair in (data.items() if isinstance(data, Mapping) else data)]
+
+
+def _header(pair: object, number: int) -> dict[str, Any]:
+    if not isinstance(pair, (tuple, list)) or len(pair) != 2:
+        raise TypeError(f"row {number}: a header must be a pair of name and value, not {type(pair).__name__}")
+    name, value = pair
+    if not isinstance(name, str):
+        raise TypeError(f"row {number}: a header's name must be text, not {type(name).__name__}")
+    return {"key": name, "value": _bytes(value, f"header '{name}'", number)}
+
+
+def _partition(data: object, number: int) -> int | None:
+    if data is None:
+        return None
+    if isinstance(data, bool) or not isinstance(data, Integral):  # numpy's, too
+        raise TypeError(f"row {number}: partition must be an int, not {type(data).__name__}")
+    partition = int(data)
+    if not 0 <= partition <= INT32_MAX:
+        raise ValueError(f"row {number}: partition is {partition}: give 0 to {INT32_MAX}, or none")
+    return partition
 
 
 def _timestamp_us(data: object, number: int) -> int | None:
@@ -130,10 +154,14 @@ def _timestamp_us(data: object, number: int) -> int | None:
     if isinstance(data, datetime.datetime):
         if data.tzinfo is None:
             raise ValueError(f"row {number}: timestamp {data} has no time zone: give one, or ms since 1970")
-        return (data - _EPOCH) // datetime.timedelta(microseconds=1)
-    if isinstance(data, int) and not isinstance(data, bool):
-        return data * _US_PER_MS
-    raise TypeError(f"row {number}: timestamp must be a datetime, or ms since 1970, not {type(data).__name__}")
+        stamp_us = (data - _EPOCH) // datetime.timedelta(microseconds=1)
+    elif isinstance(data, int) and not isinstance(data, bool):
+        stamp_us = data * _US_PER_MS
+    else:
+        raise TypeError(f"row {number}: timestamp must be a datetime, or ms since 1970, not {type(data).__name__}")
+    if not 0 <= stamp_us <= INT64_MAX:
+        raise ValueError(f"row {number}: timestamp is {stamp_us // _US_PER_MS} ms since 1970: give 0 to {INT64_MAX // _US_PER_MS}")
+    return stamp_us
 
 
 def to_records(table: pa.Table, topic: str) -> list[Record]:
