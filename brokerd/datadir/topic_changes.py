@@ -192,7 +192,12 @@ class TopicChanges:
         return topic_config(configs, self._config.topic_defaults())
 
     def _check_count(self, name: str, total: int, added: int, added_before: int = 0) -> None:
-        if not 1 <= total <= self._config.max_partitions_per_topic:
+        if total < 1:
+            raise InvalidPartitionsError(
+                f"topic '{name}' cannot have {total} partitions: give 1 to {self._config.max_partitions_per_topic} "
+                "(max.partitions.per.topic), or 0 for num.partitions"
+            )
+        if total > self._config.max_partitions_per_topic:
             raise InvalidPartitionsError(
                 f"topic '{name}' cannot have {total} partitions: "
                 f"max.partitions.per.topic is {self._config.max_partitions_per_topic}"
