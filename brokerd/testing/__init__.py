@@ -17,14 +17,16 @@ For those who write tests:
     errors.py          the errors of this package alone
 
 How it works (ARCHITECTURE.md says why): the process that uses it holds a few sockets, and neither threads nor gRPC. A warm process,
-which has imported everything, forks for each broker a keeper, which forks the broker and its client.
+which has imported everything, forks for each broker a keeper, which forks the broker and the test's clients.
 
     warm_process.py    starts the warm process, and ends it
     forking.py         the warm process itself
+    arguments.py       checks of all that a test gives
+    clients.py         the test's own clients, one for each thread that calls
     keeper.py          the keeper: does what the test asks, and leaves nothing behind
     kept_broker.py     the broker that it keeps: started, killed, started again, on one port and directory
     broker_process.py  the broker, with faults in its files and calls
-    client_process.py  the client that creates topics, appends and reads
+    client_process.py  a client that creates topics, appends and reads
     channel.py         messages between these processes
     kernel.py          processes that end with the one that needs them
     faults.py          faults: what to do at which request

@@ -1,20 +1,26 @@
-"""Broker: a real broker for one test. Its process, and the client of its topics, are others: this one holds two sockets."""
+"""Broker: a real broker for one test. Its process, and the clients of its topics, are others: this one holds a few sockets."""
 
 from __future__ import annotations
 
 import os
+import socket
 import tempfile
 import threading
+import weakref
 from collections.abc import Mapping
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
+from brokerd import process
 from brokerd.config.broker import BrokerConfig, check_broker
+from brokerd.config.client import ClientConfig
 from brokerd.config.settings import from_mapping
 from brokerd.errors import BrokerdError, ClientError, ConfigError
-from brokerd.testing.channel import Channel, Message, pair, raise_error
-from brokerd.testing.errors import BrokerFailedError, UnmetFaultError
+from brokerd.testing import arguments
+from brokerd.testing.channel import Channel, Message, exchange
+from brokerd.testing.clients import Clients
+from brokerd.testing.errors import UnmetFaultError
 from brokerd.testing.faults import AFTER, BEFORE, KILL, LOSE, Fault
 from brokerd.testing.topic import Topic
 from brokerd.testing.warm_process import new_keeper
@@ -36,19 +42,28 @@ class Broker:
     called from any thread. After a fork it belongs to the parent.
     """
 
-    def __init__(self, config: Mapping[str, object] | None = None, **settings: object) -> None:
-        """Does not start it yet: `with`, or `start()`, does. Raises ConfigError for an unknown setting or a wrong value."""
-        given = {**(config or {}), **{name.replace("_", "."): value for name, value in settings.items()}}
+    def __init__(
+        self, config: Mapping[str, object] | None = None, *, client: Mapping[str, object] | None = None, **settings: object
+    ) -> None:
+        """Does not start it yet: `with`, or `start()`, does. `client`: settings of the client that creates topics, appends and
+        reads for the test, which a broker with TLS or authentication needs (`{"auth.token": ...}`). Raises ConfigError for an
+        unknown setting or a wrong value."""
+        keywords = {name.replace("_", "."): value for name, value in settings.items()}
+        given = {**arguments.settings("config", config or {}), **keywords}
         check_broker(from_mapping(BrokerConfig, given, where="(setting of a testing Broker)"))
-        self._settings = {name: value if isinstance(value, (int, float, bool)) else str(value) for name, value in given.items()}
+        self._settings = _plain(given)
+        self._client_settings = _plain(arguments.settings("client", client or {}))
+        if "bootstrap.servers" in self._client_settings:
+            raise ConfigError("bootstrap.servers is no setting of a testing Broker's client: it is the Broker's own address")
+        from_mapping(ClientConfig, self._client_settings, where="(setting of a testing Broker's client)")
         self._owner_pid = os.getpid()
         self._lock = threading.Lock()
-        self._client_lock = threading.Lock()
         self._keeper: Channel | None = None
-        self._client: Channel | None = None
+        self._clients = Clients(self._new_client)
         self._faults: list[Fault] = []
         self._directory = ""
         self._address = ""
+        _made.add(self)
 
     # --- life
 
@@ -65,7 +80,10 @@ class Broker:
         if self._keeper is not None:
             self._ask({"do": "start"})
             return
-        self._keeper = new_keeper()
+        self._refuse_fork()
+        if self._address:
+            raise self._not_open()
+        self._keeper, self._clients = new_keeper(), Clients(self._new_client)
         try:
             places = {"temporary": tempfile.gettempdir(), "current": os.path.abspath(".")}
             opened = self._ask({"do": "open", "settings": self._settings, **places})
@@ -128,12 +146,15 @@ class Broker:
     def create_topic(self, name: str, partitions: int = 0, configs: Mapping[str, str] | None = None) -> Topic:
         """A new topic. `partitions` 0 = the broker's num.partitions (1); `configs` by Kafka's names (`retention.ms`). Raises
         TopicAlreadyExistsError, InvalidTopicError, InvalidPartitionsError, InvalidConfigError."""
-        texts = {setting: str(value) for setting, value in (configs or {}).items()}
+        arguments.text("name", name)
+        arguments.whole_number("partitions", partitions)
+        texts = {setting: str(value) for setting, value in arguments.settings("configs", configs or {}).items()}
         self._ask_client({"do": "create_topic", "topic": name, "partitions": partitions, "configs": texts})
         return Topic(name, self._ask_client)
 
     def topic(self, name: str) -> Topic:
         """A topic that is there. Raises UnknownTopicOrPartitionError."""
+        arguments.text("name", name)
         self._ask_client({"do": "check_topic", "topic": name})
         return Topic(name, self._ask_client)
 
@@ -161,7 +182,18 @@ class Broker:
         """Everything that it has logged."""
         return (self.directory / "broker.log").read_text("utf-8", "replace")
 
+    def __repr__(self) -> str:
+        if self._keeper is None:
+            return f"<Broker: {'closed' if self._address else 'not started'}>"
+        return f"<Broker at {self._address}>"
+
     # --- inside
+
+    def leave_to_parent(self) -> None:
+        """In a fork: closes this process's copies of its sockets, of which nobody would ask why they were left open."""
+        self._clients.leave_to_parent()
+        if self._keeper is not None:
+            self._keeper.close()
 
     def _refuse_fork(self) -> None:
         """Before any lock, which another thread may have held at the fork. A fork would take responses of others."""
@@ -171,32 +203,32 @@ class Broker:
     def _opened(self) -> Channel:
         self._refuse_fork()
         if self._keeper is None:
-            raise BrokerdError("the broker is not open: use it in `with Broker() as broker:`, or call start()")
+            raise self._not_open()
         return self._keeper
+
+    def _not_open(self) -> BrokerdError:
+        if not self._address:
+            return BrokerdError("the broker is not open: use it in `with Broker() as broker:`, or call start()")
+        if "data.dir" in self._settings:
+            return BrokerdError(f"this Broker was closed: make another; its data is in {self._settings['data.dir']}")
+        return BrokerdError("this Broker was closed, and its data is gone: make another")
 
     def _ask(self, head: dict[str, Any], passed: Any = None) -> dict[str, Any]:
         self._refuse_fork()
         with self._lock:
             keeper = self._opened()
-            return _exchange(keeper, head, b"", passed, "the process that keeps the broker is gone: was it killed?").head
+            return exchange(keeper, head, b"", passed, "the process that keeps the broker is gone: was it killed?").head
 
     def _ask_client(self, head: dict[str, Any], body: Any = b"") -> Message:
-        self._refuse_fork()
-        with self._client_lock:
-            if self._client is not None and self._client.is_broken:
-                self._client.close()
-                self._client = None
-            if self._client is None:
-                self._opened()
-                self._client, theirs = pair()
-                self._client.is_broken = True  # until the keeper has it
-                with theirs:
-                    self._ask({"do": "client"}, theirs)
-                self._client.is_broken = False
-            return _exchange(self._client, head, body, None, "the process of the test's own client is gone: was it killed?")
+        self._ask({"do": "status"})  # where no broker runs, the client would wait for one until its time-outs
+        return self._clients.ask(head, body)
+
+    def _new_client(self, end: socket.socket) -> None:
+        self._ask({"do": "client", "settings": self._client_settings}, end)
 
     def _arm(self, kind: str, request: str, moment: str, nth: int) -> Fault:
-        _text("request", request)
+        arguments.text("request", request)
+        arguments.whole_number("nth", nth)
         armed = self._ask({"do": "arm", "kind": kind, "request": request, "moment": moment, "nth": nth})
         fault = Fault(armed["number"], armed["text"], self._left_by_number)
         self._faults.append(fault)
@@ -215,41 +247,30 @@ class Broker:
                 left = self._left_by_number()
                 unmet = [str(fault) for fault in self._faults if left.get(fault.number)]
         finally:
-            self._keeper = None
-            if self._client is not None:
-                self._client.close()
+            self._keeper, self._faults = None, []
+            self._clients.close()
             keeper.end(_END_TIMEOUT_S)
-            self._client, self._faults = None, []
         if unmet:
             raise UnmetFaultError(f"ordered, and never happened, since no such request came: {'; '.join(unmet)}")
 
 
-def _exchange(channel: Channel, head: dict[str, Any], body: Any, passed: Any, gone: str) -> Message:
-    """Sends a request and waits for its reply. After a wait that was interrupted (Ctrl-C) the channel is of no more use: its next
-    reply would be taken for another's."""
-    if channel.is_broken:
-        raise BrokerdError("an earlier call was interrupted: close this Broker, and make another")
-    channel.is_broken = True
-    try:
-        channel.send(head, body, passed=passed)
-        message = channel.receive()
-    except (EOFError, ConnectionError):
-        raise BrokerFailedError(gone) from None
-    except (TypeError, ValueError):  # it could not be sent
-        channel.is_broken = False
-        raise
-    channel.is_broken = False
-    raise_error(message.head)
-    return message
-
-
-def _text(name: str, given: object) -> None:
-    if not isinstance(given, str):
-        raise ConfigError(f"{name} is {given!r}: give it as a str")
-
-
 def _some(how: str) -> str:
-    _text("how", how)
-    if not how:
+    if not arguments.text("how", how):
         raise ConfigError("how must say how the disk fails: full, write, sync or read; heal_disk() has it work again")
     return how
+
+
+def _plain(given: Mapping[str, object]) -> dict[str, object]:
+    """Values as a message can carry them."""
+    return {name: value if isinstance(value, (int, float, bool)) else str(value) for name, value in given.items()}
+
+
+_made: weakref.WeakSet[Broker] = weakref.WeakSet()
+
+
+def _leave_to_parent() -> None:
+    for broker in _made:
+        broker.leave_to_parent()
+
+
+process.in_forked_child(_leave_to_parent)

@@ -102,6 +102,27 @@ class Channel:
         return True
 
 
+def exchange(channel: Channel, head: Mapping[str, object], body: Any, passed: Any, gone: str) -> Message:
+    """Sends a request and waits for its reply. Raises the error that it carries, and BrokerFailedError with the text `gone`.
+
+    After a wait that was interrupted (Ctrl-C) the channel is of no more use: its next reply would be taken for another's.
+    """
+    if channel.is_broken:
+        raise BrokerdError("an earlier call was interrupted: close this Broker, and make another")
+    channel.is_broken = True
+    try:
+        channel.send(head, body, passed=passed)
+        message = channel.receive()
+    except (EOFError, ConnectionError):
+        raise BrokerFailedError(gone) from None
+    except (TypeError, ValueError):  # it could not be sent
+        channel.is_broken = False
+        raise
+    channel.is_broken = False
+    raise_error(message.head)
+    return message
+
+
 def pair() -> tuple[Channel, socket.socket]:
     """This process's end, and the other one, to be handed on."""
     ours, theirs = socket.socketpair()

@@ -27,9 +27,9 @@ from brokerd.testing.channel import Channel, Message, error_head
 Reply = tuple[dict[str, Any], pa.Buffer | bytes]
 
 
-def serve_client(caller: Channel, bootstrap_servers: str) -> None:
-    """Does what the test asks, until its end."""
-    client = _Client({"bootstrap.servers": bootstrap_servers})
+def serve_client(caller: Channel, settings: dict[str, Any]) -> None:
+    """Does what the test asks, until its end. `settings`: those of a ClientConfig."""
+    client = _Client(settings)
     with contextlib.suppress(EOFError, ConnectionError):
         while True:
             message = caller.receive()

@@ -118,12 +118,12 @@ class Keeper:
     def _new_client(self, message: Message) -> None:
         end = message.passed
         assert end is not None
-        keeper_pid, address = os.getpid(), self._broker.address
+        keeper_pid, settings = os.getpid(), {**message.head["settings"], "bootstrap.servers": self._broker.address}
 
         def work() -> None:
             end_with_parent(keeper_pid)
             self._broker.enter_fork()
-            serve_client(Channel(end), address)
+            serve_client(Channel(end), settings)
 
         self._clients.append(fork(work))
         end.close()

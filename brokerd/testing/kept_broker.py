@@ -215,12 +215,21 @@ class KeptBroker:
             self._why_none = error.message
 
     def _failure(self, text: str) -> BrokerFailedError:
-        """The error that shows the log. The directory is kept from now on."""
-        self.is_directory_kept = True
+        """The error that shows the log. The directory is kept from now on, if there is anything to look at in it."""
         log = ""
         with contextlib.suppress(OSError):
             log = Path(self.directory, "broker.log").read_text("utf-8", "replace")[-_LAST_WORDS:]
-        return BrokerFailedError(f"{text}; its directory, which is kept, is {self.directory}, and its log ends with:\n{log}")
+        self.is_directory_kept = bool(log) or self._has_data()
+        if not self.is_directory_kept:
+            return BrokerFailedError(text)
+        words = f"and its log ends with:\n{log}" if log else "and its log is empty"
+        return BrokerFailedError(f"{text}; its directory, which is kept, is {self.directory}, {words}")
+
+    def _has_data(self) -> bool:
+        """True if there is more in its directory than its log."""
+        with contextlib.suppress(OSError):
+            return os.listdir(self.directory) != ["broker.log"]
+        return False
 
 
 def fields_of(armed: Armed) -> dict[str, Any]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 
@@ -21,10 +23,26 @@ def children_of(pid: int) -> set[int]:
     return {int(path.name) for path in Path("/proc").iterdir() if path.name.isdecimal() and _field(int(path.name), 1) == str(pid)}
 
 
-def listening_ports() -> set[int]:
-    """Ports of IPv4 and IPv6 on which somebody listens."""
+def parent_of(pid: int) -> int:
+    """Its parent; -1 if there is no such process."""
+    return int(_field(pid, 1) or -1)
+
+
+def listening_ports(pids: Iterable[int]) -> set[int]:
+    """Ports of IPv4 and IPv6 on which one of these processes listens. Others may be given a port as soon as it is free."""
+    inodes = {one for pid in pids for one in _sockets_of(pid)}
     lines = [line.split() for name in ("tcp", "tcp6") for line in Path(f"/proc/net/{name}").read_text().splitlines()[1:]]
-    return {int(fields[1].rpartition(":")[2], 16) for fields in lines if fields[3] == "0A"}
+    return {int(fields[1].rpartition(":")[2], 16) for fields in lines if fields[3] == "0A" and fields[9] in inodes}
+
+
+def _sockets_of(pid: int) -> Iterator[str]:
+    """The inodes of its sockets."""
+    with contextlib.suppress(FileNotFoundError):  # it has ended meanwhile
+        for path in Path(f"/proc/{pid}/fd").iterdir():
+            with contextlib.suppress(FileNotFoundError):  # closed meanwhile
+                kind, _, inode = str(path.readlink()).partition(":")
+                if kind == "socket":
+                    yield inode.strip("[]")
 
 
 def _state(pid: int) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime
 import os
+import re
 import signal
 import socket
 import subprocess
@@ -11,7 +12,9 @@ import sys
 import tempfile
 import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -20,16 +23,18 @@ from brokerd.errors import (
     BrokerdError,
     ClientError,
     ConfigError,
+    InvalidPartitionsError,
     InvalidTopicError,
     MessageTooLargeError,
     TopicAlreadyExistsError,
     UnknownTopicOrPartitionError,
 )
 from brokerd.testing import Broker, BrokerFailedError
+from brokerd.testing.clients import CLIENTS_MAX
 from brokerd.testing.warm_process import warm_pid
-from tests.integration.testing.processes import children_of, in_session_of, is_alive, listening_ports
+from tests.integration.testing.processes import children_of, in_session_of, is_alive, listening_ports, parent_of
 from tests.support.scale import TEST_SCALE
-from tests.support.wait import wait_until
+from tests.support.wait import DEADLINE_S, wait_until
 
 NOON = datetime.datetime(2026, 1, 31, 12, 0, 0, 250_000, tzinfo=datetime.UTC)
 BROKERS = 10 if TEST_SCALE == 1 else 1_000
@@ -40,6 +45,10 @@ def broker() -> Iterator[Broker]:
     """One broker for tests that only use it."""
     with Broker() as broker:
         yield broker
+
+
+def keeper_of(broker: Broker) -> int:
+    return parent_of(broker.pid)
 
 
 @pytest.fixture
@@ -118,6 +127,35 @@ def test_errors_are_those_of_a_client(broker: Broker) -> None:
     broker.topic("there").append(["after all that"])
 
 
+@pytest.mark.parametrize("name", [None, 5, b"x"])
+def test_a_topic_name_that_is_no_text_is_refused(broker: Broker, name: Any) -> None:
+    for call in (broker.create_topic, broker.topic):
+        with pytest.raises(ConfigError, match=re.escape(f"name is {name!r}: give it as a str")):
+            call(name)
+
+
+@pytest.mark.parametrize("partitions", ["4", True, None, 1.0])
+def test_partitions_that_are_no_number_are_refused(broker: Broker, partitions: Any) -> None:
+    with pytest.raises(ConfigError, match=re.escape(f"partitions is {partitions!r}: give it as an int")):
+        broker.create_topic("t", partitions=partitions)
+
+
+def test_partitions_out_of_range_are_refused_with_the_range(broker: Broker) -> None:
+    with pytest.raises(InvalidPartitionsError, match=r"cannot have -1 partitions: give 1 to 10000 \(max\.partitions\.per\.topic\)"):
+        broker.create_topic("t", partitions=-1)
+    with pytest.raises(ConfigError, match="partitions is 2147483648: give at most 2147483647"):
+        broker.create_topic("t", partitions=2**31)
+
+
+def test_configs_that_are_no_mapping_are_refused(broker: Broker) -> None:
+    configs: Any
+    for configs in (["retention.ms"], {5: "1"}, "retention.ms=1"):
+        with pytest.raises(ConfigError, match="configs"):
+            broker.create_topic("t", configs=configs)
+        with pytest.raises(ConfigError, match="config"):
+            Broker(configs)
+
+
 def test_settings_are_the_brokers(temporary: Path) -> None:
     with Broker({"num.partitions": 3}, log_segment_bytes=4_096) as broker:
         topic = broker.create_topic("t", configs={"retention.ms": "1000"})
@@ -146,8 +184,8 @@ def test_nothing_is_left_of_many_brokers(temporary: Path) -> None:
     assert os.listdir("/proc/self/fd") == fds
     assert threading.active_count() == threads
     assert list(temporary.iterdir()) == []
-    assert ports.isdisjoint(listening_ports())
     wait_until(lambda: in_session_of(warm) <= before, what="only what was there before is left")
+    assert ports.isdisjoint(listening_ports([os.getpid(), *before]))
     assert children_of(warm) <= before, "no zombies"
 
 
@@ -174,15 +212,20 @@ def test_a_port_that_is_taken_is_named(temporary: Path) -> None:
     assert list(temporary.iterdir()) == []
 
 
-def test_a_broker_that_does_not_start_names_its_directory_and_shows_its_log(tmp_path: Path, temporary: Path) -> None:
+def test_a_broker_that_does_not_start_says_why(tmp_path: Path, temporary: Path) -> None:
     with Broker(data_dir=tmp_path / "data"), pytest.raises(BrokerFailedError) as caught, Broker(data_dir=tmp_path / "data"):
         pass
     text = str(caught.value)
     assert "the broker did not start: the data directory" in text
     assert "is locked: another brokerd uses it" in text
-    (kept,) = temporary.glob("brokerd-testing-*")
-    assert f"its directory, which is kept, is {kept}" in text
-    assert (kept / "broker.log").exists()
+    assert list(temporary.glob("brokerd-testing-*")) == [], "nothing in it to look at"
+
+
+def test_a_broker_that_does_not_start_and_leaves_nothing_to_look_at_keeps_no_directory(temporary: Path) -> None:
+    with pytest.raises(BrokerFailedError) as caught:
+        Broker(data_dir="/proc/data").start()
+    assert re.fullmatch(r"the broker did not start: the data directory /proc/data cannot be used: .*[^:\n]", str(caught.value))
+    assert list(temporary.iterdir()) == []
 
 
 def test_a_broker_that_dies_by_itself_says_so(temporary: Path) -> None:
@@ -196,16 +239,38 @@ def test_a_broker_that_dies_by_itself_says_so(temporary: Path) -> None:
 
 def test_a_broker_is_of_use_between_start_and_close() -> None:
     broker = Broker()
+    assert repr(broker) == "<Broker: not started>"
     with pytest.raises(BrokerdError, match="the broker is not open: use it in `with Broker"):
         broker.create_topic("t")
     broker.start()
     pid = broker.pid
-    broker.create_topic("t")
+    assert repr(broker) == f"<Broker at {broker.bootstrap_servers}>"
+    assert repr(broker.create_topic("t")) == "<Topic 't'>"
     broker.close()
     broker.close()
     assert not is_alive(pid)
-    with pytest.raises(BrokerdError, match="not open"):
-        _ = broker.bootstrap_servers
+    assert repr(broker) == "<Broker: closed>"
+    for call in (broker.start, broker.restart, broker.__enter__, lambda: broker.log, lambda: broker.create_topic("t")):
+        with pytest.raises(BrokerdError, match=r"this Broker was closed, and its data is gone: make another"):
+            call()
+
+
+def test_a_closed_broker_whose_data_stays_says_where_it_is(tmp_path: Path) -> None:
+    with Broker(data_dir=tmp_path / "data") as broker:
+        pass
+    with pytest.raises(BrokerdError, match=rf"this Broker was closed: make another; its data is in {tmp_path}/data"):
+        broker.start()
+
+
+def test_a_broker_that_could_not_start_may_be_started_again(tmp_path: Path) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        broker = Broker(port=taken.getsockname()[1])
+        with pytest.raises(BrokerFailedError):
+            broker.start()
+    with broker:
+        broker.create_topic("t")
 
 
 def test_a_fork_has_no_broker_and_ends_none(broker: Broker) -> None:
@@ -237,10 +302,35 @@ def test_threads_share_a_broker(broker: Broker) -> None:
     assert len(topic.rows()) == 80
 
 
+def test_a_call_that_waits_keeps_no_other_thread_waiting() -> None:
+    with Broker() as broker:
+        topic = broker.create_topic("t")
+        topic.append(["before"])
+        broker.fail_disk("full")
+        appending = threading.Thread(target=topic.append, args=(["waits for room"],))
+        appending.start()
+        produce = broker.lose_response("Produce")
+        wait_until(lambda: produce.has_happened, what="the append is tried again and again")
+        assert [row.value for row in topic.rows()] == [b"before"]
+        assert appending.is_alive()
+        broker.heal_disk()
+        appending.join()
+        assert len(topic.rows()) == 2
+
+
+def test_many_threads_share_a_limited_number_of_clients(broker: Broker) -> None:
+    topic = broker.create_topic("crowded")
+    others = len(children_of(keeper_of(broker))) - 1
+    with ThreadPoolExecutor(3 * CLIENTS_MAX) as pool:
+        for done in [pool.submit(topic.append, [f"v{number}"]) for number in range(3 * CLIENTS_MAX)]:
+            done.result(DEADLINE_S)
+    assert others <= len(children_of(keeper_of(broker))) - 1 <= CLIENTS_MAX
+    assert len(topic.rows()) == 3 * CLIENTS_MAX
+
+
 def test_what_forks_has_one_thread(broker: Broker) -> None:
     assert len(os.listdir(f"/proc/{warm_pid()}/task")) == 1
-    (keeper,) = children_of(warm_pid())
-    assert len(os.listdir(f"/proc/{keeper}/task")) == 1
+    assert len(os.listdir(f"/proc/{keeper_of(broker)}/task")) == 1
 
 
 PROGRAM = """
@@ -262,3 +352,23 @@ def test_the_tests_process_has_neither_grpc_nor_threads() -> None:
     assert done.returncode == 0, done.stderr
     assert done.stdout == "[]\n"
     assert done.stderr == ""
+
+
+FORKS = """
+import os, sys
+from brokerd.testing import Broker
+with Broker() as broker:
+    topic = broker.create_topic("t")
+    pid = os.fork()
+    if pid == 0:
+        del broker, topic
+        sys.exit()  # as a process of multiprocessing ends, and with all that an interpreter looks at then
+    assert os.waitpid(pid, 0)[1] == 0
+    assert topic.rows() == []
+"""
+
+
+def test_a_fork_that_ends_says_nothing_of_what_its_parent_has_open() -> None:
+    command = [sys.executable, "-X", "dev", "-W", "error", "-c", FORKS]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")

@@ -25,6 +25,9 @@ def test_kill_is_a_kill_and_what_was_acknowledged_stays() -> None:
         assert not is_alive(pid)
         with pytest.raises(BrokerFailedError, match=r"the broker is not running: it was killed: start\(\) starts it again"):
             _ = broker.pid
+        for call in (topic.rows, lambda: topic.append(["v"]), lambda: broker.create_topic("u"), lambda: broker.topic("t")):
+            with pytest.raises(BrokerFailedError, match=r"the broker is not running: it was killed: start\(\) starts it again"):
+                call()
         broker.start()
         assert broker.pid != pid
         assert broker.bootstrap_servers == servers
@@ -178,8 +181,11 @@ def test_a_disk_that_cannot_be_read_at_a_start() -> None:
         topic.append(["before"])
         broker.kill()
         broker.fail_disk("read")
-        with pytest.raises(BrokerFailedError, match="the broker did not start"):
+        with pytest.raises(BrokerFailedError, match="the broker did not start") as caught:
             broker.start()
+        _, _, words = str(caught.value).partition(f"its directory, which is kept, is {directory}, and its log ends with:\n")
+        assert words
+        assert broker.log.endswith(words)
         assert directory.exists()
         broker.heal_disk()
         broker.start()
