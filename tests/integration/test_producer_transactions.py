@@ -16,10 +16,12 @@ from brokerd.client.blocking import BlockingClient
 from brokerd.client.consumer.fetcher import PartitionFetcher
 from brokerd.client.consumer.offsets import READ_COMMITTED, OffsetAndTimestamp, OffsetSpec
 from brokerd.client.consumer.positions import FetchRange
+from brokerd.clock import SystemClock
 from brokerd.config.client import ConsumerConfig
 from brokerd.errors import AlreadyCommittedError, BrokerdError, InvalidTxnStateError, TxnAbortedError
 from brokerd.ids import TopicIdPartition, TopicPartition
-from tests.support.daemon import DaemonProcess
+from tests.support.clock import ManualClock
+from tests.support.daemon import DaemonProcess, running_daemon
 from tests.support.proxy import Proxy
 from tests.support.scale import TEST_SCALE
 from tests.support.wait import DEADLINE_S, wait_until
@@ -163,17 +165,24 @@ def test_operators_see_and_abort_what_is_open(daemon: DaemonProcess) -> None:
         assert client.find_transaction("order") is None
 
 
-def test_heartbeats_keep_a_slow_block_open(daemon: DaemonProcess) -> None:
-    timeout_ms = 1_000
-    settings = SETTINGS | {"bootstrap.servers": daemon.address, "transaction.timeout.ms": timeout_ms}
-    with BlockingClient(ConsumerConfig(bootstrap_servers=daemon.address)) as client, Producer(settings) as producer:
+def test_heartbeats_keep_a_slow_block_open(tmp_path: Path) -> None:
+    """At the broker time passes only after a sign of life, two thirds of the time-out at once: however slow a machine is."""
+    timeout_ms, clock = 1_000, ManualClock(wall_ms=SystemClock().wall_ms())  # stamps are the client's
+    with running_daemon(tmp_path / "data", clock=clock) as daemon:
+        settings = SETTINGS | {"bootstrap.servers": daemon.address, "transaction.timeout.ms": timeout_ms}
+        with BlockingClient(ConsumerConfig(bootstrap_servers=daemon.address)) as client, Producer(settings) as producer:
+            client.create_topic("t", PARTITIONS)
 
-        def is_older_and_alive() -> bool:
-            (member,) = client.describe_transaction("orders").members
-            return member.age_ms > 2 * timeout_ms and member.expires_in_ms > 0
+            def is_renewed() -> bool:
+                (member,) = client.describe_transaction("orders").members
+                return member.expires_in_ms == timeout_ms
 
-        with producer.transaction():
-            producer.send("t", b"x", partition=0).result(DEADLINE_S)
-            wait_until(is_older_and_alive)
-        assert client.list_transactions()[0].last_version == 0
-    assert committed_values(daemon.address)[0] == [b"x"]
+            with producer.transaction():
+                producer.send("t", b"x", partition=0).result(DEADLINE_S)
+                for _ in range(4):
+                    clock.advance(timeout_ms * 2 // 3)
+                    wait_until(is_renewed)
+                (member,) = client.describe_transaction("orders").members
+                assert member.age_ms > 2 * timeout_ms
+            assert client.list_transactions()[0].last_version == 0
+        assert committed_values(daemon.address)[0] == [b"x"]

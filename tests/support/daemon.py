@@ -139,10 +139,10 @@ class DaemonProcess:
     def start(self, timeout_s: float = START_TIMEOUT_S) -> None:
         """Returns once it serves; remembers its port for the next start. Raises RuntimeError with what it said if it does not."""
         with open(self.stderr_path, "a") as stderr:
+            before = stderr.tell()
             self._process = subprocess.Popen(
                 self.command(), stdout=subprocess.PIPE, stderr=stderr, text=True, env={**os.environ, **self.env}
             )
-        before = self.stderr_path.stat().st_size
         line = self._read_line(timeout_s)
         if not line.startswith("brokerd ready on "):
             self.kill()

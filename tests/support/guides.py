@@ -7,10 +7,11 @@ from __future__ import annotations
 
 import os
 import re
-import socket
 import subprocess
 import sys
 from pathlib import Path
+
+from tests.support.ports import held_port
 
 DOCS = Path(__file__).resolve().parents[2] / "docs"
 _PORT = "9192"
@@ -21,7 +22,11 @@ _BLOCK = re.compile(r'^```(\w+)(?: title="(.*?)")?\n(.*?)^```$', re.MULTILINE | 
 def run_guide(name: str, directory: Path) -> subprocess.CompletedProcess[str]:
     """The shell that has run all ```bash blocks of a page in `directory`; blocks with a title are files there. It stops at the
     first command that fails, and nothing that it started outlives it."""
-    port = _free_port()
+    with held_port() as port:
+        return _run(name, directory, str(port))
+
+
+def _run(name: str, directory: Path, port: str) -> subprocess.CompletedProcess[str]:
     commands = []
     for language, title, text in _BLOCK.findall((DOCS / name).read_text()):
         if title:
@@ -39,9 +44,3 @@ def run_guide(name: str, directory: Path) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         ["bash", "-c", script], cwd=directory, env=environment, capture_output=True, text=True, check=False, timeout=_TIMEOUT_S
     )
-
-
-def _free_port() -> str:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return str(probe.getsockname()[1])

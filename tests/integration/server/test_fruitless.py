@@ -16,7 +16,7 @@ from brokerd.wire.methods import FETCH, PRODUCE, SERVICE, UNARY
 from tests.support.daemon import RunningDaemon, running_daemon
 from tests.support.files import MemoryFiles
 from tests.support.identities import AUTH_FILE, TOKENS
-from tests.support.wait import wait_until
+from tests.support.wait import DEADLINE_S, wait_until
 
 HEALTH = "/grpc.health.v1.Health"
 REFLECTION = "/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo"
@@ -105,20 +105,20 @@ def test_a_flood_of_calls_that_come_to_nothing_ends_its_connection(
         return not flood.is_closed
 
     with contextlib.closing(other), contextlib.closing(flood):
-        wait_until(lambda: not goes_on(), deadline_s=20, what="the connection to be closed")
+        wait_until(lambda: not goes_on(), what="the connection to be closed")
         for _ in range(3):
             stream = other.call(UNARY["GetServerInfo"].path)
             other.send_message(stream, b"", end=True)
-            assert other.status_of(stream, 10) == "0"
+            assert other.status_of(stream, DEADLINE_S) == "0"
 
 
 def test_some_calls_that_come_to_nothing_end_nothing(daemon: RunningDaemon) -> None:
     with contextlib.closing(RawHttp2(daemon.daemon.port, token=BOSS)) as raw:
         for _ in range(2 * BURST):  # twice as many as are borne at once, but as many others
-            assert raw.status_of(raw.call(f"/{SERVICE}/Nothing"), 10) == "12"
+            assert raw.status_of(raw.call(f"/{SERVICE}/Nothing"), DEADLINE_S) == "12"
             stream = raw.call(UNARY["GetServerInfo"].path)
             raw.send_message(stream, b"", end=True)
-            assert raw.status_of(stream, 10) == "0"
+            assert raw.status_of(stream, DEADLINE_S) == "0"
         assert not raw.is_closed
 
 
@@ -132,6 +132,6 @@ def test_a_few_large_requests_that_come_to_nothing_end_their_connection(daemon: 
         for _ in range(1 + BURST * MORE_BYTES // len(message)):
             stream = raw.call(path)
             raw.send_message(stream, message, end=True)
-            raw.status_of(stream, 10)
+            raw.status_of(stream, DEADLINE_S)
         raw.pump_until_all_ended(20)
         assert raw.is_closed

@@ -33,6 +33,7 @@ from brokerd.testing import Broker, BrokerFailedError
 from brokerd.testing.clients import CLIENTS_MAX
 from brokerd.testing.warm_process import warm_pid
 from tests.integration.testing.processes import children_of, in_session_of, is_alive, listening_ports, parent_of
+from tests.support.ports import held_port
 from tests.support.scale import TEST_SCALE
 from tests.support.wait import DEADLINE_S, wait_until
 
@@ -263,14 +264,12 @@ def test_a_closed_broker_whose_data_stays_says_where_it_is(tmp_path: Path) -> No
 
 
 def test_a_broker_that_could_not_start_may_be_started_again(tmp_path: Path) -> None:
-    with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))
-        taken.listen()
-        broker = Broker(port=taken.getsockname()[1])
-        with pytest.raises(BrokerFailedError):
+    with held_port() as port:
+        broker = Broker(port=port)
+        with socket.create_server(("127.0.0.1", port)), pytest.raises(BrokerFailedError):
             broker.start()
-    with broker:
-        broker.create_topic("t")
+        with broker:
+            broker.create_topic("t")
 
 
 def test_a_fork_has_no_broker_and_ends_none(broker: Broker) -> None:

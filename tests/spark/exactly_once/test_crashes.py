@@ -61,7 +61,7 @@ def test_task_that_is_run_again(pipeline: Pipeline, fault: str, foreach: bool) -
 @pytest.mark.parametrize("foreach", [STREAM, FOREACH_BATCH], ids=["stream", "foreachBatch"])
 @pytest.mark.parametrize("fault", ["broker-killed-before-commit", "broker-killed-in-commit"])
 def test_broker_killed_around_a_commit(pipeline: Pipeline, fault: str, foreach: bool) -> None:
-    impatient = {"default.api.timeout.ms": "3000"}
+    impatient = {"default.api.timeout.ms": "10000"}
     settings: dict[str, Any] = {"options": impatient, "source_options": impatient, "foreach": foreach}
     assert pipeline.run(fault, **settings).returncode != 0
     assert pipeline.happened(fault)

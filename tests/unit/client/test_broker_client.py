@@ -31,6 +31,7 @@ from brokerd.errors import (
 from brokerd.ids import ProducerIdAndEpoch, TopicIdPartition, TopicPartition
 from tests.support.clock import HastyClock
 from tests.support.fake_broker import FakeBroker, fake_broker
+from tests.support.ports import held_port
 from tests.support.wait import wait_until
 
 
@@ -81,9 +82,8 @@ def test_final_failures_are_raised_at_once(
 
 
 def test_unreachable_broker_is_named_with_the_time_it_was_tried() -> None:
-    with fake_broker() as broker:
-        port = broker.port
     with (
+        held_port() as port,
         BlockingClient(config(f"127.0.0.1:{port}"), HastyClock()) as client,
         pytest.raises(
             BrokerUnreachableError, match=rf"no broker responded at 127\.0\.0\.1:{port} in \d+\.\d s: Connection refused"
@@ -93,9 +93,7 @@ def test_unreachable_broker_is_named_with_the_time_it_was_tried() -> None:
 
 
 def test_second_bootstrap_server_is_tried_when_the_first_is_gone(broker: FakeBroker) -> None:
-    with fake_broker() as gone:
-        dead = gone.port
-    with BlockingClient(config(f"127.0.0.1:{dead},127.0.0.1:{broker.port}")) as client:
+    with held_port() as gone, BlockingClient(config(f"127.0.0.1:{gone},127.0.0.1:{broker.port}")) as client:
         assert client.server_info().software_version == "9.9"
 
 
@@ -125,11 +123,10 @@ def test_bootstrap_server_that_was_waited_for_in_vain_is_not_the_next_one_asked(
 
 
 def test_broker_that_comes_back_is_found_again(client: BlockingClient, broker: FakeBroker) -> None:
-    with fake_broker() as first:
-        other = BlockingClient(config(f"127.0.0.1:{first.port}"))
-        assert other.metadata().cluster_id == "fake"
-    with other, fake_broker(first.port):
-        assert other.metadata().cluster_id == "fake"
+    with held_port() as port, BlockingClient(config(f"127.0.0.1:{port}")) as other:
+        for _ in range(2):
+            with fake_broker(port):
+                assert other.metadata().cluster_id == "fake"
 
 
 def test_broker_of_another_contract_is_refused(broker: FakeBroker, client: BlockingClient) -> None:
