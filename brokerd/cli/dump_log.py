@@ -131,7 +131,7 @@ def _has_records(entry: Entry) -> bool:
 def _records(entry: Entry) -> list[Any]:
     from brokerd.cli.record_format import json_printer
 
-    own = _transaction_records(entry)
+    own = _own_records(entry)
     if own is not None:
         return own
     return [json.loads(line) for line in _printed(entry, json_printer("")).splitlines()]
@@ -140,16 +140,16 @@ def _records(entry: Entry) -> list[Any]:
 def _record_lines(entry: Entry) -> bytes:
     from brokerd.cli.record_format import format_printer
 
-    own = _transaction_records(entry)
+    own = _own_records(entry)
     if own is not None:
-        return "".join(map(_transaction_line, own)).encode()
+        return "".join(map(_own_line, own)).encode()
     return _printed(entry, format_printer("    offset %o, timestamp %T, key %k, value %s, headers %h\n", "", null=b"null"))
 
 
-def _transaction_records(entry: Entry) -> list[dict[str, Any]] | None:
-    """The records of a batch of the coordinator's log, or that they cannot be read; None for every other log."""
+def _own_records(entry: Entry) -> list[dict[str, Any]] | None:
+    """The records of a batch of one of the broker's own logs, or that they cannot be read; None for every other log."""
     from brokerd.errors import BrokerdError
-    from brokerd.offline.transaction_records import records_in
+    from brokerd.offline.own_records import records_in
 
     try:
         return records_in(entry["path"], entry["position"], entry["size_bytes"])
@@ -157,13 +157,14 @@ def _transaction_records(entry: Entry) -> list[dict[str, Any]] | None:
         return [{"problem": str(error)}]
 
 
-def _transaction_line(record: Entry) -> str:
+def _own_line(record: Entry) -> str:
     if "problem" in record:
         return f"    PROBLEM: {record['problem']}\n"
-    known = ("offset", "timestamp", "transactional_id", "principal", "event")
+    name_key = "group_id" if "group_id" in record else "transactional_id"
+    known = ("offset", "timestamp", name_key, "principal", "event")
     offset, timestamp, name, principal, event = (record[key] for key in known)
     fields = _compact({key: value for key, value in record.items() if key not in known})
-    owner = f"transactional id {json.dumps(name)} of {json.dumps(principal)}, " if name else ""
+    owner = f"{name_key.replace('_', ' ')} {json.dumps(name)} of {json.dumps(principal)}, " if name else ""
     return f"    offset {offset}, {_time_text(timestamp)}, {owner}{event}: {fields}\n"
 
 

@@ -18,7 +18,7 @@ from brokerd.groups.group import Group
 from brokerd.groups.model import CommittedOffset, GroupDeleted, LogEntry, OffsetsCommitted, OffsetsDeleted
 from brokerd.ids import TopicIdPartition
 
-PIECE_SLOTS = 1_000  # of one piece of the state: less than half a MiB
+PIECE_SLOTS = 500  # of one piece of the state: 350 KiB at most
 _CHUNK = 50  # partitions of one group in a record of it
 
 
@@ -166,13 +166,12 @@ class GroupTable:
         may commit in between. Once all are in the log, it says the same from the first of them on."""
         piece: list[LogEntry] = []
         slots = 0
-        for group_id in list(self._groups):
-            for tps in _chunks(list(self._groups[group_id].partitions()) if group_id in self._groups else []):
-                group = self._groups.get(group_id)  # as of now: it may be another one since the last piece
-                known = {tp: committed for tp in tps if group is not None and (committed := group.offset(tp)) is not None}
-                if group is None or not known:
+        for group in list(self._groups.values()):  # one that is gone since then has no offsets
+            for tps in _chunks(list(group.partitions())):
+                known = {tp: committed for tp in tps if (committed := group.offset(tp)) is not None}
+                if not known:
                     continue
-                piece.append(LogEntry(group_id, group.principal, OffsetsCommitted(known)))
+                piece.append(LogEntry(group.group_id, group.principal, OffsetsCommitted(known)))
                 slots += sum(committed.slots for committed in known.values())
                 if slots >= PIECE_SLOTS:
                     yield piece

@@ -4,5 +4,6 @@ dump.py             the contents of the files, down to records
 doctor.py           checks, and repairs at an operator's request (partition_check.py)
 rebuild.py          rebuilds lost files from the logs
 lost_markers.py     members whose markers are lost: how they ended, and an operator's decision
-transaction_records.py  records of the coordinator's log, for all of these
+own_records.py      records of the broker's own logs, as they are shown and checked
+transaction_records.py  entries of the coordinator's log, for lost_markers.py
 """

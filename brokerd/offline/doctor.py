@@ -18,8 +18,8 @@ from brokerd.datadir.topic_store import TopicStore
 from brokerd.errors import BrokerdError, DataDirectoryError
 from brokerd.ids import TopicIdPartition, TopicPartition
 from brokerd.offline.lost_markers import LostMarker, Partition, decide, decide_by_markers, find_lost_markers, findings_of
+from brokerd.offline.own_records import if_unusable
 from brokerd.offline.partition_check import Finding, PartitionCheck, Severity
-from brokerd.offline.transaction_records import IF_UNUSABLE, is_transaction_log
 from brokerd.partition.entries import NEW_PARTITION, CheckpointEntry
 from brokerd.record.header import BatchHeader, crc_seed
 from brokerd.storage.damage import Hole, read_holes, write_holes
@@ -76,7 +76,7 @@ def check_data_dir(path: str, *, decodes_records: bool = False) -> list[Finding]
         for check in checks:
             found = check.run()
             findings.extend(found)
-            findings.extend(_if_transaction_log(check, found, is_read_only=directory.checkpoint is None))
+            findings.extend(_if_own_log(check, found, is_read_only=directory.checkpoint is None))
         if not any(finding.path == TOPICS for finding in findings):
             findings.extend(_unknown_directories(files, directory.topics))
         if directory.checkpoint is not None:
@@ -86,12 +86,13 @@ def check_data_dir(path: str, *, decodes_records: bool = False) -> list[Finding]
         files.close()
 
 
-def _if_transaction_log(check: PartitionCheck, found: list[Finding], *, is_read_only: bool) -> list[Finding]:
-    """The consequence of errors in the log of the transactions, which the broker does not start without."""
+def _if_own_log(check: PartitionCheck, found: list[Finding], *, is_read_only: bool) -> list[Finding]:
+    """The consequence of errors in one of the broker's own logs, which it uses as a whole or not at all."""
     is_unusable = is_read_only or any(finding.severity is Severity.ERROR for finding in found)
-    if not is_transaction_log(check.tp) or not is_unusable:
+    consequence = if_unusable(check.tp)
+    if consequence is None or not is_unusable:
         return []
-    return [Finding(Severity.ERROR, check.tp.directory_name, IF_UNUSABLE, check.name)]
+    return [Finding(Severity.ERROR, check.tp.directory_name, consequence, check.name)]
 
 
 def rebuild_checkpoint(path: str) -> list[Finding]:

@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from brokerd.errors import BrokerdError, CorruptMessageError, UnsupportedVersionError
 from brokerd.ids import TopicIdPartition
-from brokerd.offline.transaction_records import is_transaction_log, problem_of
+from brokerd.offline.own_records import is_own_log, problem_of
 from brokerd.partition.aborted_transactions import AbortedTransaction
 from brokerd.partition.entries import NEW_PARTITION, CheckpointEntry
 from brokerd.partition.leader_epochs import EpochEntry, LeaderEpochs, read_leader_epochs
@@ -232,14 +232,14 @@ class PartitionCheck:
         return marker
 
     def _check_records(self, name: str, file: File, position: int, header: BatchHeader) -> None:
-        """Checks, if requested, that readers with default settings can decode a whole batch; of the broker's own log, always."""
+        """Checks, if requested, that readers with default settings can decode a whole batch; of the broker's own logs, always."""
         is_out = is_covered([hole for hole in self.holes if hole.is_taken_out], header.base_offset, header.next_offset)
         is_read = not header.is_control and not is_out and header.next_offset > self._entry.log_start_offset
-        is_own = is_transaction_log(self.tp)
+        is_own = is_own_log(self.tp)
         if not is_read or not (self._decodes_records or is_own):
             return
         batch = RecordBatch(header, pa.py_buffer(bytes(file.pread(header.size, position))))
-        problem = problem_of(batch) if is_own else _decoding_problem(batch)
+        problem = problem_of(self.tp, batch) if is_own else _decoding_problem(batch)
         if problem is not None:
             text = f"readers cannot decode the batch ({problem}): `--take-out {self.name}@{header.base_offset}` takes it out"
             self._add(Severity.ERROR, name, text, header.base_offset)

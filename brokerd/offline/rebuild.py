@@ -23,7 +23,7 @@ from brokerd.datadir.node_state import (
     create_meta,
     write_epoch,
 )
-from brokerd.datadir.topic_store import TOPICS_KIND, TOPICS_VERSION, TRANSACTION_STATE, Topic, TopicStore
+from brokerd.datadir.topic_store import OWN_TOPICS, TOPICS_KIND, TOPICS_VERSION, Topic, TopicStore
 from brokerd.errors import DataDirectoryError
 from brokerd.ids import TopicIdPartition, producer_number, topic_name_problem
 from brokerd.offline.partition_check import Finding, Severity
@@ -108,8 +108,8 @@ def _is_lost(files: Files, name: str, kind: str, version: int) -> bool:
 
 def _topics(files: Files, partitions: list[TopicIdPartition], names: Mapping[str, str]) -> list[Topic]:
     ids = {tp.topic_id for tp in partitions}
-    own = [TRANSACTION_STATE] if TRANSACTION_STATE.id in ids else []
-    ids.discard(TRANSACTION_STATE.id)
+    own = [topic for topic_id, topic in OWN_TOPICS.items() if topic_id in ids]
+    ids.difference_update(OWN_TOPICS)
     unknown = sorted(set(names) - {topic_id.hex() for topic_id in ids})
     if unknown:
         raise DataDirectoryError(
@@ -134,7 +134,7 @@ def _write(files: Files, lost: list[str], topics: list[Topic], seen: _Seen) -> l
     if TOPICS in lost:
         TopicStore(files).create(topics)
         for topic in topics:
-            if topic.id == TRANSACTION_STATE.id:
+            if topic.id in OWN_TOPICS:
                 continue  # nothing of it is lost
             text = (
                 f"topic {topic.id.hex()} is called '{topic.name}' and has {topic.partition_count} partition(s); settings are lost"

@@ -30,7 +30,8 @@ from brokerd.server.transactions.durability import wait_durable
 
 logger = logging.getLogger(__name__)
 
-COMPACTION_MIN_BYTES = 4 * 1_048_576
+COMPACTION_MIN_BYTES = 524_288  # some 1,000 entries; a start reads 10,000 of them in a second
+_UNSYNCED_MAX_BYTES = 4 * 1_048_576  # of a state: what is written faster than the disk takes it fills everybody's budget
 _READ_BYTES = 1_048_576
 
 
@@ -54,7 +55,8 @@ class OwnLog:
         self._replica: Replica | None = None
         self._end_offset = 0  # of what was appended
         self._size_bytes = 0  # from the log start on
-        self._state_bytes = 0  # of the newest state in it
+        self._state_bytes = 0  # of the newest state in it, as far as it was written in this life
+        self._retry_bytes = 0  # after a failure: the size at which a state is tried again
         found = logs.own_log(topic)
         if found is not None:
             self._attach(found)
@@ -80,8 +82,8 @@ class OwnLog:
         self._end_offset = log.log_end_offset
 
     def read(self) -> Iterator[bytes]:
-        """The values of all entries, oldest first; in any thread, before anything is appended. Raises DataDirectoryError if they
-        cannot all be trusted; an operator may have accepted that some are lost.
+        """The values of all entries, oldest first; in any thread, before anything is appended. Entries that an operator has
+        accepted as lost are passed over. Raises DataDirectoryError if the others cannot all be trusted.
         """
         if self._replica is None:
             return
@@ -133,28 +135,43 @@ class OwnLog:
         if errors:
             raise errors[0]
 
-    async def compact(self, pieces: Iterable[Sequence[Record]]) -> bool:
-        """If the log has grown enough, appends `pieces`, which say everything once more, and gives up all that stands before them.
-        Each piece is asked for when the one before it is durable; others may append meanwhile, and a crash leaves a log that says
-        the same. True if it did. Raises as `append` and `durable` do.
+    def has_grown(self) -> bool:
+        """True if `compact` should be called."""
+        return self._size_bytes >= max(COMPACTION_MIN_BYTES, 2 * self._state_bytes, self._retry_bytes)
+
+    async def compact(self, pieces: Iterable[Sequence[Record]]) -> None:
+        """Appends `pieces`, which say everything once more, and gives up all that stands before them. Each piece is asked for at
+        the moment when it is appended; others may append between them, and a crash must leave a log that says the same. One call at
+        a time. Raises as `append` and `durable` do: then nothing is given up.
         """
-        replica = self._replica
-        if replica is None or self._size_bytes < max(COMPACTION_MIN_BYTES, 2 * self._state_bytes):
-            return False
-        begin, before_bytes, state_bytes = self._end_offset, self._size_bytes, 0
-        for piece in pieces:
-            size_bytes = self._size_bytes
-            self.append(piece)
-            state_bytes += self._size_bytes - size_bytes
-            await self.durable()
-        await self.durable()
+        assert self._replica is not None, "it has grown"
+        log, begin, before_bytes = self._replica.log, self._end_offset, self._size_bytes
+        try:
+            state_bytes = await self._write(pieces)
+            error = await self._admin.run(self._logs.give_up_below(log, begin))
+            if error is not None:
+                raise error
+        except BaseException:
+            self._retry_bytes = 2 * self._size_bytes  # a disk that is full would be filled again and again
+            raise
         self._size_bytes -= before_bytes
-        self._state_bytes = state_bytes
-        error = await self._admin.run(self._logs.give_up_below(replica.log, begin))
-        if error is not None:
-            raise error
-        logger.debug("%s: %d bytes of entries became a state of %d bytes", replica.log.name, before_bytes, state_bytes)
-        return True
+        self._state_bytes, self._retry_bytes = state_bytes, 0
+        logger.debug("%s: %d bytes of entries became a state of %d bytes", log.name, before_bytes, state_bytes)
+
+    async def _write(self, pieces: Iterable[Sequence[Record]]) -> int:
+        """Durable on return; how many bytes."""
+        written_bytes = unsynced_bytes = 0
+        for piece in pieces:
+            before_bytes = self._size_bytes
+            self.append(piece)
+            written_bytes += self._size_bytes - before_bytes
+            unsynced_bytes += self._size_bytes - before_bytes
+            if unsynced_bytes >= _UNSYNCED_MAX_BYTES:
+                await self.durable()
+                unsynced_bytes = 0
+            await asyncio.sleep(0)
+        await self.durable()
+        return written_bytes
 
 
 def _values(batch: RecordBatch) -> Iterator[bytes]:

@@ -40,6 +40,7 @@ class TransactionBroker:
         self.logs = logs
         self.broker = broker
         self.transactions = broker.transactions
+        self.groups = broker.groups
 
     async def topic(self, name: str = "t", partitions: int = 2) -> list[TopicIdPartition]:
         """The partitions of a topic, which is created if it is not there."""
@@ -105,6 +106,7 @@ async def running(files: Files, clock: Clock, *, is_killed: bool = False, **sett
     broker = Broker(config, logs, clock)
     try:
         await broker.transactions.start()
+        await broker.groups.start()
         yield TransactionBroker(logs, broker)
         if not is_killed:
             broker.begin_stop()

@@ -100,16 +100,25 @@ class Groups:
     # Time
 
     async def sweep(self) -> None:
-        """Forgets what has expired, and compacts the log."""
-        if self._unusable or not self.log.exists:
+        """Forgets what has expired. Trouble is logged."""
+        if self._unusable:
             return
         try:
             for entry in self._expired():
                 logger.info("group %r has expired: its last commit is older than offsets.retention.minutes", entry.group_id)
                 self._record(entry)
+        except WireError as error:
+            logger.warning("groups cannot expire: %s", error)
+
+    async def compact(self) -> None:
+        """Writes all that holds in place of the log, if that has grown; also while requests are answered. One at a time. Trouble is
+        logged."""
+        if self._unusable or not self.log.has_grown():
+            return
+        try:
             await self.log.compact([_record(entry) for entry in piece] for piece in self.table.pieces())
         except (WireError, OSError) as error:
-            logger.warning("groups: %s", error)
+            logger.warning("the log of group offsets cannot be compacted: %s", error)
 
     def _expired(self) -> list[LogEntry]:
         believed_ms = self._logs.time.believed_wall_ms(self._clock.wall_ms())

@@ -1,0 +1,117 @@
+"""Offsets of groups, killed before or in the middle of every operation on their files, by a kill and by a power cut: an offset that
+was answered is there, or a later one; one request's offsets are there together or not at all.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from brokerd.datadir import topic_store
+from brokerd.datadir.topic_store import GROUP_OFFSETS
+from brokerd.errors import WireError
+from brokerd.groups.group_table import Caller
+from brokerd.groups.model import CommittedOffset
+from brokerd.server import own_log
+from brokerd.server.groups import groups
+from tests.support.clock import ManualClock
+from tests.support.files import Killed, MemoryFiles
+from tests.support.inner_broker import running
+
+SETTINGS: dict[str, Any] = {"log_index_interval_bytes": 512}
+ANN = Caller("ann", is_operator=False)
+GROUPS = ("a", "b", "c")
+
+
+class History:
+    """Questions and answers, by group: each commit has a number, which both its offsets are."""
+
+    def __init__(self) -> None:
+        self.asked: dict[str, list[int | None]] = {name: [] for name in GROUPS}  # None: the group is deleted
+        self.answered: dict[str, int] = dict.fromkeys(GROUPS, 0)  # so many of them
+
+
+async def _script(files: MemoryFiles, history: History) -> None:
+    """Two lives of commits and deletions, with a compaction in each."""
+    clock = ManualClock()
+    for life in range(2):
+        async with running(files, clock, **SETTINGS) as broker:
+            tps = await broker.topic()
+            for number in range(life * 12, life * 12 + 12):
+                name = GROUPS[number % len(GROUPS)]
+                is_deleted = number % 7 == 6 and name in broker.groups.table.groups
+                history.asked[name].append(None if is_deleted else number)
+                if is_deleted:
+                    await broker.groups.delete(name, ANN)
+                else:
+                    await broker.groups.commit(name, ANN, {tp: CommittedOffset(number, -1, "", 1) for tp in tps})
+                history.answered[name] = len(history.asked[name])
+                if broker.groups.log.has_grown():
+                    await broker.groups.compact()
+
+
+def _kill_at(number: int) -> Callable[[str, str], None]:
+    count = 0
+
+    def hook(operation: str, _path: str) -> None:
+        nonlocal count
+        if operation not in ("open", "pread"):
+            count += 1
+            if count >= number:  # nothing is done any more
+                raise Killed
+
+    return hook
+
+
+def _operations() -> list[str]:
+    files, seen = MemoryFiles(), []
+    files.hook = lambda operation, path: seen.append(f"{operation} {path}") if operation not in ("open", "pread") else None
+    asyncio.run(_script(files, History()))
+    return seen
+
+
+@pytest.fixture(autouse=True)
+def early_compaction(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(own_log, "COMPACTION_MIN_BYTES", 3_500)
+    small = GROUP_OFFSETS._replace(configs={**GROUP_OFFSETS.configs, "segment.bytes": "4096"})
+    for module in (topic_store, groups):
+        monkeypatch.setattr(module, "GROUP_OFFSETS", small)
+
+
+@pytest.mark.parametrize("ending", ["kill", "power cut"])
+def test_killed_at_every_operation_what_was_answered_is_there(ending: str) -> None:
+    operations = _operations()
+    own = [operation for operation in operations if GROUP_OFFSETS.id.hex() in operation and operation.endswith(".log")]
+    assert {operation.split()[0] for operation in own} >= {"pwritev", "fdatasync", "create", "unlink"}, "written, rolled, compacted"
+    rng = random.Random(6)
+    for number in range(1, len(operations) + 1):
+        files, history = MemoryFiles(), History()
+        files.hook = _kill_at(number)
+        with pytest.raises((Killed, WireError)):  # by whoever was at it, or waited for it
+            asyncio.run(_script(files, history))
+        files.hook = None
+        if ending == "kill":
+            files.kill()
+        else:
+            files.power_cut(rng)
+        asyncio.run(_check(files, history, f"{number}: {operations[number - 1]}"))
+
+
+async def _check(files: MemoryFiles, history: History, where: str) -> None:
+    async with running(files, ManualClock(), **SETTINGS) as broker:
+        for name, asked in history.asked.items():
+            group = broker.groups.table.groups.get(name)
+            offsets = [group.offset(tp) for tp in group.partitions()] if group is not None else []
+            numbers = {committed.offset for committed in offsets if committed is not None}
+            assert len(offsets) in (0, 2), f"{where}: half a request"
+            assert len(numbers) <= 1, f"{where}: offsets of two requests"
+            found = numbers.pop() if numbers else None
+            answered = history.answered[name]
+            possible = (asked[answered - 1] if answered else None, *asked[answered:])
+            assert found in possible, f"{where}: group {name} has {found}, but answered was {possible[0]}"
+        tps = await broker.topic()
+        await broker.groups.commit("after", ANN, {tps[0]: CommittedOffset(0, -1, "", 1)})

@@ -1,0 +1,257 @@
+"""The table of groups against a naive model: random commits, deletions, topics that go, expiry, and a log that is compacted in
+pieces between them, cut off at any place.
+
+The model keeps what was done, in order, and works out from the beginning what holds after any of it.
+"""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from typing import NamedTuple
+
+import pytest
+
+from brokerd.errors import GroupAuthorizationFailedError, PolicyViolationError, UnknownGroupError
+from brokerd.groups import group_table
+from brokerd.groups.group_table import Caller, GroupTable, Limits
+from brokerd.groups.log_records import decode_entry, encode_entry
+from brokerd.groups.model import CommittedOffset, GroupDeleted, LogEntry, OffsetsCommitted
+from brokerd.ids import TopicIdPartition
+from brokerd.sharing.shares import Shares
+from tests.support.scale import TEST_SCALE
+from tests.support.seeds import run_seeds
+
+RUNS = 120 * TEST_SCALE
+STEPS = 120
+GROUPS_MAX, SLOTS_MAX = 12, 300
+PRINCIPALS = ("ann", "bob", "boss")
+
+Held = Mapping[str, tuple[str, Mapping[TopicIdPartition, CommittedOffset]]]
+
+
+class TopicGone(NamedTuple):
+    """A topic was deleted: durable at once, and no entry of the log."""
+
+    topic_id: bytes
+
+
+def holds(done: Sequence[LogEntry | TopicGone], gone: set[bytes]) -> Held:
+    """The groups after all that was done, by the book; `gone` are the topics that are deleted by then."""
+    groups: dict[str, tuple[str, dict[TopicIdPartition, CommittedOffset]]] = {}
+    for one in done:
+        if isinstance(one, TopicGone):
+            for _, offsets in groups.values():
+                for tp in [tp for tp in offsets if tp.topic_id == one.topic_id]:
+                    del offsets[tp]
+        elif isinstance(one.event, OffsetsCommitted):
+            groups.setdefault(one.group_id, (one.principal, {}))[1].update(one.event.offsets)
+        elif isinstance(one.event, GroupDeleted):
+            groups.pop(one.group_id, None)
+        else:
+            for tp in one.event.partitions:
+                groups[one.group_id][1].pop(tp, None)
+        groups = {name: (owner, offsets) for name, (owner, offsets) in groups.items() if offsets}
+    left = {
+        name: (owner, {tp: one for tp, one in offsets.items() if tp.topic_id not in gone})
+        for name, (owner, offsets) in groups.items()
+    }
+    return {name: held for name, held in left.items() if held[1]}
+
+
+def new_table() -> GroupTable:
+    return GroupTable(Limits(Shares(GROUPS_MAX), Shares(SLOTS_MAX)))
+
+
+def held_by(table: GroupTable) -> Held:
+    return {
+        name: (group.principal, {tp: one for tp in group.partitions() if (one := group.offset(tp)) is not None})
+        for name, group in table.groups.items()
+    }
+
+
+class Run:
+    """One history: a table, the log that it wrote, and what was done."""
+
+    def __init__(self, seed: int) -> None:
+        self.rng = random.Random(seed)
+        self.table = new_table()
+        self.log: list[bytes] = []
+        self.log_start = 0
+        self.durable = 0  # no crash takes from the log what stands before it
+        self.done: list[tuple[int, LogEntry | TopicGone]] = []  # with the length of the log before it
+        self.topics = [bytes([number]) * 16 for number in range(4)]
+        self.gone: set[bytes] = set()
+        self.now_ms = 1_000
+        self.pieces: Iterator[Sequence[LogEntry]] | None = None
+        self.begin = 0
+        self.facts: Counter[str] = Counter()
+
+    def record(self, entry: LogEntry) -> None:
+        self.done.append((len(self.log), entry))
+        self.log.append(encode_entry(entry))
+        self.table.apply(entry)
+
+    def caller(self) -> Caller:
+        principal = self.rng.choice(PRINCIPALS)
+        return Caller(principal, principal == "boss")
+
+    def group_id(self) -> str:
+        return f"group-{self.rng.randrange(8)}"
+
+    def tps(self) -> list[TopicIdPartition]:
+        count = self.rng.choice((1, 1, 3, 60))
+        return list({TopicIdPartition(self.rng.choice(self.topics), self.rng.randrange(30)): None for _ in range(count)})
+
+    def commit(self) -> None:
+        metadata = self.rng.choice(("", "", "m", "x" * 700))
+        offsets = {tp: CommittedOffset(self.rng.randrange(1_000), -1, metadata, self.now_ms) for tp in self.tps()}
+        group_id, caller = self.group_id(), self.caller()
+        owner = held_by(self.table).get(group_id, (caller.principal, {}))[0]
+        try:
+            entry = self.table.commit(group_id, caller, offsets)
+        except GroupAuthorizationFailedError:
+            assert owner != caller.principal
+            assert not caller.is_operator
+            self.facts["refused"] += 1
+        except PolicyViolationError:
+            self.facts["full"] += 1
+        else:
+            assert entry.principal == owner
+            assert caller.is_operator or owner == caller.principal
+            self.record(entry)
+
+    def delete(self) -> None:
+        group_id, caller = self.group_id(), self.caller()
+        try:
+            if self.rng.random() < 0.5:
+                self.record(self.table.delete(group_id, caller))
+            else:
+                self.record(self.table.delete_offsets(group_id, caller, self.tps()))
+            self.facts["deleted"] += 1
+        except UnknownGroupError:
+            assert group_id not in self.table.groups
+        except GroupAuthorizationFailedError:
+            assert not caller.is_operator
+
+    def delete_topic(self) -> None:
+        topic_id = self.rng.choice(self.topics)
+        self.topics.remove(topic_id)
+        self.topics.append(self.rng.randbytes(16))  # made again under its name
+        self.gone.add(topic_id)
+        self.done.append((len(self.log), TopicGone(topic_id)))
+        self.table.forget_topic(topic_id)
+
+    def expire(self) -> None:
+        before_ms = self.now_ms - 60
+        last = {name: max(one.timestamp for one in offsets.values()) for name, (_, offsets) in held_by(self.table).items()}
+        entries = self.table.expired(before_ms, fresh_ms=0)
+        assert {entry.group_id for entry in entries} >= {name for name, ms in last.items() if ms < before_ms and self._never(name)}
+        for entry in entries:
+            self.record(entry)
+            self.facts["expired"] += 1
+
+    def _never(self, name: str) -> bool:
+        """No offset of it was deleted: its last commit is one that holds."""
+        return not any(
+            isinstance(one, TopicGone) or (one.group_id == name and not isinstance(one.event, OffsetsCommitted))
+            for _, one in self.done
+        )
+
+    def compact(self) -> None:
+        """One step of it."""
+        if self.pieces is None:
+            self.pieces, self.begin = self.table.pieces(), len(self.log)
+        piece = next(self.pieces, None)
+        if piece is None:
+            self.log_start, self.durable, self.pieces = self.begin, len(self.log), None
+            self.facts["compacted"] += 1
+            return
+        self.facts["piece"] += 1
+        self.log.extend(encode_entry(entry) for entry in piece)
+
+    def crash(self) -> None:
+        """The log ends anywhere; the broker comes up with what is left, or goes on as it was."""
+        end = self.rng.randint(max(self.durable, len(self.log) - 5), len(self.log))
+        again = new_table()
+        for data in self.log[self.log_start : end]:
+            again.apply(decode_entry(data), is_fresh=False)
+        again.keep_topics(lambda topic_id: topic_id not in self.gone)
+        done = [one for at, one in self.done if at < end or (isinstance(one, TopicGone) and at <= end)]
+        assert held_by(again) == holds(done, self.gone)
+        check_counts(again)
+        if self.rng.random() < 0.3:
+            self.facts["crashed"] += 1
+            self.table, self.log, self.pieces = again, self.log[:end], None
+            late = [one for at, one in self.done if at >= end and isinstance(one, TopicGone)]
+            self.done = [(at, one) for at, one in self.done if at < end] + [(end, one) for one in late]
+
+    def check(self) -> None:
+        assert held_by(self.table) == holds([one for _, one in self.done], self.gone)
+        check_counts(self.table)
+
+
+def check_counts(table: GroupTable) -> None:
+    """The counts agree with what is counted, and the limits hold."""
+    held = held_by(table)
+    groups, slots = table._limits
+    assert isinstance(groups, Shares)
+    assert isinstance(slots, Shares)
+    assert table.offset_count == sum(len(offsets) for _, offsets in held.values())
+    assert groups.total == len(held) <= GROUPS_MAX
+    for principal in PRINCIPALS:
+        own = [offsets for owner, offsets in held.values() if owner == principal]
+        assert groups.count(principal) == len(own)
+        assert slots.count(principal) == sum(1 + len(one.metadata) // 256 for offsets in own for one in offsets.values())
+    assert slots.total <= SLOTS_MAX
+
+
+def run(seed: int) -> Counter[str]:
+    history = Run(seed)
+    steps = {
+        history.commit: 10,
+        history.delete: 2,
+        history.delete_topic: 0.3,
+        history.expire: 0.5,
+        history.compact: 4,
+        history.crash: 1,
+    }
+    for number in range(STEPS):
+        history.now_ms += history.rng.randrange(5)
+        (step,) = history.rng.choices(list(steps), list(steps.values()))
+        step()
+        if number % 4 == 0:
+            history.check()
+    return history.facts
+
+
+def test_any_history_reads_from_its_log_as_it_was(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(group_table, "PIECE_SLOTS", 20)
+    monkeypatch.setattr(group_table, "_CHUNK", 7)
+    facts = run_seeds(run, 0, RUNS)
+    assert min(facts[fact] for fact in ("refused", "full", "deleted", "expired", "compacted", "piece", "crashed")) > RUNS // 20, (
+        facts
+    )
+
+
+def test_a_group_that_was_committed_since_the_start_expires_by_the_time_since_then() -> None:
+    table, tp = new_table(), TopicIdPartition(b"t" * 16, 0)
+    for name, is_fresh in (("old", False), ("new", True)):  # both were stamped by a clock that stood at the beginning of time
+        table.apply(LogEntry(name, "ann", OffsetsCommitted({tp: CommittedOffset(0, -1, "", 5)})), is_fresh=is_fresh)
+    assert [entry.group_id for entry in table.expired(1_000, fresh_ms=1_000)] == ["old"]
+    assert [entry.group_id for entry in table.expired(1_001, fresh_ms=1_000)] == ["old", "new"]
+
+
+def test_a_large_group_is_written_in_pieces_of_bounded_size() -> None:
+    table = GroupTable(Limits(Shares(10), Shares(1_000_000)))
+    offsets = {TopicIdPartition(b"t" * 16, number): CommittedOffset(number, -1, "x" * 4_096, 1) for number in range(500)}
+    table.apply(LogEntry("large", "ann", OffsetsCommitted(offsets)))
+    pieces = list(table.pieces())
+    assert len(pieces) > 5
+    assert max(sum(len(encode_entry(entry)) for entry in piece) for piece in pieces) < 524_288
+    again = GroupTable(Limits(Shares(10), Shares(1_000_000)))
+    for piece in pieces:
+        for entry in piece:
+            again.apply(entry)
+    assert held_by(again) == held_by(table)

@@ -1,0 +1,238 @@
+"""Groups inside the broker: time, topics that go, disks that refuse, a log that is compacted or damaged."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+
+import pytest
+
+from brokerd.datadir.topic_store import GROUP_OFFSETS
+from brokerd.errors import LogDamagedError, StorageError, UnknownGroupError
+from brokerd.groups.group_table import Caller
+from brokerd.groups.model import CommittedOffset
+from brokerd.ids import TopicIdPartition
+from brokerd.server import own_log
+from tests.support.clock import ManualClock
+from tests.support.files import MemoryFiles
+from tests.support.gate import Gate
+from tests.support.inner_broker import TransactionBroker, running
+from tests.support.loop import all_wait
+from tests.unit.server.one_execution import run
+
+ANN = Caller("ann", is_operator=False)
+MINUTE_MS = 60_000
+PATH = f"{GROUP_OFFSETS.id.hex()}-0"
+
+
+async def commit(broker: TransactionBroker, group_id: str, tp: TopicIdPartition, offset: int) -> None:
+    """Commits one offset, at the broker's time."""
+    committed = CommittedOffset(offset, -1, "", broker.logs.time.stamp_wall_ms())
+    await broker.groups.commit(group_id, ANN, {tp: committed})
+
+
+def held(broker: TransactionBroker) -> dict[str, dict[TopicIdPartition, int]]:
+    """Offsets by group and partition."""
+    return {
+        name: {tp: one.offset for tp in group.partitions() if (one := group.offset(tp)) is not None}
+        for name, group in broker.groups.table.groups.items()
+    }
+
+
+def test_a_group_expires_as_a_whole_so_long_after_its_last_commit() -> None:
+    async def scenario() -> None:
+        files, clock = MemoryFiles(), ManualClock()
+        async with running(files, clock, offsets_retention_minutes=10) as broker:
+            first, second = await broker.topic()
+            await commit(broker, "a", first, 0)
+            await commit(broker, "b", first, 0)
+            clock.advance(9 * MINUTE_MS)
+            await commit(broker, "a", second, 0)
+            clock.advance(7 * MINUTE_MS)
+            await broker.groups.sweep()
+            assert held(broker) == {"a": {first: 0, second: 0}}, "one commit keeps all of a group"
+        async with running(files, clock, offsets_retention_minutes=10) as broker:
+            assert held(broker) == {"a": {first: 0, second: 0}}
+            clock.advance(4 * MINUTE_MS)
+            await broker.groups.sweep()
+            assert held(broker) == {}
+        async with running(files, clock, offsets_retention_minutes=10) as broker:
+            assert held(broker) == {}
+
+    run(scenario())
+
+
+def test_a_clock_that_jumps_ahead_forgets_nothing_at_once() -> None:
+    async def scenario() -> None:
+        clock = ManualClock()
+        async with running(MemoryFiles(), clock, offsets_retention_minutes=10) as broker:
+            tp, _ = await broker.topic()
+            await commit(broker, "a", tp, 0)
+            clock.jump_wall(365 * 24 * 60 * MINUTE_MS)
+            await broker.groups.sweep()
+            clock.advance(MINUTE_MS)
+            await broker.groups.sweep()
+            assert held(broker) == {"a": {tp: 0}}
+
+    run(scenario())
+
+
+def test_offsets_of_a_topic_go_with_it_and_do_not_come_back_with_its_name() -> None:
+    async def scenario() -> None:
+        files, clock = MemoryFiles(), ManualClock()
+        async with running(files, clock) as broker:
+            tp, _ = await broker.topic("t")
+            other, _ = await broker.topic("u")
+            await commit(broker, "a", tp, 0)
+            await commit(broker, "b", tp, 0)
+            await commit(broker, "b", other, 0)
+            deleted = await broker.broker.admin.run(broker.logs.changes.delete("t"))
+            broker.groups.forget_topic(deleted.id)
+            assert held(broker) == {"b": {other: 0}}
+            await broker.topic("t")
+        async with running(files, clock) as broker:
+            assert held(broker) == {"b": {other: 0}}
+
+    run(scenario())
+
+
+def test_a_commit_that_the_disk_refuses_changes_nothing() -> None:
+    async def scenario() -> None:
+        files, clock = MemoryFiles(), ManualClock()
+        async with running(files, clock) as broker:
+            tp, _ = await broker.topic()
+            await commit(broker, "a", tp, 0)
+            with Gate(files, "pwritev", path=PATH, error=errno.ENOSPC), pytest.raises(StorageError):
+                await broker.groups.delete("a", ANN)
+            assert held(broker) == {"a": {tp: 0}}
+            assert await broker.groups.delete("a", ANN) == 1
+            with pytest.raises(UnknownGroupError):
+                await broker.groups.delete("a", ANN)
+
+    run(scenario())
+
+
+def test_nobody_is_told_of_an_offset_that_is_not_durable() -> None:
+    async def scenario() -> None:
+        files, clock = MemoryFiles(), ManualClock()
+        async with running(files, clock) as broker:
+            tp, _ = await broker.topic()
+            await commit(broker, "a", tp, 0)
+            with Gate(files, "fdatasync", path=PATH) as gate:
+                committing = asyncio.create_task(broker.groups.delete("a", ANN))
+                await asyncio.to_thread(gate.wait_until_reached)
+                reading = asyncio.create_task(broker.groups.settled())
+                refused = asyncio.create_task(broker.groups.delete("a", ANN))
+                await all_wait()
+                assert not committing.done()
+                assert not reading.done()
+                assert not refused.done(), "that there is no such group rests on what is not durable yet"
+            assert (await reading).groups == {}
+            assert await committing == 1
+            with pytest.raises(UnknownGroupError):
+                await refused
+
+    run(scenario())
+
+
+def test_a_failed_flush_stops_the_groups_and_nothing_else() -> None:
+    async def scenario() -> None:
+        files, clock = MemoryFiles(), ManualClock()
+        async with running(files, clock, is_killed=True) as broker:
+            tp, _ = await broker.topic()
+            await commit(broker, "a", tp, 0)
+            with Gate(files, "fdatasync", path=PATH, error=errno.EIO), pytest.raises(StorageError):
+                await commit(broker, "b", tp, 0)
+            with pytest.raises(StorageError):
+                await commit(broker, "a", tp, 0)
+            with pytest.raises(StorageError):
+                await broker.groups.settled()
+            assert await broker.topic("other")
+        files.kill()
+        async with running(files, clock) as broker:
+            assert held(broker)["a"] == {tp: 0}
+
+    run(scenario())
+
+
+def test_a_damaged_log_is_not_served_and_all_else_is() -> None:
+    async def scenario() -> None:
+        files, clock = MemoryFiles(), ManualClock()
+        async with running(files, clock) as broker:
+            tp, _ = await broker.topic()
+            await commit(broker, "a", tp, 0)
+        path = f"{PATH}/{0:020d}.log"
+        damaged = bytearray(files.read_file(path))
+        damaged[-50] ^= 1
+        files.write_file(path, bytes(damaged))
+        async with running(files, clock) as broker:
+            with pytest.raises(LogDamagedError, match=r"offsets of groups cannot be used: .*`brokerd doctor`"):
+                await broker.groups.settled()
+            with pytest.raises(LogDamagedError):
+                await commit(broker, "a", tp, 0)
+            with pytest.raises(LogDamagedError):
+                await broker.groups.delete("a", ANN)
+            await broker.groups.sweep()
+            await broker.groups.compact()
+            assert await broker.topic("other")
+
+    run(scenario())
+
+
+def test_the_log_is_compacted_while_others_commit(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(own_log, "COMPACTION_MIN_BYTES", 20_000)
+    monkeypatch.setattr("brokerd.groups.group_table.PIECE_SLOTS", 10)
+
+    async def scenario() -> None:
+        files, clock = MemoryFiles(), ManualClock()
+        async with running(files, clock, is_killed=True) as broker:
+            tps = await broker.topic(partitions=40)
+            offsets = {tp: CommittedOffset(0, -1, "", clock.wall_ms()) for tp in tps}
+            await broker.groups.commit("large", ANN, offsets)
+            while not broker.groups.log.has_grown():
+                await commit(broker, "a", tps[0], 0)
+            log = broker.logs.own_log(GROUP_OFFSETS)
+            assert log is not None
+            before = log.log_end_offset
+            compacting = asyncio.create_task(broker.groups.compact())
+            count = 0
+            while not compacting.done():
+                await commit(broker, f"during-{count % 3}", tps[count % 40], 0)
+                count += 1
+            await compacting
+            assert before <= log.log_start_offset < log.log_end_offset
+            assert not broker.groups.log.has_grown()
+            expected = held(broker)
+            assert len(expected) == 5
+        files.kill()
+        async with running(files, clock) as broker:
+            assert held(broker) == expected
+
+    run(scenario())
+
+
+def test_a_compaction_that_the_disk_refuses_gives_up_nothing_and_is_not_tried_again_at_once(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(own_log, "COMPACTION_MIN_BYTES", 5_000)
+
+    async def scenario() -> None:
+        files, clock = MemoryFiles(), ManualClock()
+        async with running(files, clock) as broker:
+            tp, _ = await broker.topic()
+            while not broker.groups.log.has_grown():
+                await commit(broker, "a", tp, 0)
+            with Gate(files, "pwritev", path=PATH, error=errno.ENOSPC):
+                await broker.groups.compact()
+            assert "cannot be compacted" in caplog.text
+            assert not broker.groups.log.has_grown()
+            log = broker.logs.own_log(GROUP_OFFSETS)
+            assert log is not None
+            assert log.log_start_offset == 0
+            while not broker.groups.log.has_grown():
+                await commit(broker, "a", tp, 0)
+            await broker.groups.compact()
+            assert log.log_start_offset > 0
+            assert held(broker) == {"a": {tp: 0}}
+
+    run(scenario())
