@@ -30,8 +30,9 @@ PROGRAM = ("-c", "import sys; from brokerd.cli import main; sys.exit(main())")  
 class Child:
     """A child process that says on a line of its output that it is ready."""
 
-    def __init__(self, command: list[str], ready: str) -> None:
-        self._process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+    def __init__(self, command: list[str], ready: str, log: int | None = None) -> None:
+        """`log` is a descriptor for what it writes to standard error, which is this process's otherwise."""
+        self._process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=log, text=True)
         assert self._process.stdout is not None
         self.pid = self._process.pid
         for line in self._process.stdout:
@@ -71,12 +72,14 @@ class Child:
 class Broker:
     """`brokerd start` on a temporary directory below `parent`, which goes when the broker does."""
 
-    def __init__(self, parent: str | None, settings: Mapping[str, str], program: Sequence[str] = PROGRAM) -> None:
-        """`program` are the arguments of the interpreter that stand for `brokerd`."""
+    def __init__(
+        self, parent: str | None, settings: Mapping[str, str], program: Sequence[str] = PROGRAM, log: int | None = None
+    ) -> None:
+        """`program` are the arguments of the interpreter that stand for `brokerd`; for `log` see Child."""
         self.directory = tempfile.mkdtemp(prefix="brokerd-bench-", dir=parent)
         flags = [flag for name, value in settings.items() for flag in ("--set", f"{name}={value}")]
         command = [sys.executable, *program, "start", "--data-dir", self.directory, "--port", "0", *flags]
-        self.child = Child(command, "brokerd ready on")
+        self.child = Child(command, "brokerd ready on", log)
         self.address = self.child.address
 
     def __enter__(self) -> Self:

@@ -1,13 +1,8 @@
 """Attacks on exactly once: `python -m benchmarks.exactly_once [--against brokerd,kafka,delta] [--attack NAME]...`
 
 Rows in files -> micro-batches of one file, two tasks -> the sink, and an accident on the way, the same for all sinks and outside of
-them (job.py). After each attack everything that a reader of committed rows sees is held against the input; the table says what was
-doubled, what was silently skipped, and what was refused with which error. "-": the attack does not apply.
-
-brokerd runs from this checkout, with the PySpark of this interpreter, beside which pandas must be installed: Spark asks for it
-where an accident is made in the middle of a query. Kafka and Delta run with PySpark 4.2, whose virtual environment is made in
-`--peers`/env, and with jars that Maven copies into `--peers` as pom.xml beside this file says (`java` and `mvn` are on the path).
-All of it listens on loopback, and ends with the program.
+them. After each attack everything that a reader of committed rows sees is held against the input; the table says what was
+doubled, what was silently skipped, and what was refused with which error.
 """
 
 from __future__ import annotations
@@ -15,66 +10,141 @@ from __future__ import annotations
 import argparse
 import datetime
 import json
+import shutil
+import signal
+import sys
 import tempfile
 import uuid
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
+from types import FrameType
 
 from benchmarks.exactly_once.attacks import ATTACKS, Attack, NotHitError, attack
-from benchmarks.exactly_once.pipeline import DriverDiedError, DriverProcess
-from benchmarks.exactly_once.systems import SYSTEMS, System
+from benchmarks.exactly_once.peers import PYSPARK_OF_PEERS, Delta, Kafka
+from benchmarks.exactly_once.processes import DriverDiedError, DriverProcess, cluster
+from benchmarks.exactly_once.systems import Brokerd, System
+
+SYSTEMS: dict[str, type[System]] = {system.name: system for system in (Brokerd, Kafka, Delta)}
+NOT_RUN = "not run"
+_MISSING = 2
+_INTERRUPTED = 130  # as a shell says it of Ctrl-C
+_EPILOG = f"""
+attacks:
+{chr(10).join(f"  {each.name:22}{each.text}" for each in ATTACKS)}
+
+A cell of the table says: exact (each row is there once); N doubled; N silently skipped (the run ended well, the rows are not
+there); refused, with the error; N of an unfinished batch seen (while the driver was dead); N void (written, and hidden from readers
+of committed rows); not run, with the reason: the accident did not happen as it was meant to. The exit status is then 1.
+
+Needs Linux and Java 17 or later. brokerd runs from this checkout, with the PySpark of this interpreter; pandas must be there, which
+Spark asks for where an accident is made inside of a query. Kafka and Delta run with PySpark {PYSPARK_OF_PEERS}, which pip puts
+into --peers/env, and with jars that Maven copies into --peers: about 1 GB, once. An attack takes a quarter of a minute to two; all
+processes listen on loopback (127.0.0.1 to 127.0.0.3), and end with the program, also on Ctrl-C. Files are below $TMPDIR, and are
+removed.
+"""
 
 Cells = dict[str, str]  # attack -> what is said of it
 
 
-def main(arguments: Sequence[str] | None = None) -> None:
-    """Prints the table."""
-    parser = argparse.ArgumentParser(prog="benchmarks.exactly_once", description="attacks on exactly once through Spark")
-    parser.add_argument("--against", default="brokerd", help=f"of {','.join(SYSTEMS)}; default brokerd")
-    parser.add_argument("--attack", action="append", choices=[each.name for each in ATTACKS], help="may be repeated; default: all")
-    parser.add_argument(
-        "--peers", default="benchmarks/results/peers", help="where interpreter and jars of Kafka and Delta are kept"
-    )
-    parser.add_argument("--json", help="a file for the table as JSON")
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Prints the table. 1 if an attack could not be run, 2 if something is missing, 130 if it was interrupted."""
+    parser = _parser()
     given = parser.parse_args(arguments)
-    chosen = [each for each in ATTACKS if not given.attack or each.name in given.attack]
-    names = given.against.split(",")
+    names = list(dict.fromkeys(given.against.split(",")))
     if set(names) - set(SYSTEMS):
         parser.error(f"--against knows {', '.join(SYSTEMS)}, not {given.against}")
+    chosen = [each for each in ATTACKS if not given.attack or each.name in given.attack]
     columns: dict[str, Cells] = {}
-    for name in names:
-        with (
-            tempfile.TemporaryDirectory(prefix="exactly-once-", ignore_cleanup_errors=True) as directory,
-            SYSTEMS[name](Path(directory), Path(given.peers).absolute()) as system,
-        ):
-            head, cells = _attacked(system, chosen)
-        columns[head] = cells
+    try:
+        with _systems(names, Path(given.peers).absolute()) as systems:
+            missing = [line for system in systems for line in system.missing()]
+            if missing:
+                print("\n".join(dict.fromkeys(missing)), file=sys.stderr)
+                return _MISSING
+            for system in systems:
+                head, cells = _attacked(system, chosen)
+                columns[head] = cells
+    except RuntimeError as error:
+        print(error, file=sys.stderr)
+        return _MISSING
+    except KeyboardInterrupt:
+        print("\ninterrupted: all processes have ended", file=sys.stderr)
+        return _INTERRUPTED
     print(table(chosen, columns))
     if given.json:
         Path(given.json).write_text(json.dumps(columns, indent=1) + "\n")
+    return int(any(cell.startswith(NOT_RUN) for cells in columns.values() for cell in cells.values()))
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.exactly_once",
+        description="Attacks exactly once through Spark, and prints a table of rows doubled, skipped and refused.",
+        epilog=_EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    attacks = [each.name for each in ATTACKS]
+    peers = "interpreter and jars of Kafka and Delta; default %(default)s"
+    parser.add_argument("--against", default="brokerd", metavar="NAMES", help=f"of {','.join(SYSTEMS)}; default brokerd")
+    parser.add_argument(
+        "--attack", action="append", choices=attacks, metavar="NAME", help="one of those below; may be repeated; default: all"
+    )
+    parser.add_argument("--peers", default="benchmarks/results/peers", metavar="DIR", help=peers)
+    parser.add_argument("--json", metavar="FILE", help="for the table as JSON")
+    return parser
+
+
+def _interrupt(number: int, frame: FrameType | None) -> None:
+    raise KeyboardInterrupt
+
+
+@contextmanager
+def _systems(names: Sequence[str], peers: Path) -> Iterator[list[System]]:
+    """Each with a directory of its own, none started."""
+    with tempfile.TemporaryDirectory(prefix="exactly-once-", ignore_cleanup_errors=True) as directory:
+        made = []
+        for name in names:
+            folder = Path(directory, name)
+            folder.mkdir()
+            made.append(SYSTEMS[name](folder, peers))
+        yield made
 
 
 def _attacked(system: System, chosen: Sequence[Attack]) -> tuple[str, Cells]:
     """One column, and its head."""
-    driver = DriverProcess(system, system.directory / "driver.log")
     cells = {}
-    for each in chosen:
-        try:
-            outcome = attack(system, driver, each, uuid.uuid4().hex[:6])
-            cells[each.name] = outcome.text() if outcome else "-"
-        except (NotHitError, DriverDiedError) as error:
-            cells[each.name] = f"not run: {str(error) or 'the driver died'}"
-        print(f"{system.name}: {each.name}: {cells[each.name]}", flush=True)
-    driver.stop()
-    return f"{system.version}, PySpark {driver.spark}", cells
+    spark = ""
+    with system, DriverProcess(system, system.directory / "driver.log") as local:
+        for each in chosen:
+            print(f"{system.name}: {each.name}: ", end="", flush=True)
+            with ExitStack() as stack:
+                try:
+                    driver = _driver_on_cluster(system, stack) if each.on_cluster else local
+                    outcome = attack(system, driver, each, uuid.uuid4().hex[:6])
+                    cells[each.name] = outcome.text() if outcome else "not applicable: no versions"
+                    spark = driver.spark or spark
+                except (NotHitError, DriverDiedError, RuntimeError) as error:
+                    cells[each.name] = f"{NOT_RUN}: {str(error) or 'the driver died'}"
+            print(cells[each.name], flush=True)
+    return f"{system.version}, PySpark {spark}", cells
+
+
+def _driver_on_cluster(system: System, stack: ExitStack) -> DriverProcess:
+    master = stack.enter_context(cluster(system))
+    stack.callback(shutil.rmtree, system.directory / "cluster", ignore_errors=True)
+    return stack.enter_context(DriverProcess(system, system.directory / "driver.log", master))
 
 
 def table(chosen: Sequence[Attack], columns: dict[str, Cells]) -> str:
     """One row for each attack, one column for each system."""
     lines = [f"| {datetime.datetime.now(datetime.UTC).date()} | {' | '.join(columns)} |", "|---" * (1 + len(columns)) + "|"]
-    lines += [f"| {each.text} | {' | '.join(cells[each.name] for cells in columns.values())} |" for each in chosen]
+    for each in chosen:
+        cells = [" ".join(cells[each.name].split()) for cells in columns.values()]
+        lines.append(f"| {each.text} | {' | '.join(cells)} |")
     return "\n".join(lines)
 
 
 if __name__ == "__main__":
-    main()
+    signal.signal(signal.SIGTERM, _interrupt)
+    sys.exit(main())

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import contextlib
 import re
 from collections.abc import Callable
 from typing import NamedTuple
 
-from benchmarks.exactly_once.pipeline import DriverDiedError, DriverProcess, Pipeline
+from benchmarks.exactly_once.pipeline import ROWS_PER_FILE, Pipeline
+from benchmarks.exactly_once.processes import HOSTS, DriverDiedError, DriverProcess
 from benchmarks.exactly_once.systems import System
 
 FILES = 4
 _HIT = 2  # the micro-batch, of one file, in which an accident happens
-_TRIES = 5
 
 
 class Outcome(NamedTuple):
@@ -23,6 +22,7 @@ class Outcome(NamedTuple):
     missing: int
     error: str = ""
     torn: int = 0  # rows of an unfinished micro-batch that were visible before it was run again
+    void: int = 0  # rows that reached the system, and that its readers of committed rows do not see
 
     def text(self) -> str:
         """A cell of the table."""
@@ -35,7 +35,10 @@ class Outcome(NamedTuple):
             said.append(f"refused: `{_condition(self.error)}`" + (f", {self.missing} not written" if self.missing else ""))
         if self.torn:
             said.append(f"{self.torn} of an unfinished batch seen")
-        return "; ".join(said) or "exact"
+        if self.void:
+            said.append(f"{self.void} void")
+        is_exact = not (self.doubled or self.missing or self.error)
+        return "; ".join((["exact"] if is_exact else []) + said)
 
 
 class NotHitError(Exception):
@@ -54,12 +57,13 @@ def _lost_commit(make: Make) -> Outcome:
 
 
 def _killed_in_commit(make: Make) -> Outcome:
-    for _ in range(_TRIES):
-        pipeline = make()
-        pipeline.add_files(FILES)
-        if pipeline.run_and_kill_before_commits(_HIT):
-            return _outcome(pipeline, pipeline.run())
-    raise NotHitError(f"{_TRIES} times the JVM died too early or too late")
+    pipeline = make()
+    pipeline.add_files(FILES)
+    _dies(pipeline, "driver-killed-in-commit")
+    missing = pipeline.counts()["missing"]
+    if pipeline.is_noted(_HIT) or missing != (FILES - _HIT - 1) * ROWS_PER_FILE:
+        raise NotHitError(f"the JVM died too early or too late: {missing} rows are missing")
+    return _outcome(pipeline, pipeline.run())
 
 
 def _killed_while_writing(make: Make, *, two_topics: bool = False) -> Outcome:
@@ -68,10 +72,7 @@ def _killed_while_writing(make: Make, *, two_topics: bool = False) -> Outcome:
     _well(pipeline.run())
     before = pipeline.counts()["there"]
     pipeline.add_files(FILES - _HIT)
-    with contextlib.suppress(DriverDiedError):
-        _well(pipeline.run(accident="driver-killed", from_file=_HIT))
-    if not pipeline.happened():
-        raise NotHitError("the JVM was not killed")
+    _dies(pipeline, "driver-killed")
     torn = pipeline.counts()["there"] - before
     return _outcome(pipeline, pipeline.run())._replace(torn=torn)
 
@@ -87,6 +88,18 @@ def _task_retried(make: Make) -> Outcome:
     if not pipeline.happened():
         raise NotHitError(f"no task failed: {error[-2000:]}")
     return _outcome(pipeline, error)
+
+
+def _twin(make: Make) -> Outcome:
+    pipeline = make()
+    pipeline.add_files(FILES)
+    _well(pipeline.run(accident="slow-twin", from_file=_HIT))
+    hosts = pipeline.hosts_at_once()
+    if hosts is None or set(hosts) != set(HOSTS):
+        raise NotHitError(f"no two attempts wrote at once: {hosts}")
+    found, all_rows = pipeline.counts(), pipeline.counts(committed=False)
+    void = all_rows["there"] + all_rows["doubled"] - found["there"] - found["doubled"]
+    return _outcome(pipeline, "")._replace(void=void)
 
 
 def _copied_checkpoint(make: Make) -> Outcome:
@@ -122,8 +135,8 @@ class Attack(NamedTuple):
     name: str
     text: str
     act: Callable[[Make], Outcome]
-    needs_topics: bool = False
     needs_versions: bool = False
+    on_cluster: bool = False
 
 
 ATTACKS = (
@@ -134,13 +147,18 @@ ATTACKS = (
     Attack("backwards", "`txnVersion` 5, then 3 with other rows", _backwards, needs_versions=True),
     Attack("killed-while-writing", "driver killed between two tasks of a micro-batch, restarted", _killed_while_writing),
     Attack("killed-in-commit", "driver killed after the sink's commit, before `commits/N`, restarted", _killed_in_commit),
-    Attack("two-topics", "driver killed between two tasks that write to two topics, restarted", _two_topics, needs_topics=True),
+    Attack(
+        "two-topics",
+        "driver killed between two tasks that write to two topics (Delta: two tables in one `foreachBatch`), restarted",
+        _two_topics,
+    ),
+    Attack("twin", "a task runs twice at once on two hosts (speculation), its rows written by both", _twin, on_cluster=True),
 )
 
 
 def attack(system: System, driver: DriverProcess, chosen: Attack, run: str) -> Outcome | None:
-    """Its outcome; None where it does not apply. Raises NotHitError."""
-    if (chosen.needs_topics and not system.has_topics) or (chosen.needs_versions and not system.has_versions):
+    """Its outcome; None where it does not apply. Raises NotHitError, and DriverDiedError or RuntimeError if no driver lives."""
+    if chosen.needs_versions and not system.has_versions:
         return None
     made = 0
 
@@ -150,6 +168,17 @@ def attack(system: System, driver: DriverProcess, chosen: Attack, run: str) -> O
         return Pipeline(system, driver, f"{chosen.name}-{run}-{made}", two_topics=two_topics)
 
     return chosen.act(make)
+
+
+def _dies(pipeline: Pipeline, accident: str) -> None:
+    """A run with an accident in which the JVM is killed."""
+    try:
+        error = pipeline.run(accident=accident, from_file=_HIT)
+    except DriverDiedError:
+        if pipeline.happened():
+            return
+        error = "it died by itself"
+    raise NotHitError(f"the JVM was not killed: {error[-2000:]}")
 
 
 def _well(error: str) -> None:

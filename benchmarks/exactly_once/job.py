@@ -1,16 +1,23 @@
 """A Spark driver that does as it is told: one step as a line of JSON on standard input, one response as another on its output.
 
-Needs PySpark alone: it runs in the environment of the system that is attacked. Steps, by "do":
+Needs PySpark alone: it runs in the environment of the system that is attacked. Arguments: the master, and Spark's settings as JSON.
+Steps, by "do":
 
-stream     source, files (per micro-batch), checkpoint, format, options, columns[, accident]: files to the sink, until none is left
+stream     source, files (per micro-batch), checkpoint, format, options, columns[, tables][, accident]: files to the sink, until
+           none is left. With tables (topic -> path) the sink is foreachBatch, which writes one after another, each micro-batch once
 batch      source, format, options, columns: one batch write
-read       format, options, topic (an expression): the values that a reader of committed records sees, each with its topic
+read       reads, each with format, options, topic (an expression): the values that a reader sees, each with its topic
 
-An accident is {"kind", "from", "mark"}: it happens once, in the micro-batch that holds row number `from`, upstream of the sink, so
-that it is the same for all sinks:
+An accident is {"kind", "from", "until", "mark", "commits"}: it happens once, in the micro-batch that holds rows number `from` to
+`until`, and outside of the sink, so that it is the same for all sinks. The file `mark` says that it has been:
 
-task-fails       the first task has handed all its rows to the sink, and then fails; Spark runs it again
-driver-killed    the JVM is killed by SIGKILL when the first task has ended, and the second begins (there is one core)
+task-fails               the first task has handed all its rows to the sink, and then fails; Spark runs it again
+driver-killed            the JVM is killed by SIGKILL when the first task has ended, and the second begins (there is one core)
+driver-killed-in-commit  likewise, when the sink has committed the micro-batch, and Spark is about to write `commits/N`: Spark then
+                         waits for a lock of its own, which is held meanwhile
+slow-twin                the first task has handed its rows to the sink, and does not end until the micro-batch is in `commits`;
+                         Spark runs a twin of it on another host. `mark` has the host of the first attempt, `mark`.twin that of the
+                         other; `mark`.late: the first one was still there after the commit
 """
 
 from __future__ import annotations
@@ -19,48 +26,84 @@ import json
 import os
 import signal
 import sys
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 from pyspark import TaskContext
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.streaming.query import StreamingQuery
+from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 SCHEMA = "key string, value string, topic string, number long"
 TASKS = 2
 _SLICE_ROWS = 50
+_DEADLINE_S = 120
+
+Made = dict[str, Any]  # an accident
 
 
-def accident(kind: str, first_number: int, mark: str) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
+def wait_for(condition: Callable[[], object], what: str) -> None:
+    """Looks every few milliseconds. Raises TimeoutError."""
+    deadline = time.monotonic() + _DEADLINE_S
+    while not condition():
+        if time.monotonic() > deadline:
+            raise TimeoutError(f"not within {_DEADLINE_S} s: {what}")
+        time.sleep(0.005)
+
+
+def is_first(made: Made) -> bool:
+    """True for one process alone, which makes the mark."""
+    try:
+        descriptor = os.open(made["mark"], os.O_CREAT | os.O_EXCL | os.O_WRONLY)
+    except FileExistsError:
+        return False
+    os.write(descriptor, os.environ.get("SPARK_LOCAL_IP", "").encode())
+    os.close(descriptor)
+    return True
+
+
+def kill_jvm() -> None:
+    """Kills the JVM above a Python worker."""
+    pid = os.getppid()
+    while Path(f"/proc/{pid}/comm").read_text().strip() != "java":
+        pid = int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+    os.kill(pid, signal.SIGKILL)
+    signal.pause()
+
+
+def ended(made: Made, batch_id: str) -> None:
+    """The first task's accident, after its rows."""
+    mark = made["mark"]
+    if made["kind"] == "task-fails" and is_first(made):
+        raise RuntimeError("the accident that was asked for")
+    if made["kind"] == "driver-killed-in-commit" and is_first(made):
+        wait_for(Path(f"{mark}.held").exists, "the driver holds Spark's lock")
+    if made["kind"] == "slow-twin":
+        if is_first(made):
+            wait_for(Path(made["commits"], batch_id).exists, "the micro-batch is committed")
+            Path(f"{mark}.late").touch()
+        else:
+            Path(f"{mark}.twin").write_text(os.environ.get("SPARK_LOCAL_IP", ""))
+
+
+def accident(made: Made) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
     """The stage before the sink."""
 
-    def is_first() -> bool:
-        try:
-            os.close(os.open(mark, os.O_CREAT | os.O_EXCL))
-        except FileExistsError:
-            return False
-        return True
-
-    def kill_jvm() -> None:
-        pid = os.getppid()
-        while Path(f"/proc/{pid}/comm").read_text().strip() != "java":
-            pid = int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
-        os.kill(pid, signal.SIGKILL)
-        signal.pause()
-
     def stage(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        context = TaskContext.get()
-        assert context is not None
+        task = TaskContext.get()
+        assert task is not None
         is_there = False
         for batch in batches:
-            is_there |= any(number >= first_number for number in batch.column("number").to_pylist())
-            if kind == "driver-killed" and is_there and context.partitionId() == TASKS - 1 and is_first():
+            is_there |= any(made["from"] <= number < made["until"] for number in batch.column("number").to_pylist())
+            if made["kind"] == "driver-killed" and is_there and task.partitionId() == TASKS - 1 and is_first(made):
                 kill_jvm()
             for start in range(0, batch.num_rows, _SLICE_ROWS):
                 yield batch.slice(start, _SLICE_ROWS)
-        if kind == "task-fails" and is_there and context.partitionId() == 0 and is_first():
-            raise RuntimeError("the accident that was asked for")
+        if is_there and task.partitionId() == 0:
+            ended(made, task.getLocalProperty("streaming.sql.batchId") or "")
 
     return stage
 
@@ -70,17 +113,50 @@ class Driver:
 
     def __init__(self, spark: SparkSession) -> None:
         self._spark = spark
+        jvm = spark.sparkContext._jvm  # noqa: SLF001 - nothing public names the process
+        assert jvm is not None
+        self.jvm_pid = int(jvm.java.lang.ProcessHandle.current().pid())
 
     def stream(self, step: dict[str, Any]) -> dict[str, Any]:
-        """A query until nothing is left; whether it ended well."""
+        """A query until nothing is left."""
+        made = step.get("accident")
         rows = self._spark.readStream.schema(SCHEMA).option("maxFilesPerTrigger", step["files"]).json(step["source"])
         rows = rows.repartition(TASKS, "key")
-        if step.get("accident"):
-            made = step["accident"]
-            rows = rows.mapInArrow(accident(made["kind"], made["from"], made["mark"]), rows.schema)
-        writer = rows.select(*step["columns"]).writeStream.format(step["format"]).options(**step["options"]).outputMode("append")
-        writer.option("checkpointLocation", step["checkpoint"]).trigger(availableNow=True).start().awaitTermination()
+        if made and "tables" not in step:
+            rows = rows.mapInArrow(accident(made), rows.schema)
+        writer = self._to_tables(rows, step) if "tables" in step else self._to_sink(rows, step)
+        query = writer.option("checkpointLocation", step["checkpoint"]).trigger(availableNow=True).start()
+        if made and made["kind"] == "driver-killed-in-commit":
+            self._die_after_commit(query, made["mark"])
+        query.awaitTermination()
         return {}
+
+    def _to_sink(self, rows: DataFrame, step: dict[str, Any]) -> DataStreamWriter:
+        return rows.select(*step["columns"]).writeStream.format(step["format"]).options(**step["options"]).outputMode("append")
+
+    def _to_tables(self, rows: DataFrame, step: dict[str, Any]) -> DataStreamWriter:
+        """As Delta's manual says: one application's name and the micro-batch's number make each write idempotent. The accident
+        happens in the last of them."""
+        last = list(step["tables"])[-1]
+
+        def write(batch: DataFrame, batch_id: int) -> None:
+            for topic, path in step["tables"].items():
+                part = batch.where(batch.topic == topic)
+                if step.get("accident") and topic == last:
+                    part = part.mapInArrow(accident(step["accident"]), part.schema)
+                options = {"txnAppId": last, "txnVersion": str(batch_id), **step["options"]}
+                part.select(*step["columns"]).write.format(step["format"]).options(**options).mode("append").save(path)
+
+        return rows.writeStream.foreachBatch(write)
+
+    def _die_after_commit(self, query: StreamingQuery, mark: str) -> None:
+        """Spark takes this lock when the sink has committed, and writes `commits/N` under it."""
+        lock = query._jsq.streamingQuery().awaitProgressLock()  # noqa: SLF001 - no public one
+        wait_for(Path(mark).exists, "the first task has ended")
+        lock.lock()
+        Path(f"{mark}.held").touch()
+        wait_for(lock.hasQueuedThreads, "the sink has committed")
+        os.kill(self.jvm_pid, signal.SIGKILL)
 
     def batch(self, step: dict[str, Any]) -> dict[str, Any]:
         """One write."""
@@ -89,25 +165,23 @@ class Driver:
         return {}
 
     def read(self, step: dict[str, Any]) -> dict[str, Any]:
-        """Everything that is committed."""
-        rows = self._spark.read.format(step["format"]).options(**step["options"]).load()
-        found = rows.selectExpr("cast(value as string) as value", f"{step['topic']} as topic").collect()
+        """Everything that is there."""
+        found = []
+        for each in step["reads"]:
+            rows = self._spark.read.format(each["format"]).options(**each["options"]).load()
+            found += rows.selectExpr("cast(value as string) as value", f"{each['topic']} as topic").collect()
         return {"rows": [[row.topic, row.value] for row in found]}
 
 
 def main() -> None:
-    """Steps until standard input ends, or the JVM has."""
-    settings = json.loads(sys.argv[1])
-    builder = SparkSession.builder.master("local[1,4]").appName("exactly once, attacked")
-    for name, value in settings.items():
+    """Steps until the end of standard input."""
+    builder = SparkSession.builder.master(sys.argv[1]).appName("exactly once, attacked")
+    for name, value in json.loads(sys.argv[2]).items():
         builder = builder.config(name, value)
     spark = builder.getOrCreate()
     spark.sparkContext.setLogLevel("OFF")
     driver = Driver(spark)
-    jvm = spark.sparkContext._jvm  # noqa: SLF001 - nothing public names the process
-    assert jvm is not None
-    versions = {"spark": spark.version, "jvm_pid": jvm.java.lang.ProcessHandle.current().pid()}
-    print(json.dumps(versions), flush=True)
+    print(json.dumps({"spark": spark.version, "jvm_pid": driver.jvm_pid}), flush=True)
     for line in sys.stdin:
         step = json.loads(line)
         try:

@@ -1,0 +1,116 @@
+"""The program that attacks exactly once says what it saw, and nothing where an accident did not happen. Its real runs take minutes
+and are made by hand: here its drivers are doubles."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Self
+
+import pytest
+
+from benchmarks.exactly_once import __main__ as program
+from benchmarks.exactly_once.attacks import ATTACKS, Outcome
+from benchmarks.exactly_once.processes import DriverDiedError
+from benchmarks.exactly_once.systems import System
+
+
+@pytest.mark.parametrize(
+    ("outcome", "text"),
+    [
+        (Outcome(2_000, 0, 0), "exact"),
+        (Outcome(2_000, 0, 0, void=100), "exact; 100 void"),
+        (Outcome(2_000, 197, 0, torn=197), "**197 doubled**; 197 of an unfinished batch seen"),
+        (Outcome(2_000, 0, 0, torn=250), "exact; 250 of an unfinished batch seen"),
+        (Outcome(2_000, 3, 500), "**3 doubled**; **500 silently skipped**"),
+        (Outcome(2_000, 0, 500, "at x.y.Z: ReplayMismatchError: ..."), "refused: `ReplayMismatchError`, 500 not written"),
+    ],
+)
+def test_a_cell_says_what_was_seen(outcome: Outcome, text: str) -> None:
+    assert outcome.text() == text
+
+
+class Nothing(System):
+    """A system with no process, of which nothing is missing."""
+
+    name = "nothing"
+    python = "python"
+    version = "Nothing 1"
+
+    def missing(self) -> list[str]:
+        return []
+
+    def sink(self, topics: Sequence[str]) -> dict[str, Any]:
+        return {"format": "nothing", "options": {}, "columns": ["key", "value"]}
+
+    def reads(self, topics: Sequence[str], *, committed: bool = True) -> list[dict[str, Any]]:
+        return []
+
+
+class DoubleDriver:
+    """Takes all steps, writes nothing, and dies if it is to be killed while it writes."""
+
+    spark = "4.3.0"
+
+    def __init__(self, system: System, log: Path, master: str = "") -> None:
+        """Needs none of them."""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        """Nothing to end."""
+
+    def step(self, do: str, **arguments: Any) -> dict[str, Any]:
+        if (arguments.get("accident") or {}).get("kind") == "driver-killed":
+            raise DriverDiedError
+        return {"rows": []} if do == "read" else {}
+
+
+@contextmanager
+def no_cluster(system: System) -> Iterator[str]:
+    yield "spark://nowhere"
+
+
+def test_an_accident_that_did_not_happen_is_no_result(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setattr(program, "SYSTEMS", {"nothing": Nothing})
+    monkeypatch.setattr(program, "DriverProcess", DoubleDriver)
+    monkeypatch.setattr(program, "cluster", no_cluster)
+    monkeypatch.setattr("benchmarks.exactly_once.pipeline._LATE_S", 0)
+    accidents = ["task-retried", "killed-while-writing", "killed-in-commit", "two-topics", "twin"]
+    flags = [flag for name in accidents for flag in ("--attack", name)]
+    assert program.main(["--against", "nothing", *flags]) == 1
+    lines = capsys.readouterr().out.splitlines()
+    assert [line for line in lines if line.startswith("nothing: ")] == [
+        "nothing: task-retried: not run: no task failed: ",
+        "nothing: killed-while-writing: not run: the JVM was not killed: it died by itself",
+        "nothing: killed-in-commit: not run: the JVM was not killed: ",
+        "nothing: two-topics: not run: the JVM was not killed: it died by itself",
+        "nothing: twin: not run: no two attempts wrote at once: None",
+    ]
+
+
+def test_rows_that_are_not_there_after_a_good_end_are_skipped(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(program, "SYSTEMS", {"nothing": Nothing})
+    monkeypatch.setattr(program, "DriverProcess", DoubleDriver)
+    assert program.main(["--against", "nothing", "--attack", "backwards"]) == 0
+    text = next(each.text for each in ATTACKS if each.name == "backwards")
+    assert f"| {text} | **1000 silently skipped** |" in capsys.readouterr().out
+
+
+def test_what_is_missing_is_said_before_anything_starts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert program.main(["--against", "kafka,delta", "--peers", str(tmp_path)]) == 2
+    said = capsys.readouterr().err.splitlines()
+    assert [line.partition(" on the path")[0] for line in said] == ["no `java`", "no `mvn`", "no `mvn`"]
+
+
+def test_a_system_that_is_not_known_is_refused_by_name(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit, match="2"):
+        program.main(["--against", "brokerd,rabbit"])
+    assert "rabbit" in capsys.readouterr().err
