@@ -62,7 +62,7 @@ def abort_parts(options: SinkOptions, parts: Sequence[TransactionPart]) -> None:
 
 def _commit_timeout_ms(options: SinkOptions, ids: TransactionIds) -> int:
     timeout_ms = options.producer.api_timeout_ms
-    return min(timeout_ms, JOB_COMMIT_TIMEOUT_MAX_MS) if ids.is_job else timeout_ms
+    return min(timeout_ms, JOB_COMMIT_TIMEOUT_MAX_MS) if ids.is_one_write else timeout_ms
 
 
 def _end(parts: Sequence[TransactionPart], *, is_commit: bool) -> TransactionEnd:
@@ -77,4 +77,5 @@ def _end(parts: Sequence[TransactionPart], *, is_commit: bool) -> TransactionEnd
         partitions={tp for member in members for tp in member.partitions},
         totals=totals if is_commit else Totals(),
         any_skipped=any(part.is_skipped for part in parts),
+        is_one_write=parts[0].ids.is_one_write,
     )

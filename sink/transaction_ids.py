@@ -30,7 +30,6 @@ _RUN_ID = "spark.jobGroup.id"  # of a streaming query: one start of it
 
 _EVERY_TOPIC = "*"  # label of a write whose topics are named by a column
 _HASH_LENGTH = 32
-_JOB = "job-"
 
 NO_VERSIONS_OF_STREAMS = (
     "txnAppId and txnVersion are for batch writes: a streaming query has an id and versions of its own (its checkpoint's query "
@@ -60,11 +59,7 @@ class TransactionIds(NamedTuple):
     execution_id: str
     run_id: str
     owner: str  # for people
-
-    @property
-    def is_job(self) -> bool:
-        """True for an id of one write, which the broker remembers for a while only."""
-        return self.transactional_id.startswith(_JOB)
+    is_one_write: bool = False  # the id serves no other, and the broker remembers it for a while only
 
 
 def streaming_ids(options: TransactionOptions, get: Property) -> TransactionIds:
@@ -100,7 +95,7 @@ def batch_ids(options: TransactionOptions, get: Property, *, topic: str | None, 
             "option transactional.id of a batch write needs txnAppId and txnVersion: without a version that rises, a second "
             "write under the same id could not be told from a repetition of the first"
         )
-    return _ids(options, f"{_JOB}{job_id}", 0, job_id, "", "batch write")
+    return TransactionIds(f"job-{job_id}", 0, job_id, "", "batch write", is_one_write=True)
 
 
 def _ids(options: TransactionOptions, default: str, version: int, execution_id: str, run_id: str, owner: str) -> TransactionIds:

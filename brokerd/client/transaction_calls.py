@@ -15,7 +15,8 @@ from brokerd.client.transactions import (
     TransactionDescription,
     TransactionListing,
 )
-from brokerd.producer.core.membership import Membership, TransactionEnd
+from brokerd.errors import BrokerUnreachableError, TxnAbortedError
+from brokerd.producer.core.membership import ONE_WRITE_KEPT_MS, Membership, TransactionEnd
 from brokerd.wire.methods import UNARY_REQUEST_MAX_BYTES
 from brokerd.wire.v1 import transaction_pb2
 
@@ -50,6 +51,7 @@ class TransactionCalls:
         TxnConflictError, AlreadyCommittedError (an abort came too late). After BrokerUnreachableError or a retriable error the
         outcome is unknown.
         """
+        asked_ms = self._client.clock.boot_ms()
 
         async def attempt(attempt_timeout_ms: int) -> int:
             entries_max = await self._client.partitions_per_request()
@@ -64,7 +66,13 @@ class TransactionCalls:
                 last_version = response.last_version
             return last_version
 
-        return await self._client.retried(attempt, timeout_ms=timeout_ms)
+        try:
+            return await self._client.retried(attempt, timeout_ms=timeout_ms)
+        except TxnAbortedError as error:
+            asked_for_ms = self._client.clock.boot_ms() - asked_ms
+            if end.is_one_write and asked_for_ms >= ONE_WRITE_KEPT_MS:
+                raise _forgotten(end, asked_for_ms) from error
+            raise
 
     async def listed(self, state: str = "", prefix: str = "") -> list[TransactionListing]:
         """Transactional ids that begin with `prefix`, in the order of their names; only those in one state (empty, open, prepared)
@@ -117,3 +125,13 @@ class TransactionCalls:
         )
         found = [transactions.read_hanging(hanging) for hanging in response.transactions]
         return HangingTransactions(found, response.more)
+
+
+def _forgotten(end: TransactionEnd, asked_for_ms: int) -> BrokerUnreachableError:
+    """The error for a commit that the broker may have made and forgotten. No deadline prevents that: they stand still with the
+    machine."""
+    return BrokerUnreachableError(
+        f"transactional id {end.transactional_id!r}: its commit was first asked for {asked_for_ms // 60_000} minutes ago (this "
+        f"machine slept meanwhile), and brokers forget ids of one write {ONE_WRITE_KEPT_MS // 60_000} minutes after their commit. "
+        "Whether the rows are committed is not known: look for them in the topic before you write them again"
+    )

@@ -172,6 +172,7 @@ def _end_head(end: TransactionEnd) -> pb.EndTransactionRequest:
             rows=totals.rows, key_bytes=totals.key_bytes, value_bytes=totals.value_bytes, key_hash_sum=totals.key_hash_sum
         ),
         any_skipped=end.any_skipped,
+        one_write=end.is_one_write,
     )
 
 

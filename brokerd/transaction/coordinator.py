@@ -8,7 +8,6 @@ the decision went by. Decisions on one transactional id, up to `apply`, come one
 from __future__ import annotations
 
 import itertools
-import re
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import NamedTuple, Protocol
 
@@ -43,9 +42,10 @@ from brokerd.transaction.model import (
 )
 from brokerd.transaction.transactional_id import TransactionalIdState
 
-# Ids that serve one write, as the sink makes them. So long after their commit they are known: it is asked for again for half an
-# hour at most. Counted by the monotonic clock, from the start at the earliest: a wall clock that jumps would forget too early.
-_JOB_ID = re.compile(r"job-[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
+# Ids that serve one write, as the sink says of its batch writes. So long after their commit they are known: it is asked for again
+# for half an hour at most. Counted by the monotonic clock, from the start at the earliest: this one alone is never ahead of the
+# driver's. A wall clock may jump, and one that goes on while the machine sleeps would forget the id of a driver that sleeps with
+# it. So an id may be known for longer, never for less; a driver that has slept alone finds out (client/transaction_calls.py).
 JOB_KEPT_MS = 3_600_000
 # Producer ids of the last commits' members that are remembered when all markers are durable, of all transactional ids together. Of
 # commits that are longer ago they are forgotten first; those of the newest one are always known.
@@ -287,7 +287,7 @@ class Coordinator:
 
     def _committed_now(self, name: str, event: CommitPrepared, now_ms: int) -> None:
         self._jobs.pop(name, None)
-        if event.execution.version == 0 and _JOB_ID.fullmatch(name):
+        if event.is_one_write:
             self._jobs[name] = now_ms
         self._forget_ended(name)
         self._ended_ids[name] = len(event.committed_ids) + len(event.aborted_ids)

@@ -96,6 +96,7 @@ def _prepared(event: CommitPrepared) -> log_pb2.CommitPrepared:
             log_pb2.HeldBack(topic_id=held.tp.topic_id, partition=held.tp.partition, first_offset=held.first_offset)
             for held in event.held_back
         ],
+        one_write=event.is_one_write,
     )
 
 
@@ -131,4 +132,5 @@ def _commit(prepared: log_pb2.CommitPrepared) -> CommitPrepared:
         tuple(TopicIdPartition(tp.topic_id, tp.partition) for tp in prepared.partitions),
         Totals(totals.rows, totals.key_bytes, totals.value_bytes, totals.key_hash_sum),
         tuple(HeldBack(TopicIdPartition(held.topic_id, held.partition), held.first_offset) for held in prepared.held_back),
+        prepared.one_write,
     )

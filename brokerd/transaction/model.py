@@ -47,6 +47,7 @@ class LastCommit(NamedTuple):
     timestamp: int
     committed_ids: Sequence[int] = ()  # producer ids of the winners
     aborted_ids: Sequence[int] = ()  # and of all others that ended with it
+    is_one_write: bool = False  # the id serves no other
 
 
 class HeldBack(NamedTuple):
@@ -100,6 +101,7 @@ class EndRequest(NamedTuple):
     partitions: Sequence[TopicIdPartition]
     totals: Totals
     any_skipped: bool
+    is_one_write: bool = False  # the id serves this write and no other
 
 
 class HeldData(NamedTuple):
@@ -140,6 +142,7 @@ class CommitPrepared(NamedTuple):
     partitions: Sequence[TopicIdPartition]
     totals: Totals
     held_back: Sequence[HeldBack] = ()  # as it is recorded: a decision does not know them
+    is_one_write: bool = False  # the id serves no other
 
 
 class CommitCompleted(NamedTuple):

@@ -127,7 +127,8 @@ class TransactionalIdState:
         losers = tuple(producer_id for producer_id in self.ending(execution.version) if producer_id not in winners)
         missing = set(held.missing)
         partitions = tuple(partition for partition in asked.partitions if partition not in missing)
-        return Prepare(CommitPrepared(execution, tuple(winners), losers, partitions, asked.totals))
+        event = CommitPrepared(execution, tuple(winners), losers, partitions, asked.totals, is_one_write=asked.is_one_write)
+        return Prepare(event)
 
     def note_replay(self, execution: Execution) -> None:
         """An execution has confirmed the last version, which another one committed: a further write of its run is another write."""
@@ -267,7 +268,9 @@ class TransactionalIdState:
                 self._ended.add(self.transactional_id, member.member_id)
             return ended
         elif isinstance(event, CommitPrepared):
-            self.last = LastCommit(event.execution, event.totals, timestamp, event.committed_ids, event.aborted_ids)
+            self.last = LastCommit(
+                event.execution, event.totals, timestamp, event.committed_ids, event.aborted_ids, event.is_one_write
+            )
             self._replay = None
             self.prepared = PreparedCommit(
                 event.execution, event.committed_ids, event.aborted_ids, event.partitions, event.held_back
@@ -305,9 +308,9 @@ class TransactionalIdState:
 
 def _recorded(last: LastCommit, prepared: PreparedCommit | None) -> CommitPrepared:
     if prepared is None:
-        return CommitPrepared(last.execution, last.committed_ids, last.aborted_ids, (), last.totals)
+        prepared = PreparedCommit(last.execution, last.committed_ids, last.aborted_ids, ())
     _, committed_ids, aborted_ids, partitions, held_back = prepared
-    return CommitPrepared(last.execution, committed_ids, aborted_ids, partitions, last.totals, held_back)
+    return CommitPrepared(last.execution, committed_ids, aborted_ids, partitions, last.totals, held_back, last.is_one_write)
 
 
 def _is_same(one: Execution, other: Execution) -> bool:

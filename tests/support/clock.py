@@ -6,15 +6,20 @@ START_WALL_MS = 1_700_000_000_000
 
 
 class ManualClock:
-    """Both clocks of brokerd.clock.Clock. `advance` moves both; `jump_wall` only the wall clock."""
+    """The clocks of brokerd.clock.Clock. `advance` moves all; `sleep` not the monotonic one, `jump_wall` the wall clock alone."""
 
     def __init__(self, *, wall_ms: int = START_WALL_MS) -> None:
         self._monotonic_ms = 0
+        self._slept_ms = 0
         self._wall_ms = wall_ms
 
     def monotonic_ms(self) -> int:
         """See Clock."""
         return self._monotonic_ms
+
+    def boot_ms(self) -> int:
+        """See Clock."""
+        return self._monotonic_ms + self._slept_ms
 
     def wall_ms(self) -> int:
         """See Clock."""
@@ -27,6 +32,11 @@ class ManualClock:
     def advance(self, ms: int) -> None:
         """Time passes."""
         self._monotonic_ms += ms
+        self._wall_ms += ms
+
+    def sleep(self, ms: int) -> None:
+        """The machine sleeps."""
+        self._slept_ms += ms
         self._wall_ms += ms
 
     def jump_wall(self, ms: int) -> None:

@@ -126,11 +126,12 @@ class TransactionBench:
         name: str = ID,
         principal: str = PRINCIPAL,
         skipped: bool = False,
+        is_one_write: bool = False,
     ) -> EndRequest:
         """A driver's decision; `members` with the records that they report."""
         reports = [MemberReport(self.known[who].producer_id, 0, records) for who, records in (members or {}).items()]
         whole = totals(sum(report.records for report in reports)) if of_totals is None else of_totals
-        return EndRequest(name, principal, of, reports, [*self.data, *sorted(self.deleted)], whole, skipped)
+        return EndRequest(name, principal, of, reports, [*self.data, *sorted(self.deleted)], whole, skipped, is_one_write)
 
     def commit(self, asked: EndRequest) -> CommitDecision:
         """A driver's commit, applied if it is new."""

@@ -13,6 +13,7 @@ from brokerd.ids import NO_PRODUCER_EPOCH, NO_PRODUCER_ID, TopicIdPartition, Top
 
 TRANSACTION_TIMEOUT_MS = 900_000
 HASH_SUM_MODULUS = 2**64
+ONE_WRITE_KEPT_MS = 3_600_000  # for so long after its commit, at least, a broker knows an id that serves one write
 
 
 class Membership(NamedTuple):
@@ -75,3 +76,4 @@ class TransactionEnd(NamedTuple):
     partitions: Collection[TopicIdPartition] = ()  # of all members
     totals: Totals = Totals()
     any_skipped: bool = False  # some member was told ALREADY_COMMITTED, and sent nothing
+    is_one_write: bool = False  # the transactional id serves no other: the broker forgets it an hour after the commit

@@ -77,4 +77,5 @@ def _asked(request: transaction_pb2.EndTransactionRequest, principal: str) -> En
         [TopicIdPartition(entry.topic_id, entry.partition) for entry in request.partitions],
         Totals(totals.rows, totals.key_bytes, totals.value_bytes, totals.key_hash_sum),
         request.any_skipped,
+        request.one_write,
     )

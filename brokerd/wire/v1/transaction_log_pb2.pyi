@@ -32,7 +32,7 @@ class MembersAborted(_message.Message):
     def __init__(self, producer_ids: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class CommitPrepared(_message.Message):
-    __slots__ = ("txn_version", "execution_id", "run_id", "committed_producer_ids", "aborted_producer_ids", "partitions", "totals", "held_back")
+    __slots__ = ("txn_version", "execution_id", "run_id", "committed_producer_ids", "aborted_producer_ids", "partitions", "totals", "held_back", "one_write")
     TXN_VERSION_FIELD_NUMBER: _ClassVar[int]
     EXECUTION_ID_FIELD_NUMBER: _ClassVar[int]
     RUN_ID_FIELD_NUMBER: _ClassVar[int]
@@ -41,6 +41,7 @@ class CommitPrepared(_message.Message):
     PARTITIONS_FIELD_NUMBER: _ClassVar[int]
     TOTALS_FIELD_NUMBER: _ClassVar[int]
     HELD_BACK_FIELD_NUMBER: _ClassVar[int]
+    ONE_WRITE_FIELD_NUMBER: _ClassVar[int]
     txn_version: int
     execution_id: str
     run_id: str
@@ -49,7 +50,8 @@ class CommitPrepared(_message.Message):
     partitions: _containers.RepeatedCompositeFieldContainer[_transaction_pb2.TransactionPartition]
     totals: _transaction_pb2.TransactionTotals
     held_back: _containers.RepeatedCompositeFieldContainer[HeldBack]
-    def __init__(self, txn_version: _Optional[int] = ..., execution_id: _Optional[str] = ..., run_id: _Optional[str] = ..., committed_producer_ids: _Optional[_Iterable[int]] = ..., aborted_producer_ids: _Optional[_Iterable[int]] = ..., partitions: _Optional[_Iterable[_Union[_transaction_pb2.TransactionPartition, _Mapping]]] = ..., totals: _Optional[_Union[_transaction_pb2.TransactionTotals, _Mapping]] = ..., held_back: _Optional[_Iterable[_Union[HeldBack, _Mapping]]] = ...) -> None: ...
+    one_write: bool
+    def __init__(self, txn_version: _Optional[int] = ..., execution_id: _Optional[str] = ..., run_id: _Optional[str] = ..., committed_producer_ids: _Optional[_Iterable[int]] = ..., aborted_producer_ids: _Optional[_Iterable[int]] = ..., partitions: _Optional[_Iterable[_Union[_transaction_pb2.TransactionPartition, _Mapping]]] = ..., totals: _Optional[_Union[_transaction_pb2.TransactionTotals, _Mapping]] = ..., held_back: _Optional[_Iterable[_Union[HeldBack, _Mapping]]] = ..., one_write: bool = ...) -> None: ...
 
 class HeldBack(_message.Message):
     __slots__ = ("topic_id", "partition", "first_offset")

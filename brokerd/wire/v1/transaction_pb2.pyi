@@ -97,7 +97,7 @@ class TransactionTotals(_message.Message):
     def __init__(self, rows: _Optional[int] = ..., key_bytes: _Optional[int] = ..., value_bytes: _Optional[int] = ..., key_hash_sum: _Optional[int] = ...) -> None: ...
 
 class EndTransactionRequest(_message.Message):
-    __slots__ = ("transactional_id", "txn_version", "execution_id", "run_id", "decision", "members", "partitions", "totals", "any_skipped", "page", "more_pages")
+    __slots__ = ("transactional_id", "txn_version", "execution_id", "run_id", "decision", "members", "partitions", "totals", "any_skipped", "page", "more_pages", "one_write")
     TRANSACTIONAL_ID_FIELD_NUMBER: _ClassVar[int]
     TXN_VERSION_FIELD_NUMBER: _ClassVar[int]
     EXECUTION_ID_FIELD_NUMBER: _ClassVar[int]
@@ -109,6 +109,7 @@ class EndTransactionRequest(_message.Message):
     ANY_SKIPPED_FIELD_NUMBER: _ClassVar[int]
     PAGE_FIELD_NUMBER: _ClassVar[int]
     MORE_PAGES_FIELD_NUMBER: _ClassVar[int]
+    ONE_WRITE_FIELD_NUMBER: _ClassVar[int]
     transactional_id: str
     txn_version: int
     execution_id: str
@@ -120,7 +121,8 @@ class EndTransactionRequest(_message.Message):
     any_skipped: bool
     page: int
     more_pages: bool
-    def __init__(self, transactional_id: _Optional[str] = ..., txn_version: _Optional[int] = ..., execution_id: _Optional[str] = ..., run_id: _Optional[str] = ..., decision: _Optional[_Union[TransactionDecision, str]] = ..., members: _Optional[_Iterable[_Union[TransactionMember, _Mapping]]] = ..., partitions: _Optional[_Iterable[_Union[TransactionPartition, _Mapping]]] = ..., totals: _Optional[_Union[TransactionTotals, _Mapping]] = ..., any_skipped: bool = ..., page: _Optional[int] = ..., more_pages: bool = ...) -> None: ...
+    one_write: bool
+    def __init__(self, transactional_id: _Optional[str] = ..., txn_version: _Optional[int] = ..., execution_id: _Optional[str] = ..., run_id: _Optional[str] = ..., decision: _Optional[_Union[TransactionDecision, str]] = ..., members: _Optional[_Iterable[_Union[TransactionMember, _Mapping]]] = ..., partitions: _Optional[_Iterable[_Union[TransactionPartition, _Mapping]]] = ..., totals: _Optional[_Union[TransactionTotals, _Mapping]] = ..., any_skipped: bool = ..., page: _Optional[int] = ..., more_pages: bool = ..., one_write: bool = ...) -> None: ...
 
 class EndTransactionResponse(_message.Message):
     __slots__ = ("error", "last_version")

@@ -13,6 +13,7 @@ from brokerd.client.transactions import end_requests
 from brokerd.config.client import ClientConfig
 from brokerd.errors import (
     AlreadyCommittedError,
+    BrokerUnreachableError,
     ConcurrentTransactionsError,
     ConfigError,
     InvalidTxnStateError,
@@ -27,7 +28,7 @@ from brokerd.ids import TopicIdPartition
 from brokerd.producer.core.membership import Membership, Totals, TransactionEnd, TransactionMember
 from brokerd.wire.methods import UNARY_REQUEST_MAX_BYTES
 from brokerd.wire.v1 import transaction_pb2 as pb
-from tests.support.clock import HastyClock
+from tests.support.clock import HastyClock, ManualClock
 from tests.support.fake_broker import FakeBroker, fake_broker
 
 
@@ -127,6 +128,23 @@ def test_a_decision_is_given_up_after_its_time(broker: FakeBroker) -> None:
         broker.fail_calls = [grpc.StatusCode.UNAVAILABLE] * 100
         with pytest.raises(NoBrokerAnsweredError, match=r"in [56]\d\.0 s"):
             client.end_transaction(end_of([]), timeout_ms=60_000)
+
+
+@pytest.mark.parametrize("is_one_write", [True, False])
+@pytest.mark.parametrize("minutes", [59, 60])
+def test_a_machine_that_slept_is_not_told_that_nothing_was_committed(broker: FakeBroker, minutes: int, is_one_write: bool) -> None:
+    class SleepyClock(ManualClock):
+        """The machine falls asleep whenever it has looked at this clock."""
+
+        def boot_ms(self) -> int:
+            now_ms = super().boot_ms()
+            self.sleep(minutes * 60_000)
+            return now_ms
+
+    may_be_committed = minutes >= 60 and is_one_write
+    expected = pytest.raises(BrokerUnreachableError, match="60 minutes ago") if may_be_committed else pytest.raises(TxnAbortedError)
+    with BlockingClient(ClientConfig(bootstrap_servers=f"127.0.0.1:{broker.port}"), SleepyClock()) as client, expected:
+        client.end_transaction(end_of([TransactionMember(7, 0, 1)])._replace(is_one_write=is_one_write))
 
 
 def test_pages_fit_into_a_request() -> None:

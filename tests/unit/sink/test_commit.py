@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from brokerd.producer.core.membership import Totals
+from brokerd.producer.core.membership import Totals, TransactionEnd
 from brokerd.sink import commit
 from brokerd.sink.commit import JOB_COMMIT_TIMEOUT_MAX_MS, commit_parts
 from brokerd.sink.messages import TransactionPart
@@ -22,22 +22,20 @@ class Asked:
 
     def __init__(self) -> None:
         self.timeouts_ms: list[int | None] = []
+        self.one_writes: list[bool] = []
 
-    def end_transaction(self, _end: object, *, timeout_ms: int | None = None) -> int:
+    def end_transaction(self, end: TransactionEnd, *, timeout_ms: int | None = None) -> int:
         self.timeouts_ms.append(timeout_ms)
+        self.one_writes.append(end.is_one_write)
         return 0
 
 
 @pytest.mark.parametrize(
-    ("transactional_id", "configured_ms", "expected_ms"),
-    [
-        ("job-00000000-0000-0000-0000-000000000001", HOUR_MS, JOB_COMMIT_TIMEOUT_MAX_MS),
-        ("job-00000000-0000-0000-0000-000000000001", 1_000, 1_000),
-        ("spark-q", HOUR_MS, HOUR_MS),
-    ],
+    ("is_one_write", "configured_ms", "expected_ms"),
+    [(True, HOUR_MS, JOB_COMMIT_TIMEOUT_MAX_MS), (True, 1_000, 1_000), (False, HOUR_MS, HOUR_MS)],
 )
 def test_a_commit_is_asked_for_no_longer_than_its_id_is_remembered(
-    monkeypatch: pytest.MonkeyPatch, transactional_id: str, configured_ms: int, expected_ms: int
+    monkeypatch: pytest.MonkeyPatch, is_one_write: bool, configured_ms: int, expected_ms: int
 ) -> None:
     asked = Asked()
 
@@ -47,5 +45,7 @@ def test_a_commit_is_asked_for_no_longer_than_its_id_is_remembered(
 
     monkeypatch.setattr(commit, "lease_client", lease)
     options = parse_sink_options({"bootstrap.servers": "127.0.0.1:1", "topic": "t", "default.api.timeout.ms": str(configured_ms)})
-    commit_parts(options, [TransactionPart(TransactionIds(transactional_id, 0, "e", "", "me"), Totals(), None)])
+    ids = TransactionIds("job-of-a-query", 0, "e", "", "me", is_one_write)
+    commit_parts(options, [TransactionPart(ids, Totals(), None)])
     assert asked.timeouts_ms == [expected_ms]
+    assert asked.one_writes == [is_one_write], "the broker is told"

@@ -60,6 +60,12 @@ def test_write_with_application_and_version_is_named_by_them() -> None:
 
 def test_plain_write_is_a_job_of_its_own() -> None:
     assert ids_of(PLAIN)[:4] == ("job-uuid", 0, "uuid", "")
+    others = (
+        ids_of(STREAMING),
+        ids_of(STREAMING, TransactionOptions("job-of-mine")),
+        ids_of(PLAIN, TransactionOptions("m", "a", 0)),
+    )
+    assert [ids.is_one_write for ids in (ids_of(PLAIN), *others)] == [True, False, False, False]
 
 
 def test_plain_write_under_a_given_id_needs_a_version() -> None:

@@ -29,6 +29,7 @@ EXECUTION = Execution(5, "e1", "r1")
 MEMBER = Member(b"0123456789abcdef", 7, EXECUTION, "task 1", 900_000)
 PREPARED = CommitPrepared(EXECUTION, (7, 1 << 40), (8,), (partition(0), partition(2)), Totals(3, 12, 30, (1 << 64) - 1))
 HOLDING = CommitPrepared(EXECUTION, (7,), (), (), Totals(1, 0, 0, 0), (HeldBack(partition(0), 0), HeldBack(partition(2), 1 << 40)))
+ONE_WRITE = CommitPrepared(Execution(0, "e", ""), (), (), (), Totals(0, 0, 0, 0), is_one_write=True)
 GOLDEN: list[tuple[Event | StateEvent, str]] = [
     (
         MemberOpened(MEMBER),
@@ -49,6 +50,7 @@ GOLDEN: list[tuple[Event | StateEvent, str]] = [
             "000000000000000000000000000000100218808080808020"
         ),
     ),
+    (ONE_WRITE, "08011201781a017020013a071201653a004801"),
     (CommitCompleted(5), "08011201781a0170200142020805"),
     (Forgotten(), "08011201781a017020014a00"),
     (StateBegins(), "08011201781a017020015200"),
