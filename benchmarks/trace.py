@@ -1,7 +1,7 @@
 """How many hands one record passes: `python -m benchmarks.trace` counts, for one write and one read that are not the first,
 the functions and files of this project that run, in the client's process and in the broker's, and how often a call goes on in
 another file than the one before it in its thread. Fewer is easier to follow; how fast it is, the others say. The broker's
-periodic jobs, which go on meanwhile, are left out.
+periodic jobs, which go on meanwhile, are left out. `--list` prints the way itself too: a line for each stay in a file.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 from types import CodeType, FrameType
+from typing import NamedTuple
 
 import pyarrow as pa
 
@@ -36,35 +37,45 @@ _ROUNDS = 5
 _SETTLED_S = 0.3  # after which the broker has done what belongs to the request
 
 
+class Counted(NamedTuple):
+    """The counts of one action on one side, and the way it went: each stay in a file, thread by thread."""
+
+    counts: dict[str, int]
+    way: list[str]
+
+
 class Hands:
     """Counts calls into this project, of all threads that start after it."""
 
     def __init__(self) -> None:
         self._is_on = False
         self._functions: set[CodeType] = set()
-        self._last: dict[int, str] = {}
-        self._changes = 0
+        self._stays: dict[int, list[tuple[str, list[str]]]] = {}  # by thread: a file, and the functions called while in it
         threading.setprofile(self._on_event)
         sys.setprofile(self._on_event)
 
     def begin(self, *_signal: object) -> None:
         """Counts from here on."""
-        self._functions, self._last, self._changes = set(), {}, 0
+        self._functions, self._stays = set(), {}
         self._is_on = True
 
-    def end(self) -> dict[str, int]:
+    def end(self) -> Counted:
         """Functions, files and changes of file since `begin`."""
         self._is_on = False
         files = {code.co_filename for code in self._functions}
-        return {"functions": len(self._functions), "files": len(files), "changes of file": self._changes}
+        changes = sum(len(stays) - 1 for stays in self._stays.values())
+        counts = {"functions": len(self._functions), "files": len(files), "changes of file": changes}
+        return Counted(counts, [f"{file}: {', '.join(names)}" for stays in self._stays.values() for file, names in stays])
 
     def _on_event(self, frame: FrameType, event: str, _arg: object) -> None:
         if not self._is_on or event != "call" or not frame.f_code.co_filename.startswith(_ROOT) or _is_periodic(frame):
             return
-        thread, file = threading.get_ident(), frame.f_code.co_filename
+        file = frame.f_code.co_filename.removeprefix(f"{_ROOT}/")
         self._functions.add(frame.f_code)
-        self._changes += self._last.get(thread, file) != file
-        self._last[thread] = file
+        stays = self._stays.setdefault(threading.get_ident(), [])
+        if not stays or stays[-1][0] != file:
+            stays.append((file, []))
+        stays[-1][1].append(frame.f_code.co_qualname)
 
 
 def _is_periodic(frame: FrameType | None) -> bool:
@@ -83,9 +94,9 @@ def run_broker(out: Path, arguments: list[str]) -> int:
     return brokerd_main(arguments)
 
 
-def traced(hands: Hands, broker: Broker, out: Path, action: Callable[[], object]) -> dict[str, dict[str, int]]:
+def traced(hands: Hands, broker: Broker, out: Path, action: Callable[[], object]) -> dict[str, Counted]:
     """The cost of the action on both sides; the least of some rounds, as timers of either side run meanwhile."""
-    found: list[dict[str, dict[str, int]]] = []
+    found: list[dict[str, Counted]] = []
     for _ in range(_ROUNDS):
         action()
         out.unlink(missing_ok=True)
@@ -98,11 +109,11 @@ def traced(hands: Hands, broker: Broker, out: Path, action: Callable[[], object]
         os.kill(broker.child.pid, signal.SIGUSR2)
         while not out.exists() or not out.read_text():
             time.sleep(0.01)
-        found.append({"client": client, "broker": json.loads(out.read_text())})
-    return {side: min((one[side] for one in found), key=lambda counts: counts["changes of file"]) for side in ("client", "broker")}
+        found.append({"client": client, "broker": Counted(*json.loads(out.read_text()))})
+    return {side: min((one[side] for one in found), key=lambda one: one.counts["changes of file"]) for side in ("client", "broker")}
 
 
-def main() -> int:
+def main(*, is_listed: bool) -> int:
     """Counts and prints."""
     hands = Hands()
     with tempfile.TemporaryDirectory() as directory:
@@ -129,12 +140,14 @@ def main() -> int:
                     "read by the source": read,
                 }
                 for name, action in actions.items():
-                    for side, counts in traced(hands, broker, out, action).items():
+                    for side, (counts, way) in traced(hands, broker, out, action).items():
                         print(f"{name:20} {side:8}" + "".join(f"{count:6} {what}" for what, count in counts.items()), flush=True)
+                        if is_listed:
+                            print("\n".join(f"    {stay}" for stay in way))
     return 0
 
 
 if __name__ == "__main__":
     if sys.argv[1:2] == [_BROKER]:
         sys.exit(run_broker(Path(sys.argv[2]), sys.argv[3:]))
-    sys.exit(main())
+    sys.exit(main(is_listed="--list" in sys.argv))
