@@ -70,17 +70,17 @@ class PartitionLog:
     @property
     def log_start_offset(self) -> int:
         """The first offset that readers may have."""
-        return self.core.log_start_offset
+        return self.core.ends.log_start_offset
 
     @property
     def last_stable_offset(self) -> int:
         """Readers of committed records see all below this offset."""
-        return self.core.last_stable_offset
+        return self.core.ends.last_stable_offset
 
     @property
     def high_watermark(self) -> int:
         """All below this offset is durable, and may be read."""
-        return self.core.high_watermark
+        return self.core.ends.high_watermark
 
     @property
     def log_end_offset(self) -> int:
@@ -100,7 +100,7 @@ class PartitionLog:
     @property
     def damage(self) -> LogDamagedError | None:
         """The error with which appends are refused because of damage that no operator has accepted; None without such damage."""
-        stopping = self.core.health.first_damage(self.core.log_start_offset)
+        stopping = self.core.health.first_damage(self.core.ends.log_start_offset)
         return damage_error(self.name, stopping) if stopping is not None else None
 
     # Append

@@ -43,7 +43,7 @@ class PartitionReader:
     @property
     def log_start_offset(self) -> int:
         """The first offset that readers may have."""
-        return self._core.log_start_offset
+        return self._core.ends.log_start_offset
 
     @property
     def segments(self) -> tuple[Segment, ...]:
@@ -61,7 +61,7 @@ class PartitionReader:
         cached_only=False.
         """
         core = self._core
-        if not core.log_start_offset <= offset <= core.log_end_offset:
+        if not core.ends.log_start_offset <= offset <= core.log_end_offset:
             raise self._out_of_range(offset)
         until_offset = min(until_offset, core.log_end_offset)
         try:
@@ -76,7 +76,7 @@ class PartitionReader:
             # Removed during the read; whatever removed it has noted that before.
             if core.health.is_deleted:
                 raise UnknownTopicIdError(f"{self.name} is deleted") from None
-            if offset < core.log_start_offset:
+            if offset < core.ends.log_start_offset:
                 raise self._out_of_range(offset) from None
             raise StorageError(f"{self.name}: a file of the log that holds offset {offset} is missing") from None
 
@@ -100,7 +100,8 @@ class PartitionReader:
         return self._look_up(lambda: find_max_timestamp(self, self.log, self._open_files, until, is_wanted))
 
     def _end(self, is_committed: bool) -> int:
-        return self._core.last_stable_offset if is_committed else self._core.high_watermark
+        ends = self._core.ends
+        return ends.last_stable_offset if is_committed else ends.high_watermark
 
     def _look_up(self, find: Callable[[], OffsetAndTimestamp | None]) -> OffsetAndTimestamp | None:
         try:
@@ -116,6 +117,6 @@ class PartitionReader:
     def _out_of_range(self, offset: int) -> OffsetOutOfRangeError:
         core = self._core
         return OffsetOutOfRangeError(
-            f"{self.name}: offset {offset} is out of range, the log has {core.log_start_offset} to {core.log_end_offset}",
-            log_start_offset=core.log_start_offset,
+            f"{self.name}: offset {offset} is out of range, the log has {core.ends.log_start_offset} to {core.log_end_offset}",
+            log_start_offset=core.ends.log_start_offset,
         )

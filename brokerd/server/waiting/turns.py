@@ -79,7 +79,10 @@ class Turns:
 
     def _next(self) -> None:
         is_mixed = self._count_turn()
-        if self._waiting and not is_mixed and self._lets_others_in():
+        if not self._waiting:
+            self._is_taken = False
+            return
+        if not is_mixed and self._lets_others_in():
             asyncio.get_running_loop().call_soon(self._next)
             return
         while (principal := self._rested()) is not None:
