@@ -95,7 +95,9 @@ class Flusher:
     def _start_flush(self, ticket: Ticket[PartitionLog]) -> None:
         """Begins the flush of a log whose turn it is, for all who have appended to it."""
         log = ticket.waiter
-        for other in self._tickets.pop(log).values():
+        others = self._tickets.pop(log)
+        del others[ticket.caller]
+        for other in others.values():
             self._room.leave(other)
         task = log.prepare_flush()
         if task is None:
