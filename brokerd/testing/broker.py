@@ -134,7 +134,8 @@ class Broker:
 
     def fail_disk(self, how: str = "full") -> None:
         """Has its disk fail until `heal_disk`: `full` (nothing grows), `write`, `sync` (fdatasync fails) or `read`. After `sync`
-        and `write` a log may accept nothing more until `restart`. Raises ConfigError for anything else."""
+        and `write` a log may accept nothing more until `restart`. A producer hears of it when it has tried for its
+        delivery.timeout.ms. Raises ConfigError for anything else."""
         self._ask({"do": "disk", "how": _some(how)})
 
     def heal_disk(self) -> None:

@@ -4,6 +4,7 @@ test asks for a broker.
     brokerd_broker     a broker of the test's own
     brokerd_topic      a topic on it
     brokerd_settings   the settings of that broker: a mapping, to be overridden in a conftest.py or a test module
+    brokerd_client     the settings of its own client, likewise: for a broker with TLS or authentication
 """
 
 from __future__ import annotations
@@ -25,14 +26,22 @@ def brokerd_settings() -> Mapping[str, object]:
 
 
 @pytest.fixture
-def brokerd_broker(request: pytest.FixtureRequest, brokerd_settings: Mapping[str, object]) -> Iterator[Broker]:
+def brokerd_client() -> Mapping[str, object]:
+    """The settings of the client that appends and reads for the test. Override it: `return {"auth.token": "..."}`."""
+    return {}
+
+
+@pytest.fixture
+def brokerd_broker(
+    request: pytest.FixtureRequest, brokerd_settings: Mapping[str, object], brokerd_client: Mapping[str, object]
+) -> Iterator[Broker]:
     """A broker in a temporary directory, on a free port, for this test alone."""
     from brokerd.testing.broker import Broker
     from brokerd.testing.errors import UnmetFaultError
 
     failed_before = request.session.testsfailed
     try:
-        with Broker(brokerd_settings) as broker:
+        with Broker(brokerd_settings, client=brokerd_client) as broker:
             yield broker
     except UnmetFaultError:
         if request.session.testsfailed == failed_before:  # or else the test has failed already, which is why

@@ -8,9 +8,13 @@ from typing import Any
 
 import pytest
 
-from brokerd.errors import BrokerdError, ConfigError, TopicAlreadyExistsError
+from brokerd import Producer
+from brokerd.clock import SystemClock
+from brokerd.errors import BrokerdError, ConfigError, DeliveryTimeoutError, TopicAlreadyExistsError
 from brokerd.testing import Broker, BrokerFailedError, Topic, UnmetFaultError
 from tests.integration.testing.processes import is_alive
+from tests.support.clock import ManualClock
+from tests.support.wait import DEADLINE_S, wait_until
 
 
 def values(topic: Topic) -> list[bytes | None]:
@@ -172,6 +176,37 @@ def test_a_disk_that_fails_and_is_well_again(how: str) -> None:
             broker.restart()
         appending.join()
         assert values(topic) == [b"before", b"meanwhile"]
+
+
+@pytest.mark.parametrize("how", ["full", "write", "sync"])
+def test_a_disk_that_fails_before_the_first_transaction_is_named_once_patience_is_over(how: str) -> None:
+    """The log of all transactions is made for the first one."""
+    clock = ManualClock(wall_ms=SystemClock().wall_ms())
+    with Broker() as broker:
+        topic = broker.create_topic("t")
+        settings = {"bootstrap.servers": broker.bootstrap_servers, "transactional.id": "job"}
+        broker.fail_disk(how)
+        with Producer(settings, clock=clock) as producer:
+
+            def is_in_trouble() -> bool:
+                clock.advance(1)
+                producer.metrics()  # has it look at the clock
+                return "__transaction_state" in str(producer._core.last_trouble)
+
+            def send_until_patience_is_over() -> None:
+                with producer.transaction():
+                    future = producer.send("t", b"v")
+                    wait_until(is_in_trouble)
+                    clock.advance(producer.config.delivery_timeout_ms)
+                    producer.metrics()
+                    future.result(DEADLINE_S)
+
+            with pytest.raises(DeliveryTimeoutError, match=r"not in the log; last trouble: .*__transaction_state"):
+                send_until_patience_is_over()
+        broker.heal_disk()
+        with Producer(settings) as producer, producer.transaction():
+            producer.send("t", b"w")
+        assert values(topic) == [b"w"]
 
 
 def test_a_disk_that_cannot_be_read_at_a_start() -> None:

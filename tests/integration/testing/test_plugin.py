@@ -7,6 +7,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+from tests.support.identities import AUTH_FILE, TOKENS
+
 # By its module, and not by the entry point, which tests/test_wheel.py tries: this environment may have been made before that.
 PLUGIN = ("-p", "no:brokerd", "-p", "brokerd.testing.plugin", "-p", "no:cacheprovider")
 
@@ -26,6 +28,26 @@ def test_a_topic(brokerd_broker, brokerd_topic, number):
     with Producer(bootstrap_servers=brokerd_broker.bootstrap_servers) as producer:
         producer.send(brokerd_topic.name, f"w{number}", partition=2)
     assert {row.value for row in brokerd_topic.rows()} == {f"v{number}".encode(), f"w{number}".encode()}
+"""
+
+SECURED = """
+import pytest
+from brokerd.testing import Broker
+
+
+@pytest.fixture
+def brokerd_settings():
+    return {"auth.file": "auth.toml"}
+
+
+@pytest.fixture
+def brokerd_client():
+    return {"auth.token.file": "boss.token"}
+
+
+def test_a_topic(brokerd_topic):
+    brokerd_topic.append(["v"])
+    assert len(brokerd_topic.rows()) == 1
 """
 
 FAILS = """
@@ -82,6 +104,13 @@ def test_fixtures_under_xdist(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stdout
     assert "4 passed" in done.stdout
     assert left_behind(tmp_path) == []
+
+
+def test_fixtures_with_authentication(tmp_path: Path) -> None:
+    (tmp_path / "auth.toml").write_text(AUTH_FILE)
+    (tmp_path / "boss.token").write_text(TOKENS["boss"])
+    done = pytest_run(tmp_path, SECURED, "-p", "no:xdist")
+    assert done.returncode == 0, done.stdout
 
 
 def test_a_run_that_is_interrupted_leaves_nothing(tmp_path: Path) -> None:
