@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import re
+from pathlib import Path
+
 import pytest
 
 from brokerd.config.broker import BrokerConfig
@@ -10,6 +13,7 @@ from brokerd.config.load import load_broker_config
 from brokerd.config.settings import settings_of
 from brokerd.errors import ConfigError
 
+ROOT = Path(__file__).resolve().parents[3]
 # The variables of a pod beside services called brokerd and brokerd-metrics, as Kubernetes documents them.
 SERVICES = {
     "BROKERD_SERVICE_HOST": "10.0.0.7",
@@ -68,6 +72,28 @@ def test_what_is_like_no_setting_is_said_and_not_refused() -> None:
         "environment variable BROKERD_IMAGE is ignored: it is not a setting of the broker",
         "environment variable BROKERD_VERSION is ignored: it is not a setting of the broker",
     ]
+
+
+def test_variables_of_the_projects_tests_are_silent_and_no_others_of_that_look() -> None:
+    """The broker reads none of them, so one that is set changes nothing; a name that no test reads is somebody's mistake."""
+    names = variables_of_tests()
+    assert "BROKERD_TEST_SCALE" in names
+    assert not any(path.is_relative_to(ROOT / "brokerd") for paths in names.values() for path in paths), "the product goes by one"
+    assert ignored_variables(dict.fromkeys(names, "1")) == []
+    assert ignored_variables({"BROKERD_TEST_MODE": "1"}) == [
+        "environment variable BROKERD_TEST_MODE is ignored: it is not a setting of the broker"
+    ]
+
+
+def variables_of_tests() -> dict[str, set[Path]]:
+    """The variables that tests read, and where anybody does."""
+    own = re.compile(r"environ(?:\.get\(|\[)\"(BROKERD_TEST_\w+)\"")
+    found: dict[str, set[Path]] = {}
+    for folder in ("brokerd", "sink", "datasource", "tests"):
+        for path in (ROOT / folder).rglob("*.py"):
+            for name in own.findall(path.read_text()):
+                found.setdefault(name, set()).add(path)
+    return found
 
 
 def test_the_variable_of_a_setting() -> None:
