@@ -182,7 +182,7 @@ class RestlessPipeline:
         for failure in failures[self._failures_seen :]:
             assert self._workers_killed or TOO_BUSY in failure, f"a query failed by itself: {failure}"
             assert not any(error in failure for error in _NEVER), failure
-            self.failures[_last_error(failure)] += 1
+            self.failures[last_error(failure)] += 1
         self._failures_seen = len(failures)
         assert self._driver.exit_code is None, f"the driver ended by itself:\n{self._driver.said()}"
 
@@ -256,11 +256,12 @@ def last_batch(folder: Path) -> int:
     return max((int(path.name) for path in folder.glob("[0-9]*")), default=-1)
 
 
-def _last_error(failure: str) -> str:
+def last_error(failure: str) -> str:
+    """The reason why a query failed, in short: its last error, or Spark's own words where it names none."""
     if TOO_BUSY in failure:
         return "a worker that Spark waited for too shortly"
-    found = re.findall(r"\b([A-Z]\w*(?:Error|Exception))\b", failure)
-    return found[-1] if found else "no error"
+    found = re.findall(r"\b([A-Z]\w*(?:Error|Exception))\b", failure) or re.findall(r"terminated with exception: ([^.:]+)", failure)
+    return found[-1] if found else failure
 
 
 def _first_difference(keys: list[bytes | None], found: Any, expected: Any) -> str:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.spark.exactly_once.random_kills import KINDS, QUERIES, RestlessPipeline, planned
+from tests.spark.exactly_once.random_kills import KINDS, QUERIES, RestlessPipeline, last_error, planned
 from tests.support.daemon import DaemonProcess
 from tests.support.scale import TEST_SCALE
 
@@ -27,6 +27,14 @@ def own_daemon(tmp_path: Path) -> Iterator[DaemonProcess]:
 def test_a_plan_is_its_seeds() -> None:
     assert planned(1, 30) == planned(1, 30) != planned(2, 30)
     assert {kill.kind for kill in planned(1, 30)} == set(KINDS)
+
+
+def test_a_report_says_why_a_query_failed() -> None:
+    begin = "FAILED counts [STREAM_FAILED] Query [id = 1] terminated with exception: "
+    assert last_error(f"{begin}StorageError: the disk is full. Then NotReadyError: it stops") == "NotReadyError"
+    assert (
+        last_error(f"{begin}Python worker exited unexpectedly (crashed). Consider") == "Python worker exited unexpectedly (crashed)"
+    )
 
 
 @pytest.mark.long
