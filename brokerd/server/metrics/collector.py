@@ -125,6 +125,11 @@ def _transaction_gauges(broker: Broker) -> tuple[Gauge, ...]:
         Gauge("open_transaction_count", "Executions with open members.", figures.open_count),
         Gauge("open_member_count", "Open members of transactions; max.open.members.", figures.open_members),
         Gauge("prepared_transaction_count", "Commits that are decided and not visible everywhere yet.", figures.prepared_count),
+        Gauge(
+            "undecided_member_count",
+            "Members whose end is lost to damage: readers wait before their records until an operator decides.",
+            broker.transactions.undecided_count,
+        ),
         Gauge("oldest_open_transaction_age_seconds", "Since the oldest open member was opened.", figures.oldest_age_ms / 1000),
         Gauge("transactional_id_count", "Transactional ids remembered; max.transactional.ids.", len(coordinator.states)),
     )

@@ -51,6 +51,11 @@ class LostMarkers:
                 commits.setdefault(ending, []).append(producer_id)
         return commits
 
+    def undecided(self, ended_ids: Iterable[int]) -> list[int]:
+        """Those of the members of whom nobody knows how they ended."""
+        unknown = Ending(Outcome.UNKNOWN)
+        return [producer_id for producer_id in ended_ids if self._endings.get(producer_id) == unknown]
+
     def void(self, ended_ids: Iterable[int]) -> list[int]:
         """Those of the members whose data is void."""
         aborted = Ending(Outcome.ABORTED)

@@ -127,6 +127,11 @@ class Transactions:
         while self._tasks:
             await asyncio.wait(self._tasks)
 
+    @property
+    def undecided_count(self) -> int:
+        """Members that hold back readers, and of whom only an operator can tell how they ended."""
+        return len(self._lost_markers.undecided(self.leaders.producer_ids))
+
     # Members
 
     async def init_member(self, asked: InitMember, own_id: Callable[[int], int]) -> Member:

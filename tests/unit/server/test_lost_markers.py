@@ -188,6 +188,7 @@ def test_what_nobody_knows_waits_for_an_operator(
                 assert error.message in caplog.messages
                 await broker.transactions.sweep()
                 assert scene.outcome(broker) == "waiting at 0", "neither hidden nor shown"
+                assert broker.transactions.undecided_count == 1
                 await scene.execution(broker, 10 + life, 1)
         decide = commit_members if is_committed else abort_members
         (note,) = decide(str(tmp_path))
@@ -195,6 +196,7 @@ def test_what_nobody_knows_waits_for_an_operator(
         assert not errors(check_data_dir(str(tmp_path)))
         async with scene.after() as broker:
             assert scene.outcome(broker) == ("committed" if is_committed else "aborted")
+            assert broker.transactions.undecided_count == 0
         with pytest.raises(DataDirectoryError, match="nothing to decide here"):
             decide(str(tmp_path))
 
@@ -284,6 +286,22 @@ def test_data_below_the_log_start_waits_for_nobody(tmp_path: Path, compacting: N
         async with scene.after() as broker:
             log = broker.log(scene.tps[0])
             assert log.last_stable_offset == log.log_end_offset, "nothing of it can be read"
+
+    run(scenario())
+
+
+def test_a_topic_that_is_deleted_needs_no_decision(tmp_path: Path, compacting: None) -> None:
+    async def scenario() -> None:
+        scene = Scene(tmp_path)
+        async with scene.before() as broker:
+            await scene.forgotten(broker, 0)
+        scene.rot(1)
+        accept_damaged(str(tmp_path))
+        async with scene.after() as broker:
+            assert broker.transactions.undecided_count == 1
+            await broker.broker.admin.run(broker.logs.changes.delete("t"))
+            broker.transactions.leaders.forget(scene.tps[0])
+            assert broker.transactions.undecided_count == 0
 
     run(scenario())
 
