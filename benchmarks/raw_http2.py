@@ -40,6 +40,7 @@ class RawHttp2:
         self._pending: dict[int, memoryview] = {}  # of messages that flow control holds back
         self.statuses: dict[int, str] = {}  # of calls that ended: grpc-status, or "" for none
         self.received_bytes = 0
+        self.ping_acks = 0
         self.is_closed = False
         self.h2.initiate_connection()
         if window is not None:
@@ -122,6 +123,16 @@ class RawHttp2:
             self.pump(0.1)
         return self.statuses.get(stream)
 
+    def ping(self, seconds: float) -> bool:
+        """True if the broker's side has read all that was sent before, within `seconds`; nobody above gRPC need have seen it."""
+        acks = self.ping_acks
+        self.h2.ping(bytes(8))
+        self.flush()
+        end = time.monotonic() + seconds
+        while self.ping_acks == acks and not self.is_closed and time.monotonic() < end:
+            self.pump(0.1)
+        return self.ping_acks > acks
+
     def pump_until_all_ended(self, seconds: float) -> None:
         """Returns when every call has ended, the connection has, or at the deadline."""
         end = time.monotonic() + seconds
@@ -144,6 +155,8 @@ class RawHttp2:
                     self._ended(event.stream_id, bytes(value).decode())
         elif isinstance(event, (h2.events.StreamReset, h2.events.StreamEnded)):
             self._ended(event.stream_id, "")
+        elif isinstance(event, h2.events.PingAckReceived):
+            self.ping_acks += 1
         elif isinstance(event, h2.events.ConnectionTerminated):
             self.is_closed = True
 

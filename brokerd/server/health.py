@@ -40,13 +40,12 @@ class HealthService:
         for changed in self._watchers:
             changed.set()
 
-    def generic_handler(self) -> grpc.GenericRpcHandler:
-        """The handler to register with a gRPC server."""
-        handlers: dict[str, grpc.RpcMethodHandler[Any, Any]] = {
+    def method_handlers(self) -> dict[str, grpc.RpcMethodHandler[Any, Any]]:
+        """The handlers to register with a gRPC server."""
+        return {
             "Check": grpc.stream_unary_rpc_method_handler(self._check),
             "Watch": grpc.stream_stream_rpc_method_handler(self._watch),
         }
-        return grpc.method_handlers_generic_handler(health.SERVICE_NAME, handlers)
 
     async def _check(self, _requests: object, context: Context) -> bytes:
         name = await self._asked(context)

@@ -60,7 +60,7 @@ from brokerd.server.streams.messages import Context, read_message
 from brokerd.server.streams.produce_stream import ProduceStream
 from brokerd.sharing.room import Caller
 from brokerd.sharing.shares import Shares
-from brokerd.wire.methods import SERVICE, UNARY, Unary
+from brokerd.wire.methods import UNARY, Unary
 
 Handler = Callable[[Broker, Any], Awaitable[Message]]
 CallerHandler = Callable[[Broker, TopicAuthorizer, Any], Awaitable[Message]]
@@ -167,14 +167,14 @@ class BrokerService:
         counts.update(stream.peer for stream in self._streams if stream.is_half_open)
         return counts
 
-    def generic_handler(self) -> grpc.GenericRpcHandler:
-        """The handler to register with a gRPC server. Messages stay bytes up to here: gRPC's own (de)serializers are not used."""
+    def method_handlers(self) -> dict[str, grpc.RpcMethodHandler[Any, Any]]:
+        """The handlers to register with a gRPC server. Messages stay bytes up to here: gRPC's own (de)serializers are not used."""
         handlers: dict[str, grpc.RpcMethodHandler[Any, Any]] = {
             name: grpc.stream_unary_rpc_method_handler(self._unary(UNARY[name])) for name in (*UNARY_HANDLERS, *CALLER_HANDLERS)
         }
         handlers["Produce"] = grpc.stream_stream_rpc_method_handler(self._produce)
         handlers["Fetch"] = grpc.stream_stream_rpc_method_handler(self._fetch)
-        return grpc.method_handlers_generic_handler(SERVICE, handlers)
+        return handlers
 
     async def drain(self) -> None:
         """Returns once no unary call is in progress."""

@@ -13,7 +13,7 @@ import struct
 from collections import deque
 from collections.abc import Awaitable, Callable
 from pathlib import Path
-from typing import Any, NamedTuple, NoReturn
+from typing import Any, NoReturn
 
 import grpc
 import pyarrow as pa
@@ -23,7 +23,7 @@ from brokerd.offline.doctor import check_data_dir
 from brokerd.offline.partition_check import Severity
 from brokerd.record.batch import walk_batches
 from brokerd.record.header import crc_seed
-from brokerd.wire.methods import SERVICE, UNARY
+from brokerd.wire.methods import UNARY
 from brokerd.wire.records import join_records, split_records
 from brokerd.wire.v1 import error_pb2, fetch_pb2, produce_pb2, topics_pb2
 from tests.fuzz.inputs import odd_header, rng_of, spoilt_batch
@@ -93,13 +93,6 @@ class Context:
         return "ipv4:127.0.0.1:1"
 
 
-class Details(NamedTuple):
-    """The call details by which gRPC finds a handler."""
-
-    method: str
-    invocation_metadata: tuple[()] = ()
-
-
 class Alarms(logging.Handler):
     """Collects what a healthy daemon does not log."""
 
@@ -117,8 +110,7 @@ class Target:
 
     def __init__(self, running: RunningDaemon, seed: int, report: Report) -> None:
         service: Any = running.daemon._service
-        handler: Any = service.generic_handler()
-        self._methods = {name: handler.service(Details(f"/{SERVICE}/{name}")) for name in (*UNARY, "Produce", "Fetch")}
+        self._methods: dict[str, Any] = service.method_handlers()
         self.seed = seed
         self.report = report
         self.running = running

@@ -10,9 +10,11 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Coroutine, Iterator, Mapping
+from collections.abc import Coroutine, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Self, TypeVar
+
+import grpc
 
 from brokerd.clock import Clock
 from brokerd.config.broker import BrokerConfig
@@ -30,8 +32,15 @@ STOP_TIMEOUT_S = DEADLINE_S
 class RunningDaemon:
     """A Daemon with a thread and an event loop of its own."""
 
-    def __init__(self, config: BrokerConfig, *, files: Files | None = None, clock: Clock | None = None) -> None:
-        self.daemon = Daemon(config, files=files, clock=clock)
+    def __init__(
+        self,
+        config: BrokerConfig,
+        *,
+        files: Files | None = None,
+        clock: Clock | None = None,
+        interceptors: Sequence[grpc.aio.ServerInterceptor] = (),
+    ) -> None:
+        self.daemon = Daemon(config, files=files, clock=clock, interceptors=interceptors)
         self.loop = asyncio.new_event_loop()
         ignore_poller_noise(self.loop)  # clients have loops of their own in this process
         self._thread = threading.Thread(target=self.loop.run_forever, name="brokerd-test", daemon=True)
@@ -79,13 +88,18 @@ async def _end_other_tasks() -> None:
 
 @contextlib.contextmanager
 def running_daemon(
-    data_dir: Path, *, files: Files | None = None, clock: Clock | None = None, **settings: object
+    data_dir: Path,
+    *,
+    files: Files | None = None,
+    clock: Clock | None = None,
+    interceptors: Sequence[grpc.aio.ServerInterceptor] = (),
+    **settings: object,
 ) -> Iterator[RunningDaemon]:
     """A broker in this process. `settings` by name with underscores for dots: `log_segment_bytes=4096`."""
     # The memory in use is the whole test run's here, which the size of the machine must not make too much.
     given: dict[str, object] = {"data.dir": str(data_dir), "port": 0, "max.memory.bytes": 2**40}
     given |= {name.replace("_", "."): value for name, value in settings.items()}
-    running = RunningDaemon(from_mapping(BrokerConfig, given), files=files, clock=clock)
+    running = RunningDaemon(from_mapping(BrokerConfig, given), files=files, clock=clock, interceptors=interceptors)
     running.start()
     try:
         yield running
