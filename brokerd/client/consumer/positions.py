@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from brokerd.client.consumer.fetch_messages import Aborted, PartitionFetchResult
 from brokerd.config.settings import INT64_MAX
-from brokerd.errors import CorruptMessageError, LogDamagedError, UnsupportedVersionError, WireError
+from brokerd.errors import BrokerdError, CorruptMessageError, LogDamagedError, UnsupportedVersionError, WireError
 from brokerd.ids import TopicIdPartition
 from brokerd.record.batch import RecordBatch, walk_batches
 from brokerd.record.header import BatchHeader, crc_seed
@@ -40,6 +40,11 @@ class Piece(NamedTuple):
     until_offset: int
     name: str = ""
 
+    @property
+    def size_bytes(self) -> int:
+        """Size of the whole batch, as it came."""
+        return self.batch.header.batch_length
+
 
 class Gap(NamedTuple):
     """Skipped offsets, `first_offset` (inclusive) to `until_offset` (exclusive), and the reason."""
@@ -58,6 +63,7 @@ class RangePosition:
         self.next_offset = wanted.start_offset
         self.until_offset = wanted.until_offset
         self.end_offset = -1  # end of the readable log, as last reported by the broker; -1 = not asked yet
+        self.error: BrokerdError | None = None  # the last error that was this partition's
         self._is_read_committed = is_read_committed
         self._seed = crc_seed(wanted.tp) if check_headers else None
         self._empty_responses = 0
@@ -80,10 +86,13 @@ class RangePosition:
             return []
         self.end_offset = result.last_stable_offset if self._is_read_committed else result.high_watermark
         asked = self.next_offset
+        pieces: list[Piece] = []
         try:
-            pieces = list(self._pieces(result)) if result.chunks else []
+            pieces.extend(self._pieces(result) if result.chunks else ())
         except (CorruptMessageError, UnsupportedVersionError) as error:
-            raise type(error)(f"{self.name}: {error.message}") from None
+            if self.next_offset == asked:
+                raise type(error)(f"{self.name}: {error.message}") from None
+            # Batches before it are whole: the next response begins with the bad one.
         if self.next_offset > asked or self.is_done:
             self._empty_responses = 0
             return pieces

@@ -154,6 +154,37 @@ def test_records_before_an_error_are_delivered_first(broker: FakeBroker) -> None
         assert fetcher.next_batch() is None
 
 
+def test_error_of_one_partition_costs_the_others_in_its_response_nothing(broker: FakeBroker) -> None:
+    partitions = broker.create("t", 3)
+    for partition in partitions:
+        fill(partition, [10])
+    partitions[0].log_start_offset = 5
+    consumer = config(broker)
+    ranges = [FetchRange(partition.tp, 0, 10) for partition in partitions]
+    with BlockingClient(consumer) as client, PartitionFetcher(client, ranges, consumer) as fetcher:
+        read_first = [batch.tp.partition for _ in range(2) if (batch := fetcher.next_batch()) is not None]
+        assert read_first == [1, 2]
+        with pytest.raises(OffsetOutOfRangeError) as raised:
+            fetcher.next_batch()
+        assert fetcher.partition_of(raised.value) == partitions[0].tp
+
+
+def test_whole_batches_before_a_bad_one_are_delivered_first(broker: FakeBroker) -> None:
+    (partition,) = broker.create("t")
+    fill(partition, [5, 5])
+    base_offset, next_offset, data = partition.batches[1]
+    spoilt = bytearray(data.to_pybytes())
+    spoilt[40] ^= 1  # the header
+    partition.batches[1] = (base_offset, next_offset, pa.py_buffer(bytes(spoilt)))
+    consumer = config(broker)
+    with BlockingClient(consumer) as client, PartitionFetcher(client, [FetchRange(partition.tp, 0, 10)], consumer) as fetcher:
+        first = fetcher.next_batch()
+        assert first is not None
+        assert first.offsets.to_pylist() == [0, 1, 2, 3, 4]
+        with pytest.raises(CorruptMessageError):
+            fetcher.next_batch()
+
+
 def test_deleted_topic_is_told(broker: FakeBroker) -> None:
     (partition,) = broker.create("t")
     del broker.topics["t"]
