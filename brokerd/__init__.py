@@ -1,6 +1,6 @@
 """brokerd: an ordered, durable log for PySpark.
 
-    from brokerd import Producer
+    from brokerd import Consumer, Producer
 
 Exports are imported on first use, so a Spark worker that only looks for data sources pays nothing.
 
@@ -14,7 +14,7 @@ Exports are imported on first use, so a Spark worker that only looks for data so
     transaction/ groups/          the decisions of transactions; how far groups of readers have got
     server/                       the daemon
     wire/                         the wire contract, generated and by hand
-    client/ producer/             the API of applications
+    client/ producer/ consumer/   the API of applications
     sink/ datasource/             the data source of Spark
     cli/                          the command line (__main__.py)
     testing/                      a broker for the tests of users, and of this project
@@ -27,15 +27,26 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from brokerd.consumer.consumer import Consumer
+    from brokerd.consumer.core.records import ConsumerRecord
+    from brokerd.ids import TopicPartition
     from brokerd.producer.producer import Producer
 
 __version__ = "0.1.0"
-__all__ = ["Producer", "__version__"]
+__all__ = ["Consumer", "ConsumerRecord", "Producer", "TopicPartition", "__version__"]
+
+_HOMES = {
+    "Consumer": "brokerd.consumer.consumer",
+    "ConsumerRecord": "brokerd.consumer.core.records",
+    "Producer": "brokerd.producer.producer",
+    "TopicPartition": "brokerd.ids",
+}
 
 
 def __getattr__(name: str) -> object:
-    if name == "Producer":
-        from brokerd.producer.producer import Producer
+    home = _HOMES.get(name)
+    if home is None:
+        raise AttributeError(f"module 'brokerd' has no attribute '{name}'")
+    import importlib
 
-        return Producer
-    raise AttributeError(f"module 'brokerd' has no attribute '{name}'")
+    return getattr(importlib.import_module(home), name)

@@ -9,6 +9,7 @@
         ├── BrokerUnreachableError (also ConnectionError)
         ├── ProducerClosedError, BufferExhaustedError, DeliveryTimeoutError, AbortedBatchError, ForkedProducerError
         ├── TransactionStateError
+        ├── ConsumerClosedError, ConsumerStateError, ForkedConsumerError, NoOffsetForPartitionError, WakeupError
         ├── AuthenticationError
         ├── InvalidRecordError    (also ValueError)
         └── DataLossError
@@ -421,6 +422,26 @@ class AbortedBatchError(ClientError):
 
 class ForkedProducerError(ClientError):
     """A producer was used in a process that was forked after it was created."""
+
+
+class ConsumerClosedError(ClientError):
+    """The consumer was closed."""
+
+
+class ConsumerStateError(ClientError):
+    """The consumer cannot do this now: another thread is using it, or a partition is not assigned."""
+
+
+class ForkedConsumerError(ClientError):
+    """A consumer was used in a process that was forked after it was created."""
+
+
+class NoOffsetForPartitionError(ClientError):
+    """A partition has no offset to begin at, and auto.offset.reset is none."""
+
+
+class WakeupError(ClientError):
+    """Another thread called wakeup() of the consumer."""
 
 
 class InvalidRecordError(ClientError, ValueError):

@@ -19,7 +19,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from brokerd import errors
 from brokerd.config.broker import BrokerConfig
-from brokerd.config.client import ClientConfig, ConsumerConfig, ProducerConfig
+from brokerd.config.client import ClientConfig, ConsumerConfig, PlainConsumerConfig, ProducerConfig
 from brokerd.config.environment import variable_of
 from brokerd.config.kafka_names import PASSED_OVER, REFUSED, REFUSED_FAMILIES, REFUSED_VALUES
 from brokerd.config.settings import INT32_MAX, INT64_MAX, Setting, Value, from_mapping, settings_of
@@ -105,14 +105,14 @@ def broker_settings() -> str:
 
 def client_settings() -> str:
     """Settings of clients, the producer's and the consumer's."""
-    common = settings_of(ClientConfig)
+    common, reader = settings_of(ClientConfig), settings_of(ConsumerConfig)
     return "\n".join(
         [
             "# Settings of clients",
             "",
             "In Spark they are options, bare or with the prefix `kafka.`; on the command line `-X NAME=VALUE` or a line of",
-            "`--command-config FILE`; in Python the mapping that `Producer` is given. Names and defaults are Kafka's unless the",
-            "sentence says otherwise.",
+            "`--command-config FILE`; in Python the mapping that `Producer` or `Consumer` is given. Names and defaults",
+            "are Kafka's unless the sentence says otherwise.",
             "",
             "## Every client",
             "",
@@ -124,7 +124,13 @@ def client_settings() -> str:
             "",
             "## Reader",
             "",
-            *_setting_table(spec for name, spec in settings_of(ConsumerConfig).items() if name not in common),
+            *_setting_table(spec for name, spec in reader.items() if name not in common),
+            "",
+            "## Consumer of plain Python",
+            "",
+            "Besides those of a reader.",
+            "",
+            *_setting_table(spec for name, spec in settings_of(PlainConsumerConfig).items() if name not in reader),
         ]
     )
 

@@ -168,7 +168,7 @@ class ProducerConfig(ClientConfig):
 
 @dataclass(frozen=True, slots=True)
 class ConsumerConfig(ClientConfig):
-    """Settings of the consumer; the command line and the Spark source share them."""
+    """Settings of whatever reads: the command line and the Spark source have these alone."""
 
     fetch_min_bytes: int = setting(
         "fetch.min.bytes", 1, "The broker answers a fetch once this many bytes are available.", minimum=0, maximum=INT32_MAX
@@ -214,6 +214,19 @@ class ConsumerConfig(ClientConfig):
         "Skip unreadable data with a warning that names its offsets: a batch that arrived intact but cannot be decoded, "
         "and damage after which the log goes on (not in Kafka).",
     )
+
+
+@dataclass(frozen=True, slots=True)
+class PlainConsumerConfig(ConsumerConfig):
+    """Settings of the Consumer of plain Python: those of reading, and where it begins."""
+
+    auto_offset_reset: str = setting(
+        "auto.offset.reset",
+        "latest",
+        "Where reading begins without a position, or if the offset is not in the log (any more); none = an error.",
+        choices=("earliest", "latest", "none"),
+    )
+    max_poll_records: int = setting("max.poll.records", 500, "Most records that one poll returns.", minimum=1, maximum=INT32_MAX)
 
 
 def producer_config(given: Mapping[str, object], *, where: str = "") -> ProducerConfig:

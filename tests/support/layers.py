@@ -29,12 +29,13 @@ LAYERS: dict[str, set[str]] = {
     | {"allocator", "sharing", "storage", "partition", "datadir", "groups", "purgatory", "transaction", "wire", "wire.v1"},
     "producer": _BASE | {"backoff", "process"},
     "client": _BASE | {"backoff", "process", "wire", "wire.v1", "producer"},
+    "consumer": _BASE | {"client", "process"},
     "sink": _BASE | {"allocator", "client", "process", "producer"},
     "datasource": _BASE | {"allocator", "client", "producer"},
     "cli": _BASE | {"allocator", "client", "producer", "offline", "datadir", "partition", "storage"},
     "testing": _BASE | {"allocator", "client", "process", "producer", "server", "storage", "wire"},
     "pyspark_brokerd": {"datasource"},
-    "": {"producer", "errors", "ids", "cli"},  # brokerd/__init__.py and __main__.py: what users see, lazily
+    "": {"producer", "consumer", "errors", "ids", "cli"},  # brokerd/__init__.py and __main__.py: what users see, lazily
 }
 # Files that wire parts together.
 _EXTRA: dict[str, set[str]] = {

@@ -1,0 +1,8 @@
+"""The consumer of plain Python. In the order of a record's way:
+
+fetching.py     where partitions begin (resolution.py), and their records into the buffer
+core/           positions, records, what was fetched and not handed over: pure
+consumer.py     what applications call
+guard.py        one thread at a time; closed, woken, forked
+arguments.py    checks what applications pass
+"""

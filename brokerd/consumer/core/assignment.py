@@ -1,0 +1,112 @@
+"""The assigned partitions: how far each has been handed over, and where it begins if that is not known yet. Pure.
+
+A position moves only with what was handed over, by `move`, or because the application says so. What the consumer does beside that
+(fetch ahead, ask the broker where to begin) may be thrown away at any time: positions are the truth. `version` rises whenever that
+work is no longer in line with what is wanted.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from brokerd.errors import ConsumerStateError
+from brokerd.ids import TopicIdPartition, TopicPartition
+
+
+class Begin(enum.Enum):
+    """Where to begin in a partition that has no position."""
+
+    RESET = "reset"  # as auto.offset.reset says
+    EARLIEST = "earliest"
+    LATEST = "latest"
+
+
+@dataclass(slots=True, eq=False)
+class AssignedPartition:
+    """One partition. `version` rises when the position is set or lost, other than by records handed over."""
+
+    tp: TopicPartition
+    id_tp: TopicIdPartition | None = None  # None = not asked yet
+    position: int | None = None  # next offset to hand over; None = not known yet: `begin` says where
+    begin: Begin = Begin.RESET
+    reason: str = ""  # why the position was lost, for a log line
+    fetch_offset: int | None = None  # where fetching goes on, behind what is buffered; None = at the position
+    is_paused: bool = False
+    version: int = 0
+
+    def go_to(self, position: int | None, begin: Begin, reason: str = "") -> None:
+        """Sets the position, or where to look for it."""
+        self.position, self.begin, self.reason = position, begin, reason
+        self.fetch_offset = None
+        self.version += 1
+
+
+class Assignment:
+    """Assigned partitions by name, in the order in which they were given."""
+
+    def __init__(self) -> None:
+        self.partitions: dict[TopicPartition, AssignedPartition] = {}
+        self.by_id: dict[TopicIdPartition, AssignedPartition] = {}
+        self.version = 0
+
+    def assign(self, tps: Iterable[TopicPartition]) -> list[TopicIdPartition]:
+        """Replaces the assignment; partitions that stay keep position and pause. Returns those whose fetched records are stale."""
+        before = self.partitions
+        self.partitions = {tp: before.get(tp) or AssignedPartition(tp) for tp in tps}
+        gone = [one for tp, one in before.items() if tp not in self.partitions]
+        stale = [one.id_tp for one in gone if one.id_tp is not None]
+        for id_tp in stale:
+            self.by_id.pop(id_tp, None)
+        self.version += 1
+        return stale
+
+    def of(self, tp: TopicPartition) -> AssignedPartition:
+        """An assigned partition. Raises ConsumerStateError."""
+        one = self.partitions.get(tp)
+        if one is None:
+            raise ConsumerStateError(f"{tp} is not assigned to this consumer: assign() it first")
+        return one
+
+    def seek(self, one: AssignedPartition, position: int | None, begin: Begin = Begin.RESET, reason: str = "") -> None:
+        """Goes to an offset, or, without one, to where `begin` says."""
+        one.go_to(position, begin, reason)
+        self.version += 1
+
+    def pause(self, one: AssignedPartition, *, is_paused: bool) -> None:
+        """Ends or begins handing over records of a partition."""
+        if one.is_paused != is_paused:
+            one.is_paused = is_paused
+            self.version += 1
+
+    def forget_id(self, one: AssignedPartition) -> None:
+        """The topic is gone: one of that name is another, and is begun like one that was never read."""
+        if one.id_tp is not None:
+            self.by_id.pop(one.id_tp, None)
+        one.id_tp = None
+        self.seek(one, None)
+
+    def found(self, one: AssignedPartition, id_tp: TopicIdPartition, position: int, version: int) -> bool:
+        """Takes the result of a search for a position that was begun at `version` of the partition; False if it came too late."""
+        if self.partitions.get(one.tp) is not one or one.version != version:
+            return False
+        one.id_tp = id_tp
+        self.by_id[id_tp] = one
+        one.go_to(position, one.begin)
+        self.version += 1
+        return True
+
+    def unresolved(self) -> list[AssignedPartition]:
+        """Partitions that cannot be fetched yet: id or position is not known."""
+        return [one for one in self.partitions.values() if one.id_tp is None or one.position is None]
+
+    def fetchable(self) -> list[AssignedPartition]:
+        """Partitions to fetch."""
+        known = (one for one in self.partitions.values() if one.id_tp is not None and one.position is not None)
+        return [one for one in known if not one.is_paused]
+
+    def move(self, reached: Mapping[TopicIdPartition, int]) -> None:
+        """Records up to these offsets (exclusive) are handed over."""
+        for id_tp, offset in reached.items():
+            self.by_id[id_tp].position = offset

@@ -1,0 +1,123 @@
+"""Holds what was fetched and not handed over yet, in the order in which it came. Pure.
+
+Records of paused partitions are kept aside, so that resuming costs nothing; those of a partition that was sought or given up are
+dropped. How far records were taken out is in `moves`, by partition, until `take_moves`.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections import deque
+from collections.abc import Callable
+from typing import NamedTuple
+
+from brokerd.client.consumer.fetched import FetchedBatch
+from brokerd.client.consumer.positions import Piece
+from brokerd.client.consumer.pump import Fetched
+from brokerd.consumer.core.records import Run
+from brokerd.errors import CorruptMessageError, UnsupportedVersionError
+from brokerd.ids import TopicIdPartition, TopicPartition
+
+Decode = Callable[[Piece], FetchedBatch | None]
+
+
+class _Reached(NamedTuple):
+    """The end of a response: what follows the last record of a partition (markers, aborted records) is passed too."""
+
+    tp: TopicIdPartition
+    offset: int
+
+
+_Entry = Piece | Run | _Reached
+
+
+class Buffer:
+    """A queue of pieces, of runs that were partly handed over, and of ends of responses."""
+
+    def __init__(self) -> None:
+        self._entries: deque[_Entry] = deque()
+        self._held: dict[TopicIdPartition, list[_Entry]] = {}
+        self._moves: dict[TopicIdPartition, int] = {}
+
+    def add(self, fetched: Fetched) -> None:
+        """Appends a response."""
+        entries: list[_Entry] = [*fetched.pieces]
+        entries += [_Reached(tp, offset) for tp, offset in fetched.reached]
+        for entry in entries:
+            held = self._held.get(entry.tp)
+            if held is None:
+                self._entries.append(entry)
+            else:
+                held.append(entry)
+
+    def drop(self, tp: TopicIdPartition) -> None:
+        """Forgets the records of a partition."""
+        self._entries = deque(entry for entry in self._entries if entry.tp != tp)
+        if tp in self._held:
+            self._held[tp] = []
+        self._moves.pop(tp, None)
+
+    def hold(self, tp: TopicIdPartition) -> None:
+        """Keeps the records of a partition aside until `release`, those still to come too."""
+        if tp not in self._held:
+            self._held[tp] = [entry for entry in self._entries if entry.tp == tp]
+            self._entries = deque(entry for entry in self._entries if entry.tp != tp)
+
+    def release(self, tp: TopicIdPartition) -> None:
+        """Has the records of a partition be handed over again, after those that wait already."""
+        self._entries.extend(self._held.pop(tp, ()))
+
+    def clear(self) -> None:
+        """Forgets everything but which partitions are held."""
+        self._entries.clear()
+        self._held = {tp: [] for tp in self._held}
+        self._moves.clear()
+
+    @property
+    def size_bytes(self) -> int:
+        """About how much memory it holds."""
+        kept = itertools.chain(self._entries, *self._held.values())
+        return sum(entry.size_bytes for entry in kept if isinstance(entry, (Piece, Run)))
+
+    def next_run(self, decode: Decode, name_of: Callable[[TopicIdPartition], TopicPartition]) -> Run | None:
+        """The records to hand over next; None if there are none. Raises what `decode` raises: then other partitions come first, and
+        it is raised again when this one's turn comes."""
+        while self._entries:
+            entry = self._entries[0]
+            if isinstance(entry, _Reached):
+                self._moves[entry.tp] = entry.offset
+            elif isinstance(entry, Run):
+                if entry.left:
+                    return entry
+            else:
+                batch = self._decoded(entry, decode)
+                if batch is not None:
+                    self._entries[0] = Run(batch, name_of(batch.tp))
+                    continue
+            self._entries.popleft()
+        return None
+
+    def _decoded(self, piece: Piece, decode: Decode) -> FetchedBatch | None:
+        try:
+            return decode(piece)
+        except (CorruptMessageError, UnsupportedVersionError):
+            own = [entry for entry in self._entries if entry.tp == piece.tp]
+            self._entries = deque([*(entry for entry in self._entries if entry.tp != piece.tp), *own])
+            raise
+
+    def taken(self, run: Run) -> None:
+        """Notes how far a run was taken."""
+        self._moves[run.tp] = run.next_offset
+
+    def take_moves(self) -> dict[TopicIdPartition, int]:
+        """Where partitions go on whose records, or markers, were taken since the last call; markers that come next included."""
+        while self._entries and self._is_spent(self._entries[0]):
+            entry = self._entries.popleft()
+            if isinstance(entry, _Reached):
+                self._moves[entry.tp] = entry.offset
+        moves, self._moves = self._moves, {}
+        return moves
+
+    @staticmethod
+    def _is_spent(entry: _Entry) -> bool:
+        return isinstance(entry, _Reached) or (isinstance(entry, Run) and not entry.left)

@@ -1,0 +1,225 @@
+"""Keeps what is fetched in line with the assignment: finds where partitions begin, and has one fetcher read them ahead.
+
+When the assignment changes (a seek, a pause, another partition), the fetcher is stopped at the next `sync` and another one begins
+where it ended: what it has fetched of other partitions stays. So no record of before a seek is ever handed over, and none twice.
+"""
+
+from __future__ import annotations
+
+import logging
+import queue
+from functools import partial
+
+from brokerd.client.blocking import BlockingClient
+from brokerd.client.consumer.fetcher import RESPONSES_AHEAD, PartitionFetcher, decoded
+from brokerd.client.consumer.positions import FetchRange
+from brokerd.client.consumer.pump import Fetched
+from brokerd.config.client import PlainConsumerConfig
+from brokerd.consumer.core.assignment import AssignedPartition, Assignment, Begin
+from brokerd.consumer.core.buffer import Buffer
+from brokerd.consumer.core.records import Run
+from brokerd.consumer.resolution import Resolution
+from brokerd.errors import BrokerdError, OffsetOutOfRangeError, UnknownTopicIdError, WireError
+from brokerd.ids import TopicIdPartition, TopicPartition
+
+logger = logging.getLogger(__name__)
+
+
+class _Nothing:
+    """Stands in for a fetcher while there is nothing to fetch: waits until it is woken."""
+
+    def __init__(self) -> None:
+        self._wakes: queue.SimpleQueue[None] = queue.SimpleQueue()
+
+    def take(self, timeout_ms: int | None) -> None:
+        try:
+            self._wakes.get(timeout=None if timeout_ms is None else timeout_ms / 1000)
+        except queue.Empty:
+            return
+
+    def wake(self) -> None:
+        self._wakes.put(None)
+
+
+class Fetching:
+    """The I/O of a consumer. For the thread that uses the consumer, but for `wake`."""
+
+    def __init__(self, client: BlockingClient, config: PlainConsumerConfig, assignment: Assignment) -> None:
+        self._client = client
+        self._config = config
+        self._assignment = assignment
+        self._buffer = Buffer()
+        self._fetcher: PartitionFetcher | None = None
+        self._fetched: frozenset[TopicIdPartition] = frozenset()  # partitions of the fetcher
+        self._resolution: Resolution | None = None
+        self._nothing = _Nothing()
+        self._waited_for: PartitionFetcher | Resolution | _Nothing = self._nothing
+        self._version = -1  # of the assignment that all this is in line with
+        self._stale: set[TopicIdPartition] = set()  # the fetcher reads them at offsets that are not wanted any more
+
+    # --- records
+
+    def next_run(self) -> Run | None:
+        """The records to hand over next, if they are here. Raises CorruptMessageError and UnsupportedVersionError."""
+        return self._buffer.next_run(partial(decoded, config=self._config), self._name_of)
+
+    def taken(self, run: Run) -> None:
+        """Notes how far a run was taken."""
+        self._buffer.taken(run)
+
+    def hand_over(self) -> None:
+        """Moves the positions behind everything that was taken."""
+        moves = self._buffer.take_moves()
+        if moves:
+            self._assignment.move(moves)
+
+    def _name_of(self, id_tp: TopicIdPartition) -> TopicPartition:
+        return self._assignment.by_id[id_tp].tp
+
+    # --- what the assignment's changes mean here
+
+    def forget(self, id_tp: TopicIdPartition | None) -> None:
+        """A partition goes on elsewhere, or is given up."""
+        if id_tp is not None:
+            self._buffer.drop(id_tp)
+            self._stale.add(id_tp)
+
+    def give_up(self, id_tp: TopicIdPartition) -> None:
+        """A partition is not assigned any more."""
+        self._buffer.release(id_tp)
+        self.forget(id_tp)
+
+    def pause(self, one: AssignedPartition, *, is_paused: bool) -> None:
+        """The records of a partition are kept back, or are handed over again."""
+        if one.id_tp is not None:
+            (self._buffer.hold if is_paused else self._buffer.release)(one.id_tp)
+
+    # --- I/O
+
+    def sync(self) -> None:
+        """Starts what is missing, stops what is not wanted any more. Does not wait for the broker."""
+        if self._version == self._assignment.version:
+            return
+        unresolved = self._assignment.unresolved()
+        if self._resolution is not None:
+            self._resolution.close()
+            self._resolution = None
+        if unresolved:
+            self._resolution = Resolution(self._client, unresolved, self._config)
+            self._waited_for = self._resolution
+        else:
+            self._follow()
+        self._version = self._assignment.version
+
+    def _follow(self) -> None:
+        """Has the fetcher read what is to be fetched."""
+        wanted = {one.id_tp: one for one in self._assignment.fetchable() if one.id_tp is not None}
+        if self._fetcher is None or self._stale or self._fetched != wanted.keys():
+            self._stop_fetcher()
+            ranges = [FetchRange(id_tp, _fetch_offset(one), None, str(one.tp)) for id_tp, one in wanted.items()]
+            self._fetcher = PartitionFetcher(self._client, ranges, self._config) if ranges else None
+            self._fetched = frozenset(wanted)
+        self._waited_for = self._fetcher or self._nothing
+
+    def _stop_fetcher(self) -> None:
+        """Takes what was fetched and not taken yet, unless there is much already: then it is fetched again."""
+        if self._fetcher is not None:
+            for fetched in self._fetcher.stop():
+                if self._buffer.size_bytes > RESPONSES_AHEAD * self._config.fetch_max_bytes:
+                    break
+                self._add(fetched)
+            self._fetcher = None
+        for id_tp in self._stale:
+            self._buffer.drop(id_tp)
+        self._stale.clear()
+
+    def _add(self, fetched: Fetched) -> None:
+        self._buffer.add(fetched)
+        for id_tp, offset in fetched.reached:
+            if id_tp not in self._stale:
+                self._assignment.by_id[id_tp].fetch_offset = offset
+
+    def take(self, timeout_ms: int | None) -> None:
+        """Waits for the broker: until something has come that may be records, or is woken, or for `timeout_ms`.
+
+        Raises BrokerUnreachableError, UnknownTopicOrPartitionError, UnknownTopicIdError, LogDamagedError,
+        NoOffsetForPartitionError, OffsetOutOfRangeError and the broker's other errors. The next `sync` tries again.
+        """
+        try:
+            if self._resolution is not None:
+                self._take_found(self._resolution, timeout_ms)
+            elif self._fetcher is not None:
+                fetched = self._fetcher.next_fetched(timeout_ms)
+                if fetched is not None:
+                    self._add(fetched)
+            else:
+                self._nothing.take(timeout_ms)
+        except BrokerdError as error:
+            self._version = -1
+            if self._resolution is None:
+                self._after_failure(error)
+                return
+            raise
+
+    def _take_found(self, resolution: Resolution, timeout_ms: int | None) -> None:
+        for search, id_tp, position in resolution.take(timeout_ms) or ():
+            if self._assignment.found(search.one, id_tp, position, search.version) and search.reason:
+                logger.warning("%s: reading goes on at offset %d", search.reason, position)
+
+    def _after_failure(self, error: BrokerdError) -> None:
+        """Obeys auto.offset.reset, or raises the error of the fetcher with what to do."""
+        assert self._fetcher is not None
+        failed = self._fetcher.partition_of(error)
+        self._stop_fetcher()
+        one = None if failed is None else self._assignment.by_id.get(failed)
+        if one is None or not isinstance(error, WireError):
+            raise error
+        if isinstance(error, OffsetOutOfRangeError) and self._config.auto_offset_reset != "none":
+            reset = self._config.auto_offset_reset
+            reason = f"{one.tp}: {error.message}; auto.offset.reset is {reset}"
+            self.forget(one.id_tp)
+            self._assignment.seek(one, None, Begin.RESET, reason)
+            return
+        raise self._with_advice(one, error)
+
+    def _with_advice(self, one: AssignedPartition, error: WireError) -> WireError:
+        if isinstance(error, OffsetOutOfRangeError):
+            error.message = (
+                f"{one.tp}: {error.message}; seek() to an offset that it has, or set auto.offset.reset to earliest or latest"
+            )
+        elif isinstance(error, UnknownTopicIdError):
+            self.forget(one.id_tp)
+            self._assignment.forget_id(one)
+            error.message = (
+                f"topic '{one.tp.topic}' was deleted, so {one.tp} cannot be read on: assign() other partitions; if a topic of that "
+                "name was created again, the next poll() reads it, from where a new reader begins"
+            )
+        return error
+
+    def wake(self) -> None:
+        """Has a thread that waits in `take` return. For any thread."""
+        self._waited_for.wake()
+
+    def reset(self) -> None:
+        """Throws away everything but positions: after an interrupt it is not known how far a step has come."""
+        self.close()
+        self._buffer.clear()
+        for one in self._assignment.partitions.values():
+            one.fetch_offset = None
+        self._stale.clear()
+        self._version = -1
+
+    def close(self) -> None:
+        """Ends what is under way."""
+        if self._fetcher is not None:
+            self._fetcher.close()
+            self._fetcher = None
+        if self._resolution is not None:
+            self._resolution.close()
+            self._resolution = None
+
+
+def _fetch_offset(one: AssignedPartition) -> int:
+    offset = one.position if one.fetch_offset is None else one.fetch_offset
+    assert offset is not None
+    return offset

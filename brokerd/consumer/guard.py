@@ -1,0 +1,69 @@
+"""One thread at a time: who uses the consumer, and whether it still may be used. Other threads may only wake and close it."""
+
+from __future__ import annotations
+
+import threading
+from concurrent.futures import CancelledError
+from types import TracebackType
+
+from brokerd.errors import ClientError, ConsumerClosedError, ConsumerStateError, ForkedConsumerError, WakeupError
+from brokerd.process import end_daemon_thread
+
+
+class Guard:
+    """Held (`with`) by the thread that is inside a call of the consumer; entered again by the same thread, it changes nothing."""
+
+    def __init__(self) -> None:
+        self._lock = threading.RLock()
+        self._user = ""
+        self.is_closed = False
+        self.is_forked = False
+        self._is_woken = False
+
+    def __enter__(self) -> None:
+        self.refuse_fork()
+        if not self._lock.acquire(blocking=False):
+            raise ConsumerStateError(
+                f"thread '{self._user}' is using this consumer, so thread '{threading.current_thread().name}' cannot: one thread "
+                "may use it at a time, and others may only call wakeup() and close(); give each thread a consumer of its own"
+            )
+        self._user = threading.current_thread().name
+        if self.is_closed:
+            self._lock.release()
+            raise self._closed()
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self._lock.release()
+        is_of_close = isinstance(error, (ClientError, CancelledError)) and not isinstance(error, ConsumerClosedError)
+        if self.is_closed and is_of_close:  # what the call was waiting for is gone
+            raise self._closed() from None
+
+    def await_user(self, timeout_s: float) -> bool:
+        """Waits until no other thread is inside a call; True if it then belongs to this one, until `leave`."""
+        return self._lock.acquire(timeout=timeout_s)
+
+    def leave(self) -> None:
+        """Ends what `await_user` began."""
+        self._lock.release()
+
+    def refuse_fork(self) -> None:
+        """Raises ForkedConsumerError in a child."""
+        if self.is_forked:
+            raise ForkedConsumerError("this consumer was created before this process was forked: create one in the child")
+
+    def wake(self) -> None:
+        """Has `check` raise WakeupError once."""
+        self._is_woken = True
+
+    def check(self) -> None:
+        """Raises ConsumerClosedError and WakeupError if another thread has asked for the end of the call."""
+        if self.is_closed:
+            raise self._closed()
+        if self._is_woken:
+            self._is_woken = False
+            raise WakeupError("another thread called wakeup()")
+
+    @staticmethod
+    def _closed() -> ConsumerClosedError:
+        end_daemon_thread()
+        return ConsumerClosedError("the consumer is closed: create another one")

@@ -1,0 +1,130 @@
+"""Finds the ids of partitions, and where those begin that have no position. In the background, so that a poll may end before it."""
+
+from __future__ import annotations
+
+import queue
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+from brokerd.client.blocking import BlockingClient
+from brokerd.client.broker_client import BrokerClient
+from brokerd.client.consumer.offsets import OffsetSpec, Wanted
+from brokerd.config.client import PlainConsumerConfig
+from brokerd.consumer.core.assignment import AssignedPartition, Begin
+from brokerd.errors import ClientError, NoOffsetForPartitionError, UnknownTopicOrPartitionError, WireError
+from brokerd.ids import TopicIdPartition, TopicPartition
+
+_SPECS = {"earliest": OffsetSpec.EARLIEST, "latest": OffsetSpec.LATEST}
+
+
+class Search(NamedTuple):
+    """A partition as it was when the search began."""
+
+    one: AssignedPartition
+    version: int
+    id_tp: TopicIdPartition | None
+    position: int | None
+    begin: Begin
+    reason: str  # why its position was lost
+
+
+class Found(NamedTuple):
+    """The result of a search."""
+
+    search: Search
+    id_tp: TopicIdPartition
+    position: int
+
+
+class Resolution:
+    """One search. `take` waits for its end."""
+
+    def __init__(self, client: BlockingClient, partitions: Sequence[AssignedPartition], config: PlainConsumerConfig) -> None:
+        searches = [Search(one, one.version, one.id_tp, one.position, one.begin, one.reason) for one in partitions]
+        self._outcome: queue.SimpleQueue[list[Found] | BaseException | None] = queue.SimpleQueue()
+        self._future = client.loop_thread.submit(self._run(client.broker_client, searches, config))
+
+    async def _run(self, client: BrokerClient, searches: Sequence[Search], config: PlainConsumerConfig) -> None:
+        try:
+            self._outcome.put(await resolve(client, searches, config))
+        except BaseException as error:
+            is_final = isinstance(error, Exception)
+            self._outcome.put(error if is_final else ClientError("the client of this consumer was closed"))
+            if not is_final:
+                raise
+
+    def take(self, timeout_ms: int | None) -> list[Found] | None:
+        """The outcome; None after `timeout_ms`, or once if `wake` was called. Raises the error that ended the search."""
+        try:
+            outcome = self._outcome.get(timeout=None if timeout_ms is None else timeout_ms / 1000)
+        except queue.Empty:
+            return None
+        if isinstance(outcome, BaseException):
+            raise outcome
+        return outcome
+
+    def wake(self) -> None:
+        """Has a thread that waits in `take` return. For any thread."""
+        self._outcome.put(None)
+
+    def close(self) -> None:
+        """Gives up the search."""
+        self._future.cancel()
+
+
+async def resolve(client: BrokerClient, searches: Sequence[Search], config: PlainConsumerConfig) -> list[Found]:
+    """Ids and positions of partitions. Raises UnknownTopicOrPartitionError, NoOffsetForPartitionError, BrokerUnreachableError and
+    the broker's errors, with the partition's name."""
+    ids = await ids_of(client, {search.one.tp: search.id_tp for search in searches})
+    known = {search.one: search.position for search in searches if search.position is not None}
+    open_searches = [search for search in searches if search.one not in known]
+    wanted: dict[TopicIdPartition, Wanted] = {ids[search.one.tp]: _spec(search, config) for search in open_searches}
+    offsets = await client.list_offsets(wanted, config.isolation_level) if wanted else {}
+    found = []
+    for search in searches:
+        id_tp = ids[search.one.tp]
+        position = known.get(search.one)
+        if position is None:
+            result = offsets[id_tp]
+            if isinstance(result, WireError):
+                result.message = f"{search.one.tp}: {result.message}"
+                raise result
+            position = result.offset
+        found.append(Found(search, id_tp, position))
+    return found
+
+
+async def ids_of(
+    client: BrokerClient, wanted: Mapping[TopicPartition, TopicIdPartition | None]
+) -> dict[TopicPartition, TopicIdPartition]:
+    """Ids of partitions; asks for those that are None. Raises UnknownTopicOrPartitionError and the broker's errors."""
+    topics = sorted({tp.topic for tp, id_tp in wanted.items() if id_tp is None})
+    metadata = await client.metadata(topics) if topics else None
+    ids = {}
+    for tp, id_tp in wanted.items():
+        if id_tp is None:
+            assert metadata is not None
+            if tp.topic in metadata.errors:
+                raise metadata.errors[tp.topic]
+            topic = metadata.topics[tp.topic]
+            if tp.partition >= topic.partition_count:
+                raise UnknownTopicOrPartitionError(
+                    f"topic '{tp.topic}' has no partition {tp.partition}, it has 0 to {topic.partition_count - 1}"
+                )
+            id_tp = TopicIdPartition(topic.topic_id, tp.partition)
+        ids[tp] = id_tp
+    return ids
+
+
+def _spec(search: Search, config: PlainConsumerConfig) -> OffsetSpec:
+    """Where a partition without a position begins. Raises NoOffsetForPartitionError."""
+    if search.begin is Begin.EARLIEST:
+        return OffsetSpec.EARLIEST
+    if search.begin is Begin.LATEST:
+        return OffsetSpec.LATEST
+    if config.auto_offset_reset == "none":
+        raise NoOffsetForPartitionError(
+            f"{search.one.tp} has no offset to begin at, and auto.offset.reset is none: seek() to one, or set it to "
+            "earliest or latest"
+        )
+    return _SPECS[config.auto_offset_reset]

@@ -1,0 +1,42 @@
+"""A Consumer and a broker in memory: settings, batches, and reading so many records. For tests of the consumer."""
+
+from __future__ import annotations
+
+from brokerd import Consumer, ConsumerRecord, TopicPartition
+from brokerd.record.header import Attributes
+from tests.support.fake_broker import FakeBroker, Partition
+from tests.support.records import key_values, new_batch
+from tests.support.wait import DEADLINE_S
+
+LONG_MS = int(DEADLINE_S * 1000)
+T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)
+
+
+def settings(broker: FakeBroker, **given: object) -> dict[str, object]:
+    quick = {"retry.backoff.ms": 1, "retry.backoff.max.ms": 2, "fetch.max.wait.ms": 10, "auto.offset.reset": "earliest"}
+    return {"bootstrap.servers": f"127.0.0.1:{broker.port}", **quick, **{name.replace("_", "."): v for name, v in given.items()}}
+
+
+def fill(partition: Partition, counts: list[int]) -> None:
+    """Batches of records, each value its record's offset as text."""
+    for count in counts:
+        first = partition.end_offset
+        partition.put(new_batch(key_values([b"%d" % (first + i) for i in range(count)]), tp=partition.tp))
+
+
+def put_marker(partition: Partition) -> int:
+    attributes = int(Attributes.CONTROL | Attributes.TRANSACTIONAL)
+    return partition.put(new_batch(key_values([b"m"]), tp=partition.tp, attributes=attributes))
+
+
+def offsets(records: list[ConsumerRecord]) -> list[int]:
+    assert [record.value for record in records] == [b"%d" % record.offset for record in records]
+    return [record.offset for record in records]
+
+
+def read(consumer: Consumer, count: int) -> list[ConsumerRecord]:
+    """The next records, of which there must be so many."""
+    records: list[ConsumerRecord] = []
+    while len(records) < count:
+        records += consumer.poll(LONG_MS, count - len(records))
+    return records

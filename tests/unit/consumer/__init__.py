@@ -1,0 +1,1 @@
+"""The consumer of plain Python against a broker in memory."""

@@ -1,0 +1,241 @@
+"""Goal: what fails is told, with what to do, and stops nothing else; calls that make no sense are refused. Method: a broker in
+memory, told to fail.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+from collections.abc import Callable
+
+import pyarrow as pa
+import pytest
+
+from brokerd import Consumer, ConsumerRecord
+from brokerd.errors import (
+    BrokerUnreachableError,
+    ConfigError,
+    ConsumerStateError,
+    CorruptMessageError,
+    LogDamagedError,
+    NotReadyError,
+    OffsetOutOfRangeError,
+    UnknownTopicIdError,
+    UnknownTopicOrPartitionError,
+)
+from tests.support.clock import HastyClock
+from tests.support.consumers import LONG_MS, T0, T1, fill, offsets, read, settings
+from tests.support.fake_broker import FakeBroker, fake_broker
+from tests.support.records import key_values, new_batch
+
+# --- refusals
+
+
+def test_calls_for_what_is_not_assigned_are_refused(consumer: Consumer) -> None:
+    for call in (consumer.pause, consumer.resume, consumer.seek_to_end, consumer.position):
+        with pytest.raises(ConsumerStateError, match=r"t-0 is not assigned to this consumer: assign\(\) it first"):
+            call(T0)
+    with pytest.raises(ConsumerStateError, match="t-0 is not assigned"):
+        consumer.seek(T0, 1)
+    with pytest.raises(ConsumerStateError, match=r"no partition is assigned to this consumer: assign\(\) some first"):
+        consumer.poll(0)
+
+
+def test_subscribe_is_refused_with_what_to_do(consumer: Consumer) -> None:
+    with pytest.raises(ConsumerStateError, match=r"assign\(\) them.*partitions_for"):
+        consumer.subscribe(["t"])
+
+
+@pytest.mark.parametrize(
+    ("call", "error"),
+    [
+        (lambda consumer: consumer.assign("t"), TypeError),
+        (lambda consumer: consumer.assign(["t"]), TypeError),
+        (lambda consumer: consumer.assign([("t", -1)]), ValueError),
+        (lambda consumer: consumer.assign([("t/", 0)]), ValueError),
+        (lambda consumer: consumer.poll(-1), ValueError),
+        (lambda consumer: consumer.poll(1.5), TypeError),
+        (lambda consumer: consumer.poll(0, 0), ValueError),
+        (lambda consumer: consumer.seek(T0, -1), ValueError),
+        (lambda consumer: consumer.offsets_for_times({T0: -5}), ValueError),
+    ],
+)
+def test_arguments_are_checked(consumer: Consumer, call: Callable[[Consumer], object], error: type[Exception]) -> None:
+    with pytest.raises(error):
+        call(consumer)
+
+
+def test_unknown_settings_are_refused() -> None:
+    with pytest.raises(ConfigError, match=r"unknown setting 'auto\.offset\.rest'.*'auto\.offset\.reset'"):
+        Consumer(auto_offset_rest="latest")
+    with pytest.raises(ConfigError, match="must be one of earliest, latest, none"):
+        Consumer({"auto.offset.reset": "smallest"})
+
+
+def test_topic_or_partition_that_is_not_there(broker: FakeBroker, consumer: Consumer) -> None:
+    consumer.assign([T1])
+    with pytest.raises(UnknownTopicOrPartitionError, match="there is no topic 't'"):
+        consumer.poll(LONG_MS)
+    broker.create("t")
+    with pytest.raises(UnknownTopicOrPartitionError, match="topic 't' has no partition 1, it has 0 to 0"):
+        consumer.poll(LONG_MS)
+    broker.create("t", 2)
+    assert consumer.poll(10) == []
+
+
+# --- questions
+
+
+def test_offsets_and_partitions_are_told(broker: FakeBroker, consumer: Consumer) -> None:
+    first, _ = broker.create("t", 2)
+    fill(first, [10])
+    first.log_start_offset = 4
+    assert consumer.partitions_for("t") == 2
+    assert consumer.beginning_offsets([T0, T1]) == {T0: 4, T1: 0}
+    assert consumer.end_offsets([T0, T1]) == {T0: 10, T1: 0}
+    assert consumer.end_offsets([]) == {}
+    with pytest.raises(UnknownTopicOrPartitionError, match=r"^u-0: "):
+        consumer.end_offsets(("u", 0))
+    with pytest.raises(UnknownTopicOrPartitionError):
+        consumer.partitions_for("u")
+
+
+# --- failures
+
+
+def test_broken_streams_lose_and_repeat_nothing(broker: FakeBroker) -> None:
+    (partition,) = broker.create("t")
+    fill(partition, [3, 1, 7, 20] * 25)
+    broker.cut_fetch_after = [0, 1, 2, 3, 0, 0, 1] * 4
+    with Consumer(settings(broker, max_partition_fetch_bytes=3_000)) as consumer:
+        consumer.assign([T0])
+        assert offsets(read(consumer, 775)) == list(range(775))
+
+
+def test_errors_that_pass_are_not_told(broker: FakeBroker, consumer: Consumer) -> None:
+    (partition,) = broker.create("t")
+    fill(partition, [3])
+    broker.errors["Fetch"] = [NotReadyError("starting")] * 3
+    consumer.assign([T0])
+    assert offsets(read(consumer, 3)) == [0, 1, 2]
+
+
+@pytest.mark.parametrize(("reset", "then"), [("earliest", 30), ("latest", 40)])
+def test_offset_that_is_gone_obeys_auto_offset_reset_and_is_said(
+    broker: FakeBroker, caplog: pytest.LogCaptureFixture, reset: str, then: int
+) -> None:
+    (partition,) = broker.create("t")
+    fill(partition, [10] * 4)
+    partition.log_start_offset = 30
+    with Consumer(settings(broker, auto_offset_reset=reset)) as consumer, caplog.at_level(logging.WARNING):
+        consumer.assign([T0])
+        consumer.seek(T0, 5)
+        records: list[ConsumerRecord] = []
+        while not records and consumer.position(T0) == 5:
+            records = consumer.poll(10)
+        fill(partition, [1])
+        assert (records or read(consumer, 1))[0].offset == then
+    said = [text for text in caplog.messages if "auto.offset.reset" in text]
+    assert said[0].startswith("t-0: offset 5 is out of range")
+    assert said[0].endswith(f"auto.offset.reset is {reset}: reading goes on at offset {then}")
+
+
+def test_offset_that_is_gone_is_an_error_if_auto_offset_reset_is_none(broker: FakeBroker) -> None:
+    for partition in broker.create("t", 2):
+        fill(partition, [10] * 4)
+        partition.log_start_offset = 30
+    with Consumer(settings(broker, auto_offset_reset="none")) as consumer:
+        consumer.assign([T0, T1])
+        consumer.seek(T0, 5)
+        consumer.seek(T1, 35)
+        seen: list[int] = []
+        failures: list[OffsetOutOfRangeError] = []
+        while len(seen) < 5 or not failures:
+            try:
+                seen += [record.offset for record in consumer.poll(LONG_MS)]
+            except OffsetOutOfRangeError as error:
+                failures.append(error)
+        assert str(failures[0]).startswith("t-0: offset 5 is out of range; seek() to an offset")
+        assert seen == list(range(35, 40)), "the other partition is read all the same"
+        consumer.seek(T0, failures[0].log_start_offset)
+        assert offsets(read(consumer, 10)) == list(range(30, 40))
+
+
+def test_corrupt_batch_is_told_until_it_is_passed_and_stops_only_its_partition(broker: FakeBroker, consumer: Consumer) -> None:
+    first, second = broker.create("t", 2)
+    fill(first, [2])
+    spoilt = bytearray(new_batch(key_values([b"2"]), tp=first.tp).to_pybytes())
+    spoilt[-10] ^= 1
+    first.put(pa.py_buffer(bytes(spoilt)))
+    fill(first, [2])
+    fill(second, [2] * 3)
+    consumer.assign([T0, T1])
+    seen: list[tuple[int, int]] = []
+    failures: list[str] = []
+    while len(failures) < 3 or len(seen) < 8:
+        try:
+            seen += [(record.partition, record.offset) for record in consumer.poll(LONG_MS, 1)]
+        except CorruptMessageError as error:
+            failures.append(str(error))
+    assert all(text.startswith("t-0: batch at offset 2") for text in failures)
+    assert sorted(seen) == [(0, 0), (0, 1), *((1, offset) for offset in range(6))]
+    assert consumer.position(T0) == 2
+    consumer.seek(T0, 3)
+    assert offsets(read(consumer, 2)) == [3, 4]
+
+
+def test_corrupt_batches_are_skipped_where_that_is_asked(broker: FakeBroker) -> None:
+    (partition,) = broker.create("t")
+    spoilt = bytearray(new_batch(key_values([b"0"]), tp=partition.tp).to_pybytes())
+    spoilt[-10] ^= 1
+    partition.put(pa.py_buffer(bytes(spoilt)))
+    fill(partition, [2])
+    with Consumer(settings(broker, skip_corrupt_batches=True)) as consumer:
+        consumer.assign([T0])
+        assert offsets(read(consumer, 2)) == [1, 2]
+
+
+def test_damage_is_told_and_the_next_poll_goes_on(broker: FakeBroker, consumer: Consumer) -> None:
+    (partition,) = broker.create("t")
+    fill(partition, [2])
+    broker.errors["Fetch"] = [LogDamagedError("rotten", resume_offset=1)]
+    consumer.assign([T0])
+    with pytest.raises(LogDamagedError, match=r"rotten; skip\.corrupt\.batches=true"):
+        consumer.poll(LONG_MS)
+    assert offsets(read(consumer, 2)) == [0, 1]
+
+
+def test_deleted_topic_is_told_and_one_created_again_is_begun(broker: FakeBroker, consumer: Consumer) -> None:
+    (partition,) = broker.create("t")
+    fill(partition, [5])
+    consumer.assign([T0])
+    assert offsets(read(consumer, 5)) == list(range(5))
+    del broker.topics["t"]
+    with pytest.raises(UnknownTopicIdError, match=r"topic 't' was deleted.*assign\(\) other partitions"):
+        consumer.poll(LONG_MS)
+    with pytest.raises(UnknownTopicOrPartitionError):
+        consumer.poll(LONG_MS)
+    (again,) = broker.create("t")
+    fill(again, [2])
+    assert offsets(read(consumer, 2)) == [0, 1]
+
+
+def test_broker_that_stays_away_is_told_and_may_come_back() -> None:
+    with fake_broker() as broker:
+        (partition,) = broker.create("t")
+        fill(partition, [3])
+        consumer = Consumer(settings(broker), clock=HastyClock())
+        consumer.assign([T0])
+        assert offsets(read(consumer, 3)) == [0, 1, 2]
+    with pytest.raises(BrokerUnreachableError, match=rf"no broker responded at 127\.0\.0\.1:{broker.port}"):
+        consumer.poll()
+    topics = broker.topics
+    with fake_broker(broker.port) as again:
+        again.topics = topics
+        fill(partition, [2])
+        records: list[ConsumerRecord] = []
+        while not records:
+            with contextlib.suppress(BrokerUnreachableError):
+                records = consumer.poll()
+        assert offsets(records) == [3, 4]
+    consumer.close()

@@ -1,0 +1,139 @@
+"""Goal: one thread at a time; others may wake and close; an interrupt costs no record."""
+
+from __future__ import annotations
+
+import sys
+import threading
+
+import pytest
+
+from brokerd import Consumer
+from brokerd.errors import (
+    BrokerdError,
+    ConsumerClosedError,
+    ConsumerStateError,
+    WakeupError,
+)
+from tests.support.child import child
+from tests.support.consumers import LONG_MS, T0, fill, offsets, read
+from tests.support.fake_broker import FakeBroker, fake_broker
+from tests.support.wait import DEADLINE_S, wait_until
+
+# --- threads, interrupts, the end
+
+
+def test_second_thread_is_refused_while_one_polls(broker: FakeBroker, consumer: Consumer) -> None:
+    broker.create("t")
+    consumer.assign([T0])
+    poller = Polling(consumer)
+    with pytest.raises(ConsumerStateError, match=r"thread 'poller' is using this consumer, so thread .* cannot: one thread"):
+        consumer.poll(0)
+    with pytest.raises(ConsumerStateError, match="one thread"):
+        consumer.seek(T0, 1)
+    consumer.wakeup()
+    assert isinstance(poller.outcome(), WakeupError)
+    assert consumer.poll(0) == []
+
+
+def test_wakeup_before_a_poll_ends_the_next_one_alone(broker: FakeBroker, consumer: Consumer) -> None:
+    (partition,) = broker.create("t")
+    fill(partition, [2])
+    consumer.assign([T0])
+    consumer.wakeup()
+    with pytest.raises(WakeupError):
+        consumer.poll(LONG_MS)
+    assert offsets(read(consumer, 2)) == [0, 1]
+
+
+@pytest.mark.parametrize("is_paused", [True, False])
+def test_close_of_another_thread_ends_a_poll(broker: FakeBroker, consumer: Consumer, is_paused: bool) -> None:
+    broker.create("t")
+    consumer.assign([T0])
+    if is_paused:
+        consumer.pause(T0)
+    poller = Polling(consumer)
+    consumer.close()
+    assert isinstance(poller.outcome(), ConsumerClosedError)
+    with pytest.raises(ConsumerClosedError, match="create another"):
+        consumer.poll(0)
+    consumer.close()
+
+
+def test_close_ends_a_poll_that_looks_for_a_broker_that_is_not_there() -> None:
+    with fake_broker() as broker:
+        port = broker.port
+    consumer = Consumer(bootstrap_servers=f"127.0.0.1:{port}")
+    consumer.assign([T0])
+    assert consumer.poll(1) == []
+    poller = Polling(consumer)
+    consumer.close()
+    assert isinstance(poller.outcome(), ConsumerClosedError)
+
+
+def test_interrupted_poll_loses_nothing(broker: FakeBroker, consumer: Consumer, monkeypatch: pytest.MonkeyPatch) -> None:
+    (partition,) = broker.create("t")
+    fill(partition, [5] * 3)
+    consumer.assign([T0])
+    assert offsets(consumer.poll(LONG_MS, 2)) == [0, 1]
+    fetching = consumer._fetching
+    with monkeypatch.context() as patch:
+        patch.setattr(fetching, "hand_over", _interrupt)
+        with pytest.raises(KeyboardInterrupt):
+            consumer.poll(LONG_MS, 4)
+    assert consumer.position(T0) == 2
+    assert offsets(read(consumer, 13)) == list(range(2, 15))
+
+
+def _interrupt() -> None:
+    raise KeyboardInterrupt
+
+
+# Without a connection: gRPC does not survive a fork, whatever the child does.
+_FORKS = """
+import os
+from brokerd import Consumer
+from brokerd.errors import ForkedConsumerError
+consumer = Consumer()
+consumer.assign([("t", 0)])
+pid = os.fork()
+if pid == 0:
+    refused = 0
+    for call in (lambda: consumer.poll(0), lambda: consumer.assign([]), consumer.wakeup):
+        try:
+            call()
+        except ForkedConsumerError as error:
+            refused += "create one in the child" in str(error)
+    consumer.close()
+    os._exit(refused)
+print(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]), consumer.assignment())
+"""
+
+
+def test_consumer_of_before_a_fork_is_refused_in_the_child_and_closed_at_exit() -> None:
+    with child([sys.executable, "-c", _FORKS]) as process:
+        out, err = process.communicate(timeout=DEADLINE_S)
+    assert (out, err, process.returncode) == ("3 {TopicPartition(topic='t', partition=0)}\n", "", 0)
+
+
+class Polling:
+    """A thread that polls, and is inside by now."""
+
+    def __init__(self, consumer: Consumer) -> None:
+        self._consumer = consumer
+        self._error: BrokerdError | None = None
+        self._thread = threading.Thread(target=self._run, name="poller")
+        self._thread.start()
+        wait_until(lambda: consumer._guard._user == "poller")
+
+    def _run(self) -> None:
+        try:
+            while not self._consumer.poll():
+                pass
+        except BrokerdError as error:
+            self._error = error
+
+    def outcome(self) -> BrokerdError | None:
+        """The error that ended it."""
+        self._thread.join(DEADLINE_S)
+        assert not self._thread.is_alive()
+        return self._error
