@@ -59,6 +59,7 @@ logger = logging.getLogger(__name__)
 T = TypeVar("T")
 _RETRY_AFTER_MS = 500
 _NO_VERSION = -1
+_UNMARKED = ""  # among retries, which are by transactional id: no id is empty
 _HELD_BACK = (
     "; until then readers of committed records wait for it in all its partitions. If one of them will never take a marker again, "
     "let `brokerd doctor` accept its damage, or delete its topic"
@@ -94,6 +95,7 @@ class Transactions:
         self._markers: dict[str, Markers] = {}  # of commits that are not finished, by transactional id
         self._retries = Retries()
         self._lost_markers = LostMarkers()
+        self._refused: frozenset[int] = frozenset()  # members that have ended, and a partition takes no marker of
         self._tasks: set[asyncio.Task[Any]] = set()
         self._is_stopping = False
 
@@ -272,18 +274,20 @@ class Transactions:
         await self.log.durable()
         return last_version
 
-    async def _void(self, name: str, producer_ids: Iterable[int]) -> None:
-        """Writes the markers of members whose end is durable. What cannot be written now, the sweep writes."""
+    async def _void(self, name: str, producer_ids: Iterable[int]) -> bool:
+        """Writes the markers of members whose end is durable; True if all are written. The sweep writes the others."""
         ended = list(producer_ids)
-        await self._write_late(name, ended, abort_records(name, ended), "aborted")
+        return await self._write_late(name, ended, abort_records(name, ended), "aborted")
 
-    async def _write_late(self, name: str, producer_ids: list[int], record_for: RecordFor, outcome: str) -> None:
+    async def _write_late(self, name: str, producer_ids: list[int], record_for: RecordFor, outcome: str) -> bool:
         try:
             await self.leaders.write_markers(self.leaders.partitions_of(producer_ids), record_for, {})
         except WireError as error:
             logger.warning(
                 "transactional id %r: members are %s, but not all of their markers are written: %s", name, outcome, error.message
             )
+            return False
+        return True
 
     # Time
 
@@ -328,17 +332,25 @@ class Transactions:
 
     async def _end_unmarked(self) -> None:
         ended = self.coordinator.presumed_aborted(self.leaders.producer_ids)
-        if not ended:
+        is_refused = self._refused.issuperset(ended) and not self._retries.is_due(_UNMARKED, self._clock.monotonic_ms())
+        if not ended or is_refused:
             return
         await self.log.durable()  # whatever ended them
+        are_written = True
         for (_, name, version), producer_ids in self._lost_markers.committed(ended).items():
             said = (name, version, producer_ids[:20])
             logger.warning("transactional id %r: writing lost markers of version %d again, of producers %s", *said)
-            await self._write_late(name, producer_ids, again_records(name, version, producer_ids), "committed")
+            records = again_records(name, version, producer_ids)
+            are_written &= await self._write_late(name, producer_ids, records, "committed")
         void = self._lost_markers.void(ended)
         if void:
             logger.info("aborting the data of producers that are no members any more: %s", void[:20])
-            await self._void("", void)
+            are_written &= await self._void("", void)
+        if are_written:
+            self._retries.done(_UNMARKED)
+        else:
+            self._retries.failed(_UNMARKED, self._clock.monotonic_ms())
+        self._refused = frozenset() if are_written else frozenset(ended)
 
     async def _forget(self) -> None:
         now_ms = self._clock.monotonic_ms()

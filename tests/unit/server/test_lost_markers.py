@@ -16,6 +16,7 @@ from brokerd.offline.dump import describe_path
 from brokerd.offline.partition_check import Finding, Severity
 from brokerd.record.header import HEADER_SIZE, decode_header
 from brokerd.server.limits.callers import BROKER
+from brokerd.server.transactions.retries import FIRST_MS
 from brokerd.storage.files import RealFiles
 from brokerd.transaction.model import Execution
 from tests.support.build import raw_batch
@@ -149,6 +150,30 @@ def test_the_last_commit_gets_its_marker_again(tmp_path: Path, repair: Repair, c
         repair(str(tmp_path))
         async with scene.after() as broker:
             assert [scene.outcome(broker, partition) for partition in (0, 1)] == ["committed", "committed"]
+
+    run(scenario())
+
+
+@pytest.mark.parametrize("ends", ["commit", "abort"])
+def test_a_partition_that_takes_no_marker_is_tried_less_and_less_often(
+    tmp_path: Path, ends: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def scenario() -> None:
+        scene = Scene(tmp_path)
+        async with scene.before() as broker:
+            await scene.execution(broker, 0, 0, ends=ends)
+        scene.rot(1)
+        said = []
+        async with scene.after() as broker:
+            for _ in range(30):
+                said.append(sum("not all of their markers are written" in message for message in caplog.messages))
+                scene.clock.advance(FIRST_MS)
+                await broker.transactions.sweep()
+        assert said[:4] == [1, 2, 2, 3]
+        assert said[-1] < 10
+        accept_damaged(str(tmp_path))
+        async with scene.after() as broker:
+            assert scene.outcome(broker) == ("committed" if ends == "commit" else "aborted")
 
     run(scenario())
 
