@@ -80,6 +80,7 @@ def _transaction_entry(data: bytes) -> dict[str, Any]:
         "transactional_id": entry.transactional_id,
         "principal": entry.principal,
         "event": type(entry.event).__name__,
+        **({"in_state": True} if entry.in_state else {}),
         **_plain(entry.event),
     }
 

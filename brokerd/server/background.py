@@ -28,7 +28,7 @@ logger = logging.getLogger(__name__)
 _PRODUCER_EXPIRY_INTERVAL_MS = 60_000
 _TRANSACTIONS_INTERVAL_MS = 10_000
 _GROUPS_INTERVAL_MS = 60_000
-_GROUP_LOG_INTERVAL_MS = 1_000  # in which it grows by some thousand entries at most, and a start reads all of it
+_OWN_LOG_INTERVAL_MS = 1_000  # in which it grows by some thousand entries at most, and a start reads all of it
 _MEMORY_INTERVAL_MS = 50  # a local client sends a gigabyte per second; reading the resident set takes 13 us
 _COMPLAINT_INTERVAL_MS = 60_000
 _FRUITLESS_INTERVAL_MS = 2  # at least, between two looks for connections
@@ -72,7 +72,8 @@ class Background:
             ("slow readers", min(PATIENCE_MS, config.fetch_write_timeout_ms) // 2, self._slow_readers),
             ("transactions", _TRANSACTIONS_INTERVAL_MS, self._broker.transactions.sweep),
             ("groups", _GROUPS_INTERVAL_MS, self._broker.groups.sweep),
-            ("group log", _GROUP_LOG_INTERVAL_MS, self._broker.groups.compact),
+            ("group log", _OWN_LOG_INTERVAL_MS, self._broker.groups.compact),
+            ("transaction log", _OWN_LOG_INTERVAL_MS, self._broker.transactions.compact),
             ("checkpoint", config.log_checkpoint_interval_ms, self._checkpoint),
             ("memory", _MEMORY_INTERVAL_MS, self._memory),
             ("fruitless calls", _FRUITLESS_INTERVAL_MS, self._fruitless_calls),

@@ -2,7 +2,10 @@
 
     model.py             the values: executions, members, commits, requests, events of the log
     transactional_id.py  one transactional id: the table of answers
-    coordinator.py       all transactional ids: whom they belong to, limits, the state as a fold of the log
+    coordinator.py       all transactional ids: whom they belong to, limits, decisions
+    known.py             what a coordinator knows: the fold of its log
+    snapshot.py          all of it at one moment, in pieces for the log
+    loading.py           the log, read from its start
     executions.py        signs of life, and which execution has gone without them for too long
     ended_members.py     members that ended, so that none begins a second time
     endings.py           how members ended whose markers a partition has lost

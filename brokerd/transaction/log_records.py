@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 from google.protobuf.message import DecodeError
 
 from brokerd.errors import CorruptMessageError, UnsupportedVersionError
@@ -9,6 +11,7 @@ from brokerd.ids import TopicIdPartition
 from brokerd.transaction.model import (
     CommitCompleted,
     CommitPrepared,
+    EntriesLost,
     Event,
     Execution,
     Forgotten,
@@ -25,14 +28,31 @@ from brokerd.wire.v1 import transaction_log_pb2 as log_pb2
 from brokerd.wire.v1 import transaction_pb2
 
 VERSION = 1
+VERSION_IN_PIECES = 2  # of a StateBegins whose state has several batches: readers of version 1 would take events for parts of it
+
+
+class Record(NamedTuple):
+    """An entry as the log's record."""
+
+    key: bytes
+    value: bytes
+
+
+def record_of(entry: LogEntry) -> Record:
+    """The entry's record: its key is the transactional id."""
+    return Record(entry.transactional_id.encode(), encode_entry(entry))
 
 
 def encode_entry(entry: LogEntry) -> bytes:
     """The bytes of an entry."""
-    record = log_pb2.TransactionLogRecord(
-        version=VERSION, transactional_id=entry.transactional_id, principal=entry.principal, timestamp=entry.timestamp
-    )
     event = entry.event
+    record = log_pb2.TransactionLogRecord(
+        version=VERSION_IN_PIECES if isinstance(event, StateBegins) and event.in_pieces else VERSION,
+        transactional_id=entry.transactional_id,
+        principal=entry.principal,
+        timestamp=entry.timestamp,
+        in_state=entry.in_state,
+    )
     if isinstance(event, MemberOpened):
         record.member_opened.CopyFrom(_opened(event))
     elif isinstance(event, MembersAborted):
@@ -45,8 +65,9 @@ def encode_entry(entry: LogEntry) -> bytes:
     elif isinstance(event, Forgotten):
         record.forgotten.SetInParent()
     elif isinstance(event, StateBegins):
-        record.state_begins.SetInParent()
+        record.state_begins.CopyFrom(log_pb2.StateBegins(in_pieces=event.in_pieces))
     else:
+        assert not isinstance(event, EntriesLost), "it is found, not written"
         record.state_ends.CopyFrom(log_pb2.StateEnds(transactional_ids=event.transactional_ids))
     return record.SerializeToString()
 
@@ -58,11 +79,12 @@ def decode_entry(data: bytes) -> LogEntry:
         record.ParseFromString(data)
     except DecodeError:
         raise CorruptMessageError(f"a record of the transaction log of {len(data)} bytes cannot be read") from None
-    if record.version != VERSION:
+    if record.version not in (VERSION, VERSION_IN_PIECES):
         raise UnsupportedVersionError(
-            f"a record of the transaction log has version {record.version}; this broker reads {VERSION}: start the newer one again"
+            f"a record of the transaction log has version {record.version}; this broker reads {VERSION} and {VERSION_IN_PIECES}: "
+            "start the newer one again"
         )
-    return LogEntry(record.transactional_id, record.principal, record.timestamp, _event(record))
+    return LogEntry(record.transactional_id, record.principal, record.timestamp, _event(record), record.in_state)
 
 
 def _opened(event: MemberOpened) -> log_pb2.MemberOpened:
@@ -118,7 +140,7 @@ def _event(record: log_pb2.TransactionLogRecord) -> Event | StateBegins | StateE
         case "forgotten":
             return Forgotten()
         case "state_begins":
-            return StateBegins()
+            return StateBegins(record.state_begins.in_pieces)
         case _:
             return StateEnds(record.state_ends.transactional_ids)
 

@@ -158,6 +158,8 @@ class Forgotten(NamedTuple):
 class StateBegins(NamedTuple):
     """A state of everything begins. Until its end, what was read before holds."""
 
+    in_pieces: bool = False  # its entries are marked, and others may stand among them; else all up to its end are its own
+
 
 class StateEnds(NamedTuple):
     """It is complete, with so many transactional ids."""
@@ -165,17 +167,22 @@ class StateEnds(NamedTuple):
     transactional_ids: int
 
 
+class EntriesLost(NamedTuple):
+    """Entries stood here that are lost, as an operator has accepted. Found by whoever reads the log, and never written."""
+
+
 Event = MemberOpened | MembersAborted | CommitPrepared | CommitCompleted | Forgotten
 StateEvent = StateBegins | StateEnds
 
 
 class LogEntry(NamedTuple):
-    """A record of the transaction log. The id and its principal are empty in StateBegins and StateEnds."""
+    """A record of the transaction log. The id and its principal are empty in what is of no id."""
 
     transactional_id: str
     principal: str
     timestamp: int  # wall clock, ms
-    event: Event | StateEvent
+    event: Event | StateEvent | EntriesLost
+    in_state: bool = False  # a part of the state that began last
 
 
 # Decisions

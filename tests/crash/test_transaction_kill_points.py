@@ -5,6 +5,7 @@ version is visible or none, what was answered holds, what was not can be asked a
 from __future__ import annotations
 
 import asyncio
+import functools
 import random
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -18,6 +19,7 @@ from brokerd.errors import WireError
 from brokerd.ids import TopicIdPartition
 from brokerd.server.transactions import transaction_log
 from brokerd.transaction.model import EndRequest, Execution
+from brokerd.transaction.snapshot import Snapshot
 from tests.support.clock import ManualClock
 from tests.support.files import Killed, MemoryFiles
 from tests.support.inner_broker import TIMEOUT_MS, TransactionBroker, Write, end_request, running
@@ -64,8 +66,10 @@ async def _script(files: MemoryFiles, history: History) -> None:
         async with running(files, clock, **SETTINGS) as broker:
             await _version(broker, history, 3 * life)
             await _aborted(broker, 3 * life + 1)
+            compacting = asyncio.create_task(broker.transactions.compact())
             await _version(broker, history, 3 * life + 1, execution="two")
             await broker.transactions.sweep()
+            await compacting
             left = await broker.init(NAME, Execution(3 * life + 2, "left", "run"), b"left %11d" % life)
             await broker.write(left, [Write((await broker.topic())[0], b"void-left")])
             clock.advance(TIMEOUT_MS)
@@ -97,6 +101,7 @@ def _operations() -> list[str]:
 @pytest.fixture(autouse=True)
 def early_compaction(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(transaction_log, "COMPACTION_MIN_BYTES", 6_000)
+    monkeypatch.setattr(Snapshot, "pieces", functools.partialmethod(Snapshot.pieces, 1))
     small = TRANSACTION_STATE._replace(configs={**TRANSACTION_STATE.configs, "segment.bytes": "4096"})
     monkeypatch.setattr(topic_changes, "TRANSACTION_STATE", small)
 

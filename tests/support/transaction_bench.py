@@ -5,7 +5,7 @@ One call is one request, decided and applied; `finish` stands for the markers. M
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 
 from brokerd.ids import TopicIdPartition
 from brokerd.transaction.coordinator import Coordinator, Limits
@@ -29,6 +29,7 @@ from brokerd.transaction.model import (
     Prepare,
     Totals,
 )
+from brokerd.transaction.snapshot import PIECE_ENTRIES_MAX
 from brokerd.wire.v1 import control_pb2
 from tests.support.clock import START_WALL_MS
 
@@ -79,6 +80,14 @@ def summed(partitions: Iterable[Mapping[int, HeldData]]) -> dict[int, HeldData]:
             known = sums.get(producer_id, HeldData(0, True))
             sums[producer_id] = HeldData(known.records + found.records, known.is_durable and found.is_durable)
     return sums
+
+
+def known_of(coordinator: Coordinator) -> list[object]:
+    """All that a coordinator knows, so that it can be compared."""
+    states = [
+        (name, state.principal, state.last, state.prepared, dict(state.members)) for name, state in coordinator.states.items()
+    ]
+    return [sorted(states, key=lambda state: state[0]), set(coordinator.open_members)]
 
 
 class TransactionBench:
@@ -175,15 +184,21 @@ class TransactionBench:
         keys = self.coordinator.expired(self.now_ms)
         return [pid for key in keys for pid in self.end(self.coordinator.expire(key, self.now_ms), key.transactional_id)]
 
-    def restart(self) -> bool:
-        """A new coordinator that reads the log; False if the log ends within a state."""
+    def restart(self) -> None:
+        """A new coordinator that reads the log. Raises CorruptMessageError."""
         self.ids.taken = self.members.taken = 0
         self.coordinator = self._new()
-        return self.coordinator.load(map(decode_entry, self.log), self.now_ms)
+        self.coordinator.load(map(decode_entry, self.log), self.now_ms)
 
     def compact(self) -> None:
         """Appends a state, and drops what stood before it."""
-        self.log = [encode_entry(entry) for entry in self.coordinator.entries(START_WALL_MS + self.now_ms)]
+        self.log = [value for piece in self.state_pieces() for value in piece]
+
+    def state_pieces(self, entries_max: int = PIECE_ENTRIES_MAX) -> Iterator[list[bytes]]:
+        """The batches of a state, to be appended one after another."""
+        with self.coordinator.snapshot(START_WALL_MS + self.now_ms) as state:
+            for piece in state.pieces(entries_max):
+                yield [record.value for record in piece]
 
     def _ended(self, record_for: RecordFor) -> dict[TopicIdPartition, control_pb2.ControlRecord]:
         made = {tp: record for tp, data in self.data.items() if (record := record_for(data)) is not None}

@@ -13,7 +13,7 @@ from typing import NamedTuple
 from brokerd.errors import StorageError, UnknownTopicIdError, WireError
 from brokerd.ids import TopicIdPartition
 from brokerd.transaction.coordinator import Coordinator, Limits
-from brokerd.transaction.log_records import decode_entry, encode_entry
+from brokerd.transaction.log_records import Record, decode_entry, encode_entry
 from brokerd.transaction.markers import RecordFor, abort_records, commit_records
 from brokerd.transaction.model import (
     AlreadyCommitted,
@@ -77,7 +77,7 @@ class Disk:
 
     def __init__(self) -> None:
         self.partitions: dict[TopicIdPartition, SimulatedPartition] = {}
-        self.log: list[bytes] = []  # of the transactions; an entry once removed is empty
+        self.log: list[tuple[bytes, ...]] = []  # of the transactions, batch by batch; one that is removed is empty
         self.durable = 0  # so many of them
         self.next_producer_id = 100
 
@@ -110,16 +110,15 @@ class SimulatedBroker:
         self._marker_witness = marker_witness
         self._locked: set[str] = set()
         self._markers: dict[str, dict[TopicIdPartition, int]] = {}  # of commits that are not finished
-        self._state_at = -1  # where a state begins in the log that is not durable yet
+        self._is_writing_state = False
+        self._states: list[tuple[int, int]] = []  # where whole states begin and end in the log, of which none is durable yet
         self.coordinator = Coordinator(Limits(CountedSlots(_MANY), CountedSlots(_MANY), 3_600_000))
 
     # --- life
 
     def start(self) -> Steps:
         """Recovers; serves once that is done."""
-        entries = [decode_entry(data) for data in self.disk.log if data]
-        if not self.coordinator.load(entries, self.now_ms):
-            self.append_state()
+        self.coordinator.load((decode_entry(data) for batch in self.disk.log for data in batch), self.now_ms)
         self.hold_back_prepared()
         yield from self.finish_prepared()
         yield from self.void_unknown()
@@ -148,7 +147,7 @@ class SimulatedBroker:
     def record(self, name: str, event: Event) -> None:
         """Appends an event and applies it."""
         entry = LogEntry(name, "User:alice", START_WALL_MS, event)
-        self.disk.log.append(encode_entry(entry))
+        self.disk.log.append((encode_entry(entry),))
         self._witness(name, event)
         self.coordinator.apply(entry, self.now_ms)
 
@@ -164,17 +163,33 @@ class SimulatedBroker:
 
     def retire_log(self) -> None:
         """Drops the log before a durable state, at times."""
-        if self._state_at >= 0 and self._state_end <= self.disk.durable and self.rng.random() < 0.5:
-            self.disk.log[: self._state_at] = [b""] * self._state_at
-            self._state_at = -1
+        for begin, end in self._states:
+            if end <= self.disk.durable and self.rng.random() < 0.5:
+                self.disk.log[:begin] = [()] * begin
+                self._states = [state for state in self._states if state[0] > begin]
+                return
 
-    def append_state(self) -> None:
-        """A state of everything."""
-        if self._state_at >= 0:
-            return
-        self._state_at = len(self.disk.log)
-        self.disk.log += [encode_entry(entry) for entry in self.coordinator.entries(START_WALL_MS)]
-        self._state_end = len(self.disk.log)
+    def write_state(self) -> Steps:
+        """A state of everything, piece by piece. A disk may refuse one of them."""
+        if self._is_writing_state:
+            return Done()
+        self._is_writing_state = True
+        refused_at = self.rng.choice((-1, -1, -1, -1, 0, 1, 2))
+        begin = len(self.disk.log)
+        with self.coordinator.snapshot(START_WALL_MS) as state:
+            for number, piece in enumerate(state.pieces(self.rng.choice((1, 2, 100, 100)))):
+                if number == refused_at:
+                    self._is_writing_state = False
+                    return StorageError("no space")
+                self.append_piece(piece)
+                yield lambda: True  # others come between
+        self._is_writing_state = False
+        self._states.append((begin, len(self.disk.log)))
+        return Done()
+
+    def append_piece(self, piece: list[Record]) -> None:
+        """A piece of a state is one batch."""
+        self.disk.log.append(tuple(record.value for record in piece))
 
     # --- partitions
 

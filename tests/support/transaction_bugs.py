@@ -14,7 +14,20 @@ from brokerd.errors import WireError
 from brokerd.ids import TopicIdPartition
 from brokerd.partition.core import PartitionCore
 from brokerd.transaction.coordinator import Coordinator
-from brokerd.transaction.model import CommitPrepared, EndRequest, Event, Held, HeldData, Member, MemberOpened
+from brokerd.transaction.loading import Loading
+from brokerd.transaction.log_records import Record, decode_entry, encode_entry
+from brokerd.transaction.model import (
+    CommitPrepared,
+    EndRequest,
+    Event,
+    Held,
+    HeldData,
+    Member,
+    MemberOpened,
+    StateBegins,
+    StateEnds,
+)
+from brokerd.transaction.snapshot import Snapshot
 from brokerd.transaction.transactional_id import TransactionalIdState
 from brokerd.wire.v1 import control_pb2
 from tests.support.mutants import Mutants
@@ -80,7 +93,7 @@ def a_heartbeat_is_refused_before_the_end_is_durable(patch: pytest.MonkeyPatch) 
     skip_the_wait(patch, "heartbeat")
 
 
-@mutant(2)
+@mutant(58)
 def a_commit_is_answered_before_its_markers_are_durable(patch: pytest.MonkeyPatch) -> None:
     plant(patch.setattr, SimulatedBroker, "markers_durable", lambda _self, _markers: at_once)
 
@@ -90,7 +103,7 @@ def data_is_acknowledged_before_it_is_durable(patch: pytest.MonkeyPatch) -> None
     acknowledge_at_once(patch)
 
 
-@mutant(9)
+@mutant(20)
 def a_commit_takes_data_that_is_not_durable(patch: pytest.MonkeyPatch) -> None:
     """Acknowledged too early; and the commit, which would notice, does not look."""
     open_data = PartitionCore.open_data
@@ -121,12 +134,12 @@ def acknowledge_at_once(patch: pytest.MonkeyPatch) -> None:
 # --- markers
 
 
-@mutant(58)
+@mutant(268)
 def a_commit_holds_nothing_back(patch: pytest.MonkeyPatch) -> None:
     plant(patch.setattr, SimulatedBroker, "hold_back", lambda _self, _name, _held_back: None)
 
 
-@mutant(58)
+@mutant(0)
 def markers_of_a_commit_count_one_by_one(patch: pytest.MonkeyPatch) -> None:
     finish = SimulatedBroker.finish
 
@@ -140,7 +153,7 @@ def markers_of_a_commit_count_one_by_one(patch: pytest.MonkeyPatch) -> None:
     plant(patch.setattr, SimulatedBroker, "finish", eager)
 
 
-@mutant(3168)
+@mutant(5086)
 def markers_of_a_failed_attempt_are_not_waited_for(patch: pytest.MonkeyPatch) -> None:
     finish = SimulatedBroker.finish
 
@@ -151,7 +164,7 @@ def markers_of_a_failed_attempt_are_not_waited_for(patch: pytest.MonkeyPatch) ->
     plant(patch.setattr, SimulatedBroker, "finish", forgetful)
 
 
-@mutant(196)
+@mutant(2)
 def a_marker_that_cannot_be_written_is_let_go(patch: pytest.MonkeyPatch) -> None:
     write = SimulatedBroker.write_markers
 
@@ -206,7 +219,7 @@ def a_deleted_topic_is_waited_for(patch: pytest.MonkeyPatch) -> None:
 # --- recovery
 
 
-@mutant(305)
+@mutant(374)
 def a_recovery_holds_nothing_back(patch: pytest.MonkeyPatch) -> None:
     plant(patch.setattr, SimulatedBroker, "hold_back_prepared", lambda _self: None)
 
@@ -221,7 +234,7 @@ def it_is_not_recorded_what_a_commit_holds_back(patch: pytest.MonkeyPatch) -> No
     plant(patch.setattr, SimulatedBroker, "record", forgetful)
 
 
-@mutant(305)
+@mutant(3410)
 def a_state_forgets_what_a_commit_holds_back(patch: pytest.MonkeyPatch) -> None:
     events = TransactionalIdState.events
 
@@ -234,7 +247,7 @@ def a_state_forgets_what_a_commit_holds_back(patch: pytest.MonkeyPatch) -> None:
     plant(patch.setattr, TransactionalIdState, "events", forgetful)
 
 
-@mutant(19)
+@mutant(35)
 def nobody_presumes_an_abort(patch: pytest.MonkeyPatch) -> None:
     plant(patch.setattr, Coordinator, "presumed_aborted", lambda _self, _producer_ids: [])
 
@@ -248,7 +261,7 @@ def open_members_are_presumed_aborted(patch: pytest.MonkeyPatch) -> None:
     plant(patch.setattr, Coordinator, "presumed_aborted", rash)
 
 
-@mutant(1100)
+@mutant(374)
 def prepared_members_are_presumed_aborted(patch: pytest.MonkeyPatch) -> None:
     def rash(self: Coordinator, producer_ids: Iterable[int]) -> list[int]:
         return [pid for pid in producer_ids if pid not in self.open_members]
@@ -256,27 +269,68 @@ def prepared_members_are_presumed_aborted(patch: pytest.MonkeyPatch) -> None:
     plant(patch.setattr, Coordinator, "presumed_aborted", rash)
 
 
-@mutant(117)
+@mutant(18)
 def a_torn_state_counts(patch: pytest.MonkeyPatch) -> None:
-    load = Coordinator.load
+    def credulous(self: Loading) -> None:
+        if self._state is not None:
+            self._adopt(self._state)
+        self._state = None
 
-    def credulous(self: Coordinator, entries: Any, now_ms: int) -> bool:
-        load(self, entries, now_ms)
-        return True
+    plant(patch.setattr, Loading, "give_up_state", credulous)
 
-    plant(patch.setattr, Coordinator, "load", credulous)
+
+@mutant(597)
+def events_among_the_pieces_of_a_state_are_lost(patch: pytest.MonkeyPatch) -> None:
+    adopt = Loading._adopt
+
+    def forgetful(self: Loading, state: Any) -> None:
+        state.later.clear()
+        adopt(self, state)
+
+    plant(patch.setattr, Loading, "_adopt", forgetful)
+
+
+@mutant(255)
+def a_state_is_of_the_moment_when_an_id_has_its_turn(patch: pytest.MonkeyPatch) -> None:
+    plant(patch.setattr, Snapshot, "keep", lambda _self, _transactional_id: None)
 
 
 @mutant(18)
+def parts_of_a_state_bear_no_mark(patch: pytest.MonkeyPatch) -> None:
+    plant(patch.setattr, SimulatedBroker, "append_piece", unmarked)
+
+
+def unmarked(self: SimulatedBroker, piece: list[Record]) -> None:
+    """A piece of a state that an earlier build would have written."""
+    entries = [decode_entry(record.value) for record in piece]
+    self.disk.log.append(
+        tuple(
+            encode_entry(entry._replace(event=StateBegins()) if isinstance(entry.event, StateBegins) else entry)
+            for entry in entries
+        )
+    )
+
+
+@mutant(19)
 def the_log_goes_before_its_state_is_durable(patch: pytest.MonkeyPatch) -> None:
-    append_state = SimulatedBroker.append_state
+    append_piece = SimulatedBroker.append_piece
 
-    def hasty(self: SimulatedBroker) -> None:
-        append_state(self)
-        if self._state_at >= 0:
-            self.disk.log[: self._state_at] = [b""] * self._state_at
+    def hasty(self: SimulatedBroker, piece: list[Record]) -> None:
+        begins = len(self.disk.log)
+        append_piece(self, piece)
+        if isinstance(decode_entry(piece[-1].value).event, StateEnds):
+            while not isinstance(decode_entry(self.disk.log[begins][0]).event, StateBegins):
+                begins -= 1
+            self.disk.log[:begins] = [()] * begins
 
-    plant(patch.setattr, SimulatedBroker, "append_state", hasty)
+    plant(patch.setattr, SimulatedBroker, "append_piece", hasty)
+
+
+def end_state_without_a_count(self: Loading, _end: StateEnds) -> None:
+    """The end of a state, whatever it says."""
+    state, self._state = self._state, None
+    assert state is not None
+    self._adopt(state)
 
 
 def state_without(patch: pytest.MonkeyPatch, kind: type) -> None:
@@ -287,7 +341,7 @@ def state_without(patch: pytest.MonkeyPatch, kind: type) -> None:
 
     plant(patch.setattr, TransactionalIdState, "events", forgetful)
     # That would be noticed by the number of ids.
-    patch.setattr("brokerd.transaction.coordinator._whole", lambda state, _end: state)
+    patch.setattr(Loading, "_end_state", end_state_without_a_count)
 
 
 @mutant(12)
@@ -300,7 +354,7 @@ def a_state_forgets_the_last_version(patch: pytest.MonkeyPatch) -> None:
     state_without(patch, CommitPrepared)
 
 
-@mutant(305)
+@mutant(474)
 def a_state_takes_what_is_prepared_for_complete(patch: pytest.MonkeyPatch) -> None:
     events = TransactionalIdState.events
 
@@ -318,7 +372,7 @@ def a_state_takes_what_is_prepared_for_complete(patch: pytest.MonkeyPatch) -> No
 def a_restart_grants_no_time(patch: pytest.MonkeyPatch) -> None:
     load = Coordinator.load
 
-    def strict(self: Coordinator, entries: Any, _now_ms: int) -> bool:
-        return load(self, entries, 0)
+    def strict(self: Coordinator, entries: Any, _now_ms: int) -> None:
+        load(self, entries, 0)
 
     plant(patch.setattr, Coordinator, "load", strict)

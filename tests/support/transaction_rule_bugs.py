@@ -52,7 +52,7 @@ def a_commit_takes_members_that_are_not_open(patch: pytest.MonkeyPatch) -> None:
     without_check(patch, lambda state, report, _execution, _records: report.producer_id not in state.members)
 
 
-@mutant(9)
+@mutant(20)
 def a_commit_takes_members_whose_records_are_not_there(patch: pytest.MonkeyPatch) -> None:
     without_check(patch, lambda state, report, _execution, _records: report.producer_id in state.members)
     acknowledge_at_once(patch)
@@ -107,7 +107,7 @@ def a_commit_does_not_wait_for_the_one_before(patch: pytest.MonkeyPatch) -> None
     plant(patch.setattr, TransactionalIdState, "decide_commit", hasty)
 
 
-@mutant(6)
+@mutant(1)
 def a_replay_is_not_compared(patch: pytest.MonkeyPatch) -> None:
     plant(patch.setattr, TransactionalIdState, "_check_replay", lambda _self, _asked, _last: None)
 
@@ -117,7 +117,7 @@ def a_second_write_of_a_run_is_no_conflict(patch: pytest.MonkeyPatch) -> None:
     plant(patch.setattr, TransactionalIdState, "_is_another_write", lambda _self, _execution: False)
 
 
-@mutant(0)
+@mutant(1)
 def an_older_version_is_not_fenced(patch: pytest.MonkeyPatch) -> None:
     plant(patch.setattr, TransactionalIdState, "_check_not_fenced", lambda _self, _execution: None)
 
@@ -203,7 +203,7 @@ def anybody_may_write(patch: pytest.MonkeyPatch) -> None:
     plant(patch.setattr, Coordinator, "is_open", lambda _self, _producer_id, _producer_epoch: True)
 
 
-@mutant(0)
+@mutant(7)
 def membership_is_looked_up_before_the_append(patch: pytest.MonkeyPatch) -> None:
     produce = SimulatedBroker.produce
 
@@ -228,7 +228,7 @@ def membership_is_looked_up_before_the_append(patch: pytest.MonkeyPatch) -> None
 # --- abort and expiry
 
 
-@mutant(10)
+@mutant(15)
 def an_abort_ends_all_members_of_the_version(patch: pytest.MonkeyPatch) -> None:
     def broad(self: TransactionalIdState, asked: EndRequest) -> tuple[MembersAborted, ...]:
         if asked.execution.version <= self.last_version:
@@ -250,7 +250,7 @@ def an_abort_undoes_a_commit(patch: pytest.MonkeyPatch) -> None:
     plant(patch.setattr, SimulatedBroker, "abort", rash)
 
 
-@mutant(35)
+@mutant(51)
 def an_execution_expires_by_its_first_member(patch: pytest.MonkeyPatch) -> None:
     plant(patch.setattr, Executions, "renew", lambda _self, _key, _now_ms: None)
 

@@ -261,7 +261,7 @@ class Simulation:
     def _recorded(self, name: str, event: Event) -> None:
         self.promises.recorded(name, event)
         if isinstance(event, CommitPrepared):
-            if self.rng.random() < 0.1:
+            if self.rng.random() < 0.2:
                 self._begin(self._state_soon())
             self._count("prepared, with losers" if event.aborted_ids else "prepared")
         elif isinstance(event, MembersAborted):
@@ -269,7 +269,7 @@ class Simulation:
 
     def _marked(self, record: control_pb2.ControlRecord) -> None:
         self.promises.marked(record)
-        if record.committed_producer_ids and self.rng.random() < 0.1:
+        if record.committed_producer_ids and self.rng.random() < 0.3:
             self._crash_in = self.rng.randint(1, 6)  # when some of the markers are durable, or none
 
     def _flush_log(self) -> None:
@@ -295,7 +295,7 @@ class Simulation:
         if self.broker.is_serving:
             self._count("state")
             self.promises.has_state = True
-            self.broker.append_state()
+            self._begin(self.broker.write_state())
 
     def _fail_markers(self) -> None:
         self.broker.fails_markers = self.rng.random() < 0.7

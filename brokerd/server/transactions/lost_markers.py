@@ -29,7 +29,7 @@ class LostMarkers:
         self, ended_ids: Collection[int], logs: Iterable[PartitionLog], entries: Iterable[LogEntry], decided: DecidedMembers
     ) -> None:
         """`ended_ids`: members that hold open data, though they are neither open nor in a prepared commit. `entries`: all of the
-        transaction log.
+        transaction log, which are looked at only if there are any.
         """
         if not ended_ids:
             return

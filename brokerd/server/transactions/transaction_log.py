@@ -1,14 +1,15 @@
 """The coordinator's log: one partition of the broker's own topic, with the same engine as all others.
 
 An entry is a record of schema 0: its key is the transactional id, its value a TransactionLogRecord. Entries that belong together
-are one batch, so a crash leaves all of them or none.
+are one batch, so a crash leaves all of them or none. The state that takes the place of a log that has grown is many batches
+(brokerd/transaction/snapshot.py), and what stands before it goes when all of them are durable.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 
 import pyarrow as pa
 
@@ -25,13 +26,16 @@ from brokerd.server.admin import Admin
 from brokerd.server.limits.callers import current_caller
 from brokerd.server.replica_manager import Replica, ReplicaManager
 from brokerd.server.transactions.durability import wait_durable
-from brokerd.transaction.log_records import decode_entry, encode_entry
-from brokerd.transaction.model import LogEntry, StateBegins
+from brokerd.server.waiting.pauses import Pauses
+from brokerd.transaction.log_records import Record, decode_entry, record_of
+from brokerd.transaction.model import EntriesLost, LogEntry, StateBegins, StateEnds
+from brokerd.transaction.snapshot import Snapshot
 
 logger = logging.getLogger(__name__)
 
-COMPACTION_MIN_BYTES = 4 * 1_048_576
-STATE_MAX_BYTES = MAX_DECOMPRESSED_BYTES // 2  # it is one batch, which a start must be able to read
+COMPACTION_MIN_BYTES = 524_288  # some 700 entries; a start reads 10,000 of them in a second
+_UNSYNCED_MAX_BYTES = 4 * 1_048_576  # of a state: what is written faster than the disk takes it fills everybody's budget
+_ENTRY_PIECES = 2  # an entry of a state takes about so many times as long as what Pauses counts
 _READ_BYTES = 1_048_576
 
 
@@ -47,7 +51,9 @@ class TransactionLog:
         self._replica: Replica | None = None
         self._end_offset = 0  # of what was appended
         self._size_bytes = 0  # from the log start on
-        self._state_bytes = 0  # of the newest state in it
+        self._state_bytes = 0  # of the newest state in it, with what stands among its pieces
+        self._state_at_bytes = 0  # the size before that one began
+        self._retry_bytes = 0  # after a failure: the size at which a state is tried again
         if logs.transaction_state is not None:
             self._attach(logs.transaction_state)
 
@@ -70,8 +76,8 @@ class TransactionLog:
         self._end_offset = log.log_end_offset
 
     def read(self) -> Iterator[LogEntry]:
-        """All entries, oldest first; in any thread, before anything is appended. Raises DataDirectoryError if they cannot all be
-        trusted: to go on without some would undo commits, or do them twice.
+        """All entries, oldest first; in any thread, before anything is appended, also more than once. Raises DataDirectoryError if
+        they cannot all be trusted: to go on without some would undo commits, or do them twice.
         """
         if self._replica is None:
             return
@@ -85,6 +91,7 @@ class TransactionLog:
         if reason:
             raise _unusable(str(reason))
         offset, end = log.log_start_offset, log.log_end_offset
+        self._size_bytes = 0
         while offset < end:
             try:
                 found = log.reader.read(offset, max_bytes=_READ_BYTES, until_offset=end, cached_only=False)
@@ -93,6 +100,7 @@ class TransactionLog:
                     raise
                 logger.warning("%s: offsets %d to %d are lost, as was accepted", log.name, offset, error.resume_offset - 1)
                 offset = error.resume_offset
+                yield LogEntry("", "", 0, EntriesLost())
                 continue
             if not found.chunks:
                 raise _unusable(f"it ends at offset {offset} instead of {end}")
@@ -102,13 +110,12 @@ class TransactionLog:
             offset = found.next_offset
 
     def _entries(self, batch: RecordBatch) -> Iterator[LogEntry]:
-        size_bytes = batch.header.size
-        self._size_bytes += size_bytes
-        values = batch.to_arrow(max_uncompressed_bytes=MAX_DECOMPRESSED_BYTES).column("value")
-        for place, value in enumerate(values):
-            entry = decode_entry(value.as_py() or b"")
-            if place == 0 and isinstance(entry.event, StateBegins):
-                self._state_bytes = size_bytes
+        before_bytes, self._size_bytes = self._size_bytes, self._size_bytes + batch.header.size
+        for entry in entries_of(batch):
+            if isinstance(entry.event, StateBegins):
+                self._state_at_bytes = before_bytes
+            elif isinstance(entry.event, StateEnds):
+                self._state_bytes = self._size_bytes - self._state_at_bytes
             yield entry
 
     def append(self, entries: Sequence[LogEntry]) -> int:
@@ -116,10 +123,11 @@ class TransactionLog:
         and others, whose entries must not be applied.
         """
         assert self._replica is not None, "made at the first transactional request"
-        return self._append(_batch(entries, self._replica.log.tp, self._clock.wall_ms()))
+        return self._append([record_of(entry) for entry in entries])
 
-    def _append(self, batch: RecordBatch) -> int:
+    def _append(self, records: Sequence[Record]) -> int:
         assert self._replica is not None
+        batch = _batch(records, self._replica.log.tp, self._clock.wall_ms())
         info = self._replicas.append(self._replica, batch, current_caller())
         self._end_offset = info.last_offset + 1
         self._size_bytes += batch.header.size
@@ -136,45 +144,55 @@ class TransactionLog:
         if errors:
             raise errors[0]
 
-    async def compact(self, state: Callable[[], Iterable[LogEntry]]) -> bool:
-        """If the log has grown enough, appends `state()` and gives up all that stands before it. True if it did. Raises as `append`
-        and `durable` do.
+    @property
+    def has_grown(self) -> bool:
+        """True if a state should take the place of what is there."""
+        return self._size_bytes >= max(COMPACTION_MIN_BYTES, 2 * self._state_bytes, self._retry_bytes)
+
+    async def compact(self, state: Snapshot) -> None:
+        """Appends a state, which is of now, and gives up all that stands before it. Raises as `append` and `durable` do: then
+        nothing is given up, and what was written of the state counts for nothing.
         """
-        if self._size_bytes < max(COMPACTION_MIN_BYTES, 2 * self._state_bytes):
-            return False
         assert self._replica is not None
-        log = self._replica.log
-        batch = _batch(list(state()), log.tp, self._clock.wall_ms())
-        if batch.header.uncompressed_bytes > STATE_MAX_BYTES:
-            logger.warning(
-                "%s: it is not compacted, since its state of %d bytes is larger than the %d of one batch; give fewer transactional "
-                "ids, or shorter ones",
-                log.name,
-                batch.header.uncompressed_bytes,
-                STATE_MAX_BYTES,
-            )
-            self._state_bytes = self._size_bytes  # the next attempt when it is twice as large
-            return False
-        before_bytes, self._size_bytes = self._size_bytes, 0
+        log, before_bytes = self._replica.log, self._size_bytes
         try:
-            offset = self._append(batch)
+            offset = await self._write_state(state)
+            state_bytes = self._size_bytes - before_bytes
+            error = await self._admin.run(self._logs.give_up_below(log, offset))
+            if error is not None:
+                raise error
         except BaseException:
-            self._size_bytes += before_bytes
+            self._retry_bytes = 2 * self._size_bytes  # a disk that is full would be filled again and again
             raise
-        self._state_bytes = self._size_bytes
+        self._size_bytes -= before_bytes
+        self._state_bytes, self._retry_bytes = state_bytes, 0
+        logger.debug("%s: %d bytes of entries became a state of %d bytes", log.name, before_bytes, state_bytes)
+
+    async def _write_state(self, state: Snapshot) -> int:
+        """Durable on return; its offset."""
+        offset, synced_bytes, pauses = -1, self._size_bytes, Pauses()
+        for piece in state.pieces():
+            piece_offset = self._append(piece)
+            offset = offset if offset >= 0 else piece_offset
+            if self._size_bytes - synced_bytes >= _UNSYNCED_MAX_BYTES:
+                await self.durable()
+                synced_bytes = self._size_bytes
+            await pauses.after(_ENTRY_PIECES * len(piece))
         await self.durable()
-        error = await self._admin.run(self._logs.give_up_below(log, offset))
-        if error is not None:
-            raise error
-        logger.debug("%s: %d bytes of entries became a state of %d bytes", log.name, before_bytes, self._state_bytes)
-        return True
+        return offset
 
 
-def _batch(entries: Sequence[LogEntry], tp: TopicIdPartition, now_wall_ms: int) -> RecordBatch:
-    count = len(entries)
+def entries_of(batch: RecordBatch) -> Iterator[LogEntry]:
+    """The entries in a batch of the log. Raises CorruptMessageError, UnsupportedVersionError."""
+    values = batch.to_arrow(max_uncompressed_bytes=MAX_DECOMPRESSED_BYTES).column("value")
+    return (decode_entry(value or b"") for value in values.to_pylist())
+
+
+def _batch(records: Sequence[Record], tp: TopicIdPartition, now_wall_ms: int) -> RecordBatch:
+    count = len(records)
     columns = [
-        pa.array([entry.transactional_id.encode() for entry in entries], pa.binary()),
-        pa.array([encode_entry(entry) for entry in entries], pa.binary()),
+        pa.array([record.key for record in records], pa.binary()),
+        pa.array([record.value for record in records], pa.binary()),
         SCHEMA_0.column("headers").nulls(count),
         pa.array([now_wall_ms * 1_000] * count, SCHEMA_0.column("timestamp").type),
     ]

@@ -105,19 +105,16 @@ class Transactions:
         """Loads the log, finishes what was prepared and voids what nobody answers for: before anything is served. What cannot be
         finished is held back and goes on being tried. Raises DataDirectoryError if the log cannot be trusted as a whole.
         """
-        entries = await asyncio.to_thread(lambda: list(self.log.read()))
         try:
-            is_whole = self.coordinator.load(entries, self._clock.monotonic_ms())
-            if not is_whole:
-                self.log.append(list(self.coordinator.entries(self._clock.wall_ms())))
-        except (CorruptMessageError, StorageError) as error:
+            await asyncio.to_thread(self.coordinator.load, self.log.read(), self._clock.monotonic_ms())
+        except CorruptMessageError as error:
             raise DataDirectoryError(
                 f"the log of the transactions cannot be used: {error}; run `brokerd doctor` for advice"
             ) from error
         for name, prepared in self.coordinator.prepared():
             self.leaders.hold_back(name, prepared.held_back)  # markers of the life before count there already
         ended = self.coordinator.presumed_aborted(self.leaders.producer_ids)
-        self._lost_markers.find(ended, self._logs.partitions(), entries, self._logs.decided_members)
+        self._lost_markers.find(ended, self._logs.partitions(), self.log.read(), self._logs.decided_members)
         await self.sweep()
 
     def begin_stop(self) -> None:
@@ -292,14 +289,24 @@ class Transactions:
     # Time
 
     async def sweep(self) -> None:
-        """Ends executions that gave no sign of life, finishes what is prepared, voids what nobody answers for, forgets what is old,
-        and compacts the log. One part's trouble is logged and does not stop the others.
+        """Ends executions that gave no sign of life, finishes what is prepared, voids what nobody answers for, and forgets what is
+        old. One part's trouble is logged and does not stop the others.
         """
-        for part in (self._expire, self._finish_prepared, self._end_unmarked, self._forget, self._compact):
-            try:
-                await part()
-            except (WireError, OSError) as error:
-                logger.warning("transactions: %s", error)
+        for part in (self._expire, self._finish_prepared, self._end_unmarked, self._forget):
+            await self._try(part())
+
+    async def compact(self) -> None:
+        """Writes all that is known in place of the log, if that has grown; also while requests are answered. One at a time. Trouble
+        is logged."""
+        if self.log.has_grown:
+            with self.coordinator.snapshot(self._clock.wall_ms()) as state:
+                await self._try(self.log.compact(state))
+
+    async def _try(self, work: Coroutine[Any, Any, None]) -> None:
+        try:
+            await work
+        except (WireError, OSError) as error:
+            logger.warning("transactions: %s", error)
 
     async def _expire(self) -> None:
         now_ms = self._clock.monotonic_ms()
@@ -358,9 +365,6 @@ class Transactions:
         for name in self.coordinator.forgettable(now_ms):
             for event in self.coordinator.forget(name, now_ms):
                 self._record(name, self.coordinator.states[name].principal, event)
-
-    async def _compact(self) -> None:
-        await self.log.compact(lambda: self.coordinator.entries(self._clock.wall_ms()))
 
     # Recording
 

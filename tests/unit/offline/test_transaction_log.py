@@ -80,9 +80,9 @@ def test_damage_says_that_the_broker_does_not_start_and_what_accepting_means(dat
 def test_records_of_a_later_version_are_found_and_shown_as_such(
     data_dir: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(log_records, "VERSION", 2)
+    monkeypatch.setattr(log_records, "VERSION", 3)
     first, *_, consequence = errors(data_dir)
-    assert "has version 1; this broker reads 2" in first.message
+    assert "has version 1; this broker reads 3 and 2" in first.message
     assert "the broker does not start" in consequence.message
     assert main(["dump-log", str(segment(data_dir)), "--print-data"]) == 0
     assert "PROBLEM: a record of the transaction log has version 1" in capsys.readouterr().out

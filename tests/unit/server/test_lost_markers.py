@@ -29,7 +29,7 @@ from tests.unit.server.one_execution import NAME, run
 
 @pytest.fixture
 def compacting(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Every sweep replaces the coordinator's log."""
+    """The coordinator's log is replaced however small it is."""
     monkeypatch.setattr("brokerd.server.transactions.transaction_log.COMPACTION_MIN_BYTES", 1)
 
 
@@ -110,7 +110,7 @@ class Scene:
         """The coordinator's log becomes a state of everything."""
         log = broker.logs.transaction_state
         assert log is not None
-        await broker.transactions.sweep()
+        await broker.transactions.compact()
         assert log.log_start_offset > 0
 
     def rot(self, number: int, partition: int = 0) -> None:

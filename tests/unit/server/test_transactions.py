@@ -82,7 +82,7 @@ def test_data_of_producers_that_nobody_knows_is_aborted_at_the_start_and_by_the_
             one = await OneExecution(broker).begin()
             state = broker.transactions.coordinator
             for producer_id in list(state.open_members):  # as if its record had been lost
-                state._open.pop(producer_id)
+                state._known.open.pop(producer_id)
             await broker.transactions.sweep()
             assert stable(broker, one.tps) == [2, 2]
             assert one.visible() == [[], []]
@@ -271,25 +271,5 @@ def test_a_broker_does_not_start_without_all_of_its_log() -> None:
         with pytest.raises(DataDirectoryError, match=r"log of the transactions cannot be used.*`brokerd doctor`"):
             async with running(files, clock):
                 raise AssertionError("it serves")
-
-    run(scenario())
-
-
-def test_a_state_too_large_for_one_batch_is_not_written(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
-    for name, value in (("COMPACTION_MIN_BYTES", 1), ("STATE_MAX_BYTES", 100)):
-        monkeypatch.setattr(f"brokerd.server.transactions.transaction_log.{name}", value)
-
-    async def scenario() -> None:
-        files, clock = MemoryFiles(), ManualClock()
-        async with running(files, clock) as broker:
-            one = await OneExecution(broker).begin()
-            await one.commit()
-            await broker.transactions.sweep()
-            assert "is not compacted" in caplog.text
-            log = broker.logs.transaction_state
-            assert log is not None
-            assert log.log_start_offset == 0
-        async with running(files, clock) as broker:
-            assert broker.transactions.coordinator.states[NAME].last_version == ONE.version
 
     run(scenario())

@@ -1,4 +1,4 @@
-"""All transactional ids together: owners, limits, signs of life, what is forgotten, and the state as a fold of the log."""
+"""All transactional ids together: owners, limits, signs of life, and what is forgotten."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ import uuid
 import pytest
 
 from brokerd.errors import (
-    CorruptMessageError,
     InvalidRequestError,
     InvalidTxnStateError,
     PolicyViolationError,
@@ -18,8 +17,7 @@ from brokerd.producer.core.membership import ONE_WRITE_KEPT_MS
 from brokerd.sink.commit import JOB_COMMIT_TIMEOUT_MAX_MS
 from brokerd.transaction.coordinator import JOB_KEPT_MS
 from brokerd.transaction.ended_members import EndedMembers
-from brokerd.transaction.log_records import decode_entry, encode_entry
-from brokerd.transaction.model import AlreadyCommitted, Forgotten, StateEnds
+from brokerd.transaction.model import AlreadyCommitted, Forgotten
 from tests.support.transaction_bench import ID, PRINCIPAL, TIMEOUT_MS, TransactionBench, execution
 
 ONE = execution(5)
@@ -52,7 +50,7 @@ def test_an_id_belongs_to_whoever_used_it_first(bench: TransactionBench) -> None
 def test_it_stays_so_after_a_commit_and_a_restart(bench: TransactionBench) -> None:
     bench.commit_all(bench.end_request(ONE))
     bench.compact()
-    assert bench.restart()
+    bench.restart()
     with pytest.raises(TransactionalIdAuthorizationFailedError):
         bench.init("b", execution(6), principal=MALLORY)
 
@@ -144,7 +142,7 @@ def test_an_execution_has_the_longest_timeout_of_its_members(bench: TransactionB
 def test_a_restart_grants_a_full_timeout(bench: TransactionBench) -> None:
     member = bench.init("a", ONE)
     bench.now_ms = TIMEOUT_MS - 1
-    assert bench.restart()
+    bench.restart()
     assert bench.coordinator.expires_at(member.producer_id) == 2 * TIMEOUT_MS - 1
 
 
@@ -193,7 +191,7 @@ def test_a_state_remembers_the_members_of_the_last_commit(bench: TransactionBenc
     for _ in range(2):
         assert ended(bench) == {ID: (winner, loser)}
         bench.compact()
-        assert bench.restart()
+        bench.restart()
         assert bench.coordinator.prepared() == []
     bench.commit_all(bench.end_request(execution(6)))
     assert ended(bench) == {ID: ()}
@@ -201,7 +199,7 @@ def test_a_state_remembers_the_members_of_the_last_commit(bench: TransactionBenc
 
 def test_members_of_the_oldest_commits_are_forgotten_first(monkeypatch: pytest.MonkeyPatch) -> None:
     bench = TransactionBench()
-    monkeypatch.setattr("brokerd.transaction.coordinator.ENDED_IDS_MAX", 3)
+    monkeypatch.setattr("brokerd.transaction.known.ENDED_IDS_MAX", 3)
     ids = {}
     for name in ("x", "y", "x", "z"):
         of = execution(len(bench.log))
@@ -216,7 +214,7 @@ def test_members_of_the_oldest_commits_are_forgotten_first(monkeypatch: pytest.M
     bench.commit_all(bench.end_request(execution(0), name="w"))
     assert ended(bench) == {"x": (), "y": (), "z": (), "w": ()}
     bench.compact()
-    assert bench.restart()
+    bench.restart()
     prepared = bench.coordinator.states["x"].prepared
     assert prepared is not None
     assert prepared.committed_ids == ids["x"], "a commit that is not finished knows its members"
@@ -235,7 +233,7 @@ def test_ids_of_one_write_are_forgotten_after_an_hour(bench: TransactionBench) -
     assert bench.coordinator.forgettable(JOB_KEPT_MS) == [JOB]
     bench.now_ms = JOB_KEPT_MS
     bench.compact()
-    assert bench.restart()
+    bench.restart()
     assert bench.coordinator.forgettable(bench.now_ms) == [], "how long the broker was gone is not known"
     old = bench.now_ms + JOB_KEPT_MS
     (event,) = bench.coordinator.forget(JOB, old)
@@ -285,7 +283,7 @@ def test_an_id_that_is_at_work_is_not_forgotten(bench: TransactionBench) -> None
 def test_a_users_id_that_looks_like_one_of_a_job_is_kept(bench: TransactionBench) -> None:
     bench.commit_all(bench.end_request(execution(0), name=JOB))
     bench.compact()
-    assert bench.restart()
+    bench.restart()
     assert bench.coordinator.forgettable(JOB_KEPT_MS) == []
 
 
@@ -320,80 +318,3 @@ def test_a_forgotten_id_takes_its_open_members_along(bench: TransactionBench) ->
     bench.record(Forgotten())
     assert (bench.ids.taken, bench.members.taken, len(bench.coordinator.open_members)) == (0, 0, 0)
     assert bench.coordinator.expired(TIMEOUT_MS) == []
-
-
-# --- the log
-
-
-def known(bench: TransactionBench) -> list[object]:
-    """All that the coordinator knows, so that it can be compared."""
-    states = [
-        (name, state.principal, state.last, state.prepared, dict(state.members)) for name, state in bench.coordinator.states.items()
-    ]
-    return [sorted(states, key=lambda state: state[0]), set(bench.coordinator.open_members), bench.ids.taken, bench.members.taken]
-
-
-@pytest.fixture
-def lived(bench: TransactionBench) -> TransactionBench:
-    """One id with a completed commit and open members, one that is prepared, one that is open for the first time."""
-    for who, of in (("a", ONE), ("b", ONE), ("c", execution(6, "e2"))):
-        bench.init(who, of)
-    bench.wrote("a", 3)
-    bench.commit_all(bench.end_request(ONE, {"a": 3}))
-    bench.init("d", ONE, name="prepared")
-    bench.commit(bench.end_request(ONE, {"d": 0}, name="prepared"))
-    bench.init("e", ONE, name="new")
-    return bench
-
-
-def test_the_log_read_again_is_the_same_state(lived: TransactionBench) -> None:
-    before = known(lived)
-    assert lived.restart()
-    assert known(lived) == before
-
-
-def test_a_state_is_the_same_as_the_log(lived: TransactionBench) -> None:
-    before = known(lived)
-    lived.compact()
-    assert lived.restart()
-    assert known(lived) == before
-    lived.finish("prepared")
-    lived.abort(lived.end_request(ONE, {"e": 0}, name="new"))
-    assert sorted(lived.coordinator.states) == ["prepared", ID]
-    assert lived.restart()
-    assert lived.coordinator.prepared() == []
-
-
-def test_a_state_without_its_end_counts_for_nothing(lived: TransactionBench) -> None:
-    before, log = known(lived), list(lived.log)
-    lived.compact()
-    state = list(lived.log)
-    for count in range(1, len(state)):
-        lived.log = log + state[:count]
-        assert not lived.restart(), count
-        assert known(lived) == before
-    lived.log = log + state[:3] + state
-    assert lived.restart()
-    assert known(lived) == before
-
-
-def test_a_state_that_is_not_whole_is_refused(lived: TransactionBench) -> None:
-    lived.compact()
-    lived.log.pop(-2)
-    with pytest.raises(CorruptMessageError, match="ends with 3 transactional ids, but 2 were read"):
-        lived.restart()
-
-
-def test_an_end_without_a_beginning_is_refused(lived: TransactionBench) -> None:
-    lived.log.append(encode_entry(decode_entry(lived.log[0])._replace(event=StateEnds(0))))
-    with pytest.raises(CorruptMessageError, match="-1 were read"):
-        lived.restart()
-
-
-def test_a_later_commit_stands_for_the_completion_of_the_one_before(bench: TransactionBench) -> None:
-    bench.commit_all(bench.end_request(ONE))
-    bench.log.pop()
-    bench.commit_all(bench.end_request(execution(6)))
-    assert bench.restart()
-    assert bench.coordinator.prepared() == []
-    assert bench.coordinator.states[ID].last_version == 6

@@ -54,6 +54,7 @@ GOLDEN: list[tuple[Event | StateEvent, str]] = [
     (CommitCompleted(5), "08011201781a0170200142020805"),
     (Forgotten(), "08011201781a017020014a00"),
     (StateBegins(), "08011201781a017020015200"),
+    (StateBegins(in_pieces=True), "08021201781a0170200152020801"),
     (StateEnds(3), "08011201781a017020015a020803"),
 ]
 
@@ -66,6 +67,12 @@ def entry(event: Event | StateEvent) -> LogEntry:
 def test_golden_bytes(event: Event | StateEvent, data: str) -> None:
     assert encode_entry(entry(event)).hex() == data
     there_and_back(event)
+
+
+def test_golden_bytes_of_a_part_of_a_state() -> None:
+    part = entry(CommitCompleted(5))._replace(in_state=True)
+    assert encode_entry(part).hex() == "08011201781a01702001420208056001"
+    assert decode_entry(encode_entry(part)) == part
 
 
 @pytest.mark.parametrize(
@@ -83,8 +90,8 @@ def there_and_back(event: Event | StateEvent) -> None:
 
 
 def test_an_unknown_version_is_refused() -> None:
-    data = log_pb2.TransactionLogRecord(version=2, forgotten=log_pb2.TransactionalIdForgotten()).SerializeToString()
-    with pytest.raises(UnsupportedVersionError, match="has version 2; this broker reads 1"):
+    data = log_pb2.TransactionLogRecord(version=3, forgotten=log_pb2.TransactionalIdForgotten()).SerializeToString()
+    with pytest.raises(UnsupportedVersionError, match="has version 3; this broker reads 1 and 2"):
         decode_entry(data)
     with pytest.raises(UnsupportedVersionError, match="has version 0"):
         decode_entry(b"")

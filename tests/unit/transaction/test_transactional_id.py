@@ -78,7 +78,7 @@ def test_an_ended_member_does_not_begin_again(bench: TransactionBench) -> None:
     bench.abort(bench.end_request(ONE, {"a": 0}))
     with pytest.raises(InvalidTxnStateError, match="was open and has ended"):
         bench.init("a", ONE)
-    assert bench.restart()
+    bench.restart()
     with pytest.raises(InvalidTxnStateError, match="was open and has ended"):
         bench.init("a", ONE)
 
@@ -351,7 +351,7 @@ def test_the_drivers_abort_after_an_ambiguous_commit(bench: TransactionBench) ->
     bench.commit(asked)
     with pytest.raises(AlreadyCommittedError):
         bench.abort(asked)
-    assert bench.restart()
+    bench.restart()
     with pytest.raises(AlreadyCommittedError):
         bench.abort(asked)
     assert isinstance(bench.commit_all(asked), AlreadyCommitted)

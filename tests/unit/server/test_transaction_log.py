@@ -1,0 +1,358 @@
+"""The transaction log's compaction: in pieces, while events go on, on disks that refuse, cut off anywhere."""
+
+from __future__ import annotations
+
+import asyncio
+import copy
+import errno
+import functools
+import os
+from collections.abc import AsyncIterator, Callable, Sequence
+
+import pytest
+
+from brokerd.datadir.steps import Steps
+from brokerd.datadir.topic_store import TRANSACTION_STATE
+from brokerd.errors import StorageError, WireError
+from brokerd.partition.partition_log import PartitionLog
+from brokerd.server.transactions import transaction_log
+from brokerd.server.transactions.transaction_log import TransactionLog
+from brokerd.transaction.log_records import Record, decode_entry
+from brokerd.transaction.model import (
+    CommitCompleted,
+    CommitPrepared,
+    Execution,
+    Forgotten,
+    Member,
+    MemberOpened,
+    StateBegins,
+    Totals,
+)
+from brokerd.transaction.snapshot import Snapshot
+from tests.support.clock import ManualClock
+from tests.support.files import MemoryFiles
+from tests.support.gate import Gate
+from tests.support.inner_broker import PRINCIPAL, TransactionBroker, running
+from tests.support.transaction_bench import known_of
+from tests.unit.server.one_execution import run
+
+IDS = 6
+DIRECTORY = f"{TRANSACTION_STATE.id.hex()}-0"
+SEGMENT = f"{DIRECTORY}/{0:020d}.log"
+MEMBER = Member(b"m" * 16, 7, Execution(1, "e1", "run"), "task", 60_000)
+
+
+@pytest.fixture(autouse=True)
+def small_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of two entries each: an id is one or two. Every log has grown."""
+    monkeypatch.setattr(transaction_log, "COMPACTION_MIN_BYTES", 1)
+    monkeypatch.setattr(Snapshot, "pieces", functools.partialmethod(Snapshot.pieces, 2))
+
+
+def log_of(broker: TransactionBroker) -> PartitionLog:
+    log = broker.logs.transaction_state
+    assert log is not None
+    return log
+
+
+async def filled(broker: TransactionBroker, ids: int = IDS) -> None:
+    """Ids with a committed version; the first has an open member, the last is prepared."""
+    transactions = broker.transactions
+    await transactions.log.make()
+    for number in range(ids):
+        commit(broker, f"id-{number}", 0, is_complete=number < ids - 1)
+    transactions._record("id-0", PRINCIPAL, MemberOpened(MEMBER))
+    await transactions.log.durable()
+
+
+def commit(broker: TransactionBroker, name: str, version: int, *, is_complete: bool = True) -> None:
+    """A version without members."""
+    broker.transactions._record(name, PRINCIPAL, CommitPrepared(Execution(version, "e", "r"), (), (), (), Totals(1, 2, 3, 4)))
+    if is_complete:
+        broker.transactions._record(name, PRINCIPAL, CommitCompleted(version))
+
+
+def known(broker: TransactionBroker) -> list[object]:
+    return known_of(broker.transactions.coordinator)
+
+
+class AfterPieces:
+    """While entered, `act` runs after each piece of a state is appended, with its number."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, act: Callable[[int], None]) -> None:
+        self.pieces = 0
+        append = TransactionLog._append
+
+        def noted(log: TransactionLog, records: Sequence[Record]) -> int:
+            offset = append(log, records)
+            entries = [decode_entry(record.value) for record in records]
+            if isinstance(entries[0].event, StateBegins):
+                self.pieces = 0
+            if entries[-1].in_state or not entries[-1].transactional_id:
+                self.pieces += 1
+                act(self.pieces)
+            return offset
+
+        monkeypatch.setattr(TransactionLog, "_append", noted)
+
+
+def test_a_state_of_many_pieces_takes_the_place_of_the_log(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def scenario() -> None:
+        files, clock = MemoryFiles(), ManualClock()
+        async with running(files, clock) as broker:
+            await filled(broker)
+            before, end = known(broker), log_of(broker).log_end_offset
+            after = AfterPieces(monkeypatch, lambda _number: None)
+            await broker.transactions.compact()
+            assert after.pieces == IDS
+            assert log_of(broker).log_start_offset == end
+            assert not broker.transactions.log.has_grown
+            assert known(broker) == before
+        async with running(files, clock) as broker:
+            assert [state.last_version for state in broker.transactions.coordinator.states.values()] == [0] * IDS
+
+    run(scenario())
+
+
+@pytest.mark.parametrize("at", range(1, IDS + 2))
+def test_events_between_the_pieces_are_read_again_as_they_were(monkeypatch: pytest.MonkeyPatch, at: int) -> None:
+    async def scenario() -> None:
+        files, clock = MemoryFiles(), ManualClock()
+        async with running(files, clock, is_killed=True) as broker:
+            await filled(broker)
+
+            def act(number: int) -> None:
+                if number == at:
+                    for name in ("id-0", "id-3", "new"):
+                        commit(broker, name, 2)
+                    broker.transactions._record("id-1", PRINCIPAL, Forgotten())
+                    broker.transactions._record("id-4", PRINCIPAL, Forgotten())
+                elif number == at + 1:
+                    commit(broker, "id-4", 5)
+
+            AfterPieces(monkeypatch, act)
+            await broker.transactions.compact()
+            await broker.transactions.log.durable()
+            assert log_of(broker).log_start_offset > 0
+            before = known(broker)
+        files.kill()
+        async for again in loaded(files, clock):
+            assert known(again) == before
+
+    run(scenario())
+
+
+async def loaded(files: MemoryFiles, clock: ManualClock) -> AsyncIterator[TransactionBroker]:
+    """A broker that has read the log, and finished nothing."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("brokerd.server.transactions.transactions.Transactions.sweep", _nothing)
+        async with running(files, clock, is_killed=True) as broker:
+            yield broker
+
+
+async def _nothing(_self: object) -> None:
+    return
+
+
+def test_cut_off_at_any_piece_the_log_says_what_it_said_there() -> None:
+    """Killed with the last batch whole, torn, or followed by a piece of another; events go on behind it, and the next state too."""
+
+    async def scenario() -> None:
+        files, clock = MemoryFiles(), ManualClock()
+        said: list[tuple[int, list[object]]] = []  # the log's size, and what was known then
+        async with running(files, clock, is_killed=True) as broker:
+            await filled(broker)
+
+            def note() -> None:
+                said.append((log_of(broker).segments[-1].size_bytes, known(broker)))
+
+            def act(number: int) -> None:
+                note()
+                for name in (f"id-{number % IDS}", "new")[: 1 + number % 2]:
+                    commit(broker, name, number, is_complete=False)
+                    note()
+
+            note()
+            with pytest.MonkeyPatch.context() as patch:
+                AfterPieces(patch, act)
+                patch.setattr(broker.logs, "give_up_below", refusing)
+                await broker.transactions.compact()
+        assert len(said) > 2 * IDS
+        content = files.read_file(SEGMENT)
+        for size, _ in said:
+            for cut in (size - 1, size, size + 1):
+                cut_off = copy.deepcopy(files)
+                cut_off.write_file(SEGMENT, content[:cut])
+                cut_off.kill()
+                expected = [known_then for size_then, known_then in said if size_then <= cut]
+                await check_cut(cut_off, clock, expected[-1] if expected else None)
+
+    run(scenario())
+
+
+def refusing(_log: PartitionLog, _offset: int) -> Steps[WireError]:
+    """The log start stays where it is, as if the process had been killed before it moved."""
+    yield lambda: None
+    return StorageError("no space")
+
+
+async def check_cut(files: MemoryFiles, clock: ManualClock, expected: list[object] | None) -> None:
+    """All that was known is known again; an event behind it is too, and a state and what follows it."""
+    before = expected
+    for _ in range(3):
+        async for broker in loaded(files, clock):
+            assert before is None or known(broker) == before
+            commit(broker, "behind", broker.transactions.log._end_offset)
+            await broker.transactions.compact()
+            commit(broker, "behind", broker.transactions.log._end_offset)
+            await broker.transactions.log.durable()
+            before = known(broker)
+        files.kill()
+
+
+def test_a_disk_that_refuses_a_piece_leaves_the_log_as_it_was(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def scenario(refused: int) -> int:
+        files, clock = MemoryFiles(), ManualClock()
+        async with running(files, clock, is_killed=True) as broker:
+            await filled(broker)
+            writes = 0
+
+            def hook(operation: str, path: str) -> None:
+                nonlocal writes
+                if operation == "pwritev" and path == SEGMENT:
+                    writes += 1
+                    if writes == refused:
+                        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), path)
+
+            files.hook = hook
+            await broker.transactions.compact()
+            files.hook = None
+            if writes < refused:
+                return writes
+            assert "transactions: " in caplog.text
+            assert log_of(broker).log_start_offset == 0
+            commit(broker, "id-0", 3)
+            await broker.transactions.log.durable()
+            assert not broker.transactions.log.has_grown, "not before it is twice as large"
+            before = known(broker)
+        files.kill()
+        async for again in loaded(files, clock):
+            assert known(again) == before
+            await again.transactions.compact()
+            assert log_of(again).log_start_offset > 0
+            commit(again, "id-0", 4)
+            await again.transactions.log.durable()
+            before = known(again)
+        files.kill()
+        async for again in loaded(files, clock):
+            assert known(again) == before
+        return 0
+
+    refused = 1
+    while not (writes := asyncio.run(scenario(refused))):
+        refused += 1
+    assert writes == IDS, "all pieces were refused, one by one"
+
+
+def test_a_disk_that_cannot_sync_a_state_stops_the_log(caplog: pytest.LogCaptureFixture) -> None:
+    async def scenario() -> None:
+        files, clock = MemoryFiles(), ManualClock()
+        async with running(files, clock, is_killed=True) as broker:
+            await filled(broker)
+            before = known(broker)
+            with Gate(files, "fdatasync", path=DIRECTORY, error=errno.EIO):
+                await broker.transactions.compact()
+            assert "transactions: " in caplog.text
+            assert log_of(broker).log_start_offset == 0
+        files.kill()
+        async for again in loaded(files, clock):
+            assert known(again) == before
+
+    run(scenario())
+
+
+def test_nothing_is_given_up_before_the_state_is_durable() -> None:
+    async def scenario() -> None:
+        files, clock = MemoryFiles(), ManualClock()
+        async with running(files, clock) as broker:
+            await filled(broker)
+            with Gate(files, "fdatasync", path=DIRECTORY) as gate:
+                compacting = asyncio.create_task(broker.transactions.compact())
+                await asyncio.to_thread(gate.wait_until_reached)
+                assert log_of(broker).log_start_offset == 0
+            await compacting
+            assert log_of(broker).log_start_offset > 0
+
+    run(scenario())
+
+
+def test_a_stop_while_a_state_is_written_leaves_the_log_as_it_was() -> None:
+    async def scenario() -> None:
+        files, clock = MemoryFiles(), ManualClock()
+        async with running(files, clock) as broker:
+            await filled(broker)
+            with Gate(files, "fdatasync", path=DIRECTORY) as gate:
+                compacting = asyncio.create_task(broker.transactions.compact())
+                await asyncio.to_thread(gate.wait_until_reached)
+                compacting.cancel()
+                with pytest.raises(asyncio.CancelledError):
+                    await compacting
+            commit(broker, "id-0", 3)
+            before = known(broker)
+        async for again in loaded(files, clock):
+            assert log_of(again).log_start_offset == 0
+            assert known(again) == before
+            await again.transactions.compact()
+            assert log_of(again).log_start_offset > 0
+
+    run(scenario())
+
+
+def test_others_have_their_turn_while_a_state_is_written(monkeypatch: pytest.MonkeyPatch) -> None:
+    """After a few hundred of its entries, however many there are."""
+
+    async def scenario() -> None:
+        async with running(MemoryFiles(), ManualClock()) as broker:
+            await filled(broker, 500)
+            loop, is_over = asyncio.get_running_loop(), False
+            in_a_row = longest = 0
+
+            def others() -> None:
+                nonlocal in_a_row
+                in_a_row = 0
+                if not is_over:
+                    loop.call_soon(others)
+
+            def act(_number: int) -> None:
+                nonlocal in_a_row, longest
+                in_a_row += 1
+                longest = max(longest, in_a_row)
+
+            others()
+            after = AfterPieces(monkeypatch, act)
+            await broker.transactions.compact()
+            is_over = True
+            assert after.pieces == 500
+            assert longest <= 100
+
+    run(scenario())
+
+
+def test_a_state_of_no_ids() -> None:
+    async def scenario() -> None:
+        files, clock = MemoryFiles(), ManualClock()
+        async with running(files, clock) as broker:
+            await broker.transactions.compact()  # there is no log
+            await broker.transactions.log.make()
+            await broker.transactions.compact()  # it is empty
+            await filled(broker)
+            for name in list(broker.transactions.coordinator.states):
+                broker.transactions._record(name, PRINCIPAL, Forgotten())
+            await broker.transactions.compact()
+            assert log_of(broker).log_end_offset - log_of(broker).log_start_offset == 2
+        async with running(files, clock) as broker:
+            assert not broker.transactions.coordinator.states
+
+    run(scenario())

@@ -1,0 +1,281 @@
+"""The log of transactions as a whole: events and states, whole, torn or with a part lost; golden: an earlier build's."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+from brokerd.errors import CorruptMessageError
+from brokerd.record.batch import walk_batches
+from brokerd.server.transactions.transaction_log import entries_of
+from brokerd.transaction.log_records import decode_entry, encode_entry
+from brokerd.transaction.model import EntriesLost, LogEntry, Member, MemberOpened, StateBegins, StateEnds
+from brokerd.transaction.snapshot import PIECE_BYTES_MAX, PIECE_ENTRIES_MAX
+from tests.support.transaction_bench import ID, PRINCIPAL, TransactionBench, execution, known_of
+
+ONE = execution(5)
+LOST = LogEntry("", "", 0, EntriesLost())
+
+
+@pytest.fixture
+def bench() -> TransactionBench:
+    """Nothing is known."""
+    return TransactionBench(ids=100, members=1_000)
+
+
+@pytest.fixture
+def lived(bench: TransactionBench) -> TransactionBench:
+    """One id with a completed commit and open members, one that is prepared, one that is open for the first time."""
+    for who, of in (("a", ONE), ("b", ONE), ("c", execution(6, "e2"))):
+        bench.init(who, of)
+    bench.wrote("a", 3)
+    bench.commit_all(bench.end_request(ONE, {"a": 3}))
+    bench.init("d", ONE, name="prepared")
+    bench.commit(bench.end_request(ONE, {"d": 0}, name="prepared"))
+    bench.init("e", ONE, name="new")
+    return bench
+
+
+def known(bench: TransactionBench) -> list[object]:
+    """All that the coordinator knows, and the slots that it has taken."""
+    return [*known_of(bench.coordinator), bench.ids.taken, bench.members.taken]
+
+
+def load(bench: TransactionBench, entries: list[LogEntry]) -> None:
+    """A new coordinator that has read these."""
+    bench.ids.taken = bench.members.taken = 0
+    bench.coordinator = bench._new()
+    bench.coordinator.load(entries, bench.now_ms)
+
+
+def decoded(batches: list[list[bytes]]) -> list[LogEntry]:
+    """The entries of batches."""
+    return [decode_entry(data) for batch in batches for data in batch]
+
+
+# --- whole states
+
+
+def test_the_log_read_again_is_the_same_state(lived: TransactionBench) -> None:
+    before = known(lived)
+    lived.restart()
+    assert known(lived) == before
+
+
+@pytest.mark.parametrize("entries_max", [1, 2, 3, PIECE_ENTRIES_MAX])
+def test_a_state_is_the_same_as_the_log(lived: TransactionBench, entries_max: int) -> None:
+    before = known(lived)
+    lived.log = [data for piece in lived.state_pieces(entries_max) for data in piece]
+    lived.restart()
+    assert known(lived) == before
+    lived.finish("prepared")
+    lived.abort(lived.end_request(ONE, {"e": 0}, name="new"))
+    assert sorted(lived.coordinator.states) == ["prepared", ID]
+    lived.restart()
+    assert lived.coordinator.prepared() == []
+
+
+def test_a_state_of_nothing(lived: TransactionBench) -> None:
+    log, nothing = list(lived.log), TransactionBench()
+    state = [data for piece in nothing.state_pieces() for data in piece]
+    assert [type(decode_entry(data).event) for data in state] == [StateBegins, StateEnds]
+    for start in (log, []):
+        lived.log = start + state + state
+        lived.restart()
+        assert known(lived) == [[], set(), 0, 0]
+
+
+def test_the_newest_of_several_states_counts(lived: TransactionBench) -> None:
+    for _ in range(2):
+        lived.log += [data for piece in lived.state_pieces(2) for data in piece]
+        lived.abort(lived.end_request(ONE, {"e": 0}, name="new"))
+    before = known(lived)
+    lived.restart()
+    assert known(lived) == before
+
+
+def test_a_later_commit_stands_for_the_completion_of_the_one_before(bench: TransactionBench) -> None:
+    bench.commit_all(bench.end_request(ONE))
+    bench.log.pop()
+    bench.commit_all(bench.end_request(execution(6)))
+    bench.restart()
+    assert bench.coordinator.prepared() == []
+    assert bench.coordinator.states[ID].last_version == 6
+
+
+# --- pieces
+
+
+def test_pieces_have_a_limit_of_entries_and_of_bytes(bench: TransactionBench) -> None:
+    for number in range(PIECE_ENTRIES_MAX):
+        bench.commit_all(bench.end_request(ONE, name=f"id-{number}"))  # two entries each
+    counts = [len(piece) for piece in bench.state_pieces()]
+    assert counts == [PIECE_ENTRIES_MAX + 1, PIECE_ENTRIES_MAX + 1], "with a beginning, and with an end"
+    owner = "x" * (PIECE_BYTES_MAX // 3)
+    for number in range(8):
+        member = Member(bytes([number]) * 16, number, execution(6), owner, 1_000)
+        bench.record(MemberOpened(member))
+    sizes = [sum(map(len, piece)) for piece in bench.state_pieces()]
+    assert max(sizes) < PIECE_BYTES_MAX + 2 * len(owner)
+    assert sum(sizes) > 8 * len(owner)
+
+
+def test_a_state_of_one_piece_is_read_by_earlier_builds_and_one_of_more_is_refused(lived: TransactionBench) -> None:
+    for entries_max, version in ((PIECE_ENTRIES_MAX, 1), (2, 2)):
+        begins = next(iter(lived.state_pieces(entries_max)))[0]
+        assert begins[:2] == bytes([8, version]), "the version's field"
+
+
+@pytest.mark.parametrize("entries_max", [1, 2, 3])
+@pytest.mark.parametrize("at", range(8))
+def test_events_among_the_pieces_count_after_the_state(lived: TransactionBench, entries_max: int, at: int) -> None:
+    """Whichever id has had its turn, and whichever has not."""
+    for number, piece in enumerate(lived.state_pieces(entries_max)):
+        lived.log += piece
+        if number == at:
+            lived.finish("prepared")
+            lived.commit(lived.end_request(execution(6, "e2"), {"c": 0}))
+            lived.abort(lived.end_request(ONE, {"e": 0}, name="new"))
+            lived.init("f", ONE, name="another")
+            lived.init("g", execution(7), name="prepared")
+        elif number == at + 1:
+            lived.init("h", execution(1), name="new")
+            lived.finish()
+            lived.abort(lived.end_request(ONE, {"f": 0}, name="another"))
+    before = known(lived)
+    begins = next(place for place, data in enumerate(lived.log) if isinstance(decode_entry(data).event, StateBegins))
+    for start in (0, begins):  # what stands before it may be gone
+        lived.log = lived.log[start:]
+        lived.restart()
+        assert known(lived) == before
+
+
+def test_what_ended_while_a_state_was_written_does_not_begin_again(bench: TransactionBench) -> None:
+    bench.init("a", ONE)
+    bench.commit_all(bench.end_request(ONE, name="b"))
+    for number, piece in enumerate(bench.state_pieces(1)):
+        bench.log += piece
+        if number == 1:
+            bench.abort(bench.end_request(ONE, {"a": 0}))
+    bench.restart()
+    assert (ID, bench.known["a"].member_id) in bench.coordinator._known.ended
+
+
+# --- torn states
+
+
+@pytest.mark.parametrize("entries_max", [1, 2, 3])
+def test_a_state_without_its_end_counts_for_nothing_wherever_it_stands(lived: TransactionBench, entries_max: int) -> None:
+    log = list(lived.log)
+    pieces = list(lived.state_pieces(entries_max))
+    for count in range(1, len(pieces)):
+        torn = [data for piece in pieces[:count] for data in piece]
+        lived.log = log + torn
+        lived.restart()
+        lived.finish("prepared")  # goes on behind it
+        before = known(lived)
+        lived.log += torn
+        lived.init("f", ONE, name="another")
+        lived.abort(lived.end_request(ONE, {"f": 0}, name="another"))
+        lived.restart()
+        assert known(lived) == before, count
+        lived.log += [data for piece in lived.state_pieces(entries_max) for data in piece]
+        lived.restart()
+        assert known(lived) == before
+
+
+def test_a_state_without_its_end_before_which_nothing_stands_is_refused(lived: TransactionBench) -> None:
+    pieces = list(lived.state_pieces(2))
+    lived.log = [data for piece in pieces[:-1] for data in piece]
+    with pytest.raises(CorruptMessageError, match="a state whose end is not there"):
+        lived.restart()
+
+
+def test_a_state_that_is_not_whole_is_refused(lived: TransactionBench) -> None:
+    pieces = list(lived.state_pieces(1))
+    for missing in range(1, len(pieces) - 1):
+        names = {decode_entry(data).transactional_id for piece in pieces[:missing] + pieces[missing + 1 :] for data in piece}
+        if len(names) == 4:  # another entry of the id is there
+            continue
+        lived.log = [data for number, piece in enumerate(pieces) for data in piece if number != missing]
+        with pytest.raises(CorruptMessageError, match="ends with 3 transactional ids, but 2 were read"):
+            lived.restart()
+
+
+def test_a_piece_or_an_end_without_a_beginning_is_refused(lived: TransactionBench) -> None:
+    log, pieces = list(lived.log), list(lived.state_pieces(2))
+    lived.log = log + pieces[1]
+    with pytest.raises(CorruptMessageError, match="whose beginning is not there"):
+        lived.restart()
+    lived.log = [*log, encode_entry(decode_entry(log[0])._replace(event=StateEnds(0)))]
+    with pytest.raises(CorruptMessageError, match="-1 were read"):
+        lived.restart()
+
+
+# --- lost parts
+
+
+def test_a_state_that_lost_a_part_counts_if_nothing_else_is_left(lived: TransactionBench) -> None:
+    """The rest of it, and all that came after."""
+    pieces = [decoded([piece]) for piece in lived.state_pieces(1)]
+    lived.finish("prepared")
+    after = decode_entry(lived.log[-1])
+    for lost in range(len(pieces)):
+        parts = [*pieces[:lost], [LOST], *pieces[lost + 1 :], [after]]
+        load(lived, [entry for part in parts for entry in part])
+        left = {entry.transactional_id for number, piece in enumerate(pieces) if number != lost for entry in piece} - {""}
+        found = set(lived.coordinator.states)
+        assert left - found <= {"prepared", ID}, "a completion, without its commit, is nothing"
+        assert found <= left
+
+
+def test_a_state_that_lost_a_part_counts_for_nothing_if_the_log_before_it_is_there(lived: TransactionBench) -> None:
+    before, log = known(lived), decoded([lived.log])
+    pieces = [decoded([piece]) for piece in lived.state_pieces(1)]
+    for lost in range(len(pieces)):
+        parts = [log, *pieces[:lost], [LOST], *pieces[lost + 1 :]]
+        load(lived, [entry for part in parts for entry in part])
+        assert known(lived) == before, lost
+        load(lived, [*(entry for part in parts for entry in part), *(entry for piece in pieces for entry in piece)])
+        assert known(lived) == before, "a whole one follows"
+
+
+def test_lost_events_are_passed(lived: TransactionBench) -> None:
+    log = decoded([lived.log])
+    for lost in range(len(log)):
+        load(lived, [*log[:lost], LOST, *log[lost + 1 :]])
+        found = known(lived)
+        load(lived, [*log[:lost], *log[lost + 1 :]])
+        assert known(lived) == found
+
+
+# --- golden
+
+
+def test_an_earlier_builds_log_with_a_state_of_one_batch_is_read() -> None:
+    """Events, a state, and events after it; the file was made once and is never made again."""
+    data = bytes.fromhex((Path(__file__).parent / "golden" / "one_batch_state.hex").read_text())
+    entries = [entry for batch in walk_batches(pa.py_buffer(data)) for entry in entries_of(batch)]
+    assert not any(entry.in_state for entry in entries)
+    places = [place for place, entry in enumerate(entries) if isinstance(entry.event, StateBegins | StateEnds)]
+    assert places == [5, 10]
+    for start in (0, 5):
+        bench = TransactionBench()
+        load(bench, entries[start:])
+        query, app = (bench.coordinator.states[name] for name in (ID, "app-x-t"))
+        assert query.last is not None
+        assert query.last.execution == (0, "one", "run")
+        assert query.last.totals.rows == 2
+        assert [member.member_id for member in query.members.values()] == [b"n" * 16]
+        assert [member.member_id for member in app.members.values()] == [b"o" * 16]
+        assert query.prepared is None
+
+
+def test_the_owner_of_an_id_stays_in_a_state(bench: TransactionBench) -> None:
+    member = bench.init("a", ONE)
+    bench.compact()
+    assert [entry for entry in decoded([bench.log]) if entry.transactional_id] == [
+        LogEntry(ID, PRINCIPAL, decode_entry(bench.log[0]).timestamp, MemberOpened(member), in_state=True)
+    ]
