@@ -18,6 +18,7 @@ _BUFFER_METHOD = 0  # BodyCompressionMethod.BUFFER
 _METADATA_MAX_BYTES = 65_536
 _U16 = struct.Struct("<H")
 _I16 = struct.Struct("<h")
+_U32 = struct.Struct("<I")
 _I32 = struct.Struct("<i")
 _I64 = struct.Struct("<q")
 _PREFIX = struct.Struct("<Ii")
@@ -78,78 +79,67 @@ def _read(payload: memoryview) -> ArrowMetadata:
         raise CorruptMessageError(f"the Arrow metadata claims {metadata_length} bytes, more than fit or not aligned")
     flat = payload[_PREFIX.size : body_at]
     message = _indirect(flat, 0)
-    _refuse_what_arrow_reads_differently(flat, message)
-    kind_at = _field(flat, message, 1)
-    header_at = _field(flat, message, 2)
+    version_at, kind_at, header_at, length_at, custom_at = _fields(flat, message, 5)
+    _refuse_what_arrow_reads_differently(flat, version_at, custom_at)
     if not kind_at or not header_at or flat[kind_at] != _RECORD_BATCH:
         raise CorruptMessageError("the payload is an Arrow message, but not a record batch")
-    body_length = _i64(flat, _field(flat, message, 3))
+    body_length = _i64(flat, length_at)
     if body_length < 0 or body_at + body_length != len(payload):
         raise CorruptMessageError(f"the Arrow body claims {body_length} bytes where {len(payload) - body_at} are")
     batch = _indirect(flat, header_at)
-    rows = _i64(flat, _field(flat, batch, 0))
-    nodes = _pairs(flat, _field(flat, batch, 1))
-    buffers = _pairs(flat, _field(flat, batch, 2))
+    rows_at, nodes_at, buffers_at, compression_at, views_at = _fields(flat, batch, 5)
+    nodes, buffers = _pairs(flat, nodes_at), _pairs(flat, buffers_at)
     for offset, length in buffers:
         if offset < 0 or length < 0 or offset % 8 or offset + length > body_length:
             raise CorruptMessageError(f"an Arrow buffer at {offset} of {length} bytes lies outside its body of {body_length}")
-    if _field(flat, batch, 4):
+    if views_at:
         raise CorruptMessageError("view columns are not accepted")
     lengths = tuple(length for length, _ in nodes)
     for length, null_count in nodes:
         if length < 0 or not 0 <= null_count <= length:
             raise CorruptMessageError(f"an Arrow column claims {length} rows and {null_count} nulls")
-    return ArrowMetadata(rows, body_at, body_length, lengths, buffers, _compression(flat, _field(flat, batch, 3)))
+    return ArrowMetadata(_i64(flat, rows_at), body_at, body_length, lengths, buffers, _compression(flat, compression_at))
 
 
-def _refuse_what_arrow_reads_differently(flat: memoryview, message: int) -> None:
+def _refuse_what_arrow_reads_differently(flat: memoryview, version_at: int, custom_at: int) -> None:
     """Arrow obeys a compression codec in the custom metadata of a version 4 message (its format before 1.0), and would then
     decompress, without bound, what this module takes for plain buffers. No current writer produces either.
     """
-    version_at = _field(flat, message, 0)
     version = _I16.unpack_from(flat, version_at)[0] if version_at else 0
     if version != _VERSION_5:
         raise CorruptMessageError(f"the Arrow message has metadata version {version + 1}; only version {_VERSION_5 + 1} is read")
-    if _field(flat, message, 4):
+    if custom_at:
         raise CorruptMessageError("the Arrow message has custom metadata, which is not accepted")
 
 
 def _compression(flat: memoryview, at: int) -> str:
     if not at:
         return "none"
-    table = _indirect(flat, at)
-    codec_at = _field(flat, table, 0)
+    codec_at, method_at = _fields(flat, _indirect(flat, at), 2)
     codec = flat[codec_at] if codec_at else 0
     if codec not in _CODECS:
         raise CorruptMessageError(f"Arrow compression codec {codec} is not known")
-    method_at = _field(flat, table, 1)
     if method_at and flat[method_at] != _BUFFER_METHOD:
         raise CorruptMessageError(f"Arrow compression method {flat[method_at]} is not known")
     return _CODECS[codec]
 
 
 def _indirect(flat: memoryview, at: int) -> int:
-    target: int = at + _U32_at(flat, at)
+    target: int = at + _U32.unpack_from(flat, at)[0]
     if not 0 <= target < len(flat):
         raise IndexError(target)
     return target
 
 
-def _U32_at(flat: memoryview, at: int) -> int:  # noqa: N802 (named for the type it reads)
-    return int.from_bytes(flat[at : at + 4], "little")
-
-
-def _field(flat: memoryview, table: int, number: int) -> int:
-    """Position of a table's field, or 0 if the field is absent."""
+def _fields(flat: memoryview, table: int, count: int) -> list[int]:
+    """Positions of a table's first `count` fields; 0 for one that is absent."""
     vtable = table - _I32.unpack_from(flat, table)[0]
     if vtable < 0:
         raise IndexError(vtable)
     size = _U16.unpack_from(flat, vtable)[0]
-    slot = 4 + 2 * number
-    if slot + 2 > size:
-        return 0
-    offset: int = _U16.unpack_from(flat, vtable + slot)[0]
-    return table + offset if offset else 0
+    held = min(max(0, (size - 4) // 2), count)
+    offsets = struct.unpack_from(f"<{held}H", flat, vtable + 4)
+    return [table + offset if offset else 0 for offset in offsets] + [0] * (count - held)
 
 
 def _i64(flat: memoryview, at: int) -> int:
@@ -162,7 +152,7 @@ def _pairs(flat: memoryview, at: int) -> tuple[tuple[int, int], ...]:
     if not at:
         return ()
     vector = _indirect(flat, at)
-    count = _U32_at(flat, vector)
+    count = _U32.unpack_from(flat, vector)[0]
     if vector + 4 + 16 * count > len(flat):
         raise IndexError(count)
     return tuple(struct.iter_unpack("<qq", flat[vector + 4 : vector + 4 + 16 * count]))
