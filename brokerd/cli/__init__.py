@@ -3,6 +3,7 @@
     start.py           runs a broker
     topics.py          creates, lists, describes, alters, deletes topics (topics_report.py: how they are printed)
     transactions.py    lists, describes, aborts transactions, finds hanging ones (transactions_report.py: how they are printed)
+    groups.py          lists, describes, resets, deletes groups of readers (group_reset.py: to which offset, groups_report.py)
     produce.py         lines to records (lines.py, json_records.py)
     consume.py         records to lines (start_offsets.py: where it starts, record_format.py: how they are printed)
     dump_log.py        prints the contents of a data directory's files
@@ -46,6 +47,7 @@ COMMANDS = {  # name: (module, one line of help)
     "start": ("brokerd.cli.start", "run a broker"),
     "topics": ("brokerd.cli.topics", "create, list, describe, alter and delete topics"),
     "transactions": ("brokerd.cli.transactions", "list, describe and abort transactions, find those that hold back readers"),
+    "groups": ("brokerd.cli.groups", "list and describe groups of readers and their lag, reset and delete their offsets"),
     "produce": ("brokerd.cli.produce", "write lines from standard input or a file to a topic"),
     "consume": ("brokerd.cli.consume", "print records of a topic"),
     "dump-log": ("brokerd.cli.dump_log", "print what a log directory, segment, index or snapshot holds"),

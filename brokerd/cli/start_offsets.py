@@ -33,7 +33,7 @@ def parse_offset(text: str) -> StartOffset:
     if text in ("end", "latest"):
         return StartOffset(OffsetSpec.LATEST)
     if text.startswith("@"):
-        timestamp_ms = _timestamp_ms(text[1:])
+        timestamp_ms = parse_timestamp(text[1:], "--offset @TIME", "@")
         if timestamp_ms > INT64_MAX:
             raise ConfigError(f"--offset @TIME must be at most {INT64_MAX} ms since 1970, not {text}")
         return StartOffset(max(0, timestamp_ms))  # no record is older
@@ -47,13 +47,15 @@ def parse_offset(text: str) -> StartOffset:
     raise ConfigError(f"--offset takes beginning, end, N, -N (the last N) or @TIME, not '{text}'")
 
 
-def _timestamp_ms(text: str) -> int:
+def parse_timestamp(text: str, option: str, mark: str = "") -> int:
+    """ms since 1970 of a number of them, or of ISO 8601. Raises ConfigError that names the option."""
     if text.isdecimal():
         return int(text)
     try:
         moment = datetime.datetime.fromisoformat(text)
     except ValueError:
-        raise ConfigError(f"--offset @TIME takes ms since 1970 or ISO 8601 such as @2026-01-31T12:00:00Z, not '@{text}'") from None
+        example = f"{mark}2026-01-31T12:00:00Z"
+        raise ConfigError(f"{option} takes ms since 1970 or ISO 8601 such as {example}, not '{mark}{text}'") from None
     return round((moment if moment.tzinfo else moment.astimezone()).timestamp() * _MS_PER_S)
 
 

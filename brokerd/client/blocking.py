@@ -8,7 +8,7 @@ from typing import Self
 
 from brokerd.client.broker_client import BrokerClient
 from brokerd.client.consumer.offsets import READ_COMMITTED, OffsetAndTimestamp, Wanted
-from brokerd.client.group_offsets import GroupListing, OffsetAndMetadata
+from brokerd.client.group_offsets import GroupDescription, GroupListing, OffsetAndMetadata
 from brokerd.client.io.loop_thread import LoopThread
 from brokerd.client.metadata import Metadata, ServerInfo
 from brokerd.client.topics import NewTopic, TopicDescription
@@ -116,6 +116,10 @@ class BlockingClient:
     def list_groups(self, prefix: str = "") -> list[GroupListing]:
         """Groups whose ids begin with `prefix`, in the order of their ids."""
         return self.loop_thread.run(self.broker_client.groups.listed(prefix))
+
+    def describe_group(self, group_id: str, isolation: str = READ_COMMITTED) -> GroupDescription:
+        """How far a group has read, and what it has left to read."""
+        return self.loop_thread.run(self.broker_client.groups.describe(group_id, isolation))
 
     def delete_group(self, group_id: str, partitions: Sequence[TopicIdPartition] = ()) -> int:
         """Forgets a group, or its offsets of some partitions; returns how many offsets it had."""

@@ -24,7 +24,7 @@ from brokerd.client.consumer.offsets import (
     read_offset,
 )
 from brokerd.client.group_calls import GroupCalls
-from brokerd.client.group_offsets import GroupListing, OffsetAndMetadata
+from brokerd.client.group_offsets import GroupDescription, GroupListing, OffsetAndMetadata
 from brokerd.client.io.connection import Connection, RawStream
 from brokerd.client.io.response_checks import checked_count, checked_identity, checked_offset, error_in
 from brokerd.client.io.retry import Retries, is_repeatable
@@ -254,6 +254,10 @@ class BrokerClient:
     async def list_groups(self, prefix: str = "") -> list[GroupListing]:
         """Groups whose ids begin with `prefix`, in the order of their ids."""
         return await self.groups.listed(prefix)
+
+    async def describe_group(self, group_id: str, isolation: str = READ_COMMITTED) -> GroupDescription:
+        """How far a group has read, and what it has left to read."""
+        return await self.groups.describe(group_id, isolation)
 
     async def delete_group(self, group_id: str, partitions: Sequence[TopicIdPartition] = ()) -> int:
         """Forgets a group, or its offsets of some partitions; returns how many offsets it had."""

@@ -6,7 +6,8 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from brokerd.client import group_offsets
-from brokerd.client.group_offsets import GroupListing, OffsetAndMetadata
+from brokerd.client.consumer.offsets import READ_COMMITTED
+from brokerd.client.group_offsets import GroupDescription, GroupListing, GroupPartition, OffsetAndMetadata
 from brokerd.client.io.response_checks import error_in
 from brokerd.errors import WireError
 from brokerd.ids import TopicIdPartition
@@ -83,6 +84,21 @@ class GroupCalls:
             groups += [group_offsets.read_listing(listing) for listing in response.groups]
             if not response.more or not response.groups:
                 return groups
+
+    async def describe(self, group_id: str, isolation: str = READ_COMMITTED) -> GroupDescription:
+        """How far a group has read, and what it has left to read. Raises UnknownGroupError, GroupAuthorizationFailedError."""
+        partitions: list[GroupPartition] = []
+        after: TopicIdPartition | None = None
+        while True:
+            request = group_offsets.describe_request(group_id, isolation, after)
+            response = await self._client.call("DescribeGroup", request, offsets_pb2.DescribeGroupResponse, error_of=error_in)
+            found = [group_offsets.read_partition(one) for one in response.partitions]
+            partitions += [one for one in found if one is not None]
+            if not response.more or not response.partitions:
+                listing = group_offsets.read_listing(response.group)
+                return GroupDescription(listing, tuple(sorted(partitions, key=lambda one: (one.topic, one.tp))))
+            last = response.partitions[-1].committed
+            after = TopicIdPartition(last.topic_id, last.partition)
 
     async def delete(self, group_id: str, partitions: Sequence[TopicIdPartition] = ()) -> int:
         """Forgets a group, or its offsets of some partitions; returns how many offsets it had. A retry after a lost response may

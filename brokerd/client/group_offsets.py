@@ -6,12 +6,14 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from brokerd.client.consumer.offsets import isolation_to_proto
 from brokerd.client.io.response_checks import checked_count, checked_offset, error_in, senseless, timestamp_or_none
 from brokerd.errors import UnknownTopicIdError, WireError
 from brokerd.ids import TopicIdPartition
 from brokerd.wire.texts import plain_text
 from brokerd.wire.v1 import offsets_pb2 as pb
 
+METADATA_MAX_BYTES = 4_096
 # The bytes of one offset in a request besides its metadata, at most.
 _ENTRY_BYTES = 64
 _TEXT_MAX_CHARACTERS = 249
@@ -38,6 +40,40 @@ class GroupListing:
     principal: str
     partitions: int
     commit_timestamp: int
+
+
+@dataclass(frozen=True, slots=True)
+class GroupPartition:
+    """How far a group has read one partition, and what it has left to read; numbers are -1 where they are unknown.
+
+    The text of `committed` is made safe to print. `end_offset`: where its readers see it end. `log_start_offset` above the
+    committed offset: the records between are gone. `lag_bytes`: on disk. `lag_ms`: how long the next record to read has been there,
+    -1 also if there is none.
+    """
+
+    topic: str
+    tp: TopicIdPartition
+    committed: OffsetAndMetadata
+    log_start_offset: int
+    end_offset: int
+    lag_bytes: int
+    lag_ms: int
+    error: WireError | None  # why something is unknown
+
+    @property
+    def lag(self) -> int:
+        """Offsets from the committed one to the end; -1 = unknown."""
+        if self.end_offset < 0:
+            return -1
+        return max(0, self.end_offset - max(self.committed.offset, self.log_start_offset))
+
+
+@dataclass(frozen=True, slots=True)
+class GroupDescription:
+    """A group and its partitions, by topic and number."""
+
+    listing: GroupListing
+    partitions: tuple[GroupPartition, ...]
 
 
 # --- requests
@@ -84,6 +120,14 @@ def page_request(group_id: str, after: TopicIdPartition | None) -> pb.FetchGroup
     return pb.FetchGroupOffsetsRequest(group_id=group_id, after_topic_id=after.topic_id, after_partition=after.partition)
 
 
+def describe_request(group_id: str, isolation: str, after: TopicIdPartition | None) -> pb.DescribeGroupRequest:
+    """Asks for the next page of a description. Raises ConfigError for an unknown isolation level."""
+    request = pb.DescribeGroupRequest(group_id=group_id, isolation_level=isolation_to_proto(isolation))
+    if after is not None:
+        request.after_topic_id, request.after_partition = after
+    return request
+
+
 def delete_request(group_id: str, tps: Sequence[TopicIdPartition]) -> pb.DeleteGroupRequest:
     """Asks to forget a group, or some of its offsets."""
     partitions = [pb.GroupPartition(topic_id=tp.topic_id, partition=tp.partition) for tp in tps]
@@ -116,12 +160,16 @@ def read_page(response: pb.FetchGroupOffsetsResponse) -> dict[TopicIdPartition, 
         error = error_in(result)
         if error is not None and not isinstance(error, UnknownTopicIdError):
             raise error
-        if len(result.topic_id) != _TOPIC_ID_BYTES:
-            raise senseless("FetchGroupOffsets", f"a topic id of {len(result.topic_id)} bytes")
+        _check_topic_id("FetchGroupOffsets", result.topic_id)
         committed = _read_offset(result) if error is None else None
         if committed is not None:
             offsets[TopicIdPartition(result.topic_id, result.partition)] = committed
     return offsets
+
+
+def _check_topic_id(what: str, topic_id: bytes) -> None:
+    if len(topic_id) != _TOPIC_ID_BYTES:
+        raise senseless(what, f"a topic id of {len(topic_id)} bytes")
 
 
 def _read_offset(result: pb.PartitionGroupOffset) -> OffsetAndMetadata | None:
@@ -129,6 +177,25 @@ def _read_offset(result: pb.PartitionGroupOffset) -> OffsetAndMetadata | None:
     if offset < 0:
         return None
     return OffsetAndMetadata(offset, result.metadata, max(-1, result.leader_epoch), timestamp_or_none(result.commit_timestamp))
+
+
+def read_partition(described: pb.GroupPartitionDescription) -> GroupPartition | None:
+    """One partition of a description; None if its offset is just deleted."""
+    result = described.committed
+    _check_topic_id("DescribeGroup", result.topic_id)
+    committed = _read_offset(result)
+    if committed is None:
+        return None
+    return GroupPartition(
+        topic=plain_text(described.topic, _TEXT_MAX_CHARACTERS),
+        tp=TopicIdPartition(result.topic_id, result.partition),
+        committed=committed._replace(metadata=plain_text(committed.metadata, METADATA_MAX_BYTES)),
+        log_start_offset=checked_offset("DescribeGroup", described.log_start_offset),
+        end_offset=checked_offset("DescribeGroup", described.end_offset),
+        lag_bytes=max(-1, described.lag_bytes),
+        lag_ms=max(-1, described.lag_ms),
+        error=error_in(result),
+    )
 
 
 def read_listing(listing: pb.GroupListing) -> GroupListing:

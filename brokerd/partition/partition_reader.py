@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import TypeVar
 
 from brokerd.config.topic import TopicConfig
 from brokerd.errors import OffsetOutOfRangeError, StorageError, UnknownTopicIdError
+from brokerd.partition.backlog import Backlog, find_backlog
 from brokerd.partition.core import PartitionCore
 from brokerd.partition.timestamps import IsWanted, OffsetAndTimestamp, find_by_timestamp, find_max_timestamp
 from brokerd.storage.log_reader import NO_LIMIT, FetchDataInfo, LogReader
 from brokerd.storage.open_files import OpenFiles
 from brokerd.storage.segment import Segment
 
+T = TypeVar("T")
 _RETRY_AFTER_MS = 200
 
 
@@ -99,11 +102,18 @@ class PartitionReader:
         until = self._end(is_committed)
         return self._look_up(lambda: find_max_timestamp(self, self.log, self._open_files, until, is_wanted))
 
+    def backlog(self, offset: int, *, is_committed: bool = False, is_wanted: IsWanted = _always) -> Backlog:
+        """The rest that a reader at `offset` has left to read, below the last stable offset if `is_committed`. Raises
+        StorageError, LookUpAbandoned; otherwise as offset_for_timestamp.
+        """
+        until = self._end(is_committed)
+        return self._look_up(lambda: find_backlog(self, self.log, self._open_files, offset, until, is_wanted))
+
     def _end(self, is_committed: bool) -> int:
         ends = self._core.ends
         return ends.last_stable_offset if is_committed else ends.high_watermark
 
-    def _look_up(self, find: Callable[[], OffsetAndTimestamp | None]) -> OffsetAndTimestamp | None:
+    def _look_up(self, find: Callable[[], T]) -> T:
         try:
             return find()
         except FileNotFoundError:

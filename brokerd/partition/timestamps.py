@@ -159,7 +159,7 @@ def _find_largest(log: Searched, reader: LogReader, file: File, segment: Segment
     index = segment.loaded_index(log.config.index_interval_bytes)
     offset, position, gone = index.floor_with_time(largest.first_offset) or (segment.base_offset, 0, -1)
     last = index.floor_with_time(largest.until)
-    for at, header in _headers(reader, file, segment, offset, position, largest.is_wanted):
+    for at, header in headers_from(reader, file, segment, offset, position, largest.is_wanted):
         if header.base_offset >= largest.until:
             return
         if header.base_offset < largest.first_offset:
@@ -168,7 +168,7 @@ def _find_largest(log: Searched, reader: LogReader, file: File, segment: Segment
                 _add_rest(log.name, file, at, header, largest)
         elif last is not None and last[0] > header.base_offset and last[2] > gone:
             largest.add(last[2])  # its batch is this or a later one, below the last index entry
-            for _, behind in _headers(reader, file, segment, last[0], last[1], largest.is_wanted):
+            for _, behind in headers_from(reader, file, segment, last[0], last[1], largest.is_wanted):
                 if behind.base_offset >= largest.until:
                     break
                 largest.add(batch_timestamp(behind))
@@ -179,7 +179,7 @@ def _find_largest(log: Searched, reader: LogReader, file: File, segment: Segment
 
 def _find_largest_left(log: Searched, reader: LogReader, file: File, segment: Segment, largest: _Largest) -> None:
     """Searches a segment of which batches are taken out. Its index counts those too, so all headers are walked."""
-    for at, header in _headers(reader, file, segment, segment.base_offset, 0, largest.is_wanted):
+    for at, header in headers_from(reader, file, segment, segment.base_offset, 0, largest.is_wanted):
         if header.base_offset >= largest.until:
             return
         if header.last_offset < largest.first_offset or _is_taken_out(reader, header):
@@ -219,7 +219,7 @@ def _find_in_segment(
     log: Searched, reader: LogReader, file: File, segment: Segment, search: _Search, first_offset: int
 ) -> OffsetAndTimestamp | None:
     floor = segment.loaded_index(log.config.index_interval_bytes).floor_by_time(search.timestamp_ms)
-    for position, header in _headers(reader, file, segment, *(floor or (segment.base_offset, 0)), search.is_wanted):
+    for position, header in headers_from(reader, file, segment, *(floor or (segment.base_offset, 0)), search.is_wanted):
         if header.base_offset >= search.until_offset:
             return None
         is_wanted = batch_timestamp(header) >= search.timestamp_ms and header.last_offset >= first_offset
@@ -230,11 +230,11 @@ def _find_in_segment(
     return None
 
 
-def _headers(
+def headers_from(
     reader: LogReader, file: File, segment: Segment, offset: int, position: int, is_wanted: IsWanted
 ) -> Iterator[tuple[int, BatchHeader]]:
-    """Positions and headers of the batches from `position` on, past damage. A bad batch may be due to a wrong index entry: then all
-    headers come again from the segment's start. Raises OSError, LookUpAbandoned.
+    """Positions and headers of the batches from `position` on, past damage; for other look-ups too. A bad batch may be due to a
+    wrong index entry: then all headers come again from the segment's start. Raises OSError, LookUpAbandoned.
     """
     is_start = position == 0
     while True:

@@ -17,7 +17,12 @@ UNARY_REQUEST_MAX_BYTES = 2_097_152
 # Largest responses that a client reads, for the same reason: room for some hundred thousand partitions, and for the settings of
 # all topics with their documentation, or for the metadata of a thousand offsets.
 UNARY_RESPONSE_MAX_BYTES = 2_097_152
-UNARY_RESPONSES_MAX_BYTES = {"Metadata": 8_388_608, "DescribeTopics": 33_554_432, "FetchGroupOffsets": 8_388_608}
+UNARY_RESPONSES_MAX_BYTES = {
+    "Metadata": 8_388_608,
+    "DescribeTopics": 33_554_432,
+    "FetchGroupOffsets": 8_388_608,
+    "DescribeGroup": 8_388_608,
+}
 STREAMS = ("Produce", "Fetch")
 
 
@@ -50,6 +55,7 @@ UNARY: dict[str, Unary] = {
         Unary("CommitGroupOffsets", offsets_pb2.CommitGroupOffsetsRequest, offsets_pb2.CommitGroupOffsetsResponse),
         Unary("FetchGroupOffsets", offsets_pb2.FetchGroupOffsetsRequest, offsets_pb2.FetchGroupOffsetsResponse),
         Unary("ListGroups", offsets_pb2.ListGroupsRequest, offsets_pb2.ListGroupsResponse),
+        Unary("DescribeGroup", offsets_pb2.DescribeGroupRequest, offsets_pb2.DescribeGroupResponse),
         Unary("DeleteGroup", offsets_pb2.DeleteGroupRequest, offsets_pb2.DeleteGroupResponse),
         Unary("InitProducerId", transaction_pb2.InitProducerIdRequest, transaction_pb2.InitProducerIdResponse),
         Unary("EndTransaction", transaction_pb2.EndTransactionRequest, transaction_pb2.EndTransactionResponse),

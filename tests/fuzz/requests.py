@@ -167,6 +167,7 @@ def _right_unary() -> dict[str, Message]:
         ),
         "FetchGroupOffsets": offsets_pb2.FetchGroupOffsetsRequest(group_id="g", partitions=[{"topic_id": _ID}]),
         "ListGroups": offsets_pb2.ListGroupsRequest(prefix="g"),
+        "DescribeGroup": offsets_pb2.DescribeGroupRequest(group_id="g"),
         "DeleteGroup": offsets_pb2.DeleteGroupRequest(group_id="g", partitions=[{"topic_id": _ID}]),
         "InitProducerId": transaction_pb2.InitProducerIdRequest(producer_id=-1, producer_epoch=-1),
         "EndTransaction": transaction_pb2.EndTransactionRequest(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from brokerd.groups.group import Group
 from brokerd.groups.group_table import Caller
 from brokerd.groups.model import CommittedOffset
 from brokerd.ids import TopicIdPartition
@@ -14,6 +15,13 @@ _NONE = -1
 def caller_of(authorizer: TopicAuthorizer) -> Caller:
     """The caller as the table knows it."""
     return Caller(authorizer.principal, authorizer.administers_everything)
+
+
+def listing(group: Group) -> offsets_pb2.GroupListing:
+    """A group, in short."""
+    return offsets_pb2.GroupListing(
+        group_id=group.group_id, principal=group.principal, partitions=group.count, commit_timestamp=group.last_commit_ms
+    )
 
 
 def offset_result(tp: TopicIdPartition, committed: CommittedOffset | None) -> offsets_pb2.PartitionGroupOffset:

@@ -6,7 +6,7 @@
     init_producer_id.py                     a producer id for idempotence, or for a member of a transaction
     end_transaction.py, heartbeat.py        a transaction's decision, and that somebody works on it
     list_transactions.py, describe_transaction.py, abort_transaction.py, forget_transactional_id.py, find_hanging_transactions.py
-    commit_group_offsets.py, fetch_group_offsets.py, list_groups.py, delete_group.py
+    commit_group_offsets.py, fetch_group_offsets.py, list_groups.py, describe_group.py, delete_group.py
     create_topics.py, delete_topics.py, create_partitions.py, alter_topic_configs.py, describe_topics.py, delete_records.py
 
 A unary handler is `async def handle(broker, request) -> response`, or `handle(broker, authorizer, request)` where the answer

@@ -12,7 +12,7 @@ from bisect import bisect_right
 from brokerd.errors import WireError
 from brokerd.groups.group_table import may_see
 from brokerd.server.broker import Broker
-from brokerd.server.groups.views import caller_of
+from brokerd.server.groups.views import caller_of, listing
 from brokerd.server.security.topic_authorizer import TopicAuthorizer
 from brokerd.server.transactions.fields import check_text
 from brokerd.server.waiting.pauses import Pauses
@@ -49,7 +49,5 @@ async def handle(
         if len(response.groups) == LISTED_MAX:
             response.more = True
             break
-        response.groups.add(
-            group_id=group_id, principal=group.principal, partitions=group.count, commit_timestamp=group.last_commit_ms
-        )
+        response.groups.append(listing(group))
     return response

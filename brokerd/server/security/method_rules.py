@@ -137,6 +137,7 @@ METHOD_RULES: dict[str, Rule] = {
     ),
     # These show and delete the principal's own, and others' to whoever has ADMIN on every topic.
     "ListGroups": Anyone(),
+    "DescribeGroup": Anyone(),
     "DeleteGroup": Anyone(),
     "InitProducerId": ProducerId(Right.WRITE),
     "EndTransaction": Somewhere(Right.WRITE),

@@ -183,3 +183,43 @@ class DeleteGroupResponse(_message.Message):
     error: _error_pb2.Error
     deleted_offsets: int
     def __init__(self, error: _Optional[_Union[_error_pb2.Error, _Mapping]] = ..., deleted_offsets: _Optional[int] = ...) -> None: ...
+
+class DescribeGroupRequest(_message.Message):
+    __slots__ = ("group_id", "isolation_level", "after_topic_id", "after_partition")
+    GROUP_ID_FIELD_NUMBER: _ClassVar[int]
+    ISOLATION_LEVEL_FIELD_NUMBER: _ClassVar[int]
+    AFTER_TOPIC_ID_FIELD_NUMBER: _ClassVar[int]
+    AFTER_PARTITION_FIELD_NUMBER: _ClassVar[int]
+    group_id: str
+    isolation_level: _fetch_pb2.IsolationLevel
+    after_topic_id: bytes
+    after_partition: int
+    def __init__(self, group_id: _Optional[str] = ..., isolation_level: _Optional[_Union[_fetch_pb2.IsolationLevel, str]] = ..., after_topic_id: _Optional[bytes] = ..., after_partition: _Optional[int] = ...) -> None: ...
+
+class GroupPartitionDescription(_message.Message):
+    __slots__ = ("committed", "topic", "log_start_offset", "end_offset", "lag_bytes", "lag_ms")
+    COMMITTED_FIELD_NUMBER: _ClassVar[int]
+    TOPIC_FIELD_NUMBER: _ClassVar[int]
+    LOG_START_OFFSET_FIELD_NUMBER: _ClassVar[int]
+    END_OFFSET_FIELD_NUMBER: _ClassVar[int]
+    LAG_BYTES_FIELD_NUMBER: _ClassVar[int]
+    LAG_MS_FIELD_NUMBER: _ClassVar[int]
+    committed: PartitionGroupOffset
+    topic: str
+    log_start_offset: int
+    end_offset: int
+    lag_bytes: int
+    lag_ms: int
+    def __init__(self, committed: _Optional[_Union[PartitionGroupOffset, _Mapping]] = ..., topic: _Optional[str] = ..., log_start_offset: _Optional[int] = ..., end_offset: _Optional[int] = ..., lag_bytes: _Optional[int] = ..., lag_ms: _Optional[int] = ...) -> None: ...
+
+class DescribeGroupResponse(_message.Message):
+    __slots__ = ("error", "group", "partitions", "more")
+    ERROR_FIELD_NUMBER: _ClassVar[int]
+    GROUP_FIELD_NUMBER: _ClassVar[int]
+    PARTITIONS_FIELD_NUMBER: _ClassVar[int]
+    MORE_FIELD_NUMBER: _ClassVar[int]
+    error: _error_pb2.Error
+    group: GroupListing
+    partitions: _containers.RepeatedCompositeFieldContainer[GroupPartitionDescription]
+    more: bool
+    def __init__(self, error: _Optional[_Union[_error_pb2.Error, _Mapping]] = ..., group: _Optional[_Union[GroupListing, _Mapping]] = ..., partitions: _Optional[_Iterable[_Union[GroupPartitionDescription, _Mapping]]] = ..., more: bool = ...) -> None: ...

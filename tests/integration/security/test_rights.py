@@ -116,6 +116,7 @@ ASKS: dict[str, Ask] = {
     ),
     **{method: by_id(method, make, "results") for method, make in BY_ID.items()},
     "ListGroups": plain("ListGroups", offsets_pb2.ListGroupsRequest()),
+    "DescribeGroup": plain("DescribeGroup", offsets_pb2.DescribeGroupRequest(group_id="nobody's")),
     "DeleteGroup": plain("DeleteGroup", offsets_pb2.DeleteGroupRequest(group_id="nobody's")),
     "InitProducerId": plain("InitProducerId", transaction_pb2.InitProducerIdRequest(producer_id=-1, producer_epoch=-1)),
     "EndTransaction": plain(
@@ -152,6 +153,7 @@ EXPECTED: dict[str, dict[str, Outcome]] = {
     "CommitGroupOffsets": {"reader": OK, "writer": DENIED, "outsider": NO_SUCH_ID},
     "FetchGroupOffsets": {"reader": OK, "writer": DENIED, "outsider": NO_SUCH_ID},
     "ListGroups": {"reader": OK, "writer": OK, "outsider": OK},
+    "DescribeGroup": {"reader": NO_GROUP, "writer": NO_GROUP, "outsider": NO_GROUP},
     "DeleteGroup": {"reader": NO_GROUP, "writer": NO_GROUP, "outsider": NO_GROUP},
     "InitProducerId": {"reader": FORBIDDEN, "writer": OK, "outsider": OK},
     "EndTransaction": {"reader": FORBIDDEN, "writer": OK, "outsider": OK},

@@ -116,6 +116,9 @@ MALFORMED_UNARY: list[tuple[str, Message, str]] = [
     ),
     ("ListGroups", offsets_pb2.ListGroupsRequest(prefix="\x1b"), "prefix"),
     ("ListGroups", offsets_pb2.ListGroupsRequest(after="a" * 250), "after"),
+    ("DescribeGroup", offsets_pb2.DescribeGroupRequest(), "group_id"),
+    ("DescribeGroup", offsets_pb2.DescribeGroupRequest(group_id="g", after_topic_id=b"x"), "after_topic_id"),
+    ("DescribeGroup", offsets_pb2.DescribeGroupRequest(group_id="g", isolation_level=7), "isolation_level"),  # type: ignore[arg-type]
     ("DeleteGroup", offsets_pb2.DeleteGroupRequest(), "group_id"),
     (
         "DeleteGroup",

@@ -1,0 +1,159 @@
+"""Prints groups, for people and as JSON."""
+
+from __future__ import annotations
+
+import datetime
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+from brokerd.cli.group_reset import NewOffset
+from brokerd.cli.output import counted, duration_text, print_json, size_text, table
+from brokerd.client.group_offsets import GroupDescription, GroupListing, GroupPartition
+
+_NONE = "-"
+_METADATA_MAX_CHARACTERS = 40
+_MS_PER_S = 1_000
+
+
+class Reset(NamedTuple):
+    """One partition of a reset: what was committed (-1: nothing), and what is now."""
+
+    topic: str
+    partition: int
+    before: int
+    after: NewOffset
+
+
+def print_list(groups: Sequence[GroupListing], *, as_json: bool) -> None:
+    """One line per group."""
+    if as_json:
+        print_json([_listing(group) for group in groups])
+    elif not groups:
+        print("no groups: there are none that you may see, or none of this prefix")
+    else:
+        rows = [(one.group_id, one.partitions, _time_text(one.commit_timestamp), one.principal) for one in groups]
+        print(table(("GROUP", "PARTITIONS", "LAST COMMIT", "OWNER"), rows))
+
+
+def print_description(described: GroupDescription, *, as_json: bool) -> None:
+    """One line per partition, and the sums."""
+    if as_json:
+        print_json({**_listing(described.listing), "partitions": [_partition(one) for one in described.partitions]})
+        return
+    partitions = described.partitions
+    lag, lag_bytes = sum(max(0, one.lag) for one in partitions), sum(max(0, one.lag_bytes) for one in partitions)
+    listing = described.listing
+    print(f"group {listing.group_id} of {listing.principal}: {counted(len(partitions), 'partition')}, lag {lag}")
+    if not partitions:
+        return
+    rows = [_row(one) for one in partitions]
+    print(table(("TOPIC", "PARTITION", "OFFSET", "END", "LAG", "SIZE", "BEHIND", "COMMITTED", "METADATA"), rows, indent="  "))
+    print(f"  {size_text(lag_bytes)} left to read")
+    for one in partitions:
+        lost = one.log_start_offset - one.committed.offset
+        if lost > 0:
+            print(f"  {_name(one)}: {counted(lost, 'offset')} below the log start {one.log_start_offset} are gone, unread")
+        if one.error is not None:
+            print(f"  {_name(one)}: {one.error}")
+
+
+def print_reset(group_id: str, resets: Sequence[Reset], *, is_done: bool, as_json: bool) -> None:
+    """One line per partition."""
+    if as_json:
+        print_json([_reset(one) for one in resets])
+        return
+    print(f"{'set' if is_done else 'would set'} group {group_id} in {counted(len(resets), 'partition')}")
+    rows = [(one.topic, one.partition, _number(one.before), one.after.offset) for one in resets]
+    print(table(("TOPIC", "PARTITION", "OFFSET", "NEW OFFSET"), rows, indent="  "))
+    for one in resets:
+        offset, asked = one.after
+        if asked != offset:
+            print(f"  {one.topic}-{one.partition}: offset {asked} lies outside of the log, the nearest is {offset}")
+
+
+def print_deleted(group_id: str, count: int, *, is_whole: bool, as_json: bool) -> None:
+    """How many offsets are forgotten."""
+    if as_json:
+        print_json({"group_id": group_id, "deleted_offsets": count})
+    elif is_whole:
+        print(f"deleted group '{group_id}' with {counted(count, 'offset')}")
+    else:
+        print(f"deleted {counted(count, 'offset')} of group '{group_id}'")
+
+
+def _row(one: GroupPartition) -> tuple[object, ...]:
+    return (
+        one.topic or f"(id {one.tp.topic_id.hex()})",
+        one.tp.partition,
+        one.committed.offset,
+        _number(one.end_offset),
+        _number(one.lag),
+        _NONE if one.lag_bytes < 0 else size_text(one.lag_bytes),
+        _NONE if one.lag_ms < 0 else duration_text(one.lag_ms),
+        _time_text(one.committed.commit_timestamp),
+        _short(one.committed.metadata) or _NONE,
+    )
+
+
+def _short(text: str) -> str:
+    return text if len(text) <= _METADATA_MAX_CHARACTERS else text[: _METADATA_MAX_CHARACTERS - 3] + "..."
+
+
+def _name(one: GroupPartition) -> str:
+    return f"{one.topic or one.tp.topic_id.hex()}-{one.tp.partition}"
+
+
+def _number(value: int) -> object:
+    return _NONE if value < 0 else value
+
+
+def _time_text(timestamp_ms: int) -> str:
+    if timestamp_ms < 0:
+        return _NONE
+    try:
+        moment = datetime.datetime.fromtimestamp(timestamp_ms // _MS_PER_S, datetime.UTC)
+    except (ValueError, OverflowError, OSError):
+        return f"{timestamp_ms} ms"  # outside the calendar
+    return moment.isoformat(sep=" ").replace("+00:00", "Z")
+
+
+def _known(value: int) -> int | None:
+    """None where the wire has -1 for unknown."""
+    return None if value < 0 else value
+
+
+def _listing(group: GroupListing) -> dict[str, Any]:
+    return {
+        "group_id": group.group_id,
+        "principal": group.principal,
+        "partition_count": group.partitions,
+        "commit_timestamp": _known(group.commit_timestamp),
+    }
+
+
+def _partition(one: GroupPartition) -> dict[str, Any]:
+    return {
+        "topic": one.topic or None,
+        "topic_id": one.tp.topic_id.hex(),
+        "partition": one.tp.partition,
+        "offset": one.committed.offset,
+        "log_start_offset": _known(one.log_start_offset),
+        "end_offset": _known(one.end_offset),
+        "lag": _known(one.lag),
+        "lag_bytes": _known(one.lag_bytes),
+        "lag_ms": _known(one.lag_ms),
+        "leader_epoch": _known(one.committed.leader_epoch),
+        "metadata": one.committed.metadata,
+        "commit_timestamp": _known(one.committed.commit_timestamp),
+        "error": None if one.error is None else str(one.error),
+    }
+
+
+def _reset(one: Reset) -> dict[str, Any]:
+    return {
+        "topic": one.topic,
+        "partition": one.partition,
+        "offset": _known(one.before),
+        "new_offset": one.after.offset,
+        "asked_offset": one.after.asked,
+    }

@@ -1,0 +1,112 @@
+"""DescribeGroup: how far a group has read, and what it has left to read.
+
+Behaviour
+- UNKNOWN_GROUP if there is none. Partitions of topics that the caller may not read are left out.
+- Offsets are known without a look at any file. Bytes, and how long the next record has been there, are read from indexes and
+  headers in a thread, one partition at a time; where that fails, they are unknown.
+- A reader that has passed the end for its isolation level, as one of uncommitted records may have, has nothing left.
+"""
+
+from __future__ import annotations
+
+import threading
+from functools import partial
+
+from brokerd.errors import UnknownGroupError, WireError
+from brokerd.groups.group import Group
+from brokerd.ids import TopicIdPartition
+from brokerd.partition.backlog import Backlog
+from brokerd.partition.partition_log import PartitionLog
+from brokerd.server.broker import Broker
+from brokerd.server.failures import internal, malformed
+from brokerd.server.fields import TOPIC_ID_BYTES
+from brokerd.server.groups.views import caller_of, listing, offset_result
+from brokerd.server.limits.callers import current_caller
+from brokerd.server.security.topic_authorizer import TopicAuthorizer
+from brokerd.server.security.topic_rights import Right
+from brokerd.server.transactions.fields import check_id
+from brokerd.server.waiting.pauses import Pauses
+from brokerd.wire.errors import to_proto
+from brokerd.wire.v1 import fetch_pb2, offsets_pb2
+
+DESCRIBED_MAX = 1_000
+_NONE = -1
+
+
+def check(request: offsets_pb2.DescribeGroupRequest) -> None:
+    """Checks the request as received. Raises MalformedError."""
+    check_id("group_id", request.group_id)
+    if request.isolation_level not in fetch_pb2.IsolationLevel.values():
+        raise malformed("isolation_level", f"is {request.isolation_level}, but must be 0 or 1")
+    if len(request.after_topic_id) not in (0, TOPIC_ID_BYTES):
+        raise malformed("after_topic_id", f"has {len(request.after_topic_id)} bytes, but must have {TOPIC_ID_BYTES} or none")
+
+
+async def handle(
+    broker: Broker, authorizer: TopicAuthorizer, request: offsets_pb2.DescribeGroupRequest
+) -> offsets_pb2.DescribeGroupResponse:
+    """One page."""
+    broker.require_ready()
+    try:
+        group = (await broker.groups.settled()).find(request.group_id, caller_of(authorizer))
+        if group is None:
+            raise UnknownGroupError(f"there is no group {request.group_id!r}: ListGroups names yours")
+    except WireError as error:
+        return offsets_pb2.DescribeGroupResponse(error=to_proto(error))
+    response = offsets_pb2.DescribeGroupResponse(group=listing(group))
+    is_committed = request.isolation_level == fetch_pb2.ISOLATION_LEVEL_READ_COMMITTED
+    after = TopicIdPartition(request.after_topic_id, request.after_partition) if request.after_topic_id else None
+    pauses = Pauses()
+    for tp in _page(authorizer, group, after):
+        if len(response.partitions) == DESCRIBED_MAX:
+            response.more = True
+            break
+        await pauses.after()
+        response.partitions.append(await _described(broker, group, tp, is_committed=is_committed))
+    return response
+
+
+def _page(authorizer: TopicAuthorizer, group: Group, after: TopicIdPartition | None) -> list[TopicIdPartition]:
+    """The partitions that the caller may see: one more than fit, if there are."""
+    tps: list[TopicIdPartition] = []
+    for tp in group.partitions(after):
+        if authorizer.refuse_id(Right.READ, tp.topic_id) is None:
+            tps.append(tp)
+        if len(tps) > DESCRIBED_MAX:
+            break
+    return tps
+
+
+async def _described(
+    broker: Broker, group: Group, tp: TopicIdPartition, *, is_committed: bool
+) -> offsets_pb2.GroupPartitionDescription:
+    committed = group.offset(tp)
+    described = offsets_pb2.GroupPartitionDescription(
+        committed=offset_result(tp, committed), log_start_offset=_NONE, end_offset=_NONE, lag_bytes=_NONE, lag_ms=_NONE
+    )
+    try:
+        log = broker.replicas.replica(tp).log
+        described.topic = log.topic
+        described.log_start_offset = log.log_start_offset
+        described.end_offset = log.last_stable_offset if is_committed else log.high_watermark
+        if committed is not None:
+            found = await _backlog(broker, log, committed.offset, described.end_offset, is_committed=is_committed)
+            described.lag_bytes = found.size_bytes
+            if found.append_timestamp != _NONE:
+                described.lag_ms = max(0, broker.clock.wall_ms() - found.append_timestamp)
+    except WireError as error:
+        described.committed.error.CopyFrom(to_proto(error))
+    except Exception as error:
+        described.committed.error.CopyFrom(to_proto(internal(f"the group's backlog in {tp}", error)))
+    return described
+
+
+async def _backlog(broker: Broker, log: PartitionLog, offset: int, end_offset: int, *, is_committed: bool) -> Backlog:
+    if offset >= end_offset:
+        return Backlog(0, _NONE)
+    is_over = threading.Event()
+    work = partial(log.reader.backlog, offset, is_committed=is_committed, is_wanted=lambda: not is_over.is_set())
+    try:
+        return await broker.searchers.run(current_caller(), work)
+    finally:
+        is_over.set()

@@ -1,0 +1,138 @@
+"""Goal: an operator at a terminal sees how far groups have read and what is left, and sets or deletes their offsets. Method:
+`main` in this process against a daemon.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from brokerd import Producer
+from brokerd.client.blocking import BlockingClient
+from brokerd.client.group_offsets import OffsetAndMetadata
+from brokerd.client.topics import TopicDescription
+from brokerd.config.client import ConsumerConfig
+from brokerd.ids import TopicIdPartition
+from tests.integration.conftest import Terminal
+from tests.support.daemon import RunningDaemon, running_daemon
+
+
+@pytest.fixture
+def daemon(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningDaemon]:
+    with running_daemon(tmp_path_factory.mktemp("cli") / "data") as daemon:
+        yield daemon
+
+
+@pytest.fixture
+def client(daemon: RunningDaemon, terminal: Terminal) -> Iterator[BlockingClient]:
+    """With ten records in partition 0 of topic t, of which group g has read four, and none in partition 1."""
+    terminal.use(daemon.address)
+    with BlockingClient(ConsumerConfig(bootstrap_servers=daemon.address)) as client:
+        topic_id = client.create_topic("t", 2)
+        first, second = (TopicIdPartition(topic_id, partition) for partition in range(2))
+        with Producer(bootstrap_servers=daemon.address, linger_ms=0) as producer:
+            for number in range(10):
+                producer.send("t", b"x" * 100, partition=0, timestamp=1_000 + number).result()
+        client.commit_group_offsets("g", {first: OffsetAndMetadata(4, "so\x1bfar"), second: OffsetAndMetadata(0)})
+        yield client
+
+
+def run(terminal: Terminal, *args: str) -> Any:
+    """The JSON that a command prints."""
+    code, out, err = terminal.run("groups", *args, "--json")
+    assert code == 0, err
+    return json.loads(out)
+
+
+def offsets(terminal: Terminal) -> list[int]:
+    return [one["offset"] for one in run(terminal, "describe", "g")["partitions"]]
+
+
+def test_the_lag_is_shown_in_records_bytes_and_time(client: BlockingClient, terminal: Terminal) -> None:
+    assert [one["group_id"] for one in run(terminal, "list")] == ["g"]
+    assert run(terminal, "list", "h") == []
+    described = run(terminal, "describe", "g")
+    assert (described["group_id"], described["partition_count"]) == ("g", 2)
+    first, second = described["partitions"]
+    assert (first["topic"], first["partition"], first["offset"], first["end_offset"], first["lag"]) == ("t", 0, 4, 10, 6)
+    topic = client.describe_topics(["t"])["t"]
+    assert isinstance(topic, TopicDescription)
+    assert first["lag_bytes"] == topic.partitions[0].size_bytes * 6 // 10, "batches of one record each"
+    assert 0 <= first["lag_ms"] < 600_000
+    assert first["metadata"] == "so\\x1bfar"
+    assert first["commit_timestamp"] > 0
+    assert (second["lag"], second["lag_bytes"], second["lag_ms"]) == (0, 0, None)
+    code, shown, _ = terminal.run("groups", "describe", "g")
+    assert code == 0
+    assert "2 partitions, lag 6" in shown
+    assert shown.splitlines()[1].split() == [
+        "TOPIC",
+        "PARTITION",
+        "OFFSET",
+        "END",
+        "LAG",
+        "SIZE",
+        "BEHIND",
+        "COMMITTED",
+        "METADATA",
+    ]
+
+
+def test_records_that_are_gone_unread_are_told(client: BlockingClient, terminal: Terminal) -> None:
+    topic_id = client.metadata(["t"]).topic("t").topic_id
+    client.delete_records({TopicIdPartition(topic_id, 0): 7})
+    first = run(terminal, "describe", "g")["partitions"][0]
+    assert (first["offset"], first["log_start_offset"], first["lag"]) == (4, 7, 3)
+    assert "t-0: 3 offsets below the log start 7 are gone, unread" in terminal.run("groups", "describe", "g")[1]
+
+
+def test_offsets_are_reset(client: BlockingClient, terminal: Terminal) -> None:
+    planned = run(terminal, "reset", "g", "--to-latest", "--dry-run")
+    assert [(one["partition"], one["offset"], one["new_offset"]) for one in planned] == [(0, 4, 10), (1, 0, 0)]
+    assert offsets(terminal) == [4, 0]
+    run(terminal, "reset", "g", "--to-latest")
+    assert offsets(terminal) == [10, 0]
+    run(terminal, "reset", "g", "--topic", "t:0", "--shift-by", "-3")
+    assert offsets(terminal) == [7, 0]
+    run(terminal, "reset", "g", "--topic", "t", "--to-timestamp", "1005")
+    assert offsets(terminal) == [5, 0]
+    (one,) = run(terminal, "reset", "g", "--topic", "t:0", "--to-offset", "99")
+    assert (one["asked_offset"], one["new_offset"]) == (99, 10)
+    run(terminal, "reset", "g", "--to-earliest")
+    assert offsets(terminal) == [0, 0]
+    run(terminal, "reset", "new", "--topic", "t:0", "--to-offset", "3")
+    assert [group.group_id for group in client.list_groups()] == ["g", "new"]
+
+
+def test_groups_are_deleted(client: BlockingClient, terminal: Terminal) -> None:
+    assert run(terminal, "delete", "g", "--topic", "t:1") == {"group_id": "g", "deleted_offsets": 1}
+    assert offsets(terminal) == [4]
+    code, shown, _ = terminal.run("groups", "delete", "g")
+    assert (code, shown) == (0, "deleted group 'g' with 1 offset\n")
+    assert client.list_groups() == []
+
+
+@pytest.mark.parametrize(
+    ("args", "code", "sentence"),
+    [
+        (("describe", "gg"), 1, "there is no group 'gg': did you mean 'g'?"),
+        (("delete", "nobody's"), 1, "there is no group"),
+        (("reset", "nobody's", "--to-latest"), 1, "name the topics to set, with --topic"),
+        (("reset", "g", "--topic", "tt", "--to-latest"), 1, "there is no topic 'tt'"),
+        (("reset", "g", "--topic", "t:7", "--to-latest"), 1, "has partitions 0 to 1, not 7"),
+        (("reset", "new", "--topic", "t", "--shift-by", "1"), 1, "has no committed offset that --shift-by could move"),
+        (("reset", "g"), 2, "one of the arguments --to-earliest"),
+        (("reset", "g", "--to-latest", "--to-earliest"), 2, "not allowed with"),
+        (("reset", "g", "--to-offset", "-1"), 2, "--to-offset is -1"),
+        (("reset", "g", "--to-timestamp", "soon"), 2, "--to-timestamp takes ms since 1970 or ISO 8601"),
+        (("reset", "g", "--topic", "t:", "--to-latest"), 2, "--topic takes TOPIC"),
+    ],
+)
+@pytest.mark.usefixtures("client")
+def test_mistakes_are_named(terminal: Terminal, args: tuple[str, ...], code: int, sentence: str) -> None:
+    found, out, err = terminal.run("groups", *args)
+    assert (found, out) == (code, "")
+    assert sentence in err
