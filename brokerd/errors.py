@@ -429,7 +429,7 @@ class ConsumerClosedError(ClientError):
 
 
 class ConsumerStateError(ClientError):
-    """The consumer cannot do this now: another thread is using it, or a partition is not assigned."""
+    """The consumer cannot do this now: another thread is using it, a partition is not assigned, there is no group."""
 
 
 class ForkedConsumerError(ClientError):
@@ -437,7 +437,7 @@ class ForkedConsumerError(ClientError):
 
 
 class NoOffsetForPartitionError(ClientError):
-    """A partition has no offset to begin at, and auto.offset.reset is none."""
+    """A partition has no committed offset, and auto.offset.reset is none."""
 
 
 class WakeupError(ClientError):

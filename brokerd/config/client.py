@@ -218,13 +218,27 @@ class ConsumerConfig(ClientConfig):
 
 @dataclass(frozen=True, slots=True)
 class PlainConsumerConfig(ConsumerConfig):
-    """Settings of the Consumer of plain Python: those of reading, and where it begins."""
+    """Settings of the Consumer of plain Python: those of reading, where it begins, and what it commits."""
 
+    group_id: str = setting(
+        "group.id",
+        "",
+        "Names the group under which the broker keeps committed offsets; empty = none. The consumer assigns its partitions itself.",
+    )
     auto_offset_reset: str = setting(
         "auto.offset.reset",
         "latest",
-        "Where reading begins without a position, or if the offset is not in the log (any more); none = an error.",
+        "Where reading begins without a committed offset, or if the offset is not in the log (any more); none = an error.",
         choices=("earliest", "latest", "none"),
+    )
+    enable_auto_commit: bool = setting(
+        "enable.auto.commit",
+        True,
+        "With group.id: poll and close commit offsets. Records count as processed once the next ones are asked for; Kafka's close "
+        "commits those of the last poll too.",
+    )
+    auto_commit_interval_ms: int = setting(
+        "auto.commit.interval.ms", 5_000, "How often poll commits offsets.", minimum=0, maximum=INT32_MAX
     )
     max_poll_records: int = setting("max.poll.records", 500, "Most records that one poll returns.", minimum=1, maximum=INT32_MAX)
 

@@ -5,11 +5,13 @@ from __future__ import annotations
 import operator
 from collections.abc import Iterable, Mapping
 
+from brokerd.client.group_offsets import OffsetAndMetadata
 from brokerd.config.client import PlainConsumerConfig
 from brokerd.config.settings import INT32_MAX, INT64_MAX, from_mapping
 from brokerd.errors import ConfigError
 from brokerd.ids import TOPIC_NAME_MAX_LENGTH, TopicPartition, topic_name_problem
 
+GROUP_ID_MAX_LENGTH = 249
 Partitions = Iterable[TopicPartition | tuple[str, int]] | TopicPartition | tuple[str, int]
 
 
@@ -22,6 +24,12 @@ def config_of(config: Mapping[str, object] | PlainConsumerConfig | None, setting
         checked = config
     else:
         checked = from_mapping(PlainConsumerConfig, {**(config or {}), **given})
+    group_id = checked.group_id
+    if len(group_id) > GROUP_ID_MAX_LENGTH or (group_id and not group_id.isprintable()):
+        raise ConfigError(
+            f"group.id {group_id[:GROUP_ID_MAX_LENGTH]!a} must have at most {GROUP_ID_MAX_LENGTH} characters that can be printed, "
+            f"it has {len(group_id)} characters"
+        )
     return checked
 
 
@@ -55,3 +63,12 @@ def checked_int(number: object, name: str, *, minimum: int = 0, maximum: int = I
     if isinstance(number, bool) or not minimum <= value <= maximum:
         raise ValueError(f"{name} must be a whole number between {minimum} and {maximum}, not {number!r}")
     return value
+
+
+def checked_offsets(given: Mapping[TopicPartition, OffsetAndMetadata | int]) -> dict[TopicPartition, OffsetAndMetadata]:
+    """Offsets to commit by partition. Raises TypeError and ValueError."""
+    offsets = {}
+    for tp, committed in given.items():
+        whole = committed if isinstance(committed, OffsetAndMetadata) else OffsetAndMetadata(committed)
+        offsets[checked_partition(tp)] = whole._replace(offset=checked_int(whole.offset, f"the offset of {tp}"))
+    return offsets

@@ -16,11 +16,13 @@ import pyarrow as pa
 from brokerd.client.blocking import BlockingClient
 from brokerd.client.broker_client import check_client
 from brokerd.client.consumer.offsets import OffsetAndTimestamp, OffsetSpec, Wanted
+from brokerd.client.group_offsets import OffsetAndMetadata
 from brokerd.clock import Clock, SystemClock
 from brokerd.config.client import PlainConsumerConfig
 from brokerd.config.settings import INT32_MAX
 from brokerd.consumer import arguments
 from brokerd.consumer.arguments import Partitions
+from brokerd.consumer.committing import Committing
 from brokerd.consumer.core.assignment import AssignedPartition, Assignment, Begin
 from brokerd.consumer.core.records import ConsumerRecord, Run, no_rows
 from brokerd.consumer.fetching import Fetching
@@ -61,6 +63,7 @@ class Consumer:
         self._client = BlockingClient(self.config, self._clock)
         self._assignment = Assignment()
         self._fetching = Fetching(self._client, self.config, self._assignment)
+        self._committing = Committing(self._client, self.config, self._assignment, self._clock)
         _open_consumers.add(self)
 
     # --- which partitions
@@ -75,12 +78,16 @@ class Consumer:
     def assign(self, partitions: Partitions) -> None:
         """Reads these partitions from now on, and no others; those that were assigned before keep their positions and pauses.
 
-        Asks the broker for nothing yet: unknown topics are an error of the next `poll`. Raises TypeError and ValueError.
+        With group.id, a partition begins at the offset that the group has committed. Asks the broker for nothing yet: unknown
+        topics are an error of the next `poll`. Raises TypeError and ValueError.
         """
         tps = arguments.checked_partitions(partitions)
         with self._guard:
-            for id_tp in self._assignment.assign(tps):
-                self._fetching.give_up(id_tp)
+            given_up = self._assignment.given_up(tps)
+            self._committing.give_up(given_up)
+            self._assignment.assign(tps)
+            for one in given_up:
+                self._fetching.give_up(one.id_tp)
 
     def assignment(self) -> set[TopicPartition]:
         """The assigned partitions."""
@@ -170,9 +177,11 @@ class Consumer:
             return records
 
     def _await_run(self, timeout_ms: int | None) -> Run | None:
-        """The records to hand over next; None if none come in time."""
+        """The records to hand over next; None if none come in time. Those that were handed over before are processed by now."""
         if not self._assignment.partitions:
             raise ConsumerStateError("no partition is assigned to this consumer: assign() some first")
+        self._assignment.confirm()
+        self._committing.auto()
         deadline_ms = None if timeout_ms is None else self._clock.monotonic_ms() + timeout_ms
         left_ms = timeout_ms
         has_waited = False
@@ -245,6 +254,26 @@ class Consumer:
                 self._fetching.forget(one.id_tp)
                 self._assignment.seek(one, None, begin)
 
+    # --- offsets of the group
+
+    def commit(self, offsets: Mapping[TopicPartition, OffsetAndMetadata | int] | None = None) -> None:
+        """Has the broker keep, for the group, the positions of all assigned partitions, or the given offsets (of the next record to
+        read, of any partitions); on return that is durable. A consumer of the same group.id begins there.
+
+        Raises ConsumerStateError without group.id, OffsetOutOfRangeError for an offset beyond the log, UnknownTopicIdError for a
+        topic that was deleted, GroupAuthorizationFailedError, BrokerUnreachableError; what is not refused is committed.
+        """
+        checked = None if offsets is None else arguments.checked_offsets(offsets)
+        with self._guard:
+            self._committing.commit(checked)
+
+    def committed(self, partitions: Partitions) -> dict[TopicPartition, OffsetAndMetadata | None]:
+        """The offsets that the group has committed, whoever did, of partitions assigned or not; None where there is none. Raises
+        ConsumerStateError without group.id, UnknownTopicOrPartitionError, GroupAuthorizationFailedError, BrokerUnreachableError."""
+        tps = arguments.checked_partitions(partitions)
+        with self._guard:
+            return self._committing.committed(tps)
+
     # --- questions to the broker
 
     def partitions_for(self, topic: str) -> int:
@@ -296,14 +325,19 @@ class Consumer:
 
     def close(self, timeout_ms: int = CLOSE_TIMEOUT_MS) -> None:
         """Ends reading and frees all resources. For any thread: a `poll` of another one raises ConsumerClosedError, an iteration
-        ends. Waits at most `timeout_ms` for another thread's call to end. May be called twice; does nothing in a forked child."""
+        ends. With enable.auto.commit, commits the offsets of records that count as processed: not those of the last `poll`, as
+        nobody has asked for more since. Waits at most `timeout_ms` for that, and for another thread's call to end. May be called
+        twice; does nothing in a forked child."""
         if self._guard.is_forked:
             return
         timeout_ms = arguments.checked_int(timeout_ms, "timeout_ms", maximum=INT32_MAX)
+        is_first = not self._guard.is_closed
         self._guard.is_closed = True
         self._fetching.wake()
         is_alone = self._guard.await_user(timeout_ms / 1000)
         try:
+            if is_alone and is_first:
+                self._committing.close(timeout_ms)
             self._fetching.close()
             self._client.close()
             _open_consumers.discard(self)
@@ -315,6 +349,9 @@ class Consumer:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        """Closes. If no exception has left the block, the records of the last `poll` count as processed too."""
+        if kind is None and not self._guard.is_closed:
+            self._assignment.confirm()
         self.close()
 
     def after_fork(self) -> None:

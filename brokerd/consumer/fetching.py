@@ -84,10 +84,11 @@ class Fetching:
             self._buffer.drop(id_tp)
             self._stale.add(id_tp)
 
-    def give_up(self, id_tp: TopicIdPartition) -> None:
+    def give_up(self, id_tp: TopicIdPartition | None) -> None:
         """A partition is not assigned any more."""
-        self._buffer.release(id_tp)
-        self.forget(id_tp)
+        if id_tp is not None:
+            self._buffer.release(id_tp)
+            self.forget(id_tp)
 
     def pause(self, one: AssignedPartition, *, is_paused: bool) -> None:
         """The records of a partition are kept back, or are handed over again."""

@@ -1,4 +1,5 @@
-"""Finds the ids of partitions, and where those begin that have no position. In the background, so that a poll may end before it."""
+"""Finds the ids of partitions, and where those begin that have no position: at the offset that the group has committed, or as
+auto.offset.reset says. In the background, so that a poll may end before it."""
 
 from __future__ import annotations
 
@@ -77,6 +78,7 @@ async def resolve(client: BrokerClient, searches: Sequence[Search], config: Plai
     the broker's errors, with the partition's name."""
     ids = await ids_of(client, {search.one.tp: search.id_tp for search in searches})
     known = {search.one: search.position for search in searches if search.position is not None}
+    known |= await _committed(client, [search for search in searches if search.one not in known], ids, config)
     open_searches = [search for search in searches if search.one not in known]
     wanted: dict[TopicIdPartition, Wanted] = {ids[search.one.tp]: _spec(search, config) for search in open_searches}
     offsets = await client.list_offsets(wanted, config.isolation_level) if wanted else {}
@@ -116,15 +118,35 @@ async def ids_of(
     return ids
 
 
+async def _committed(
+    client: BrokerClient,
+    searches: Sequence[Search],
+    ids: Mapping[TopicPartition, TopicIdPartition],
+    config: PlainConsumerConfig,
+) -> dict[AssignedPartition, int]:
+    """Positions of those that begin at a committed offset, and have one."""
+    asked = {ids[search.one.tp]: search.one for search in searches if search.begin is Begin.COMMITTED}
+    if not asked or not config.group_id:
+        return {}
+    positions = {}
+    for id_tp, committed in (await client.groups.offsets(config.group_id, list(asked))).items():
+        if isinstance(committed, WireError):
+            committed.message = f"{asked[id_tp].tp}: {committed.message}"
+            raise committed
+        positions[asked[id_tp]] = committed.offset
+    return positions
+
+
 def _spec(search: Search, config: PlainConsumerConfig) -> OffsetSpec:
-    """Where a partition without a position begins. Raises NoOffsetForPartitionError."""
+    """Where a partition without a committed offset begins. Raises NoOffsetForPartitionError."""
     if search.begin is Begin.EARLIEST:
         return OffsetSpec.EARLIEST
     if search.begin is Begin.LATEST:
         return OffsetSpec.LATEST
     if config.auto_offset_reset == "none":
+        group = f"group '{config.group_id}' has committed none" if config.group_id else "there is no group.id"
         raise NoOffsetForPartitionError(
-            f"{search.one.tp} has no offset to begin at, and auto.offset.reset is none: seek() to one, or set it to "
+            f"{search.one.tp} has no offset to begin at: {group}, and auto.offset.reset is none: seek() to one, or set it to "
             "earliest or latest"
         )
     return _SPECS[config.auto_offset_reset]

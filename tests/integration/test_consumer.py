@@ -72,6 +72,36 @@ def test_kills_and_restarts_lose_and_repeat_nothing(broker: Broker, consumer: Co
     assert consumer.poll(0) == []
 
 
+def test_a_group_goes_on_where_it_has_got_to_over_deaths_of_reader_and_broker(broker: Broker) -> None:
+    """A reader that dies has committed nothing that it has not processed: its records come again, and no others."""
+    topic = broker.topic("t")
+    settings = {"bootstrap.servers": broker.bootstrap_servers, **QUICK, "group.id": "g", "auto.commit.interval.ms": 0}
+    processed: dict[int, list[int]] = {number: [] for number in range(PARTITIONS)}
+    for life in range(6):
+        topic.append([{"value": b"x", "partition": n % PARTITIONS} for n in range(60)])
+        consumer = Consumer(settings)
+        consumer.assign(TPS)
+        for record in consumer:
+            processed[record.partition].append(record.offset)
+            if sum(len(set(offsets)) for offsets in processed.values()) == 60 * life + 40:
+                break
+        (broker.kill, broker.restart, lambda: None)[life % 3]()
+        if life % 3 == 0:
+            broker.start()
+        consumer.close()  # not the record in hand
+    with Consumer({**settings, "auto.offset.reset": "none"}) as consumer:
+        consumer.assign(TPS)
+        ends = consumer.end_offsets(TPS)
+        while any(consumer.position(tp) < end for tp, end in ends.items()):
+            for record in consumer.poll(LONG_MS):
+                processed[record.partition].append(record.offset)
+    for offsets in processed.values():
+        assert list(dict.fromkeys(offsets)) == list(range(120)), "each, in order"
+        assert len(offsets) <= 120 + 6, "one again for each life, at most"
+    with Consumer(settings) as consumer:
+        assert {tp: one.offset for tp, one in consumer.committed(TPS).items() if one is not None} == ends
+
+
 def test_transactions_are_read_once_they_are_committed_and_positions_reach_the_ends(broker: Broker, consumer: Consumer) -> None:
     with Producer({"bootstrap.servers": broker.bootstrap_servers, "transactional.id": "x", "linger.ms": 0}) as producer:
         for number in range(6):

@@ -35,6 +35,7 @@ from brokerd.wire.event_loop import ignore_poller_noise
 from brokerd.wire.methods import SERVICE, UNARY
 from brokerd.wire.records import join_records, split_records
 from brokerd.wire.v1 import fetch_pb2, metadata_pb2, offsets_pb2, produce_pb2, topics_pb2, transaction_pb2
+from tests.support.fake_groups import FakeGroups
 from tests.support.fake_transactions import FakeTransactions
 
 HEADER_BYTES = 96
@@ -84,11 +85,12 @@ class Partition:
         return chunks
 
 
-class FakeBroker(FakeTransactions):
+class FakeBroker(FakeTransactions, FakeGroups):
     """Topics in memory, and what is to go wrong. Made by `fake_broker()`."""
 
     def __init__(self) -> None:
-        super().__init__()
+        FakeTransactions.__init__(self)
+        FakeGroups.__init__(self)
         self.port = 0
         self.topics: dict[str, list[Partition]] = {}
         self.calls: Counter[str] = Counter()
@@ -115,6 +117,13 @@ class FakeBroker(FakeTransactions):
                     return partitions[number]
                 raise UnknownTopicOrPartitionError(f"no partition {number}")
         raise UnknownTopicIdError(f"no topic has the id {topic_id.hex()}")
+
+    def end_of(self, tp: TopicIdPartition) -> int | None:
+        """The end of a partition; None = there is none."""
+        try:
+            return self.partition(*tp).end_offset
+        except WireError:
+            return None
 
     # ---- unary methods
 

@@ -8,7 +8,7 @@ work is no longer in line with what is wanted.
 from __future__ import annotations
 
 import enum
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from brokerd.errors import ConsumerStateError
@@ -18,6 +18,7 @@ from brokerd.ids import TopicIdPartition, TopicPartition
 class Begin(enum.Enum):
     """Where to begin in a partition that has no position."""
 
+    COMMITTED = "committed"  # at the offset that the group has committed; else as auto.offset.reset says
     RESET = "reset"  # as auto.offset.reset says
     EARLIEST = "earliest"
     LATEST = "latest"
@@ -30,7 +31,7 @@ class AssignedPartition:
     tp: TopicPartition
     id_tp: TopicIdPartition | None = None  # None = not asked yet
     position: int | None = None  # next offset to hand over; None = not known yet: `begin` says where
-    begin: Begin = Begin.RESET
+    begin: Begin = Begin.COMMITTED
     reason: str = ""  # why the position was lost, for a log line
     fetch_offset: int | None = None  # where fetching goes on, behind what is buffered; None = at the position
     is_paused: bool = False
@@ -50,17 +51,21 @@ class Assignment:
         self.partitions: dict[TopicPartition, AssignedPartition] = {}
         self.by_id: dict[TopicIdPartition, AssignedPartition] = {}
         self.version = 0
+        self._unconfirmed: dict[AssignedPartition, int] = {}  # positions before the last records were handed over
 
-    def assign(self, tps: Iterable[TopicPartition]) -> list[TopicIdPartition]:
-        """Replaces the assignment; partitions that stay keep position and pause. Returns those whose fetched records are stale."""
-        before = self.partitions
-        self.partitions = {tp: before.get(tp) or AssignedPartition(tp) for tp in tps}
-        gone = [one for tp, one in before.items() if tp not in self.partitions]
-        stale = [one.id_tp for one in gone if one.id_tp is not None]
-        for id_tp in stale:
-            self.by_id.pop(id_tp, None)
+    def given_up(self, tps: Iterable[TopicPartition]) -> list[AssignedPartition]:
+        """Partitions that are read now, and not if these are assigned."""
+        stay = set(tps)
+        return [one for tp, one in self.partitions.items() if tp not in stay and one.id_tp is not None]
+
+    def assign(self, tps: Sequence[TopicPartition]) -> None:
+        """Replaces the assignment; partitions that stay keep position and pause."""
+        for one in self.given_up(tps):
+            self._unconfirmed.pop(one, None)
+            if one.id_tp is not None:
+                self.by_id.pop(one.id_tp, None)
+        self.partitions = {tp: self.partitions.get(tp) or AssignedPartition(tp) for tp in tps}
         self.version += 1
-        return stale
 
     def of(self, tp: TopicPartition) -> AssignedPartition:
         """An assigned partition. Raises ConsumerStateError."""
@@ -69,9 +74,10 @@ class Assignment:
             raise ConsumerStateError(f"{tp} is not assigned to this consumer: assign() it first")
         return one
 
-    def seek(self, one: AssignedPartition, position: int | None, begin: Begin = Begin.RESET, reason: str = "") -> None:
+    def seek(self, one: AssignedPartition, position: int | None, begin: Begin = Begin.COMMITTED, reason: str = "") -> None:
         """Goes to an offset, or, without one, to where `begin` says."""
         one.go_to(position, begin, reason)
+        self._unconfirmed.pop(one, None)
         self.version += 1
 
     def pause(self, one: AssignedPartition, *, is_paused: bool) -> None:
@@ -109,4 +115,16 @@ class Assignment:
     def move(self, reached: Mapping[TopicIdPartition, int]) -> None:
         """Records up to these offsets (exclusive) are handed over."""
         for id_tp, offset in reached.items():
-            self.by_id[id_tp].position = offset
+            one = self.by_id[id_tp]
+            if one.position is not None:
+                self._unconfirmed.setdefault(one, one.position)
+                one.position = offset
+
+    def confirm(self) -> None:
+        """The application has come back: what was handed over before is processed."""
+        self._unconfirmed.clear()
+
+    def positions(self, partitions: Iterable[AssignedPartition], *, is_confirmed: bool) -> dict[AssignedPartition, int]:
+        """The known positions; with `is_confirmed` those before the records that were handed over last."""
+        known = {one: one.position for one in partitions if one.position is not None and one.id_tp is not None}
+        return {one: self._unconfirmed.get(one, position) if is_confirmed else position for one, position in known.items()}

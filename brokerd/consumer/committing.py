@@ -1,0 +1,168 @@
+"""Commits how far a group has read: when the application says so, and, with enable.auto.commit, now and then in the background.
+
+One commit is under way at a time, so that an older one never ends after a newer. Background commits that fail are logged: the next
+one holds their offsets too.
+"""
+
+from __future__ import annotations
+
+import concurrent.futures
+import logging
+from collections.abc import Iterable, Mapping
+
+from brokerd.client.blocking import BlockingClient
+from brokerd.client.group_offsets import OffsetAndMetadata
+from brokerd.clock import Clock
+from brokerd.config.client import PlainConsumerConfig
+from brokerd.consumer.core.assignment import AssignedPartition, Assignment
+from brokerd.consumer.resolution import ids_of
+from brokerd.errors import BrokerdError, ConsumerStateError, WireError
+from brokerd.ids import TopicIdPartition, TopicPartition
+
+logger = logging.getLogger(__name__)
+
+
+class Committing:
+    """The offsets of one consumer's group. For the thread that uses the consumer."""
+
+    def __init__(self, client: BlockingClient, config: PlainConsumerConfig, assignment: Assignment, clock: Clock) -> None:
+        self._client = client
+        self._config = config
+        self._assignment = assignment
+        self._clock = clock
+        self._is_automatic = bool(config.group_id) and config.enable_auto_commit
+        self._next_ms = clock.monotonic_ms() + config.auto_commit_interval_ms
+        self._names: dict[TopicIdPartition, TopicPartition] = {}
+        self._wanted: dict[TopicIdPartition, int] = {}  # of partitions that were given up
+        self._done: dict[TopicIdPartition, int] = {}  # the last commit of each partition
+        self._under_way: concurrent.futures.Future[dict[TopicIdPartition, WireError]] | None = None
+        self._offered: dict[TopicIdPartition, int] = {}  # by the commit under way
+
+    # --- in the background
+
+    def auto(self) -> None:
+        """Starts a commit if it is time. Waits for nothing."""
+        if self._is_automatic and self._clock.monotonic_ms() >= self._next_ms:
+            self._next_ms = self._clock.monotonic_ms() + self._config.auto_commit_interval_ms
+            self._start(self._processed(self._assignment.partitions.values()))
+
+    def give_up(self, partitions: Iterable[AssignedPartition]) -> None:
+        """Has the offsets of partitions that are no longer assigned be committed with the next ones."""
+        if self._is_automatic:
+            self._wanted |= self._processed(partitions)
+            self._next_ms = self._clock.monotonic_ms()
+
+    def _processed(self, partitions: Iterable[AssignedPartition]) -> dict[TopicIdPartition, int]:
+        """Offsets below which all records are processed."""
+        positions = self._assignment.positions(partitions, is_confirmed=True)
+        return {self._named(one): position for one, position in positions.items()}
+
+    def _named(self, one: AssignedPartition) -> TopicIdPartition:
+        assert one.id_tp is not None
+        self._names[one.id_tp] = one.tp
+        return one.id_tp
+
+    def _start(self, offsets: Mapping[TopicIdPartition, int]) -> None:
+        if self._under_way is not None and not self._under_way.done():
+            return
+        self._settle()
+        self._wanted |= offsets
+        self._offered = {id_tp: offset for id_tp, offset in self._wanted.items() if self._done.get(id_tp) != offset}
+        self._wanted = {}
+        if self._offered:
+            commit = self._client.broker_client.groups.commit(self._config.group_id, _with_metadata(self._offered))
+            self._under_way = self._client.loop_thread.submit(commit)
+
+    def _settle(self, timeout_s: float | None = None) -> None:
+        """Waits for the commit under way, and says what failed. Raises TimeoutError."""
+        if self._under_way is None:
+            return
+        try:
+            refused = self._under_way.result(timeout_s)
+        except BrokerdError as error:
+            logger.warning("group '%s': offsets are not committed: %s", self._config.group_id, error)
+            self._wanted = self._offered | self._wanted
+        else:
+            for id_tp, refusal in refused.items():
+                logger.warning("group '%s': %s", self._config.group_id, self._refusal(id_tp, refusal))
+            self._done |= {id_tp: offset for id_tp, offset in self._offered.items() if id_tp not in refused}
+        self._under_way, self._offered = None, {}
+
+    def _refusal(self, id_tp: TopicIdPartition, error: WireError) -> str:
+        return f"the offset of {self._names.get(id_tp, id_tp)} is not committed: {error.message}"
+
+    # --- when the application says so
+
+    def commit(self, offsets: Mapping[TopicPartition, OffsetAndMetadata] | None) -> None:
+        """Commits these offsets, or all positions, and waits for it. Raises the first refusal; the others are committed."""
+        self.require_group("commit()")
+        self._settle()
+        if offsets is None:
+            positions = self._assignment.positions(self._assignment.partitions.values(), is_confirmed=False)
+            by_id = _with_metadata({self._named(one): position for one, position in positions.items()})
+        else:
+            ids = self.ids_of(offsets)
+            by_id = {ids[tp]: committed for tp, committed in offsets.items()}
+        if not by_id:
+            return
+        refused = self._client.commit_group_offsets(self._config.group_id, by_id)
+        self._done |= {id_tp: committed.offset for id_tp, committed in by_id.items() if id_tp not in refused}
+        for id_tp in by_id:
+            self._wanted.pop(id_tp, None)
+        for id_tp, error in refused.items():
+            error.message = f"group '{self._config.group_id}': {self._refusal(id_tp, error)}"
+            raise error
+
+    def committed(self, tps: Iterable[TopicPartition]) -> dict[TopicPartition, OffsetAndMetadata | None]:
+        """The committed offset of each partition. Raises the broker's errors."""
+        self.require_group("committed()")
+        ids = self.ids_of(tps)
+        found = self._client.group_offsets(self._config.group_id, list(ids.values())) if ids else {}
+        offsets: dict[TopicPartition, OffsetAndMetadata | None] = {}
+        for tp, id_tp in ids.items():
+            result = found.get(id_tp)
+            if isinstance(result, WireError):
+                result.message = f"{tp}: {result.message}"
+                raise result
+            offsets[tp] = result
+        return offsets
+
+    def ids_of(self, tps: Iterable[TopicPartition]) -> dict[TopicPartition, TopicIdPartition]:
+        """Ids of partitions: those of assigned ones as they were first seen. Raises UnknownTopicOrPartitionError."""
+        assigned = self._assignment.partitions
+        wanted = {tp: assigned[tp].id_tp if tp in assigned else None for tp in tps}
+        ids = self._client.loop_thread.run(ids_of(self._client.broker_client, wanted))
+        self._names |= {id_tp: tp for tp, id_tp in ids.items()}
+        return ids
+
+    def require_group(self, call: str) -> None:
+        """Raises ConsumerStateError without group.id."""
+        if not self._config.group_id:
+            raise ConsumerStateError(f"{call} needs a group: set group.id, under which the broker keeps the offsets")
+
+    # --- the end
+
+    def close(self, timeout_ms: int) -> None:
+        """Commits what is processed, within the time. What fails is logged: those records come again."""
+        if not self._is_automatic:
+            return
+        ends_ms = self._clock.monotonic_ms() + timeout_ms
+
+        def left_s() -> float:
+            return max(0, ends_ms - self._clock.monotonic_ms()) / 1000
+
+        try:
+            self._settle(left_s())
+            self._start(self._processed(self._assignment.partitions.values()))
+            self._settle(left_s())
+        except (TimeoutError, concurrent.futures.CancelledError):
+            logger.warning(
+                "group '%s': offsets are not committed, as the broker has not answered in %d ms: records since the last commit "
+                "will come again",
+                self._config.group_id,
+                timeout_ms,
+            )
+
+
+def _with_metadata(offsets: Mapping[TopicIdPartition, int]) -> dict[TopicIdPartition, OffsetAndMetadata]:
+    return {id_tp: OffsetAndMetadata(offset) for id_tp, offset in offsets.items()}

@@ -1,0 +1,64 @@
+"""The group offsets of FakeBroker: committed offsets in memory, and requests that it is told to hold back or to refuse."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+
+from google.protobuf.message import Message
+
+from brokerd.errors import OffsetOutOfRangeError, UnknownTopicIdError, WireError
+from brokerd.ids import TopicIdPartition
+from brokerd.wire.errors import to_proto
+from brokerd.wire.v1 import offsets_pb2 as pb
+
+
+class FakeGroups(ABC):
+    """Base of FakeBroker."""
+
+    def __init__(self) -> None:
+        self.groups: dict[str, dict[TopicIdPartition, tuple[int, str]]] = {}
+        self.commits: list[dict[int, int]] = []  # offsets by partition number, of each commit
+
+    @abstractmethod
+    def next_error(self, name: str) -> WireError | None:
+        """The error that the next response of a method is to carry."""
+
+    @abstractmethod
+    def end_of(self, tp: TopicIdPartition) -> int | None:
+        """The end of a partition; None = there is none."""
+
+    def _CommitGroupOffsets(self, request: pb.CommitGroupOffsetsRequest) -> Message:  # noqa: N802
+        error = self.next_error("CommitGroupOffsets")
+        if error is not None:
+            return pb.CommitGroupOffsetsResponse(error=to_proto(error))
+        self.commits.append({one.partition: one.offset for one in request.offsets})
+        response = pb.CommitGroupOffsetsResponse()
+        for one in request.offsets:
+            result = response.results.add(topic_id=one.topic_id, partition=one.partition, offset=one.offset)
+            tp = TopicIdPartition(one.topic_id, one.partition)
+            end = self.end_of(tp)
+            if end is None:
+                result.error.CopyFrom(to_proto(UnknownTopicIdError("no such topic")))
+            elif one.offset > end:
+                result.error.CopyFrom(to_proto(OffsetOutOfRangeError(f"offset {one.offset} is beyond {end}")))
+            else:
+                self.groups.setdefault(request.group_id, {})[tp] = (one.offset, one.metadata)
+        return response
+
+    def _FetchGroupOffsets(self, request: pb.FetchGroupOffsetsRequest) -> Message:  # noqa: N802
+        error = self.next_error("FetchGroupOffsets")
+        if error is not None:
+            return pb.FetchGroupOffsetsResponse(error=to_proto(error))
+        response = pb.FetchGroupOffsetsResponse()
+        group = self.groups.get(request.group_id, {})
+        for one in request.partitions:
+            offset, metadata = group.get(TopicIdPartition(one.topic_id, one.partition), (-1, ""))
+            response.results.add(
+                topic_id=one.topic_id,
+                partition=one.partition,
+                offset=offset,
+                metadata=metadata,
+                commit_timestamp=-1,
+                leader_epoch=-1,
+            )
+        return response

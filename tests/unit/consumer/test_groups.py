@@ -1,0 +1,308 @@
+"""Goal: a group's consumer begins where the group has got to, and commits what is processed: never a record that nobody has come
+back from. Method: a broker in memory that keeps group offsets, and a clock that the test moves.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+from collections.abc import Callable
+
+import pytest
+
+from brokerd import Consumer, TopicPartition
+from brokerd.client.group_offsets import OffsetAndMetadata
+from brokerd.errors import (
+    ConfigError,
+    ConsumerStateError,
+    GroupAuthorizationFailedError,
+    NoOffsetForPartitionError,
+    NotReadyError,
+    OffsetOutOfRangeError,
+    UnknownTopicOrPartitionError,
+)
+from tests.support.clock import ManualClock
+from tests.support.consumers import LONG_MS, T0, T1, fill, offsets, read, settings
+from tests.support.fake_broker import FakeBroker
+from tests.support.wait import wait_until
+
+INTERVAL_MS = 5_000
+
+
+def group_consumer(broker: FakeBroker, clock: ManualClock | None = None, **given: object) -> Consumer:
+    return Consumer(settings(broker, **{"group_id": "g", **given}), clock=clock)
+
+
+def committed(broker: FakeBroker, number: int = 0, topic: str = "t", group: str = "g") -> int | None:
+    entry = broker.groups.get(group, {}).get(broker.topics[topic][number].tp)
+    return None if entry is None else entry[0]
+
+
+# --- where it begins
+
+
+def test_partition_begins_at_the_committed_offset(broker: FakeBroker) -> None:
+    first, second = broker.create("t", 2)
+    fill(first, [10])
+    fill(second, [10])
+    with group_consumer(broker) as consumer:
+        consumer.commit({T0: 4})
+    with group_consumer(broker, auto_offset_reset="latest") as consumer:
+        consumer.assign([T0, T1])
+        assert (consumer.position(T0), consumer.position(T1)) == (4, 10)
+        assert offsets(read(consumer, 6)) == list(range(4, 10))
+
+
+def test_without_a_committed_offset_none_is_an_error_that_names_the_group(broker: FakeBroker) -> None:
+    broker.create("t")
+    with group_consumer(broker, auto_offset_reset="none") as consumer:
+        consumer.assign([T0])
+        with pytest.raises(NoOffsetForPartitionError, match="group 'g' has committed none"):
+            consumer.poll(LONG_MS)
+        consumer.commit({T0: 0})
+        assert consumer.poll(1) == []
+
+
+def test_committed_offset_that_is_gone_obeys_auto_offset_reset(broker: FakeBroker) -> None:
+    (partition,) = broker.create("t")
+    fill(partition, [10, 10])
+    with group_consumer(broker) as consumer:
+        consumer.commit({T0: 4})
+        partition.log_start_offset = 10
+        consumer.assign([T0])
+        assert offsets(read(consumer, 10)) == list(range(10, 20))
+
+
+def test_seek_goes_before_the_committed_offset(broker: FakeBroker) -> None:
+    (partition,) = broker.create("t")
+    fill(partition, [10])
+    with group_consumer(broker) as consumer:
+        consumer.commit({T0: 4})
+        consumer.assign([T0])
+        consumer.seek(T0, 7)
+        assert offsets(read(consumer, 3)) == [7, 8, 9]
+
+
+# --- commit
+
+
+def test_commit_keeps_the_positions_of_what_was_handed_over(broker: FakeBroker) -> None:
+    (partition,) = broker.create("t")
+    fill(partition, [10])
+    with group_consumer(broker, enable_auto_commit=False) as consumer:
+        consumer.assign([T0])
+        assert len(consumer.poll(LONG_MS, 3)) == 3
+        consumer.commit()
+        assert committed(broker) == 3
+        assert consumer.committed([T0, T1][:1]) == {T0: OffsetAndMetadata(3)}
+        next(consumer)
+        consumer.commit()
+        assert committed(broker) == 4
+        consumer.poll(LONG_MS)
+    assert committed(broker) == 4, "nothing is committed by itself"
+
+
+def test_commit_of_given_offsets(broker: FakeBroker) -> None:
+    for partition in broker.create("t", 2):
+        fill(partition, [10])
+    with group_consumer(broker, enable_auto_commit=False) as consumer:
+        consumer.commit({T0: OffsetAndMetadata(3, "where I was"), T1: 9})
+        assert consumer.committed([T0, T1]) == {T0: OffsetAndMetadata(3, "where I was"), T1: OffsetAndMetadata(9)}
+        consumer.commit({T1: 2})
+        assert consumer.committed(T1) == {T1: OffsetAndMetadata(2)}
+        consumer.commit({})
+        consumer.commit()
+        assert len(broker.commits) == 2
+
+
+def test_committed_is_none_where_nothing_was(broker: FakeBroker) -> None:
+    broker.create("t")
+    with group_consumer(broker) as consumer:
+        assert consumer.committed([T0]) == {T0: None}
+        assert consumer.committed([]) == {}
+
+
+def test_refused_offset_is_told_and_the_others_are_committed(broker: FakeBroker) -> None:
+    for partition in broker.create("t", 2):
+        fill(partition, [10])
+    with group_consumer(broker) as consumer:
+        with pytest.raises(OffsetOutOfRangeError, match=r"group 'g': the offset of t-0 is not committed: offset 99 is beyond 10"):
+            consumer.commit({T0: 99, T1: 5})
+        assert committed(broker, 1) == 5
+        with pytest.raises(UnknownTopicOrPartitionError):
+            consumer.commit({TopicPartition("u", 0): 1})
+
+
+def test_without_a_group_nothing_is_committed(broker: FakeBroker) -> None:
+    (partition,) = broker.create("t")
+    fill(partition, [3])
+    with Consumer(settings(broker, auto_commit_interval_ms=0)) as consumer:
+        consumer.assign([T0])
+        read(consumer, 3)
+        for call in (consumer.commit, lambda: consumer.committed([T0])):
+            with pytest.raises(ConsumerStateError, match=r"needs a group: set group\.id"):
+                call()
+    assert broker.commits == []
+
+
+def test_group_of_another_principal_is_told(broker: FakeBroker) -> None:
+    broker.create("t")
+    broker.errors["FetchGroupOffsets"] = [GroupAuthorizationFailedError("it is etl's")]
+    broker.errors["CommitGroupOffsets"] = [GroupAuthorizationFailedError("it is etl's")]
+    with group_consumer(broker) as consumer:
+        consumer.assign([T0])
+        with pytest.raises(GroupAuthorizationFailedError, match="it is etl's"):
+            consumer.poll(LONG_MS)
+        with pytest.raises(GroupAuthorizationFailedError, match="it is etl's"):
+            consumer.commit({T0: 0})
+
+
+@pytest.mark.parametrize("group_id", ["g" * 250, "a\x00b"])
+def test_group_ids_are_checked(group_id: str) -> None:
+    with pytest.raises(ConfigError, match=r"group\.id .* must have at most 249 characters that can be printed"):
+        Consumer(group_id=group_id)
+
+
+@pytest.mark.parametrize(
+    ("given", "error"),
+    [({T0: -1}, ValueError), ({T0: "1"}, TypeError), ({"t": 1}, TypeError), ({T0: OffsetAndMetadata(-2)}, ValueError)],
+)
+def test_offsets_are_checked(broker: FakeBroker, given: dict[TopicPartition, int], error: type[Exception]) -> None:
+    with group_consumer(broker) as consumer, pytest.raises(error):
+        consumer.commit(given)
+
+
+# --- by itself
+
+
+def test_auto_commit_comes_with_the_polls_of_an_interval(broker: FakeBroker) -> None:
+    clock = ManualClock()
+    (partition,) = broker.create("t")
+    fill(partition, [10])
+    with group_consumer(broker, clock) as consumer:
+        consumer.assign([T0])
+        consumer.poll(LONG_MS, 3)
+        consumer.poll(LONG_MS, 3)
+        assert broker.commits == []
+        clock.advance(INTERVAL_MS)
+        consumer.poll(LONG_MS, 1)
+        wait_until(lambda: committed(broker) == 6)
+        clock.advance(INTERVAL_MS - 1)
+        consumer.poll(LONG_MS, 1)
+        assert len(broker.commits) == 1
+
+
+def test_auto_commit_of_an_iteration_ends_before_the_record_in_hand(broker: FakeBroker) -> None:
+    (partition,) = broker.create("t")
+    fill(partition, [10])
+    with contextlib.suppress(LookupError), group_consumer(broker, auto_commit_interval_ms=0) as consumer:
+        consumer.assign([T0])
+        for record in consumer:
+            if record.offset == 5:
+                raise LookupError
+    assert committed(broker) == 5
+
+
+def test_auto_commit_commits_where_a_partition_begins(broker: FakeBroker) -> None:
+    """Otherwise one that begins at the latest record, is stopped before it reads any, and starts again, skips records."""
+    (partition,) = broker.create("t")
+    fill(partition, [10])
+    with group_consumer(broker, auto_offset_reset="latest") as consumer:
+        consumer.assign([T0])
+        assert consumer.poll(1) == []
+        assert consumer.position(T0) == 10
+    fill(partition, [2])
+    with group_consumer(broker, auto_offset_reset="latest") as consumer:
+        consumer.assign([T0])
+        assert offsets(read(consumer, 2)) == [10, 11]
+
+
+def _leave(consumer: Consumer) -> None:
+    with consumer:
+        consumer.assign([T0])
+        consumer.poll(LONG_MS, 3)
+        consumer.poll(LONG_MS, 3)
+
+
+def _leave_by_an_exception(consumer: Consumer) -> None:
+    with contextlib.suppress(LookupError), consumer:
+        consumer.assign([T0])
+        consumer.poll(LONG_MS, 3)
+        consumer.poll(LONG_MS, 3)
+        raise LookupError
+
+
+def _close(consumer: Consumer) -> None:
+    consumer.assign([T0])
+    consumer.poll(LONG_MS, 3)
+    consumer.poll(LONG_MS, 3)
+    consumer.close()
+    consumer.close()
+
+
+@pytest.mark.parametrize(("end", "offset"), [(_leave, 6), (_leave_by_an_exception, 3), (_close, 3)])
+def test_the_end_commits_what_is_processed(broker: FakeBroker, end: Callable[[Consumer], None], offset: int) -> None:
+    (partition,) = broker.create("t")
+    fill(partition, [10])
+    end(group_consumer(broker))
+    assert committed(broker) == offset
+
+
+def test_partition_that_is_given_up_is_committed(broker: FakeBroker) -> None:
+    for partition in broker.create("t", 2):
+        fill(partition, [10])
+    with group_consumer(broker) as consumer:
+        consumer.assign([T0])
+        consumer.poll(LONG_MS, 3)
+        consumer.poll(LONG_MS, 1)
+        consumer.assign([T1])
+        consumer.poll(LONG_MS, 1)
+        wait_until(lambda: committed(broker) == 3)
+
+
+def test_auto_commit_that_fails_is_said_and_made_up_for(broker: FakeBroker, caplog: pytest.LogCaptureFixture) -> None:
+    clock = ManualClock()
+    (partition,) = broker.create("t")
+    fill(partition, [10])
+    broker.errors["CommitGroupOffsets"] = [GroupAuthorizationFailedError("it is etl's")]
+    with group_consumer(broker, clock) as consumer, caplog.at_level(logging.WARNING):
+        consumer.assign([T0])
+        consumer.poll(LONG_MS, 3)
+        clock.advance(INTERVAL_MS)
+        consumer.poll(LONG_MS, 3)
+        wait_until(lambda: not broker.errors["CommitGroupOffsets"])
+        while committed(broker) is None:
+            clock.advance(INTERVAL_MS)
+            consumer.poll(0, 1)
+        assert (committed(broker) or 0) >= 3
+    assert ["offsets are not committed: it is etl's" in text for text in caplog.messages] == [True]
+
+
+def test_commit_waits_for_the_one_under_way_so_that_the_newer_one_counts(broker: FakeBroker) -> None:
+    (partition,) = broker.create("t")
+    fill(partition, [10])
+    broker.errors["CommitGroupOffsets"] = [NotReadyError("starting")] * 3
+    with group_consumer(broker) as consumer:
+        consumer.assign([T0])
+        consumer.poll(LONG_MS, 3)
+        consumer._committing._next_ms = 0
+        consumer.poll(LONG_MS, 3)
+        consumer.commit()
+        assert broker.commits == [{0: 3}, {0: 6}]
+
+
+def test_close_without_a_broker_ends_in_time_and_says_what_is_not_committed(
+    broker: FakeBroker, caplog: pytest.LogCaptureFixture
+) -> None:
+    (partition,) = broker.create("t")
+    fill(partition, [3])
+    broker.errors["CommitGroupOffsets"] = [NotReadyError("starting")] * 100_000
+    consumer = group_consumer(broker)
+    consumer.assign([T0])
+    read(consumer, 3)
+    consumer.poll(0)
+    with caplog.at_level(logging.WARNING):
+        consumer.close(timeout_ms=20)
+    assert any(
+        "the broker has not answered in 20 ms: records since the last commit will come again" in text for text in caplog.messages
+    )
