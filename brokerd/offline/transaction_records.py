@@ -12,11 +12,12 @@ from brokerd.errors import CorruptMessageError, UnsupportedVersionError
 from brokerd.ids import TopicIdPartition
 from brokerd.record.batch import MAX_DECOMPRESSED_BYTES, RecordBatch
 from brokerd.record.header import BatchHeader, crc_seed
+from brokerd.storage.damage import holes_end, is_covered, read_holes
 from brokerd.storage.files import File, Files
 from brokerd.storage.names import LOG_SUFFIX, offset_file, parse_offset_file
 from brokerd.storage.segment_walk import whole_batches
 from brokerd.transaction.log_records import decode_entry
-from brokerd.transaction.model import LogEntry
+from brokerd.transaction.model import EntriesLost, LogEntry
 
 
 def is_transaction_log(tp: TopicIdPartition | None) -> bool:
@@ -25,14 +26,24 @@ def is_transaction_log(tp: TopicIdPartition | None) -> bool:
 
 
 def read_entries(files: Files, tp: TopicIdPartition, log_start_offset: int) -> list[LogEntry]:
-    """All entries of the coordinator's log that can be read, oldest first, as a start reads them. Raises OSError."""
+    """All entries of the coordinator's log that can be read, oldest first, and where others are lost, as a start reads them. Raises
+    OSError, DataDirectoryError.
+    """
+    holes = read_holes(files, tp.directory_name, crc_seed(tp))
+    lost = [hole for hole in holes if not hole.is_taken_out]
     entries: list[LogEntry] = []
+    expected = log_start_offset
     for file, position, header in batches_of(files, tp):
-        if header.next_offset <= log_start_offset:
+        if header.next_offset <= expected or is_covered(holes, header.base_offset, header.next_offset):
             continue
+        if any(hole.first_offset < header.base_offset and expected < hole.until_offset for hole in lost):
+            entries.append(LogEntry("", "", 0, EntriesLost()))
+        expected = header.next_offset
         batch = RecordBatch(header, pa.py_buffer(bytes(file.pread(header.size, position))))
         with contextlib.suppress(CorruptMessageError, UnsupportedVersionError):
             entries.extend(_entries(batch))
+    if holes_end(lost) > expected:
+        entries.append(LogEntry("", "", 0, EntriesLost()))
     return entries
 
 

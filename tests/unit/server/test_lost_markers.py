@@ -11,6 +11,7 @@ import pytest
 
 from brokerd.cli import main
 from brokerd.errors import DataDirectoryError
+from brokerd.ids import TopicIdPartition
 from brokerd.offline.doctor import abort_members, accept_damaged, check_data_dir, commit_members, give_up_damaged, take_out
 from brokerd.offline.dump import describe_path
 from brokerd.offline.partition_check import Finding, Severity
@@ -114,12 +115,16 @@ class Scene:
         assert log.log_start_offset > 0
 
     def rot(self, number: int, partition: int = 0) -> None:
-        """The batch of this number in a partition rots."""
-        segment = self.path / f"{self.tps[partition].directory_name}/{0:020d}.log"
+        """The batch of this number in a partition rots; each has one record."""
+        self.rot_at(self.tps[partition], number)
+
+    def rot_at(self, tp: TopicIdPartition, offset: int) -> None:
+        """The batch that holds an offset rots."""
+        segment = self.path / f"{tp.directory_name}/{0:020d}.log"
         data = bytearray(segment.read_bytes())
         at = 0
-        for _ in range(number):
-            at += decode_header(bytes(data[at : at + HEADER_SIZE])).size
+        while (header := decode_header(bytes(data[at : at + HEADER_SIZE]))).next_offset <= offset:
+            at += header.size
         data[at + HEADER_SIZE + 8] ^= 1
         segment.write_bytes(bytes(data))
 
@@ -311,6 +316,29 @@ def test_data_below_the_log_start_waits_for_nobody(tmp_path: Path, compacting: N
         async with scene.after() as broker:
             log = broker.log(scene.tps[0])
             assert log.last_stable_offset == log.log_end_offset, "nothing of it can be read"
+
+    run(scenario())
+
+
+def test_the_doctor_reads_a_damaged_log_of_the_transactions_as_a_start_does(
+    tmp_path: Path, compacting: None, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr("brokerd.transaction.snapshot.PIECE_BYTES_MAX", 1)
+
+    async def scenario() -> None:
+        scene = Scene(tmp_path)
+        async with scene.before() as broker:
+            await scene.forgotten(broker, 0)
+            log = broker.logs.transaction_state
+            assert log is not None
+            piece = log.log_start_offset
+        scene.rot(1)
+        scene.rot_at(log.tp, piece)  # the first piece of the state, with members of the last commit
+        (error,) = errors(accept_damaged(str(tmp_path)))
+        assert error == errors(check_data_dir(str(tmp_path)))[0]
+        async with scene.after() as broker:
+            assert error.message in caplog.messages
+            assert scene.outcome(broker) == "waiting at 0"
 
     run(scenario())
 
