@@ -128,6 +128,7 @@ def test_a_connection_takes_no_more_calls_than_it_may_have(running: RunningDaemo
         wait_until(lambda: running.daemon.open_stream_count == limit)
         stranger.reset(first)
         stranger.flush()
+        wait_until(lambda: running.daemon.open_stream_count == limit - 1)
         stranger.call(FETCH)
         wait_until(lambda: running.daemon.open_stream_count == limit)
         service: Any = running.daemon._service
