@@ -116,6 +116,15 @@ def _requests(tp: TopicIdPartition) -> dict[str, Any]:
         "ListOffsets": offsets_pb2.ListOffsetsRequest(
             partitions=[offsets_pb2.PartitionListOffsets(topic_id=tp.topic_id, partition=0, spec=offsets_pb2.OFFSET_SPEC_EARLIEST)]
         ),
+        "CommitGroupOffsets": offsets_pb2.CommitGroupOffsetsRequest(
+            group_id="group",
+            generation=-1,
+            offsets=[offsets_pb2.PartitionGroupOffset(topic_id=tp.topic_id, partition=0, offset=1, leader_epoch=-1)],
+        ),
+        "FetchGroupOffsets": offsets_pb2.FetchGroupOffsetsRequest(group_id="group"),
+        "ListGroups": offsets_pb2.ListGroupsRequest(),
+        "DescribeGroup": offsets_pb2.DescribeGroupRequest(group_id="group"),
+        "DeleteGroup": offsets_pb2.DeleteGroupRequest(group_id="group"),
         "DescribeTopics": pb.DescribeTopicsRequest(),
         "CreateTopics": pb.CreateTopicsRequest(topics=[pb.NewTopic(name="new", partitions=5)]),
         "CreatePartitions": pb.CreatePartitionsRequest(name="new", total_count=9),
@@ -131,6 +140,8 @@ WRITING = {"InitProducerId", "CreateTopics", "CreatePartitions", "AlterTopicConf
     "AbortTransaction",
     "EndTransaction",
     "ForgetTransactionalId",
+    "CommitGroupOffsets",
+    "DeleteGroup",
 }
 
 
