@@ -27,7 +27,7 @@ from brokerd.server.streams.client_stream import ClientStream
 from brokerd.server.streams.messages import Context
 from brokerd.server.tasks import look_at_end
 from brokerd.server.waiting.delayed_fetch import DelayedFetch
-from brokerd.server.waiting.turns import LARGE_PARTITIONS
+from brokerd.server.waiting.turns import LARGE_BYTES, LARGE_PARTITIONS
 from brokerd.storage.log_reader import NeedsRoom
 
 _RETRY_AFTER_MS = 1_000
@@ -103,8 +103,10 @@ class FetchStream(ClientStream):
         try:
             reads = await self._read(params)
             if fetch.must_answer_now(params, reads):
+                await self._turn()
                 data = self._encode(params, reads)
                 del reads  # a second copy of the bytes, not to be kept while the client reads
+                await self._turn()
                 await self._write_response(data, received_ns, parked_ns=0)
                 return
         finally:
@@ -135,6 +137,11 @@ class FetchStream(ClientStream):
             else:
                 self._hold(sum([result.size_bytes for result in reads]))
                 return reads
+
+    async def _turn(self) -> None:
+        """Waits for the caller's turn if there is much to copy; before each copy, since one turn for all would be long."""
+        if self._held_bytes >= LARGE_BYTES:
+            await self._broker.turns.take(self._authorizer.principal, self.peer)
 
     def _encode(self, params: FetchParams, reads: list[PartitionRead]) -> bytes:
         for result in reads:
@@ -180,7 +187,11 @@ class FetchStream(ClientStream):
         self._count_parked(0)
         parked_ns = stopwatch_ns() - parked_from_ns
         try:
-            data = self._encode(params, await self._read(params))
+            reads = await self._read(params)
+            await self._turn()
+            data = self._encode(params, reads)
+            del reads
+            await self._turn()
             await self._write_response(data, received_ns, parked_ns=parked_ns)
         except grpc.aio.BaseError:
             pass  # the client is gone; reading will report it too

@@ -36,7 +36,7 @@ from brokerd.server.security.topic_rights import Right
 from brokerd.server.streams.client_stream import ClientStream
 from brokerd.server.streams.messages import Context
 from brokerd.server.tasks import ENDED
-from brokerd.server.waiting.turns import LARGE_PARTITIONS
+from brokerd.server.waiting.turns import LARGE_BYTES, LARGE_PARTITIONS
 from brokerd.wire.v1 import produce_pb2
 
 _WAITING_BYTES_MAX = 67_108_864
@@ -111,7 +111,7 @@ class ProduceStream(ClientStream):
 
     async def _process(self, data: bytes) -> None:
         principal, turns = self._authorizer.principal, self._broker.turns
-        if self._is_large:
+        if self._is_large or len(data) >= LARGE_BYTES:
             await turns.take(principal, self.peer)
         elif principal != turns.last_principal:
             turns.note(principal)

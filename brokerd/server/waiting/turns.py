@@ -21,6 +21,8 @@ from brokerd.sharing.line import Line
 # A request on a stream that names more partitions takes a turn, as all unary ones do; smaller ones pass, one per stream at a
 # time.
 LARGE_PARTITIONS = 64
+# So does work on so many bytes at once: copying them holds the loop for a millisecond or more.
+LARGE_BYTES = 4_194_304
 
 _LONG_NS = 1_000_000
 _LET_IN_MAX = 256  # calls between two turns

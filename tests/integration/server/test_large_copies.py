@@ -1,0 +1,88 @@
+"""To copy many bytes holds the event loop: it is done in turns, one copy in each turn of the loop."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from brokerd.server.handlers import fetch, produce
+from brokerd.server.streams.fetch_stream import FetchStream
+from brokerd.server.waiting.turns import LARGE_BYTES
+from tests.support.daemon import RunningDaemon
+from tests.support.raw_client import RawClient, values_batch
+from tests.support.wait import wait_until
+
+READERS = 4
+LARGE = LARGE_BYTES + 1_000
+
+
+class LoopTurns:
+    """Counts the turns of the daemon's loop, and notes in which one something was done."""
+
+    def __init__(self, running: RunningDaemon) -> None:
+        self.copies: Counter[int] = Counter()
+        self._running = running
+        self._now = 0
+        self._is_over = False
+        running.loop.call_soon_threadsafe(self._tick)
+
+    def noting(self, work: Callable[..., Any]) -> Callable[..., Any]:
+        """The same function, noted at each call."""
+
+        def noted(*args: Any, **kwargs: Any) -> Any:
+            self.copies[self._now] += 1
+            return work(*args, **kwargs)
+
+        return noted
+
+    def stop(self) -> None:
+        """Lets the loop sleep again."""
+        self._is_over = True
+
+    def _tick(self) -> None:
+        self._now += 1
+        if not self._is_over:
+            self._running.loop.call_soon(self._tick)
+
+
+@pytest.fixture
+def loop_turns(running: RunningDaemon) -> Iterator[LoopTurns]:
+    """Of the daemon's loop."""
+    turns = LoopTurns(running)
+    yield turns
+    turns.stop()
+
+
+def test_large_responses_that_become_due_at_once_are_copied_one_in_a_turn(
+    running: RunningDaemon, client: RawClient, loop_turns: LoopTurns, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tp,) = client.create_topic()
+    readers = [client.fetcher() for _ in range(READERS)]
+    for reader in readers:
+        reader.post({tp: 0}, max_wait_ms=60_000)
+    wait_until(lambda: len(running.daemon.broker.replicas.fetch_purgatory) == READERS)
+    monkeypatch.setattr(fetch, "encode", loop_turns.noting(fetch.encode))
+    monkeypatch.setattr(FetchStream, "_write", loop_turns.noting(FetchStream._write))
+    client.producer().produce(tp, values_batch(tp, size=LARGE))
+    for reader in readers:
+        assert [len(batches) for batches in reader.answer()[1]] == [1]
+    assert set(loop_turns.copies.values()) == {1}
+    assert loop_turns.copies.total() == 2 * READERS
+
+
+def test_large_requests_are_taken_in_one_in_a_turn(
+    client: RawClient, loop_turns: LoopTurns, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tps = client.create_topic(partitions=READERS)
+    producers = [client.producer() for _ in tps]
+    for tp, producer in zip(tps, producers, strict=True):
+        producer.produce(tp, values_batch(tp))
+    monkeypatch.setattr("brokerd.server.streams.produce_stream.handle", loop_turns.noting(produce.handle))
+    for tp, producer in zip(tps, producers, strict=True):
+        producer.post([(tp, values_batch(tp, size=LARGE))])
+    for producer in producers:
+        assert producer.answer().results[0].base_offset == 1
+    assert set(loop_turns.copies.values()) == {1}
