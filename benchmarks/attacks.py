@@ -54,6 +54,7 @@ NORMAL_WITHIN_S = 5.0
 _PAUSE_S = 0.01
 _STEP_PAUSE_S = 0.002
 _CALL_TIMEOUT_MS = 30_000
+_BEGUN = "begun"
 
 
 class Honest:
@@ -117,8 +118,9 @@ class Honest:
 
 
 def attack(kind: str, aim: Aim, seconds: float) -> None:
-    """The attacker's process."""
+    """The attacker's process, which says when it begins."""
     made = ATTACKS[kind](aim)
+    print(_BEGUN, flush=True)
     end_s = time.monotonic() + seconds
     while time.monotonic() < end_s:
         made.step()
@@ -192,15 +194,19 @@ async def _normal_after(honest: Honest, limit_ms: float) -> float:
 
 
 @contextlib.contextmanager
-def _attacker(kind: str, aim: Aim, seconds: float) -> Iterator[subprocess.Popen[bytes]]:
+def _attacker(kind: str, aim: Aim, seconds: float) -> Iterator[subprocess.Popen[str]]:
+    """An attack that has begun: until then its process imports and prepares for as long as a short measurement takes."""
     told = json.dumps([kind, aim.port, aim.token, aim.topic_id.hex()])
     command = [sys.executable, "-m", "benchmarks.attacks", "--attacker", told, "--seconds", str(seconds)]
-    child = subprocess.Popen(command, stdout=subprocess.DEVNULL)
+    child = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
     try:
+        assert child.stdout is not None
+        if child.stdout.readline().strip() != _BEGUN:
+            raise RuntimeError(f"the attacker ended before it began: {kind}")
         yield child
     finally:
         child.send_signal(signal.SIGKILL)
-        child.wait()
+        child.communicate()
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
