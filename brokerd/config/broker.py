@@ -311,6 +311,13 @@ class BrokerConfig:
         minimum=0,
         maximum=100_000,
     )
+    metrics_max_group_partitions: int = setting(
+        "metrics.max.group.partitions",
+        1_000,
+        "Partitions of groups with offset and lag of their own in the metrics; the oldest groups first.",
+        minimum=0,
+        maximum=100_000,
+    )
     log_level: str = setting("log.level", "info", "Least severity that is logged.", choices=("debug", "info", "warning", "error"))
     log_format: str = setting("log.format", "text", "One line per event, as text or as a JSON object.", choices=("text", "json"))
 

@@ -14,9 +14,11 @@ import brokerd
 from brokerd.server.broker import Broker
 from brokerd.server.metrics.counters import Counters, Phase
 from brokerd.server.metrics.figures import (
+    GroupFigures,
     PartitionFigures,
     TopicFigures,
     disk_figures,
+    group_figures,
     partition_figures,
     topic_figures,
     transaction_figures,
@@ -71,6 +73,7 @@ def snapshot(broker: Broker, *, stream_count: int, refused_count: int) -> Snapsh
     producer_ids = sum(len(log.core.producers) for log in logs)
     offline = sum(log.damage is not None or log.core.health.failure is not None for log in logs)
     replicas = broker.replicas
+    groups = group_figures(broker.groups.table, logs, broker.config.metrics_max_group_partitions)
     gauges = (
         Gauge("topic_count", "Topics.", len(topics)),
         Gauge("partition_count", "Partitions.", len(logs)),
@@ -99,7 +102,7 @@ def snapshot(broker: Broker, *, stream_count: int, refused_count: int) -> Snapsh
     outcomes = broker.transactions.outcomes
     return Snapshot(
         info={"version": brokerd.__version__, "cluster_id": broker.logs.cluster_id, "node_id": str(broker.logs.node_id)},
-        gauges=(*gauges, *_transaction_gauges(broker)),
+        gauges=(*gauges, *_transaction_gauges(broker), *_group_gauges(broker, len(groups))),
         topics=topics,
         partitions=partitions,
         data_dir=broker.config.data_dir,
@@ -112,7 +115,7 @@ def snapshot(broker: Broker, *, stream_count: int, refused_count: int) -> Snapsh
             ("aborted_transactions", "Requests that ended open members of a transaction without a commit.", outcomes.aborted),
             ("expired_transactions", "Executions that ended because nobody gave a sign of life.", outcomes.expired),
         ),
-        labelled=_labelled(broker, counters),
+        labelled=(*_labelled(broker, counters), *_group_families(groups)),
         times=tuple(_times(counters)),
         flush_time=(replicas.flush_time.cumulative(), replicas.flush_time.sum_seconds),
     )
@@ -133,6 +136,27 @@ def _transaction_gauges(broker: Broker) -> tuple[Gauge, ...]:
         Gauge("oldest_open_transaction_age_seconds", "Since the oldest open member was opened.", figures.oldest_age_ms / 1000),
         Gauge("transactional_id_count", "Transactional ids remembered; max.transactional.ids.", len(coordinator.states)),
     )
+
+
+def _group_gauges(broker: Broker, shown: int) -> tuple[Gauge, ...]:
+    table = broker.groups.table
+    return (
+        Gauge("group_count", "Groups whose offsets are kept; max.groups.", len(table.groups)),
+        Gauge("group_offset_count", "Offsets of all groups.", table.offset_count),
+        Gauge(
+            "group_partitions_left_out",
+            "Offsets of groups beyond metrics.max.group.partitions, without figures of their own.",
+            table.offset_count - shown,
+        ),
+    )
+
+
+def _group_families(groups: Iterable[GroupFigures]) -> Iterator[tuple[str, str, Labels, tuple[tuple[Labels, int], ...]]]:
+    labels = ("group", "topic", "partition")
+    names = [(one, (one.group, one.topic, str(one.partition))) for one in groups]
+    yield "group_offset", "Next offset that a group reads.", labels, tuple((values, one.offset) for one, values in names)
+    doc = "Offsets of a partition that a group has left to read, up to where readers of committed records see it end."
+    yield "group_lag", doc, labels, tuple((values, one.lag) for one, values in names)
 
 
 def _labelled(broker: Broker, counters: Counters) -> tuple[tuple[str, str, Labels, tuple[tuple[Labels, int], ...]], ...]:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
+from brokerd.groups.group_table import GroupTable
 from brokerd.partition.partition_log import PartitionLog
 from brokerd.server.metrics.counters import Traffic
 from brokerd.transaction.coordinator import Coordinator
@@ -44,6 +46,16 @@ class TransactionFigures(NamedTuple):
     oldest_age_ms: int  # of the open members; 0 = none is open
 
 
+class GroupFigures(NamedTuple):
+    """One partition of a group. `lag`: offsets up to where readers of committed records see it end."""
+
+    group: str
+    topic: str
+    partition: int
+    offset: int
+    lag: int
+
+
 class DiskFigures(NamedTuple):
     """The file system that holds the data directory."""
 
@@ -72,6 +84,21 @@ def partition_figures(logs: Iterable[PartitionLog]) -> tuple[PartitionFigures, .
         )
         for log in logs
     )
+
+
+def group_figures(table: GroupTable, logs: Iterable[PartitionLog], limit: int) -> tuple[GroupFigures, ...]:
+    """One entry per partition of a group, `limit` at most: the oldest groups first. Some microseconds each."""
+    found: list[GroupFigures] = []
+    by_tp = {log.tp: log for log in logs} if table.groups else {}
+    for group in table.groups.values():
+        for tp in itertools.islice(group.partitions(), limit - len(found)):
+            committed, log = group.offset(tp), by_tp.get(tp)
+            if committed is not None and log is not None:
+                lag = max(0, log.last_stable_offset - max(committed.offset, log.log_start_offset))
+                found.append(GroupFigures(group.group_id, log.topic, tp.partition, committed.offset, lag))
+        if len(found) >= limit:
+            break
+    return tuple(found)
 
 
 def transaction_figures(coordinator: Coordinator, *, now_ms: int) -> TransactionFigures:

@@ -15,7 +15,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from brokerd.errors import ConfigError
 from brokerd.ids import TopicIdPartition
-from brokerd.wire.v1 import metadata_pb2, topics_pb2
+from brokerd.wire.v1 import metadata_pb2, offsets_pb2, topics_pb2
 from tests.support.certificates import Authority
 from tests.support.daemon import RunningDaemon, running_daemon
 from tests.support.files import MemoryFiles
@@ -75,6 +75,29 @@ def test_partitions_beyond_the_limit_are_counted_and_not_listed(tmp_path: Path) 
     assert found["brokerd_partitions_left_out",] == 1
     assert found["brokerd_topic_partition_count", ("topic", "many")] == 4
     assert ("brokerd_topic_messages_in_total", ("topic", "gone")) not in found
+
+
+def test_groups_show_offset_and_lag_up_to_a_limit(tmp_path: Path) -> None:
+    with (
+        running_daemon(tmp_path / "data", metrics_port=0, metrics_max_group_partitions=3) as running,
+        RawClient(running.address) as client,
+    ):
+        tps = client.create_topic("events", partitions=2)
+        client.producer().produce(tps[0], values_batch(tps[0], 5))
+        for group_id, offset in (("a", 2), ("b", 5)):
+            offsets = [{"topic_id": tp.topic_id, "partition": tp.partition} for tp in tps]
+            request = offsets_pb2.CommitGroupOffsetsRequest(group_id=group_id, generation=-1, offsets=offsets)
+            request.offsets[0].offset = offset
+            assert not any(one.HasField("error") for one in client.call("CommitGroupOffsets", request).results)
+        found = samples(scrape(running)[1])
+
+    def labels(group: str, partition: int) -> list[tuple[str, str]]:
+        return [("group", group), ("partition", str(partition)), ("topic", "events")]
+
+    assert [found["brokerd_group_offset", *labels(*one)] for one in (("a", 0), ("a", 1), ("b", 0))] == [2, 0, 5]
+    assert [found["brokerd_group_lag", *labels(*one)] for one in (("a", 0), ("a", 1), ("b", 0))] == [3, 0, 0]
+    assert ("brokerd_group_offset", *labels("b", 1)) not in found
+    assert [found[f"brokerd_group_{name}",] for name in ("count", "offset_count", "partitions_left_out")] == [2, 4, 1]
 
 
 def test_numbers_are_those_of_the_requests(tmp_path: Path) -> None:
