@@ -43,6 +43,21 @@ def check_not_negative(field: str, value: int) -> None:
         raise malformed(field, f"is {value}, but must not be negative")
 
 
+def check_id(field: str, text: str) -> None:
+    """Checks an id that clients choose: 1 to 249 characters that can be printed."""
+    if not text:
+        raise malformed(field, "must not be empty")
+    check_text(field, text)
+
+
+def check_text(field: str, text: str) -> None:
+    """Checks that a text is short and can be printed."""
+    if len(text) > ID_MAX_CHARACTERS:
+        raise malformed(field, f"has {len(text)} characters, at most {ID_MAX_CHARACTERS} are allowed")
+    if not text.isprintable():
+        raise malformed(field, f"is {text!a}, but must not have control characters")
+
+
 def check_config_texts(field: str, texts: Iterable[str]) -> None:
     """Checks that names and values of settings are short, so that errors can include them."""
     for text in texts:

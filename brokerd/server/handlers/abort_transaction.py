@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from brokerd.errors import WireError
 from brokerd.server.broker import Broker
+from brokerd.server.fields import check_id, check_text
 from brokerd.server.security.topic_authorizer import TopicAuthorizer
-from brokerd.server.transactions.fields import check_id, check_text
 from brokerd.server.transactions.views import find
 from brokerd.wire.errors import to_proto
 from brokerd.wire.v1 import transaction_pb2

@@ -18,10 +18,9 @@ from brokerd.groups.model import METADATA_MAX_BYTES, CommittedOffset
 from brokerd.ids import TopicIdPartition
 from brokerd.server.broker import Broker
 from brokerd.server.failures import malformed
-from brokerd.server.fields import check_not_negative, topic_id_partition
+from brokerd.server.fields import check_id, check_not_negative, topic_id_partition
 from brokerd.server.groups.views import caller_of, offset_result
 from brokerd.server.security.topic_authorizer import TopicAuthorizer
-from brokerd.server.transactions.fields import check_id
 from brokerd.wire.errors import to_proto
 from brokerd.wire.v1 import offsets_pb2
 
@@ -78,8 +77,14 @@ def _checked(
         except WireError as error:
             response.results.append(_refused(tp, error))
             continue
-        offsets[tp] = committed = CommittedOffset(entry.offset, entry.leader_epoch, entry.metadata, now_ms)
-        response.results.append(offset_result(tp, committed._replace(metadata="")))
+        offsets[tp] = CommittedOffset(entry.offset, entry.leader_epoch, entry.metadata, now_ms)
+        response.results.add(
+            topic_id=tp.topic_id,
+            partition=tp.partition,
+            offset=entry.offset,
+            leader_epoch=entry.leader_epoch,
+            commit_timestamp=now_ms,
+        )
     return offsets
 
 

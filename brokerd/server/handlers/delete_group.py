@@ -11,10 +11,9 @@ from __future__ import annotations
 from brokerd.errors import WireError
 from brokerd.ids import TopicIdPartition
 from brokerd.server.broker import Broker
-from brokerd.server.fields import topic_id_partition
+from brokerd.server.fields import check_id, topic_id_partition
 from brokerd.server.groups.views import caller_of
 from brokerd.server.security.topic_authorizer import TopicAuthorizer
-from brokerd.server.transactions.fields import check_id
 from brokerd.wire.errors import to_proto
 from brokerd.wire.v1 import offsets_pb2
 

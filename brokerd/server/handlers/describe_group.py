@@ -19,12 +19,11 @@ from brokerd.partition.backlog import Backlog
 from brokerd.partition.partition_log import PartitionLog
 from brokerd.server.broker import Broker
 from brokerd.server.failures import internal, malformed
-from brokerd.server.fields import TOPIC_ID_BYTES
+from brokerd.server.fields import TOPIC_ID_BYTES, check_id
 from brokerd.server.groups.views import caller_of, listing, offset_result
 from brokerd.server.limits.callers import current_caller
 from brokerd.server.security.topic_authorizer import TopicAuthorizer
 from brokerd.server.security.topic_rights import Right
-from brokerd.server.transactions.fields import check_id
 from brokerd.server.waiting.pauses import Pauses
 from brokerd.wire.errors import to_proto
 from brokerd.wire.v1 import fetch_pb2, offsets_pb2

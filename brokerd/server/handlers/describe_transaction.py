@@ -10,8 +10,8 @@ from itertools import islice
 
 from brokerd.errors import WireError
 from brokerd.server.broker import Broker
+from brokerd.server.fields import check_id
 from brokerd.server.security.topic_authorizer import TopicAuthorizer
-from brokerd.server.transactions.fields import check_id
 from brokerd.server.transactions.views import find, listing, open_partition
 from brokerd.server.waiting.pauses import Pauses
 from brokerd.transaction.model import MEMBER_EPOCH, Member

@@ -17,10 +17,10 @@ from brokerd.errors import WireError
 from brokerd.ids import TopicIdPartition
 from brokerd.server.broker import Broker
 from brokerd.server.failures import malformed
-from brokerd.server.fields import check_not_negative, topic_id_partition
+from brokerd.server.fields import check_not_negative, check_text, topic_id_partition
 from brokerd.server.handlers.init_producer_id import EPOCH_MAX
 from brokerd.server.security.topic_authorizer import TopicAuthorizer
-from brokerd.server.transactions.fields import check_execution, check_text
+from brokerd.server.transactions.fields import check_execution
 from brokerd.transaction.model import EndRequest, Execution, MemberReport, Totals
 from brokerd.transaction.pages import Page
 from brokerd.wire.errors import to_proto

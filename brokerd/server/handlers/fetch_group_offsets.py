@@ -13,11 +13,10 @@ from brokerd.groups.group import Group
 from brokerd.ids import TopicIdPartition
 from brokerd.server.broker import Broker
 from brokerd.server.failures import malformed
-from brokerd.server.fields import TOPIC_ID_BYTES, topic_id_partition
+from brokerd.server.fields import TOPIC_ID_BYTES, check_id, topic_id_partition
 from brokerd.server.groups.views import caller_of, offset_result
 from brokerd.server.security.topic_authorizer import TopicAuthorizer
 from brokerd.server.security.topic_rights import Right
-from brokerd.server.transactions.fields import check_id
 from brokerd.wire.errors import to_proto
 from brokerd.wire.v1 import offsets_pb2
 

@@ -16,8 +16,9 @@ from brokerd.errors import WireError
 from brokerd.ids import NO_PRODUCER, ProducerIdAndEpoch, is_member_producer_id
 from brokerd.server.broker import Broker
 from brokerd.server.failures import malformed
+from brokerd.server.fields import check_text
 from brokerd.server.security.topic_authorizer import TopicAuthorizer
-from brokerd.server.transactions.fields import check_execution, check_member_id, check_text
+from brokerd.server.transactions.fields import check_execution, check_member_id
 from brokerd.transaction.model import MEMBER_EPOCH, Execution, InitMember
 from brokerd.wire.errors import to_proto
 from brokerd.wire.v1 import transaction_pb2

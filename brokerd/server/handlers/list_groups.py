@@ -12,9 +12,9 @@ from bisect import bisect_right
 from brokerd.errors import WireError
 from brokerd.groups.group_table import may_see
 from brokerd.server.broker import Broker
+from brokerd.server.fields import check_text
 from brokerd.server.groups.views import caller_of, listing
 from brokerd.server.security.topic_authorizer import TopicAuthorizer
-from brokerd.server.transactions.fields import check_text
 from brokerd.server.waiting.pauses import Pauses
 from brokerd.wire.errors import to_proto
 from brokerd.wire.v1 import offsets_pb2

@@ -11,8 +11,8 @@ from bisect import bisect_right
 
 from brokerd.server.broker import Broker
 from brokerd.server.failures import malformed
+from brokerd.server.fields import check_text
 from brokerd.server.security.topic_authorizer import TopicAuthorizer
-from brokerd.server.transactions.fields import check_text
 from brokerd.server.transactions.views import listing, may_see, state_of
 from brokerd.server.waiting.pauses import Pauses
 from brokerd.wire.v1 import transaction_pb2

@@ -1,0 +1,104 @@
+"""Groups belong to the principal of their first commit; the boss, who administers every topic, sees and changes them all."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+
+from brokerd.errors import ErrorCode
+from brokerd.ids import TopicIdPartition
+from brokerd.wire.v1 import offsets_pb2
+from tests.integration.security.conftest import ClientAs
+from tests.support.identities import TOKENS
+from tests.support.raw_client import RawClient
+
+NOT_YOURS = ErrorCode.GROUP_AUTHORIZATION_FAILED
+OK = ErrorCode.NONE
+NO_SUCH_ID = ErrorCode.UNKNOWN_TOPIC_ID
+
+
+def code_of(message: Any) -> ErrorCode:
+    """The error's code; NONE if there is none."""
+    return ErrorCode(message.error.code) if message.HasField("error") else ErrorCode.NONE
+
+
+def entries(tps: Sequence[TopicIdPartition]) -> list[dict[str, Any]]:
+    return [{"topic_id": tp.topic_id, "partition": tp.partition} for tp in tps]
+
+
+def commit(client: RawClient, group_id: str, tps: Sequence[TopicIdPartition], **fields: Any) -> tuple[ErrorCode, list[ErrorCode]]:
+    """Commits offset 0 in some partitions; the codes of the response and of its results."""
+    asked = offsets_pb2.CommitGroupOffsetsRequest(group_id=group_id, offsets=entries(tps), **{"generation": -1, **fields})
+    response = client.call("CommitGroupOffsets", asked)
+    return code_of(response), [code_of(result) for result in response.results]
+
+
+def fetch(client: RawClient, group_id: str, tps: Sequence[TopicIdPartition] = ()) -> tuple[ErrorCode, list[int]]:
+    """The code of the response, and the offsets."""
+    response = client.call("FetchGroupOffsets", offsets_pb2.FetchGroupOffsetsRequest(group_id=group_id, partitions=entries(tps)))
+    return code_of(response), [result.offset for result in response.results]
+
+
+def listed(client: RawClient, prefix: str) -> list[tuple[str, str]]:
+    """The groups that a client is told of, with their owners."""
+    response = client.call("ListGroups", offsets_pb2.ListGroupsRequest(prefix=prefix))
+    return [(group.group_id, group.principal) for group in response.groups]
+
+
+def test_a_group_is_its_first_users_and_the_boss_s(client_as: ClientAs, caplog: pytest.LogCaptureFixture) -> None:
+    boss, reader, outsider = (client_as(TOKENS[name]) for name in ("boss", "reader", "outsider"))
+    (events,) = boss.create_topic("events-grouped")
+    (elsewhere,) = boss.create_topic("elsewhere")
+    assert commit(reader, "owned", [events]) == (OK, [OK])
+    assert commit(outsider, "owned", [elsewhere]) == (NOT_YOURS, [NOT_YOURS])
+    assert fetch(outsider, "owned", [elsewhere]) == (NOT_YOURS, [-1])
+    assert fetch(outsider, "owned") == (NOT_YOURS, [])
+    for method, request in (
+        ("DescribeGroup", offsets_pb2.DescribeGroupRequest(group_id="owned")),
+        ("DeleteGroup", offsets_pb2.DeleteGroupRequest(group_id="owned")),
+    ):
+        assert code_of(outsider.call(method, request)) is NOT_YOURS
+    assert listed(outsider, "owned") == []
+    assert listed(reader, "owned") == listed(boss, "owned") == [("owned", "reader")]
+    assert commit(boss, "owned", [elsewhere]) == (OK, [OK])
+    assert listed(reader, "owned") == [("owned", "reader")], "an operator's commit does not take it"
+    assert fetch(boss, "owned") == (OK, [0, 0])
+    assert fetch(reader, "owned") == (OK, [0]), "of a topic that it may not read, it is told nothing"
+    described = reader.call("DescribeGroup", offsets_pb2.DescribeGroupRequest(group_id="owned"))
+    assert [one.topic for one in described.partitions] == ["events-grouped"]
+    with caplog.at_level(logging.INFO, "brokerd.audit"):
+        assert boss.call("DeleteGroup", offsets_pb2.DeleteGroupRequest(group_id="owned")).deleted_offsets == 2
+    assert "deleted 2 offsets of group 'owned'" in caplog.text
+    assert commit(outsider, "owned", [elsewhere]) == (OK, [OK])
+
+
+def test_each_partition_is_judged_by_itself_and_answered_in_its_place(client_as: ClientAs) -> None:
+    boss, reader = client_as(TOKENS["boss"]), client_as(TOKENS["reader"])
+    (events,) = boss.create_topic("events-placed")
+    (hidden,) = boss.create_topic("hidden-placed")
+    missing = events._replace(partition=9)
+    asked = [hidden, events, missing]
+    code, codes = commit(reader, "placed", asked)
+    assert code is OK
+    assert codes == [NO_SUCH_ID, OK, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION]
+    assert fetch(reader, "placed", asked) == (OK, [-1, 0, -1])
+    assert fetch(reader, "placed", [hidden]) == (OK, [-1])
+    assert commit(reader, "placed", [hidden]) == (OK, [NO_SUCH_ID])
+    boss_s = [hidden, events]
+    assert commit(boss, "the boss's", [events]) == (OK, [OK])
+    assert commit(reader, "the boss's", boss_s) == (NOT_YOURS, [NO_SUCH_ID, NOT_YOURS])
+    assert fetch(reader, "the boss's", boss_s) == (NOT_YOURS, [-1, -1])
+
+
+@pytest.mark.parametrize("fields", [{"generation": 0}, {"generation": 7, "member_id": "m"}, {"member_id": "m"}])
+def test_a_member_is_refused_since_groups_have_none(client_as: ClientAs, fields: dict[str, Any]) -> None:
+    boss = client_as(TOKENS["boss"])
+    (tp,) = boss.create_topic(f"events-members-{len(fields)}-{fields.get('generation')}")
+    asked = offsets_pb2.CommitGroupOffsetsRequest(group_id="members", offsets=entries([tp]), **{"generation": -1, **fields})
+    response = boss.call("CommitGroupOffsets", asked)
+    assert code_of(response) is ErrorCode.UNSUPPORTED_VERSION
+    assert "groups have no members here" in response.error.message
+    assert listed(boss, "members") == []
