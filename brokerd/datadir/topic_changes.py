@@ -17,7 +17,7 @@ from brokerd.config.settings import settings_of, unknown_setting
 from brokerd.config.topic import TopicConfig, normalized, topic_config
 from brokerd.datadir.partition_directories import create_directories, discard_directories, remove_directories
 from brokerd.datadir.steps import Steps
-from brokerd.datadir.topic_store import TRANSACTION_STATE, Topic, TopicStore
+from brokerd.datadir.topic_store import Topic, TopicStore
 from brokerd.errors import (
     Fate,
     InvalidConfigError,
@@ -62,10 +62,6 @@ class TopicChanges:
         topic = self.check_create(name, partitions, configs)
         yield from self._add_partitions(topic, range(topic.partition_count))
         return topic
-
-    def create_transaction_state(self) -> Steps[None]:
-        """Creates the topic of the transactions' log, durably on completion. Raises StorageError."""
-        return self.create_own(TRANSACTION_STATE)
 
     def create_own(self, topic: Topic) -> Steps[None]:
         """Creates one of the broker's own topics, durably on completion. Raises StorageError."""

@@ -33,6 +33,7 @@ logger = logging.getLogger(__name__)
 COMPACTION_MIN_BYTES = 524_288  # some 1,000 entries; a start reads 10,000 of them in a second
 _UNSYNCED_MAX_BYTES = 4 * 1_048_576  # of a state: what is written faster than the disk takes it fills everybody's budget
 _READ_BYTES = 1_048_576
+READ_ERRORS = (LogDamagedError, CorruptMessageError, UnsupportedVersionError, StorageError, OSError)
 
 
 class Record(NamedTuple):
@@ -55,7 +56,7 @@ class OwnLog:
         self._replica: Replica | None = None
         self._end_offset = 0  # of what was appended
         self._size_bytes = 0  # from the log start on
-        self._state_bytes = 0  # of the newest state in it, as far as it was written in this life
+        self._state_bytes = 0  # of the newest state in it, as far as it is known
         self._retry_bytes = 0  # after a failure: the size at which a state is tried again
         found = logs.own_log(topic)
         if found is not None:
@@ -85,17 +86,23 @@ class OwnLog:
         """The values of all entries, oldest first; in any thread, before anything is appended. Entries that an operator has
         accepted as lost are passed over. Raises DataDirectoryError if the others cannot all be trusted.
         """
-        if self._replica is None:
-            return
         try:
-            yield from self._read(self._replica.log)
-        except (LogDamagedError, CorruptMessageError, UnsupportedVersionError, StorageError, OSError) as error:
+            for batch in self.batches():
+                yield from values_of(batch) if batch is not None else ()
+        except READ_ERRORS as error:
             raise DataDirectoryError(f"{self._topic.name}: {error}") from error
 
-    def _read(self, log: PartitionLog) -> Iterator[bytes]:
+    def batches(self) -> Iterator[RecordBatch | None]:
+        """All batches, oldest first; None where entries are lost, as an operator has accepted. May be read more than once, before
+        anything is appended. Raises READ_ERRORS.
+        """
+        if self._replica is None:
+            return
+        log = self._replica.log
         reason = log.damage or log.core.health.read_only_reason
         if reason:
-            raise DataDirectoryError(f"{self._topic.name}: {reason}")
+            raise StorageError(str(reason))
+        self._size_bytes = 0
         offset, end = log.log_start_offset, log.log_end_offset
         while offset < end:
             try:
@@ -105,13 +112,14 @@ class OwnLog:
                     raise
                 logger.warning("%s: offsets %d to %d are lost, as was accepted", log.name, offset, error.resume_offset - 1)
                 offset = error.resume_offset
+                yield None
                 continue
             if not found.chunks:
-                raise DataDirectoryError(f"{self._topic.name}: it ends at offset {offset} instead of {end}")
+                raise StorageError(f"it ends at offset {offset} instead of {end}")
             for chunk in found.chunks:
                 for batch in walk_batches(pa.py_buffer(chunk)):
                     self._size_bytes += batch.header.size
-                    yield from _values(batch)
+                    yield batch
             offset = found.next_offset
 
     def append(self, records: Sequence[Record]) -> None:
@@ -174,9 +182,10 @@ class OwnLog:
         return written_bytes
 
 
-def _values(batch: RecordBatch) -> Iterator[bytes]:
-    for value in batch.to_arrow(max_uncompressed_bytes=MAX_DECOMPRESSED_BYTES).column("value"):
-        yield value.as_py() or b""
+def values_of(batch: RecordBatch) -> list[bytes]:
+    """The values of a batch's entries. Raises CorruptMessageError, UnsupportedVersionError."""
+    values = batch.to_arrow(max_uncompressed_bytes=MAX_DECOMPRESSED_BYTES).column("value")
+    return [value or b"" for value in values.to_pylist()]
 
 
 def _batch(records: Sequence[Record], tp: TopicIdPartition, now_wall_ms: int) -> RecordBatch:

@@ -14,10 +14,11 @@ from typing import Any
 
 import pytest
 
-from brokerd.datadir import topic_changes
+from brokerd.datadir import topic_store
 from brokerd.datadir.topic_store import TRANSACTION_STATE
 from brokerd.errors import WireError
 from brokerd.ids import TopicIdPartition
+from brokerd.server import own_log
 from brokerd.server.transactions import transaction_log
 from brokerd.transaction.model import EndRequest, Execution
 from brokerd.transaction.snapshot import Snapshot
@@ -102,10 +103,11 @@ def _operations() -> list[str]:
 
 @pytest.fixture(autouse=True)
 def early_compaction(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(transaction_log, "COMPACTION_MIN_BYTES", 6_000)
+    monkeypatch.setattr(own_log, "COMPACTION_MIN_BYTES", 6_000)
     monkeypatch.setattr(Snapshot, "pieces", functools.partialmethod(Snapshot.pieces, 1))
     small = TRANSACTION_STATE._replace(configs={**TRANSACTION_STATE.configs, "segment.bytes": "4096"})
-    monkeypatch.setattr(topic_changes, "TRANSACTION_STATE", small)
+    for module in (topic_store, transaction_log):
+        monkeypatch.setattr(module, "TRANSACTION_STATE", small)
 
 
 @pytest.mark.parametrize("ending", ["kill", "power cut"])

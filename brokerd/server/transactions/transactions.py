@@ -106,7 +106,7 @@ class Transactions:
         finished is held back and goes on being tried. Raises DataDirectoryError if the log cannot be trusted as a whole.
         """
         try:
-            await asyncio.to_thread(self.coordinator.load, self.log.read(), self._clock.monotonic_ms())
+            await asyncio.to_thread(self.coordinator.load, self.log.entries(), self._clock.monotonic_ms())
         except CorruptMessageError as error:
             raise DataDirectoryError(
                 f"the log of the transactions cannot be used: {error}; run `brokerd doctor` for advice"
@@ -114,7 +114,7 @@ class Transactions:
         for name, prepared in self.coordinator.prepared():
             self.leaders.hold_back(name, prepared.held_back)  # markers of the life before count there already
         ended = self.coordinator.presumed_aborted(self.leaders.producer_ids)
-        self._lost_markers.find(ended, self._logs.partitions(), self.log.read(), self._logs.decided_members)
+        self._lost_markers.find(ended, self._logs.partitions(), self.log.entries(), self._logs.decided_members)
         await self.sweep()
 
     def begin_stop(self) -> None:
@@ -298,9 +298,9 @@ class Transactions:
     async def compact(self) -> None:
         """Writes all that is known in place of the log, if that has grown; also while requests are answered. One at a time. Trouble
         is logged."""
-        if self.log.has_grown:
+        if self.log.has_grown():
             with self.coordinator.snapshot(self._clock.wall_ms()) as state:
-                await self._try(self.log.compact(state))
+                await self._try(self.log.compact_to(state))
 
     async def _try(self, work: Coroutine[Any, Any, None]) -> None:
         try:
@@ -381,7 +381,7 @@ class Transactions:
     def _record(self, name: str, principal: str, event: Event) -> None:
         """Appends an event, and applies it; nothing has happened if it raises."""
         entry = self._entry(name, principal, event)
-        self.log.append([entry])
+        self.log.append_entry(entry)
         self.coordinator.apply(entry, self._clock.monotonic_ms())
 
     def _entry(self, name: str, principal: str, event: Event) -> LogEntry:

@@ -28,7 +28,7 @@ def opened(files: MemoryFiles | RealFiles, **settings: int) -> tuple[LogManager,
     """A data directory whose coordinator has a log."""
     manager, _ = open_manager(files, None, **settings)
     if manager.transaction_state is None:
-        run_here(manager.changes.create_transaction_state())
+        run_here(manager.changes.create_own(TRANSACTION_STATE))
     log = manager.transaction_state
     assert log is not None
     return manager, log

@@ -31,7 +31,7 @@ from tests.unit.server.one_execution import NAME, run
 @pytest.fixture
 def compacting(monkeypatch: pytest.MonkeyPatch) -> None:
     """The coordinator's log is replaced however small it is."""
-    monkeypatch.setattr("brokerd.server.transactions.transaction_log.COMPACTION_MIN_BYTES", 1)
+    monkeypatch.setattr("brokerd.server.own_log.COMPACTION_MIN_BYTES", 1)
 
 
 Repair = Callable[[str], list[Finding]]

@@ -8,16 +8,22 @@ import errno
 import functools
 import os
 from collections.abc import AsyncIterator, Callable, Sequence
+from pathlib import Path
 
+import pyarrow as pa
 import pytest
 
 from brokerd.datadir.steps import Steps
 from brokerd.datadir.topic_store import TRANSACTION_STATE
 from brokerd.errors import StorageError, WireError
+from brokerd.offline.doctor import accept_damaged
 from brokerd.partition.partition_log import PartitionLog
-from brokerd.server.transactions import transaction_log
-from brokerd.server.transactions.transaction_log import TransactionLog
-from brokerd.transaction.log_records import Record, decode_entry
+from brokerd.record.batch import walk_batches
+from brokerd.server import own_log
+from brokerd.server.own_log import Record
+from brokerd.server.transactions.transaction_log import TransactionLog, entries_of
+from brokerd.storage.files import RealFiles
+from brokerd.transaction.log_records import decode_entry
 from brokerd.transaction.model import (
     CommitCompleted,
     CommitPrepared,
@@ -45,7 +51,7 @@ MEMBER = Member(b"m" * 16, 7, Execution(1, "e1", "run"), "task", 60_000)
 @pytest.fixture(autouse=True)
 def small_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
     """Of two entries each: an id is one or two. Every log has grown."""
-    monkeypatch.setattr(transaction_log, "COMPACTION_MIN_BYTES", 1)
+    monkeypatch.setattr(own_log, "COMPACTION_MIN_BYTES", 1)
     monkeypatch.setattr(Snapshot, "pieces", functools.partialmethod(Snapshot.pieces, 2))
 
 
@@ -81,19 +87,18 @@ class AfterPieces:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, act: Callable[[int], None]) -> None:
         self.pieces = 0
-        append = TransactionLog._append
+        append = TransactionLog.append
 
-        def noted(log: TransactionLog, records: Sequence[Record]) -> int:
-            offset = append(log, records)
+        def noted(log: TransactionLog, records: Sequence[Record]) -> None:
+            append(log, records)
             entries = [decode_entry(record.value) for record in records]
             if isinstance(entries[0].event, StateBegins):
                 self.pieces = 0
             if entries[-1].in_state or not entries[-1].transactional_id:
                 self.pieces += 1
                 act(self.pieces)
-            return offset
 
-        monkeypatch.setattr(TransactionLog, "_append", noted)
+        monkeypatch.setattr(TransactionLog, "append", noted)
 
 
 def test_a_state_of_many_pieces_takes_the_place_of_the_log(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -106,7 +111,7 @@ def test_a_state_of_many_pieces_takes_the_place_of_the_log(monkeypatch: pytest.M
             await broker.transactions.compact()
             assert after.pieces == IDS
             assert log_of(broker).log_start_offset == end
-            assert not broker.transactions.log.has_grown
+            assert not broker.transactions.log.has_grown()
             assert known(broker) == before
         async with running(files, clock) as broker:
             assert [state.last_version for state in broker.transactions.coordinator.states.values()] == [0] * IDS
@@ -235,7 +240,7 @@ def test_a_disk_that_refuses_a_piece_leaves_the_log_as_it_was(
             assert log_of(broker).log_start_offset == 0
             commit(broker, "id-0", 3)
             await broker.transactions.log.durable()
-            assert not broker.transactions.log.has_grown, "not before it is twice as large"
+            assert not broker.transactions.log.has_grown(), "not before it is twice as large"
             before = known(broker)
         files.kill()
         async for again in loaded(files, clock):
@@ -354,5 +359,34 @@ def test_a_state_of_no_ids() -> None:
             assert log_of(broker).log_end_offset - log_of(broker).log_start_offset == 2
         async with running(files, clock) as broker:
             assert not broker.transactions.coordinator.states
+
+    run(scenario())
+
+
+@pytest.mark.parametrize("lost", range(IDS))
+def test_a_piece_that_damage_took_is_given_up_alone(tmp_path: Path, lost: int) -> None:
+    """An operator has accepted it. Nothing stands before the state, so all else of it counts, and all events after it."""
+
+    async def scenario() -> None:
+        clock = ManualClock()
+        async with running(RealFiles(str(tmp_path)), clock) as broker:
+            await filled(broker)
+            begin = log_of(broker).segments[-1].size_bytes
+            await broker.transactions.compact()
+            end = log_of(broker).segments[-1].size_bytes
+            commit(broker, "id-0", 3)
+            commit(broker, "behind", 3)
+        data = bytearray((tmp_path / SEGMENT).read_bytes())
+        batches = list(walk_batches(pa.py_buffer(bytes(data[begin:end]))))
+        assert len(batches) == IDS
+        data[begin + sum(batch.data.size for batch in batches[: lost + 1]) - 1] ^= 1
+        (tmp_path / SEGMENT).write_bytes(data)
+        accept_damaged(str(tmp_path))
+        left = [entry for number, batch in enumerate(batches) for entry in entries_of(batch) if number != lost]
+        committed = {entry.transactional_id for entry in left if isinstance(entry.event, CommitPrepared)}
+        async with running(RealFiles(str(tmp_path)), clock) as broker:
+            states = broker.transactions.coordinator.states
+            assert set(states) == committed | {"id-0", "behind"}
+            assert (states["id-0"].last_version, states["behind"].last_version) == (3, 3)
 
     run(scenario())

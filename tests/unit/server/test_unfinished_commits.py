@@ -182,7 +182,7 @@ async def hanging(broker: TransactionBroker, principal: Principal, idle_ms: int)
 
 
 def test_a_state_of_everything_knows_what_a_commit_holds_back(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("brokerd.server.transactions.transaction_log.COMPACTION_MIN_BYTES", 1)
+    monkeypatch.setattr("brokerd.server.own_log.COMPACTION_MIN_BYTES", 1)
 
     async def scenario() -> None:
         files, clock = MemoryFiles(), ManualClock()
