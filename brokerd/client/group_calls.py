@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from brokerd.client import group_offsets
 from brokerd.client.consumer.offsets import READ_COMMITTED
 from brokerd.client.group_offsets import GroupDescription, GroupListing, GroupPartition, OffsetAndMetadata
-from brokerd.client.io.response_checks import error_in
-from brokerd.errors import WireError
+from brokerd.client.io.response_checks import error_in, senseless
+from brokerd.errors import BrokerdError, UnknownGroupError, WireError
 from brokerd.ids import TopicIdPartition
 from brokerd.wire.methods import UNARY_REQUEST_MAX_BYTES
 from brokerd.wire.v1 import offsets_pb2
@@ -17,6 +17,7 @@ from brokerd.wire.v1 import offsets_pb2
 if TYPE_CHECKING:
     from brokerd.client.broker_client import BrokerClient
 
+P = TypeVar("P", str, TopicIdPartition)
 _PER_REQUEST_MAX = 1_000  # partitions asked at once: their metadata must fit into a response
 _HEAD_BYTES = 2_048  # of a request besides its offsets
 
@@ -70,7 +71,7 @@ class GroupCalls:
             offsets |= page
             if not response.more or not page:
                 return offsets
-            after = max(page)
+            after = _next("FetchGroupOffsets", after, max(page))
 
     async def _fetched(self, request: offsets_pb2.FetchGroupOffsetsRequest) -> offsets_pb2.FetchGroupOffsetsResponse:
         return await self._client.call("FetchGroupOffsets", request, offsets_pb2.FetchGroupOffsetsResponse, error_of=error_in)
@@ -78,12 +79,14 @@ class GroupCalls:
     async def listed(self, prefix: str = "") -> list[GroupListing]:
         """Groups whose ids begin with `prefix`, in the order of their ids."""
         groups: list[GroupListing] = []
+        after = ""
         while True:
-            request = offsets_pb2.ListGroupsRequest(prefix=prefix, after=groups[-1].group_id if groups else "")
+            request = offsets_pb2.ListGroupsRequest(prefix=prefix, after=after)
             response = await self._client.call("ListGroups", request, offsets_pb2.ListGroupsResponse, error_of=error_in)
             groups += [group_offsets.read_listing(listing) for listing in response.groups]
             if not response.more or not response.groups:
                 return groups
+            after = _next("ListGroups", after, groups[-1].group_id)
 
     async def describe(self, group_id: str, isolation: str = READ_COMMITTED) -> GroupDescription:
         """How far a group has read, and what it has left to read. Raises UnknownGroupError, GroupAuthorizationFailedError."""
@@ -98,16 +101,31 @@ class GroupCalls:
                 listing = group_offsets.read_listing(response.group)
                 return GroupDescription(listing, tuple(sorted(partitions, key=lambda one: (one.topic, one.tp))))
             last = response.partitions[-1].committed
-            after = TopicIdPartition(last.topic_id, last.partition)
+            after = _next("DescribeGroup", after, TopicIdPartition(last.topic_id, last.partition))
 
     async def delete(self, group_id: str, partitions: Sequence[TopicIdPartition] = ()) -> int:
-        """Forgets a group, or its offsets of some partitions; returns how many offsets it had. A retry after a lost response may
-        find the group gone: that is UnknownGroupError too. Raises the broker's error.
+        """Forgets a group, or its offsets of some partitions; returns how many, without those that a response would have told of
+        that was lost. Raises UnknownGroupError and the broker's other errors.
         """
         deleted = 0
+        lost: list[BrokerdError] = []
         size = await self._client.retried(lambda _: self._client.partitions_per_request())
         for at in range(0, max(1, len(partitions)), size):
             request = group_offsets.delete_request(group_id, partitions[at : at + size])
-            response = await self._client.call("DeleteGroup", request, offsets_pb2.DeleteGroupResponse, error_of=error_in)
+            try:
+                response = await self._client.call(
+                    "DeleteGroup", request, offsets_pb2.DeleteGroupResponse, error_of=error_in, failures=lost
+                )
+            except UnknownGroupError:
+                if not lost and at == 0:
+                    raise
+                break  # it has gone with its last offset, by this call
             deleted += response.deleted_offsets
         return deleted
+
+
+def _next(what: str, after: P | None, last: P) -> P:
+    """Where the next page begins. Raises UnknownServerError if it would be the same one again."""
+    if after is not None and last <= after:
+        raise senseless(what, "a page that comes after itself")
+    return last
