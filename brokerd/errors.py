@@ -9,7 +9,8 @@
         ├── BrokerUnreachableError (also ConnectionError)
         ├── ProducerClosedError, BufferExhaustedError, DeliveryTimeoutError, AbortedBatchError, ForkedProducerError
         ├── TransactionStateError
-        ├── ConsumerClosedError, ConsumerStateError, ForkedConsumerError, NoOffsetForPartitionError, WakeupError
+        ├── ConsumerClosedError, ConsumerStateError, ForkedConsumerError, HandlerTimeoutError,
+        │   NoOffsetForPartitionError, WakeupError
         ├── AuthenticationError
         ├── InvalidRecordError    (also ValueError)
         └── DataLossError
@@ -434,6 +435,10 @@ class ConsumerStateError(ClientError):
 
 class ForkedConsumerError(ClientError):
     """A consumer was used in a process that was forked after it was created."""
+
+
+class HandlerTimeoutError(ClientError, TimeoutError):
+    """A handler of `Consumer.process` runs for longer than it may; its record is not committed."""
 
 
 class NoOffsetForPartitionError(ClientError):

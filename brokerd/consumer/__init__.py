@@ -4,6 +4,7 @@ fetching.py     where partitions begin (resolution.py), and their records into t
 core/           positions, records, what was fetched and not handed over: pure
 consumer.py     what applications call
 committing.py   offsets of the group, when asked for and in the background
+processing/     handlers in threads
 guard.py        one thread at a time; closed, woken, forked
 arguments.py    checks what applications pass
 """

@@ -7,8 +7,9 @@ one holds their offsets too.
 from __future__ import annotations
 
 import concurrent.futures
+import contextlib
 import logging
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 
 from brokerd.client.blocking import BlockingClient
 from brokerd.client.group_offsets import OffsetAndMetadata
@@ -16,7 +17,7 @@ from brokerd.clock import Clock
 from brokerd.config.client import PlainConsumerConfig
 from brokerd.consumer.core.assignment import AssignedPartition, Assignment
 from brokerd.consumer.resolution import ids_of
-from brokerd.errors import BrokerdError, ConsumerStateError, WireError
+from brokerd.errors import BrokerdError, ClientError, ConsumerStateError, WireError
 from brokerd.ids import TopicIdPartition, TopicPartition
 
 logger = logging.getLogger(__name__)
@@ -39,6 +40,15 @@ class Committing:
         self._offered: dict[TopicIdPartition, int] = {}  # by the commit under way
 
     # --- in the background
+
+    @contextlib.contextmanager
+    def processing(self) -> Iterator[None]:
+        """While records are handled in threads: commits by itself, if there is a group."""
+        before, self._is_automatic = self._is_automatic, bool(self._config.group_id)
+        try:
+            yield
+        finally:
+            self._is_automatic = before
 
     def auto(self) -> None:
         """Starts a commit if it is time. Waits for nothing."""
@@ -155,7 +165,7 @@ class Committing:
             self._settle(left_s())
             self._start(self._processed(self._assignment.partitions.values()))
             self._settle(left_s())
-        except (TimeoutError, concurrent.futures.CancelledError):
+        except (TimeoutError, concurrent.futures.CancelledError, ClientError):
             logger.warning(
                 "group '%s': offsets are not committed, as the broker has not answered in %d ms: records since the last commit "
                 "will come again",

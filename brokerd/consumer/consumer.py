@@ -19,7 +19,7 @@ from brokerd.client.consumer.offsets import OffsetAndTimestamp, OffsetSpec, Want
 from brokerd.client.group_offsets import OffsetAndMetadata
 from brokerd.clock import Clock, SystemClock
 from brokerd.config.client import PlainConsumerConfig
-from brokerd.config.settings import INT32_MAX
+from brokerd.config.settings import INT32_MAX, INT64_MAX
 from brokerd.consumer import arguments
 from brokerd.consumer.arguments import Partitions
 from brokerd.consumer.committing import Committing
@@ -27,6 +27,8 @@ from brokerd.consumer.core.assignment import AssignedPartition, Assignment, Begi
 from brokerd.consumer.core.records import ConsumerRecord, Run, no_rows
 from brokerd.consumer.fetching import Fetching
 from brokerd.consumer.guard import Guard
+from brokerd.consumer.processing.processing import Parts, Processing, ProcessOptions
+from brokerd.consumer.processing.work import Handler, Work
 from brokerd.errors import BrokerdError, ConsumerClosedError, ConsumerStateError, WireError
 from brokerd.ids import TopicPartition
 from brokerd.process import Open
@@ -160,24 +162,35 @@ class Consumer:
         except ConsumerClosedError:
             raise StopIteration from None
 
-    def _records(self, timeout_ms: int | None, limit: int) -> list[ConsumerRecord]:
+    def _records(
+        self,
+        timeout_ms: int | None,
+        limit: int,
+        limit_bytes: int = INT64_MAX,
+        work: Work | None = None,
+    ) -> list[ConsumerRecord]:
         with self._whole():
-            run = self._await_run(timeout_ms)
+            run = self._await_run(timeout_ms, work)
             records: list[ConsumerRecord] = []
-            while run is not None:
-                records += run.take(limit - len(records))
+            while run is not None and limit_bytes > 0:
+                taken = run.take(min(limit - len(records), max(1, limit_bytes // run.row_bytes)))
                 self._fetching.taken(run)
+                records += taken
+                limit_bytes -= len(taken) * run.row_bytes
                 if len(records) == limit:
                     break
                 try:
                     run = self._fetching.next_run()
                 except BrokerdError:  # its turn comes again
                     break
+            if work is not None:
+                work.add(records)
             self._fetching.hand_over()
             return records
 
-    def _await_run(self, timeout_ms: int | None) -> Run | None:
-        """The records to hand over next; None if none come in time. Those that were handed over before are processed by now."""
+    def _await_run(self, timeout_ms: int | None, work: Work | None = None) -> Run | None:
+        """The records to hand over next; None if none come in time, or if a handler of `work` fails. Those that were handed over
+        before are processed by now."""
         if not self._assignment.partitions:
             raise ConsumerStateError("no partition is assigned to this consumer: assign() some first")
         self._assignment.confirm()
@@ -189,7 +202,7 @@ class Consumer:
             self._fetching.sync()
             self._guard.check()
             run = self._fetching.next_run()
-            if run is not None or (has_waited and left_ms == 0):
+            if run is not None or (has_waited and left_ms == 0) or (work is not None and work.failure is not None):
                 return run
             self._fetching.take(left_ms)
             has_waited = True
@@ -215,6 +228,53 @@ class Consumer:
     @staticmethod
     def _checked_timeout(timeout_ms: int | None) -> int | None:
         return None if timeout_ms is None else arguments.checked_int(timeout_ms, "timeout_ms", maximum=INT32_MAX)
+
+    # --- handlers in threads
+
+    def process(
+        self,
+        handler: Handler,
+        *,
+        workers: int = 4,
+        order: str = "key",
+        on_error: str = "raise",
+        max_in_flight: int = 1_000,
+        max_in_flight_bytes: int = 67_108_864,
+        handler_timeout_ms: int = 300_000,
+        timeout_ms: int | None = None,
+    ) -> int:
+        """Calls `handler(record)` for each record, in up to `workers` threads at a time, until the consumer is closed, or, with
+        `timeout_ms`, until no record has come for so long; returns how many were handled.
+
+        `order`: "key", records with equal keys one after the other, in their order, and those of a partition that have no key
+        likewise; "partition", all of a partition; "none". With group.id it commits by itself, every auto.commit.interval.ms and at
+        the end, and never beyond a record that is not finished, whatever is finished above it.
+
+        A handler that raises ends it, with that error; with `on_error="skip"` its record counts as handled, and the error is
+        logged. One that runs for `handler_timeout_ms` ends it with HandlerTimeoutError; its thread cannot be ended. However it ends
+        (Ctrl-C, `wakeup`, an error of `poll` too), handlers at work are awaited first, and positions go back to the first record
+        that is not finished. At most `max_in_flight` records of about `max_in_flight_bytes` are taken ahead of handlers.
+
+        Raises TypeError and ValueError for its arguments, and as `poll`.
+        """
+        for name, number in (("workers", workers), ("max_in_flight", max_in_flight), ("handler_timeout_ms", handler_timeout_ms)):
+            arguments.checked_int(number, name, minimum=1, maximum=INT32_MAX)
+        arguments.checked_int(max_in_flight_bytes, "max_in_flight_bytes", minimum=1)
+        options = ProcessOptions(
+            workers,
+            order,
+            on_error,
+            max_in_flight,
+            max_in_flight_bytes,
+            handler_timeout_ms,
+            self._checked_timeout(timeout_ms),
+        )
+        with self._guard:
+            parts = Parts(self._assignment, self._fetching, self._committing, self._guard, self._clock, self._take_to_work)
+            return Processing(parts, handler, options).run()
+
+    def _take_to_work(self, timeout_ms: int, room: int, room_bytes: int, work: Work) -> list[ConsumerRecord]:
+        return self._records(timeout_ms, min(room, self.config.max_poll_records), room_bytes, work)
 
     # --- positions
 

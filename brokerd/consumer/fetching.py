@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 import queue
+from collections.abc import Callable
 from functools import partial
 
 from brokerd.client.blocking import BlockingClient
@@ -197,8 +198,17 @@ class Fetching:
             )
         return error
 
+    def rest(self, timeout_ms: int, is_over: Callable[[], bool]) -> None:
+        """Waits for `wake`, at most `timeout_ms`; not at all if `is_over` by the time that a `wake` would be noticed."""
+        before, self._waited_for = self._waited_for, self._nothing
+        try:
+            if not is_over():
+                self._nothing.take(timeout_ms)
+        finally:
+            self._waited_for = before
+
     def wake(self) -> None:
-        """Has a thread that waits in `take` return. For any thread."""
+        """Has a thread that waits in `take` or `rest` return. For any thread."""
         self._waited_for.wake()
 
     def reset(self) -> None:

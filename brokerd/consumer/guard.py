@@ -55,6 +55,11 @@ class Guard:
         """Has `check` raise WakeupError once."""
         self._is_woken = True
 
+    @property
+    def is_asked_to_end(self) -> bool:
+        """True if `check` would raise."""
+        return self.is_closed or self._is_woken
+
     def check(self) -> None:
         """Raises ConsumerClosedError and WakeupError if another thread has asked for the end of the call."""
         if self.is_closed:

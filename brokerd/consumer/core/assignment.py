@@ -8,7 +8,7 @@ work is no longer in line with what is wanted.
 from __future__ import annotations
 
 import enum
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from brokerd.errors import ConsumerStateError
@@ -52,6 +52,8 @@ class Assignment:
         self.by_id: dict[TopicIdPartition, AssignedPartition] = {}
         self.version = 0
         self._unconfirmed: dict[AssignedPartition, int] = {}  # positions before the last records were handed over
+        # Of records in work: the first one of a partition that is not finished. None = records are processed between two calls.
+        self.first_unfinished: Callable[[TopicPartition], int | None] | None = None
 
     def given_up(self, tps: Iterable[TopicPartition]) -> list[AssignedPartition]:
         """Partitions that are read now, and not if these are assigned."""
@@ -124,7 +126,26 @@ class Assignment:
         """The application has come back: what was handed over before is processed."""
         self._unconfirmed.clear()
 
+    def back_to_unfinished(self) -> list[AssignedPartition]:
+        """Ends the work: positions go back to the first unfinished record. Returns the partitions that did."""
+        back = []
+        for tp, one in self.partitions.items():
+            offset = None if self.first_unfinished is None else self.first_unfinished(tp)
+            if offset is not None and one.position is not None and offset < one.position:
+                self.seek(one, offset)
+                back.append(one)
+        self.first_unfinished = None
+        return back
+
     def positions(self, partitions: Iterable[AssignedPartition], *, is_confirmed: bool) -> dict[AssignedPartition, int]:
-        """The known positions; with `is_confirmed` those before the records that were handed over last."""
+        """The known positions; with `is_confirmed` those below which all records are processed: before those handed over last, or
+        before the first one in work."""
         known = {one: one.position for one in partitions if one.position is not None and one.id_tp is not None}
+        if is_confirmed and self.first_unfinished is not None:
+            unfinished = {one: self.first_unfinished(one.tp) for one in known}
+            return {one: min(position, _or(unfinished[one], position)) for one, position in known.items()}
         return {one: self._unconfirmed.get(one, position) if is_confirmed else position for one, position in known.items()}
+
+
+def _or(offset: int | None, otherwise: int) -> int:
+    return otherwise if offset is None else offset

@@ -61,6 +61,7 @@ class Run:
         self.name = name
         self._batch = batch
         self._offsets = batch.offsets.to_numpy()
+        self.row_bytes = max(1, batch.header.uncompressed_bytes // max(1, batch.header.record_count))
         self._row = 0  # of the next record
         self._made: list[ConsumerRecord] = []  # records of some rows, the next one among them
         self._made_from = 0

@@ -1,0 +1,190 @@
+"""Takes records while there is room for them, has them handled in threads, commits what is finished, and ends in order.
+
+However it ends: no further record is begun, handlers at work are awaited, what is finished below the first unfinished record is
+committed, and the positions go back to that record, so that nothing unfinished is passed over by what follows.
+"""
+
+from __future__ import annotations
+
+import inspect
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+
+from brokerd.clock import Clock
+from brokerd.consumer.committing import Committing
+from brokerd.consumer.core.assignment import Assignment
+from brokerd.consumer.core.lanes import ORDERS
+from brokerd.consumer.core.records import ConsumerRecord
+from brokerd.consumer.fetching import Fetching
+from brokerd.consumer.guard import Guard
+from brokerd.consumer.processing.work import Handler, Running, Work
+from brokerd.errors import BrokerdError, ConsumerClosedError, HandlerTimeoutError
+
+logger = logging.getLogger(__name__)
+
+# The longest wait between two looks at handlers that hang, and at offsets to commit.
+_TICK_MS = 1_000
+_COMMIT_TIMEOUT_MS = 30_000
+_ERRORS = ("raise", "skip")
+
+
+@dataclass(frozen=True, slots=True)
+class ProcessOptions:
+    """How `Consumer.process` works. Raises TypeError and ValueError."""
+
+    workers: int = 4
+    order: str = "key"
+    on_error: str = "raise"
+    max_in_flight: int = 1_000
+    max_in_flight_bytes: int = 67_108_864
+    handler_timeout_ms: int = 300_000
+    timeout_ms: int | None = None
+
+    def __post_init__(self) -> None:
+        if self.order not in ORDERS:
+            raise ValueError(f"order must be one of {', '.join(ORDERS)}, not {self.order!r}")
+        if self.on_error not in _ERRORS:
+            raise ValueError(f"on_error must be one of {', '.join(_ERRORS)}, not {self.on_error!r}")
+
+
+@dataclass(frozen=True, slots=True)
+class Parts:
+    """The parts of a consumer that processing works with. `take` waits so many ms and hands over records as `poll` does: at most so
+    many, of about so many bytes; into the work before their positions move. It returns early if a handler has failed."""
+
+    assignment: Assignment
+    fetching: Fetching
+    committing: Committing
+    guard: Guard
+    clock: Clock
+    take: Callable[[int, int, int, Work], list[ConsumerRecord]]
+
+
+class Processing:
+    """One call of `Consumer.process`."""
+
+    def __init__(self, parts: Parts, handler: Handler, options: ProcessOptions) -> None:
+        if not callable(handler) or inspect.iscoroutinefunction(handler):
+            raise TypeError(f"handler must be a function that is called with a record, in a thread, not {handler!r:.200}")
+        self._parts = parts
+        self._options = options
+        self._work = Work(
+            handler,
+            ORDERS[options.order],
+            skips_errors=options.on_error == "skip",
+            clock=parts.clock,
+            wake=parts.fetching.wake,
+        )
+        self._hung: Running | None = None
+
+    def run(self) -> int:
+        """Returns how many records were handled, once the consumer is closed, or after timeout_ms without a record. Raises the
+        first error of a handler, HandlerTimeoutError, WakeupError, and what `poll` raises."""
+        parts, workers = self._parts, self._options.workers
+        ended_by: BaseException | None = None
+        self._go_back()  # an earlier one may have been interrupted before it could
+        parts.assignment.first_unfinished = self._work.first_unfinished
+        with parts.committing.processing():
+            try:
+                self._work.start(workers)
+                self._hand_out()
+            except BaseException as error:
+                ended_by = error
+            try:
+                self._work.stop(workers)
+                self._await_handlers()
+            except BaseException as error:  # a second interrupt: no more waiting
+                ended_by = error
+            self._go_back()
+            parts.committing.close(_COMMIT_TIMEOUT_MS)
+        self._raise(ended_by)
+        return self._work.handled_count
+
+    def _go_back(self) -> None:
+        for one in self._parts.assignment.back_to_unfinished():
+            self._parts.fetching.forget(one.id_tp)
+
+    def _raise(self, ended_by: BaseException | None) -> None:
+        """Raises what ended it: an interrupt, a handler's error, a handler that hangs, or an error of the consumer's own."""
+        if ended_by is not None and not isinstance(ended_by, BrokerdError):
+            raise ended_by
+        if self._work.failure is not None:
+            raise self._work.failure
+        if self._hung is not None:
+            raise self._timeout_of(self._hung)
+        if ended_by is not None and not isinstance(ended_by, ConsumerClosedError):
+            raise ended_by
+
+    # --- while it goes
+
+    def _hand_out(self) -> None:
+        options, work, clock = self._options, self._work, self._parts.clock
+        last_ms = clock.monotonic_ms()
+        while True:
+            self._parts.guard.check()
+            self._refuse_hung()
+            if work.failure is not None:
+                return
+            room, room_bytes = options.max_in_flight - work.record_count, options.max_in_flight_bytes - work.size_bytes
+            is_ending = options.timeout_ms is not None and clock.monotonic_ms() - last_ms >= options.timeout_ms
+            if is_ending and not work.record_count:
+                return
+            if room <= 0 or room_bytes <= 0 or is_ending:
+                self._rest()
+                continue
+            if self._parts.take(self._tick_ms(last_ms), room, room_bytes, work):
+                last_ms = clock.monotonic_ms()
+
+    def _tick_ms(self, last_ms: int) -> int:
+        tick_ms = min(_TICK_MS, self._options.handler_timeout_ms)
+        if self._options.timeout_ms is None:
+            return tick_ms
+        return min(tick_ms, max(0, last_ms + self._options.timeout_ms - self._parts.clock.monotonic_ms()))
+
+    def _rest(self) -> None:
+        """Waits until a handler ends, or somebody wants something."""
+        work, guard = self._work, self._parts.guard
+        count = work.record_count
+        self._parts.committing.auto()
+        work.is_awaited = True
+        tick_ms = min(_TICK_MS, self._options.handler_timeout_ms)
+        self._parts.fetching.rest(tick_ms, lambda: work.record_count < count or work.failure is not None or guard.is_asked_to_end)
+        work.is_awaited = False
+
+    def _refuse_hung(self) -> None:
+        """Raises HandlerTimeoutError for a handler that takes too long."""
+        for running in self._work.running():
+            if self._is_hung(running):
+                self._hung = running
+                raise self._timeout_of(running)
+
+    def _is_hung(self, running: Running) -> bool:
+        return self._parts.clock.monotonic_ms() - running.since_ms >= self._options.handler_timeout_ms
+
+    def _timeout_of(self, running: Running) -> HandlerTimeoutError:
+        record = running.record
+        return HandlerTimeoutError(
+            f"the handler of {record.topic_partition}@{record.offset} has run for more than {self._options.handler_timeout_ms} ms "
+            "(handler_timeout_ms) and still runs, in its thread: its record is not committed and comes again; raise the limit "
+            "if it may take that long"
+        )
+
+    # --- at the end
+
+    def _has_ended(self, running: Running) -> bool:
+        return running not in self._work.running()
+
+    def _await_handlers(self) -> None:
+        """Waits for handlers at work, each until it has hung."""
+        work = self._work
+        work.is_awaited = True
+        while running := [one for one in work.running() if not self._is_hung(one)]:
+            left_ms = min(one.since_ms for one in running) + self._options.handler_timeout_ms - self._parts.clock.monotonic_ms()
+            self._parts.fetching.rest(max(1, min(left_ms, _TICK_MS)), partial(self._has_ended, running[0]))
+        still = work.running()
+        if still and self._hung is None:
+            self._hung = still[0]
+        for one in still:
+            logger.error("%s", self._timeout_of(one))

@@ -1,0 +1,130 @@
+"""The records in work, and the threads that handle them. The decisions are those of core/lanes.py and core/in_order.py."""
+
+from __future__ import annotations
+
+import logging
+import queue
+import threading
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+from brokerd.clock import Clock
+from brokerd.consumer.core.in_order import InOrder
+from brokerd.consumer.core.lanes import LaneOf, Lanes
+from brokerd.consumer.core.records import ConsumerRecord
+from brokerd.ids import TopicPartition
+
+logger = logging.getLogger(__name__)
+
+Handler = Callable[[ConsumerRecord], object]
+_RECORD_OVERHEAD_BYTES = 200
+
+
+class Running(NamedTuple):
+    """A handler at work."""
+
+    record: ConsumerRecord
+    since_ms: int
+
+
+class Work:
+    """Shared by the thread that takes records and those that handle them, under one lock."""
+
+    def __init__(self, handler: Handler, lane_of: LaneOf, *, skips_errors: bool, clock: Clock, wake: Callable[[], None]) -> None:
+        """`wake` is called by a handler's thread: when it has failed, and when the taking thread waits and it has ended."""
+        self._handler = handler
+        self._skips_errors = skips_errors
+        self._clock = clock
+        self._wake = wake
+        self._lock = threading.Lock()
+        self._lanes = Lanes(lane_of)
+        self._in_order = InOrder()
+        self._ready: queue.SimpleQueue[ConsumerRecord | None] = queue.SimpleQueue()
+        self._running: dict[int, Running] = {}  # by thread
+        self._is_stopped = False
+        self.is_awaited = False  # the taking thread waits for something to end
+        self.record_count = 0  # in work: waiting and running
+        self.size_bytes = 0
+        self.handled_count = 0
+        self.failure: BaseException | None = None  # the first of a handler
+
+    def start(self, workers: int) -> None:
+        """Starts the threads. They are daemons: a handler that hangs must not keep the process alive."""
+        for number in range(workers):
+            threading.Thread(target=self._handle_records, args=(number,), name=f"consumer-handler-{number}", daemon=True).start()
+
+    def add(self, records: Sequence[ConsumerRecord]) -> None:
+        """Has records be handled, in their order as far as lanes go."""
+        with self._lock:
+            for record in records:
+                self._in_order.begin(record.topic_partition, record.offset)  # first: from here on it is unfinished
+                self.record_count += 1
+                self.size_bytes += _size_bytes(record)
+                if self._lanes.enter(record):
+                    self._ready.put(record)
+
+    def first_unfinished(self, tp: TopicPartition) -> int | None:
+        """The first record of a partition that is in work and not finished."""
+        with self._lock:
+            return self._in_order.first_unfinished(tp)
+
+    def stop(self, workers: int) -> None:
+        """No further record is begun."""
+        with self._lock:
+            self._is_stopped = True
+        for _ in range(workers):
+            self._ready.put(None)
+
+    def running(self) -> list[Running]:
+        """The handlers at work."""
+        with self._lock:
+            return list(self._running.values())
+
+    # --- in the threads of handlers
+
+    def _handle_records(self, number: int) -> None:
+        while (record := self._ready.get()) is not None and self._begin(number, record):
+            error: BaseException | None = None
+            try:
+                self._handler(record)
+            except BaseException as raised:
+                error = raised
+            self._end(number, record, error)
+            del error, record  # nothing of a record is kept while waiting for the next
+
+    def _begin(self, number: int, record: ConsumerRecord) -> bool:
+        with self._lock:
+            if not self._is_stopped:
+                self._running[number] = Running(record, self._clock.monotonic_ms())
+            return not self._is_stopped
+
+    def _end(self, number: int, record: ConsumerRecord, error: BaseException | None) -> None:
+        is_fatal = error is not None and not (self._skips_errors and isinstance(error, Exception))
+        if error is not None and not is_fatal:
+            place = f"{record.topic_partition}@{record.offset}"
+            logger.error("%s is skipped (on_error=skip), as its handler failed", place, exc_info=error)
+        with self._lock:
+            del self._running[number]
+            if error is not None and is_fatal:
+                self._is_stopped = True
+                if self.failure is None:
+                    error.add_note(f"while handling {record.topic_partition}@{record.offset}")
+                    self.failure = error
+            else:
+                self._finish(record)
+            has_to_wake = is_fatal or self.is_awaited
+        if has_to_wake:
+            self._wake()
+
+    def _finish(self, record: ConsumerRecord) -> None:
+        self._in_order.finish(record.topic_partition, record.offset)
+        self.handled_count += 1
+        self.record_count -= 1
+        self.size_bytes -= _size_bytes(record)
+        following = self._lanes.leave(record)
+        if following is not None:
+            self._ready.put(following)
+
+
+def _size_bytes(record: ConsumerRecord) -> int:
+    return _RECORD_OVERHEAD_BYTES + len(record.key or b"") + len(record.value or b"")

@@ -1,0 +1,141 @@
+"""Goal: whatever order records finish in, and wherever the process dies, what is committed lies below every record that was not
+finished; of one lane, one record is in work at a time, in order; and nothing waits for ever.
+
+Method: seeded random schedules of the two machines of `process`, with workers that finish in any order, beside a model that looks
+at everything; after a death, reading begins again at what was committed.
+"""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+
+import pytest
+
+from brokerd.consumer.core.in_order import InOrder
+from brokerd.consumer.core.lanes import ORDERS, Lanes
+from brokerd.consumer.core.records import ConsumerRecord
+from brokerd.ids import TopicPartition
+from tests.support.scale import TEST_SCALE
+from tests.support.seeds import run_seeds
+
+SCHEDULES = 3_000 * TEST_SCALE
+PARTITIONS = 3
+
+
+class Life:
+    """Records in work between a start and a death."""
+
+    def __init__(self, rng: random.Random, order: str, committed: dict[int, int]) -> None:
+        self.rng = rng
+        self.order = order
+        self.in_order, self.lanes = InOrder(), Lanes(ORDERS[order])
+        self.at = dict(committed)  # next to begin
+        self.ready: list[ConsumerRecord] = []
+        self.running: list[ConsumerRecord] = []
+        self.unfinished: set[tuple[int, int]] = set()
+
+    def lane(self, record: ConsumerRecord) -> object:
+        """The model's own idea of what must not run beside it."""
+        if self.order == "none":
+            return (record.partition, record.offset)
+        return record.partition if self.order == "partition" or record.key is None else record.key
+
+    def step(self, log: dict[int, list[bytes | None]], handled: list[ConsumerRecord]) -> None:
+        """One of the three things that happen."""
+        choice = self.rng.randrange(5)
+        if choice == 0:
+            self.begin(log)
+        elif choice <= 2:
+            self.run()
+        else:
+            self.finish(handled)
+
+    def begin(self, log: dict[int, list[bytes | None]]) -> None:
+        """Takes the next records of a partition."""
+        partition = self.rng.randrange(PARTITIONS)
+        for key in log[partition][self.at[partition] :][: self.rng.randint(1, 4)]:
+            record = ConsumerRecord("t", partition, self.at[partition], 0, 0, key, b"", ())
+            self.at[partition] += 1
+            self.in_order.begin(record.topic_partition, record.offset)
+            self.unfinished.add((partition, record.offset))
+            if self.lanes.enter(record):
+                self.ready.append(record)
+
+    def run(self) -> None:
+        """A worker takes a record."""
+        if self.ready:
+            record = self.ready.pop(0)
+            assert self.lane(record) not in [self.lane(other) for other in self.running]
+            self.running.append(record)
+
+    def finish(self, handled: list[ConsumerRecord]) -> None:
+        """A worker ends one."""
+        if self.running:
+            record = self.running.pop(self.rng.randrange(len(self.running)))
+            self.in_order.finish(record.topic_partition, record.offset)
+            self.unfinished.discard((record.partition, record.offset))
+            handled.append(record)
+            following = self.lanes.leave(record)
+            if following is not None:
+                self.ready.append(following)
+
+    def committable(self) -> dict[int, int]:
+        """Offsets that may be committed; as the model sees it too."""
+        offsets = {}
+        for partition in range(PARTITIONS):
+            first = self.in_order.first_unfinished(TopicPartition("t", partition))
+            expected = min((offset for one, offset in self.unfinished if one == partition), default=None)
+            assert first == expected
+            offsets[partition] = self.at[partition] if first is None else first
+        return offsets
+
+
+def run_schedule(seed: int) -> Counter[str]:
+    """Some lives over one log; what happened."""
+    rng = random.Random(seed)
+    order = rng.choice(sorted(ORDERS))
+    keys = [None, *(b"%d" % number for number in range(rng.randint(1, 5)))]
+    # Equal keys share a partition.
+    log = {partition: [rng.choice([key for key in keys if key is None or int(key) % PARTITIONS == partition]) for _ in range(20)]
+           for partition in range(PARTITIONS)}  # fmt: skip
+    committed = dict.fromkeys(range(PARTITIONS), 0)
+    handled: list[ConsumerRecord] = []
+    deaths = rng.randint(0, 3)
+    for death in range(deaths + 1):
+        life = Life(rng, order, committed)
+        first_of_life = len(handled)
+        steps = rng.randint(0, 60) if death < deaths else 10_000
+        while steps and (min(committed.values()) < 20 or life.unfinished):
+            steps -= 1
+            life.step(log, handled)
+            if rng.random() < 0.2:
+                committed = life.committable()
+                done = {(record.partition, record.offset) for record in handled}
+                assert all((partition, offset) in done for partition, end in committed.items() for offset in range(end))
+        check_order(life, handled[first_of_life:])
+    assert committed == dict.fromkeys(range(PARTITIONS), 20)
+    return Counter(deaths=deaths, repeats=len(handled) - 20 * PARTITIONS)
+
+
+def check_order(life: Life, handled: list[ConsumerRecord]) -> None:
+    """Within a life, records of a lane end in their order."""
+    by_lane: dict[object, list[int]] = {}
+    for record in handled:
+        by_lane.setdefault((record.partition, life.lane(record)), []).append(record.offset)
+    for offsets in by_lane.values():
+        assert offsets == sorted(offsets)
+
+
+@pytest.mark.slow
+def test_what_is_committed_lies_below_everything_that_is_not_finished() -> None:
+    facts = run_seeds(run_schedule, 0, SCHEDULES)
+    assert facts["deaths"] > SCHEDULES
+    assert facts["repeats"] > SCHEDULES
+
+
+def test_a_record_that_is_begun_after_a_later_one_is_refused() -> None:
+    in_order = InOrder()
+    in_order.begin(TopicPartition("t", 0), 5)
+    with pytest.raises(ValueError, match="offset 5 of t-0 is begun after 5"):
+        in_order.begin(TopicPartition("t", 0), 5)

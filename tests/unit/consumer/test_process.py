@@ -1,0 +1,338 @@
+"""Goal: `process` handles records of one key in order and one at a time, others side by side; commits nothing beyond what is not
+finished; and ends in order, whatever ends it. Method: a broker in memory, handlers that wait for one another.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from brokerd import Consumer, ConsumerRecord
+from brokerd.consumer.processing.work import Work
+from brokerd.errors import ConsumerStateError, HandlerTimeoutError, UnknownTopicOrPartitionError, WakeupError
+from tests.support.consumers import LONG_MS, T0, T1, offsets, read, settings
+from tests.support.fake_broker import FakeBroker, Partition
+from tests.support.records import key_values, new_batch
+from tests.support.wait import DEADLINE_S, wait_until
+
+QUIET_MS = 100  # processing ends after so long without a record
+
+
+def put(partition: Partition, keys: list[bytes | None]) -> None:
+    """A batch; each value is its record's offset as text."""
+    first = partition.end_offset
+    partition.put(new_batch(key_values([b"%d" % (first + i) for i in range(len(keys))], keys=keys), tp=partition.tp))
+
+
+@pytest.fixture
+def consumer(broker: FakeBroker) -> Iterator[Consumer]:
+    for partition in broker.create("t", 2):
+        put(partition, [b"a", b"b", None, b"a", b"c", None, b"b", b"a", b"d", b"a"])
+    with Consumer(settings(broker, group_id="g", auto_commit_interval_ms=0)) as consumer:
+        consumer.assign([T0])
+        yield consumer
+
+
+def committed(broker: FakeBroker, number: int = 0) -> int | None:
+    entry = broker.groups.get("g", {}).get(broker.topics["t"][number].tp)
+    return None if entry is None else entry[0]
+
+
+class Gate:
+    """A handler whose records wait until a test lets them go; it notes what runs, and that no lane runs twice at a time."""
+
+    def __init__(self, lane_of: Callable[[ConsumerRecord], object]) -> None:
+        self._lane_of = lane_of
+        self._changed = threading.Condition()
+        self._may_end: set[int] = set()
+        self.running: list[int] = []  # offsets
+        self.ended: list[int] = []
+        self._lanes: list[object] = []
+
+    def __call__(self, record: ConsumerRecord) -> None:
+        lane = self._lane_of(record)
+        with self._changed:
+            assert lane not in self._lanes, "two of a lane at a time"
+            self._lanes.append(lane)
+            self.running.append(record.offset)
+            self._changed.notify_all()
+            assert self._changed.wait_for(lambda: record.offset in self._may_end, DEADLINE_S)
+            self._lanes.remove(lane)
+            self.running.remove(record.offset)
+            self.ended.append(record.offset)
+            self._changed.notify_all()
+
+    def let(self, *offsets: int) -> None:
+        """Lets these records end."""
+        with self._changed:
+            self._may_end |= set(offsets)
+            self._changed.notify_all()
+
+    def await_running(self, *offsets: int) -> None:
+        """Waits until exactly these run."""
+        with self._changed:
+            assert self._changed.wait_for(lambda: sorted(self.running) == sorted(offsets), DEADLINE_S), self.running
+
+
+class Processing:
+    """`process` in a thread of its own."""
+
+    def __init__(self, consumer: Consumer, handler: Callable[[ConsumerRecord], object], **options: Any) -> None:
+        self.result: int | BaseException | None = None
+        self._thread = threading.Thread(target=self._run, args=(consumer, handler, options), name="processing")
+        self._thread.start()
+
+    def _run(self, consumer: Consumer, handler: Callable[[ConsumerRecord], object], options: dict[str, Any]) -> None:
+        try:
+            self.result = consumer.process(handler, **options)
+        except BaseException as error:
+            self.result = error
+
+    @property
+    def is_over(self) -> bool:
+        """True once it has returned or raised."""
+        return not self._thread.is_alive()
+
+    def outcome(self) -> int | BaseException | None:
+        """Its result or error, once it is over."""
+        self._thread.join(DEADLINE_S)
+        assert self.is_over
+        return self.result
+
+
+def lane_of_key(record: ConsumerRecord) -> object:
+    return (record.partition, record.key)
+
+
+def test_keys_run_side_by_side_and_each_in_order(consumer: Consumer, broker: FakeBroker) -> None:
+    gate = Gate(lane_of_key)
+    processing = Processing(consumer, gate, workers=8, timeout_ms=QUIET_MS)
+    gate.await_running(0, 1, 2, 4, 8)  # the first of a, b, no key, c, d
+    gate.let(0)
+    gate.await_running(3, 1, 2, 4, 8)
+    gate.let(2, 3, 4)
+    gate.await_running(7, 1, 5, 8)
+    gate.let(*range(10))
+    assert processing.outcome() == 10
+    assert committed(broker) == 10
+    for same_key in ([0, 3, 7, 9], [1, 6], [2, 5]):
+        assert [offset for offset in gate.ended if offset in same_key] == same_key
+
+
+@pytest.mark.parametrize(("order", "first"), [("partition", [0]), ("none", [0, 1, 2, 3])])
+def test_order_of_partitions_or_none(consumer: Consumer, order: str, first: list[int]) -> None:
+    gate = Gate(lambda record: record.offset)
+    processing = Processing(consumer, gate, workers=4, order=order, timeout_ms=QUIET_MS)
+    gate.await_running(*first)
+    gate.let(*range(10))
+    assert processing.outcome() == 10
+    if order == "partition":
+        assert gate.ended == list(range(10))
+
+
+def test_nothing_is_committed_beyond_the_first_unfinished_record(consumer: Consumer, broker: FakeBroker) -> None:
+    gate = Gate(lane_of_key)
+    processing = Processing(consumer, gate, workers=8)
+    gate.await_running(0, 1, 2, 4, 8)
+    gate.let(0, 2, 3, 4, 5, 7, 8, 9)
+    gate.await_running(1)
+    put(broker.topics["t"][0], [b"e"])
+    gate.await_running(1, 10)
+    wait_until(lambda: committed(broker) == 1)
+    assert not processing.is_over
+    gate.let(1, 6, 10)
+    wait_until(lambda: committed(broker) == 11)
+    consumer.close()
+    assert processing.outcome() == 11
+
+
+@pytest.fixture
+def stopped(monkeypatch: pytest.MonkeyPatch) -> threading.Event:
+    """Set once no further record is begun."""
+    event = threading.Event()
+    stop = Work.stop
+
+    def stop_and_tell(work: Work, workers: int) -> None:
+        stop(work, workers)
+        event.set()
+
+    monkeypatch.setattr(Work, "stop", stop_and_tell)
+    return event
+
+
+def test_close_waits_for_handlers_at_work_and_begins_no_others(
+    consumer: Consumer, broker: FakeBroker, stopped: threading.Event
+) -> None:
+    gate = Gate(lane_of_key)
+    processing = Processing(consumer, gate, workers=2)
+    gate.await_running(0, 1)
+    closing = threading.Thread(target=consumer.close)
+    closing.start()
+    assert stopped.wait(DEADLINE_S)
+    assert not processing.is_over
+    gate.let(*range(10))
+    closing.join(DEADLINE_S)
+    assert processing.outcome() == 2
+    assert gate.ended in ([0, 1], [1, 0])
+    assert committed(broker) == 2
+
+
+def test_handler_that_raises_ends_it_after_the_others(consumer: Consumer, broker: FakeBroker) -> None:
+    gate = Gate(lane_of_key)
+
+    def handle(record: ConsumerRecord) -> None:
+        gate(record)
+        if record.offset == 1:
+            raise LookupError("no such customer")
+
+    processing = Processing(consumer, handle, workers=3)
+    gate.await_running(0, 1, 2)
+    gate.let(1)
+    wait_until(lambda: 1 in gate.ended)
+    assert not processing.is_over
+    gate.let(*range(10))
+    error = processing.outcome()
+    assert isinstance(error, LookupError)
+    assert error.__notes__ == ["while handling t-0@1"]
+    assert committed(broker) == 1
+    assert consumer.position(T0) == 1
+    assert offsets(read(consumer, 9)) == list(range(1, 10))
+
+
+def test_errors_are_skipped_and_logged_where_that_is_asked(
+    consumer: Consumer, broker: FakeBroker, caplog: pytest.LogCaptureFixture
+) -> None:
+    def handle(record: ConsumerRecord) -> None:
+        if record.offset in (1, 4):
+            raise LookupError("no such customer")
+
+    with caplog.at_level(logging.ERROR):
+        assert consumer.process(handle, on_error="skip", timeout_ms=QUIET_MS) == 10
+    assert sorted(caplog.messages) == [f"t-0@{offset} is skipped (on_error=skip), as its handler failed" for offset in (1, 4)]
+    assert committed(broker) == 10
+
+
+def test_handler_that_ends_its_thread_is_not_skipped(consumer: Consumer) -> None:
+    def handle(_record: ConsumerRecord) -> None:
+        raise SystemExit
+
+    with pytest.raises(SystemExit):
+        consumer.process(handle, on_error="skip")
+
+
+def test_handler_that_hangs_is_told_and_its_record_comes_again(
+    consumer: Consumer, broker: FakeBroker, caplog: pytest.LogCaptureFixture
+) -> None:
+    gate = Gate(lane_of_key)
+    gate.let(0, 2, 3, 4, 5, 7, 8, 9)
+    with (
+        caplog.at_level(logging.ERROR),
+        pytest.raises(HandlerTimeoutError, match=r"the handler of t-0@1 has run for more than 50 ms .*comes again"),
+    ):
+        consumer.process(gate, workers=8, handler_timeout_ms=50)
+    assert caplog.messages[0].startswith("the handler of t-0@1 has run for more than 50 ms")
+    assert committed(broker) == 1
+    assert consumer.position(T0) == 1
+    gate.let(1)  # so that its thread ends
+
+
+def test_records_in_flight_are_bounded(consumer: Consumer, broker: FakeBroker) -> None:
+    for most in ({"max_in_flight": 3}, {"max_in_flight_bytes": 1}):
+        consumer.seek(T0, 0)
+        gate = Gate(lambda record: record.offset)
+        processing = Processing(consumer, gate, workers=8, order="none", timeout_ms=QUIET_MS, **most)
+        gate.await_running(*range(3 if "max_in_flight" in most else 1))
+        assert consumer._assignment.partitions[T0].position == (3 if "max_in_flight" in most else 1)
+        gate.let(*range(10))
+        assert processing.outcome() == 10
+
+
+def test_wakeup_and_errors_of_poll_end_it_in_order(consumer: Consumer, broker: FakeBroker, stopped: threading.Event) -> None:
+    gate = Gate(lane_of_key)
+    processing = Processing(consumer, gate, workers=2)
+    gate.await_running(0, 1)
+    consumer.wakeup()
+    assert stopped.wait(DEADLINE_S)
+    gate.let(0, 1)
+    assert isinstance(processing.outcome(), WakeupError)
+    assert committed(broker) == 2 == consumer.position(T0)
+    consumer.assign([T0, ("u", 0)])
+    with pytest.raises(UnknownTopicOrPartitionError):
+        consumer.process(gate)
+
+
+def test_interrupt_ends_it_in_order_and_a_second_one_at_once(consumer: Consumer, broker: FakeBroker, monkeypatch: Any) -> None:
+    gate = Gate(lane_of_key)
+    fetching = consumer._fetching
+    interrupts = iter(range(2))
+
+    def interrupted(_timeout_ms: int, _is_over: Callable[[], bool]) -> None:
+        gate.await_running(0, 1)
+        next(interrupts)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(fetching, "rest", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        consumer.process(gate, workers=2, max_in_flight=2)
+    assert list(interrupts) == [], "once while it went, once while it waited for the handlers"
+    assert consumer.position(T0) == 0
+    assert committed(broker) in (None, 0)
+    gate.let(0, 1)
+
+
+def test_the_consumer_is_not_for_the_handlers(consumer: Consumer) -> None:
+    with pytest.raises(ConsumerStateError, match="one thread may use it at a time"):
+        consumer.process(lambda _: consumer.poll(0), workers=1)
+
+
+def test_without_a_group_nothing_is_committed(broker: FakeBroker) -> None:
+    (partition,) = broker.create("u")
+    put(partition, [b"a"] * 3)
+    with Consumer(settings(broker)) as consumer:
+        consumer.assign([("u", 0)])
+        assert consumer.process(lambda _: None, timeout_ms=QUIET_MS) == 3
+    assert broker.commits == []
+
+
+def test_auto_commit_need_not_be_on(broker: FakeBroker) -> None:
+    (partition,) = broker.create("t")
+    put(partition, [b"a"] * 3)
+    with Consumer(settings(broker, group_id="g", enable_auto_commit=False)) as consumer:
+        consumer.assign([T0])
+        assert consumer.process(lambda _: None, timeout_ms=QUIET_MS) == 3
+        assert committed(broker) == 3
+        put(partition, [b"a"])
+        assert len(consumer.poll(LONG_MS)) == 1
+    assert committed(broker) == 3
+
+
+async def _coroutine(_record: ConsumerRecord) -> None: ...
+
+
+@pytest.mark.parametrize(
+    ("handler", "options", "match"),
+    [
+        (print, {"workers": 0}, "workers must be a whole number between 1"),
+        (print, {"order": "keys"}, "order must be one of key, partition, none, not 'keys'"),
+        (print, {"on_error": "ignore"}, "on_error must be one of raise, skip, not 'ignore'"),
+        (print, {"max_in_flight": 0}, "max_in_flight must be"),
+        (None, {}, "handler must be a function"),
+        (_coroutine, {}, "handler must be a function"),
+    ],
+)
+def test_arguments_are_checked(consumer: Consumer, handler: Any, options: dict[str, Any], match: str) -> None:
+    with pytest.raises((TypeError, ValueError), match=match):
+        consumer.process(handler, **options)
+    assert offsets(read(consumer, 1)) == [0]
+
+
+def test_partitions_are_handled_side_by_side(consumer: Consumer, broker: FakeBroker) -> None:
+    consumer.assign([T0, T1])
+    gate = Gate(lambda record: (record.partition, record.key))
+    gate.let(*range(10))
+    assert consumer.process(gate, workers=8, timeout_ms=QUIET_MS) == 20
+    assert (committed(broker, 0), committed(broker, 1)) == (10, 10)
