@@ -43,6 +43,7 @@ class Room(Generic[W]):
         self.limit = limit
         self.shares = Shares(limit)
         self._line: Line[Ticket[W]] = Line()
+        self._least = 0  # no ticket that may be next asks for less
 
     @property
     def used(self) -> int:
@@ -67,21 +68,27 @@ class Room(Generic[W]):
 
     def join(self, ticket: Ticket[W]) -> None:
         """Puts a ticket, which waits no more than once, at its place in the line; `pop` says when it is its turn."""
+        self._least = min(self._least, ticket.units) if self._line else ticket.units
         self._line.join(*ticket.caller, ticket)
 
     def leave(self, ticket: Ticket[W]) -> bool:
         """Takes a ticket out of the line; False if it has had its turn."""
+        self._least = 0
         return self._line.leave(*ticket.caller, ticket)
 
     def pop(self) -> Ticket[W] | None:
         """The ticket whose turn it is, with its units taken; None if nobody's is. One of no units goes if there is room for any."""
-        if self.used >= self.limit and self.used > 0:
+        if self.used > 0 and self.limit - self.used < max(1, self._least):
             return None  # without a look at each owner in line: there may be thousands
+        least = self.limit
         for owner in self._line:
             count = self._line.first(owner).units
             if self.fits(owner, max(1, count)):
                 self.shares.add(owner, count)
+                self._least = 0
                 return self._line.pop(owner)
+            least = min(least, count)
             if not self.shares.count(owner):
-                return None
+                break
+        self._least = least
         return None

@@ -5,6 +5,7 @@ Random schedules on a virtual clock: owners ask for what they like, hold it for 
 
 from __future__ import annotations
 
+import copy
 import heapq
 import itertools
 import random
@@ -168,3 +169,47 @@ def test_a_room_without_a_free_unit_is_not_offered_to_everybody_in_line(monkeypa
     monkeypatch.setattr(room, "fits", fits)
     assert room.pop() is None
     assert not asked
+
+
+def test_while_less_is_free_than_anybody_asks_for_nobody_is_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
+    room: Room[int] = Room(LIMIT)
+    for number in range(90):
+        room.shares.add(f"o{number}", 11)
+    for number in range(90):
+        room.join(Ticket(Caller(f"o{number}", "p"), 20, number))
+    assert room.pop() is None
+    looks: Counter[str] = Counter()
+    fits = Room.fits
+    monkeypatch.setattr(Room, "fits", lambda self, owner, count: looks.update([owner]) or fits(self, owner, count))
+    for number in range(9):
+        room.shares.add(f"o{number}", -1)
+        assert room.pop() is None
+    assert not looks
+    room.shares.add("o9", -11)
+    room.shares.add("o8", -10)
+    assert room.pop() == Ticket(Caller("o0", "p"), 20, 0)
+    assert looks
+
+
+@pytest.mark.parametrize("seed", range(30))
+def test_the_next_is_the_one_that_a_look_at_all_finds(seed: int) -> None:
+    rng = random.Random(seed)
+    room: Room[int] = Room(100)
+    waiting: list[Ticket[int]] = []
+    for number in range(400):
+        action = rng.random()
+        if action < 0.45:
+            ticket = Ticket(Caller(f"o{rng.randrange(6)}", f"p{rng.randrange(2)}"), rng.choice([0, 1, 5, 30, 120]), number)
+            room.join(ticket)
+            waiting.append(ticket)
+        elif action < 0.55 and waiting:
+            assert room.leave(waiting.pop(rng.randrange(len(waiting))))
+        elif room.used:
+            owner = rng.choice(sorted(owner for owner in (f"o{n}" for n in range(6)) if room.shares.count(owner)))
+            room.shares.add(owner, -rng.randint(1, room.shares.count(owner)))
+        twin = copy.deepcopy(room)
+        twin._least = 0
+        found = room.pop()
+        assert found == twin.pop()
+        if found is not None:
+            waiting.remove(found)
