@@ -269,6 +269,10 @@ class LogManager:
             raise UnknownTopicOrPartitionError(f"topic '{topic.name}' has {topic.partition_count} partitions, not {tp.partition}")
         return log
 
+    def get(self, tp: TopicIdPartition) -> PartitionLog | None:
+        """The log of a client's topic, if there is one."""
+        return self._logs.get(tp) if tp.topic_id not in OWN_TOPICS else None
+
     def partitions(self) -> list[PartitionLog]:
         """All logs of clients' topics."""
         return [log for log in self._logs.values() if log.tp.topic_id not in OWN_TOPICS]

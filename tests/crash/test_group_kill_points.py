@@ -5,6 +5,7 @@ was answered is there, or a later one; one request's offsets are there together 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import random
 from collections.abc import Callable
 from typing import Any
@@ -14,6 +15,7 @@ import pytest
 from brokerd.datadir import topic_store
 from brokerd.datadir.topic_store import GROUP_OFFSETS
 from brokerd.errors import WireError
+from brokerd.groups import group_table
 from brokerd.groups.group_table import Caller
 from brokerd.groups.model import CommittedOffset
 from brokerd.server import own_log
@@ -22,6 +24,7 @@ from tests.support.clock import ManualClock
 from tests.support.files import Killed, MemoryFiles
 from tests.support.inner_broker import running
 
+SPREAD = 10  # one sync may do for several pieces of a state, so a run may have some operations less
 SETTINGS: dict[str, Any] = {"log_index_interval_bytes": 512}
 ANN = Caller("ann", is_operator=False)
 GROUPS = ("a", "b", "c")
@@ -77,6 +80,7 @@ def _operations() -> list[str]:
 @pytest.fixture(autouse=True)
 def early_compaction(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(own_log, "COMPACTION_MIN_BYTES", 3_500)
+    monkeypatch.setattr(group_table, "PIECE_SLOTS", 1)
     small = GROUP_OFFSETS._replace(configs={**GROUP_OFFSETS.configs, "segment.bytes": "4096"})
     for module in (topic_store, groups):
         monkeypatch.setattr(module, "GROUP_OFFSETS", small)
@@ -91,8 +95,9 @@ def test_killed_at_every_operation_what_was_answered_is_there(ending: str) -> No
     for number in range(1, len(operations) + 1):
         files, history = MemoryFiles(), History()
         files.hook = _kill_at(number)
-        with pytest.raises((Killed, WireError)):  # by whoever was at it, or waited for it
+        with contextlib.suppress(Killed, WireError):  # by whoever was at it, or waited for it
             asyncio.run(_script(files, history))
+            assert number > len(operations) - SPREAD, f"{number}: nobody was killed"
         files.hook = None
         if ending == "kill":
             files.kill()

@@ -73,7 +73,7 @@ def snapshot(broker: Broker, *, stream_count: int, refused_count: int) -> Snapsh
     producer_ids = sum(len(log.core.producers) for log in logs)
     offline = sum(log.damage is not None or log.core.health.failure is not None for log in logs)
     replicas = broker.replicas
-    groups = group_figures(broker.groups.table, logs, broker.config.metrics_max_group_partitions)
+    groups = group_figures(broker.groups.table, broker.logs, broker.config.metrics_max_group_partitions)
     gauges = (
         Gauge("topic_count", "Topics.", len(topics)),
         Gauge("partition_count", "Partitions.", len(logs)),

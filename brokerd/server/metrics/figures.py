@@ -7,6 +7,7 @@ import os
 from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
+from brokerd.datadir.log_manager import LogManager
 from brokerd.groups.group_table import GroupTable
 from brokerd.partition.partition_log import PartitionLog
 from brokerd.server.metrics.counters import Traffic
@@ -86,13 +87,12 @@ def partition_figures(logs: Iterable[PartitionLog]) -> tuple[PartitionFigures, .
     )
 
 
-def group_figures(table: GroupTable, logs: Iterable[PartitionLog], limit: int) -> tuple[GroupFigures, ...]:
+def group_figures(table: GroupTable, logs: LogManager, limit: int) -> tuple[GroupFigures, ...]:
     """One entry per partition of a group, `limit` at most: the oldest groups first. Some microseconds each."""
     found: list[GroupFigures] = []
-    by_tp = {log.tp: log for log in logs} if table.groups else {}
     for group in table.groups.values():
         for tp in itertools.islice(group.partitions(), limit - len(found)):
-            committed, log = group.offset(tp), by_tp.get(tp)
+            committed, log = group.offset(tp), logs.get(tp)
             if committed is not None and log is not None:
                 lag = max(0, log.last_stable_offset - max(committed.offset, log.log_start_offset))
                 found.append(GroupFigures(group.group_id, log.topic, tp.partition, committed.offset, lag))
