@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import pyarrow as pa
 
 from benchmarks.environment import KEYS, Broker, Child, arrow_batches, value_at
 from benchmarks.floor import MESSAGE_BYTES, give_seconds, sync_latencies, take_seconds
 from benchmarks.measure import CEILING, OURS, Work
-from brokerd import Producer
+from brokerd import Consumer, Producer
 from brokerd.client.consumer.fetcher import PartitionFetcher
 from brokerd.client.consumer.offsets import OffsetSpec
 from brokerd.client.consumer.positions import FetchRange
@@ -50,6 +50,10 @@ class ClientWorks:
             Work("producer send_batch", CEILING, lambda _: take_seconds(self._floor.address, self._messages), self._rows, size),
             Work("consumer", OURS, self._consume, self._rows, size, CONSUMER_GOAL),
             Work("consumer", CEILING, lambda _: give_seconds(self._floor.address, size), self._rows, size),
+            Work("consumer poll_arrow", OURS, lambda _: self._poll(Consumer.poll_arrow), self._rows, size, CONSUMER_GOAL),
+            Work("consumer poll_arrow", CEILING, lambda _: give_seconds(self._floor.address, size), self._rows, size),
+            Work("consumer poll", OURS, lambda _: self._poll(Consumer.poll), self._rows, size),
+            Work("consumer poll", CEILING, lambda _: give_seconds(self._floor.address, size), self._rows, size),
             Work("producer send", OURS, self._produce_records, few, few_bytes),
             Work(
                 "producer send",
@@ -134,6 +138,17 @@ class ClientWorks:
         if rows != self._rows:
             raise RuntimeError(f"{self._rows} rows were written, {rows} were read")
         return taken
+
+    def _poll(self, poll: Callable[[Consumer], Sequence[object] | pa.RecordBatch]) -> float:
+        """Reads the topic with the consumer of plain Python."""
+        with Consumer({"bootstrap.servers": self._broker.address, "auto.offset.reset": "earliest"}) as consumer:
+            consumer.assign([(self._topic, number) for number in range(self._partitions)])
+            consumer.end_offsets(consumer.assignment())  # connections and metadata are not what is measured
+            start = time.perf_counter()
+            rows = 0
+            while rows < self._rows:
+                rows += len(poll(consumer))
+            return time.perf_counter() - start
 
 
 def _messages(batches: Sequence[pa.RecordBatch]) -> list[bytes]:

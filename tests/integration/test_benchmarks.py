@@ -18,7 +18,9 @@ def test_clients_and_memory_are_measured_beside_their_ceilings(tmp_path: Path, c
     told = json.loads(out.read_text())
     measured = {(one["work"], one["peer"]) for one in told["figures"]}
     assert measured == {
-        (work, peer) for work in ("producer send_batch", "consumer", "producer send") for peer in ("brokerd", "ceiling")
+        (work, peer)
+        for work in ("producer send_batch", "consumer", "consumer poll_arrow", "consumer poll", "producer send")
+        for peer in ("brokerd", "ceiling")
     }
     assert all(one["median_s"] > 0 for one in told["figures"])
     assert 0 < told["rss"]["median_bytes"] <= told["rss"]["max_bytes"]
