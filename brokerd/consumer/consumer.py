@@ -66,6 +66,7 @@ class Consumer:
         self._assignment = Assignment()
         self._fetching = Fetching(self._client, self.config, self._assignment)
         self._committing = Committing(self._client, self.config, self._assignment, self._clock)
+        self._is_free = False  # nothing is left to close
         _open_consumers.add(self)
 
     # --- which partitions
@@ -84,7 +85,7 @@ class Consumer:
         topics are an error of the next `poll`. Raises TypeError and ValueError.
         """
         tps = arguments.checked_partitions(partitions)
-        with self._guard:
+        with self._guard, self._whole():
             given_up = self._assignment.given_up(tps)
             self._committing.give_up(given_up)
             self._assignment.assign(tps)
@@ -106,7 +107,7 @@ class Consumer:
         self._pause(partitions, is_paused=False)
 
     def _pause(self, partitions: Partitions, *, is_paused: bool) -> None:
-        with self._guard:
+        with self._guard, self._whole():
             for one in self._assigned(partitions):
                 self._assignment.pause(one, is_paused=is_paused)
                 self._fetching.pause(one, is_paused=is_paused)
@@ -269,7 +270,7 @@ class Consumer:
             handler_timeout_ms,
             self._checked_timeout(timeout_ms),
         )
-        with self._guard:
+        with self._guard, self._closing_at_end():
             parts = Parts(self._assignment, self._fetching, self._committing, self._guard, self._clock, self._take_to_work)
             return Processing(parts, handler, options).run()
 
@@ -294,7 +295,7 @@ class Consumer:
         """Goes on at `offset`; asks the broker for nothing. Raises ConsumerStateError if the partition is not assigned, ValueError
         for a negative offset."""
         tp, offset = arguments.checked_partition(partition), arguments.checked_int(offset, "offset")
-        with self._guard:
+        with self._guard, self._whole():
             one = self._assignment.of(tp)
             self._fetching.forget(one.id_tp)
             self._assignment.seek(one, offset)
@@ -309,7 +310,7 @@ class Consumer:
         self._seek_to(partitions, Begin.LATEST)
 
     def _seek_to(self, partitions: Partitions | None, begin: Begin) -> None:
-        with self._guard:
+        with self._guard, self._whole():
             for one in self._assigned(partitions):
                 self._fetching.forget(one.id_tp)
                 self._assignment.seek(one, None, begin)
@@ -386,24 +387,40 @@ class Consumer:
     def close(self, timeout_ms: int = CLOSE_TIMEOUT_MS) -> None:
         """Ends reading and frees all resources. For any thread: a `poll` of another one raises ConsumerClosedError, an iteration
         ends. With enable.auto.commit, commits the offsets of records that count as processed: not those of the last `poll`, as
-        nobody has asked for more since. Waits at most `timeout_ms` for that, and for another thread's call to end. May be called
-        twice; does nothing in a forked child."""
+        nobody has asked for more since. Waits at most `timeout_ms` for that, and for another thread's call to end; called by a
+        handler of `process`, which ends then, it waits for nothing. May be called twice; does nothing in a forked child."""
         if self._guard.is_forked:
             return
         timeout_ms = arguments.checked_int(timeout_ms, "timeout_ms", maximum=INT32_MAX)
-        is_first = not self._guard.is_closed
         self._guard.is_closed = True
         self._fetching.wake()
+        if self._guard.is_helper:
+            return
         is_alone = self._guard.await_user(timeout_ms / 1000)
         try:
-            if is_alone and is_first:
-                self._committing.close(timeout_ms)
-            self._fetching.close()
-            self._client.close()
-            _open_consumers.discard(self)
+            self._free(timeout_ms, has_to_commit=is_alone)
         finally:
             if is_alone:
                 self._guard.leave()
+
+    def _free(self, timeout_ms: int, *, has_to_commit: bool) -> None:
+        if self._is_free:
+            return
+        self._is_free = True
+        if has_to_commit:
+            self._committing.close(timeout_ms)
+        self._fetching.close()
+        self._client.close()
+        _open_consumers.discard(self)
+
+    @contextlib.contextmanager
+    def _closing_at_end(self) -> Iterator[None]:
+        """Finishes what a handler has begun that called `close`."""
+        try:
+            yield
+        finally:
+            if self._guard.is_closed:
+                self._free(CLOSE_TIMEOUT_MS, has_to_commit=True)
 
     def __enter__(self) -> Self:
         return self

@@ -178,7 +178,7 @@ class Fetching:
             raise error
         if isinstance(error, OffsetOutOfRangeError) and self._config.auto_offset_reset != "none":
             reset = self._config.auto_offset_reset
-            reason = f"{one.tp}: {error.message}; auto.offset.reset is {reset}"
+            reason = f"{_named(one, error)}; auto.offset.reset is {reset}"
             self.forget(one.id_tp)
             self._assignment.seek(one, None, Begin.RESET, reason)
             return
@@ -186,9 +186,7 @@ class Fetching:
 
     def _with_advice(self, one: AssignedPartition, error: WireError) -> WireError:
         if isinstance(error, OffsetOutOfRangeError):
-            error.message = (
-                f"{one.tp}: {error.message}; seek() to an offset that it has, or set auto.offset.reset to earliest or latest"
-            )
+            error.message = f"{_named(one, error)}; seek() to an offset that it has, or set auto.offset.reset to earliest or latest"
         elif isinstance(error, UnknownTopicIdError):
             self.forget(one.id_tp)
             self._assignment.forget_id(one)
@@ -217,6 +215,7 @@ class Fetching:
         self._buffer.clear()
         for one in self._assignment.partitions.values():
             one.fetch_offset = None
+            self.pause(one, is_paused=one.is_paused)
         self._stale.clear()
         self._version = -1
 
@@ -228,6 +227,11 @@ class Fetching:
         if self._resolution is not None:
             self._resolution.close()
             self._resolution = None
+
+
+def _named(one: AssignedPartition, error: WireError) -> str:
+    """The text of a partition's error, which the broker may have begun with its name."""
+    return error.message if error.message.startswith(f"{one.tp}: ") else f"{one.tp}: {error.message}"
 
 
 def _fetch_offset(one: AssignedPartition) -> int:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
+from collections.abc import Iterator
 from concurrent.futures import CancelledError
 from types import TracebackType
 
@@ -16,6 +18,7 @@ class Guard:
     def __init__(self) -> None:
         self._lock = threading.RLock()
         self._user = ""
+        self._helpers: set[int] = set()  # idents of threads that the using thread awaits
         self.is_closed = False
         self.is_forked = False
         self._is_woken = False
@@ -45,6 +48,20 @@ class Guard:
     def leave(self) -> None:
         """Ends what `await_user` began."""
         self._lock.release()
+
+    @contextlib.contextmanager
+    def helper(self) -> Iterator[None]:
+        """Marks the calling thread as one that the using thread awaits: it must not wait for that one in turn."""
+        self._helpers.add(threading.get_ident())
+        try:
+            yield
+        finally:
+            self._helpers.discard(threading.get_ident())
+
+    @property
+    def is_helper(self) -> bool:
+        """True in such a thread."""
+        return threading.get_ident() in self._helpers
 
     def refuse_fork(self) -> None:
         """Raises ForkedConsumerError in a child."""

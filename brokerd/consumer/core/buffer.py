@@ -68,9 +68,9 @@ class Buffer:
         self._entries.extend(self._held.pop(tp, ()))
 
     def clear(self) -> None:
-        """Forgets everything but which partitions are held."""
+        """Forgets everything, and which partitions are held."""
         self._entries.clear()
-        self._held = {tp: [] for tp in self._held}
+        self._held.clear()
         self._moves.clear()
 
     @property

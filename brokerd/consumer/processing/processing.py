@@ -75,6 +75,7 @@ class Processing:
             ORDERS[options.order],
             skips_errors=options.on_error == "skip",
             clock=parts.clock,
+            guard=parts.guard,
             wake=parts.fetching.wake,
         )
         self._hung: Running | None = None

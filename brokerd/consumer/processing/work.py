@@ -12,6 +12,7 @@ from brokerd.clock import Clock
 from brokerd.consumer.core.in_order import InOrder
 from brokerd.consumer.core.lanes import LaneOf, Lanes
 from brokerd.consumer.core.records import ConsumerRecord
+from brokerd.consumer.guard import Guard
 from brokerd.ids import TopicPartition
 
 logger = logging.getLogger(__name__)
@@ -30,11 +31,14 @@ class Running(NamedTuple):
 class Work:
     """Shared by the thread that takes records and those that handle them, under one lock."""
 
-    def __init__(self, handler: Handler, lane_of: LaneOf, *, skips_errors: bool, clock: Clock, wake: Callable[[], None]) -> None:
+    def __init__(
+        self, handler: Handler, lane_of: LaneOf, *, skips_errors: bool, clock: Clock, guard: Guard, wake: Callable[[], None]
+    ) -> None:
         """`wake` is called by a handler's thread: when it has failed, and when the taking thread waits and it has ended."""
         self._handler = handler
         self._skips_errors = skips_errors
         self._clock = clock
+        self._guard = guard
         self._wake = wake
         self._lock = threading.Lock()
         self._lanes = Lanes(lane_of)
@@ -83,6 +87,10 @@ class Work:
     # --- in the threads of handlers
 
     def _handle_records(self, number: int) -> None:
+        with self._guard.helper():
+            self._handle_until_stopped(number)
+
+    def _handle_until_stopped(self, number: int) -> None:
         while (record := self._ready.get()) is not None and self._begin(number, record):
             error: BaseException | None = None
             try:
@@ -94,9 +102,10 @@ class Work:
 
     def _begin(self, number: int, record: ConsumerRecord) -> bool:
         with self._lock:
-            if not self._is_stopped:
-                self._running[number] = Running(record, self._clock.monotonic_ms())
-            return not self._is_stopped
+            if self._is_stopped or self._guard.is_closed:
+                return False
+            self._running[number] = Running(record, self._clock.monotonic_ms())
+            return True
 
     def _end(self, number: int, record: ConsumerRecord, error: BaseException | None) -> None:
         is_fatal = error is not None and not (self._skips_errors and isinstance(error, Exception))

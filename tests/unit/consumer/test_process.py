@@ -13,7 +13,7 @@ import pytest
 
 from brokerd import Consumer, ConsumerRecord
 from brokerd.consumer.processing.work import Work
-from brokerd.errors import ConsumerStateError, HandlerTimeoutError, UnknownTopicOrPartitionError, WakeupError
+from brokerd.errors import ConsumerClosedError, ConsumerStateError, HandlerTimeoutError, UnknownTopicOrPartitionError, WakeupError
 from tests.support.consumers import LONG_MS, T0, T1, offsets, read, settings
 from tests.support.fake_broker import FakeBroker, Partition
 from tests.support.records import key_values, new_batch
@@ -287,6 +287,18 @@ def test_interrupt_ends_it_in_order_and_a_second_one_at_once(consumer: Consumer,
 def test_the_consumer_is_not_for_the_handlers(consumer: Consumer) -> None:
     with pytest.raises(ConsumerStateError, match="one thread may use it at a time"):
         consumer.process(lambda _: consumer.poll(0), workers=1)
+
+
+def test_a_handler_may_close_the_consumer(consumer: Consumer, broker: FakeBroker) -> None:
+    def handle(record: ConsumerRecord) -> None:
+        if record.offset == 4:
+            consumer.close()
+
+    assert consumer.process(handle, workers=1, order="partition") == 5
+    assert committed(broker) == 5
+    with pytest.raises(ConsumerClosedError):
+        consumer.poll(0)
+    assert consumer._is_free
 
 
 def test_without_a_group_nothing_is_committed(broker: FakeBroker) -> None:

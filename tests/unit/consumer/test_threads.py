@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import threading
+from collections.abc import Callable
 
 import pytest
 
@@ -15,7 +16,7 @@ from brokerd.errors import (
     WakeupError,
 )
 from tests.support.child import child
-from tests.support.consumers import LONG_MS, T0, fill, offsets, read
+from tests.support.consumers import LONG_MS, T0, T1, fill, offsets, read
 from tests.support.fake_broker import FakeBroker, fake_broker
 from tests.support.wait import DEADLINE_S, wait_until
 
@@ -84,7 +85,27 @@ def test_interrupted_poll_loses_nothing(broker: FakeBroker, consumer: Consumer, 
     assert offsets(read(consumer, 13)) == list(range(2, 15))
 
 
-def _interrupt() -> None:
+def test_interrupted_pause_and_assign_leave_the_consumer_in_order(
+    broker: FakeBroker, consumer: Consumer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for partition in broker.create("t", 2):
+        fill(partition, [5] * 3)
+    consumer.assign([T0, T1])
+    seen = [(record.partition, record.offset) for record in consumer.poll(LONG_MS, 2)]
+    calls: dict[str, Callable[[], None]] = {"pause": lambda: consumer.pause(T0), "give_up": lambda: consumer.assign([T1])}
+    for name, call in calls.items():
+        with monkeypatch.context() as patch:
+            patch.setattr(consumer._fetching, name, _interrupt)
+            with pytest.raises(KeyboardInterrupt):
+                call()
+        consumer.resume([T1])
+    consumer.assign([T0, T1])
+    at = {tp.partition: consumer.position(tp) for tp in (T0, T1)}
+    rest = [(record.partition, record.offset) for record in read(consumer, 30 - sum(at.values()))]
+    assert all(sorted(offset for one, offset in rest if one == number) == list(range(at[number], 15)) for number in (0, 1)), seen
+
+
+def _interrupt(*_arguments: object, **_options: object) -> None:
     raise KeyboardInterrupt
 
 
