@@ -35,7 +35,7 @@ from brokerd.datadir.partition_opening import Opened, PartitionOpening, Recovery
 from brokerd.datadir.retention import delete_records, retire, roll_expired
 from brokerd.datadir.steps import Job, Steps, run_here
 from brokerd.datadir.topic_changes import LogsOfTopics, TopicChanges
-from brokerd.datadir.topic_store import OWN_TOPICS, TRANSACTION_STATE, Topic, TopicStore
+from brokerd.datadir.topic_store import OWN_TOPICS, Topic, TopicStore
 from brokerd.errors import (
     DataDirectoryError,
     StorageError,
@@ -276,11 +276,6 @@ class LogManager:
     def partitions(self) -> list[PartitionLog]:
         """All logs of clients' topics."""
         return [log for log in self._logs.values() if log.tp.topic_id not in OWN_TOPICS]
-
-    @property
-    def transaction_state(self) -> PartitionLog | None:
-        """The log of the transactions' coordinator; None if there has been no transaction."""
-        return self.own_log(TRANSACTION_STATE)
 
     def own_log(self, topic: Topic) -> PartitionLog | None:
         """The log of one of the broker's own topics; None if it was never needed."""

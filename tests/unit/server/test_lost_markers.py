@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from brokerd.cli import main
+from brokerd.datadir.topic_store import TRANSACTION_STATE
 from brokerd.errors import DataDirectoryError
 from brokerd.ids import TopicIdPartition
 from brokerd.offline.doctor import abort_members, accept_damaged, check_data_dir, commit_members, give_up_damaged, take_out
@@ -109,7 +110,7 @@ class Scene:
 
     async def compact(self, broker: TransactionBroker) -> None:
         """The coordinator's log becomes a state of everything."""
-        log = broker.logs.transaction_state
+        log = broker.logs.own_log(TRANSACTION_STATE)
         assert log is not None
         await broker.transactions.compact()
         assert log.log_start_offset > 0
@@ -329,7 +330,7 @@ def test_the_doctor_reads_a_damaged_log_of_the_transactions_as_a_start_does(
         scene = Scene(tmp_path)
         async with scene.before() as broker:
             await scene.forgotten(broker, 0)
-            log = broker.logs.transaction_state
+            log = broker.logs.own_log(TRANSACTION_STATE)
             assert log is not None
             piece = log.log_start_offset
         scene.rot(1)

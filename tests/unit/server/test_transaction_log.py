@@ -56,7 +56,7 @@ def small_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def log_of(broker: TransactionBroker) -> PartitionLog:
-    log = broker.logs.transaction_state
+    log = broker.logs.own_log(TRANSACTION_STATE)
     assert log is not None
     return log
 

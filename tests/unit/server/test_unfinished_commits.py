@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from brokerd.datadir.topic_store import TRANSACTION_STATE
 from brokerd.errors import AlreadyCommittedError, StorageError
 from brokerd.ids import TopicIdPartition
 from brokerd.offline.doctor import accept_damaged, give_up_damaged
@@ -191,7 +192,7 @@ def test_a_state_of_everything_knows_what_a_commit_holds_back(monkeypatch: pytes
             async with refusing(files, clock, one) as broker:
                 assert stable(broker, one.tps) == [0, 0]
                 await broker.transactions.compact()
-                log = broker.logs.transaction_state
+                log = broker.logs.own_log(TRANSACTION_STATE)
                 assert log is not None
                 assert log.log_start_offset > 0
 

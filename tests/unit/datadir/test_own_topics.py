@@ -1,4 +1,4 @@
-"""The broker's own topic, the log of the transactions' coordinator: it lasts like the others, and clients find none of it."""
+"""The broker's own topics, the logs of transactions and of group offsets: they last like the others, and clients find none."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from brokerd.datadir.steps import run_here
-from brokerd.datadir.topic_store import TRANSACTION_STATE
+from brokerd.datadir.topic_store import GROUP_OFFSETS, TRANSACTION_STATE, Topic
 from brokerd.errors import InvalidTopicError, UnknownTopicIdError, UnknownTopicOrPartitionError
 from brokerd.ids import TopicIdPartition
 from brokerd.offline.doctor import check_data_dir
@@ -20,37 +20,42 @@ from tests.support.build import append, open_manager, payloads
 from tests.support.files import MemoryFiles
 from tests.support.log_manager import LogManager
 
-TP = TopicIdPartition(TRANSACTION_STATE.id, 0)
 YEAR_MS = 31_536_000_000
 
 
-def opened(files: MemoryFiles | RealFiles, **settings: int) -> tuple[LogManager, PartitionLog]:
-    """A data directory whose coordinator has a log."""
+@pytest.fixture(params=[TRANSACTION_STATE, GROUP_OFFSETS], ids=lambda topic: topic.name)
+def own(request: pytest.FixtureRequest) -> Topic:
+    topic: Topic = request.param
+    return topic
+
+
+def opened(own: Topic, files: MemoryFiles | RealFiles, **settings: int) -> tuple[LogManager, PartitionLog]:
+    """A data directory that has a log of the broker's own."""
     manager, _ = open_manager(files, None, **settings)
-    if manager.transaction_state is None:
-        run_here(manager.changes.create_own(TRANSACTION_STATE))
-    log = manager.transaction_state
+    if manager.own_log(own) is None:
+        run_here(manager.changes.create_own(own))
+    log = manager.own_log(own)
     assert log is not None
     return manager, log
 
 
-def test_it_is_there_again_after_a_power_cut() -> None:
+def test_it_is_there_again_after_a_power_cut(own: Topic) -> None:
     files = MemoryFiles()
-    manager, log = opened(files)
+    manager, log = opened(own, files)
     append(log, b"decided.")
     log.flush()
     manager.write_checkpoint()
     files.power_cut(random.Random(1))
-    manager, log = opened(files)
+    manager, log = opened(own, files)
     assert payloads(log) == [b"decided."]
     manager.close()
-    _, log = opened(files)
+    _, log = opened(own, files)
     assert payloads(log) == [b"decided."]
 
 
-def test_clients_find_nothing_of_it() -> None:
-    manager, _ = opened(MemoryFiles(), max_topics=1, max_partitions=1)
-    topics, name = manager.topics, TRANSACTION_STATE.name
+def test_clients_find_nothing_of_it(own: Topic) -> None:
+    manager, _ = opened(own, MemoryFiles(), max_topics=1, max_partitions=1)
+    topics, name = manager.topics, own.name
     assert (topics.list(), len(topics), topics.partition_count(), manager.partitions()) == ([], 0, 0, [])
     assert not topics.has(name)
     by_name: list[Callable[[], object]] = [
@@ -62,9 +67,9 @@ def test_clients_find_nothing_of_it() -> None:
         with pytest.raises(UnknownTopicOrPartitionError, match=f"^there is no topic '{name}'$"):
             find()
     by_id: list[Callable[[], object]] = [
-        lambda: topics.by_id(TP.topic_id),
-        lambda: manager.partition(TP),
-        lambda: manager.partition(TP._replace(partition=1)),
+        lambda: topics.by_id(own.id),
+        lambda: manager.partition(TopicIdPartition(own.id, 0)),
+        lambda: manager.partition(TopicIdPartition(own.id, 1)),
     ]
     for find in by_id:
         with pytest.raises(UnknownTopicIdError):
@@ -76,8 +81,8 @@ def test_clients_find_nothing_of_it() -> None:
     manager.create_topic("t", 1, {})  # it takes no room from clients
 
 
-def test_retention_leaves_it_alone_but_for_what_its_coordinator_gives_up() -> None:
-    manager, log = opened(MemoryFiles(), log_retention_ms=1, log_segment_bytes=4_096, log_retention_bytes=0)
+def test_retention_leaves_it_alone_but_for_what_its_coordinator_gives_up(own: Topic) -> None:
+    manager, log = opened(own, MemoryFiles(), log_retention_ms=1, log_segment_bytes=4_096, log_retention_bytes=0)
     for _ in range(3):
         append(log, b"v" * 600_000)
     log.flush()
@@ -88,17 +93,17 @@ def test_retention_leaves_it_alone_but_for_what_its_coordinator_gives_up() -> No
     assert len(log.segments) == 1
 
 
-def test_it_is_recognized_where_the_topics_file_is_lost(tmp_path: Path) -> None:
-    manager, log = opened(RealFiles(str(tmp_path)))
+def test_it_is_recognized_where_the_topics_file_is_lost(own: Topic, tmp_path: Path) -> None:
+    manager, log = opened(own, RealFiles(str(tmp_path)))
     manager.create_topic("t", 1, {})
     manager.close()
     assert not [finding for finding in check_data_dir(str(tmp_path)) if finding.severity.name == "ERROR"]
-    manager, log = opened(RealFiles(str(tmp_path)))
+    manager, log = opened(own, RealFiles(str(tmp_path)))
     append(log, b"decided.")
     manager.close()
     (tmp_path / "topics").unlink()
     rebuild_lost(str(tmp_path), {})
-    manager, log = opened(RealFiles(str(tmp_path)))
+    manager, log = opened(own, RealFiles(str(tmp_path)))
     assert payloads(log) == [b"decided."]
     assert log.config.retention_ms == -1
     assert len(manager.topics.list()) == 1
