@@ -72,7 +72,7 @@ def _add_describe(verbs: Subparsers) -> None:
         help="print offsets and lag of each partition",
         description="Prints how far a group has read each partition, and what it has left to read.",
         epilog="END is where readers of committed records see the partition end (of all: -X isolation.level=read_uncommitted),\n"
-        "LAG the offsets up to it, SIZE their bytes on disk. BEHIND is how long the next record has been there.\n",
+        "LAG the offsets up to it, SIZE the bytes on disk of their batches. BEHIND is how long the next record has been there.\n",
     )
     parser.add_argument("group_id", metavar="GROUP", help="the group")
     _add_common(parser)

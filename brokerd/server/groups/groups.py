@@ -39,6 +39,8 @@ logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
 _MS_PER_MINUTE = 60_000
+_EXPIRED_AT_ONCE = 100
+_NAMED_MAX = 5
 
 
 class Groups:
@@ -69,7 +71,7 @@ class Groups:
         retriable ones."""
         self._check_usable()
         await self.log.make()
-        await self._recorded(lambda: self.table.commit(group_id, caller, offsets))
+        await self._recorded(lambda: self.table.commit(group_id, caller, self._of_known_topics(offsets)))
 
     async def delete(self, group_id: str, caller: Caller) -> int:
         """Forgets a group, durably on return; returns how many offsets it had. Raises the errors of GroupTable.delete, and as
@@ -104,9 +106,11 @@ class Groups:
         if self._unusable:
             return
         try:
-            for entry in self._expired():
-                logger.info("group %r has expired: its last commit is older than offsets.retention.minutes", entry.group_id)
-                self._record(entry)
+            while expired := self._expired()[:_EXPIRED_AT_ONCE]:
+                self._record(*expired)
+                names = ", ".join(repr(entry.group_id) for entry in expired[:_NAMED_MAX])
+                logger.info("%d groups have expired by offsets.retention.minutes, among them %s", len(expired), names)
+                await asyncio.sleep(0)
         except WireError as error:
             logger.warning("groups cannot expire: %s", error)
 
@@ -137,16 +141,23 @@ class Groups:
         await self.log.durable()
         return entry
 
-    def _record(self, entry: LogEntry) -> None:
-        """Appends an event, and applies it; nothing has happened if it raises."""
-        self.log.append([_record(entry)])
-        self.table.apply(entry)
+    def _record(self, *entries: LogEntry) -> None:
+        """Appends events, and applies them; nothing has happened if it raises."""
+        self.log.append([_record(entry) for entry in entries])
+        for entry in entries:
+            self.table.apply(entry)
 
     def _check_usable(self) -> None:
         if self._unusable:
             raise LogDamagedError(
                 f"the offsets of groups cannot be used: {self._unusable.rstrip('.')}. An operator runs `brokerd doctor` for advice"
             )
+
+    def _of_known_topics(self, offsets: Mapping[TopicIdPartition, CommittedOffset]) -> Mapping[TopicIdPartition, CommittedOffset]:
+        """Without topics that were deleted since the request was checked."""
+        if all(map(self._exists, {tp.topic_id for tp in offsets})):
+            return offsets
+        return {tp: committed for tp, committed in offsets.items() if self._exists(tp.topic_id)}
 
     def _exists(self, topic_id: bytes) -> bool:
         try:

@@ -96,6 +96,44 @@ def test_offsets_of_a_topic_go_with_it_and_do_not_come_back_with_its_name() -> N
     run(scenario())
 
 
+def test_a_topic_that_goes_while_the_log_is_made_leaves_no_offset(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def scenario() -> None:
+        async with running(MemoryFiles(), ManualClock()) as broker:
+            tp, _ = await broker.topic("t")
+            other, _ = await broker.topic("u")
+            make = broker.groups.log.make
+
+            async def make_late() -> None:
+                await broker.broker.admin.run(broker.logs.changes.delete("t", lambda topic: broker.groups.forget_topic(topic.id)))
+                await make()
+
+            monkeypatch.setattr(broker.groups.log, "make", make_late)
+            committed = CommittedOffset(0, -1, "", 5)
+            await broker.groups.commit("a", ANN, {tp: committed, other: committed})
+            assert held(broker) == {"a": {other: 0}}
+
+    run(scenario())
+
+
+def test_many_groups_that_expire_do_so_in_few_batches() -> None:
+    async def scenario() -> None:
+        clock = ManualClock()
+        async with running(MemoryFiles(), clock, offsets_retention_minutes=10) as broker:
+            tp, _ = await broker.topic()
+            for number in range(250):
+                await commit(broker, f"group-{number}", tp, 0)
+            clock.advance(11 * MINUTE_MS)
+            await commit(broker, "kept", tp, 0)
+            log = broker.logs.own_log(GROUP_OFFSETS)
+            assert log is not None
+            size_bytes = log.core.size_bytes
+            await broker.groups.sweep()
+            assert held(broker).keys() == {"kept"}
+            assert log.core.size_bytes - size_bytes < 250 * 200
+
+    run(scenario())
+
+
 def test_a_commit_that_the_disk_refuses_changes_nothing() -> None:
     async def scenario() -> None:
         files, clock = MemoryFiles(), ManualClock()
