@@ -1,5 +1,5 @@
-"""Python's Kafka producers against a real Kafka, run by peers.py in an interpreter of their own: nothing of brokerd, and nothing
-of this package, is imported here. Reads a request a line as JSON, answers each with a line of JSON.
+"""Python's Kafka producers and consumers against a real Kafka, run by peers.py in an interpreter of their own: nothing of brokerd,
+and nothing of this package, is imported here. Reads a request a line as JSON, answers each with a line of JSON.
 
     PYTHON benchmarks/kafka_clients.py HOST:PORT      needs confluent-kafka and kafka-python
 """
@@ -11,13 +11,16 @@ import json
 import sys
 import time
 import uuid
+from collections.abc import Callable
 from typing import Any
 
 confluent_kafka: Any = importlib.import_module("confluent_kafka")  # our environment does not have them
 confluent_admin: Any = importlib.import_module("confluent_kafka.admin")
 kafka: Any = importlib.import_module("kafka")
 
-SETTINGS = {"acks": "all", "enable.idempotence": True, "linger.ms": 5}
+RECORDS_PER_POLL = 500
+LINGER_MS = 5
+SETTINGS = {"acks": "all", "enable.idempotence": True, "linger.ms": LINGER_MS}
 
 
 class ConfluentClient:
@@ -52,6 +55,23 @@ class ConfluentClient:
         if acknowledged[0] is not None:
             raise RuntimeError(acknowledged[0])
 
+    @staticmethod
+    def receive(servers: str, topic: str, partitions: int, count: int, *, is_each: bool = False) -> float:
+        """Time to read `count` records, key and value of each; with `poll`, one by one, or else with `consume`."""
+        settings = {"bootstrap.servers": servers, "group.id": "bench", "enable.auto.commit": False, "auto.offset.reset": "earliest"}
+        consumer = confluent_kafka.Consumer(settings)
+        consumer.list_topics(topic, timeout=60)
+        start = time.perf_counter()
+        consumer.assign([confluent_kafka.TopicPartition(topic, number, 0) for number in range(partitions)])
+        received = 0
+        while received < count:
+            messages = [consumer.poll(60)] if is_each else consumer.consume(RECORDS_PER_POLL, 60)
+            records = [(message.key(), message.value()) for message in messages]
+            received += len(records)
+        taken = time.perf_counter() - start
+        consumer.close()
+        return taken
+
     def close(self) -> None:
         """Frees it."""
         self._producer.flush()
@@ -76,6 +96,22 @@ class KafkaPythonClient:
     def send_one(self, topic: str, value: bytes) -> None:
         """Returns once it is acknowledged."""
         self._producer.send(topic, value).get(60)
+
+    @staticmethod
+    def receive(servers: str, topic: str, partitions: int, count: int) -> float:
+        """Time to read `count` records, key and value of each."""
+        consumer = kafka.KafkaConsumer(bootstrap_servers=servers, auto_offset_reset="earliest", group_id=None)
+        consumer.partitions_for_topic(topic)
+        start = time.perf_counter()
+        consumer.assign([kafka.TopicPartition(topic, number) for number in range(partitions)])
+        received = 0
+        while received < count:
+            polled = consumer.poll(60_000, RECORDS_PER_POLL)
+            records = [(record.key, record.value) for records in polled.values() for record in records]
+            received += len(records)
+        taken = time.perf_counter() - start
+        consumer.close()
+        return taken
 
     def close(self) -> None:
         """Frees it."""
@@ -112,12 +148,25 @@ def send_seconds(servers: str, topics: Topics, asked: dict[str, Any]) -> float:
     """Time to send `count` keyed records and have them all acknowledged."""
     records = [(f"k{row % asked['keys']:07d}".encode(), value.encode()) for row, value in enumerate(asked["values"])]
     topic = topics.create(asked["partitions"])
-    client = CLIENTS[asked["client"]](servers, SETTINGS["linger.ms"])
+    client = CLIENTS[asked["client"]](servers, LINGER_MS)
     client.send_one(topic, b"first")  # connections and metadata are not what is measured
     start = time.perf_counter()
     client.send_all(topic, records, asked["count"])
     taken = time.perf_counter() - start
     client.close()
+    topics.delete(topic)
+    return taken
+
+
+def receive_seconds(servers: str, topics: Topics, asked: dict[str, Any]) -> float:
+    """Time to read `count` keyed records, written before."""
+    records = [(f"k{row % asked['keys']:07d}".encode(), value.encode()) for row, value in enumerate(asked["values"])]
+    topic = topics.create(asked["partitions"])
+    writer = ConfluentClient(servers, LINGER_MS)
+    writer.send_all(topic, records, asked["count"])
+    writer.close()
+    options = {"is_each": True} if asked["work"] == "receive each" else {}
+    taken: float = CLIENTS[asked["client"]].receive(servers, topic, asked["partitions"], asked["count"], **options)
     topics.delete(topic)
     return taken
 
@@ -138,6 +187,14 @@ def latencies(servers: str, topics: Topics, asked: dict[str, Any]) -> list[float
     return taken
 
 
+WORKS: dict[str, Callable[[str, Topics, dict[str, Any]], object]] = {
+    "send": send_seconds,
+    "receive": receive_seconds,
+    "receive each": receive_seconds,
+    "latencies": latencies,
+}
+
+
 def main() -> None:
     """Answers requests until there are no more."""
     servers = sys.argv[1]
@@ -145,7 +202,9 @@ def main() -> None:
     print("kafka clients ready: " + ", ".join(f"{name} {client.version}" for name, client in CLIENTS.items()), flush=True)
     for line in sys.stdin:
         asked = json.loads(line)
-        work = {"send": send_seconds, "latencies": latencies}[asked["work"]]
+        work = {"send": send_seconds, "receive": receive_seconds, "receive each": receive_seconds, "latencies": latencies}[
+            asked["work"]
+        ]
         print(json.dumps(work(servers, topics, asked)), flush=True)
 
 

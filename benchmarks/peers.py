@@ -1,4 +1,5 @@
-"""Our producer beside Python's Kafka producers, which write to a real Kafka: the same records, acks=all, idempotence on.
+"""Our producer and consumer beside Python's Kafka clients, which work with a real Kafka: the same records, acks=all, idempotence
+on, and 500 records a poll.
 
 Kafka acknowledges what its page cache holds; brokerd what the disk holds. The Kafka clients run in an interpreter of their own
 (kafka_clients.py): they are no dependency of ours.
@@ -19,7 +20,7 @@ import pyarrow as pa
 from benchmarks.environment import KEYS, ROWS_PER_BATCH, Broker, Child, value_at
 from benchmarks.floor import sync_latencies
 from benchmarks.measure import CEILING, OURS, Work
-from brokerd import Producer
+from brokerd import Consumer, Producer
 
 PEERS = ("confluent-kafka", "kafka-python")
 SYNC_COUNT = 500
@@ -85,6 +86,12 @@ class PeerWorks:
         made = [self._work("keyed send", OURS, count, self._send)]
         made += [self._work("keyed send", peer, count // SHARE[peer], self._peer_send(peer)) for peer in self._peers]
         made.append(self._work("keyed send_batch", OURS, 10 * count, self._send_batch))
+        made.append(self._work("poll", OURS, count, self._poll))
+        made += [self._work("poll", peer, count // SHARE[peer], self._peer_poll(peer)) for peer in self._peers]
+        if self._kafka is not None:
+            made.append(
+                self._work("poll", "confluent-kafka, one by one", count, self._peer_poll("confluent-kafka", "receive each"))
+            )
         made.append(self._work("synchronous", OURS, SYNC_COUNT, self._send_synchronously))
         made.append(self._work("synchronous", CEILING, SYNC_COUNT, self._bare_round_trips))
         made += [self._work("synchronous", peer, SYNC_COUNT, self._peer_latencies(peer)) for peer in self._peers]
@@ -125,6 +132,25 @@ class PeerWorks:
         self._broker.delete_topic(topic)
         return taken
 
+    def _poll(self, _round: int) -> float:
+        topic = self._broker.new_topic(self._partitions)
+        servers = {"bootstrap.servers": self._broker.address}
+        with Producer(servers) as producer:
+            for number in range(self._count):
+                key, value = self._records[number % len(self._records)]
+                producer.send(topic, value, key)
+        with Consumer({**servers, "auto.offset.reset": "earliest"}) as consumer:
+            consumer.partitions_for(topic)
+            start = time.perf_counter()
+            consumer.assign([(topic, number) for number in range(self._partitions)])
+            received = 0
+            while received < self._count:
+                records = [(record.key, record.value) for record in consumer.poll()]
+                received += len(records)
+            taken = time.perf_counter() - start
+        self._broker.delete_topic(topic)
+        return taken
+
     def _send_synchronously(self, _round: int) -> list[float]:
         topic = self._broker.new_topic(1)
         taken = []
@@ -144,6 +170,9 @@ class PeerWorks:
 
     def _peer_send(self, peer: str) -> Any:
         return lambda _round: self._ask("send", peer, self._count // SHARE[peer])
+
+    def _peer_poll(self, peer: str, work: str = "receive") -> Any:
+        return lambda _round: self._ask(work, peer, self._count // SHARE[peer])
 
     def _peer_latencies(self, peer: str) -> Any:
         return lambda _round: self._ask("latencies", peer, SYNC_COUNT)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from functools import partial
+from collections.abc import Callable
 from itertools import repeat
 from typing import NamedTuple
 
@@ -50,7 +50,7 @@ class ConsumerRecord(NamedTuple):
         return TopicPartition(self.topic, self.partition)
 
 
-_new_record = partial(tuple.__new__, ConsumerRecord)
+_new_tuple: Callable[[type[ConsumerRecord], tuple[object, ...]], ConsumerRecord] = tuple.__new__
 
 
 class Run:
@@ -116,7 +116,8 @@ def to_records(batch: FetchedBatch, name: TopicPartition, first: int, count: int
         _headers(columns.column(HEADERS.index)),
         strict=False,
     )
-    return list(map(_new_record, rows))
+    # A third faster than calling the class: no Python code runs for a record.
+    return list(map(_new_tuple, repeat(ConsumerRecord), rows))
 
 
 def to_arrow(batch: FetchedBatch, name: TopicPartition, first: int, count: int) -> pa.RecordBatch:
