@@ -10,6 +10,7 @@
     offset_reader.py     asks the broker for topics and offsets
     batch_reader.py      spark.read
     stream_reader.py     spark.readStream
+    progress.py          records how far a stream has read as a group's offsets
     partition_reader.py  on executors: fetches one range, yields Arrow batches
 
     pyspark_brokerd/     the package by whose name Spark finds the format

@@ -6,6 +6,7 @@ what offsets alone cannot express:
     version   of this format; a checkpoint of a later version is refused
     topicIds  the topic that the offsets belong to: a recreated topic has another id
     starts    where a batch starts in new partitions, and in those where it does not start at the end of the last batch
+    sourceId  a random id that lives as long as the checkpoint: Spark tells a Python source nothing that does
 
 The first offset of a query is symbolic, because Spark asks for it again when batch 0 is replayed: resolving `startingOffsets` a
 second time would skip records that arrived in between. The `starts` of the first end offset record what it resolved to.
@@ -32,6 +33,7 @@ class SourceOffset:
     topic_ids: Mapping[str, bytes]
     starts: Mapping[TopicPartition, int] = field(default_factory=dict)
     is_initial: bool = False  # symbolic: nothing is resolved yet
+    source_id: str = ""  # empty: written before there were such ids
 
     def to_json(self) -> dict[str, Any]:
         """The JSON that Spark stores; equal offsets give equal text, because everything is sorted."""
@@ -39,6 +41,8 @@ class SourceOffset:
         if self.is_initial:
             return {META: {**meta, "initial": True}}
         meta["topicIds"] = {topic: self.topic_ids[topic].hex() for topic in sorted(self.topic_ids)}
+        if self.source_id:
+            meta["sourceId"] = self.source_id
         if self.starts:
             meta["starts"] = _nested(self.starts)
         return {**_nested(self.offsets), META: meta}
@@ -64,6 +68,7 @@ def parse_source_offset(stored: Mapping[str, Any]) -> SourceOffset:
             offsets=_flat({topic: partitions for topic, partitions in stored.items() if topic != META}),
             topic_ids={topic: bytes.fromhex(text) for topic, text in meta["topicIds"].items()},
             starts=_flat(meta.get("starts", {})),
+            source_id=str(meta.get("sourceId", "")),
         )
     except (AttributeError, KeyError, TypeError, ValueError) as error:
         raise ConfigError(f"the checkpoint's offsets cannot be read ({error}): {dict(stored)}") from None

@@ -23,6 +23,9 @@ _SUBSCRIPTIONS = ("subscribe", "subscribePattern", "assign")
 _STARTING = ("startingTimestamp", "startingOffsetsByTimestamp", "startingOffsets")  # the first one given wins, as with Kafka
 _ENDING = ("endingTimestamp", "endingOffsetsByTimestamp", "endingOffsets")
 _MAX_TRIGGER_DELAY = "15m"
+_GROUP_ID_PREFIX = "spark-brokerd"
+GROUP_ID_MAX_CHARACTERS = 249  # the broker's limit
+_SOURCE_ID_CHARACTERS = 37  # a hyphen and a UUID
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +70,13 @@ class SourceOptions:
     max_trigger_delay_ms: int  # longest wait for a batch smaller than min_offsets_per_trigger
     min_partitions: int | None
     max_records_per_partition: int | None
+    group_id: str  # of a stream; empty: made of the prefix and the id in its checkpoint
+    group_id_prefix: str
     consumer: ConsumerConfig
+
+    def group_id_of(self, source_id: str) -> str | None:
+        """The group that a stream's positions are recorded as; None while the checkpoint has no id yet."""
+        return self.group_id or (f"{self.group_id_prefix}-{source_id}" if source_id else None)
 
 
 def parse_source_options(options: Mapping[str, str], *, is_streaming: bool) -> SourceOptions:
@@ -112,8 +121,20 @@ def parse_source_options(options: Mapping[str, str], *, is_streaming: bool) -> S
         max_trigger_delay_ms=parse_duration_ms("maxTriggerDelay", split.get("maxTriggerDelay", _MAX_TRIGGER_DELAY)),
         min_partitions=parse_count("minPartitions", split.get("minPartitions")),
         max_records_per_partition=parse_count("maxRecordsPerPartition", split.get("maxRecordsPerPartition")),
+        group_id=_group_id("group.id", split.get("group.id"), "", GROUP_ID_MAX_CHARACTERS),
+        group_id_prefix=_group_id(
+            "groupIdPrefix", split.get("groupIdPrefix"), _GROUP_ID_PREFIX, GROUP_ID_MAX_CHARACTERS - _SOURCE_ID_CHARACTERS
+        ),
         consumer=from_mapping(ConsumerConfig, split.settings, where=SOURCE.where),
     )
+
+
+def _group_id(option: str, text: str | None, default: str, maximum: int) -> str:
+    if text is None:
+        return default
+    if not 1 <= len(text) <= maximum or not text.isprintable():
+        raise ConfigError(f"{option} must have 1 to {maximum} characters that can be printed, not {text[:maximum]!a}")
+    return text
 
 
 def _subscription(split: Mapping[str, str], options: Mapping[str, str]) -> Subscription:

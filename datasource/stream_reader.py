@@ -6,6 +6,7 @@ So __init__ keeps plain values only, and connections come from the client's per-
 
 from __future__ import annotations
 
+import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -30,11 +31,14 @@ from brokerd.datasource.planning import (
     split_ranges,
     topic_ids_after,
 )
+from brokerd.datasource.progress import GroupProgress
 from brokerd.datasource.schema import Column
 from brokerd.ids import TopicPartition
 
 # How long latestOffset waits for records when there are none: Spark would otherwise ask again at once, a hundred times a second.
 IDLE_WAIT_MS = 300
+# How long a query with trigger(availableNow=True) may take at its end to record where it ended: its process ends then.
+_FINISH_S = 1.0
 
 
 class BrokerdStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
@@ -47,6 +51,8 @@ class BrokerdStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._last_batch_ms: int | None = None  # monotonic; None until the first batch
         self._target: Snapshot | None = None  # trigger(availableNow=True): where the query ends
         self._seen: Snapshot | None = None  # the snapshot that latestOffset last took
+        self._new_source_id: str | None = None  # of a query without one in its checkpoint
+        self._progress = GroupProgress(clock)
 
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802 (Spark's name)
         """A symbol for startingOffsets; offsets.py says why it is not resolved yet."""
@@ -70,6 +76,9 @@ class BrokerdStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         previous = parse_source_offset(start)
         max_rows = limit.max_rows if isinstance(limit, ReadMaxRows) else None
         with lease_client(self._options.consumer) as client:
+            group_id = self._options.group_id_of(previous.source_id)
+            if group_id is not None:
+                self._progress.record(client, group_id, previous)
             reader = OffsetReader(client, self._options)
             snapshot = self._target or reader.snapshot()
             report_absent(snapshot, self._seen)
@@ -78,6 +87,8 @@ class BrokerdStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 reader.wait_for_records(snapshot, timeout_ms=IDLE_WAIT_MS)
                 snapshot = reader.snapshot()
                 end = self._next(previous, snapshot, max_rows, reader)
+            if end is None and self._target is not None and group_id is not None:
+                self._progress.finish(group_id, timeout_s=_FINISH_S)
         self._seen = snapshot
         if end is None:
             return start
@@ -117,9 +128,16 @@ class BrokerdStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         else:
             begins, starts, losses = continue_from(previous, reader.with_log_ends(snapshot, previous.offsets))
         report_losses(losses, fail=self._options.fail_on_data_loss)
-        end = SourceOffset(limit_rows(begins, snapshot.latest, max_rows), topic_ids_after(previous, snapshot, begins), starts)
+        ends = limit_rows(begins, snapshot.latest, max_rows)
+        source_id = previous.source_id or self._own_source_id()
+        end = SourceOffset(ends, topic_ids_after(previous, snapshot, begins), starts, source_id=source_id)
         is_same = not previous.is_initial and not starts and end.offsets == previous.offsets
         return None if is_same or self._is_too_small(begins, snapshot) else end
+
+    def _own_source_id(self) -> str:
+        if self._new_source_id is None:
+            self._new_source_id = str(uuid.uuid4())
+        return self._new_source_id
 
     def _is_too_small(self, begins: Mapping[TopicPartition, int], snapshot: Snapshot) -> bool:
         """True if the batch must wait for more records. With a target, everything up to it is read, however little: the query

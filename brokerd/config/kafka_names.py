@@ -7,9 +7,8 @@ the rows.
 
 from __future__ import annotations
 
-# Consumer groups: offsets are in Spark's checkpoint, as with Spark's Kafka connector, so there are no groups to join.
+# Consumer groups: the source decides where it reads, so there are no groups to join.
 _GROUPS = (
-    "group.id",
     "group.instance.id",
     "group.protocol",
     "group.remote.assignor",

@@ -18,6 +18,7 @@ from brokerd.config.spark_own_options import SINK_OPTIONS, SOURCE_OPTIONS
 from brokerd.errors import ConfigError
 
 KAFKA_PREFIX = "kafka."
+_GROUP_ID = "group.id"  # the source's own, but a setting of Kafka's consumer
 
 # Options that Spark or its users mix with ours: they mean nothing to a broker.
 SPARK_OPTIONS = frozenset({"path", "checkpointlocation", "queryname", "outputmode", "serialization.format"})
@@ -81,19 +82,23 @@ def split_options(options: Mapping[str, str], side: Side) -> SplitOptions:
     for raw_name, value in _without_table_properties(options).items():
         key = raw_name.lower()
         bare = key.removeprefix(KAFKA_PREFIX)
-        if key in own:
-            found_own[own[key]] = value
+        own_key = bare if bare == _GROUP_ID else key
+        if own_key in own:
+            _keep(found_own, own[own_key], value)
         elif bare in settings:
-            name = settings[bare]
-            _check_value(name, value, side)
-            if found_settings.get(name, value) != value:
-                raise ConfigError(f"'{name}' and '{KAFKA_PREFIX}{name}' are both given, with different values: keep one")
-            found_settings[name] = value
+            _check_value(settings[bare], value, side)
+            _keep(found_settings, settings[bare], value)
         elif key in refused:
             raise ConfigError(f"option '{refused[key]}' is not accepted {side.where}: {side.refused[refused[key]]}")
         elif bare not in ignored:
             raise _not_accepted(raw_name, side)
     return SplitOptions(found_own, found_settings)
+
+
+def _keep(found: dict[str, str], name: str, value: str) -> None:
+    if found.get(name, value) != value:
+        raise ConfigError(f"'{name}' and '{KAFKA_PREFIX}{name}' are both given, with different values: keep one")
+    found[name] = value
 
 
 def require_servers(settings: Mapping[str, str], side: Side) -> None:

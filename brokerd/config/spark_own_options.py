@@ -49,7 +49,12 @@ SOURCE_OPTIONS = (
     SparkOption("fetchOffset.numRetries", "", _NO_EFFECT + "calls are tried for default.api.timeout.ms."),
     SparkOption("fetchOffset.retryIntervalMs", "", _NO_EFFECT + "retries wait retry.backoff.ms and longer."),
     SparkOption("kafkaConsumer.pollTimeoutMs", "", _NO_EFFECT + "reads are tried for default.api.timeout.ms."),
-    SparkOption("groupIdPrefix", "", _NO_EFFECT + "there are no groups, and offsets are in Spark's checkpoint."),
+    SparkOption(
+        "groupIdPrefix",
+        "spark-brokerd",
+        "Streams: positions are recorded as a group of this name, a hyphen and an id that the checkpoint keeps.",
+    ),
+    SparkOption("group.id", "", "Streams: positions are recorded as this group; goes before groupIdPrefix. One query a name."),
 )
 SINK_OPTIONS = (
     SparkOption("topic", "", "Topic to write to; goes before the column topic. It must exist."),

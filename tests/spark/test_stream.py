@@ -63,6 +63,22 @@ def test_progress_tells_offsets_and_where_the_log_ends(
     assert json.loads(source.latestOffset) == {topic: {"0": 51}}  # the marker of their transaction takes an offset
 
 
+def test_a_query_is_a_group_whose_lag_the_broker_shows(
+    spark: SparkSession, daemon: DaemonProcess, client: BlockingClient, new_topic: NewTopic, tmp_path: Path
+) -> None:
+    topic = new_topic(1)
+    write(frame_of(spark, numbers(0, 50)), daemon.address, topic)
+    frame = read_stream(spark, daemon.address, topic, groupIdPrefix=topic)
+    query = start_to_files(frame, tmp_path / "rows", tmp_path / "checkpoint")
+    assert run(query) == [50]
+    write(frame_of(spark, numbers(50, 80)), daemon.address, topic)
+    (group,) = client.list_groups(topic + "-")
+    (source,) = query.recentProgress[0].sources
+    assert group.group_id == f"{topic}-{json.loads(source.endOffset)['@brokerd']['sourceId']}"
+    (partition,) = client.describe_group(group.group_id).partitions
+    assert (partition.topic, partition.committed.offset, partition.lag) == (topic, 51, 31)
+
+
 def test_a_running_query_sees_what_is_appended_and_stops(
     spark: SparkSession, daemon: DaemonProcess, new_topic: NewTopic, tmp_path: Path
 ) -> None:

@@ -39,7 +39,7 @@ KAFKA_NAMES = _TEXT.split()
 @pytest.mark.parametrize("side", [SOURCE, SINK], ids=["source", "sink"])
 @pytest.mark.parametrize("name", KAFKA_NAMES)
 def test_no_name_of_kafkas_clients_is_unknown_or_taken_for_another(side: Side, name: str) -> None:
-    if name in {*SOURCE.settings, *SINK.settings} | PASSED_OVER:
+    if name in {*SOURCE.settings, *SINK.settings, *SOURCE.own} | PASSED_OVER:
         split = split_options({f"kafka.{name}": "any"}, side)
         assert list(split.settings) == ([name] if name in side.settings else [])
     else:

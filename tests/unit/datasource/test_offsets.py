@@ -26,7 +26,13 @@ def test_text_of_version_1_is_fixed() -> None:
 
 @pytest.mark.parametrize(
     "offset",
-    [INITIAL, SourceOffset({}, {}), SourceOffset({A0: 5}, {"a": ID}), SourceOffset({A0: 5, A1: 0}, {"a": ID}, {A1: 0})],
+    [
+        INITIAL,
+        SourceOffset({A0: 5}, {"a": ID}, source_id="7"),
+        SourceOffset({}, {}),
+        SourceOffset({A0: 5}, {"a": ID}),
+        SourceOffset({A0: 5, A1: 0}, {"a": ID}, {A1: 0}),
+    ],
 )
 def test_what_is_stored_is_what_is_read(offset: SourceOffset) -> None:
     assert parse_source_offset(json.loads(json.dumps(offset.to_json()))) == offset

@@ -178,6 +178,38 @@ def test_groups_of_a_ported_pipeline_are_accepted() -> None:
     stream(**{"kafka.group.id": "g", "groupidprefix": "p", "kafka.session.timeout.ms": "1000", "kafka.max.poll.records": "500"})
 
 
+@pytest.mark.parametrize(
+    ("given", "group_id"),
+    [
+        ({}, "spark-brokerd-7"),
+        ({"groupIdPrefix": "billing"}, "billing-7"),
+        ({"group.id": "g"}, "g"),
+        ({"kafka.group.id": "g", "groupIdPrefix": "billing"}, "g"),
+    ],
+)
+def test_the_group_of_a_stream_has_the_name_that_was_chosen(given: dict[str, str], group_id: str) -> None:
+    assert stream(**given).group_id_of("7") == group_id
+
+
+def test_without_an_id_in_the_checkpoint_only_a_chosen_name_is_known() -> None:
+    assert stream().group_id_of("") is None
+    assert stream(**{"group.id": "g"}).group_id_of("") == "g"
+
+
+@pytest.mark.parametrize(
+    ("given", "problem"),
+    [
+        ({"group.id": ""}, r"group\.id must have 1 to 249 characters that can be printed, not ''"),
+        ({"group.id": "a\nb"}, r"group\.id must have 1 to 249"),
+        ({"groupIdPrefix": "x" * 213}, "groupIdPrefix must have 1 to 212 characters"),
+        ({"group.id": "a", "kafka.group.id": "b"}, r"'group\.id' and 'kafka\.group\.id' are both given"),
+    ],
+)
+def test_a_group_that_can_have_no_such_name_is_refused(given: dict[str, str], problem: str) -> None:
+    with pytest.raises(ConfigError, match=problem):
+        stream(**given)
+
+
 def test_assignment_of_what_can_be_no_topic_is_refused() -> None:
     with pytest.raises(ConfigError, match="assign names 'a b', which is not a topic's name: only letters"):
         parse_source_options({**SERVERS, "assign": '{"a b": [0]}'}, is_streaming=True)
