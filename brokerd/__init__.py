@@ -29,17 +29,19 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from brokerd.consumer.consumer import Consumer
     from brokerd.consumer.core.records import ConsumerRecord
+    from brokerd.consumer.topic_reader import read
     from brokerd.ids import TopicPartition
     from brokerd.producer.producer import Producer
 
 __version__ = "0.1.0"
-__all__ = ["Consumer", "ConsumerRecord", "Producer", "TopicPartition", "__version__"]
+__all__ = ["Consumer", "ConsumerRecord", "Producer", "TopicPartition", "__version__", "read"]
 
 _HOMES = {
     "Consumer": "brokerd.consumer.consumer",
     "ConsumerRecord": "brokerd.consumer.core.records",
     "Producer": "brokerd.producer.producer",
     "TopicPartition": "brokerd.ids",
+    "read": "brokerd.consumer.topic_reader",
 }
 
 

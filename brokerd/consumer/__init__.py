@@ -5,6 +5,7 @@ core/           positions, records, what was fetched and not handed over: pure
 consumer.py     what applications call
 committing.py   offsets of the group, when asked for and in the background
 processing/     handlers in threads
+topic_reader.py a bounded part of a topic as a stream of Arrow batches
 guard.py        one thread at a time; closed, woken, forked
 arguments.py    checks what applications pass
 """

@@ -1,0 +1,131 @@
+"""Goal: `brokerd.read` gives the records between its bounds, as any reader of Arrow streams sees them, as often as it is asked.
+Method: a broker in memory, and pyarrow as the reader.
+"""
+
+from __future__ import annotations
+
+import datetime
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+import brokerd
+from brokerd import TopicPartition
+from brokerd.client.blocking import BlockingClient
+from brokerd.client.consumer.offsets import OffsetSpec
+from brokerd.errors import ConfigError, OffsetOutOfRangeError, UnknownTopicOrPartitionError
+from tests.support.clock import START_WALL_MS, ManualClock
+from tests.support.consumers import T0, T1, fill
+from tests.support.fake_broker import FakeBroker
+
+
+def read(broker: FakeBroker, **given: Any) -> Any:
+    return brokerd.read("t", bootstrap_servers=f"127.0.0.1:{broker.port}", **given)
+
+
+def test_all_records_up_to_the_end_of_now_as_often_as_asked(broker: FakeBroker) -> None:
+    first, second = broker.create("t", 2)
+    fill(first, [5, 5])
+    fill(second, [3])
+    reader = read(broker)
+    fill(first, [5])
+    assert reader.offsets == {T0: (0, 10), T1: (0, 3)}
+    for _ in range(2):
+        table = pa.table(reader)
+        assert table.schema.names == ["key", "value", "topic", "partition", "offset", "timestamp", "timestampType", "headers"]
+        table.validate(full=True)
+        rows = table.select(["partition", "offset"]).to_pylist()
+        assert [row["offset"] for row in rows if row["partition"] == 0] == list(range(10))
+        assert [row["offset"] for row in rows if row["partition"] == 1] == [0, 1, 2]
+    assert pa.RecordBatchReader.from_stream(reader).read_all().num_rows == 13
+
+
+def test_columns_and_partitions_may_be_chosen(broker: FakeBroker) -> None:
+    first, second = broker.create("t", 2)
+    fill(first, [5])
+    fill(second, [3])
+    table = pa.table(read(broker, columns=["offset", "value"], partitions=[1]))
+    assert table.to_pylist() == [{"offset": number, "value": b"%d" % number} for number in range(3)]
+
+
+def test_topic_without_records_is_a_stream_without_batches(broker: FakeBroker) -> None:
+    broker.create("t")
+    table = pa.table(read(broker, columns=["value"]))
+    assert (table.num_rows, table.schema.names) == (0, ["value"])
+
+
+def test_stream_that_is_left_early_frees_its_connection(broker: FakeBroker) -> None:
+    (partition,) = broker.create("t")
+    fill(partition, [5] * 50)
+    batches = iter(read(broker, max_partition_fetch_bytes=1))
+    assert next(batches).num_rows == 5
+    batches.close()
+    assert list(batches) == []
+
+
+@pytest.mark.parametrize(
+    ("bound", "wanted"),
+    [
+        ("earliest", OffsetSpec.EARLIEST),
+        ("latest", OffsetSpec.LATEST),
+        ("-10m", START_WALL_MS - 600_000),
+        ("-500ms", START_WALL_MS - 500),
+        ("-90000d", 0),
+        (1_234, 1_234),
+        (datetime.datetime(2026, 1, 31, 12, tzinfo=datetime.UTC), 1_769_860_800_000),
+    ],
+)
+def test_bounds_are_offsets_of_an_end_or_a_time(
+    broker: FakeBroker, monkeypatch: pytest.MonkeyPatch, bound: Any, wanted: object
+) -> None:
+    broker.create("t")
+    asked: list[object] = []
+    list_offsets = BlockingClient.list_offsets
+
+    def note(client: BlockingClient, given: Any, isolation: str) -> Any:
+        asked.extend(given.values())
+        return list_offsets(client, given, isolation)
+
+    monkeypatch.setattr(BlockingClient, "list_offsets", note)
+    read(broker, start=bound, clock=ManualClock())
+    assert asked == [OffsetSpec.LATEST, wanted, OffsetSpec.LATEST]
+
+
+def test_a_start_behind_the_end_is_nothing(broker: FakeBroker) -> None:
+    (partition,) = broker.create("t")
+    fill(partition, [5])
+    assert read(broker, start="latest", end="earliest").offsets == {TopicPartition("t", 0): (0, 0)}
+
+
+def test_records_that_retention_took_meanwhile_are_an_error(broker: FakeBroker) -> None:
+    (partition,) = broker.create("t")
+    fill(partition, [5, 5])
+    reader = read(broker)
+    partition.log_start_offset = 5
+    with pytest.raises(OffsetOutOfRangeError):
+        list(reader)
+
+
+@pytest.mark.parametrize(
+    ("given", "error", "match"),
+    [
+        ({"start": "yesterday"}, ValueError, r"start must be earliest, latest, a time ago such as '-10m'.*not 'yesterday'"),
+        ({"start": datetime.datetime(2026, 1, 31)}, ValueError, "a datetime with a time zone"),  # noqa: DTZ001
+        ({"end": -1}, ValueError, "end must be"),
+        ({"columns": ["valu"]}, ValueError, "columns must be some of key, value"),
+        ({"columns": []}, ValueError, "columns must be some of"),
+        ({"columns": "value"}, ValueError, "columns must be some of"),
+        ({"group_id": "g"}, ConfigError, r"unknown setting 'group\.id'"),
+        ({"partitions": [3]}, UnknownTopicOrPartitionError, "t-3: "),
+    ],
+)
+def test_arguments_are_checked(broker: FakeBroker, given: dict[str, Any], error: type[Exception], match: str) -> None:
+    broker.create("t")
+    with pytest.raises(error, match=match):
+        read(broker, **given)
+
+
+def test_unknown_topic_is_told(broker: FakeBroker) -> None:
+    with pytest.raises(UnknownTopicOrPartitionError, match="there is no topic 't'"):
+        read(broker)
