@@ -33,6 +33,7 @@ from brokerd.server.transactions.local_leaders import LocalLeaders, Markers
 from brokerd.server.transactions.lost_markers import LostMarkers
 from brokerd.server.transactions.retries import Retries
 from brokerd.server.transactions.transaction_log import TransactionLog
+from brokerd.server.waiting.pauses import Pauses
 from brokerd.sharing.shares import Shares
 from brokerd.transaction.coordinator import Coordinator, Limits
 from brokerd.transaction.markers import RecordFor, abort_records, again_records, commit_records
@@ -59,6 +60,7 @@ logger = logging.getLogger(__name__)
 T = TypeVar("T")
 _RETRY_AFTER_MS = 500
 _NO_VERSION = -1
+_RECORD_PIECES = 14  # an event's record takes about so many times as long as what Pauses counts
 _UNMARKED = ""  # among retries, which are by transactional id: no id is empty
 _HELD_BACK = (
     "; until then readers of committed records wait for it in all its partitions. If one of them will never take a marker again, "
@@ -362,9 +364,11 @@ class Transactions:
     async def _forget(self) -> None:
         now_ms = self._clock.monotonic_ms()
         self.pages.expire(now_ms)
+        pauses = Pauses()  # an hour after a start all ids are old at once that it found
         for name in self.coordinator.forgettable(now_ms):
             for event in self.coordinator.forget(name, now_ms):
                 self._record(name, self.coordinator.states[name].principal, event)
+                await pauses.after(_RECORD_PIECES)
 
     # Recording
 

@@ -21,12 +21,14 @@ from brokerd.ids import ProducerIdAndEpoch, TopicIdPartition
 from brokerd.server.limits.callers import BROKER
 from brokerd.server.transactions.durability import wait_durable
 from brokerd.server.transactions.retries import FIRST_MS
-from brokerd.transaction.model import Execution
+from brokerd.transaction.coordinator import JOB_KEPT_MS
+from brokerd.transaction.model import CommitCompleted, CommitPrepared, Execution, Totals
 from tests.support.build import raw_batch
 from tests.support.clock import ManualClock
 from tests.support.files import MemoryFiles
 from tests.support.gate import Gate
-from tests.support.inner_broker import TIMEOUT_MS, TransactionBroker, Write, end_request, running
+from tests.support.inner_broker import PRINCIPAL, TIMEOUT_MS, TransactionBroker, Write, end_request, running
+from tests.support.loop import one_turn
 from tests.unit.server.one_execution import NAME, ONE, OneExecution, run, stable
 
 
@@ -271,5 +273,29 @@ def test_a_broker_does_not_start_without_all_of_its_log() -> None:
         with pytest.raises(DataDirectoryError, match=r"log of the transactions cannot be used.*`brokerd doctor`"):
             async with running(files, clock):
                 raise AssertionError("it serves")
+
+    run(scenario())
+
+
+def test_others_have_their_turns_while_many_ids_are_forgotten_at_once() -> None:
+    """As an hour after a start, which grants all that it finds the same time."""
+
+    async def scenario() -> None:
+        clock, count = ManualClock(), 100
+        async with running(MemoryFiles(), clock) as broker:
+            transactions = broker.transactions
+            await transactions.log.make()
+            for number in range(count):
+                event = CommitPrepared(Execution(0, "e", ""), (), (), (), Totals(0, 0, 0, 0), is_one_write=True)
+                transactions._record(f"job-{number}", PRINCIPAL, event)
+                transactions._record(f"job-{number}", PRINCIPAL, CommitCompleted(0))
+            clock.advance(JOB_KEPT_MS)
+            swept = asyncio.create_task(transactions.sweep())
+            left = {count}
+            while not swept.done():
+                await one_turn()
+                left.add(len(transactions.coordinator.states))
+            assert min(left) == 0
+            assert len(left) > count // 20, "some are forgotten between two turns of others"
 
     run(scenario())
