@@ -3,8 +3,11 @@
 A state (snapshot.py) takes the place of all events before it once its end is there; events among its pieces count after it. Without
 its end it counts for nothing. An earlier build's state is one batch, whose entries bear no mark: it is whole or not there.
 
-Where entries are lost, as an operator has accepted, a state may have lost some of its own. It counts all the same if nothing stands
-before it, since it is all that is left; otherwise the events before it tell more.
+Where entries are lost, as an operator has accepted, a state may have lost some of its own. It counts all the same if nothing of use
+stands before it, since it is all that is left; otherwise the events before it tell more.
+
+A log may begin among the parts of a state, where a segment does: what was given up is there again if the log start is lost. That is
+of no use, and does no harm before a whole state.
 """
 
 from __future__ import annotations
@@ -15,16 +18,18 @@ from brokerd.errors import CorruptMessageError
 from brokerd.transaction.known import Known
 from brokerd.transaction.model import EntriesLost, LogEntry, StateBegins, StateEnds
 
+_NO_BEGINNING = "the transaction log has a part of a state whose beginning is not there, and nothing in its place"
+_NO_END = "the transaction log has a state whose end is not there, and nothing in its place"
+
 
 def load(entries: Iterable[LogEntry], nothing: Callable[[], Known], now_ms: int) -> Known:
     """All that is known after these entries, the log from its start. `nothing` makes a Known that knows nothing. Raises
-    CorruptMessageError if a state is not what its end says.
+    CorruptMessageError if a state is not what its end says, or only a part of one is there and nothing in its place.
     """
     loading = Loading(nothing, now_ms)
     for entry in entries:
         loading.take(entry)
-    loading.give_up_state()
-    return loading.known
+    return loading.end()
 
 
 class _State:
@@ -33,7 +38,7 @@ class _State:
     def __init__(self, known: Known, *, in_pieces: bool, is_first: bool) -> None:
         self.known = known  # what it says
         self.in_pieces = in_pieces
-        self.is_first = is_first  # nothing stands before it
+        self.is_first = is_first  # nothing of use stands before it
         self.has_lost = False
         self.later: list[LogEntry] = []  # events that count after it
 
@@ -46,13 +51,14 @@ class Loading:
         self._now_ms = now_ms
         self._state: _State | None = None
         self._is_at_start = True
+        self._unusable = ""  # why what was read so far cannot be used, unless a state takes its place
         self.known = nothing()  # without the state that is being read
 
     def take(self, entry: LogEntry) -> None:
         """The next entry."""
         event, state = entry.event, self._state
         if isinstance(event, StateBegins):
-            self.give_up_state()
+            self._give_up_state()
             self._begin_state(in_pieces=event.in_pieces)
         elif isinstance(event, StateEnds):
             self._end_state(event)
@@ -61,25 +67,32 @@ class Loading:
         elif state is not None and (entry.in_state or not state.in_pieces):
             state.known.apply(entry, self._now_ms)
         elif entry.in_state:
-            raise CorruptMessageError("the transaction log has a part of a state whose beginning is not there")
+            self._unusable = _NO_BEGINNING
         else:
             self.known.apply(entry, self._now_ms)
             if state is not None:
                 state.later.append(entry)
         self._is_at_start = False
 
-    def give_up_state(self) -> None:
+    def end(self) -> Known:
+        """All was read: what is known. Raises CorruptMessageError."""
+        self._give_up_state()
+        if self._unusable:
+            raise CorruptMessageError(self._unusable)
+        return self.known
+
+    def _give_up_state(self) -> None:
         """The end of the present state, if there is one, is not there."""
-        state = self._state
+        state, self._state = self._state, None
         if state is None:
             return
         if not state.has_lost and (state.is_first or not state.in_pieces):
-            raise CorruptMessageError("the transaction log has a state whose end is not there, and nothing in its place")
+            self._unusable = _NO_END
         self._settle(state)
-        self._state = None
 
     def _begin_state(self, *, in_pieces: bool) -> _State:
-        self._state = _State(self._nothing(), in_pieces=in_pieces, is_first=self._is_at_start)
+        is_first = self._is_at_start or bool(self._unusable)
+        self._state = _State(self._nothing(), in_pieces=in_pieces, is_first=is_first)
         return self._state
 
     def _lost(self) -> None:
@@ -89,12 +102,14 @@ class Loading:
 
     def _end_state(self, end: StateEnds) -> None:
         state, self._state = self._state, None
-        found = -1 if state is None else len(state.known.states)
-        if state is not None and state.has_lost:
+        if state is None:
+            self._unusable = _NO_BEGINNING
+        elif state.has_lost:
             self._settle(state)
-        elif state is None or found != end.transactional_ids:
+        elif len(state.known.states) != end.transactional_ids:
             raise CorruptMessageError(
-                f"the transaction log has a state that ends with {end.transactional_ids} transactional ids, but {found} were read"
+                f"the transaction log has a state that ends with {end.transactional_ids} transactional ids, but "
+                f"{len(state.known.states)} were read"
             )
         else:
             self._adopt(state)
@@ -109,5 +124,6 @@ class Loading:
     def _adopt(self, state: _State) -> None:
         self.known.forget_all()
         self.known = state.known
+        self._unusable = ""
         for entry in state.later:
             self.known.apply(entry, self._now_ms)

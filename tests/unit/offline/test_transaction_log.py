@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import json
 from pathlib import Path
 
@@ -10,15 +11,18 @@ import pytest
 
 from brokerd.cli import main
 from brokerd.datadir.topic_store import TRANSACTION_STATE
-from brokerd.offline.doctor import check_data_dir
+from brokerd.offline.doctor import check_data_dir, rebuild_checkpoint
 from brokerd.offline.partition_check import Finding, Severity
+from brokerd.server import own_log
 from brokerd.storage.files import RealFiles
 from brokerd.transaction import log_records
-from brokerd.transaction.model import Execution
+from brokerd.transaction.model import CommitCompleted, CommitPrepared, Execution, Totals
+from brokerd.transaction.snapshot import Snapshot
 from tests.support.clock import ManualClock
-from tests.support.inner_broker import Write, end_request, running
+from tests.support.inner_broker import PRINCIPAL, Write, end_request, running
 
 NAME = "spark-q"
+SEGMENT_BYTES = 6_000
 
 
 @pytest.fixture
@@ -91,3 +95,37 @@ def test_records_of_a_later_version_are_found_and_shown_as_such(
 def test_a_lost_checkpoint_keeps_a_broker_with_transactions_from_starting(data_dir: Path) -> None:
     (data_dir / "checkpoint").unlink()
     assert any("the broker does not start" in error.message for error in errors(data_dir))
+
+
+def test_a_broker_starts_with_a_rebuilt_checkpoint_wherever_its_first_segment_begins(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also among the parts of a state that was given up with the segment before: the log start is not known any more."""
+    monkeypatch.setattr(own_log, "COMPACTION_MIN_BYTES", 1)
+    monkeypatch.setattr(Snapshot, "pieces", functools.partialmethod(Snapshot.pieces, 2))
+    monkeypatch.setitem(TRANSACTION_STATE.configs, "segment.bytes", str(SEGMENT_BYTES))
+    clock, begins_in_state = ManualClock(), []
+
+    async def commits(version: int) -> None:
+        """Of one more version of an id, and of ten ids at first; then a state takes their place."""
+        async with running(RealFiles(str(tmp_path)), clock) as broker:
+            transactions = broker.transactions
+            await transactions.log.make()
+            for number in range(1 if version else 10):
+                one = CommitPrepared(Execution(version, "e", "r"), (), (), (), Totals(0, 0, 0, 0))
+                transactions._record(f"id-{number}", PRINCIPAL, one)
+                transactions._record(f"id-{number}", PRINCIPAL, CommitCompleted(version))
+            transactions.log._state_bytes = 0  # it has grown
+            await transactions.compact()
+
+    async def versions() -> list[int]:
+        async with running(RealFiles(str(tmp_path)), clock) as broker:
+            begins_in_state.append(next(broker.transactions.log.entries()).in_state)
+            return [state.last_version for state in broker.transactions.coordinator.states.values()]
+
+    for version in range(4):
+        asyncio.run(commits(version))
+        (tmp_path / "checkpoint").unlink()
+        rebuild_checkpoint(str(tmp_path))
+        assert asyncio.run(versions()) == [version] + [0] * 9
+    assert any(begins_in_state), "a segment begins there"

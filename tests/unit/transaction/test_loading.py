@@ -50,6 +50,12 @@ def load(bench: TransactionBench, entries: list[LogEntry]) -> None:
     bench.coordinator.load(entries, bench.now_ms)
 
 
+def load_fails(bench: TransactionBench, log: list[bytes]) -> None:
+    """Fails for want of a whole state."""
+    with pytest.raises(CorruptMessageError, match="nothing in its place"):
+        load(bench, [decode_entry(data) for data in log])
+
+
 def decoded(batches: list[list[bytes]]) -> list[LogEntry]:
     """The entries of batches."""
     return [decode_entry(data) for batch in batches for data in batch]
@@ -210,8 +216,47 @@ def test_a_piece_or_an_end_without_a_beginning_is_refused(lived: TransactionBenc
     with pytest.raises(CorruptMessageError, match="whose beginning is not there"):
         lived.restart()
     lived.log = [*log, encode_entry(decode_entry(log[0])._replace(event=StateEnds(0)))]
-    with pytest.raises(CorruptMessageError, match="-1 were read"):
+    with pytest.raises(CorruptMessageError, match="whose beginning is not there"):
         lived.restart()
+
+
+@pytest.mark.parametrize("begins", [1, 3, -1])
+def test_a_log_that_begins_among_the_parts_of_a_state_is_read_if_a_whole_one_follows(lived: TransactionBench, begins: int) -> None:
+    """A segment may begin there, and the log start be lost."""
+    pieces = list(lived.state_pieces(1))
+    rest = [data for piece in pieces[begins:] for data in piece]
+    state = [data for piece in pieces for data in piece]
+    lived.log = list(rest)
+    lived.finish("prepared")
+    before = known(lived)
+    events = lived.log[len(rest) :]
+    for tail in ([], state[:-1]):
+        lived.log = [*rest, *events, *state, *events, *tail]
+        lived.restart()
+        assert known(lived) == before
+    for ending in (events, state[:-1]):
+        load_fails(lived, [*rest, *ending])
+
+
+def test_a_log_that_begins_with_a_torn_state_is_read_if_a_whole_one_follows(lived: TransactionBench) -> None:
+    state = [data for piece in lived.state_pieces(1) for data in piece]
+    before = known(lived)
+    for torn in range(1, len(state)):
+        lived.log = state[:torn] + state
+        lived.restart()
+        assert known(lived) == before
+        load_fails(lived, state[:torn] + state[:torn])
+
+
+def test_lost_entries_after_parts_of_no_use_leave_what_follows(lived: TransactionBench) -> None:
+    pieces = [decoded([piece]) for piece in lived.state_pieces(1)]
+    useless = [entry for piece in pieces[1:] for entry in piece]
+    for lost in range(len(pieces)):
+        left = [entry for number, piece in enumerate(pieces) for entry in ([LOST] if number == lost else piece)]
+        load(lived, left)
+        found = known(lived)
+        load(lived, [*useless, *left])
+        assert known(lived) == found
 
 
 # --- lost parts
