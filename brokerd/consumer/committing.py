@@ -22,6 +22,10 @@ from brokerd.ids import TopicIdPartition, TopicPartition
 
 logger = logging.getLogger(__name__)
 
+# An offset that stays is committed again so often: a group that commits nothing expires, after one minute at the earliest.
+REFRESH_MS = 30_000
+_LOOK_MIN_MS = 100  # the shortest wait, with an interval that is shorter
+
 
 class Committing:
     """The offsets of one consumer's group. For the thread that uses the consumer."""
@@ -35,7 +39,8 @@ class Committing:
         self._next_ms = clock.monotonic_ms() + config.auto_commit_interval_ms
         self._names: dict[TopicIdPartition, TopicPartition] = {}
         self._wanted: dict[TopicIdPartition, int] = {}  # of partitions that were given up
-        self._done: dict[TopicIdPartition, int] = {}  # the last commit of each partition
+        self._done: dict[TopicIdPartition, int] = {}  # the last commit of each partition, since `_refreshed_ms`
+        self._refreshed_ms = clock.monotonic_ms()
         self._under_way: concurrent.futures.Future[dict[TopicIdPartition, WireError]] | None = None
         self._offered: dict[TopicIdPartition, int] = {}  # by the commit under way
 
@@ -55,6 +60,17 @@ class Committing:
         if self._is_automatic and self._clock.monotonic_ms() >= self._next_ms:
             self._next_ms = self._clock.monotonic_ms() + self._config.auto_commit_interval_ms
             self._start(self._processed(self._assignment.partitions.values()))
+
+    def wait_ms(self, left_ms: int | None) -> int | None:
+        """How long a call that has so much time left (None: any) may wait until `auto` is to be called again."""
+        if not self._is_automatic:
+            return left_ms
+        due_ms = max(_LOOK_MIN_MS, self._next_ms - self._clock.monotonic_ms())
+        return due_ms if left_ms is None else min(left_ms, due_ms)
+
+    def pending(self) -> dict[TopicIdPartition, int]:
+        """Offsets of partitions that were given up, and others, which the broker may not have yet."""
+        return self._offered | self._wanted
 
     def give_up(self, partitions: Iterable[AssignedPartition]) -> None:
         """Has the offsets of partitions that are no longer assigned be committed with the next ones."""
@@ -76,6 +92,9 @@ class Committing:
         if self._under_way is not None and not self._under_way.done():
             return
         self._settle()
+        if self._clock.monotonic_ms() - self._refreshed_ms >= REFRESH_MS:
+            self._refreshed_ms = self._clock.monotonic_ms()
+            self._done.clear()
         self._wanted |= offsets
         self._offered = {id_tp: offset for id_tp, offset in self._wanted.items() if self._done.get(id_tp) != offset}
         self._wanted = {}

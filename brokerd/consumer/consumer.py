@@ -64,8 +64,8 @@ class Consumer:
         self._guard = Guard()
         self._client = BlockingClient(self.config, self._clock)
         self._assignment = Assignment()
-        self._fetching = Fetching(self._client, self.config, self._assignment)
         self._committing = Committing(self._client, self.config, self._assignment, self._clock)
+        self._fetching = Fetching(self._client, self.config, self._assignment, self._committing.pending)
         self._is_free = False  # nothing is left to close
         _open_consumers.add(self)
 
@@ -195,17 +195,17 @@ class Consumer:
         if not self._assignment.partitions:
             raise ConsumerStateError("no partition is assigned to this consumer: assign() some first")
         self._assignment.confirm()
-        self._committing.auto()
         deadline_ms = None if timeout_ms is None else self._clock.monotonic_ms() + timeout_ms
         left_ms = timeout_ms
         has_waited = False
         while True:
+            self._committing.auto()
             self._fetching.sync()
             self._guard.check()
             run = self._fetching.next_run()
             if run is not None or (has_waited and left_ms == 0) or (work is not None and work.failure is not None):
                 return run
-            self._fetching.take(left_ms)
+            self._fetching.take(self._committing.wait_ms(left_ms))
             has_waited = True
             if deadline_ms is not None:
                 left_ms = max(0, deadline_ms - self._clock.monotonic_ms())

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import queue
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 
 from brokerd.client.blocking import BlockingClient
@@ -45,10 +45,18 @@ class _Nothing:
 class Fetching:
     """The I/O of a consumer. For the thread that uses the consumer, but for `wake`."""
 
-    def __init__(self, client: BlockingClient, config: PlainConsumerConfig, assignment: Assignment) -> None:
+    def __init__(
+        self,
+        client: BlockingClient,
+        config: PlainConsumerConfig,
+        assignment: Assignment,
+        uncommitted: Callable[[], Mapping[TopicIdPartition, int]],
+    ) -> None:
+        """`uncommitted`: offsets that are still to be committed, and count as if they were."""
         self._client = client
         self._config = config
         self._assignment = assignment
+        self._uncommitted = uncommitted
         self._buffer = Buffer()
         self._fetcher: PartitionFetcher | None = None
         self._fetched: frozenset[TopicIdPartition] = frozenset()  # partitions of the fetcher
@@ -107,7 +115,7 @@ class Fetching:
             self._resolution.close()
             self._resolution = None
         if unresolved:
-            self._resolution = Resolution(self._client, unresolved, self._config)
+            self._resolution = Resolution(self._client, unresolved, self._config, self._uncommitted())
             self._waited_for = self._resolution
         else:
             self._follow()

@@ -40,14 +40,26 @@ class Found(NamedTuple):
 class Resolution:
     """One search. `take` waits for its end."""
 
-    def __init__(self, client: BlockingClient, partitions: Sequence[AssignedPartition], config: PlainConsumerConfig) -> None:
+    def __init__(
+        self,
+        client: BlockingClient,
+        partitions: Sequence[AssignedPartition],
+        config: PlainConsumerConfig,
+        uncommitted: Mapping[TopicIdPartition, int],
+    ) -> None:
         searches = [Search(one, one.version, one.id_tp, one.position, one.begin, one.reason) for one in partitions]
         self._outcome: queue.SimpleQueue[list[Found] | BaseException | None] = queue.SimpleQueue()
-        self._future = client.loop_thread.submit(self._run(client.broker_client, searches, config))
+        self._future = client.loop_thread.submit(self._run(client.broker_client, searches, config, uncommitted))
 
-    async def _run(self, client: BrokerClient, searches: Sequence[Search], config: PlainConsumerConfig) -> None:
+    async def _run(
+        self,
+        client: BrokerClient,
+        searches: Sequence[Search],
+        config: PlainConsumerConfig,
+        uncommitted: Mapping[TopicIdPartition, int],
+    ) -> None:
         try:
-            self._outcome.put(await resolve(client, searches, config))
+            self._outcome.put(await resolve(client, searches, config, uncommitted))
         except BaseException as error:
             is_final = isinstance(error, Exception)
             self._outcome.put(error if is_final else ClientError("the client of this consumer was closed"))
@@ -73,12 +85,17 @@ class Resolution:
         self._future.cancel()
 
 
-async def resolve(client: BrokerClient, searches: Sequence[Search], config: PlainConsumerConfig) -> list[Found]:
-    """Ids and positions of partitions. Raises UnknownTopicOrPartitionError, NoOffsetForPartitionError, BrokerUnreachableError and
-    the broker's errors, with the partition's name."""
+async def resolve(
+    client: BrokerClient,
+    searches: Sequence[Search],
+    config: PlainConsumerConfig,
+    uncommitted: Mapping[TopicIdPartition, int],
+) -> list[Found]:
+    """Ids and positions of partitions; `uncommitted` offsets count as committed. Raises UnknownTopicOrPartitionError,
+    NoOffsetForPartitionError, BrokerUnreachableError and the broker's errors, with the partition's name."""
     ids = await ids_of(client, {search.one.tp: search.id_tp for search in searches})
     known = {search.one: search.position for search in searches if search.position is not None}
-    known |= await _committed(client, [search for search in searches if search.one not in known], ids, config)
+    known |= await _committed(client, [search for search in searches if search.one not in known], ids, config, uncommitted)
     open_searches = [search for search in searches if search.one not in known]
     wanted: dict[TopicIdPartition, Wanted] = {ids[search.one.tp]: _spec(search, config) for search in open_searches}
     offsets = await client.list_offsets(wanted, config.isolation_level) if wanted else {}
@@ -123,6 +140,7 @@ async def _committed(
     searches: Sequence[Search],
     ids: Mapping[TopicPartition, TopicIdPartition],
     config: PlainConsumerConfig,
+    uncommitted: Mapping[TopicIdPartition, int],
 ) -> dict[AssignedPartition, int]:
     """Positions of those that begin at a committed offset, and have one."""
     asked = {ids[search.one.tp]: search.one for search in searches if search.begin is Begin.COMMITTED}
@@ -134,7 +152,7 @@ async def _committed(
             committed.message = f"{asked[id_tp].tp}: {committed.message}"
             raise committed
         positions[asked[id_tp]] = committed.offset
-    return positions
+    return positions | {asked[id_tp]: offset for id_tp, offset in uncommitted.items() if id_tp in asked}
 
 
 def _spec(search: Search, config: PlainConsumerConfig) -> OffsetSpec:

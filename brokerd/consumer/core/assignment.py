@@ -134,6 +134,8 @@ class Assignment:
             if offset is not None and one.position is not None and offset < one.position:
                 self.seek(one, offset)
                 back.append(one)
+        if self.first_unfinished is not None:
+            self.confirm()  # all below the positions is finished
         self.first_unfinished = None
         return back
 

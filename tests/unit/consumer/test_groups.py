@@ -6,12 +6,14 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import threading
 from collections.abc import Callable
 
 import pytest
 
 from brokerd import Consumer, TopicPartition
 from brokerd.client.group_offsets import OffsetAndMetadata
+from brokerd.consumer.committing import REFRESH_MS
 from brokerd.errors import (
     ConfigError,
     ConsumerStateError,
@@ -24,7 +26,7 @@ from brokerd.errors import (
 from tests.support.clock import ManualClock
 from tests.support.consumers import LONG_MS, T0, T1, fill, offsets, read, settings
 from tests.support.fake_broker import FakeBroker
-from tests.support.wait import wait_until
+from tests.support.wait import DEADLINE_S, wait_until
 
 INTERVAL_MS = 5_000
 
@@ -258,6 +260,55 @@ def test_partition_that_is_given_up_is_committed(broker: FakeBroker) -> None:
         consumer.assign([T1])
         consumer.poll(LONG_MS, 1)
         wait_until(lambda: committed(broker) == 3)
+
+
+def test_partition_given_up_and_assigned_again_begins_where_it_was_given_up(broker: FakeBroker) -> None:
+    """Also before that is committed: `latest` would pass over records."""
+    (partition,) = broker.create("t")
+    fill(partition, [10])
+    with group_consumer(broker, auto_offset_reset="latest") as consumer:
+        consumer.assign([T0])
+        consumer.seek(T0, 0)
+        consumer.poll(LONG_MS, 3)
+        consumer.poll(LONG_MS, 1)
+        broker.errors["CommitGroupOffsets"] = [NotReadyError("starting")] * 20
+        consumer.assign([])
+        consumer.assign([T0])
+        assert consumer.position(T0) == 3
+        assert offsets(read(consumer, 7)) == list(range(3, 10))
+
+
+def test_auto_commit_comes_while_a_call_waits_for_records(broker: FakeBroker) -> None:
+    """An iteration that waits for its next record for hours has its last one committed, not only then."""
+    (partition,) = broker.create("t")
+    fill(partition, [3])
+    consumer = group_consumer(broker, auto_commit_interval_ms=200)
+    consumer.assign([T0])
+    reading = threading.Thread(target=lambda: list(consumer), name="reading")
+    reading.start()
+    try:
+        wait_until(lambda: committed(broker) == 3)
+    finally:
+        consumer.close()
+        reading.join(DEADLINE_S)
+
+
+def test_offsets_that_stay_are_committed_again_so_that_the_group_does_not_expire(broker: FakeBroker) -> None:
+    clock = ManualClock()
+    (partition,) = broker.create("t")
+    fill(partition, [3])
+    with group_consumer(broker, clock) as consumer:
+        consumer.assign([T0])
+        read(consumer, 3)
+        clock.advance(INTERVAL_MS)
+        consumer.poll(0)
+        wait_until(lambda: broker.commits == [{0: 3}])
+        clock.advance(INTERVAL_MS)
+        consumer.poll(0)
+        assert len(broker.commits) == 1
+        clock.advance(REFRESH_MS)
+        consumer.poll(0)
+        wait_until(lambda: broker.commits == [{0: 3}] * 2)
 
 
 def test_auto_commit_that_fails_is_said_and_made_up_for(broker: FakeBroker, caplog: pytest.LogCaptureFixture) -> None:

@@ -1,0 +1,22 @@
+"""Goal: positions say what is processed. Method: the pure assignment alone."""
+
+from __future__ import annotations
+
+from brokerd.consumer.core.assignment import Assignment
+from brokerd.ids import TopicIdPartition
+from tests.support.consumers import T0, T1
+
+
+def test_all_that_is_finished_when_the_work_ends_counts_as_processed() -> None:
+    """Also what was handed over last, of partitions whose records are all finished."""
+    assignment = Assignment()
+    assignment.assign([T0, T1])
+    ids = [TopicIdPartition(b"t" * 16, number) for number in range(2)]
+    for one, id_tp in zip(assignment.partitions.values(), ids, strict=True):
+        assert assignment.found(one, id_tp, 0, one.version)
+    assignment.first_unfinished = {T0: None, T1: 3}.get
+    assignment.confirm()
+    assignment.move(dict.fromkeys(ids, 10))
+    first, second = assignment.partitions.values()
+    assert assignment.back_to_unfinished() == [second]
+    assert assignment.positions([first, second], is_confirmed=True) == {first: 10, second: 3}
