@@ -24,8 +24,9 @@ FAILURES = 6  # of each reader
 class Reader:
     """A process of the group: its own partitions, and lives."""
 
-    def __init__(self, settings: dict[str, object], partitions: list[int], seed: int) -> None:
+    def __init__(self, settings: dict[str, object], partitions: list[int], seed: int, is_written: threading.Event) -> None:
         self._settings = settings
+        self._is_written = is_written
         self._partitions = partitions
         self._rng = random.Random(seed)
         self._lock = threading.Lock()
@@ -49,11 +50,13 @@ class Reader:
         consumer = Consumer(self._settings)
         consumer.assign([("t", number) for number in self._partitions])
         try:
-            consumer.process(self._handle, workers=8, timeout_ms=1_000)
+            consumer.process(self._handle, workers=8, timeout_ms=500)
         except LookupError:
             return False
         finally:
             consumer.close()
+        if not self._is_written.is_set():
+            return False
         with Consumer(self._settings) as consumer:
             ends = consumer.end_offsets([("t", number) for number in self._partitions])
             committed = consumer.committed(list(ends))
@@ -95,12 +98,14 @@ def test_two_consumers_of_a_group_handle_everything_over_failures_and_kills() ->
             "retry.backoff.max.ms": 20,
         }
         append(topic, rows[:third])
-        readers = [Reader(settings, [0, 1], 1), Reader(settings, [2, 3], 2)]
+        is_written = threading.Event()
+        readers = [Reader(settings, [0, 1], 1, is_written), Reader(settings, [2, 3], 2, is_written)]
         broker.kill()
         broker.start()
         append(topic, rows[third : 2 * third])
         broker.restart()
         append(topic, rows[2 * third :])
+        is_written.set()
         for reader in readers:
             reader.thread.join(DEADLINE_S)
             assert not reader.thread.is_alive()

@@ -14,12 +14,11 @@ import pytest
 from brokerd import Consumer, ConsumerRecord
 from brokerd.consumer.processing.work import Work
 from brokerd.errors import ConsumerClosedError, ConsumerStateError, HandlerTimeoutError, UnknownTopicOrPartitionError, WakeupError
+from tests.support.clock import ManualClock
 from tests.support.consumers import LONG_MS, T0, T1, offsets, read, settings
 from tests.support.fake_broker import FakeBroker, Partition
 from tests.support.records import key_values, new_batch
 from tests.support.wait import DEADLINE_S, wait_until
-
-QUIET_MS = 100  # processing ends after so long without a record
 
 
 def put(partition: Partition, keys: list[bytes | None]) -> None:
@@ -78,6 +77,24 @@ class Gate:
             assert self._changed.wait_for(lambda: sorted(self.running) == sorted(offsets), DEADLINE_S), self.running
 
 
+class Until:
+    """A handler that calls `end` once so many records have begun."""
+
+    def __init__(self, count: int, end: Callable[[], None], handler: Callable[[ConsumerRecord], object] = lambda _: None) -> None:
+        self._left = count
+        self._end = end
+        self._handler = handler
+        self._lock = threading.Lock()
+
+    def __call__(self, record: ConsumerRecord) -> None:
+        with self._lock:
+            self._left -= 1
+            is_last = self._left == 0
+        if is_last:
+            self._end()
+        self._handler(record)
+
+
 class Processing:
     """`process` in a thread of its own."""
 
@@ -110,7 +127,7 @@ def lane_of_key(record: ConsumerRecord) -> object:
 
 def test_keys_run_side_by_side_and_each_in_order(consumer: Consumer, broker: FakeBroker) -> None:
     gate = Gate(lane_of_key)
-    processing = Processing(consumer, gate, workers=8, timeout_ms=QUIET_MS)
+    processing = Processing(consumer, Until(10, consumer.close, gate), workers=8)
     gate.await_running(0, 1, 2, 4, 8)  # the first of a, b, no key, c, d
     gate.let(0)
     gate.await_running(3, 1, 2, 4, 8)
@@ -126,7 +143,7 @@ def test_keys_run_side_by_side_and_each_in_order(consumer: Consumer, broker: Fak
 @pytest.mark.parametrize(("order", "first"), [("partition", [0]), ("none", [0, 1, 2, 3])])
 def test_order_of_partitions_or_none(consumer: Consumer, order: str, first: list[int]) -> None:
     gate = Gate(lambda record: record.offset)
-    processing = Processing(consumer, gate, workers=4, order=order, timeout_ms=QUIET_MS)
+    processing = Processing(consumer, Until(10, consumer.close, gate), workers=4, order=order)
     gate.await_running(*first)
     gate.let(*range(10))
     assert processing.outcome() == 10
@@ -211,7 +228,7 @@ def test_errors_are_skipped_and_logged_where_that_is_asked(
             raise LookupError("no such customer")
 
     with caplog.at_level(logging.ERROR):
-        assert consumer.process(handle, on_error="skip", timeout_ms=QUIET_MS) == 10
+        assert consumer.process(Until(10, consumer.close, handle), on_error="skip") == 10
     assert sorted(caplog.messages) == [f"t-0@{offset} is skipped (on_error=skip), as its handler failed" for offset in (1, 4)]
     assert committed(broker) == 10
 
@@ -224,31 +241,43 @@ def test_handler_that_ends_its_thread_is_not_skipped(consumer: Consumer) -> None
         consumer.process(handle, on_error="skip")
 
 
-def test_handler_that_hangs_is_told_and_its_record_comes_again(
-    consumer: Consumer, broker: FakeBroker, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_handler_that_hangs_is_told_and_its_record_comes_again(broker: FakeBroker, caplog: pytest.LogCaptureFixture) -> None:
+    clock = ManualClock()
+    (partition,) = broker.create("t")
+    put(partition, [b"a", b"b", b"a", b"b"])
     gate = Gate(lane_of_key)
-    gate.let(0, 2, 3, 4, 5, 7, 8, 9)
-    with (
-        caplog.at_level(logging.ERROR),
-        pytest.raises(HandlerTimeoutError, match=r"the handler of t-0@1 has run for more than 50 ms .*comes again"),
-    ):
-        consumer.process(gate, workers=8, handler_timeout_ms=50)
-    assert caplog.messages[0].startswith("the handler of t-0@1 has run for more than 50 ms")
+    with caplog.at_level(logging.ERROR), Consumer(settings(broker, group_id="g"), clock=clock) as consumer:
+        consumer.assign([T0])
+        processing = Processing(consumer, gate, workers=8)
+        gate.let(0, 2)
+        gate.await_running(1)
+        wait_until(lambda: sorted(gate.ended) == [0, 2] and consumer._guard._user == "processing")
+        clock.advance(300_000)
+        error = processing.outcome()
+        assert isinstance(error, HandlerTimeoutError)
+        assert str(error).startswith("the handler of t-0@1 has run for more than 300000 ms (handler_timeout_ms) and still runs")
+        assert caplog.messages == [str(error)]
+        assert consumer.position(T0) == 1
     assert committed(broker) == 1
-    assert consumer.position(T0) == 1
-    gate.let(1)  # so that its thread ends
+    gate.let(1, 3)  # so that its thread ends
 
 
-def test_records_in_flight_are_bounded(consumer: Consumer, broker: FakeBroker) -> None:
-    for most in ({"max_in_flight": 3}, {"max_in_flight_bytes": 1}):
-        consumer.seek(T0, 0)
-        gate = Gate(lambda record: record.offset)
-        processing = Processing(consumer, gate, workers=8, order="none", timeout_ms=QUIET_MS, **most)
-        gate.await_running(*range(3 if "max_in_flight" in most else 1))
-        assert consumer._assignment.partitions[T0].position == (3 if "max_in_flight" in most else 1)
-        gate.let(*range(10))
-        assert processing.outcome() == 10
+def test_it_ends_after_so_long_without_a_record(broker: FakeBroker) -> None:
+    broker.create("t")
+    with Consumer(settings(broker)) as consumer:
+        consumer.assign([T0])
+        assert consumer.process(print, timeout_ms=20) == 0
+        assert consumer.poll(1) == []
+
+
+@pytest.mark.parametrize(("most", "in_flight"), [({"max_in_flight": 3}, 3), ({"max_in_flight_bytes": 1}, 1)])
+def test_records_in_flight_are_bounded(consumer: Consumer, most: dict[str, int], in_flight: int) -> None:
+    gate = Gate(lambda record: record.offset)
+    processing = Processing(consumer, Until(10, consumer.close, gate), workers=8, order="none", **most)
+    gate.await_running(*range(in_flight))
+    assert consumer._assignment.partitions[T0].position == in_flight
+    gate.let(*range(10))
+    assert processing.outcome() == 10
 
 
 def test_wakeup_and_errors_of_poll_end_it_in_order(consumer: Consumer, broker: FakeBroker, stopped: threading.Event) -> None:
@@ -306,7 +335,7 @@ def test_without_a_group_nothing_is_committed(broker: FakeBroker) -> None:
     put(partition, [b"a"] * 3)
     with Consumer(settings(broker)) as consumer:
         consumer.assign([("u", 0)])
-        assert consumer.process(lambda _: None, timeout_ms=QUIET_MS) == 3
+        assert consumer.process(Until(3, consumer.close)) == 3
     assert broker.commits == []
 
 
@@ -315,7 +344,8 @@ def test_auto_commit_need_not_be_on(broker: FakeBroker) -> None:
     put(partition, [b"a"] * 3)
     with Consumer(settings(broker, group_id="g", enable_auto_commit=False)) as consumer:
         consumer.assign([T0])
-        assert consumer.process(lambda _: None, timeout_ms=QUIET_MS) == 3
+        with pytest.raises(WakeupError):
+            consumer.process(Until(3, consumer.wakeup))
         assert committed(broker) == 3
         put(partition, [b"a"])
         assert len(consumer.poll(LONG_MS)) == 1
@@ -346,5 +376,5 @@ def test_partitions_are_handled_side_by_side(consumer: Consumer, broker: FakeBro
     consumer.assign([T0, T1])
     gate = Gate(lambda record: (record.partition, record.key))
     gate.let(*range(10))
-    assert consumer.process(gate, workers=8, timeout_ms=QUIET_MS) == 20
+    assert consumer.process(Until(20, consumer.close, gate), workers=8) == 20
     assert (committed(broker, 0), committed(broker, 1)) == (10, 10)
