@@ -17,9 +17,18 @@ from brokerd.datadir.partition_directories import cut_log
 from brokerd.datadir.topic_store import TopicStore
 from brokerd.errors import BrokerdError, DataDirectoryError
 from brokerd.ids import TopicIdPartition, TopicPartition
-from brokerd.offline.lost_markers import LostMarker, Partition, decide, decide_by_markers, find_lost_markers, findings_of
+from brokerd.offline.lost_markers import (
+    LostMarker,
+    Partition,
+    decide,
+    decide_by_markers,
+    find_lost_markers,
+    findings_of,
+    problem_of_log,
+)
 from brokerd.offline.own_records import if_unusable
 from brokerd.offline.partition_check import Finding, PartitionCheck, Severity
+from brokerd.offline.transaction_records import is_transaction_log
 from brokerd.partition.entries import NEW_PARTITION, CheckpointEntry
 from brokerd.record.header import BatchHeader, crc_seed
 from brokerd.storage.damage import Hole, read_holes, write_holes
@@ -76,7 +85,8 @@ def check_data_dir(path: str, *, decodes_records: bool = False) -> list[Finding]
         for check in checks:
             found = check.run()
             findings.extend(found)
-            findings.extend(_if_own_log(check, found, is_read_only=directory.checkpoint is None))
+            consequences = _if_own_log(check, found, is_read_only=directory.checkpoint is None)
+            findings.extend(consequences or _if_incomplete(files, check, directory.checkpoint or {}))
         if not any(finding.path == TOPICS for finding in findings):
             findings.extend(_unknown_directories(files, directory.topics))
         if directory.checkpoint is not None:
@@ -93,6 +103,17 @@ def _if_own_log(check: PartitionCheck, found: list[Finding], *, is_read_only: bo
     if consequence is None or not is_unusable:
         return []
     return [Finding(Severity.ERROR, check.tp.directory_name, consequence, check.name)]
+
+
+def _if_incomplete(files: Files, check: PartitionCheck, checkpoint: Entries) -> list[Finding]:
+    """The error of a coordinator's log whose batches are whole, but which ends too early: as with a rebuilt checkpoint."""
+    if not is_transaction_log(check.tp):
+        return []
+    problem = problem_of_log(files, check.tp, checkpoint.get(check.tp, NEW_PARTITION).log_start_offset)
+    if not problem:
+        return []
+    text = f"{problem}: the broker does not start, or commits could be lost or done twice. Restore the whole directory from a copy"
+    return [Finding(Severity.ERROR, check.tp.directory_name, text, check.name)]
 
 
 def rebuild_checkpoint(path: str) -> list[Finding]:

@@ -21,6 +21,7 @@ from brokerd.storage.files import Files
 from brokerd.storage.open_files import OpenFiles
 from brokerd.transaction.coordinator import Coordinator, Limits
 from brokerd.transaction.endings import Ending, Outcome, endings
+from brokerd.transaction.model import LogEntry
 
 _READ_ONLY = "brokerd doctor looks at it"
 _INDEX_INTERVAL_BYTES = 1 << 20
@@ -75,9 +76,8 @@ def find_lost_markers(files: Files, partitions: Iterable[Partition], *, epoch: i
     lost = suspected & with_lost_markers(data for held in found.values() for data in held)
     own = next((one for one in everything if is_transaction_log(one.tp)), None)
     entries = read_entries(files, own.tp, own.entry.log_start_offset) if own is not None else []
-    coordinator = Coordinator(Limits(_NoLimit(), _NoLimit(), 1))
     try:
-        coordinator.load(entries, 0)
+        coordinator = _loaded(entries)
     except CorruptMessageError:
         return []  # no start will do anything before that is mended
     ended = endings(coordinator.presumed_aborted(lost), lost, entries, {})
@@ -89,6 +89,22 @@ def find_lost_markers(files: Files, partitions: Iterable[Partition], *, epoch: i
         for data in held
         if data.producer_id in ended and data.lost is not None
     ]
+
+
+def problem_of_log(files: Files, tp: TopicIdPartition, log_start_offset: int) -> str:
+    """Why no start can use the coordinator's log, each batch of which is whole; empty if one can. Raises OSError,
+    DataDirectoryError."""
+    try:
+        _loaded(read_entries(files, tp, log_start_offset))
+    except CorruptMessageError as error:
+        return str(error)
+    return ""
+
+
+def _loaded(entries: Iterable[LogEntry]) -> Coordinator:
+    coordinator = Coordinator(Limits(_NoLimit(), _NoLimit(), 1))
+    coordinator.load(entries, 0)
+    return coordinator
 
 
 def _lost_marker(partition: Partition, data: UnmarkedData, ending: Ending, markers: Mapping[int, _Marker]) -> LostMarker:

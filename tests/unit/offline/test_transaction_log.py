@@ -16,7 +16,7 @@ from brokerd.offline.partition_check import Finding, Severity
 from brokerd.server import own_log
 from brokerd.storage.files import RealFiles
 from brokerd.transaction import log_records
-from brokerd.transaction.model import CommitCompleted, CommitPrepared, Execution, Totals
+from brokerd.transaction.model import CommitCompleted, CommitPrepared, Execution, LogEntry, StateBegins, Totals
 from brokerd.transaction.snapshot import Snapshot
 from tests.support.clock import ManualClock
 from tests.support.inner_broker import PRINCIPAL, Write, end_request, running
@@ -129,3 +129,21 @@ def test_a_broker_starts_with_a_rebuilt_checkpoint_wherever_its_first_segment_be
         rebuild_checkpoint(str(tmp_path))
         assert asyncio.run(versions()) == [version] + [0] * 9
     assert any(begins_in_state), "a segment begins there"
+
+
+def test_a_log_that_no_start_can_use_is_an_error_though_all_its_batches_are_whole(tmp_path: Path) -> None:
+    """As when the checkpoint was rebuilt while a part of the state was damaged: the log ends before it."""
+
+    async def scenario() -> None:
+        async with running(RealFiles(str(tmp_path)), ManualClock()) as broker:
+            log = broker.transactions.log
+            await log.make()
+            begins = LogEntry("", "", 1, StateBegins(in_pieces=True))
+            log.append_entry(begins)
+            await log.durable()
+
+    asyncio.run(scenario())
+    (error,) = errors(tmp_path)
+    assert "a state whose end is not there" in error.message
+    assert "the broker does not start" in error.message
+    assert error.partition == "__transaction_state-0"
