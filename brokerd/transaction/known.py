@@ -87,6 +87,7 @@ class Known:
         if event.is_one_write:
             self.jobs[name] = now_ms
         self._forget_ended(name)
+        self.states[name] = self.states.pop(name)  # in the order of the commits, so that it is the same after a start
         self._ended_ids[name] = len(event.committed_ids) + len(event.aborted_ids)
         self._ended_id_count += self._ended_ids[name]
         while self._ended_id_count > ENDED_IDS_MAX and len(self._ended_ids) > 1:

@@ -30,7 +30,7 @@ class Snapshot:
         self._now_wall_ms = now_wall_ms
         self._count = len(states)
         self._left = dict(states)  # ids whose turn has not come
-        self._names = iter(list(states))  # in the order of their first events
+        self._names = iter(list(states))  # in the order of their last commits
         self._ready: deque[LogEntry] = deque()
 
     def keep(self, transactional_id: str) -> None:

@@ -127,7 +127,7 @@ def test_a_broker_starts_with_a_rebuilt_checkpoint_wherever_its_first_segment_be
         asyncio.run(commits(version))
         (tmp_path / "checkpoint").unlink()
         rebuild_checkpoint(str(tmp_path))
-        assert asyncio.run(versions()) == [version] + [0] * 9
+        assert sorted(asyncio.run(versions())) == [0] * 9 + [version]
     assert any(begins_in_state), "a segment begins there"
 
 

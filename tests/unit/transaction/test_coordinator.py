@@ -220,6 +220,21 @@ def test_members_of_the_oldest_commits_are_forgotten_first(monkeypatch: pytest.M
     assert prepared.committed_ids == ids["x"], "a commit that is not finished knows its members"
 
 
+def test_a_start_knows_whose_commits_are_the_oldest(monkeypatch: pytest.MonkeyPatch) -> None:
+    bench = TransactionBench()
+    monkeypatch.setattr("brokerd.transaction.known.ENDED_IDS_MAX", 4)
+    for name in ("x", "y", "x", "z"):
+        of = execution(len(bench.log))
+        members = [f"{name}{number}{of.version}" for number in range(2)]
+        for member in members:
+            bench.init(member, of, name=name)
+        if name == "z":
+            bench.compact()
+            bench.restart()
+        bench.commit_all(bench.end_request(of, dict.fromkeys(members, 0), name=name))
+    assert {name: bool(ids) for name, ids in ended(bench).items()} == {"x": True, "y": False, "z": True}
+
+
 # --- what is forgotten
 
 
