@@ -231,9 +231,10 @@ def test_beyond_the_hard_limit_whoever_has_little_in_memory_is_not_refused(runni
 @pytest.mark.parametrize("settings", [{"max_streams": 3}], indirect=True)
 def test_more_streams_than_allowed_are_refused_and_room_is_given_back(running: RunningDaemon, client: RawClient) -> None:
     (tp,) = client.create_topic()
-    first, second, third = client.producer(), client.producer(), client.fetcher()
+    first, second = client.producer(), client.producer()
     first.produce(tp, values_batch(tp))
     second.produce(tp, values_batch(tp))
+    third = client.fetcher()  # only now: streams of another kind may be let in before those that wait
     third.post({tp: 0})
     code, details = third.status()
     assert code is grpc.StatusCode.RESOURCE_EXHAUSTED
