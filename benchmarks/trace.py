@@ -24,6 +24,7 @@ import brokerd
 from benchmarks.environment import Broker
 from brokerd import Producer
 from brokerd.cli import main as brokerd_main
+from brokerd.clock import SystemClock
 from brokerd.datasource.batch_reader import BrokerdBatchReader
 from brokerd.datasource.options import parse_source_options
 from brokerd.datasource.schema import Column
@@ -127,7 +128,7 @@ def main(*, is_listed: bool) -> int:
             columns = [Column("key", "binary", True), Column("value", "binary", True)]
 
             def read() -> None:
-                reader = BrokerdBatchReader(source, columns)
+                reader = BrokerdBatchReader(source, columns, SystemClock())
                 for part in reader.partitions():
                     for _ in reader.read(part):
                         pass

@@ -16,6 +16,7 @@ import pyarrow as pa
 from pyspark.sql.datasource import DataSourceReader, Filter, InputPartition
 
 from brokerd.client.leases import lease_client
+from brokerd.clock import Clock
 from brokerd.datasource.data_loss import report_losses
 from brokerd.datasource.offset_reader import OffsetReader, report_absent
 from brokerd.datasource.options import SourceOptions
@@ -28,9 +29,10 @@ from brokerd.errors import ConfigError
 class BrokerdBatchReader(DataSourceReader):
     """Rows between startingOffsets and endingOffsets."""
 
-    def __init__(self, options: SourceOptions, columns: Sequence[Column]) -> None:
+    def __init__(self, options: SourceOptions, columns: Sequence[Column], clock: Clock) -> None:
         self._options = options
         self._columns = tuple(columns)
+        self._clock = clock
 
     def partitions(self) -> Sequence[InputPartition]:
         """One or more ranges for each partition. Raises ConfigError, DataLossError, UnknownTopicOrPartitionError."""
@@ -40,8 +42,9 @@ class BrokerdBatchReader(DataSourceReader):
             snapshot = reader.snapshot()
             require_topics(snapshot, options.subscription.option)
             report_absent(snapshot, None)
-            begins = reader.resolve(options.starting, snapshot)
-            ends = reader.resolve(options.ending, snapshot)
+            now_ms = self._clock.wall_ms()
+            begins = reader.resolve(options.starting, snapshot, now_ms=now_ms)
+            ends = reader.resolve(options.ending, snapshot, now_ms=now_ms)
         losses = [range_gone(tp, begin, snapshot.earliest[tp]) for tp, begin in begins.items() if begin < snapshot.earliest[tp]]
         report_losses(losses, fail=options.fail_on_data_loss)
         ranges = []
@@ -75,9 +78,9 @@ class PushdownReader(BrokerdBatchReader):
 _PUSHDOWN_WORKER = "pyspark.sql.worker.data_source_pushdown_filters"
 
 
-def batch_reader(options: SourceOptions, columns: Sequence[Column]) -> BrokerdBatchReader:
+def batch_reader(options: SourceOptions, columns: Sequence[Column], clock: Clock) -> BrokerdBatchReader:
     """The reader for the calling process. A reader with `pushFilters` may be returned only if filter push-down is on: with
     spark.sql.python.filterPushdown.enabled=false, the default, Spark refuses every read of such a reader."""
     main = getattr(sys.modules.get("__main__"), "__spec__", None)
     is_pushdown = _PUSHDOWN_WORKER in (*sys.argv[-1:], getattr(main, "name", None))
-    return (PushdownReader if is_pushdown else BrokerdBatchReader)(options, columns)
+    return (PushdownReader if is_pushdown else BrokerdBatchReader)(options, columns, clock)

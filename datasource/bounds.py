@@ -1,4 +1,5 @@
-"""Where a read starts or ends, as users write it: earliest, latest, offsets per partition, a time. Parsed, not resolved.
+"""Where a read starts or ends, as users write it: earliest, latest, offsets per partition, a time, what a group has read, so much
+before the end. Parsed, not resolved.
 
 In JSON, -2 is the earliest offset and -1 the latest, as in Spark's Kafka connector. Resolving needs the broker and is done in
 offset_reader.py.
@@ -13,6 +14,7 @@ from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
 from brokerd.config.settings import INT32_MAX, INT64_MAX
+from brokerd.datasource.durations import UNITS_MS, duration_ms
 from brokerd.errors import ConfigError
 from brokerd.ids import TopicPartition
 
@@ -58,7 +60,28 @@ class AtTimestamp:
         return self.timestamp_ms if isinstance(self.timestamp_ms, int) else self.timestamp_ms.get(tp)
 
 
-Bound: TypeAlias = End | SpecificOffsets | AtTimestamp
+@dataclass(frozen=True, slots=True)
+class Committed:
+    """A start: the offsets of the group of option group.id; the earliest one of a partition in which it has none."""
+
+
+@dataclass(frozen=True, slots=True)
+class LastRecords:
+    """A start: so many offsets before the end of each partition, or the earliest one."""
+
+    count: int
+
+
+@dataclass(frozen=True, slots=True)
+class TimeAgo:
+    """A start: the first record that is at most so old; the end of a partition that has none."""
+
+    age_ms: int
+
+
+Bound: TypeAlias = End | SpecificOffsets | AtTimestamp | Committed | LastRecords | TimeAgo
+
+COMMITTED = "committed"
 
 
 def parse_bound(option: str, text: str, *, may_be_earliest: bool, may_be_latest: bool, latest_if_unmatched: bool) -> Bound:
@@ -72,12 +95,34 @@ def parse_bound(option: str, text: str, *, may_be_earliest: bool, may_be_latest:
         return End.EARLIEST
     if text.lower() == End.LATEST.value and may_be_latest:
         return End.LATEST
+    if option == "startingOffsets" and text.lower() == COMMITTED:
+        return Committed()
+    if option == "startingOffsets" and text.startswith("-"):
+        return _relative(option, text)
     offsets, topics = _offsets(option, text, words=_words(may_be_earliest, may_be_latest))
     for name, offset in [*offsets.items(), *topics.items()]:
         if (offset == EARLIEST_NUMBER and not may_be_earliest) or (offset == LATEST_NUMBER and not may_be_latest):
             end = End.EARLIEST if offset == EARLIEST_NUMBER else End.LATEST
             raise ConfigError(f"{option} is {offset} ({end.value}) for {name}, which leaves nothing to read")
     return SpecificOffsets(option, offsets, topics)
+
+
+def _relative(option: str, text: str) -> LastRecords | TimeAgo:
+    """A start before the end: -1000 or -10m. Raises ConfigError, also for -1 and -2, which mean something else in JSON."""
+    amount = text[1:].strip()
+    if text in (str(LATEST_NUMBER), str(EARLIEST_NUMBER)):
+        raise ConfigError(
+            f"{option} must not be {text}, which in JSON is no count but an end of the log: write latest, earliest, or a count "
+            "from -3 on"
+        )
+    if _is_number(amount, INT64_MAX) and int(amount):
+        return LastRecords(int(amount))
+    if amount.strip("0123456789") and (age_ms := duration_ms(amount)):
+        return TimeAgo(age_ms)
+    raise ConfigError(
+        f"{option} must be a time such as -10m (units: {', '.join(UNITS_MS)}) or a number of offsets such as -1000, if it begins "
+        f"with a minus, not '{text:.200}'"
+    )
 
 
 def parse_json(form: str, text: str) -> dict[str, Any]:

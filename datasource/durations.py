@@ -7,16 +7,24 @@ import re
 from brokerd.config.settings import INT64_MAX
 from brokerd.errors import ConfigError
 
-_UNITS_MS = {"ms": 1, "s": 1_000, "m": 60_000, "min": 60_000, "h": 3_600_000, "d": 86_400_000}
+UNITS_MS = {"ms": 1, "s": 1_000, "m": 60_000, "min": 60_000, "h": 3_600_000, "d": 86_400_000}
 _FORM = re.compile(r"([0-9]{1,19})\s*([a-z]*)", re.ASCII)
 
 
-def parse_duration_ms(option: str, text: str) -> int:
-    """Milliseconds of a duration such as 15m; a bare number is milliseconds, as in Spark. Raises ConfigError."""
+def duration_ms(text: str) -> int | None:
+    """Milliseconds of a duration such as 15m; a bare number is milliseconds, as in Spark. None if it is not one."""
     found = _FORM.fullmatch(text.strip().lower())
-    unit_ms = _UNITS_MS.get(found[2] or "ms") if found else None
+    unit_ms = UNITS_MS.get(found[2] or "ms") if found else None
     if found is None or unit_ms is None or int(found[1]) * unit_ms > INT64_MAX:
-        raise ConfigError(
-            f"{option} must be a duration such as 15m, 30s or 500ms (units: {', '.join(_UNITS_MS)}), not '{text:.200}'"
-        )
+        return None
     return int(found[1]) * unit_ms
+
+
+def parse_duration_ms(option: str, text: str) -> int:
+    """The same for the value of an option. Raises ConfigError."""
+    parsed_ms = duration_ms(text)
+    if parsed_ms is None:
+        raise ConfigError(
+            f"{option} must be a duration such as 15m, 30s or 500ms (units: {', '.join(UNITS_MS)}), not '{text:.200}'"
+        )
+    return parsed_ms

@@ -12,7 +12,17 @@ from collections.abc import Container, Iterable, Mapping
 from brokerd.client.blocking import BlockingClient
 from brokerd.client.consumer.offsets import READ_UNCOMMITTED, OffsetSpec, Wanted
 from brokerd.client.metadata import TopicInfo
-from brokerd.datasource.bounds import EARLIEST_NUMBER, LATEST_NUMBER, AtTimestamp, Bound, End, SpecificOffsets
+from brokerd.datasource.bounds import (
+    EARLIEST_NUMBER,
+    LATEST_NUMBER,
+    AtTimestamp,
+    Bound,
+    Committed,
+    End,
+    LastRecords,
+    SpecificOffsets,
+    TimeAgo,
+)
 from brokerd.datasource.options import Assignment, SourceOptions, TopicPattern, Topics
 from brokerd.datasource.patterns import topic_matcher
 from brokerd.datasource.planning import Snapshot
@@ -45,6 +55,7 @@ class OffsetReader:
         self._client = client
         self._subscription = options.subscription
         self._isolation = options.consumer.isolation_level
+        self._group_id = options.group_id
 
     def snapshot(self) -> Snapshot:
         """The subscribed partitions with their first and next offsets, and the subscribed topics that do not exist; planning
@@ -75,13 +86,19 @@ class OffsetReader:
         log_ends = self._offsets(partitions, dict.fromkeys(ahead, OffsetSpec.LATEST), READ_UNCOMMITTED)
         return dataclasses.replace(snapshot, log_ends={**snapshot.log_ends, **log_ends})
 
-    def resolve(self, bound: Bound, snapshot: Snapshot) -> dict[TopicPartition, int]:
-        """The current offsets that a starting* or ending* option denotes.
+    def resolve(self, bound: Bound, snapshot: Snapshot, *, now_ms: int) -> dict[TopicPartition, int]:
+        """The current offsets that a starting* or ending* option denotes. `now_ms`: since 1970.
 
         Raises ConfigError if it does not name every partition, names others, or gives a time or offset past the end of the log.
         """
         if bound is End.EARLIEST:
             return dict(snapshot.earliest)
+        if isinstance(bound, LastRecords):
+            return {tp: max(snapshot.earliest[tp], latest - bound.count) for tp, latest in snapshot.latest.items()}
+        if isinstance(bound, TimeAgo):
+            bound = AtTimestamp("startingOffsets", max(0, now_ms - bound.age_ms), latest_if_unmatched=True)
+        if isinstance(bound, Committed):
+            bound = self._committed(snapshot)
         if isinstance(bound, SpecificOffsets):
             if bound.may_be_undecided:
                 snapshot = self.with_log_ends(snapshot, bound.offsets)
@@ -141,6 +158,24 @@ class OffsetReader:
                 raise result
             offsets[tp] = result.offset
         return offsets
+
+    def _committed(self, snapshot: Snapshot) -> SpecificOffsets:
+        """The offsets of the group. Raises ConfigError if it has read nothing of all this: its name may be mistyped."""
+        partitions = {tp: TopicIdPartition(snapshot.topic_ids[tp.topic], tp.partition) for tp in snapshot.latest}
+        found = self._client.group_offsets(self._group_id, list(partitions.values())) if partitions else {}
+        if partitions and not found:
+            raise ConfigError(
+                f"startingOffsets is committed, but group '{self._group_id}' has committed no offset of what is read: correct "
+                "group.id, or start at earliest or latest"
+            )
+        offsets = dict.fromkeys(partitions, EARLIEST_NUMBER)
+        for tp, id_tp in partitions.items():
+            committed = found.get(id_tp)
+            if isinstance(committed, WireError):
+                raise committed
+            if committed is not None:
+                offsets[tp] = committed.offset
+        return SpecificOffsets("startingOffsets", offsets)
 
     def _at_timestamp(self, bound: AtTimestamp, snapshot: Snapshot) -> dict[TopicPartition, int]:
         times = {tp: bound.for_partition(tp) for tp in snapshot.latest}

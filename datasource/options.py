@@ -13,7 +13,7 @@ from typing import ClassVar, TypeAlias
 from brokerd.config.client import ConsumerConfig
 from brokerd.config.settings import INT32_MAX, from_mapping
 from brokerd.config.spark_options import SINK, SOURCE, parse_count, parse_flag, require_servers, split_options
-from brokerd.datasource.bounds import Bound, parse_bound, parse_json
+from brokerd.datasource.bounds import Bound, Committed, parse_bound, parse_json
 from brokerd.datasource.durations import parse_duration_ms
 from brokerd.datasource.patterns import topic_matcher
 from brokerd.errors import ConfigError
@@ -97,16 +97,20 @@ def parse_source_options(options: Mapping[str, str], *, is_streaming: bool) -> S
     most, least = (parse_count(name, split.get(name)) for name in ("maxOffsetsPerTrigger", "minOffsetsPerTrigger"))
     if most is not None and least is not None and least > most:
         raise ConfigError(f"minOffsetsPerTrigger ({least}) must not exceed maxOffsetsPerTrigger ({most})")
+    starting = parse_bound(
+        starting_name or "startingOffsets",
+        split[starting_name] if starting_name else ("latest" if is_streaming else "earliest"),
+        may_be_earliest=True,
+        may_be_latest=is_streaming,
+        latest_if_unmatched=strategy == "latest",
+    )
+    group_id = _group_id("group.id", split.get("group.id"), "", GROUP_ID_MAX_CHARACTERS)
+    if isinstance(starting, Committed) and not group_id:
+        raise ConfigError("startingOffsets is committed, which needs option group.id: the group that has committed them")
     return SourceOptions(
         is_streaming=is_streaming,
         subscription=_subscription(split, options),
-        starting=parse_bound(
-            starting_name or "startingOffsets",
-            split[starting_name] if starting_name else ("latest" if is_streaming else "earliest"),
-            may_be_earliest=True,
-            may_be_latest=is_streaming,
-            latest_if_unmatched=strategy == "latest",
-        ),
+        starting=starting,
         ending=parse_bound(
             ending_name or "endingOffsets",
             split[ending_name] if ending_name else "latest",
@@ -121,7 +125,7 @@ def parse_source_options(options: Mapping[str, str], *, is_streaming: bool) -> S
         max_trigger_delay_ms=parse_duration_ms("maxTriggerDelay", split.get("maxTriggerDelay", _MAX_TRIGGER_DELAY)),
         min_partitions=parse_count("minPartitions", split.get("minPartitions")),
         max_records_per_partition=parse_count("maxRecordsPerPartition", split.get("maxRecordsPerPartition")),
-        group_id=_group_id("group.id", split.get("group.id"), "", GROUP_ID_MAX_CHARACTERS),
+        group_id=group_id,
         group_id_prefix=_group_id(
             "groupIdPrefix", split.get("groupIdPrefix"), _GROUP_ID_PREFIX, GROUP_ID_MAX_CHARACTERS - _SOURCE_ID_CHARACTERS
         ),

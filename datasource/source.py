@@ -40,10 +40,11 @@ class BrokerdDataSource(DataSource):
 
     def reader(self, schema: StructType) -> DataSourceReader:
         """The reader of spark.read."""
+        from brokerd.clock import SystemClock
         from brokerd.datasource.batch_reader import batch_reader
         from brokerd.datasource.options import parse_source_options
 
-        return batch_reader(parse_source_options(self.options, is_streaming=False), _columns(schema))
+        return batch_reader(parse_source_options(self.options, is_streaming=False), _columns(schema), SystemClock())
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802 (Spark's name)
         """The reader of spark.readStream."""

@@ -122,7 +122,7 @@ class BrokerdStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Where the next batch ends; None if there is nothing new, or too little yet (minOffsetsPerTrigger)."""
         require_topics(snapshot, self._options.subscription.option, previous.topic_ids)
         if previous.is_initial:
-            begins = starts = reader.resolve(self._options.starting, snapshot)
+            begins = starts = reader.resolve(self._options.starting, snapshot, now_ms=self._clock.wall_ms())
             losses = [range_gone(tp, begin, snapshot.earliest[tp]) for tp, begin in begins.items() if begin < snapshot.earliest[tp]]
             begins = starts = {tp: max(begin, snapshot.earliest[tp]) for tp, begin in begins.items()}
         else:

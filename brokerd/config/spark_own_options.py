@@ -28,7 +28,8 @@ SOURCE_OPTIONS = (
     SparkOption(
         "startingOffsets",
         "",
-        "earliest, latest or JSON by partition (-2 earliest, -1 latest). Without it a stream begins at latest, a batch at "
+        "earliest, latest, JSON by partition (-2 earliest, -1 latest), committed (what group.id has read), -10m (records at most "
+        "so old) or -1000 (so many offsets before each end). Without it a stream begins at latest, a batch at "
         "earliest. A query that has a checkpoint goes on there.",
     ),
     SparkOption("startingOffsetsByTimestampStrategy", "error", "What a time after the last record means: error, or latest."),
@@ -54,7 +55,12 @@ SOURCE_OPTIONS = (
         "spark-brokerd",
         "Streams: positions are recorded as a group of this name, a hyphen and an id that the checkpoint keeps.",
     ),
-    SparkOption("group.id", "", "Streams: positions are recorded as this group; goes before groupIdPrefix. One query a name."),
+    SparkOption(
+        "group.id",
+        "",
+        "Streams: positions are recorded as this group; goes before groupIdPrefix. One query a name. "
+        "All reads: whose offsets startingOffsets=committed means.",
+    ),
 )
 SINK_OPTIONS = (
     SparkOption("topic", "", "Topic to write to; goes before the column topic. It must exist."),

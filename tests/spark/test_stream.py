@@ -77,6 +77,9 @@ def test_a_query_is_a_group_whose_lag_the_broker_shows(
     assert group.group_id == f"{topic}-{json.loads(source.endOffset)['@brokerd']['sourceId']}"
     (partition,) = client.describe_group(group.group_id).partitions
     assert (partition.topic, partition.committed.offset, partition.lag) == (topic, 51, 31)
+    assert read(spark, daemon.address, topic, startingOffsets="committed", **{"group.id": group.group_id}).count() == 30
+    assert read(spark, daemon.address, topic, startingOffsets="-11").count() == 10  # and a marker
+    assert read(spark, daemon.address, topic, startingOffsets="-1h").count() == 80
 
 
 def test_a_running_query_sees_what_is_appended_and_stops(

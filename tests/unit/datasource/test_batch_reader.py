@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from pyspark.sql.datasource import EqualTo, Filter
 
+from brokerd.clock import SystemClock
 from brokerd.datasource.batch_reader import BrokerdBatchReader, batch_reader
 from brokerd.datasource.partition_reader import RangePartition
 from brokerd.errors import BrokerUnreachableError, ConfigError, DataLossError, UnknownTopicOrPartitionError
@@ -27,7 +28,7 @@ def broker() -> Iterator[FakeBroker]:
 
 
 def planned(broker: FakeBroker, **options: Any) -> list[tuple[str, int, int, int]]:
-    reader = BrokerdBatchReader(options_for(broker, is_streaming=False, **options), ALL_COLUMNS)
+    reader = BrokerdBatchReader(options_for(broker, is_streaming=False, **options), ALL_COLUMNS, SystemClock())
     ranges = []
     for partition in reader.partitions():
         assert isinstance(partition, RangePartition)
@@ -84,9 +85,9 @@ def test_a_plan_is_made_for_every_action_only_where_spark_pushes_filters_down(
     broker: FakeBroker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     options = options_for(broker, is_streaming=False)
-    assert type(batch_reader(options, ALL_COLUMNS)) is BrokerdBatchReader
+    assert type(batch_reader(options, ALL_COLUMNS, SystemClock())) is BrokerdBatchReader
     monkeypatch.setattr("sys.argv", ["pyspark/daemon.py", "pyspark.sql.worker.data_source_pushdown_filters"])
-    reader = batch_reader(options, ALL_COLUMNS)
+    reader = batch_reader(options, ALL_COLUMNS, SystemClock())
     filters: list[Filter] = [EqualTo(("partition",), 1)]
     assert list(reader.pushFilters(filters)) == filters
     assert len(reader.partitions()) == 2

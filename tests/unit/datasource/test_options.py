@@ -6,7 +6,7 @@ import pickle
 
 import pytest
 
-from brokerd.datasource.bounds import AtTimestamp, End, SpecificOffsets
+from brokerd.datasource.bounds import AtTimestamp, Committed, End, LastRecords, SpecificOffsets, TimeAgo
 from brokerd.datasource.options import Assignment, SourceOptions, TopicPattern, Topics, includes_headers, parse_source_options
 from brokerd.errors import ConfigError
 from brokerd.ids import TopicPartition
@@ -172,6 +172,38 @@ def test_min_offsets_per_trigger() -> None:
     with pytest.raises(ConfigError, match=r"minOffsetsPerTrigger \(6\) must not exceed maxOffsetsPerTrigger \(5\)"):
         stream(minoffsetspertrigger="6", maxoffsetspertrigger="5")
     assert batch(minoffsetspertrigger="5", maxtriggerdelay="1s").starting is End.EARLIEST  # as there, a batch read ignores them
+
+
+@pytest.mark.parametrize(
+    ("text", "starting"),
+    [("-10m", TimeAgo(600_000)), ("-1000ms", TimeAgo(1_000)), ("-1000", LastRecords(1_000)), ("-3", LastRecords(3))],
+)
+def test_a_start_may_be_so_much_before_the_end(text: str, starting: TimeAgo | LastRecords) -> None:
+    assert stream(startingoffsets=text).starting == batch(startingoffsets=text).starting == starting
+
+
+def test_a_start_may_be_what_a_group_has_read() -> None:
+    assert stream(startingoffsets="committed", **{"group.id": "g"}).starting == Committed()
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        ("-1", "startingOffsets must not be -1, which in JSON is no count but an end of the log"),
+        ("-2", "startingOffsets must not be -2"),
+        ("-0", "startingOffsets must be a time such as -10m"),
+        ("-0m", "startingOffsets must be a time such as -10m"),
+        ("-10 weeks", r"startingOffsets must be a time such as -10m .* or a number of offsets such as -1000.*not '-10 weeks'"),
+        ("-", "startingOffsets must be a time such as -10m"),
+        ("--5", "startingOffsets must be a time such as -10m"),
+        ("-" + "9" * 5_000, "startingOffsets must be a time such as -10m"),
+        ("committed", "startingOffsets is committed, which needs option group.id"),
+    ],
+)
+def test_a_start_of_the_wrong_form_is_refused_with_the_right_ones(text: str, problem: str) -> None:
+    for parse in (stream, batch):
+        with pytest.raises(ConfigError, match=problem):
+            parse(startingoffsets=text)
 
 
 def test_groups_of_a_ported_pipeline_are_accepted() -> None:
