@@ -23,7 +23,7 @@ from brokerd.config.settings import INT32_MAX, INT64_MAX
 from brokerd.consumer import arguments
 from brokerd.consumer.arguments import Partitions
 from brokerd.consumer.committing import Committing
-from brokerd.consumer.core.assignment import AssignedPartition, Assignment, Begin
+from brokerd.consumer.core.assignment import AssignedPartition, Assignment, Begin, HandedOver
 from brokerd.consumer.core.records import ConsumerRecord, Run, no_rows
 from brokerd.consumer.fetching import Fetching
 from brokerd.consumer.guard import Guard
@@ -135,8 +135,13 @@ class Consumer:
         the next call goes on: with other partitions if it can, then with this one, at the same offset.
         """
         limit = self._limit(max_records)
-        with self._guard:
-            return self._records(self._checked_timeout(timeout_ms), limit)
+        handed: HandedOver = {}
+        try:
+            with self._guard:
+                return self._records(self._checked_timeout(timeout_ms), limit, handed)
+        except BaseException:
+            self._take_back(handed)
+            raise
 
     def poll_arrow(self, timeout_ms: int | None = None, max_records: int | None = None) -> pa.RecordBatch:
         """The next records of one partition as columns: key, value, topic, partition, offset, timestamp, timestampType, headers,
@@ -144,29 +149,39 @@ class Consumer:
         `timeout_ms`. Columns are not copied unless they were compressed. Raises as `poll`.
         """
         limit = INT32_MAX if max_records is None else self._limit(max_records)
-        with self._guard, self._whole():
-            run = self._await_run(self._checked_timeout(timeout_ms))
-            rows = no_rows() if run is None else run.take_arrow(limit)
-            if run is not None:
-                self._fetching.taken(run)
-            self._fetching.hand_over()
-            return rows
+        handed: HandedOver = {}
+        try:
+            with self._guard, self._whole():
+                run = self._await_run(self._checked_timeout(timeout_ms))
+                rows = no_rows() if run is None else run.take_arrow(limit)
+                if run is not None:
+                    self._fetching.taken(run)
+                self._fetching.hand_over(handed)
+                return rows
+        except BaseException:
+            self._take_back(handed)
+            raise
 
     def __iter__(self) -> Iterator[ConsumerRecord]:
         return self
 
     def __next__(self) -> ConsumerRecord:
         """The next record; waits for it. Ends once the consumer is closed. Raises as `poll`."""
+        handed: HandedOver = {}
         try:
             with self._guard:
-                return self._records(None, 1)[0]
+                return self._records(None, 1, handed)[0]
         except ConsumerClosedError:
             raise StopIteration from None
+        except BaseException:
+            self._take_back(handed)
+            raise
 
     def _records(
         self,
         timeout_ms: int | None,
         limit: int,
+        handed: HandedOver,
         limit_bytes: int = INT64_MAX,
         work: Work | None = None,
     ) -> list[ConsumerRecord]:
@@ -186,8 +201,14 @@ class Consumer:
                     break
             if work is not None:
                 work.add(records)
-            self._fetching.hand_over()
+            self._fetching.hand_over(handed)
             return records
+
+    def _take_back(self, handed: HandedOver) -> None:
+        """After an interrupt that struck behind `hand_over`, where no `with` of the call sees it: its records come again."""
+        if handed:
+            self._assignment.go_back(handed)
+            self._fetching.reset()
 
     def _await_run(self, timeout_ms: int | None, work: Work | None = None) -> Run | None:
         """The records to hand over next; None if none come in time, or if a handler of `work` fails. Those that were handed over
@@ -275,7 +296,7 @@ class Consumer:
             return Processing(parts, handler, options).run()
 
     def _take_to_work(self, timeout_ms: int, room: int, room_bytes: int, work: Work) -> list[ConsumerRecord]:
-        return self._records(timeout_ms, min(room, self.config.max_poll_records), room_bytes, work)
+        return self._records(timeout_ms, min(room, self.config.max_poll_records), {}, room_bytes, work)
 
     # --- positions
 

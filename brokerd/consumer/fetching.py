@@ -16,7 +16,7 @@ from brokerd.client.consumer.fetcher import RESPONSES_AHEAD, PartitionFetcher, d
 from brokerd.client.consumer.positions import FetchRange
 from brokerd.client.consumer.pump import Fetched
 from brokerd.config.client import PlainConsumerConfig
-from brokerd.consumer.core.assignment import AssignedPartition, Assignment, Begin
+from brokerd.consumer.core.assignment import AssignedPartition, Assignment, Begin, HandedOver
 from brokerd.consumer.core.buffer import Buffer
 from brokerd.consumer.core.records import Run
 from brokerd.consumer.resolution import Resolution
@@ -76,11 +76,11 @@ class Fetching:
         """Notes how far a run was taken."""
         self._buffer.taken(run)
 
-    def hand_over(self) -> None:
-        """Moves the positions behind everything that was taken."""
+    def hand_over(self, handed: HandedOver) -> None:
+        """Moves the positions behind everything that was taken; notes in `handed` where they were."""
         moves = self._buffer.take_moves()
         if moves:
-            self._assignment.move(moves)
+            self._assignment.move(moves, handed)
 
     def _name_of(self, id_tp: TopicIdPartition) -> TopicPartition:
         return self._assignment.by_id[id_tp].tp

@@ -44,6 +44,9 @@ class AssignedPartition:
         self.version += 1
 
 
+HandedOver = dict[AssignedPartition, int]  # positions before the records that one call hands over
+
+
 class Assignment:
     """Assigned partitions by name, in the order in which they were given."""
 
@@ -114,13 +117,19 @@ class Assignment:
         known = (one for one in self.partitions.values() if one.id_tp is not None and one.position is not None)
         return [one for one in known if not one.is_paused]
 
-    def move(self, reached: Mapping[TopicIdPartition, int]) -> None:
-        """Records up to these offsets (exclusive) are handed over."""
+    def move(self, reached: Mapping[TopicIdPartition, int], handed: HandedOver) -> None:
+        """Records up to these offsets (exclusive) are handed over; notes in `handed` where the positions were."""
         for id_tp, offset in reached.items():
             one = self.by_id[id_tp]
             if one.position is not None:
+                handed.setdefault(one, one.position)
                 self._unconfirmed.setdefault(one, one.position)
                 one.position = offset
+
+    def go_back(self, handed: HandedOver) -> None:
+        """Takes a `move` back, whose records have not arrived."""
+        for one, position in handed.items():
+            one.position = position
 
     def confirm(self) -> None:
         """The application has come back: what was handed over before is processed."""

@@ -16,7 +16,7 @@ def test_all_that_is_finished_when_the_work_ends_counts_as_processed() -> None:
         assert assignment.found(one, id_tp, 0, one.version)
     assignment.first_unfinished = {T0: None, T1: 3}.get
     assignment.confirm()
-    assignment.move(dict.fromkeys(ids, 10))
+    assignment.move(dict.fromkeys(ids, 10), {})
     first, second = assignment.partitions.values()
     assert assignment.back_to_unfinished() == [second]
     assert assignment.positions([first, second], is_confirmed=True) == {first: 10, second: 3}

@@ -9,6 +9,7 @@ from collections.abc import Callable
 import pytest
 
 from brokerd import Consumer
+from brokerd.consumer.guard import Guard
 from brokerd.errors import (
     BrokerdError,
     ConsumerClosedError,
@@ -105,6 +106,23 @@ def test_interrupted_pause_and_assign_leave_the_consumer_in_order(
     assert all(sorted(offset for one, offset in rest if one == number) == list(range(at[number], 15)) for number in (0, 1)), seen
 
 
+@pytest.mark.parametrize("call", [lambda one: one.poll(LONG_MS, 4), lambda one: one.poll_arrow(LONG_MS, 4), next])
+def test_records_that_an_interrupt_keeps_from_arriving_come_again(
+    broker: FakeBroker, consumer: Consumer, monkeypatch: pytest.MonkeyPatch, call: Callable[[Consumer], object]
+) -> None:
+    """It may strike after the position has moved, on the way out of the call."""
+    (partition,) = broker.create("t")
+    fill(partition, [5] * 3)
+    consumer.assign([T0])
+    assert offsets(consumer.poll(LONG_MS, 2)) == [0, 1]
+    with monkeypatch.context() as patch:
+        patch.setattr(Guard, "__exit__", _interrupt)
+        with pytest.raises(KeyboardInterrupt):
+            call(consumer)
+    assert consumer.position(T0) == 2
+    assert offsets(read(consumer, 13)) == list(range(2, 15))
+
+
 def _interrupt(*_arguments: object, **_options: object) -> None:
     raise KeyboardInterrupt
 
@@ -113,6 +131,7 @@ def _interrupt(*_arguments: object, **_options: object) -> None:
 _FORKS = """
 import os
 from brokerd import Consumer
+from brokerd.consumer.guard import Guard
 from brokerd.errors import ForkedConsumerError
 consumer = Consumer()
 consumer.assign([("t", 0)])
