@@ -276,7 +276,7 @@ def a_torn_state_counts(patch: pytest.MonkeyPatch) -> None:
             self._adopt(self._state)
         self._state = None
 
-    plant(patch.setattr, Loading, "give_up_state", credulous)
+    plant(patch.setattr, Loading, "_give_up_state", credulous)
 
 
 @mutant(597)
