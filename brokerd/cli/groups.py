@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from brokerd.cli.parser import Subparsers, add_client_options, add_verbs, checked, client_config, did_you_mean, hasty, usage_error
 from brokerd.config.client import ConsumerConfig
 from brokerd.config.settings import INT64_MAX
-from brokerd.errors import UnknownGroupError, WireError
+from brokerd.errors import UnknownGroupError
 
 if TYPE_CHECKING:
     from brokerd.cli.group_reset import Bounds, Target
     from brokerd.client.blocking import BlockingClient
-    from brokerd.client.consumer.offsets import Wanted
     from brokerd.ids import TopicIdPartition
 
 Named = Mapping["TopicIdPartition", str]  # partitions and the names of their topics
@@ -208,27 +207,17 @@ def _sorted(named: Named) -> Named:
 
 def _bounds(client: BlockingClient, group_id: str, named: Named, target: Target, isolation: str) -> dict[TopicIdPartition, Bounds]:
     from brokerd.cli.group_reset import Bounds
+    from brokerd.cli.start_offsets import offsets_at
     from brokerd.client.consumer.offsets import OffsetSpec
     from brokerd.client.group_offsets import OffsetAndMetadata
 
     tps = list(named)
     committed = client.group_offsets(group_id, tps)
-    first = _offsets(client, tps, OffsetSpec.EARLIEST, isolation)
-    end = _offsets(client, tps, OffsetSpec.LATEST, isolation)
-    at_time = _offsets(client, tps, target.wanted, isolation) if isinstance(target.wanted, int) else {}
+    first = offsets_at(client, tps, OffsetSpec.EARLIEST, isolation)
+    end = offsets_at(client, tps, OffsetSpec.LATEST, isolation)
+    at_time = offsets_at(client, tps, target.wanted, isolation) if isinstance(target.wanted, int) else {}
     known = {tp: one.offset for tp, one in committed.items() if isinstance(one, OffsetAndMetadata)}
     return {tp: Bounds(first[tp], end[tp], known.get(tp, -1), at_time.get(tp, -1)) for tp in tps}
-
-
-def _offsets(
-    client: BlockingClient, tps: Sequence[TopicIdPartition], wanted: Wanted, isolation: str
-) -> dict[TopicIdPartition, int]:
-    offsets = {}
-    for tp, result in client.list_offsets(dict.fromkeys(tps, wanted), isolation).items():
-        if isinstance(result, WireError):
-            raise result
-        offsets[tp] = result.offset
-    return offsets
 
 
 def _with_nearest(client: BlockingClient, group_id: str) -> UnknownGroupError:

@@ -64,11 +64,11 @@ def ranges_of(
 ) -> list[FetchRange]:
     """One range per partition: from `start` to the current end, or without end. Raises the broker's error for any partition."""
     tps = [TopicIdPartition(topic.topic_id, partition) for partition in partitions]
-    earliest = _offsets(client, tps, OffsetSpec.EARLIEST, isolation)
-    latest = _offsets(client, tps, OffsetSpec.LATEST, isolation)
+    earliest = offsets_at(client, tps, OffsetSpec.EARLIEST, isolation)
+    latest = offsets_at(client, tps, OffsetSpec.LATEST, isolation)
     wanted = earliest if start.wanted is OffsetSpec.EARLIEST else latest
     if not isinstance(start.wanted, OffsetSpec):
-        found = _offsets(client, tps, start.wanted, isolation)
+        found = offsets_at(client, tps, start.wanted, isolation)
         wanted = {tp: latest[tp] if offset == _NO_SUCH_RECORD else offset for tp, offset in found.items()}
     ranges = []
     for tp in tps:
@@ -77,9 +77,10 @@ def ranges_of(
     return ranges
 
 
-def _offsets(
+def offsets_at(
     client: BlockingClient, tps: Sequence[TopicIdPartition], wanted: Wanted, isolation: str
 ) -> dict[TopicIdPartition, int]:
+    """The wanted offset of each partition. Raises the broker's error for any of them."""
     offsets = {}
     for tp, result in client.list_offsets(dict.fromkeys(tps, wanted), isolation).items():
         if isinstance(result, WireError):

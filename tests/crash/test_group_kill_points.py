@@ -5,26 +5,23 @@ was answered is there, or a later one; one request's offsets are there together 
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import random
-from collections.abc import Callable
 from typing import Any
 
 import pytest
 
 from brokerd.datadir import topic_store
 from brokerd.datadir.topic_store import GROUP_OFFSETS
-from brokerd.errors import WireError
 from brokerd.groups import group_table
 from brokerd.groups.group_table import Caller
 from brokerd.groups.model import CommittedOffset
 from brokerd.server import own_log
 from brokerd.server.groups import groups
 from tests.support.clock import ManualClock
-from tests.support.files import Killed, MemoryFiles
+from tests.support.files import MemoryFiles
 from tests.support.inner_broker import running
+from tests.support.kill_points import ENDINGS, killed_everywhere, operations_of
 
-SPREAD = 10  # one sync may do for several pieces of a state, so a run may have some operations less
 SETTINGS: dict[str, Any] = {"log_index_interval_bytes": 512}
 ANN = Caller("ann", is_operator=False)
 GROUPS = ("a", "b", "c")
@@ -57,26 +54,6 @@ async def _script(files: MemoryFiles, history: History) -> None:
                     await broker.groups.compact()
 
 
-def _kill_at(number: int) -> Callable[[str, str], None]:
-    count = 0
-
-    def hook(operation: str, _path: str) -> None:
-        nonlocal count
-        if operation not in ("open", "pread"):
-            count += 1
-            if count >= number:  # nothing is done any more
-                raise Killed
-
-    return hook
-
-
-def _operations() -> list[str]:
-    files, seen = MemoryFiles(), []
-    files.hook = lambda operation, path: seen.append(f"{operation} {path}") if operation not in ("open", "pread") else None
-    asyncio.run(_script(files, History()))
-    return seen
-
-
 @pytest.fixture(autouse=True)
 def early_compaction(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(own_log, "COMPACTION_MIN_BYTES", 3_500)
@@ -86,24 +63,13 @@ def early_compaction(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(module, "GROUP_OFFSETS", small)
 
 
-@pytest.mark.parametrize("ending", ["kill", "power cut"])
+@pytest.mark.parametrize("ending", ENDINGS)
 def test_killed_at_every_operation_what_was_answered_is_there(ending: str) -> None:
-    operations = _operations()
+    operations = operations_of(lambda files: asyncio.run(_script(files, History())))
     own = [operation for operation in operations if GROUP_OFFSETS.id.hex() in operation and operation.endswith(".log")]
     assert {operation.split()[0] for operation in own} >= {"pwritev", "fdatasync", "create", "unlink"}, "written, rolled, compacted"
-    rng = random.Random(6)
-    for number in range(1, len(operations) + 1):
-        files, history = MemoryFiles(), History()
-        files.hook = _kill_at(number)
-        with contextlib.suppress(Killed, WireError):  # by whoever was at it, or waited for it
-            asyncio.run(_script(files, history))
-            assert number > len(operations) - SPREAD, f"{number}: nobody was killed"
-        files.hook = None
-        if ending == "kill":
-            files.kill()
-        else:
-            files.power_cut(rng)
-        asyncio.run(_check(files, history, f"{number}: {operations[number - 1]}"))
+    for files, history, where in killed_everywhere(_script, History, operations, ending, random.Random(6)):
+        asyncio.run(_check(files, history, where))
 
 
 async def _check(files: MemoryFiles, history: History, where: str) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -11,6 +10,7 @@ import pytest
 from tests.support.build import append, delete_records, first_log, open_manager, payloads
 from tests.support.clock import ManualClock
 from tests.support.files import Killed, MemoryFiles
+from tests.support.kill_points import ENDINGS, kill_at, operations_of
 
 SETTINGS: dict[str, Any] = {"log_segment_bytes": 4_096, "log_index_interval_bytes": 512, "log_checkpoint_interval_ms": 1_000}
 
@@ -54,39 +54,15 @@ def _script(files: MemoryFiles, history: History) -> None:
         history.acknowledged = dict(history.sent)
 
 
-def _kill_at(number: int) -> Callable[[str, str], None]:
-    count = 0
-
-    def hook(operation: str, path: str) -> None:
-        nonlocal count
-        if operation not in ("open", "pread"):
-            count += 1
-            if count == number:
-                raise Killed
-
-    return hook
-
-
-def _operations() -> list[str]:
-    files, seen = MemoryFiles(), []
-
-    def hook(operation: str, path: str) -> None:
-        if operation not in ("open", "pread"):
-            seen.append(operation)
-
-    files.hook = hook
-    _script(files, History())
-    return seen
-
-
-@pytest.mark.parametrize("ending", ["kill", "power cut"])
+@pytest.mark.parametrize("ending", ENDINGS)
 def test_killed_at_every_operation_the_acknowledged_is_all_there(ending: str) -> None:
-    operations = _operations()
-    assert {"pwritev", "fdatasync", "rename", "create", "unlink", "sync_dir", "mkdir", "rmdir"} <= set(operations)
+    operations = operations_of(lambda files: _script(files, History()))
+    kinds = {operation.split()[0] for operation in operations}
+    assert {"pwritev", "fdatasync", "rename", "create", "unlink", "sync_dir", "mkdir", "rmdir"} <= kinds
     rng = random.Random(3)
     for number in range(1, len(operations) + 1):
         files, history = MemoryFiles(), History()
-        files.hook = _kill_at(number)
+        files.hook = kill_at(number)
         with pytest.raises(Killed):
             _script(files, history)
         if ending == "kill":
@@ -99,9 +75,9 @@ def test_killed_at_every_operation_the_acknowledged_is_all_there(ending: str) ->
                 break
 
 
-def _opens(files: MemoryFiles, kill_at: int, ending: str, rng: random.Random) -> bool:
-    """Recovery that is itself killed at an operation, unless `kill_at` is 0 or there are fewer."""
-    files.hook = _kill_at(kill_at)
+def _opens(files: MemoryFiles, killed_at: int, ending: str, rng: random.Random) -> bool:
+    """Recovery that is itself killed at an operation, unless `killed_at` is 0 or there are fewer."""
+    files.hook = kill_at(killed_at) if killed_at else None
     try:
         manager, _ = open_manager(files, **SETTINGS)
     except Killed:

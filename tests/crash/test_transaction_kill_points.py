@@ -5,10 +5,8 @@ version is visible or none, what was answered holds, what was not can be asked a
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import functools
 import random
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -16,18 +14,17 @@ import pytest
 
 from brokerd.datadir import topic_store
 from brokerd.datadir.topic_store import TRANSACTION_STATE
-from brokerd.errors import WireError
 from brokerd.ids import TopicIdPartition
 from brokerd.server import own_log
 from brokerd.server.transactions import transaction_log
 from brokerd.transaction.model import EndRequest, Execution
 from brokerd.transaction.snapshot import Snapshot
 from tests.support.clock import ManualClock
-from tests.support.files import Killed, MemoryFiles
+from tests.support.files import MemoryFiles
 from tests.support.inner_broker import TIMEOUT_MS, TransactionBroker, Write, end_request, running
+from tests.support.kill_points import ENDINGS, killed_everywhere, operations_of
 
 NAME = "spark-q"
-SPREAD = 10  # one sync may do for several pieces of a state, so a run may have some operations less
 SETTINGS: dict[str, Any] = {"log_segment_bytes": 4_096, "log_index_interval_bytes": 512}
 
 
@@ -78,28 +75,6 @@ async def _script(files: MemoryFiles, history: History) -> None:
             await broker.transactions.sweep()
 
 
-def _kill_at(number: int) -> Callable[[str, str], None]:
-    count = 0
-
-    def hook(operation: str, _path: str) -> None:
-        nonlocal count
-        if operation not in ("open", "pread"):
-            count += 1
-            if count >= number:  # nothing is done any more
-                raise Killed
-
-    return hook
-
-
-def _operations() -> list[str]:
-    files, seen = MemoryFiles(), []
-    files.hook = lambda operation, path: seen.append(f"{operation} {path}") if operation not in ("open", "pread") else None
-    history = History()
-    asyncio.run(_script(files, history))
-    assert history.answered == {0, 1, 3, 4}
-    return seen
-
-
 @pytest.fixture(autouse=True)
 def early_compaction(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(own_log, "COMPACTION_MIN_BYTES", 6_000)
@@ -109,24 +84,15 @@ def early_compaction(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(module, "TRANSACTION_STATE", small)
 
 
-@pytest.mark.parametrize("ending", ["kill", "power cut"])
+@pytest.mark.parametrize("ending", ENDINGS)
 def test_killed_at_every_operation_a_version_is_there_as_a_whole_or_not_at_all(ending: str) -> None:
-    operations = _operations()
+    complete = History()
+    operations = operations_of(lambda files: asyncio.run(_script(files, complete)))
+    assert complete.answered == {0, 1, 3, 4}
     own = [operation for operation in operations if TRANSACTION_STATE.id.hex() in operation and operation.endswith(".log")]
     assert {operation.split()[0] for operation in own} >= {"pwritev", "fdatasync", "create", "unlink"}, "written, rolled, compacted"
-    rng = random.Random(5)
-    for number in range(1, len(operations) + 1):
-        files, history = MemoryFiles(), History()
-        files.hook = _kill_at(number)
-        with contextlib.suppress(Killed, WireError):  # by whoever was at it, or waited for it
-            asyncio.run(_script(files, history))
-            assert number > len(operations) - SPREAD, f"{number}: nobody was killed"
-        files.hook = None
-        if ending == "kill":
-            files.kill()
-        else:
-            files.power_cut(rng)
-        asyncio.run(_check(files, history, f"{number}: {operations[number - 1]}"))
+    for files, history, where in killed_everywhere(_script, History, operations, ending, random.Random(5)):
+        asyncio.run(_check(files, history, where))
 
 
 async def _check(files: MemoryFiles, history: History, where: str) -> None:

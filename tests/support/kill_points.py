@@ -1,0 +1,62 @@
+"""A scripted run on files in memory, killed before or in the middle of each of the operations that change them."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import random
+from collections.abc import Callable, Coroutine, Iterator
+from typing import Any, TypeVar
+
+from brokerd.errors import WireError
+from tests.support.files import Hook, Killed, MemoryFiles
+
+H = TypeVar("H")
+ENDINGS = ("kill", "power cut")
+SPREAD = 10  # one sync may do for several pieces of a state, so a run may have some operations less
+_CHANGES_NOTHING = ("open", "pread")
+
+
+def kill_at(number: int) -> Hook:
+    """A hook of MemoryFiles: the operation of this number is not done, nor any later one."""
+    count = 0
+
+    def hook(operation: str, _path: str) -> None:
+        nonlocal count
+        if operation not in _CHANGES_NOTHING:
+            count += 1
+            if count >= number:
+                raise Killed
+
+    return hook
+
+
+def operations_of(run: Callable[[MemoryFiles], None]) -> list[str]:
+    """The operations of an undisturbed run, each with its path."""
+    files, seen = MemoryFiles(), []
+    files.hook = lambda operation, path: seen.append(f"{operation} {path}") if operation not in _CHANGES_NOTHING else None
+    run(files)
+    return seen
+
+
+def killed_everywhere(
+    script: Callable[[MemoryFiles, H], Coroutine[Any, Any, None]],
+    new_history: Callable[[], H],
+    operations: list[str],
+    ending: str,
+    rng: random.Random,
+) -> Iterator[tuple[MemoryFiles, H, str]]:
+    """Runs `script` once for each of its operations, killed there; the files as one of ENDINGS leaves them, what the script had
+    written down by then, and where it was."""
+    for number, operation in enumerate(operations, 1):
+        files, history = MemoryFiles(), new_history()
+        files.hook = kill_at(number)
+        with contextlib.suppress(Killed, WireError):  # by whoever was at it, or waited for it
+            asyncio.run(script(files, history))
+            assert number > len(operations) - SPREAD, f"{number}: nobody was killed"
+        files.hook = None
+        if ending == "kill":
+            files.kill()
+        else:
+            files.power_cut(rng)
+        yield files, history, f"{number}: {operation}"
