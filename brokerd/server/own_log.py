@@ -24,9 +24,9 @@ from brokerd.record.header import crc_seed, decode_header, encode_header, new_he
 from brokerd.record.payload import encode_payload
 from brokerd.record.schema import SCHEMA_0
 from brokerd.server.admin import Admin
+from brokerd.server.durability import wait_durable
 from brokerd.server.limits.callers import current_caller
 from brokerd.server.replica_manager import Replica, ReplicaManager
-from brokerd.server.transactions.durability import wait_durable
 
 logger = logging.getLogger(__name__)
 

@@ -14,8 +14,8 @@ from brokerd.ids import ProducerIdAndEpoch, TopicIdPartition
 from brokerd.partition.partition_log import PartitionLog
 from brokerd.record.header import Attributes
 from brokerd.server.broker import Broker
+from brokerd.server.durability import wait_durable
 from brokerd.server.limits.callers import BROKER
-from brokerd.server.transactions.durability import wait_durable
 from brokerd.storage.files import Files
 from brokerd.transaction.model import EndRequest, Execution, InitMember, Member, MemberReport, Totals
 from tests.support.build import raw_batch, readable

@@ -4,7 +4,6 @@ transactions.py     one broker's transactions: decide, record, wait for the disk
 transaction_log.py  the coordinator's log: its entries and its state
 local_leaders.py    the partitions of this node: data of open members, markers
 lost_markers.py     markers that damage has taken, as a start finds them
-durability.py       waiting for the disk
 id_locks.py         decisions on one transactional id, one after the other
 retries.py          when a commit that could not be finished is tried again
 views.py            what operators are told

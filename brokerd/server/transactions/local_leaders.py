@@ -15,9 +15,9 @@ from brokerd.errors import InvalidRequestError, UnknownTopicIdError, UnknownTopi
 from brokerd.ids import TopicIdPartition
 from brokerd.partition.open_data import OpenData
 from brokerd.record.control import encode_control
+from brokerd.server.durability import wait_durable
 from brokerd.server.limits.callers import current_caller
 from brokerd.server.replica_manager import Replica, ReplicaManager
-from brokerd.server.transactions.durability import wait_durable
 from brokerd.server.waiting.pauses import Pauses
 from brokerd.transaction.markers import RecordFor
 from brokerd.transaction.model import Held, HeldBack, HeldData

@@ -18,8 +18,8 @@ from brokerd.errors import (
     TxnAbortedError,
 )
 from brokerd.ids import ProducerIdAndEpoch, TopicIdPartition
+from brokerd.server.durability import wait_durable
 from brokerd.server.limits.callers import BROKER
-from brokerd.server.transactions.durability import wait_durable
 from brokerd.server.transactions.retries import FIRST_MS
 from brokerd.transaction.coordinator import JOB_KEPT_MS
 from brokerd.transaction.model import CommitCompleted, CommitPrepared, Execution, Totals
