@@ -184,10 +184,11 @@ class Coordinator:
             raise InvalidTxnStateError(f"transactional id {transactional_id!r} cannot be forgotten while {work}")
         return (Forgotten(),)
 
-    def forgettable(self, now_ms: int) -> list[str]:
-        """Ids of one write whose commit nobody asks for again. Each is to be asked about with `forget`."""
-        old = itertools.takewhile(lambda name: self._is_old_job(name, now_ms), self._known.jobs)
-        return [name for name in old if self.forget(name, now_ms)]
+    def forgettable(self, now_ms: int) -> Iterator[str]:
+        """Ids of one write whose commit nobody asks for again. Each is to be asked about with `forget`, and events may be applied
+        in between: an id is looked at only when it is asked for.
+        """
+        return itertools.takewhile(lambda name: self._is_old_job(name, now_ms), list(self._known.jobs))
 
     def forget(self, transactional_id: str, now_ms: int) -> tuple[Forgotten, ...]:
         """The event that forgets the id, if it may be."""

@@ -368,7 +368,7 @@ class Transactions:
         for name in self.coordinator.forgettable(now_ms):
             for event in self.coordinator.forget(name, now_ms):
                 self._record(name, self.coordinator.states[name].principal, event)
-                await pauses.after(_RECORD_PIECES)
+            await pauses.after(_RECORD_PIECES)
 
     # Recording
 

@@ -22,7 +22,7 @@ from brokerd.server.durability import wait_durable
 from brokerd.server.limits.callers import BROKER
 from brokerd.server.transactions.retries import FIRST_MS
 from brokerd.transaction.coordinator import JOB_KEPT_MS
-from brokerd.transaction.model import CommitCompleted, CommitPrepared, Execution, Totals
+from brokerd.transaction.model import CommitCompleted, CommitPrepared, Execution, Member, MemberOpened, Totals
 from tests.support.build import raw_batch
 from tests.support.clock import ManualClock
 from tests.support.files import MemoryFiles
@@ -277,25 +277,30 @@ def test_a_broker_does_not_start_without_all_of_its_log() -> None:
     run(scenario())
 
 
-def test_others_have_their_turns_while_many_ids_are_forgotten_at_once() -> None:
+@pytest.mark.parametrize("are_at_work", [False, True])
+def test_others_have_their_turns_while_many_ids_may_be_forgotten_at_once(are_at_work: bool) -> None:
     """As an hour after a start, which grants all that it finds the same time."""
 
     async def scenario() -> None:
-        clock, count = ManualClock(), 100
+        clock, count = ManualClock(), 400
         async with running(MemoryFiles(), clock) as broker:
             transactions = broker.transactions
             await transactions.log.make()
             for number in range(count):
+                name = f"job-{number}"
                 event = CommitPrepared(Execution(0, "e", ""), (), (), (), Totals(0, 0, 0, 0), is_one_write=True)
-                transactions._record(f"job-{number}", PRINCIPAL, event)
-                transactions._record(f"job-{number}", PRINCIPAL, CommitCompleted(0))
+                transactions._record(name, PRINCIPAL, event)
+                transactions._record(name, PRINCIPAL, CommitCompleted(0))
+                if are_at_work:
+                    member = Member(b"m" * 16, number, Execution(1, "e", ""), "", 2 * JOB_KEPT_MS)
+                    transactions._record(name, PRINCIPAL, MemberOpened(member))
             clock.advance(JOB_KEPT_MS)
             swept = asyncio.create_task(transactions.sweep())
-            left = {count}
+            turns = 0
             while not swept.done():
                 await one_turn()
-                left.add(len(transactions.coordinator.states))
-            assert min(left) == 0
-            assert len(left) > count // 20, "some are forgotten between two turns of others"
+                turns += 1
+            assert len(transactions.coordinator.states) == (count if are_at_work else 0)
+            assert turns > count // 20, "some are looked at between two turns of others"
 
     run(scenario())

@@ -244,12 +244,12 @@ JOB, OTHER_JOB = (f"job-{uuid.UUID(int=number)}" for number in (1, 2))
 def test_ids_of_one_write_are_forgotten_after_an_hour(bench: TransactionBench) -> None:
     for name in (JOB, "spark-1", "app-1"):
         bench.commit_all(bench.end_request(execution(0), name=name, is_one_write=name == JOB))
-    assert bench.coordinator.forgettable(JOB_KEPT_MS - 1) == []
-    assert bench.coordinator.forgettable(JOB_KEPT_MS) == [JOB]
+    assert list(bench.coordinator.forgettable(JOB_KEPT_MS - 1)) == []
+    assert list(bench.coordinator.forgettable(JOB_KEPT_MS)) == [JOB]
     bench.now_ms = JOB_KEPT_MS
     bench.compact()
     bench.restart()
-    assert bench.coordinator.forgettable(bench.now_ms) == [], "how long the broker was gone is not known"
+    assert list(bench.coordinator.forgettable(bench.now_ms)) == [], "how long the broker was gone is not known"
     old = bench.now_ms + JOB_KEPT_MS
     (event,) = bench.coordinator.forget(JOB, old)
     bench.record(event, JOB)
@@ -299,13 +299,13 @@ def test_a_users_id_that_looks_like_one_of_a_job_is_kept(bench: TransactionBench
     bench.commit_all(bench.end_request(execution(0), name=JOB))
     bench.compact()
     bench.restart()
-    assert bench.coordinator.forgettable(JOB_KEPT_MS) == []
+    assert list(bench.coordinator.forgettable(JOB_KEPT_MS)) == []
 
 
 def test_an_id_of_one_write_that_goes_on_to_serve_others_is_kept(bench: TransactionBench) -> None:
     bench.commit_all(bench.end_request(execution(0), name=JOB, is_one_write=True))
     bench.commit_all(bench.end_request(execution(1), name=JOB))
-    assert bench.coordinator.forgettable(JOB_KEPT_MS) == []
+    assert list(bench.coordinator.forgettable(JOB_KEPT_MS)) == []
 
 
 def test_an_operator_has_an_id_forgotten_that_is_not_at_work(bench: TransactionBench) -> None:
