@@ -87,7 +87,7 @@ class Coordinator:
 
     def prepared(self) -> list[tuple[str, PreparedCommit]]:
         """The commits that must be finished, by transactional id: before serving after a start, and now and then."""
-        return [(name, state.prepared) for name, state in self._known.states.items() if state.prepared is not None]
+        return [(name, state.prepared) for name, state in self._known.prepared.items() if state.prepared is not None]
 
     def presumed_aborted(self, producer_ids: Iterable[int]) -> list[int]:
         """Of the members that hold open data somewhere, those that are neither open nor in a prepared commit.

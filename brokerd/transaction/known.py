@@ -41,6 +41,7 @@ class Known:
 
     def __init__(self, transactional_ids: Slots, open_members: Slots) -> None:
         self.states: dict[str, TransactionalIdState] = {}
+        self.prepared: dict[str, TransactionalIdState] = {}  # those of them whose commit must be finished, in the order of commits
         self.open: dict[int, OpenMember] = {}  # by producer id
         self.executions = Executions()
         self.jobs: dict[str, int] = {}  # ids of one write: when they were committed, in this order
@@ -68,6 +69,8 @@ class Known:
             self._opened_now(state, event.member, now_ms)
         elif isinstance(event, CommitPrepared):
             self._committed_now(name, event, now_ms)
+        if state.prepared is None:
+            self.prepared.pop(name, None)
         if state.is_empty:
             self._drop(name)
 
@@ -88,6 +91,7 @@ class Known:
             self.jobs[name] = now_ms
         self._forget_ended(name)
         self.states[name] = self.states.pop(name)  # in the order of the commits, so that it is the same after a start
+        self.prepared[name] = self.states[name]
         self._ended_ids[name] = len(event.committed_ids) + len(event.aborted_ids)
         self._ended_id_count += self._ended_ids[name]
         while self._ended_id_count > ENDED_IDS_MAX and len(self._ended_ids) > 1:
@@ -106,6 +110,7 @@ class Known:
 
     def _drop(self, transactional_id: str) -> None:
         state = self.states.pop(transactional_id, None)
+        self.prepared.pop(transactional_id, None)
         self.jobs.pop(transactional_id, None)
         self._forget_ended(transactional_id)
         if state is not None:
