@@ -18,15 +18,11 @@ def encode_entry(entry: LogEntry) -> bytes:
     event = entry.event
     if isinstance(event, OffsetsCommitted):
         record.offsets_committed.SetInParent()
-        for tp, (offset, leader_epoch, metadata, timestamp) in event.offsets.items():
-            record.offsets_committed.offsets.add(
-                topic_id=tp.topic_id,
-                partition=tp.partition,
-                offset=offset,
-                leader_epoch=leader_epoch,
-                metadata=metadata,
-                timestamp=timestamp,
-            )
+        add = record.offsets_committed.offsets.add
+        for tp, committed in event.offsets.items():
+            one = add()  # and field by field: half the time of keywords, where there are thousands
+            one.topic_id, one.partition = tp
+            one.offset, one.leader_epoch, one.metadata, one.timestamp = committed
     elif isinstance(event, OffsetsDeleted):
         record.offsets_deleted.SetInParent()
         for tp in event.partitions:

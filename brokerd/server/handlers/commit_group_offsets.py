@@ -21,6 +21,7 @@ from brokerd.server.failures import malformed
 from brokerd.server.fields import check_id, check_not_negative, topic_id_partition
 from brokerd.server.groups.views import caller_of, offset_result
 from brokerd.server.security.topic_authorizer import TopicAuthorizer
+from brokerd.server.waiting.pauses import Pauses
 from brokerd.wire.errors import to_proto
 from brokerd.wire.v1 import offsets_pb2
 
@@ -45,7 +46,7 @@ async def handle(
     response = offsets_pb2.CommitGroupOffsetsResponse()
     try:
         _check_no_member(request)
-        offsets = _checked(broker, request, response)
+        offsets = await _checked(broker, request, response)
         if offsets:
             await broker.groups.commit(request.group_id, caller_of(authorizer), offsets)
     except WireError as error:
@@ -64,13 +65,15 @@ def _check_no_member(request: offsets_pb2.CommitGroupOffsetsRequest) -> None:
         )
 
 
-def _checked(
+async def _checked(
     broker: Broker, request: offsets_pb2.CommitGroupOffsetsRequest, response: offsets_pb2.CommitGroupOffsetsResponse
 ) -> dict[TopicIdPartition, CommittedOffset]:
     """The offsets to record; all results are in the response."""
     now_ms = broker.logs.time.stamp_wall_ms()
     offsets: dict[TopicIdPartition, CommittedOffset] = {}
+    pauses = Pauses()
     for entry in request.offsets:
+        await pauses.after()
         tp = TopicIdPartition(entry.topic_id, entry.partition)
         try:
             _check_entry(broker, tp, entry)
@@ -78,13 +81,9 @@ def _checked(
             response.results.append(_refused(tp, error))
             continue
         offsets[tp] = CommittedOffset(entry.offset, entry.leader_epoch, entry.metadata, now_ms)
-        response.results.add(
-            topic_id=tp.topic_id,
-            partition=tp.partition,
-            offset=entry.offset,
-            leader_epoch=entry.leader_epoch,
-            commit_timestamp=now_ms,
-        )
+        result = response.results.add()
+        result.topic_id, result.partition = tp
+        result.offset, result.leader_epoch, result.commit_timestamp = entry.offset, entry.leader_epoch, now_ms
     return offsets
 
 
@@ -95,7 +94,7 @@ def _check_entry(broker: Broker, tp: TopicIdPartition, entry: offsets_pb2.Partit
             f"offsets.offset is {entry.offset}, beyond the high watermark {end_offset} of partition {tp.partition}: commit the "
             "offset of the next record to read"
         )
-    size_bytes = len(entry.metadata.encode())
+    size_bytes = len(entry.metadata.encode()) if entry.metadata else 0
     if size_bytes > METADATA_MAX_BYTES:
         raise OffsetMetadataTooLargeError(
             f"offsets.metadata of partition {tp.partition} has {size_bytes} bytes, more than the {METADATA_MAX_BYTES} allowed"

@@ -11,11 +11,15 @@ import pytest
 
 from brokerd.config.broker import BrokerConfig
 from brokerd.server.broker import Broker
-from brokerd.server.handlers import describe_topics, metadata
+from brokerd.server.handlers import commit_group_offsets, describe_topics, metadata
+from brokerd.server.security.authenticator import ANYBODY
+from brokerd.server.security.topic_authorizer import TopicAuthorizer
 from brokerd.server.waiting.pauses import Pauses
-from brokerd.wire.v1 import metadata_pb2, topics_pb2
+from brokerd.wire.v1 import metadata_pb2, offsets_pb2, topics_pb2
 from tests.support.build import open_manager
+from tests.support.clock import ManualClock
 from tests.support.files import MemoryFiles
+from tests.support.inner_broker import running
 from tests.support.log_manager import LogManager
 from tests.support.loop import one_turn
 
@@ -83,6 +87,27 @@ def test_topic_that_is_deleted_before_its_turn_is_none_of_all(handle: Handle) ->
     turns: list[None] = []
     answer = asyncio.run(answered(handle(broker_of(manager)), delete))
     assert [topic.name for topic in answer.topics] == ["a", "c"]
+
+
+def test_others_have_their_turn_while_many_offsets_of_a_group_are_checked() -> None:
+    async def scenario() -> int:
+        async with running(MemoryFiles(), ManualClock()) as broker:
+            tps = await broker.topic(partitions=PARTITIONS)
+            table = broker.groups.table
+            anybody = TopicAuthorizer(ANYBODY, broker.logs.topics)
+            await broker.groups.log.make()
+            offsets = [offsets_pb2.PartitionGroupOffset(topic_id=tp.topic_id, partition=tp.partition) for tp in tps]
+            request = offsets_pb2.CommitGroupOffsetsRequest(group_id="g", generation=-1, offsets=offsets)
+            commit = asyncio.create_task(commit_group_offsets.handle(broker.broker, anybody, request))
+            turns = 0
+            while "g" not in table.groups:
+                await one_turn()
+                turns += 1
+            assert table.groups["g"].count == PARTITIONS, "all in one step"
+            assert len((await commit).results) == PARTITIONS
+            return turns
+
+    assert asyncio.run(scenario()) > OTHERS
 
 
 def test_a_few_pieces_wait_for_nobody() -> None:
