@@ -14,6 +14,7 @@ from functools import partial
 
 from brokerd.errors import UnknownGroupError, WireError
 from brokerd.groups.group import Group
+from brokerd.groups.model import CommittedOffset
 from brokerd.ids import TopicIdPartition
 from brokerd.partition.backlog import Backlog
 from brokerd.partition.partition_log import PartitionLog
@@ -56,30 +57,33 @@ async def handle(
     is_committed = request.isolation_level == fetch_pb2.ISOLATION_LEVEL_READ_COMMITTED
     after = TopicIdPartition(request.after_topic_id, request.after_partition) if request.after_topic_id else None
     pauses = Pauses()
-    for tp in _page(authorizer, group, after):
+    for tp, committed in _page(authorizer, group, after):
         if len(response.partitions) == DESCRIBED_MAX:
             response.more = True
             break
         await pauses.after()
-        response.partitions.append(await _described(broker, group, tp, is_committed=is_committed))
+        response.partitions.append(await _described(broker, tp, committed, is_committed=is_committed))
     return response
 
 
-def _page(authorizer: TopicAuthorizer, group: Group, after: TopicIdPartition | None) -> list[TopicIdPartition]:
-    """The partitions that the caller may see: one more than fit, if there are."""
-    tps: list[TopicIdPartition] = []
+def _page(
+    authorizer: TopicAuthorizer, group: Group, after: TopicIdPartition | None
+) -> list[tuple[TopicIdPartition, CommittedOffset | None]]:
+    """The partitions that the caller may see, one more than fit, if there are; with their offsets, which are durable now. What is
+    committed between the descriptions may not be.
+    """
+    page: list[tuple[TopicIdPartition, CommittedOffset | None]] = []
     for tp in group.partitions(after):
         if authorizer.refuse_id(Right.READ, tp.topic_id) is None:
-            tps.append(tp)
-        if len(tps) > DESCRIBED_MAX:
+            page.append((tp, group.offset(tp)))
+        if len(page) > DESCRIBED_MAX:
             break
-    return tps
+    return page
 
 
 async def _described(
-    broker: Broker, group: Group, tp: TopicIdPartition, *, is_committed: bool
+    broker: Broker, tp: TopicIdPartition, committed: CommittedOffset | None, *, is_committed: bool
 ) -> offsets_pb2.GroupPartitionDescription:
-    committed = group.offset(tp)
     described = offsets_pb2.GroupPartitionDescription(
         committed=offset_result(tp, committed), log_start_offset=_NONE, end_offset=_NONE, lag_bytes=_NONE, lag_ms=_NONE
     )

@@ -13,11 +13,16 @@ from brokerd.groups.group_table import Caller
 from brokerd.groups.model import CommittedOffset
 from brokerd.ids import TopicIdPartition
 from brokerd.server import own_log
+from brokerd.server.handlers import describe_group
+from brokerd.server.security.auth_file import Principal
+from brokerd.server.security.topic_authorizer import TopicAuthorizer
+from brokerd.server.security.topic_rights import UNLIMITED
+from brokerd.wire.v1 import offsets_pb2
 from tests.support.clock import ManualClock
 from tests.support.files import MemoryFiles
 from tests.support.gate import Gate
 from tests.support.inner_broker import TransactionBroker, running
-from tests.support.loop import all_wait
+from tests.support.loop import all_wait, one_turn
 from tests.unit.server.one_execution import run
 
 ANN = Caller("ann", is_operator=False)
@@ -169,6 +174,30 @@ def test_nobody_is_told_of_an_offset_that_is_not_durable() -> None:
             assert await committing == 1
             with pytest.raises(UnknownGroupError):
                 await refused
+
+    run(scenario())
+
+
+def test_a_description_says_what_was_durable_when_it_began() -> None:
+    """It takes several turns of the loop, in which others commit."""
+
+    async def scenario() -> None:
+        files = MemoryFiles()
+        async with running(files, ManualClock()) as broker:
+            tps = await broker.topic(partitions=500)
+            await broker.groups.commit("a", ANN, dict.fromkeys(tps, CommittedOffset(0, -1, "", 1)))
+            authorizer = TopicAuthorizer(Principal(ANN.principal, UNLIMITED), broker.logs.topics)
+            request = offsets_pb2.DescribeGroupRequest(group_id="a")
+            describing = asyncio.create_task(describe_group.handle(broker.broker, authorizer, request))
+            await one_turn()
+            assert not describing.done()
+            with Gate(files, "fdatasync", path=PATH) as gate:
+                committing = asyncio.create_task(commit(broker, "a", tps[-1], 1))
+                await asyncio.to_thread(gate.wait_until_reached)
+                described = await describing
+                assert not committing.done()
+            await committing
+            assert [one.committed.offset for one in described.partitions] == [0] * len(tps)
 
     run(scenario())
 
