@@ -123,8 +123,9 @@ def run(
             try:
                 _torment(workload, nemesis, random.Random(f"{seed}-order"), verdict, seconds, rounds)
                 verdict.commits_went_on = workload.commits_go_on()
-            except BaseException:
+            except BaseException as error:
                 workload.abandon()  # the fault that went wrong is to be seen, not what clients say of it
+                error.add_note(f"chaos: seed {seed}, kinds {','.join(verdict.kinds)}, after {nemesis.counts.total()} faults")
                 raise
             history = workload.stop()
             daemon.terminate()
