@@ -1,8 +1,7 @@
 """The PySpark source and Spark's single entry point, installed as brokerd.datasource.
 
     source.py            BrokerdDataSource: name, schema, readers, writers; only wiring
-    options.py           the options of .option(...), parsed into a frozen SourceOptions
-                         (durations.py: 15m, patterns.py: subscribePattern)
+    options.py           the options of .option(...), parsed into a frozen SourceOptions (patterns.py: subscribePattern)
     schema.py            the source's columns, in Spark's and Arrow's form
     offsets.py           offsets as Spark's checkpoint keeps them
     bounds.py            where a read starts and ends, as users write it

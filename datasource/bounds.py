@@ -13,8 +13,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
+from brokerd.config.durations import UNITS_MS, duration_ms
 from brokerd.config.settings import INT32_MAX, INT64_MAX
-from brokerd.datasource.durations import UNITS_MS, duration_ms
 from brokerd.errors import ConfigError
 from brokerd.ids import TopicPartition
 

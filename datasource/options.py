@@ -11,10 +11,10 @@ from dataclasses import dataclass
 from typing import ClassVar, TypeAlias
 
 from brokerd.config.client import ConsumerConfig
+from brokerd.config.durations import parse_duration_ms
 from brokerd.config.settings import INT32_MAX, from_mapping
 from brokerd.config.spark_options import SINK, SOURCE, parse_count, parse_flag, require_servers, split_options
 from brokerd.datasource.bounds import Bound, Committed, parse_bound, parse_json
-from brokerd.datasource.durations import parse_duration_ms
 from brokerd.datasource.patterns import topic_matcher
 from brokerd.errors import ConfigError
 from brokerd.ids import TopicPartition, topic_name_problem

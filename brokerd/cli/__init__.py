@@ -5,7 +5,7 @@
     transactions.py    lists, describes, aborts transactions, finds hanging ones (transactions_report.py: how they are printed)
     groups.py          lists, describes, resets, deletes groups of readers (group_reset.py: to which offset, groups_report.py)
     produce.py         lines to records (lines.py, json_records.py)
-    consume.py         records to lines (start_offsets.py: where it starts, record_format.py: how they are printed)
+    consume.py         records to lines (start_offsets.py: from where to where, record_format.py: how they are printed)
     dump_log.py        prints the contents of a data directory's files
     doctor.py          checks a data directory, and repairs what an operator decides
     config.py          prints the sample configuration and the systemd unit

@@ -134,7 +134,7 @@ def _records(entry: Entry) -> list[Any]:
     own = _own_records(entry)
     if own is not None:
         return own
-    return [json.loads(line) for line in _printed(entry, json_printer("")).splitlines()]
+    return [json.loads(line) for line in _printed(entry, json_printer({})).splitlines()]
 
 
 def _record_lines(entry: Entry) -> bytes:
@@ -143,7 +143,7 @@ def _record_lines(entry: Entry) -> bytes:
     own = _own_records(entry)
     if own is not None:
         return "".join(map(_own_line, own)).encode()
-    return _printed(entry, format_printer("    offset %o, timestamp %T, key %k, value %s, headers %h\n", "", null=b"null"))
+    return _printed(entry, format_printer("    offset %o, timestamp %T, key %k, value %s, headers %h\n", {}, null=b"null"))
 
 
 def _own_records(entry: Entry) -> list[dict[str, Any]] | None:

@@ -102,7 +102,7 @@ def _add_reset(verbs: Subparsers) -> None:
     targets.add_argument("--to-latest", action="store_true", help="to the end: what is there is passed over")
     targets.add_argument("--to-offset", type=int, metavar="N", help="to this offset")
     targets.add_argument(
-        "--to-timestamp", metavar="TIME", help="to the first record of this time or later: ms since 1970, ISO 8601"
+        "--to-timestamp", metavar="TIME", help="to the first record of this time or later: ms since 1970, ISO 8601, -10m"
     )
     targets.add_argument("--shift-by", type=int, metavar="N", help="by so many offsets, back if negative")
     parser.add_argument("--dry-run", action="store_true", help="print what would be set, and set nothing")
@@ -161,6 +161,7 @@ def _add_topics(parser: argparse.ArgumentParser, text: str) -> None:
 def _target(args: argparse.Namespace) -> Target:
     from brokerd.cli.group_reset import EARLIEST, LATEST, Target
     from brokerd.cli.start_offsets import parse_timestamp
+    from brokerd.clock import SystemClock
 
     for option, value in (("--to-offset", args.to_offset), ("--shift-by", args.shift_by)):
         if value is not None and (abs(value) > INT64_MAX or (option == "--to-offset" and value < 0)):
@@ -170,8 +171,8 @@ def _target(args: argparse.Namespace) -> Target:
     if args.to_latest:
         return LATEST
     if args.to_timestamp is not None:
-        timestamp_ms = checked(args, lambda: parse_timestamp(args.to_timestamp, "--to-timestamp"))
-        return Target(wanted=min(max(0, timestamp_ms), INT64_MAX))
+        now_ms = SystemClock().wall_ms()
+        return Target(wanted=checked(args, lambda: parse_timestamp("--to-timestamp", args.to_timestamp, now_ms=now_ms)))
     return Target(exact=args.to_offset, shift=args.shift_by)
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import argparse
 import difflib
 import os
+import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import fields
 from typing import Any, NoReturn, Protocol, TypeVar
@@ -23,6 +24,7 @@ T = TypeVar("T")
 BOOTSTRAP_SERVER_VARIABLE = "BROKERD_BOOTSTRAP_SERVER"
 # A person waits at a terminal: Kafka's minute of silence is too long.
 API_TIMEOUT_MS = 10_000
+_VALUE_WITH_MINUS = re.compile(r"-\d+[a-z]*$")  # -1000, -10m: values, not options
 
 
 class Subparsers(Protocol):
@@ -42,6 +44,7 @@ class CommandParser(argparse.ArgumentParser):
     def __init__(self, **kwargs: Any) -> None:
         kwargs.setdefault("formatter_class", _HelpFormatter)
         super().__init__(allow_abbrev=False, **kwargs)
+        self._negative_number_matcher = _VALUE_WITH_MINUS  # argparse's own, which in older versions knows no units
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> tuple[Any, list[str]]:
         """As argparse's, but unknown arguments are an error right here, where this command's own options are known."""
@@ -109,6 +112,21 @@ def add_client_options(parser: argparse.ArgumentParser, settings: str = "client 
         "--command-config",
         metavar="FILE",
         help="file with client settings such as TLS and auth.token, one NAME=VALUE per line",
+    )
+
+
+def add_topic_options(parser: argparse.ArgumentParser) -> None:
+    """Adds the options of commands about any number of topics; topic_lookup.py finds them."""
+    parser.add_argument("topics", metavar="TOPIC", nargs="*", help="topics")
+    parser.add_argument(
+        "--pattern",
+        metavar="REGEX",
+        action="append",
+        default=[],
+        help="also the topics in whose name this regular expression is found; may be repeated",
+    )
+    parser.add_argument(
+        "-p", "--partition", type=int, action="append", metavar="N", help="only this partition; may be repeated (default: all)"
     )
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import base64
 import json
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeAlias
 
 import pyarrow as pa
@@ -19,6 +19,7 @@ from brokerd.errors import ConfigError
 from brokerd.record.schema import KEY, TIMESTAMP, VALUE
 
 Printer: TypeAlias = "Callable[[FetchedBatch], bytes | pa.Buffer]"
+Topics: TypeAlias = Mapping[bytes, str]  # names by topic id; those of others are printed as nothing
 _TIMESTAMP_TYPES = ("CreateTime", "LogAppendTime")
 _TOKEN = re.compile(r"%(.)|([^%]+)", re.DOTALL)
 LETTERS = {
@@ -35,25 +36,23 @@ LETTERS = {
 }
 
 
-def format_printer(template: str, topic: str, *, null: bytes = b"") -> Printer:
-    """Prints records in a format such as "%o %k: %s\
-    ", with `null` for null keys and values. Raises ConfigError naming an unknown letter."""
+def format_printer(template: str, topics: Topics, *, null: bytes = b"") -> Printer:
+    """Prints records in a format such as "%o %k: %s", with `null` for null keys and values. Raises ConfigError naming an unknown
+    letter."""
     tokens = _tokens(template)
     if all(kind in ("text", "s", "k") for kind, _ in tokens):
         return lambda batch: _columns_joined(batch, tokens, null)
-    return lambda batch: b"".join(_row(tokens, topic, null, batch, record) for record in _rows(batch))
+    return lambda batch: b"".join(_row(tokens, _name(topics, batch), null, batch, record) for record in _rows(batch))
 
 
-def json_printer(topic: str) -> Printer:
+def json_printer(topics: Topics) -> Printer:
     """Prints one JSON object per line, in the form that json_records.py reads. Bytes that are not UTF-8 text go to `key_base64`
     and `value_base64`; a timestamp is in ms, with a fraction if it has one."""
 
     def lines(batch: FetchedBatch) -> bytes:
         kind = _TIMESTAMP_TYPES[batch.timestamp_type == LOG_APPEND_TIME]
-        return b"".join(
-            json.dumps(_document(topic, batch.tp.partition, kind, record), ensure_ascii=False).encode() + b"\n"
-            for record in _rows(batch)
-        )
+        begin = {"topic": _name(topics, batch), "partition": batch.tp.partition}
+        return b"".join(_json_line(begin, kind, record) for record in _rows(batch))
 
     return lines
 
@@ -127,27 +126,27 @@ def _timestamp_ms(record: dict[str, Any]) -> int:
     return -1 if timestamp_us is None else timestamp_us // 1_000
 
 
-def _exact_ms(record: dict[str, Any]) -> int | float:
+def _exact_ms(record: dict[str, Any]) -> str:
+    """The time as a JSON number, to the microsecond: a float would round those of a distant future."""
     ms = _timestamp_ms(record)
-    return ms if record["timestamp"] in (None, ms * 1_000) else record["timestamp"] / 1_000
+    rest_us = 0 if record["timestamp"] is None else record["timestamp"] - ms * 1_000
+    return f"{ms}.{rest_us:03}".rstrip("0") if rest_us else str(ms)
 
 
-def _document(topic: str, partition: int, timestamp_type: str, record: dict[str, Any]) -> dict[str, Any]:
-    document = {
-        "topic": topic,
-        "partition": partition,
-        "offset": record["offset"],
-        "timestamp": _exact_ms(record),
-        "timestamp_type": timestamp_type,
-        **_text_or_base64("key", record["key"]),
-        **_text_or_base64("value", record["value"]),
-    }
+def _json_line(begin: dict[str, Any], timestamp_type: str, record: dict[str, Any]) -> bytes:
+    rest = {"timestamp_type": timestamp_type, **_text_or_base64("key", record["key"]), **_text_or_base64("value", record["value"])}
     if record["headers"] is not None:
-        document["headers"] = [{"key": header["key"], **_text_or_base64("value", header["value"])} for header in record["headers"]]
-    return document
+        rest["headers"] = [{"key": header["key"], **_text_or_base64("value", header["value"])} for header in record["headers"]]
+    before = json.dumps({**begin, "offset": record["offset"]}, ensure_ascii=False)
+    after = json.dumps(rest, ensure_ascii=False)
+    return f'{before[:-1]}, "timestamp": {_exact_ms(record)}, {after[1:]}\n'.encode()
 
 
-def _text_or_base64(name: str, data: bytes | None) -> dict[str, str | None]:
+def _name(topics: Topics, batch: FetchedBatch) -> str:
+    return topics.get(batch.tp.topic_id, "")
+
+
+def _text_or_base64(name: str, data: bytes | None) -> dict[str, Any]:
     if data is None:
         return {name: None}
     try:

@@ -1,19 +1,63 @@
-"""Finds topics by the names people type: an unknown name is answered with the nearest one that exists."""
+"""Finds topics by the names people type, or by patterns: an unknown name is answered with the nearest one that exists."""
 
 from __future__ import annotations
 
-from brokerd.cli.parser import did_you_mean
+import argparse
+import re
+from collections.abc import Iterable, Sequence
+
+from brokerd.cli.parser import did_you_mean, usage_error
 from brokerd.client.blocking import BlockingClient
 from brokerd.client.metadata import TopicInfo
-from brokerd.errors import UnknownTopicOrPartitionError, WireError
+from brokerd.errors import ConfigError, UnknownTopicOrPartitionError, WireError
+from brokerd.ids import TopicIdPartition
+
+
+def topic_patterns(args: argparse.Namespace) -> list[re.Pattern[str]]:
+    """The patterns of --pattern; the command must have some, or topics by name. Raises ConfigError, UsageError."""
+    if not args.topics and not args.pattern:
+        raise usage_error(args, "name a TOPIC, or give a --pattern")
+    patterns = []
+    for text in args.pattern:
+        try:
+            patterns.append(re.compile(text))
+        except (re.error, OverflowError, RecursionError) as error:
+            raise ConfigError(f"--pattern '{text:.200}' is not a regular expression: {error}") from None
+    return patterns
+
+
+def find_topics(client: BlockingClient, names: Sequence[str], patterns: Sequence[re.Pattern[str]] = ()) -> list[TopicInfo]:
+    """Topics of these names, and those that exist now in whose name a pattern is found; each once. Raises
+    UnknownTopicOrPartitionError for a name or a pattern without a topic, and the broker's other errors."""
+    metadata = client.metadata(list(names)) if names else None
+    for name in names:
+        if metadata is not None and name in metadata.errors:
+            raise with_nearest_name(client, name, metadata.errors[name])
+    found = {name: metadata.topic(name) for name in names} if metadata is not None else {}
+    known = client.metadata(None).topics if patterns else {}
+    for pattern in patterns:
+        matching = {name: topic for name, topic in sorted(known.items()) if not topic.is_internal and pattern.search(name)}
+        if not matching:
+            raise UnknownTopicOrPartitionError(f"there is no topic in whose name '{pattern.pattern}' is found")
+        found.update(matching)
+    return list(found.values())
+
+
+def named_partitions(topics: Iterable[TopicInfo], partitions: Sequence[int] | None) -> dict[TopicIdPartition, str]:
+    """All partitions of topics, or those of these numbers of each one, with the topic's name. Raises
+    UnknownTopicOrPartitionError."""
+    named = {}
+    for topic in topics:
+        for partition in sorted(set(partitions)) if partitions else range(topic.partition_count):
+            check_partition(topic, partition)
+            named[TopicIdPartition(topic.topic_id, partition)] = topic.name
+    return named
 
 
 def find_topic(client: BlockingClient, name: str) -> TopicInfo:
     """The topic of this name. Raises UnknownTopicOrPartitionError suggesting the nearest name, and the broker's other errors."""
-    metadata = client.metadata([name])
-    if name in metadata.errors:
-        raise with_nearest_name(client, name, metadata.errors[name])
-    return metadata.topic(name)
+    (topic,) = find_topics(client, [name])
+    return topic
 
 
 def with_nearest_name(client: BlockingClient, name: str, error: WireError, *, may_create: bool = True) -> WireError:

@@ -7,6 +7,7 @@
     load.py       the daemon's settings from file, environment and flags (environment.py; small_files.py: files named by settings)
     listeners.py  who may reach a broker: rules between settings, which a configuration must meet; clients share its notion
                   of what is local to the machine
+    durations.py  15m, 500ms: durations in options
     sample.py     makes conf/brokerd.toml from the settings
     spark_options.py      sorts the options of a Spark source or sink
     spark_own_options.py  those that are the source's or the sink's own

@@ -17,6 +17,7 @@ from brokerd.client.consumer.offsets import OffsetAndTimestamp, OffsetSpec, Want
 from brokerd.client.consumer.positions import FetchRange
 from brokerd.clock import Clock, SystemClock
 from brokerd.config.client import ConsumerConfig
+from brokerd.config.durations import UNITS_MS
 from brokerd.config.settings import INT64_MAX, from_mapping
 from brokerd.consumer.arguments import checked_int, checked_partition
 from brokerd.consumer.core.records import CONSUMED_SCHEMA, to_arrow
@@ -24,7 +25,6 @@ from brokerd.errors import ConfigError, WireError
 from brokerd.ids import TopicIdPartition, TopicPartition
 
 Bound = str | int | datetime.datetime
-_UNITS_MS = {"ms": 1, "s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 _AGO = re.compile(r"-(\d{1,15})(ms|s|m|h|d)")
 _HOW = "earliest, latest, a time ago such as '-10m' (ms, s, m, h, d), a datetime with a time zone, or milliseconds since 1970"
 
@@ -142,7 +142,7 @@ def _wanted(name: str, bound: Bound, now_ms: int) -> Wanted:
     ago = _AGO.fullmatch(bound) if isinstance(bound, str) else None
     if ago is None:
         raise ValueError(f"{name} must be {_HOW}, not {bound!r:.200}")
-    return max(0, now_ms - int(ago[1]) * _UNITS_MS[ago[2]])
+    return max(0, now_ms - int(ago[1]) * UNITS_MS[ago[2]])
 
 
 def _offsets(

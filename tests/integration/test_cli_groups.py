@@ -99,6 +99,8 @@ def test_offsets_are_reset(client: BlockingClient, terminal: Terminal) -> None:
     assert offsets(terminal) == [7, 0]
     run(terminal, "reset", "g", "--topic", "t", "--to-timestamp", "1005")
     assert offsets(terminal) == [5, 0]
+    run(terminal, "reset", "g", "--topic", "t", "--to-timestamp", "-10m")
+    assert offsets(terminal) == [10, 0]
     (one,) = run(terminal, "reset", "g", "--topic", "t:0", "--to-offset", "99")
     assert (one["asked_offset"], one["new_offset"]) == (99, 10)
     run(terminal, "reset", "g", "--to-earliest")
@@ -127,7 +129,7 @@ def test_groups_are_deleted(client: BlockingClient, terminal: Terminal) -> None:
         (("reset", "g"), 2, "one of the arguments --to-earliest"),
         (("reset", "g", "--to-latest", "--to-earliest"), 2, "not allowed with"),
         (("reset", "g", "--to-offset", "-1"), 2, "--to-offset is -1"),
-        (("reset", "g", "--to-timestamp", "soon"), 2, "--to-timestamp takes ms since 1970 or ISO 8601"),
+        (("reset", "g", "--to-timestamp", "soon"), 2, "--to-timestamp takes ms since 1970, a time ago such as -10m, or ISO 8601"),
         (("reset", "g", "--topic", "t:", "--to-latest"), 2, "--topic takes TOPIC"),
     ],
 )

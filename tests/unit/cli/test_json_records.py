@@ -10,7 +10,7 @@ import pytest
 from brokerd.cli.json_records import BadRow, records_from_json
 from brokerd.cli.record_format import json_printer
 from brokerd.record.schema import SCHEMA_0
-from tests.unit.cli.test_record_format import fetched
+from tests.unit.cli.test_record_format import TOPICS, fetched
 
 NOW_MS = 1_700_000_000_000
 
@@ -30,7 +30,7 @@ def test_records_survive_the_way_out_and_back() -> None:
         {"key": b'"\n\\', "value": b"", "headers": None, "timestamp": 1},
     ]
     columns = pa.RecordBatch.from_pylist(rows, schema=SCHEMA_0.arrow)
-    lines = bytes(json_printer("t")(fetched(columns))).split(b"\n")
+    lines = bytes(json_printer(TOPICS)(fetched(columns))).split(b"\n")
     found = records_from_json(lines, headers=[], timestamp_ms=5, partition_count=4)
     assert found.bad is None
     assert found.arrow_batch.equals(columns)

@@ -15,6 +15,7 @@ from tests.support.wait import DEADLINE_S
 
 CREATE = "brokerd topics create"
 LIST = "brokerd topics list"
+TIME = "{} takes ms since 1970, a time ago such as -10m, or ISO 8601 such as {}2026-01-31T12:00:00Z, not '{}'"
 
 
 @pytest.mark.parametrize(
@@ -47,7 +48,16 @@ LIST = "brokerd topics list"
         (
             ["consume", "t", "-o", "soon"],
             "brokerd consume",
-            "--offset takes beginning, end, N, -N (the last N) or @TIME, not 'soon'",
+            "--offset takes earliest, latest, N, -N (N before the end), -10m (so long ago) or @TIME, not 'soon'",
+        ),
+        (["consume", "t", "--end=-5w"], "brokerd consume", TIME.format("--end", "", "-5w")),
+        (["consume", "t", "-o", "@noon"], "brokerd consume", TIME.format("--offset", "@", "@noon")),
+        (["consume", "t", "-e", "--end", "5"], "brokerd consume", "--end and --exit contradict each other: give one"),
+        (["consume"], "brokerd consume", "name a TOPIC, or give a --pattern"),
+        (
+            ["consume", "--pattern", "a("],
+            "brokerd consume",
+            "--pattern 'a(' is not a regular expression: missing ), unterminated subpattern at position 1",
         ),
         (
             ["consume", "t", "--timeout-ms", "2147483648"],

@@ -14,6 +14,8 @@ from brokerd.errors import ConfigError
 from brokerd.record.batch import RecordBatch
 from tests.support.records import SAMPLE, TIMESTAMP_MS, TP, header_of, key_values, new_batch
 
+TOPICS = {TP.topic_id: "t"}
+
 
 def fetched(columns: pa.RecordBatch = SAMPLE, *, first: int = 0, log_append_time: bool = False) -> FetchedBatch:
     data = new_batch(columns)
@@ -25,7 +27,7 @@ def fetched(columns: pa.RecordBatch = SAMPLE, *, first: int = 0, log_append_time
 
 
 def printed(template: str, batch: FetchedBatch) -> bytes:
-    return bytes(memoryview(format_printer(template, "t")(batch)))
+    return bytes(memoryview(format_printer(template, TOPICS)(batch)))
 
 
 def test_values_alone() -> None:
@@ -62,11 +64,11 @@ def test_fast_and_slow_path_agree() -> None:
 @pytest.mark.parametrize(("template", "problem"), [("%z", "unknown letter '%z'"), ("50%", "single '%'")])
 def test_wrong_format_is_told(template: str, problem: str) -> None:
     with pytest.raises(ConfigError, match=problem):
-        format_printer(template, "t")
+        format_printer(template, TOPICS)
 
 
 def test_json_lines() -> None:
-    lines = [json.loads(line) for line in bytes(json_printer("t")(fetched())).splitlines()]
+    lines = [json.loads(line) for line in bytes(json_printer(TOPICS)(fetched())).splitlines()]
     assert lines[0] == {
         "topic": "t",
         "partition": 3,
@@ -83,7 +85,7 @@ def test_json_lines() -> None:
 
 def test_json_of_bytes_that_are_no_text_and_of_append_time() -> None:
     batch = fetched(key_values([b"\xff\x00"], keys=["ключ".encode()]), log_append_time=True)
-    (line,) = bytes(json_printer("t")(batch)).decode().splitlines()
+    (line,) = bytes(json_printer(TOPICS)(batch)).decode().splitlines()
     assert "ключ" in line
     document = json.loads(line)
     assert document["value_base64"] == "/wA="
@@ -101,4 +103,4 @@ def test_head_of_a_batch() -> None:
 def test_times_beyond_the_calendar_are_numbers(timestamp_ms: int) -> None:
     batch = fetched(key_values([b"v"], timestamp_ms=timestamp_ms))
     assert printed("%T", batch) == b"%d" % timestamp_ms
-    assert json.loads(bytes(json_printer("t")(batch)))["timestamp"] == timestamp_ms
+    assert json.loads(bytes(json_printer(TOPICS)(batch)))["timestamp"] == timestamp_ms

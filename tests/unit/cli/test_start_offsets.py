@@ -1,37 +1,81 @@
-"""Goal: --offset is read as it is documented."""
+"""Goal: where a command starts and ends is read as it is documented, and resolved to an offset of each partition."""
 
 from __future__ import annotations
 
 import pytest
 
-from brokerd.cli.start_offsets import StartOffset, parse_offset
+from brokerd.cli.start_offsets import EARLIEST, LATEST, Bound, LogBounds, offset_of, parse_bound, parse_timestamp
 from brokerd.client.consumer.offsets import OffsetSpec
+from brokerd.config.settings import INT64_MAX
 from brokerd.errors import ConfigError
+
+NOW_MS = 1_700_000_000_000
+MINUTE_MS = 60_000
 
 
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
-        ("beginning", StartOffset(OffsetSpec.EARLIEST)),
-        ("earliest", StartOffset(OffsetSpec.EARLIEST)),
-        ("end", StartOffset(OffsetSpec.LATEST)),
-        ("latest", StartOffset(OffsetSpec.LATEST)),
-        ("0", StartOffset(OffsetSpec.EARLIEST, exact=0)),
-        ("42", StartOffset(OffsetSpec.EARLIEST, exact=42)),
-        ("-10", StartOffset(OffsetSpec.LATEST, shift=-10)),
-        ("@1700000000000", StartOffset(1_700_000_000_000)),
-        ("@1969-12-31T00:00:00Z", StartOffset(0)),
-        ("@2023-11-14T22:13:20Z", StartOffset(1_700_000_000_000)),
-        ("@2023-11-14T23:13:20.250+01:00", StartOffset(1_700_000_000_250)),
+        ("beginning", EARLIEST),
+        ("earliest", EARLIEST),
+        ("end", LATEST),
+        ("latest", LATEST),
+        ("0", Bound(OffsetSpec.EARLIEST, exact=0)),
+        ("42", Bound(OffsetSpec.EARLIEST, exact=42)),
+        ("0" * 30 + "42", Bound(OffsetSpec.EARLIEST, exact=42)),
+        (str(INT64_MAX), Bound(OffsetSpec.EARLIEST, exact=INT64_MAX)),
+        ("-10", Bound(OffsetSpec.LATEST, shift=-10)),
+        ("-10m", Bound(NOW_MS - 10 * MINUTE_MS)),
+        ("-1500ms", Bound(NOW_MS - 1_500)),
+        ("-99999d", Bound(0)),
+        ("@1700000000000", Bound(1_700_000_000_000)),
+        ("@1969-12-31T00:00:00Z", Bound(0)),
+        ("@2023-11-14T22:13:20Z", Bound(1_700_000_000_000)),
+        ("2023-11-14T22:13:20Z", Bound(1_700_000_000_000)),
+        ("@2023-11-14T23:13:20.250+01:00", Bound(1_700_000_000_250)),
     ],
 )
-def test_offset(text: str, expected: StartOffset) -> None:
-    assert parse_offset(text) == expected
+def test_a_bound_is_read(text: str, expected: Bound) -> None:
+    assert parse_bound("--offset", text, now_ms=NOW_MS) == expected
 
 
 @pytest.mark.parametrize(
-    "text", ["", "begin", "1.5", "--3", "-", "@", "@yesterday", "+5", "1e3", "9" * 19, "-" + "9" * 19, "@" + "9" * 19]
+    "text",
+    [
+        *("", "begin", "1.5", "--3", "-", "@", "@yesterday", "+5", "1e3", "²", "-5w", "-10 m m", "2026-13-01", "@-", "-m"),
+        *(
+            "9" * 19,
+            "-" + "9" * 19,
+            "@" + "9" * 19,
+            "9" * 5_000,
+            "@" + "9" * 5_000,
+            "-" + "9" * 5_000 + "d",
+        ),
+    ],
 )
-def test_offset_refused(text: str) -> None:
-    with pytest.raises(ConfigError, match="--offset"):
-        parse_offset(text)
+def test_a_bound_is_refused(text: str) -> None:
+    with pytest.raises(ConfigError, match=r"^--end "):
+        parse_bound("--end", text, now_ms=NOW_MS)
+
+
+def test_a_time_alone_has_no_offsets() -> None:
+    assert parse_timestamp("--to-timestamp", "1005", now_ms=NOW_MS) == 1_005
+    assert parse_timestamp("--to-timestamp", "-1s", now_ms=NOW_MS) == NOW_MS - 1_000
+    with pytest.raises(ConfigError, match=r"--to-timestamp takes ms since 1970, a time ago such as -10m, or ISO 8601"):
+        parse_timestamp("--to-timestamp", "-1000", now_ms=NOW_MS)
+
+
+@pytest.mark.parametrize(
+    ("bound", "log", "expected"),
+    [
+        (EARLIEST, LogBounds(10, 50), 10),
+        (LATEST, LogBounds(10, 50), 50),
+        (Bound(OffsetSpec.LATEST, shift=-5), LogBounds(10, 50), 45),
+        (Bound(OffsetSpec.LATEST, shift=-99), LogBounds(10, 50), 10),
+        (Bound(OffsetSpec.EARLIEST, exact=99), LogBounds(10, 50), 99),
+        (Bound(1_000), LogBounds(10, 50, at_time=33), 33),
+        (Bound(1_000), LogBounds(10, 50), 50),
+    ],
+)
+def test_a_bound_is_an_offset_of_each_partition(bound: Bound, log: LogBounds, expected: int) -> None:
+    assert offset_of(bound, log) == expected

@@ -1,4 +1,4 @@
-"""Durations as Spark writes them in options: 15m, 30s, 500ms. Nothing else."""
+"""Durations as Spark, and the command line, write them: 15m, 30s, 500ms. Nothing else."""
 
 from __future__ import annotations
 
