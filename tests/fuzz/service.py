@@ -10,10 +10,9 @@ import itertools
 import logging
 import random
 import struct
-from collections import deque
 from collections.abc import Awaitable, Callable
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 import grpc
 import pyarrow as pa
@@ -30,9 +29,9 @@ from tests.fuzz.inputs import odd_header, rng_of, spoilt_batch
 from tests.fuzz.legal import why_illegal
 from tests.fuzz.report import FuzzError, Report, file_count, resident_bytes, thread_count
 from tests.fuzz.requests import Requests, unary_bytes
+from tests.support.call_context import Context
 from tests.support.daemon import RunningDaemon, running_daemon
 from tests.support.hostile_records import good_batches, mutate
-from tests.support.loop import one_turn
 from tests.support.records import HEADER_BYTES, key_values, new_batch
 from tests.support.victim import FAULTS_OF_THE_CLIENT, files_outside
 
@@ -55,42 +54,6 @@ BATCHES_PER_STREAM = 5
 _GROUP_TIMEOUT_S = 300.0
 _PRODUCER_ID_AT = 40
 _ANSWERED = grpc.StatusCode.OK
-
-
-class Context:
-    """The part of gRPC's context that a handler needs."""
-
-    def __init__(self, messages: list[bytes]) -> None:
-        self._messages = deque(messages)
-        self.written: list[bytes] = []
-        self.code = _ANSWERED
-        self.details = ""
-
-    async def read(self) -> Any:
-        """The client's next message; a turn of the loop lies before it."""
-        await one_turn()
-        return self._messages.popleft() if self._messages else grpc.aio.EOF
-
-    async def write(self, data: bytes) -> None:
-        """Takes a response."""
-        self.written.append(data)
-
-    async def abort(self, code: grpc.StatusCode, details: str = "", trailing_metadata: object = ()) -> NoReturn:
-        """See gRPC."""
-        self.code, self.details = code, details
-        raise grpc.aio.AbortError(details)
-
-    def invocation_metadata(self) -> tuple[()]:
-        """No headers."""
-        return ()
-
-    def auth_context(self) -> dict[str, Any]:
-        """No TLS."""
-        return {}
-
-    def peer(self) -> str:
-        """Somebody."""
-        return "ipv4:127.0.0.1:1"
 
 
 class Alarms(logging.Handler):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import grpc
+
 from brokerd.server.broker import Broker
 from brokerd.server.limits.memory_guard import MESSAGE_BYTES
 from brokerd.server.security.authenticator import caller_of
@@ -18,6 +20,7 @@ class ClientStream:
         self._authorizer = authorizer
         self._is_large = True  # the last request, by its partitions; a first one may be
         self._is_revoked = False
+        self._is_over = False  # it has ended by itself, or is gone
         self.peer = str(context.peer())  # the client's address, as gRPC names it while the call lasts
         self.caller = caller_of(authorizer.principal, self.peer)
         self.is_half_open = True  # until the first message has arrived
@@ -29,3 +32,10 @@ class ClientStream:
         self.is_half_open = False
         self.message_bytes = size_bytes
         self.read_bytes += size_bytes + MESSAGE_BYTES
+
+    async def _abort(self, code: grpc.StatusCode, details: str) -> None:
+        """Ends the call, unless it is over: gRPC may be writing its end just now, and takes no other. Raises grpc.aio.AbortError,
+        which ends the task that reads the stream too.
+        """
+        if not self._is_over:
+            await self._context.abort(code, details)

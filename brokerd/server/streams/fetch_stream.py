@@ -72,7 +72,7 @@ class FetchStream(ClientStream):
         """Ends the stream from outside, once its response is out."""
         with contextlib.suppress(BrokerdError):
             await self._finish_parked()
-        await self._context.abort(code, details)
+        await self._abort(code, details)
 
     async def revoke(self, code: grpc.StatusCode, details: str) -> None:
         """Ends the stream of a caller whose credentials were revoked: no further response goes out."""
@@ -83,7 +83,7 @@ class FetchStream(ClientStream):
             self._count_parked(0)
             if self._answered is not None:
                 self._answered.set_result(None)
-        await self._context.abort(code, details)
+        await self._abort(code, details)
 
     async def _finish_parked(self) -> None:
         """The next request has arrived: answers the parked fetch with the data available."""
@@ -197,7 +197,7 @@ class FetchStream(ClientStream):
             pass  # the client is gone; reading will report it too
         except Exception as error:
             internal("response to a parked fetch", error)
-            await self._context.abort(grpc.StatusCode.INTERNAL, "internal error: see the broker's log")
+            await self._abort(grpc.StatusCode.INTERNAL, "internal error: see the broker's log")
         finally:
             self._hold(0)
             self._answering = None
@@ -235,6 +235,7 @@ class FetchStream(ClientStream):
         )
 
     def _end(self) -> None:
+        self._is_over = True
         if self._parked is not None:
             self._parked.cancel()
             self._parked = None

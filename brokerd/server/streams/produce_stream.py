@@ -73,7 +73,7 @@ class ProduceStream(ClientStream):
         """Ends the stream from outside, once its responses are out."""
         while self._responses:
             await self._next_response()
-        await self._context.abort(code, details)
+        await self._abort(code, details)
 
     async def revoke(self, code: grpc.StatusCode, details: str) -> None:
         """Ends the stream of a caller whose credentials were revoked: no further request is accepted. Requests already accepted
@@ -83,7 +83,7 @@ class ProduceStream(ClientStream):
             async with asyncio.timeout(_LAST_RESPONSES_S):
                 while self._responses:
                     await self._next_response()
-        await self._context.abort(code, details)
+        await self._abort(code, details)
 
     async def _read_all(self) -> BrokerdError | None:
         """Processes requests until the client's end, or until one that ends the stream; earlier ones are answered first."""
@@ -203,7 +203,7 @@ class ProduceStream(ClientStream):
             self._drop_responses()
             internal("responses to a produce stream", error)
             with contextlib.suppress(*ENDED):  # abort raises too
-                await self._context.abort(grpc.StatusCode.INTERNAL, "internal error: see the broker's log")
+                await self._abort(grpc.StatusCode.INTERNAL, "internal error: see the broker's log")
         finally:
             self._writer = None
 
@@ -233,6 +233,7 @@ class ProduceStream(ClientStream):
         self._wake()
 
     def _end(self) -> None:
+        self._is_over = True
         if self._instance is not None:
             self._broker.fence.goodbye(self._instance, now_ms=self._broker.clock.monotonic_ms())
         if self._writer is not None:

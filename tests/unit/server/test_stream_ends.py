@@ -1,0 +1,79 @@
+"""A stream that ends by itself while it is being ended: gRPC is told of one end of a call only, or logs an error of its own."""
+
+from __future__ import annotations
+
+import asyncio
+
+import grpc
+import pytest
+
+from brokerd.ids import TopicIdPartition
+from brokerd.server.security.authenticator import ANYBODY
+from brokerd.server.security.topic_authorizer import TopicAuthorizer
+from brokerd.server.streams import produce_stream
+from brokerd.server.streams.fetch_stream import FetchStream
+from brokerd.server.streams.produce_stream import ProduceStream
+from brokerd.wire.records import join_records
+from brokerd.wire.v1 import fetch_pb2, produce_pb2
+from tests.support.call_context import Context
+from tests.support.clock import ManualClock
+from tests.support.files import MemoryFiles
+from tests.support.gate import Gate
+from tests.support.inner_broker import running
+from tests.support.loop import all_wait
+from tests.support.raw_client import values_batch
+from tests.support.wait import DEADLINE_S
+from tests.unit.server.one_execution import run
+
+Stream = ProduceStream | FetchStream
+ENDED = grpc.StatusCode.UNAVAILABLE, "ended"
+
+
+def produce_request(tp: TopicIdPartition) -> bytes:
+    head = produce_pb2.ProduceRequest(acks=-1, hello=produce_pb2.Hello(instance_id=b"i" * 16, incarnation=1))
+    head.partitions.add(topic_id=tp.topic_id, partition=tp.partition, current_leader_epoch=-1)
+    return join_records(head, [[values_batch(tp)]])
+
+
+def fetch_request(tp: TopicIdPartition) -> bytes:
+    head = fetch_pb2.FetchRequest(max_wait_ms=60_000, min_bytes=1, max_bytes=1_000)
+    head.partitions.add(topic_id=tp.topic_id, partition=tp.partition, current_leader_epoch=-1, partition_max_bytes=1_000)
+    return head.SerializeToString()
+
+
+@pytest.mark.parametrize(("kind", "end"), [(ProduceStream, "close"), (ProduceStream, "revoke"), (FetchStream, "close")])
+def test_a_stream_whose_client_has_ended_it_is_not_ended_twice(
+    kind: type[Stream], end: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(produce_stream, "_LAST_RESPONSES_S", DEADLINE_S)
+
+    async def scenario() -> None:
+        files = MemoryFiles()
+        async with running(files, ManualClock()) as broker:
+            (tp, _) = await broker.topic()
+            context = Context([produce_request(tp) if kind is ProduceStream else fetch_request(tp)])  # and the client's end
+            stream = kind(broker.broker, context, TopicAuthorizer(ANYBODY, broker.logs.topics))  # type: ignore[arg-type]
+            with Gate(files, "fdatasync", path=tp.directory_name):
+                serving = asyncio.create_task(stream.run())
+                await all_wait()
+                assert not serving.done(), "its last response is not out"
+                ending = asyncio.create_task(getattr(stream, end)(*ENDED))
+                await all_wait()
+            await serving
+            await ending
+            assert context.code is grpc.StatusCode.OK
+
+    run(scenario())
+
+
+@pytest.mark.parametrize("end", ["close", "revoke"])
+def test_a_stream_that_has_ended_is_left_alone(end: str) -> None:
+    async def scenario() -> None:
+        async with running(MemoryFiles(), ManualClock()) as broker:
+            context = Context([])
+            stream = FetchStream(broker.broker, context, TopicAuthorizer(ANYBODY, broker.logs.topics))  # type: ignore[arg-type]
+            await stream.run()
+            await getattr(stream, end)(*ENDED)
+            assert context.code is grpc.StatusCode.OK
+
+    run(scenario())
