@@ -12,8 +12,9 @@ import statistics
 import sys
 import time
 import uuid
-from collections.abc import Sequence
+from collections.abc import Coroutine, Sequence
 from pathlib import Path
+from typing import Any, TypeVar
 
 from benchmarks.environment import PROGRAM, Broker, Child
 from benchmarks.raw import RawMembers, raw_client, run_in_loop, small_payload
@@ -24,6 +25,7 @@ from brokerd.ids import TopicIdPartition
 from brokerd.producer.core.membership import Membership, TransactionEnd, TransactionMember
 from brokerd.storage.names import SNAPSHOT_SUFFIX
 
+T = TypeVar("T")
 _PARTITIONS = 8
 _WINDOWS = 5
 _AT_ONCE = 50
@@ -126,25 +128,25 @@ async def wide(broker: Broker, topic: str, members: int) -> Row:
     started = time.perf_counter()
     await writing.write([(grant, tps) for grant in grants])
     row["write_ms"] = ms_since(started)
-    pings: list[float] = []
-    pinging = asyncio.create_task(ping(other, pings))
-    await asyncio.sleep(1)
-    row["longest_call_before_ms"] = max(pings)
-    pings.clear()
-    row["commit_ms"] = await commit(client, "wide", 0, grants, tps)
-    row["longest_call_meanwhile_ms"] = max(pings)
-    pinging.cancel()
+    _, row["longest_call_before_ms"] = await with_calls(other, asyncio.sleep(1))
+    row["commit_ms"], row["longest_call_meanwhile_ms"] = await with_calls(other, commit(client, "wide", 0, grants, tps))
     for each in (writing, client, other):
         await each.close()
     return row
 
 
-async def ping(client: BrokerClient, taken: list[float]) -> None:
-    """Empty calls, one after another."""
+async def with_calls(client: BrokerClient, work: Coroutine[Any, Any, T]) -> tuple[T, float]:
+    """The result of `work`, and the longest of this client's empty calls meanwhile, one after another, ms. At least one, however
+    short the work is; the last one to its end, as that is what it held up.
+    """
+    working = asyncio.create_task(work)
+    longest_ms = 0.0
     while True:
         started = time.perf_counter()
         await client.metadata([])
-        taken.append(ms_since(started))
+        longest_ms = max(longest_ms, ms_since(started))
+        if working.done():
+            return working.result(), longest_ms
         await asyncio.sleep(_PING_PAUSE_S)
 
 

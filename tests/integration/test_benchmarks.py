@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from pathlib import Path
+from typing import cast
 
 import pytest
 
+from benchmarks.many_transactions import with_calls
 from benchmarks.measure import Figures, Work, table
 from benchmarks.run import main
+from brokerd.client.broker_client import BrokerClient
+from tests.support.loop import one_turn
 
 
 def test_clients_and_memory_are_measured_beside_their_ceilings(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -46,6 +51,23 @@ def test_the_groups_about_the_broker_tell_what_they_are_asked_for(tmp_path: Path
     assert [row["timers"] for row in told["timers"]] == [100, 1_000]
     assert {row["step"]: row["count"] for row in told["testing"]}["start, warm"] == 2
     assert "p99_to_quiet" in capsys.readouterr().out
+
+
+def test_work_of_no_time_has_one_call_beside_it() -> None:
+    class Client:
+        calls = 0
+
+        async def metadata(self, _topics: list[str]) -> None:
+            await one_turn()
+            self.calls += 1
+
+    async def work() -> str:
+        return "done"
+
+    client = Client()
+    result, longest_ms = asyncio.run(with_calls(cast("BrokerClient", client), work()))
+    assert (result, client.calls) == ("done", 1)
+    assert longest_ms > 0
 
 
 def test_an_unknown_group_is_refused_by_name(capsys: pytest.CaptureFixture[str]) -> None:
