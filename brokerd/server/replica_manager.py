@@ -33,7 +33,9 @@ logger = logging.getLogger(__name__)
 _TICK_MS = 1
 _WHEEL_SIZE = 20
 _DRIVER_PERIOD_MS = 1
-_LOGS = ""  # the owner of all dirty bytes: a log does not know whose they are
+# The owner of all dirty bytes, which are counted as the logs have them: no failure leaves any of them counted. Producers share them
+# by turns, as whatever a flush frees goes to the next principal in line, and the threads that flush are shared too.
+_LOGS = ""
 _FLUSH_THREADS = 5  # each syncs one partition at a time; one principal has four of them at most
 
 

@@ -57,6 +57,33 @@ def test_waiters_go_one_after_the_other_as_far_as_the_room_goes() -> None:
     asyncio.run(scenario())
 
 
+def test_what_is_counted_for_nobody_goes_by_turns_of_those_who_wait() -> None:
+    """As the bytes that are not on disk: whoever waits with a thousand streams gets every second turn beside one other."""
+
+    async def scenario() -> None:
+        budget = Budget(100)
+        budget.add("log", 100)
+        gone: list[str] = []
+
+        async def taker(caller: Caller) -> None:
+            await budget.take(caller)
+            budget.add("log", 10)
+            gone.append(caller.owner)
+
+        many = [asyncio.create_task(taker(Caller("many", f"many{number}"))) for number in range(20)]
+        await all_wait()
+        one = [asyncio.create_task(taker(CALLERS[0])) for _ in range(2)]
+        await all_wait()
+        for _ in range(4):
+            budget.add("log", -10)
+            await all_wait()
+        assert gone == ["many", "a", "many", "a"]
+        budget.add("log", -1_000)
+        await asyncio.gather(*many, *one)
+
+    asyncio.run(scenario())
+
+
 def test_units_that_are_asked_for_are_taken_at_ones_turn_and_a_newcomer_does_not_overtake() -> None:
     async def scenario() -> None:
         budget = Budget(100)
