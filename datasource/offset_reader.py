@@ -10,8 +10,16 @@ import logging
 from collections.abc import Container, Iterable, Mapping
 
 from brokerd.client.blocking import BlockingClient
-from brokerd.client.consumer.offsets import READ_UNCOMMITTED, OffsetSpec, Wanted
+from brokerd.client.consumer.offsets import (
+    OFFSET_AFTER_BYTES,
+    READ_UNCOMMITTED,
+    AfterBytes,
+    OffsetAndTimestamp,
+    OffsetSpec,
+    Wanted,
+)
 from brokerd.client.metadata import TopicInfo
+from brokerd.config.settings import INT64_MAX
 from brokerd.datasource.bounds import (
     EARLIEST_NUMBER,
     LATEST_NUMBER,
@@ -25,12 +33,13 @@ from brokerd.datasource.bounds import (
 )
 from brokerd.datasource.options import Assignment, SourceOptions, TopicPattern, Topics
 from brokerd.datasource.patterns import topic_matcher
-from brokerd.datasource.planning import Snapshot
+from brokerd.datasource.planning import Snapshot, cut_ends, share_bytes
 from brokerd.errors import (
     ConfigError,
     InvalidTopicError,
     UnknownTopicIdError,
     UnknownTopicOrPartitionError,
+    UnsupportedVersionError,
     WireError,
 )
 from brokerd.ids import TopicIdPartition, TopicPartition
@@ -107,6 +116,32 @@ class OffsetReader:
             return self._at_timestamp(bound, snapshot)
         return dict(snapshot.latest)
 
+    def limit_bytes(
+        self, snapshot: Snapshot, begins: Mapping[TopicPartition, int], ends: Mapping[TopicPartition, int], max_bytes: int
+    ) -> dict[TopicPartition, int]:
+        """Where a batch from `begins` ends, at `ends` or before: about `max_bytes` later, shared out in proportion to the bytes
+        that wait in each partition. Fetches are whole record batches, so it ends at one's end, and one of each partition goes.
+
+        Raises UnsupportedVersionError if the broker cannot say how far bytes reach.
+        """
+        info = self._client.server_info()
+        if OFFSET_AFTER_BYTES not in info.features:
+            raise UnsupportedVersionError(
+                f"option maxBytesPerTrigger needs a broker that can count bytes, and this one (version {info.software_version}) "
+                "cannot: upgrade it, or use maxOffsetsPerTrigger"
+            )
+        waiting = {tp: AfterBytes(begins[tp], end, INT64_MAX) for tp, end in ends.items() if end > begins[tp]}
+        partitions = {tp: TopicIdPartition(snapshot.topic_ids[tp.topic], tp.partition) for tp in waiting}
+        try:
+            sizes = {tp: found.size_bytes for tp, found in self._results(partitions, waiting).items()}
+            shares = share_bytes(sizes, max_bytes)
+            if shares is None:
+                return dict(ends)
+            wanted = {tp: waiting[tp]._replace(max_bytes=share) for tp, share in shares.items()}
+            return cut_ends(begins, ends, self._offsets(partitions, wanted))
+        except UnknownTopicIdError:  # deleted since the snapshot: the task that reads it reports the loss
+            return dict(ends)
+
     def wait_for_records(self, snapshot: Snapshot, *, timeout_ms: int) -> None:
         """Returns once a partition has grown past `snapshot`, or after `timeout_ms`, or early if the broker cannot be reached."""
         ends = {TopicIdPartition(snapshot.topic_ids[tp.topic], tp.partition): offset for tp, offset in snapshot.latest.items()}
@@ -148,16 +183,24 @@ class OffsetReader:
         wanted: Mapping[TopicPartition, Wanted],
         isolation: str | None = None,
     ) -> dict[TopicPartition, int]:
+        return {tp: found.offset for tp, found in self._results(partitions, wanted, isolation).items()}
+
+    def _results(
+        self,
+        partitions: Mapping[TopicPartition, TopicIdPartition],
+        wanted: Mapping[TopicPartition, Wanted],
+        isolation: str | None = None,
+    ) -> dict[TopicPartition, OffsetAndTimestamp]:
         if not wanted:
             return {}
         results = self._client.list_offsets({partitions[tp]: one for tp, one in wanted.items()}, isolation or self._isolation)
-        offsets = {}
+        found = {}
         for tp in wanted:
             result = results[partitions[tp]]
             if isinstance(result, WireError):
                 raise result
-            offsets[tp] = result.offset
-        return offsets
+            found[tp] = result
+        return found
 
     def _committed(self, snapshot: Snapshot) -> SpecificOffsets:
         """The offsets of the group. Raises ConfigError if it has read nothing of all this: its name may be mistyped."""

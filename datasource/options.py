@@ -66,6 +66,7 @@ class SourceOptions:
     fail_on_data_loss: bool
     include_headers: bool
     max_offsets_per_trigger: int | None
+    max_bytes_per_trigger: int | None
     min_offsets_per_trigger: int | None
     max_trigger_delay_ms: int  # longest wait for a batch smaller than min_offsets_per_trigger
     min_partitions: int | None
@@ -121,6 +122,7 @@ def parse_source_options(options: Mapping[str, str], *, is_streaming: bool) -> S
         fail_on_data_loss=parse_flag("failOnDataLoss", split.get("failOnDataLoss"), default=True),
         include_headers=parse_flag("includeHeaders", split.get("includeHeaders"), default=False),
         max_offsets_per_trigger=most,
+        max_bytes_per_trigger=parse_count("maxBytesPerTrigger", split.get("maxBytesPerTrigger")),
         min_offsets_per_trigger=least,
         max_trigger_delay_ms=parse_duration_ms("maxTriggerDelay", split.get("maxTriggerDelay", _MAX_TRIGGER_DELAY)),
         min_partitions=parse_count("minPartitions", split.get("minPartitions")),

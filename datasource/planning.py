@@ -148,6 +148,23 @@ def limit_rows(
     return {tp: begin + (max(1, max_rows * sizes[tp] // total) if sizes[tp] else 0) for tp, begin in begins.items()}
 
 
+def share_bytes(sizes: Mapping[TopicPartition, int], max_bytes: int) -> dict[TopicPartition, int] | None:
+    """How many of `max_bytes` each partition may give, in proportion to what waits in it; None if all of it fits."""
+    total = sum(sizes.values())
+    if total <= max_bytes:
+        return None
+    return {tp: max_bytes * size // total for tp, size in sizes.items() if size}
+
+
+def cut_ends(
+    begins: Mapping[TopicPartition, int], ends: Mapping[TopicPartition, int], reached: Mapping[TopicPartition, int]
+) -> dict[TopicPartition, int]:
+    """Where a batch ends whose bytes are limited: where the broker says that the bytes of a partition end. A partition with any
+    backlog moves, whatever the broker says.
+    """
+    return {tp: min(end, max(begins[tp] + 1, reached.get(tp, end))) for tp, end in ends.items()}
+
+
 def ranges_between(start: SourceOffset, end: SourceOffset) -> list[OffsetRange]:
     """The range that a batch reads of each partition; empty ranges are left out. A replayed batch gets the same ranges whatever
     has happened to the topics since, because the two offsets determine them."""

@@ -12,7 +12,7 @@ from typing import Any
 
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
-from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
+from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxBytes, ReadMaxRows, SupportsTriggerAvailableNow
 
 from brokerd.client.leases import lease_client
 from brokerd.clock import Clock
@@ -59,9 +59,11 @@ class BrokerdStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return INITIAL.to_json()
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
-        """maxOffsetsPerTrigger, or no limit."""
-        max_rows = self._options.max_offsets_per_trigger
-        return ReadAllAvailable() if max_rows is None else ReadMaxRows(max_rows)
+        """maxOffsetsPerTrigger, else maxBytesPerTrigger, else no limit. Spark knows no limit of both."""
+        max_rows, max_bytes = self._options.max_offsets_per_trigger, self._options.max_bytes_per_trigger
+        if max_rows is not None:
+            return ReadMaxRows(max_rows)
+        return ReadAllAvailable() if max_bytes is None else ReadMaxBytes(max_bytes)
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
         """Fixes the offsets at which this run ends. Missing topics are left to latestOffset, which knows the checkpoint."""
@@ -74,7 +76,6 @@ class BrokerdStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         Raises DataLossError, UnknownTopicOrPartitionError, BrokerUnreachableError, ConfigError.
         """
         previous = parse_source_offset(start)
-        max_rows = limit.max_rows if isinstance(limit, ReadMaxRows) else None
         with lease_client(self._options.consumer) as client:
             group_id = self._options.group_id_of(previous.source_id)
             if group_id is not None:
@@ -82,11 +83,11 @@ class BrokerdStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             reader = OffsetReader(client, self._options)
             snapshot = self._target or reader.snapshot()
             report_absent(snapshot, self._seen)
-            end = self._next(previous, snapshot, max_rows, reader)
+            end = self._next(previous, snapshot, limit, reader)
             if end is None and self._target is None:
                 reader.wait_for_records(snapshot, timeout_ms=IDLE_WAIT_MS)
                 snapshot = reader.snapshot()
-                end = self._next(previous, snapshot, max_rows, reader)
+                end = self._next(previous, snapshot, limit, reader)
             if end is None and self._target is not None and group_id is not None:
                 self._progress.finish(group_id, timeout_s=_FINISH_S)
         self._seen = snapshot
@@ -118,7 +119,7 @@ class BrokerdStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def stop(self) -> None:
         """Does nothing: connections belong to the process, which Spark ends."""
 
-    def _next(self, previous: SourceOffset, snapshot: Snapshot, max_rows: int | None, reader: OffsetReader) -> SourceOffset | None:
+    def _next(self, previous: SourceOffset, snapshot: Snapshot, limit: ReadLimit, reader: OffsetReader) -> SourceOffset | None:
         """Where the next batch ends; None if there is nothing new, or too little yet (minOffsetsPerTrigger)."""
         require_topics(snapshot, self._options.subscription.option, previous.topic_ids)
         if previous.is_initial:
@@ -128,11 +129,21 @@ class BrokerdStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         else:
             begins, starts, losses = continue_from(previous, reader.with_log_ends(snapshot, previous.offsets))
         report_losses(losses, fail=self._options.fail_on_data_loss)
-        ends = limit_rows(begins, snapshot.latest, max_rows)
+        ends = self._limited(begins, snapshot, limit, reader)
         source_id = previous.source_id or self._own_source_id()
         end = SourceOffset(ends, topic_ids_after(previous, snapshot, begins), starts, source_id=source_id)
         is_same = not previous.is_initial and not starts and end.offsets == previous.offsets
         return None if is_same or self._is_too_small(begins, snapshot) else end
+
+    def _limited(
+        self, begins: Mapping[TopicPartition, int], snapshot: Snapshot, limit: ReadLimit, reader: OffsetReader
+    ) -> dict[TopicPartition, int]:
+        """Where the batch ends. Rows and bytes: both hold, unless Spark wants all that there is."""
+        ends = limit_rows(begins, snapshot.latest, limit.max_rows if isinstance(limit, ReadMaxRows) else None)
+        max_bytes = self._options.max_bytes_per_trigger
+        if max_bytes is None or isinstance(limit, ReadAllAvailable):
+            return ends
+        return reader.limit_bytes(snapshot, begins, ends, max_bytes)
 
     def _own_source_id(self) -> str:
         if self._new_source_id is None:

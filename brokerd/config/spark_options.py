@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from brokerd.config.client import ClientConfig, ConsumerConfig, ProducerConfig
 from brokerd.config.kafka_names import PASSED_OVER, REFUSED_VALUES, why_refused
@@ -41,7 +41,6 @@ class Side:
     where: str  # ends sentences
     own: tuple[str, ...]
     client: type[ClientConfig]
-    refused: Mapping[str, str] = field(default_factory=dict)  # own option -> the rest of a sentence: why, and what to do
 
     @property
     def settings(self) -> tuple[str, ...]:
@@ -49,12 +48,7 @@ class Side:
         return tuple(settings_of(self.client))
 
 
-SOURCE = Side(
-    "(option of the brokerd source)",
-    tuple(option.name for option in SOURCE_OPTIONS),
-    ConsumerConfig,
-    {"maxBytesPerTrigger": "it is not yet supported; maxOffsetsPerTrigger limits a batch"},
-)
+SOURCE = Side("(option of the brokerd source)", tuple(option.name for option in SOURCE_OPTIONS), ConsumerConfig)
 SINK = Side("(option of the brokerd sink)", tuple(option.name for option in SINK_OPTIONS), ProducerConfig)
 
 
@@ -75,7 +69,6 @@ def split_options(options: Mapping[str, str], side: Side) -> SplitOptions:
     """
     own = {name.lower(): name for name in side.own}
     settings = {name.lower(): name for name in side.settings}
-    refused = {name.lower(): name for name in side.refused}
     ignored = PASSED_OVER | SPARK_OPTIONS | _names_of_the_other(side)
     found_own: dict[str, str] = {}
     found_settings: dict[str, str] = {}
@@ -88,8 +81,6 @@ def split_options(options: Mapping[str, str], side: Side) -> SplitOptions:
         elif bare in settings:
             _check_value(settings[bare], value, side)
             _keep(found_settings, settings[bare], value)
-        elif key in refused:
-            raise ConfigError(f"option '{refused[key]}' is not accepted {side.where}: {side.refused[refused[key]]}")
         elif bare not in ignored:
             raise _not_accepted(raw_name, side)
     return SplitOptions(found_own, found_settings)
@@ -141,7 +132,7 @@ def _without_table_properties(options: Mapping[str, str]) -> Mapping[str, str]:
 
 def _names_of_the_other(side: Side) -> frozenset[str]:
     other = SINK if side is SOURCE else SOURCE
-    return frozenset(name.lower() for name in (*other.own, *other.settings, *other.refused))
+    return frozenset(name.lower() for name in (*other.own, *other.settings))
 
 
 def _check_value(name: str, value: str, side: Side) -> None:

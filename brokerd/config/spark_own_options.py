@@ -43,6 +43,12 @@ SOURCE_OPTIONS = (
     ),
     SparkOption("includeHeaders", "false", "Whether rows have a column headers."),
     SparkOption("maxOffsetsPerTrigger", "", "Most records of one micro-batch, shared out among the partitions."),
+    SparkOption(
+        "maxBytesPerTrigger",
+        "",
+        "Most bytes of one micro-batch, as they lie on the broker's disk, shared out among the partitions in whole record batches; "
+        "at least one of each partition.",
+    ),
     SparkOption("minOffsetsPerTrigger", "", "A micro-batch waits until there are so many records, or for maxTriggerDelay."),
     SparkOption("maxTriggerDelay", "15m", "Longest wait for minOffsetsPerTrigger."),
     SparkOption("minPartitions", "", "About so many tasks: large ranges are read in more pieces."),

@@ -31,18 +31,20 @@ def find_backlog(
             continue
         begin, end = 0, segment.size_bytes
         if append_timestamp == _NONE:
-            begin, header = _batch_of(log, reader, open_files, segment, max(offset, segment.base_offset), is_wanted)
+            begin, header = batch_of(log, reader, open_files, segment, max(offset, segment.base_offset), is_wanted)
             append_timestamp = header.append_timestamp if header is not None else _NONE
         if until_offset < segment.next_offset:
-            end, _ = _batch_of(log, reader, open_files, segment, until_offset, is_wanted)
+            end, _ = batch_of(log, reader, open_files, segment, until_offset, is_wanted)
         size_bytes += max(0, end - begin)
     return Backlog(size_bytes, append_timestamp)
 
 
-def _batch_of(
+def batch_of(
     log: Searched, reader: LogReader, open_files: OpenFiles, segment: Segment, offset: int, is_wanted: IsWanted
 ) -> tuple[int, BatchHeader | None]:
-    """Position and header of the batch that holds an offset of the segment, or of the next one that can be read."""
+    """Position and header of the batch that holds an offset of the segment, or of the next one that can be read; the segment's end
+    if there is none. Raises OSError, LookUpAbandoned.
+    """
     begin = segment.loaded_index(log.config.index_interval_bytes).floor(offset) or (segment.base_offset, 0)
     with open_files.use(segment.path) as file:
         for position, header in headers_from(reader, file, segment, *begin, is_wanted):

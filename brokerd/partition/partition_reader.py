@@ -9,6 +9,7 @@ from brokerd.config.topic import TopicConfig
 from brokerd.errors import OffsetOutOfRangeError, StorageError, UnknownTopicIdError
 from brokerd.partition.backlog import Backlog, find_backlog
 from brokerd.partition.core import PartitionCore
+from brokerd.partition.reach import Reach, find_reach
 from brokerd.partition.timestamps import IsWanted, OffsetAndTimestamp, find_by_timestamp, find_max_timestamp
 from brokerd.storage.log_reader import NO_LIMIT, FetchDataInfo, LogReader
 from brokerd.storage.open_files import OpenFiles
@@ -108,6 +109,16 @@ class PartitionReader:
         """
         until = self._end(is_committed)
         return self._look_up(lambda: find_backlog(self, self.log, self._open_files, offset, until, is_wanted))
+
+    def reach(
+        self, from_offset: int, until_offset: int, max_bytes: int, *, is_committed: bool = False, is_wanted: IsWanted = _always
+    ) -> Reach:
+        """How far `max_bytes` reach, in whole batches from the one that holds `from_offset` on: the end of the last one that fits,
+        of the first one at least, and at most `until_offset`. Raises StorageError, LookUpAbandoned.
+        """
+        end = min(until_offset, self._end(is_committed))
+        found = self._look_up(lambda: find_reach(self, self.log, self._open_files, from_offset, end, max_bytes, is_wanted))
+        return found if found.offset < end else found._replace(offset=until_offset)
 
     def _end(self, is_committed: bool) -> int:
         ends = self._core.ends

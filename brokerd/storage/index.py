@@ -1,8 +1,8 @@
 """The sparse index of one segment: offset to position, and time to position. Pure; derived from the log, so never trusted.
 
-Operations: `add` at the end, `floor` by offset, `floor_by_time`. Entries lie about index.interval.bytes apart; a search
-gives the position of a batch at or before the one wanted, and the reader walks headers from there. On disk (`.index` and
-`.timeindex`) only for segments that are closed, with a summary of the segment that a reader compares with the log.
+Operations: `add` at the end, `floor` by offset, `floor_by_position`, `floor_by_time`. Entries lie about index.interval.bytes
+apart; a search gives the position of a batch at or before the one wanted, and the reader walks headers from there. On disk
+(`.index` and `.timeindex`) only for segments that are closed, with a summary of the segment that a reader compares with the log.
 """
 
 from __future__ import annotations
@@ -54,6 +54,11 @@ class SparseIndex:
     def floor(self, offset: int) -> tuple[int, int] | None:
         """(base offset, position) of the last indexed batch that begins at or before `offset`; None: begin at the start."""
         at = bisect_right(self.offsets, offset)
+        return (self.offsets[at - 1], self.positions[at - 1]) if at else None
+
+    def floor_by_position(self, position: int) -> tuple[int, int] | None:
+        """(base offset, position) of the last indexed batch that begins at or before `position`; None: begin at the start."""
+        at = bisect_right(self.positions, position, 0, len(self.offsets))
         return (self.offsets[at - 1], self.positions[at - 1]) if at else None
 
     def floor_with_time(self, offset: int) -> tuple[int, int, int] | None:

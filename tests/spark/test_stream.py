@@ -63,6 +63,22 @@ def test_progress_tells_offsets_and_where_the_log_ends(
     assert json.loads(source.latestOffset) == {topic: {"0": 51}}  # the marker of their transaction takes an offset
 
 
+def test_a_limit_of_bytes_is_kept_and_a_record_batch_that_is_larger_still_goes(
+    spark: SparkSession, daemon: DaemonProcess, new_topic: NewTopic, tmp_path: Path
+) -> None:
+    topic = new_topic(1)
+    rows = spark.range(1_000).selectExpr("string(id) AS key", "repeat(string(id % 10), 1000) AS value").coalesce(1)
+    write(rows, daemon.address, topic, **{"batch.size": 20_000})
+    for limit, rows_max in ((200_000, 200), (1, 20)):
+        frame = read_stream(spark, daemon.address, topic, maxBytesPerTrigger=limit, maxOffsetsPerTrigger=900)
+        sizes = run(start_to_files(frame, tmp_path / f"rows-{limit}", tmp_path / f"checkpoint-{limit}"))
+        assert sum(sizes) == 1_000
+        assert max(sizes) <= rows_max
+        assert len(rows_in_files(tmp_path / f"rows-{limit}")) == 1_000
+        if limit > 1:
+            assert len(sizes) <= 7, "it is used up, too"
+
+
 def test_a_query_is_a_group_whose_lag_the_broker_shows(
     spark: SparkSession, daemon: DaemonProcess, client: BlockingClient, new_topic: NewTopic, tmp_path: Path
 ) -> None:

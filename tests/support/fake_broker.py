@@ -84,6 +84,16 @@ class Partition:
             chunks.append(data)
         return chunks
 
+    def reach(self, from_offset: int, until_offset: int, max_bytes: int) -> tuple[int, int]:
+        """The end of the last batch that fits, of the first one at least, and what the batches up to there take."""
+        end = size_bytes = 0
+        for base_offset, next_offset, data in self.batches:
+            if next_offset > max(from_offset, self.log_start_offset) and base_offset < until_offset:
+                if size_bytes and size_bytes + data.size > max_bytes:
+                    return end, size_bytes
+                end, size_bytes = min(next_offset, until_offset), size_bytes + data.size
+        return until_offset, size_bytes
+
 
 class FakeBroker(FakeTransactions, FakeGroups):
     """Topics in memory, and what is to go wrong. Made by `fake_broker()`."""
@@ -100,6 +110,7 @@ class FakeBroker(FakeTransactions, FakeGroups):
         self.errors: dict[str, list[WireError]] = {}  # the next responses of a method carry these
         self.cut_fetch_after: list[int] = []  # the next fetch streams end after so many answers
         self.wire_versions = (1, 1)
+        self.features = ["idempotence", "offset_after_bytes"]
         self.next_producer_id = 1000
         self.limits: dict[str, int] = {}
 
@@ -142,7 +153,7 @@ class FakeBroker(FakeTransactions, FakeGroups):
             software_version="9.9",
             min_wire_version=least,
             max_wire_version=most,
-            features=["idempotence"],
+            features=self.features,
             limits=[metadata_pb2.Limit(name=name, value=value) for name, value in self.limits.items()],
         )
 
@@ -187,6 +198,8 @@ class FakeBroker(FakeTransactions, FakeGroups):
                     raise error
                 is_earliest = asked.spec == offsets_pb2.OFFSET_SPEC_EARLIEST
                 result.offset = partition.log_start_offset if is_earliest else partition.latest(request.isolation_level)
+                if asked.spec == offsets_pb2.OFFSET_SPEC_AFTER_BYTES:
+                    result.offset, result.size_bytes = partition.reach(asked.from_offset, asked.until_offset, asked.max_bytes)
             except WireError as error:
                 result.error.CopyFrom(to_proto(error))
         return answer

@@ -4,15 +4,18 @@ Behaviour
 - LATEST is the high watermark, with read_committed the last stable offset: the next offset that a reader could fetch.
 - TIMESTAMP is the first offset whose record is at or after it, MAX_TIMESTAMP that of the newest record; -1 if none. They look no
   further than LATEST. As in Kafka, a control batch and records of aborted transactions count.
+- AFTER_BYTES is how far max_bytes reach: the end of the last whole batch that fits, of the first one at least.
 - leader_epoch is that of the batch at the offset, or of the last batch before it; -1 if nothing was ever written.
-- Look-ups by time read index and log, so they run in a thread, one at a time per call: once the caller is gone, the next is not
-  started, and the one under way ends.
+- Look-ups by time and by bytes read index and log, so they run in a thread, one at a time per call: once the caller is gone, the
+  next is not started, and the one under way ends.
 """
 
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
 from functools import partial
+from typing import TypeVar
 
 from brokerd.errors import UnsupportedVersionError, WireError
 from brokerd.ids import TopicIdPartition
@@ -24,6 +27,7 @@ from brokerd.server.limits.callers import current_caller
 from brokerd.wire.errors import to_proto
 from brokerd.wire.v1 import fetch_pb2, offsets_pb2
 
+T = TypeVar("T")
 _NONE = -1
 _SPECS = offsets_pb2.OffsetSpec.values()
 _RESERVED = (offsets_pb2.OFFSET_SPEC_EARLIEST_LOCAL, offsets_pb2.OFFSET_SPEC_LATEST_TIERED)
@@ -50,6 +54,10 @@ def _check_entry(entry: offsets_pb2.PartitionListOffsets) -> None:
         raise malformed("partitions.spec", f"is {entry.spec}, but must be one of OffsetSpec")
     if entry.spec == offsets_pb2.OFFSET_SPEC_TIMESTAMP:
         check_not_negative("partitions.timestamp", entry.timestamp)
+    if entry.spec == offsets_pb2.OFFSET_SPEC_AFTER_BYTES:
+        check_not_negative("partitions.from_offset", entry.from_offset)
+        check_not_negative("partitions.until_offset", entry.until_offset)
+        check_not_negative("partitions.max_bytes", entry.max_bytes)
     topic_id_partition("partitions", entry.topic_id, entry.partition)
 
 
@@ -61,6 +69,10 @@ async def _answer(
     )
     try:
         log = broker.replicas.replica(tp, current_leader_epoch=entry.current_leader_epoch).log
+        if entry.spec == offsets_pb2.OFFSET_SPEC_AFTER_BYTES:
+            reach = partial(log.reader.reach, entry.from_offset, entry.until_offset, entry.max_bytes)
+            result.offset, result.size_bytes = await _searched(broker, reach, is_committed)
+            return result
         result.offset, result.timestamp = await _look_up(broker, log, entry, is_committed)
         if result.offset != _NONE:
             result.leader_epoch = log.core.epochs.epoch_at(result.offset)
@@ -87,10 +99,15 @@ async def _look_up(
         look_up = log.reader.max_timestamp_offset
     else:
         look_up = partial(log.reader.offset_for_timestamp, entry.timestamp)
+    found = await _searched(broker, look_up, is_committed)
+    return found if found is not None else (_NONE, _NONE)
+
+
+async def _searched(broker: Broker, look_up: Callable[..., T], is_committed: bool) -> T:
+    """Runs a look-up in a thread, and ends it once its caller is gone."""
     is_over = threading.Event()
     work = partial(look_up, is_committed=is_committed, is_wanted=lambda: not is_over.is_set())
     try:
-        found = await broker.searchers.run(current_caller(), work)
+        return await broker.searchers.run(current_caller(), work)
     finally:
         is_over.set()
-    return found if found is not None else (_NONE, _NONE)

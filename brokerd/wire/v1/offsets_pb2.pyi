@@ -18,6 +18,7 @@ class OffsetSpec(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     OFFSET_SPEC_TIMESTAMP: _ClassVar[OffsetSpec]
     OFFSET_SPEC_EARLIEST_LOCAL: _ClassVar[OffsetSpec]
     OFFSET_SPEC_LATEST_TIERED: _ClassVar[OffsetSpec]
+    OFFSET_SPEC_AFTER_BYTES: _ClassVar[OffsetSpec]
 OFFSET_SPEC_UNSPECIFIED: OffsetSpec
 OFFSET_SPEC_EARLIEST: OffsetSpec
 OFFSET_SPEC_LATEST: OffsetSpec
@@ -25,20 +26,27 @@ OFFSET_SPEC_MAX_TIMESTAMP: OffsetSpec
 OFFSET_SPEC_TIMESTAMP: OffsetSpec
 OFFSET_SPEC_EARLIEST_LOCAL: OffsetSpec
 OFFSET_SPEC_LATEST_TIERED: OffsetSpec
+OFFSET_SPEC_AFTER_BYTES: OffsetSpec
 
 class PartitionListOffsets(_message.Message):
-    __slots__ = ("topic_id", "partition", "current_leader_epoch", "spec", "timestamp")
+    __slots__ = ("topic_id", "partition", "current_leader_epoch", "spec", "timestamp", "from_offset", "until_offset", "max_bytes")
     TOPIC_ID_FIELD_NUMBER: _ClassVar[int]
     PARTITION_FIELD_NUMBER: _ClassVar[int]
     CURRENT_LEADER_EPOCH_FIELD_NUMBER: _ClassVar[int]
     SPEC_FIELD_NUMBER: _ClassVar[int]
     TIMESTAMP_FIELD_NUMBER: _ClassVar[int]
+    FROM_OFFSET_FIELD_NUMBER: _ClassVar[int]
+    UNTIL_OFFSET_FIELD_NUMBER: _ClassVar[int]
+    MAX_BYTES_FIELD_NUMBER: _ClassVar[int]
     topic_id: bytes
     partition: int
     current_leader_epoch: int
     spec: OffsetSpec
     timestamp: int
-    def __init__(self, topic_id: _Optional[bytes] = ..., partition: _Optional[int] = ..., current_leader_epoch: _Optional[int] = ..., spec: _Optional[_Union[OffsetSpec, str]] = ..., timestamp: _Optional[int] = ...) -> None: ...
+    from_offset: int
+    until_offset: int
+    max_bytes: int
+    def __init__(self, topic_id: _Optional[bytes] = ..., partition: _Optional[int] = ..., current_leader_epoch: _Optional[int] = ..., spec: _Optional[_Union[OffsetSpec, str]] = ..., timestamp: _Optional[int] = ..., from_offset: _Optional[int] = ..., until_offset: _Optional[int] = ..., max_bytes: _Optional[int] = ...) -> None: ...
 
 class ListOffsetsRequest(_message.Message):
     __slots__ = ("isolation_level", "partitions")
@@ -49,20 +57,22 @@ class ListOffsetsRequest(_message.Message):
     def __init__(self, isolation_level: _Optional[_Union[_fetch_pb2.IsolationLevel, str]] = ..., partitions: _Optional[_Iterable[_Union[PartitionListOffsets, _Mapping]]] = ...) -> None: ...
 
 class PartitionListOffsetsResult(_message.Message):
-    __slots__ = ("topic_id", "partition", "error", "offset", "timestamp", "leader_epoch")
+    __slots__ = ("topic_id", "partition", "error", "offset", "timestamp", "leader_epoch", "size_bytes")
     TOPIC_ID_FIELD_NUMBER: _ClassVar[int]
     PARTITION_FIELD_NUMBER: _ClassVar[int]
     ERROR_FIELD_NUMBER: _ClassVar[int]
     OFFSET_FIELD_NUMBER: _ClassVar[int]
     TIMESTAMP_FIELD_NUMBER: _ClassVar[int]
     LEADER_EPOCH_FIELD_NUMBER: _ClassVar[int]
+    SIZE_BYTES_FIELD_NUMBER: _ClassVar[int]
     topic_id: bytes
     partition: int
     error: _error_pb2.Error
     offset: int
     timestamp: int
     leader_epoch: int
-    def __init__(self, topic_id: _Optional[bytes] = ..., partition: _Optional[int] = ..., error: _Optional[_Union[_error_pb2.Error, _Mapping]] = ..., offset: _Optional[int] = ..., timestamp: _Optional[int] = ..., leader_epoch: _Optional[int] = ...) -> None: ...
+    size_bytes: int
+    def __init__(self, topic_id: _Optional[bytes] = ..., partition: _Optional[int] = ..., error: _Optional[_Union[_error_pb2.Error, _Mapping]] = ..., offset: _Optional[int] = ..., timestamp: _Optional[int] = ..., leader_epoch: _Optional[int] = ..., size_bytes: _Optional[int] = ...) -> None: ...
 
 class ListOffsetsResponse(_message.Message):
     __slots__ = ("results",)

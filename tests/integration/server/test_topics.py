@@ -283,6 +283,10 @@ def test_offsets_by_end_and_by_time(client: RawClient) -> None:
     assert newest.leader_epoch == epoch
     assert list_offset(client, tp, specs.OFFSET_SPEC_LATEST).leader_epoch == epoch
     assert (newest.offset, newest.timestamp) == (11, TIMESTAMP_MS + 2_003)
+    one = list_offset(client, tp, specs.OFFSET_SPEC_AFTER_BYTES, from_offset=5, until_offset=12, max_bytes=1)
+    assert one.offset == 8
+    all_of_it = list_offset(client, tp, specs.OFFSET_SPEC_AFTER_BYTES, from_offset=5, until_offset=10, max_bytes=2 * one.size_bytes)
+    assert (all_of_it.offset, all_of_it.size_bytes) == (10, 2 * one.size_bytes)
     for reserved in (specs.OFFSET_SPEC_EARLIEST_LOCAL, specs.OFFSET_SPEC_LATEST_TIERED):
         assert code(list_offset(client, tp, reserved)) is ErrorCode.UNSUPPORTED_VERSION
     assert code(list_offset(client, tp, 1, topic_id=b"n" * 16)) is ErrorCode.UNKNOWN_TOPIC_ID

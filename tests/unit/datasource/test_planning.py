@@ -8,7 +8,16 @@ import random
 import pytest
 
 from brokerd.datasource.offsets import SourceOffset
-from brokerd.datasource.planning import OffsetRange, Snapshot, continue_from, limit_rows, ranges_between, split_ranges
+from brokerd.datasource.planning import (
+    OffsetRange,
+    Snapshot,
+    continue_from,
+    cut_ends,
+    limit_rows,
+    ranges_between,
+    share_bytes,
+    split_ranges,
+)
 from brokerd.ids import TopicPartition
 
 OLD, NEW = bytes(16), bytes([1]) * 16
@@ -104,6 +113,16 @@ def test_limit_on_random_backlogs_never_starves_never_passes_the_end() -> None:
         assert all(begins[tp] <= ends[tp] <= latest[tp] for tp in tps)
         assert all(ends[tp] > begins[tp] for tp in waiting)
         assert sum(ends[tp] - begins[tp] for tp in tps) <= max(max_rows, max_rows + len(waiting))
+
+
+def test_bytes_are_shared_out_in_proportion() -> None:
+    assert share_bytes({T0: 900, T1: 100, T2: 0}, 100) == {T0: 90, T1: 10}
+    assert share_bytes({T0: 60, T1: 40}, 100) is None
+
+
+def test_a_partition_moves_whatever_the_broker_says() -> None:
+    assert cut_ends({T0: 5, T1: 5, T2: 5}, {T0: 9, T1: 9, T2: 9}, {T0: 5, T1: 20}) == {T0: 6, T1: 9, T2: 9}
+    assert cut_ends({T0: 5}, {T0: 5}, {}) == {T0: 5}
 
 
 def test_ranges_follow_from_the_two_offsets_alone() -> None:

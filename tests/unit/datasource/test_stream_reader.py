@@ -8,13 +8,13 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows
+from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxBytes, ReadMaxRows
 
 from brokerd.clock import SystemClock
 from brokerd.datasource.offsets import INITIAL
 from brokerd.datasource.partition_reader import RangePartition
 from brokerd.datasource.stream_reader import BrokerdStreamReader
-from brokerd.errors import ConfigError, DataLossError, UnknownTopicOrPartitionError
+from brokerd.errors import ConfigError, DataLossError, UnknownTopicOrPartitionError, UnsupportedVersionError
 from brokerd.ids import TopicIdPartition
 from tests.support.clock import ManualClock
 from tests.support.fake_broker import FakeBroker, Partition, fake_broker
@@ -104,6 +104,37 @@ def test_limit_is_kept_batch_by_batch_until_all_is_read(broker: FakeBroker) -> N
         sizes.append(sum(until - start for _, start, until in ranges(reader, offset, end)))
         offset = end
     assert sizes == [8, 8, 4]
+
+
+def test_a_limit_of_bytes_ends_a_batch_with_a_record_batch(broker: FakeBroker) -> None:
+    first = broker.topics["events"][0]
+    fill(first, [10] * 7)
+    four = 4 * first.batches[-1][2].size
+    reader = reader_for(broker, startingOffsets="earliest", maxBytesPerTrigger=four)
+    limit = reader.getDefaultReadLimit()
+    assert limit == ReadMaxBytes(four)
+    end = latest(reader, reader.initialOffset(), limit)
+    assert ranges(reader, reader.initialOffset(), end) == [(0, 0, 30), (1, 0, 10)]
+    later = latest(reader, end, limit)
+    assert ranges(reader, end, later) == [(0, 30, 70)]
+    everything = latest(reader, reader.initialOffset(), ReadAllAvailable())
+    assert user_offsets(everything) == {"events": {"0": 80, "1": 10}}, "trigger(once=True) takes all"
+
+
+def test_rows_and_bytes_limit_a_batch_together(broker: FakeBroker) -> None:
+    fill(broker.topics["events"][0], [10] * 7)
+    few_bytes = reader_for(broker, startingOffsets="earliest", maxOffsetsPerTrigger=60, maxBytesPerTrigger=1)
+    assert few_bytes.getDefaultReadLimit() == ReadMaxRows(60)
+    assert user_offsets(latest(few_bytes, INITIAL.to_json(), ReadMaxRows(60))) == {"events": {"0": 10, "1": 6}}
+    few_rows = reader_for(broker, startingOffsets="earliest", maxOffsetsPerTrigger=9, maxBytesPerTrigger=10**9)
+    assert user_offsets(latest(few_rows, INITIAL.to_json(), ReadMaxRows(9))) == {"events": {"0": 8, "1": 1}}
+
+
+def test_a_limit_of_bytes_says_so_if_the_broker_is_too_old(broker: FakeBroker) -> None:
+    broker.features = ["idempotence"]
+    sentence = r"maxBytesPerTrigger needs a broker that can count bytes, and this one \(version 9\.9\) cannot: upgrade it"
+    with pytest.raises(UnsupportedVersionError, match=sentence):
+        latest(reader_for(broker, maxBytesPerTrigger=5), INITIAL.to_json(), ReadMaxBytes(5))
 
 
 def test_available_now_ends_at_what_was_there_when_it_began(broker: FakeBroker) -> None:

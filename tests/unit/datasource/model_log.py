@@ -1,0 +1,115 @@
+"""A topic in memory, as the source's planning asks for it: batches with sizes, an undecided tail, partitions that are added.
+
+`ModelClient` answers what OffsetReader asks, without a process, a port or a thread. No assertions here.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import concurrent.futures
+import contextlib
+from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
+from types import SimpleNamespace
+from typing import Any
+
+from brokerd.client.consumer.offsets import OFFSET_AFTER_BYTES, READ_COMMITTED, AfterBytes, OffsetAndTimestamp, OffsetSpec, Wanted
+from brokerd.client.metadata import Metadata, ServerInfo, TopicInfo
+from brokerd.errors import UnsupportedVersionError
+from brokerd.ids import TopicIdPartition
+
+TOPIC_ID = bytes(range(16))
+TOPIC = "events"
+
+
+class ModelPartition:
+    """Batches as (base offset, next offset, bytes)."""
+
+    def __init__(self, log_start_offset: int = 0) -> None:
+        self.batches: list[tuple[int, int, int]] = []
+        self.log_start_offset = log_start_offset
+        self.last_stable_offset = log_start_offset  # readers of committed records see what lies below
+
+    @property
+    def end_offset(self) -> int:
+        """The log end."""
+        return self.batches[-1][1] if self.batches else self.log_start_offset
+
+    def append(self, records: int, size_bytes: int) -> None:
+        """One batch, undecided."""
+        self.batches.append((self.end_offset, self.end_offset + records, size_bytes))
+
+    def decide(self) -> None:
+        """All that there is may be read."""
+        self.last_stable_offset = self.end_offset
+
+    def bytes_between(self, begin: int, until: int) -> list[int]:
+        """Sizes of the batches that a read of this range fetches."""
+        return [size for base, after, size in self.batches if after > begin and base < until]
+
+    def reach(self, wanted: AfterBytes) -> tuple[int, int]:
+        """As the broker answers AfterBytes."""
+        end = size_bytes = 0
+        for base, after, size in self.batches:
+            if after > wanted.from_offset and base < wanted.until_offset:
+                if size_bytes and size_bytes + size > wanted.max_bytes:
+                    return end, size_bytes
+                end, size_bytes = min(after, wanted.until_offset), size_bytes + size
+        return wanted.until_offset, size_bytes
+
+
+class ModelClient:
+    """The calls of BlockingClient that planning makes."""
+
+    def __init__(self, partitions: Sequence[ModelPartition]) -> None:
+        self.partitions = list(partitions)
+        self.while_waiting: Callable[[], None] = lambda: None  # what happens while a query is idle
+        self.loop_thread = SimpleNamespace(submit=_at_once)
+        self.broker_client = SimpleNamespace(groups=SimpleNamespace(commit=_recorded))
+
+    @contextlib.contextmanager
+    def lease(self, _config: object) -> Iterator[ModelClient]:
+        """In place of lease_client."""
+        yield self
+
+    def server_info(self) -> ServerInfo:
+        """A broker of this version."""
+        return ServerInfo("model", 0, "1", 1, 1, frozenset([OFFSET_AFTER_BYTES]), {})
+
+    def metadata(self, _topics: Sequence[str] | None = None) -> Metadata:
+        """One topic."""
+        return Metadata("model", 0, {}, {TOPIC: TopicInfo(TOPIC, TOPIC_ID, (0,) * len(self.partitions))})
+
+    def list_offsets(
+        self, wanted: Mapping[TopicIdPartition, Wanted], isolation: str = READ_COMMITTED
+    ) -> dict[TopicIdPartition, OffsetAndTimestamp]:
+        """Ends of logs, and how far bytes reach."""
+        return {tp: self._offset(self.partitions[tp.partition], one, isolation) for tp, one in wanted.items()}
+
+    def wait_for_records(self, _ends: object, _isolation: str, *, timeout_ms: int) -> None:
+        """Has happen what is to happen."""
+        self.while_waiting()
+
+    def _offset(self, partition: ModelPartition, wanted: Wanted, isolation: str) -> OffsetAndTimestamp:
+        if wanted is OffsetSpec.EARLIEST:
+            return OffsetAndTimestamp(partition.log_start_offset)
+        if wanted is OffsetSpec.LATEST:
+            return OffsetAndTimestamp(partition.last_stable_offset if isolation == READ_COMMITTED else partition.end_offset)
+        if isinstance(wanted, AfterBytes):
+            offset, size_bytes = partition.reach(wanted)
+            return OffsetAndTimestamp(offset, size_bytes=size_bytes)
+        raise UnsupportedVersionError(f"{wanted} is not in this model")
+
+
+async def _recorded(_group_id: str, _offsets: object) -> dict[TopicIdPartition, Any]:
+    return {}
+
+
+def _at_once(coroutine: Coroutine[Any, Any, Any]) -> concurrent.futures.Future[Any]:
+    future: concurrent.futures.Future[Any] = concurrent.futures.Future()
+    try:
+        coroutine.send(None)
+    except StopIteration as ended:
+        future.set_result(ended.value)
+    else:
+        raise asyncio.InvalidStateError("nothing here may wait")
+    return future
