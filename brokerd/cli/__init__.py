@@ -1,11 +1,13 @@
 """The command `brokerd`: one file per noun or verb, each with `add_parser(subparsers)` and `run(args)`.
 
     start.py           runs a broker
-    topics.py          creates, lists, describes, alters, deletes topics (topics_report.py: how they are printed)
+    topics.py          creates, lists, describes, alters, trims, deletes topics (topics_report.py, topics_trim.py)
+    offsets.py         where partitions begin and end, offsets by time
     transactions.py    lists, describes, aborts transactions, finds hanging ones (transactions_report.py: how they are printed)
     groups.py          lists, describes, resets, deletes groups of readers (group_reset.py: to which offset, groups_report.py)
     produce.py         lines to records (lines.py, json_records.py)
     consume.py         records to lines (start_offsets.py: from where to where, record_format.py: how they are printed)
+    info.py            a broker's versions, features, limits, nodes
     dump_log.py        prints the contents of a data directory's files
     doctor.py          checks a data directory, and repairs what an operator decides
     config.py          prints the sample configuration and the systemd unit
@@ -45,11 +47,13 @@ _CANNOT_WRITE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
 
 COMMANDS = {  # name: (module, one line of help)
     "start": ("brokerd.cli.start", "run a broker"),
-    "topics": ("brokerd.cli.topics", "create, list, describe, alter and delete topics"),
+    "topics": ("brokerd.cli.topics", "create, list, describe, alter, trim and delete topics"),
+    "offsets": ("brokerd.cli.offsets", "print where partitions begin and end, and offsets by time"),
     "transactions": ("brokerd.cli.transactions", "list, describe and abort transactions, find those that hold back readers"),
     "groups": ("brokerd.cli.groups", "list and describe groups of readers and their lag, reset and delete their offsets"),
     "produce": ("brokerd.cli.produce", "write lines from standard input or a file to a topic"),
-    "consume": ("brokerd.cli.consume", "print records of a topic"),
+    "consume": ("brokerd.cli.consume", "print records of topics"),
+    "info": ("brokerd.cli.info", "print a broker's versions, features, limits and nodes"),
     "dump-log": ("brokerd.cli.dump_log", "print what a log directory, segment, index or snapshot holds"),
     "doctor": ("brokerd.cli.doctor", "check every byte of a data directory"),
     "config": ("brokerd.cli.config", "print a sample configuration or a systemd unit"),

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import datetime
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from brokerd.cli.group_reset import NewOffset
-from brokerd.cli.output import counted, duration_text, print_json, size_text, table
+from brokerd.cli.output import counted, duration_text, print_json, size_text, table, time_text
 from brokerd.client.group_offsets import GroupDescription, GroupListing, GroupPartition
 
 _NONE = "-"
 _METADATA_MAX_CHARACTERS = 40
-_MS_PER_S = 1_000
 
 
 class Reset(NamedTuple):
@@ -31,7 +29,7 @@ def print_list(groups: Sequence[GroupListing], *, as_json: bool) -> None:
     elif not groups:
         print("no groups: there are none that you may see, or none of this prefix")
     else:
-        rows = [(one.group_id, one.partitions, _time_text(one.commit_timestamp), one.principal) for one in groups]
+        rows = [(one.group_id, one.partitions, time_text(one.commit_timestamp), one.principal) for one in groups]
         print(table(("GROUP", "PARTITIONS", "LAST COMMIT", "OWNER"), rows))
 
 
@@ -90,7 +88,7 @@ def _row(one: GroupPartition) -> tuple[object, ...]:
         _number(one.lag),
         _NONE if one.lag_bytes < 0 else size_text(one.lag_bytes),
         _NONE if one.lag_ms < 0 else duration_text(one.lag_ms),
-        _time_text(one.committed.commit_timestamp),
+        time_text(one.committed.commit_timestamp),
         _short(one.committed.metadata) or _NONE,
     )
 
@@ -105,16 +103,6 @@ def _name(one: GroupPartition) -> str:
 
 def _number(value: int) -> object:
     return _NONE if value < 0 else value
-
-
-def _time_text(timestamp_ms: int) -> str:
-    if timestamp_ms < 0:
-        return _NONE
-    try:
-        moment = datetime.datetime.fromtimestamp(timestamp_ms // _MS_PER_S, datetime.UTC)
-    except (ValueError, OverflowError, OSError):
-        return f"{timestamp_ms} ms"  # outside the calendar
-    return moment.isoformat(sep=" ").replace("+00:00", "Z")
 
 
 def _known(value: int) -> int | None:

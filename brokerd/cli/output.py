@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import datetime
 import json
 import sys
 from collections.abc import Sequence
 from typing import Any
 
 _DURATIONS = (("d", 86_400_000), ("h", 3_600_000), ("min", 60_000), ("s", 1_000))
+_MS_PER_S = 1_000
 _UNITS = ("B", "KiB", "MiB", "GiB", "TiB")
 
 
@@ -45,6 +47,17 @@ def duration_text(duration_ms: int) -> str:
         if count or parts:
             parts.append(f"{count} {unit}" if count else "")
     return " ".join(part for part in parts[:2] if part) or f"{duration_ms} ms"
+
+
+def time_text(timestamp_ms: int) -> str:
+    """A time of ms since 1970 for people, to the second; "-" if it is not known (-1)."""
+    if timestamp_ms < 0:
+        return "-"
+    try:
+        moment = datetime.datetime.fromtimestamp(timestamp_ms // _MS_PER_S, datetime.UTC)
+    except (ValueError, OverflowError, OSError):
+        return f"{timestamp_ms} ms"  # outside the calendar
+    return moment.isoformat(sep=" ").replace("+00:00", "Z")
 
 
 def counted(count: int, noun: str) -> str:

@@ -1,4 +1,4 @@
-"""`brokerd topics`: create, list, describe, alter, delete. topics_report.py prints descriptions."""
+"""`brokerd topics`: create, list, describe, alter, trim, delete. topics_report.py prints descriptions, topics_trim.py trims."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from brokerd.cli.output import counted
 from brokerd.cli.parser import Subparsers, add_client_options, add_verbs, check_range, client_config, hasty, pairs, usage_error
+from brokerd.cli.topics_trim import add_trim, before_of, trim
 from brokerd.config.client import ClientConfig
 from brokerd.config.settings import INT32_MAX
 from brokerd.errors import TopicAlreadyExistsError, UnknownTopicOrPartitionError, WireError
@@ -14,25 +15,27 @@ from brokerd.errors import TopicAlreadyExistsError, UnknownTopicOrPartitionError
 if TYPE_CHECKING:
     from brokerd.client.blocking import BlockingClient
 
-_CHANGES = ("create", "alter", "delete")
+_CHANGES = ("create", "alter", "trim", "delete")
 
 
 def add_parser(subparsers: Subparsers) -> None:
     """Declares the command."""
     parser = subparsers.add_parser(
         "topics",
-        help="create, list, describe, alter and delete topics",
-        description="Topics: create, list, describe, alter and delete them.",
+        help="create, list, describe, alter, trim and delete topics",
+        description="Topics: create, list, describe, alter, trim and delete them.",
         epilog="examples:\n"
         "  brokerd topics create events --partitions 8 --config retention.ms=86400000\n"
         "  brokerd topics describe events\n"
-        "  brokerd topics alter events --partitions 16 --config max.message.bytes=33554432\n",
+        "  brokerd topics alter events --partitions 16 --config max.message.bytes=33554432\n"
+        "  brokerd topics trim events --before -7d --dry-run\n",
     )
     verbs = add_verbs(parser)
     _add_create(verbs)
     _add_list(verbs)
     _add_describe(verbs)
     _add_alter(verbs)
+    add_trim(verbs)
     _add_delete(verbs)
 
 
@@ -42,9 +45,10 @@ def run(args: argparse.Namespace) -> int:
 
     config = client_config(args, ClientConfig)
     check_range(args, "--partitions", getattr(args, "partitions", None), maximum=INT32_MAX)
+    if args.verb == "trim":
+        before_of(args)  # mistakes in the command line come before any connection
     with BlockingClient(config if args.verb in _CHANGES else hasty(config)) as client:
-        verb = {"create": _create, "list": _list, "describe": _describe, "alter": _alter, "delete": _delete}[args.verb]
-        return verb(client, args)
+        return _VERBS[args.verb](client, args)
 
 
 def _add_create(verbs: Subparsers) -> None:
@@ -187,7 +191,7 @@ def _alter(client: BlockingClient, args: argparse.Namespace) -> int:
 def _add_delete(verbs: Subparsers) -> None:
     parser = verbs.add_parser(
         "delete",
-        help="delete topics and all their records",
+        help="delete topics and all their records, without confirmation",
         description="Deletes topics and all their records, without confirmation.",
     )
     parser.add_argument("names", metavar="NAME", nargs="+", help="topics")
@@ -212,6 +216,11 @@ def _delete(client: BlockingClient, args: argparse.Namespace) -> int:
     return 0
 
 
+def _trim(client: BlockingClient, args: argparse.Namespace) -> int:
+    _look_first(args)
+    return trim(client, args)
+
+
 def _look_first(args: argparse.Namespace) -> None:
     """Contacts the broker with a short timeout first, so that a mistyped address shows soon: changing thousands of partitions may
     take long."""
@@ -228,6 +237,8 @@ def _add_config(parser: argparse.ArgumentParser, text: str) -> None:
 def _found(results: dict[str, Description | WireError]) -> list[Description]:
     return [result for result in results.values() if not isinstance(result, WireError)]
 
+
+_VERBS = {"create": _create, "list": _list, "describe": _describe, "alter": _alter, "trim": _trim, "delete": _delete}
 
 if TYPE_CHECKING:
     from brokerd.client.topics import TopicDescription as Description

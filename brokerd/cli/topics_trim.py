@@ -1,0 +1,112 @@
+"""`brokerd topics trim`: deletes the oldest records of a topic."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, NamedTuple
+
+from brokerd.cli.output import counted, print_json, table
+from brokerd.cli.parser import Subparsers, add_client_options, checked
+from brokerd.errors import WireError
+
+if TYPE_CHECKING:
+    from brokerd.cli.start_offsets import Bound, LogBounds
+    from brokerd.client.blocking import BlockingClient
+
+_EPILOG = """\
+WHERE: an offset N (records below it are deleted), -N (the last N offsets of each partition stay), -10m (records at most so old
+  stay), a time such as 2026-01-31T12:00:00Z, @MS (ms since 1970), or latest (none stays)
+Readers that stand before it find their records gone. The space on disk is freed by the segment, a little later.
+
+examples:
+  brokerd topics trim events --before -7d --dry-run
+  brokerd topics trim events --before 120000 --partition 3
+"""
+
+
+class Trim(NamedTuple):
+    """One partition: where its log began, where it begins after that, and the offset that was asked for."""
+
+    partition: int
+    before: int
+    after: int
+    asked: int
+
+    @property
+    def offset_count(self) -> int:
+        """Deleted offsets."""
+        return self.after - self.before
+
+
+def add_trim(verbs: Subparsers) -> None:
+    """Declares the verb."""
+    parser = verbs.add_parser(
+        "trim",
+        help="delete the oldest records of a topic, without confirmation",
+        description="Deletes the records of a topic before an offset or a time, without confirmation.",
+        epilog=_EPILOG,
+    )
+    parser.add_argument("name", metavar="NAME", help="the topic")
+    parser.add_argument("--before", metavar="WHERE", required=True, help="delete what lies before this")
+    parser.add_argument(
+        "-p", "--partition", type=int, action="append", metavar="N", help="only in this partition; may be repeated (default: all)"
+    )
+    parser.add_argument("--dry-run", action="store_true", help="print what would be deleted, and delete nothing")
+    parser.add_argument("--json", action="store_true", help="as JSON")
+    add_client_options(parser)
+
+
+def before_of(args: argparse.Namespace) -> Bound:
+    """The place of --before. Raises UsageError."""
+    from brokerd.cli.start_offsets import parse_bound
+    from brokerd.clock import SystemClock
+
+    return checked(args, lambda: parse_bound("--before", args.before, now_ms=SystemClock().wall_ms()))
+
+
+def trim(client: BlockingClient, args: argparse.Namespace) -> int:
+    """Deletes, and prints what was deleted. Raises BrokerdError, UsageError."""
+    from brokerd.cli.start_offsets import log_bounds
+    from brokerd.cli.topic_lookup import find_topic, named_partitions
+    from brokerd.client.consumer.offsets import READ_UNCOMMITTED
+
+    before = before_of(args)
+    named = named_partitions([find_topic(client, args.name)], args.partition)
+    bounds = log_bounds(client, named, before, READ_UNCOMMITTED)
+    trims = {tp: planned(tp.partition, before, bounds[tp]) for tp in named}
+    wanted = {tp: one.after for tp, one in trims.items() if one.offset_count}
+    failed: WireError | None = None
+    for tp, result in (client.delete_records(wanted) if wanted and not args.dry_run else {}).items():
+        if isinstance(result, WireError):
+            failed = failed or result
+            del trims[tp]
+        else:
+            trims[tp] = trims[tp]._replace(after=result)
+    _print(args, list(trims.values()))
+    if failed is not None:
+        raise failed
+    return 0
+
+
+def planned(partition: int, before: Bound, log: LogBounds) -> Trim:
+    """The new start of one partition: the nearest offset that its log has."""
+    from brokerd.cli.start_offsets import offset_of
+
+    asked = offset_of(before, log)
+    return Trim(partition, log.earliest, min(max(asked, log.earliest), log.latest), asked)
+
+
+def _print(args: argparse.Namespace, trims: Sequence[Trim]) -> None:
+    if args.json:
+        keys = ("partition", "log_start_offset", "new_log_start_offset", "asked_offset", "deleted_offsets")
+        print_json([dict(zip(keys, (*one, one.offset_count), strict=True)) for one in trims])
+        return
+    total = sum(one.offset_count for one in trims)
+    verb = "would delete" if args.dry_run else "deleted"
+    print(f"{verb} {counted(total, 'offset')} of topic '{args.name}' in {counted(len(trims), 'partition')}")
+    rows = [(one.partition, one.before, one.after, one.offset_count) for one in trims]
+    print(table(("PARTITION", "START", "NEW START", "OFFSETS"), rows, indent="  "))
+    for one in trims:
+        if one.asked > one.after:
+            print(f"  {args.name}-{one.partition}: offset {one.asked} lies behind the end of the log, {one.after}")

@@ -1,0 +1,137 @@
+"""Goal: `offsets`, `topics trim` and `info` show what the broker has and delete what is asked for, and no more. Method: commands
+against a daemon; the rule of trimming alone.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+import brokerd
+from brokerd import Producer
+from brokerd.cli.start_offsets import Bound, LogBounds
+from brokerd.cli.topics_trim import Trim, planned
+from brokerd.client.consumer.offsets import OffsetSpec
+from tests.integration.conftest import Terminal
+from tests.support.clock import START_WALL_MS
+from tests.support.daemon import RunningDaemon, running_daemon
+
+MINUTE_MS = 60_000
+
+
+@pytest.fixture(scope="module")
+def daemon(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningDaemon]:
+    with running_daemon(tmp_path_factory.mktemp("inspect") / "data") as daemon:
+        yield daemon
+
+
+@pytest.fixture(autouse=True)
+def _topic(daemon: RunningDaemon, terminal: Terminal) -> None:
+    """Topic ten: ten records in partition 0, one a minute, and none in partition 1."""
+    terminal.use(daemon.address)
+    terminal.run("topics", "delete", "ten", "--if-exists")
+    terminal.run("topics", "create", "ten", "-p", "2")
+    with Producer(bootstrap_servers=daemon.address) as producer:
+        for number in range(10):
+            producer.send("ten", b"%d" % number, partition=0, timestamp=START_WALL_MS + number * MINUTE_MS)
+
+
+def shown(terminal: Terminal, *words: str) -> list[dict[str, Any]]:
+    code, out, err = terminal.run(*words, "--json")
+    assert (code, err) == (0, "")
+    return list(json.loads(out))
+
+
+def test_offsets_of_each_partition(terminal: Terminal) -> None:
+    first, second = shown(terminal, "offsets", "ten")
+    assert first.pop("size_bytes") > 0
+    assert len(first.pop("topic_id")) == 32
+    ends = {"log_start_offset": 0, "last_stable_offset": 10, "high_watermark": 10}
+    assert first == {"topic": "ten", "partition": 0, **ends, "error": None}
+    assert (second["partition"], second["high_watermark"], second["size_bytes"]) == (1, 0, 0)
+    code, out, _ = terminal.run("offsets", "--pattern", "^te", "ten")
+    assert code == 0
+    assert [line.split()[:6] for line in out.splitlines()[:2]] == [
+        ["TOPIC", "PARTITION", "START", "STABLE", "END", "OFFSETS"],
+        ["ten", "0", "0", "10", "10", "10"],
+    ]
+    assert out.splitlines()[-1].startswith("10 offsets, ")
+
+
+def test_offsets_by_time(terminal: Terminal) -> None:
+    found = shown(terminal, "offsets", "ten", "--time", str(START_WALL_MS + 3 * MINUTE_MS - 1))
+    assert [(one["offset_at_time"], one["timestamp"]) for one in found] == [(3, START_WALL_MS + 3 * MINUTE_MS), (None, None)]
+    (none,) = shown(terminal, "offsets", "ten", "-p", "0", "--time", "-1m")
+    assert none["offset_at_time"] is None
+    code, out, _ = terminal.run("offsets", "ten", "--time", str(START_WALL_MS))
+    assert code == 0
+    assert out.splitlines()[0].split()[-4:] == ["SIZE", "OFFSET", "RECORD", "TIME"]
+
+
+@pytest.mark.parametrize(
+    ("before", "start"),
+    [("4", 4), ("-3", 7), (f"@{START_WALL_MS + 2 * MINUTE_MS}", 2), ("-36500d", 0), ("latest", 10), ("99", 10), ("earliest", 0)],
+)
+def test_the_oldest_records_are_deleted(terminal: Terminal, before: str, start: int) -> None:
+    planned_, _ = shown(terminal, "topics", "trim", "ten", "--before", before, "--dry-run")
+    assert (planned_["new_log_start_offset"], planned_["deleted_offsets"]) == (start, start)
+    assert shown(terminal, "offsets", "ten")[0]["log_start_offset"] == 0
+    code, out, err = terminal.run("topics", "trim", "ten", "--before", before)
+    assert (code, err) == (0, "")
+    assert out.startswith(f"deleted {start} offsets of topic 'ten' in 2 partitions\n")
+    assert ("offset 99 lies behind the end of the log, 10" in out) == (before == "99")
+    assert shown(terminal, "offsets", "ten")[0]["log_start_offset"] == start
+    assert terminal.run("consume", "ten", "-e", "-q", "-f", "%s")[1] == "0123456789"[start:]
+
+
+def test_one_partition_is_trimmed_and_a_start_never_goes_back(terminal: Terminal) -> None:
+    terminal.run("produce", "ten", "-p", "1", "-q", stdin=b"a\nb\n")
+    terminal.run("topics", "trim", "ten", "--before", "1", "-p", "1")
+    assert [one["log_start_offset"] for one in shown(terminal, "offsets", "ten")] == [0, 1]
+    (again,) = shown(terminal, "topics", "trim", "ten", "--before", "0", "-p", "1")
+    assert again["deleted_offsets"] == 0
+
+
+def test_the_new_start_lies_in_the_log() -> None:
+    log = LogBounds(10, 50)
+    assert planned(0, Bound(OffsetSpec.EARLIEST, exact=5), log) == Trim(0, 10, 10, 5)
+    assert planned(0, Bound(OffsetSpec.EARLIEST, exact=60), log) == Trim(0, 10, 50, 60)
+    assert planned(0, Bound(1_000), log) == Trim(0, 10, 50, 50), "no record is as new: all are older"
+
+
+def test_a_broker_is_described(terminal: Terminal, daemon: RunningDaemon) -> None:
+    code, out, _ = terminal.run("info", "--json")
+    info = json.loads(out)
+    assert code == 0
+    assert (info["software_version"], info["client_version"]) == (brokerd.__version__,) * 2
+    assert info["limits"]["max.partitions.per.topic"] == 10_000
+    assert "transactions" in info["features"]
+    (node,) = info["nodes"]
+    assert f"{node['host']}:{node['port']}" == daemon.address
+    code, out, _ = terminal.run("info")
+    assert code == 0
+    assert out.startswith(f"broker {brokerd.__version__}, node {node['node_id']} of cluster {info['cluster_id']}\n")
+    assert daemon.address in out
+    assert "max.partitions.per.topic" in out
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "sentence"),
+    [
+        (("offsets", "tne"), 1, "there is no topic 'tne': did you mean 'ten'?"),
+        (("offsets",), 2, "name a TOPIC, or give a --pattern"),
+        (("offsets", "ten", "-p", "2"), 1, "topic 'ten' has partitions 0 to 1, not 2"),
+        (("offsets", "ten", "--time", "noon"), 2, "--time takes ms since 1970, a time ago such as -10m, or ISO 8601"),
+        (("topics", "trim", "ten"), 2, "the following arguments are required: --before"),
+        (("topics", "trim", "ten", "--before", "noon"), 2, "--before takes earliest, latest, N"),
+        (("topics", "trim", "tne", "--before", "1"), 1, "there is no topic 'tne': did you mean 'ten'?"),
+        (("info", "-b", "127.0.0.1:1", "-X", "default.api.timeout.ms=100"), 1, "no broker responded at 127.0.0.1:1"),
+    ],
+)
+def test_mistakes_are_one_sentence(terminal: Terminal, words: tuple[str, ...], code: int, sentence: str) -> None:
+    found, out, err = terminal.run(*words)
+    assert (found, out, err.count("\n")) == (code, "", 1)
+    assert sentence in err
