@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import grpc
@@ -11,29 +10,13 @@ from google.protobuf.message import Message
 
 from brokerd.client.blocking import BlockingClient
 from brokerd.client.group_offsets import OffsetAndMetadata, commit_requests
-from brokerd.config.client import ClientConfig
 from brokerd.errors import ConfigError, NotReadyError, UnknownGroupError, UnknownServerError, WireError
 from brokerd.ids import TopicIdPartition
 from brokerd.wire.errors import to_proto
 from brokerd.wire.v1 import offsets_pb2 as pb
-from tests.support.fake_broker import FakeBroker, fake_broker
+from tests.support.fake_broker import FakeBroker
 
 TPS = [TopicIdPartition(b"t" * 16, number) for number in range(10)]
-
-
-@pytest.fixture
-def broker() -> Iterator[FakeBroker]:
-    with fake_broker() as broker:
-        yield broker
-
-
-@pytest.fixture
-def client(broker: FakeBroker) -> Iterator[BlockingClient]:
-    config = ClientConfig(
-        bootstrap_servers=f"127.0.0.1:{broker.port}", retry_backoff_ms=1, retry_backoff_max_ms=2, api_timeout_ms=10_000
-    )
-    with BlockingClient(config) as client:
-        yield client
 
 
 def answer_with(broker: FakeBroker, method: str, *answers: Message | WireError) -> list[Any]:

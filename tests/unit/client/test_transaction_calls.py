@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import grpc
 import pytest
 
@@ -29,22 +27,7 @@ from brokerd.producer.core.membership import Membership, Totals, TransactionEnd,
 from brokerd.wire.methods import UNARY_REQUEST_MAX_BYTES
 from brokerd.wire.v1 import transaction_pb2 as pb
 from tests.support.clock import HastyClock, ManualClock
-from tests.support.fake_broker import FakeBroker, fake_broker
-
-
-@pytest.fixture
-def broker() -> Iterator[FakeBroker]:
-    with fake_broker() as broker:
-        yield broker
-
-
-@pytest.fixture
-def client(broker: FakeBroker) -> Iterator[BlockingClient]:
-    config = ClientConfig(
-        bootstrap_servers=f"127.0.0.1:{broker.port}", retry_backoff_ms=1, retry_backoff_max_ms=2, api_timeout_ms=10_000
-    )
-    with BlockingClient(config) as client:
-        yield client
+from tests.support.fake_broker import FakeBroker
 
 
 def member(number: int = 0, version: int = 3, name: str = "id") -> Membership:

@@ -1,0 +1,21 @@
+"""The client that tests of calls use."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from brokerd.client.blocking import BlockingClient
+from brokerd.config.client import ClientConfig
+from tests.support.fake_broker import FakeBroker
+
+
+@pytest.fixture
+def client(broker: FakeBroker) -> Iterator[BlockingClient]:
+    """Repeats at once what fails."""
+    config = ClientConfig(
+        bootstrap_servers=f"127.0.0.1:{broker.port}", retry_backoff_ms=1, retry_backoff_max_ms=2, api_timeout_ms=10_000
+    )
+    with BlockingClient(config) as client:
+        yield client
