@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING
 
 from brokerd.client import group_offsets
 from brokerd.client.consumer.offsets import READ_COMMITTED
 from brokerd.client.group_offsets import GroupDescription, GroupListing, GroupPartition, OffsetAndMetadata
-from brokerd.client.io.response_checks import error_in, senseless
+from brokerd.client.io.response_checks import error_in, page_after
 from brokerd.errors import BrokerdError, UnknownGroupError, WireError
 from brokerd.ids import TopicIdPartition
 from brokerd.wire.methods import UNARY_REQUEST_MAX_BYTES
@@ -17,7 +17,6 @@ from brokerd.wire.v1 import offsets_pb2
 if TYPE_CHECKING:
     from brokerd.client.broker_client import BrokerClient
 
-P = TypeVar("P", str, TopicIdPartition)
 _PER_REQUEST_MAX = 1_000  # partitions asked at once: their metadata must fit into a response
 _HEAD_BYTES = 2_048  # of a request besides its offsets
 
@@ -71,7 +70,7 @@ class GroupCalls:
             offsets |= page
             if not response.more or not page:
                 return offsets
-            after = _next("FetchGroupOffsets", after, max(page))
+            after = page_after("FetchGroupOffsets", after, max(page))
 
     async def _fetched(self, request: offsets_pb2.FetchGroupOffsetsRequest) -> offsets_pb2.FetchGroupOffsetsResponse:
         return await self._client.call("FetchGroupOffsets", request, offsets_pb2.FetchGroupOffsetsResponse, error_of=error_in)
@@ -86,7 +85,7 @@ class GroupCalls:
             groups += [group_offsets.read_listing(listing) for listing in response.groups]
             if not response.more or not response.groups:
                 return groups
-            after = _next("ListGroups", after, groups[-1].group_id)
+            after = page_after("ListGroups", after, groups[-1].group_id)
 
     async def describe(self, group_id: str, isolation: str = READ_COMMITTED) -> GroupDescription:
         """How far a group has read, and what it has left to read. Raises UnknownGroupError, GroupAuthorizationFailedError."""
@@ -101,7 +100,7 @@ class GroupCalls:
                 listing = group_offsets.read_listing(response.group)
                 return GroupDescription(listing, tuple(sorted(partitions, key=lambda one: (one.topic, one.tp))))
             last = response.partitions[-1].committed
-            after = _next("DescribeGroup", after, TopicIdPartition(last.topic_id, last.partition))
+            after = page_after("DescribeGroup", after, TopicIdPartition(last.topic_id, last.partition))
 
     async def delete(self, group_id: str, partitions: Sequence[TopicIdPartition] = ()) -> int:
         """Forgets a group, or its offsets of some partitions; returns how many, without those that a response would have told of
@@ -122,10 +121,3 @@ class GroupCalls:
                 break  # it has gone with its last offset, by this call
             deleted += response.deleted_offsets
         return deleted
-
-
-def _next(what: str, after: P | None, last: P) -> P:
-    """Where the next page begins. Raises UnknownServerError if it would be the same one again."""
-    if after is not None and last <= after:
-        raise senseless(what, "a page that comes after itself")
-    return last

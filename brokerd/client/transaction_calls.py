@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from brokerd.client import transactions
-from brokerd.client.io.response_checks import error_in
+from brokerd.client.io.response_checks import error_in, page_after
 from brokerd.client.transactions import (
     NO_VERSION,
     ForgottenId,
@@ -78,11 +78,13 @@ class TransactionCalls:
         """Transactional ids that begin with `prefix`, in the order of their names; only those in one state (empty, open, prepared)
         if it is given. Raises ConfigError for another state."""
         listings: list[TransactionListing] = []
+        after = ""
         while True:
-            page, more = await self._page(state, prefix, listings[-1].transactional_id if listings else "")
+            page, more = await self._page(state, prefix, after)
             listings += page
             if not more or not page:
                 return listings
+            after = page_after("ListTransactions", after, page[-1].transactional_id)
 
     async def find(self, transactional_id: str) -> TransactionListing | None:
         """One transactional id, or None if there is none that this client may see."""

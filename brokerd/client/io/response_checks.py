@@ -13,7 +13,7 @@ from google.protobuf.message import Message
 
 from brokerd.config.settings import INT64_MAX
 from brokerd.errors import UnknownServerError, WireError
-from brokerd.ids import ProducerIdAndEpoch, topic_name_problem
+from brokerd.ids import ProducerIdAndEpoch, TopicIdPartition, topic_name_problem
 from brokerd.wire.errors import from_proto
 from brokerd.wire.texts import plain_text
 from brokerd.wire.v1 import error_pb2
@@ -21,6 +21,7 @@ from brokerd.wire.v1 import error_pb2
 logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
+P = TypeVar("P", str, TopicIdPartition)
 # An overloaded broker asks for tens or hundreds of ms.
 THROTTLE_MAX_MS = 30_000
 TIMESTAMP_MAX_MS = INT64_MAX // 1_000  # the most that a record can carry, in microseconds
@@ -82,6 +83,14 @@ def checked_count(what: str, results: Sequence[T], asked: int) -> Sequence[T]:
     if len(results) != asked:
         raise senseless(what, f"{len(results)} results, {asked} were requested")
     return results
+
+
+def page_after(what: str, after: P | None, last: P) -> P:
+    """Where the page after this one begins: behind its `last` entry. Raises UnknownServerError if this page was not behind `after`:
+    asking on would never end."""
+    if after is not None and last <= after:
+        raise senseless(what, "a page that comes after itself")
+    return last
 
 
 def error_in(result: Message) -> WireError | None:

@@ -159,6 +159,23 @@ def test_transactional_ids_are_listed_over_pages_and_found_by_name(broker: FakeB
     assert client.find_transaction("c") is None
 
 
+def test_a_page_that_comes_after_itself_is_no_answer(
+    broker: FakeBroker, client: BlockingClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    page = pb.ListTransactionsResponse(transactions=[pb.TransactionListing(transactional_id="a")], more=True)
+    asked: list[str] = []
+
+    def answer(request: pb.ListTransactionsRequest) -> pb.ListTransactionsResponse:
+        asked.append(request.after)
+        assert len(asked) <= 2, "it asks for the same page for ever"
+        return page
+
+    monkeypatch.setattr(broker, "_ListTransactions", answer)
+    with pytest.raises(UnknownServerError, match="ListTransactions is invalid: a page that comes after itself"):
+        client.list_transactions()
+    assert asked == ["", "a"]
+
+
 def test_a_transactional_id_is_described_and_aborted(broker: FakeBroker, client: BlockingClient) -> None:
     granted = client.init_member(member())
     description = client.describe_transaction("id")
