@@ -7,6 +7,7 @@ thread anywhere in here (KeyboardInterrupt, an alarm's) costs no record: positio
 from __future__ import annotations
 
 import contextlib
+import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from types import TracebackType
 from typing import Self
@@ -55,6 +56,8 @@ class Consumer:
     A partition is a TopicPartition or a pair of topic and number; methods that take several take a list, or one alone.
     """
 
+    _is_free = True  # nothing is left to close
+
     def __init__(
         self, config: Mapping[str, object] | PlainConsumerConfig | None = None, *, clock: Clock | None = None, **settings: object
     ) -> None:
@@ -63,10 +66,10 @@ class Consumer:
         self._clock: Clock = clock if clock is not None else SystemClock()
         self._guard = Guard()
         self._client = BlockingClient(self.config, self._clock)
+        self._is_free = False
         self._assignment = Assignment()
         self._committing = Committing(self._client, self.config, self._assignment, self._clock)
         self._fetching = Fetching(self._client, self.config, self._assignment, self._committing.pending)
-        self._is_free = False  # nothing is left to close
         _open_consumers.add(self)
 
     # --- which partitions
@@ -451,6 +454,13 @@ class Consumer:
         if kind is None and not self._guard.is_closed:
             self._assignment.confirm()
         self.close()
+
+    def __del__(self) -> None:
+        """Ends the thread of a consumer that was dropped; commits nothing, as nobody has said what is processed."""
+        if not self._is_free:
+            self._client.loop_thread.end()
+            advice = "use it in a `with` block, or close() it; records since its last commit come again"
+            warnings.warn(f"unclosed {self!r}: {advice}", ResourceWarning, source=self, stacklevel=2)
 
     def after_fork(self) -> None:
         """In the child: the consumer belongs to the parent."""

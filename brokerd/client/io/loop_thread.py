@@ -82,12 +82,16 @@ class LoopThread:
 
     def close(self) -> None:
         """Cancels running tasks, cleans up, ends the thread. Idempotent; does nothing in a forked child."""
+        if self.end() and threading.current_thread() is not self._thread:
+            self._thread.join(_JOIN_TIMEOUT_S)
+
+    def end(self) -> bool:
+        """As `close`, but waits for nothing; for a finalizer, which may run anywhere. True if it was this call that ended it."""
         if self.is_closed or os.getpid() != self._pid:
-            return
+            return False
         self.is_closed = True
         self.loop.call_soon_threadsafe(self.loop.stop)
-        if threading.current_thread() is not self._thread:
-            self._thread.join(_JOIN_TIMEOUT_S)
+        return True
 
     def _main(self) -> None:
         asyncio.set_event_loop(self.loop)

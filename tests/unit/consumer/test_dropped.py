@@ -1,0 +1,47 @@
+"""Goal: a consumer that its program drops without `close` ends its thread, as it would for ever read ahead otherwise, and says so."""
+
+from __future__ import annotations
+
+import gc
+import threading
+import warnings
+
+import pytest
+
+from brokerd import Consumer
+from brokerd.errors import ConfigError
+from brokerd.process import OWN_THREADS
+from tests.support.consumers import T0, fill, read, settings
+from tests.support.fake_broker import FakeBroker
+from tests.support.wait import DEADLINE_S
+
+
+def own_threads() -> set[threading.Thread]:
+    return {thread for thread in threading.enumerate() if thread.name.startswith(OWN_THREADS)}
+
+
+def test_a_consumer_that_is_dropped_ends_its_thread_and_warns(broker: FakeBroker) -> None:
+    (partition,) = broker.create("t")
+    fill(partition, [3])
+    before = own_threads()
+    consumer = Consumer(settings(broker, group_id="g"))
+    consumer.assign([T0])
+    assert len(read(consumer, 3)) == 3
+    (thread,) = own_threads() - before
+    with pytest.warns(ResourceWarning, match=r"unclosed .*Consumer object .*: use it in a `with` block, or close\(\) it"):
+        del consumer
+        gc.collect()
+    thread.join(DEADLINE_S)
+    assert not thread.is_alive()
+    assert broker.commits == [], "nobody has said that the records are processed"
+
+
+def test_a_consumer_that_is_closed_or_was_never_made_is_dropped_in_silence(broker: FakeBroker) -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        consumer = Consumer(settings(broker))
+        consumer.close()
+        with pytest.raises(ConfigError):
+            Consumer(settings(broker, no_such_setting=1))
+        del consumer
+        gc.collect()
