@@ -37,7 +37,7 @@ class Committing:
         self._clock = clock
         self._is_automatic = bool(config.group_id) and config.enable_auto_commit
         self._next_ms = clock.monotonic_ms() + config.auto_commit_interval_ms
-        self._names: dict[TopicIdPartition, TopicPartition] = {}
+        self._names: dict[TopicIdPartition, TopicPartition] = {}  # of the offsets below
         self._wanted: dict[TopicIdPartition, int] = {}  # of partitions that were given up
         self._done: dict[TopicIdPartition, int] = {}  # the last commit of each partition, since `_refreshed_ms`
         self._refreshed_ms = clock.monotonic_ms()
@@ -116,6 +116,13 @@ class Committing:
                 logger.warning("group '%s': %s", self._config.group_id, self._refusal(id_tp, refusal))
             self._done |= {id_tp: offset for id_tp, offset in self._offered.items() if id_tp not in refused}
         self._under_way, self._offered = None, {}
+        self._forget()
+
+    def _forget(self) -> None:
+        """Of partitions that are not read any more, nothing is kept."""
+        by_id = self._assignment.by_id
+        self._names = {id_tp: name for id_tp, name in self._names.items() if id_tp in by_id or id_tp in self._wanted}
+        self._done = {id_tp: offset for id_tp, offset in self._done.items() if id_tp in by_id}
 
     def _refusal(self, id_tp: TopicIdPartition, error: WireError) -> str:
         return f"the offset of {self._names.get(id_tp, id_tp)} is not committed: {error.message}"
@@ -131,6 +138,7 @@ class Committing:
             by_id = _with_metadata({self._named(one): position for one, position in positions.items()})
         else:
             ids = self.ids_of(offsets)
+            self._names |= {id_tp: tp for tp, id_tp in ids.items()}
             by_id = {ids[tp]: committed for tp, committed in offsets.items()}
         if not by_id:
             return
@@ -140,6 +148,8 @@ class Committing:
             self._wanted.pop(id_tp, None)
         for id_tp, error in refused.items():
             error.message = f"group '{self._config.group_id}': {self._refusal(id_tp, error)}"
+        self._forget()
+        for error in refused.values():
             raise error
 
     def committed(self, tps: Iterable[TopicPartition]) -> dict[TopicPartition, OffsetAndMetadata | None]:
@@ -160,9 +170,7 @@ class Committing:
         """Ids of partitions: those of assigned ones as they were first seen. Raises UnknownTopicOrPartitionError."""
         assigned = self._assignment.partitions
         wanted = {tp: assigned[tp].id_tp if tp in assigned else None for tp in tps}
-        ids = self._client.loop_thread.run(ids_of(self._client.broker_client, wanted))
-        self._names |= {id_tp: tp for tp, id_tp in ids.items()}
-        return ids
+        return self._client.loop_thread.run(ids_of(self._client.broker_client, wanted))
 
     def require_group(self, call: str) -> None:
         """Raises ConsumerStateError without group.id."""

@@ -40,6 +40,13 @@ def committed(broker: FakeBroker, number: int = 0, topic: str = "t", group: str 
     return None if entry is None else entry[0]
 
 
+def await_background_commit(consumer: Consumer) -> None:
+    """Waits until the consumer has the response too."""
+    under_way = consumer._committing._under_way
+    assert under_way is not None
+    under_way.result(DEADLINE_S)
+
+
 # --- where it begins
 
 
@@ -302,13 +309,35 @@ def test_offsets_that_stay_are_committed_again_so_that_the_group_does_not_expire
         read(consumer, 3)
         clock.advance(INTERVAL_MS)
         consumer.poll(0)
-        wait_until(lambda: broker.commits == [{0: 3}])
+        await_background_commit(consumer)
+        assert broker.commits == [{0: 3}]
         clock.advance(INTERVAL_MS)
         consumer.poll(0)
-        assert len(broker.commits) == 1
+        assert consumer._committing._under_way is None, "nothing new is to be committed"
         clock.advance(REFRESH_MS)
         consumer.poll(0)
-        wait_until(lambda: broker.commits == [{0: 3}] * 2)
+        await_background_commit(consumer)
+        assert broker.commits == [{0: 3}] * 2
+
+
+@pytest.mark.parametrize("is_automatic", [True, False])
+def test_what_is_known_of_commits_does_not_grow_with_partitions_of_the_past(broker: FakeBroker, is_automatic: bool) -> None:
+    clock = ManualClock()
+    with group_consumer(broker, clock, enable_auto_commit=is_automatic) as consumer:
+        for _ in range(10):
+            (partition,) = broker.create("t")  # another topic of that name
+            fill(partition, [3])
+            consumer.assign([])
+            consumer.assign([T0])
+            read(consumer, 3)
+            consumer.poll(0)
+            clock.advance(INTERVAL_MS)
+            consumer.poll(0)
+            consumer.commit({T0: 2})
+            assert consumer.committed(T0) == {T0: OffsetAndMetadata(2)}
+        committing = consumer._committing
+        assert len(committing._names) <= 2
+        assert len(committing._done) <= 2
 
 
 def test_auto_commit_that_fails_is_said_and_made_up_for(broker: FakeBroker, caplog: pytest.LogCaptureFixture) -> None:
