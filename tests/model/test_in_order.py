@@ -15,6 +15,7 @@ import pytest
 from brokerd.consumer.core.in_order import InOrder
 from brokerd.consumer.core.lanes import ORDERS, Lanes
 from brokerd.consumer.core.records import ConsumerRecord
+from brokerd.consumer.processing.work import Task
 from brokerd.ids import TopicPartition
 from tests.support.scale import TEST_SCALE
 from tests.support.seeds import run_seeds
@@ -29,10 +30,11 @@ class Life:
     def __init__(self, rng: random.Random, order: str, committed: dict[int, int]) -> None:
         self.rng = rng
         self.order = order
-        self.in_order, self.lanes = InOrder(), Lanes(ORDERS[order])
+        self.in_order = InOrder()
+        self.lanes: Lanes[Task] = Lanes()
         self.at = dict(committed)  # next to begin
-        self.ready: list[ConsumerRecord] = []
-        self.running: list[ConsumerRecord] = []
+        self.ready: list[Task] = []
+        self.running: list[Task] = []
         self.unfinished: set[tuple[int, int]] = set()
 
     def lane(self, record: ConsumerRecord) -> object:
@@ -54,29 +56,35 @@ class Life:
     def begin(self, log: dict[int, list[bytes | None]]) -> None:
         """Takes the next records of a partition."""
         partition = self.rng.randrange(PARTITIONS)
-        for key in log[partition][self.at[partition] :][: self.rng.randint(1, 4)]:
-            record = ConsumerRecord("t", partition, self.at[partition], 0, 0, key, b"", ())
-            self.at[partition] += 1
-            self.in_order.begin(record.topic_partition, record.offset)
+        first = self.at[partition]
+        keys = log[partition][first:][: self.rng.randint(1, 4)]
+        if not keys:
+            return
+        records = [ConsumerRecord("t", partition, first + i, 0, 0, key, b"", ()) for i, key in enumerate(keys)]
+        self.at[partition] += len(records)
+        stretch = self.in_order.begin(TopicPartition("t", partition), [record.offset for record in records])
+        for record in records:
+            task = Task(record, ORDERS[self.order](record), stretch)
             self.unfinished.add((partition, record.offset))
-            if self.lanes.enter(record):
-                self.ready.append(record)
+            if self.lanes.enter(task):
+                self.ready.append(task)
 
     def run(self) -> None:
         """A worker takes a record."""
         if self.ready:
-            record = self.ready.pop(0)
-            assert self.lane(record) not in [self.lane(other) for other in self.running]
-            self.running.append(record)
+            task = self.ready.pop(0)
+            assert self.lane(task.record) not in [self.lane(other.record) for other in self.running]
+            self.running.append(task)
 
     def finish(self, handled: list[ConsumerRecord]) -> None:
         """A worker ends one."""
         if self.running:
-            record = self.running.pop(self.rng.randrange(len(self.running)))
-            self.in_order.finish(record.topic_partition, record.offset)
+            task = self.running.pop(self.rng.randrange(len(self.running)))
+            record = task.record
+            task.stretch.finish(record.offset)
             self.unfinished.discard((record.partition, record.offset))
             handled.append(record)
-            following = self.lanes.leave(record)
+            following = self.lanes.leave(task)
             if following is not None:
                 self.ready.append(following)
 
@@ -134,8 +142,16 @@ def test_what_is_committed_lies_below_everything_that_is_not_finished() -> None:
     assert facts["repeats"] > SCHEDULES
 
 
-def test_a_record_that_is_begun_after_a_later_one_is_refused() -> None:
-    in_order = InOrder()
-    in_order.begin(TopicPartition("t", 0), 5)
-    with pytest.raises(ValueError, match="offset 5 of t-0 is begun after 5"):
-        in_order.begin(TopicPartition("t", 0), 5)
+def test_offsets_that_begin_again_wait_for_nothing_of_the_log_before() -> None:
+    in_order, tp = InOrder(), TopicPartition("t", 0)
+    old = in_order.begin(tp, [5, 6, 7])
+    old.finish(6)
+    new = in_order.begin(tp, [6, 7])
+    assert in_order.first_unfinished(tp) == 6
+    old.finish(5)
+    old.finish(7)
+    assert in_order.first_unfinished(tp) == 6
+    new.finish(6)
+    assert in_order.first_unfinished(tp) == 7
+    new.finish(7)
+    assert in_order.first_unfinished(tp) is None

@@ -7,32 +7,50 @@ not would be lost, or the other skipped, if the process died.
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Sequence
 
 from brokerd.ids import TopicPartition
+
+
+class Stretch:
+    """Records of one partition that were begun in the order of their offsets, from the first unfinished one on."""
+
+    __slots__ = ("begun", "finished")
+
+    def __init__(self) -> None:
+        self.begun: deque[int] = deque()
+        self.finished: set[int] = set()  # of those, behind the first
+
+    def finish(self, offset: int) -> None:
+        """A record of it is finished."""
+        begun, finished = self.begun, self.finished
+        if begun[0] != offset:
+            finished.add(offset)
+            return
+        begun.popleft()
+        while finished and begun[0] in finished:
+            finished.discard(begun.popleft())
 
 
 class InOrder:
     """Begun records are added in the order of their offsets; they finish in any order."""
 
     def __init__(self) -> None:
-        self._begun: dict[TopicPartition, deque[int]] = {}  # from the first unfinished one on
-        self._finished: dict[TopicPartition, set[int]] = {}  # of those
+        self._newest: dict[TopicPartition, Stretch] = {}
 
-    def begin(self, tp: TopicPartition, offset: int) -> None:
-        """A record is in work. Raises ValueError if a later one is already."""
-        begun = self._begun.setdefault(tp, deque())
-        if begun and offset <= begun[-1]:
-            raise ValueError(f"offset {offset} of {tp} is begun after {begun[-1]}")
-        begun.append(offset)
+    def begin(self, tp: TopicPartition, offsets: Sequence[int]) -> Stretch:
+        """Records are in work, of rising offsets; they are finished in the stretch that it returns.
 
-    def finish(self, tp: TopicPartition, offset: int) -> None:
-        """A record in work is finished."""
-        begun, finished = self._begun[tp], self._finished.setdefault(tp, set())
-        finished.add(offset)
-        while begun and begun[0] in finished:
-            finished.discard(begun.popleft())
+        Offsets that begin again below those in work are another stretch: the log was shortened, or was made again, and reading goes
+        on before its former end. Those of the old stretch are not in the log any more, so nothing waits for them.
+        """
+        stretch = self._newest.get(tp)
+        if stretch is None or (stretch.begun and offsets[0] <= stretch.begun[-1]):
+            stretch = self._newest[tp] = Stretch()
+        stretch.begun.extend(offsets)
+        return stretch
 
     def first_unfinished(self, tp: TopicPartition) -> int | None:
         """The offset of the first record that is in work and not finished; None if all are finished."""
-        begun = self._begun.get(tp)
-        return begun[0] if begun else None
+        stretch = self._newest.get(tp)
+        return stretch.begun[0] if stretch is not None and stretch.begun else None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Hashable
+from typing import Generic, Protocol, TypeVar
 
 from brokerd.consumer.core.records import ConsumerRecord
 
@@ -26,25 +27,39 @@ def _each(record: ConsumerRecord) -> Hashable:
 ORDERS: dict[str, LaneOf] = {"key": _by_key, "partition": _by_partition, "none": _each}
 
 
-class Lanes:
+class InLane(Protocol):
+    """A record in work, as lanes see it."""
+
+    @property
+    def lane(self) -> Hashable:
+        """Its lane."""
+
+
+T = TypeVar("T", bound=InLane)
+
+
+class Lanes(Generic[T]):
     """The lanes that have a record in work, and those that wait behind it."""
 
-    def __init__(self, lane_of: LaneOf) -> None:
-        self._lane_of = lane_of
-        self._waiting: dict[Hashable, deque[ConsumerRecord]] = {}
+    def __init__(self) -> None:
+        self._waiting: dict[Hashable, deque[T] | None] = {}  # None = nothing waits
 
-    def enter(self, record: ConsumerRecord) -> bool:
+    def enter(self, one: T) -> bool:
         """True if the record may begin now; else it waits."""
-        waiting = self._waiting.setdefault(self._lane_of(record), deque())
-        waiting.append(record)
-        return len(waiting) == 1
-
-    def leave(self, record: ConsumerRecord) -> ConsumerRecord | None:
-        """A record has ended; the one that may begin now."""
-        lane = self._lane_of(record)
+        lane = one.lane
+        if lane not in self._waiting:
+            self._waiting[lane] = None
+            return True
         waiting = self._waiting[lane]
-        waiting.popleft()
+        if waiting is None:
+            waiting = self._waiting[lane] = deque()
+        waiting.append(one)
+        return False
+
+    def leave(self, one: T) -> T | None:
+        """A record has ended; the one that may begin now."""
+        waiting = self._waiting[one.lane]
         if waiting:
-            return waiting[0]
-        del self._waiting[lane]
+            return waiting.popleft()
+        del self._waiting[one.lane]
         return None

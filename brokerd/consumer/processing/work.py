@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import itertools
 import logging
+import operator
 import queue
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from typing import NamedTuple
 
 from brokerd.clock import Clock
-from brokerd.consumer.core.in_order import InOrder
+from brokerd.consumer.core.in_order import InOrder, Stretch
 from brokerd.consumer.core.lanes import LaneOf, Lanes
 from brokerd.consumer.core.records import ConsumerRecord
 from brokerd.consumer.guard import Guard
@@ -19,6 +21,15 @@ logger = logging.getLogger(__name__)
 
 Handler = Callable[[ConsumerRecord], object]
 _RECORD_OVERHEAD_BYTES = 200
+_PLACE = operator.itemgetter(0, 1)  # topic and partition of a record
+
+
+class Task(NamedTuple):
+    """A record in work."""
+
+    record: ConsumerRecord
+    lane: Hashable
+    stretch: Stretch
 
 
 class Running(NamedTuple):
@@ -41,9 +52,10 @@ class Work:
         self._guard = guard
         self._wake = wake
         self._lock = threading.Lock()
-        self._lanes = Lanes(lane_of)
+        self._lane_of = lane_of
+        self._lanes: Lanes[Task] = Lanes()
         self._in_order = InOrder()
-        self._ready: queue.SimpleQueue[ConsumerRecord | None] = queue.SimpleQueue()
+        self._ready: queue.SimpleQueue[Task | None] = queue.SimpleQueue()
         self._running: dict[int, Running] = {}  # by thread
         self._is_stopped = False
         self.is_awaited = False  # the taking thread waits for something to end
@@ -60,12 +72,18 @@ class Work:
     def add(self, records: Sequence[ConsumerRecord]) -> None:
         """Has records be handled, in their order as far as lanes go."""
         with self._lock:
-            for record in records:
-                self._in_order.begin(record.topic_partition, record.offset)  # first: from here on it is unfinished
-                self.record_count += 1
-                self.size_bytes += _size_bytes(record)
-                if self._lanes.enter(record):
-                    self._ready.put(record)
+            for (topic, partition), run in itertools.groupby(records, _PLACE):
+                self._begin_run(TopicPartition(topic, partition), list(run))
+
+    def _begin_run(self, tp: TopicPartition, records: list[ConsumerRecord]) -> None:
+        # First: from here on they are unfinished.
+        stretch = self._in_order.begin(tp, [record.offset for record in records])
+        self.record_count += len(records)
+        self.size_bytes += sum(map(_size_bytes, records))
+        for record in records:
+            task = Task(record, self._lane_of(record), stretch)
+            if self._lanes.enter(task):
+                self._ready.put(task)
 
     def first_unfinished(self, tp: TopicPartition) -> int | None:
         """The first record of a partition that is in work and not finished."""
@@ -91,14 +109,14 @@ class Work:
             self._handle_until_stopped(number)
 
     def _handle_until_stopped(self, number: int) -> None:
-        while (record := self._ready.get()) is not None and self._begin(number, record):
+        while (task := self._ready.get()) is not None and self._begin(number, task.record):
             error: BaseException | None = None
             try:
-                self._handler(record)
+                self._handler(task.record)
             except BaseException as raised:
                 error = raised
-            self._end(number, record, error)
-            del error, record  # nothing of a record is kept while waiting for the next
+            self._end(number, task, error)
+            del error, task  # nothing of a record is kept while waiting for the next
 
     def _begin(self, number: int, record: ConsumerRecord) -> bool:
         with self._lock:
@@ -107,32 +125,35 @@ class Work:
             self._running[number] = Running(record, self._clock.monotonic_ms())
             return True
 
-    def _end(self, number: int, record: ConsumerRecord, error: BaseException | None) -> None:
+    def _end(self, number: int, task: Task, error: BaseException | None) -> None:
         is_fatal = error is not None and not (self._skips_errors and isinstance(error, Exception))
         if error is not None and not is_fatal:
-            place = f"{record.topic_partition}@{record.offset}"
-            logger.error("%s is skipped (on_error=skip), as its handler failed", place, exc_info=error)
+            logger.error("%s is skipped (on_error=skip), as its handler failed", _place(task.record), exc_info=error)
         with self._lock:
             del self._running[number]
             if error is not None and is_fatal:
                 self._is_stopped = True
                 if self.failure is None:
-                    error.add_note(f"while handling {record.topic_partition}@{record.offset}")
+                    error.add_note(f"while handling {_place(task.record)}")
                     self.failure = error
             else:
-                self._finish(record)
+                self._finish(task)
             has_to_wake = is_fatal or self.is_awaited
         if has_to_wake:
             self._wake()
 
-    def _finish(self, record: ConsumerRecord) -> None:
-        self._in_order.finish(record.topic_partition, record.offset)
+    def _finish(self, task: Task) -> None:
+        task.stretch.finish(task.record.offset)
         self.handled_count += 1
         self.record_count -= 1
-        self.size_bytes -= _size_bytes(record)
-        following = self._lanes.leave(record)
+        self.size_bytes -= _size_bytes(task.record)
+        following = self._lanes.leave(task)
         if following is not None:
             self._ready.put(following)
+
+
+def _place(record: ConsumerRecord) -> str:
+    return f"{record.topic_partition}@{record.offset}"
 
 
 def _size_bytes(record: ConsumerRecord) -> int:

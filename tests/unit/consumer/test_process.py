@@ -4,6 +4,8 @@ finished; and ends in order, whatever ends it. Method: a broker in memory, handl
 
 from __future__ import annotations
 
+import asyncio
+import concurrent.futures
 import logging
 import threading
 from collections.abc import Callable, Iterator
@@ -378,3 +380,39 @@ def test_partitions_are_handled_side_by_side(consumer: Consumer, broker: FakeBro
     gate.let(*range(10))
     assert consumer.process(Until(20, consumer.close, gate), workers=8) == 20
     assert (committed(broker, 0), committed(broker, 1)) == (10, 10)
+
+
+@pytest.mark.parametrize(("reset", "again"), [("earliest", [0, 1, 2, 3]), ("latest", [3])])
+def test_a_log_that_ends_before_the_position_obeys_auto_offset_reset(broker: FakeBroker, reset: str, again: list[int]) -> None:
+    """After a restore, say: records at work are of a log that is gone, and others come at their offsets."""
+    (partition,) = broker.create("t")
+    restored = Partition(partition.tp)
+    put(partition, [b"a", b"b", b"c", b"d", b"a"])
+    put(restored, [b"e", b"f", b"g"])
+    gate = Gate(lane_of_key)
+    with Consumer(settings(broker, group_id="g", auto_commit_interval_ms=0, auto_offset_reset=reset)) as consumer:
+        consumer.assign([T0])
+        consumer.seek(T0, 0)
+        processing = Processing(consumer, gate, workers=8)
+        gate.await_running(0, 1, 2, 3)
+        partition.batches, partition.end_offset = restored.batches, restored.end_offset
+        wait_until(lambda: consumer._assignment.partitions[T0].position == 3 or processing.is_over)
+        put(partition, [b"h"])
+        gate.await_running(0, 1, 2, 3, *again)
+        wait_until(lambda: committed(broker) == again[0])
+        gate.let(*range(10))
+        wait_until(lambda: committed(broker) == 4)
+        consumer.close()
+        assert processing.outcome() == 5 + len(again)
+
+
+@pytest.mark.parametrize("error", [asyncio.CancelledError(), concurrent.futures.CancelledError()])
+def test_a_handler_that_is_cancelled_ends_it(consumer: Consumer, broker: FakeBroker, error: BaseException) -> None:
+    def handle(record: ConsumerRecord) -> None:
+        if record.offset == 4:
+            raise error
+
+    with pytest.raises(type(error)):
+        consumer.process(handle, workers=1, order="partition")
+    assert consumer.position(T0) == 4
+    assert committed(broker) == 4
