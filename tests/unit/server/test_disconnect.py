@@ -102,7 +102,8 @@ def test_what_a_muted_client_has_sent_is_never_read_even_if_it_or_the_broker_end
         assert readable.poll(0) == [], "neither the bytes nor the end is seen"
         assert disconnect_all(addresses) == 2
         for _, server in (gone, ended):
-            assert server.recv(100) == b""
+            with contextlib.suppress(ConnectionResetError):  # the kernel may have answered already what the client sends again
+                assert server.recv(100) == b""
         ended[1].close()
         wait_until(lambda: is_reset(ended[0]), what="the kernel to hear of the connection again, and to answer for us")
 
