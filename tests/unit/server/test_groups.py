@@ -25,7 +25,7 @@ from tests.support.inner_broker import TransactionBroker, running
 from tests.support.loop import all_wait, one_turn
 from tests.unit.server.one_execution import run
 
-ANN = Caller("ann", is_operator=False)
+ANN, BEN = (Caller(name, is_operator=False) for name in ("ann", "ben"))
 MINUTE_MS = 60_000
 PATH = f"{GROUP_OFFSETS.id.hex()}-0"
 
@@ -116,6 +116,31 @@ def test_a_topic_that_goes_while_the_log_is_made_leaves_no_offset(monkeypatch: p
             committed = CommittedOffset(0, -1, "", 5)
             await broker.groups.commit("a", ANN, {tp: committed, other: committed})
             assert held(broker) == {"a": {other: 0}}
+
+    run(scenario())
+
+
+@pytest.mark.parametrize("is_behind", [False, True])
+def test_the_first_commit_of_all_comes_while_its_topic_goes(is_behind: bool) -> None:
+    """If the log is made behind the deletion, there is nothing to commit any more. Nobody has a group of it either way."""
+
+    async def scenario() -> None:
+        files, clock = MemoryFiles(), ManualClock()
+        async with running(files, clock, is_killed=True, max_groups=1) as broker:
+            tp, _ = await broker.topic("t")
+            forget = broker.broker.admin.run(broker.logs.changes.delete("t", lambda topic: broker.groups.forget_topic(topic.id)))
+            deleting = asyncio.create_task(forget)
+            if is_behind:
+                await one_turn()
+            await commit(broker, "a", tp, 0)
+            await deleting
+            assert held(broker) == {}
+            other, _ = await broker.topic("u")
+            await broker.groups.commit("a", BEN, {other: CommittedOffset(0, -1, "", 5)})
+        files.kill()
+        async with running(files, clock) as broker:
+            assert held(broker) == {"a": {other: 0}}
+            assert broker.groups.table.groups["a"].principal == BEN.principal
 
     run(scenario())
 
