@@ -8,13 +8,12 @@ from pathlib import Path
 import pytest
 
 from brokerd.errors import Fate, LogDamagedError
-from brokerd.offline.doctor import check_data_dir
-from brokerd.offline.partition_check import Severity
 from brokerd.partition.partition_log import PartitionLog
 from brokerd.record.payload import payload_crc
 from brokerd.storage.names import CLEAN_SHUTDOWN
 from tests.support.build import append, damaged_ranges, first_log, open_manager, payloads, read_batches
 from tests.support.files import MemoryFiles
+from tests.support.findings import errors_in
 from tests.support.scale import TEST_SCALE
 
 PAYLOADS = [bytes([65 + n]) * size for n, size in enumerate((64, 200, 8, 320, 40))]
@@ -154,13 +153,13 @@ def test_rot_after_a_clean_shutdown_is_met_by_the_reader() -> None:
 def test_the_doctor_reports_each_flipped_bit_with_partition_and_offset(tmp_path: Path) -> None:
     files, path, positions = _log_of_five(is_checkpointed=True)
     _write_out(files, tmp_path)
-    assert not [finding for finding in check_data_dir(str(tmp_path)) if finding.severity is Severity.ERROR]
+    assert not errors_in(tmp_path)
     data = files.read_file(path)
     for bit in _bits(positions)[:: 7 if TEST_SCALE == 1 else 1]:
         rotten = bytearray(data)
         rotten[bit // 8] ^= 1 << bit % 8
         (tmp_path / path).write_bytes(rotten)
-        errors = [finding for finding in check_data_dir(str(tmp_path)) if finding.severity is Severity.ERROR]
+        errors = errors_in(tmp_path)
         hit = sum(end <= bit // 8 for end in positions[1:])
         assert [(finding.partition, finding.offset) for finding in errors] == [("t-0", hit)], bit
 

@@ -14,6 +14,7 @@ from brokerd.offline.dump import describe_path
 from brokerd.offline.partition_check import Severity
 from brokerd.storage.files import RealFiles
 from tests.support.build import append, first_log, open_manager, payloads
+from tests.support.findings import errors_in
 
 
 def _tree(root: Path) -> dict[str, bytes]:
@@ -123,7 +124,7 @@ def test_a_torn_tail_is_a_warning_and_a_missing_segment_an_error(data_dir: Path)
     findings = [finding for finding in check_data_dir(str(data_dir)) if "torn tail of 4 bytes" in finding.message]
     assert [finding.severity for finding in findings] == [Severity.WARNING]
     _segment(data_dir, 1).unlink()
-    errors = [finding for finding in check_data_dir(str(data_dir)) if finding.severity is Severity.ERROR]
+    errors = errors_in(data_dir)
     assert [(finding.partition, finding.offset) for finding in errors] == [("t-0", 12)]
 
 
@@ -144,7 +145,7 @@ def test_a_missing_checkpoint_is_rebuilt_when_asked(data_dir: Path) -> None:
 
 def test_the_doctor_says_of_damage_what_can_be_done(data_dir: Path) -> None:
     _segment(data_dir, 1).unlink()
-    (error,) = (finding for finding in check_data_dir(str(data_dir)) if finding.severity is Severity.ERROR)
+    (error,) = errors_in(data_dir)
     assert "--accept-damaged" in error.message
     assert "--give-up-damaged" in error.message
     accept_damaged(str(data_dir))
@@ -173,5 +174,5 @@ def test_what_is_damaged_can_be_given_up(data_dir: Path) -> None:
     log.flush()
     assert payloads(log, 30) == [b"again\0\0\0"]
     manager.close()
-    assert not [finding for finding in check_data_dir(str(data_dir)) if finding.severity is Severity.ERROR]
+    assert not errors_in(data_dir)
     assert give_up_damaged(str(data_dir)) == []

@@ -14,10 +14,10 @@ from brokerd.groups import log_records
 from brokerd.groups.group_table import Caller
 from brokerd.groups.model import CommittedOffset
 from brokerd.offline.doctor import accept_damaged, check_data_dir
-from brokerd.offline.partition_check import Finding, Severity
 from brokerd.offline.rebuild import rebuild_lost
 from brokerd.storage.files import RealFiles
 from tests.support.clock import ManualClock
+from tests.support.findings import errors_in, flip, own_segment
 from tests.support.inner_broker import running
 
 ANN = Caller("ann", is_operator=False)
@@ -40,25 +40,15 @@ def data_dir(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def segment(data_dir: Path) -> Path:
-    """The log's only segment."""
-    (path,) = data_dir.glob(f"{GROUP_OFFSETS.id.hex()}-0/*.log")
-    return path
-
-
-def errors(data_dir: Path) -> list[Finding]:
-    return [finding for finding in check_data_dir(str(data_dir)) if finding.severity is Severity.ERROR]
-
-
 def test_records_are_shown_decoded(data_dir: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["dump-log", str(segment(data_dir)), "--print-data", "--json"]) == 0
+    assert main(["dump-log", str(own_segment(data_dir, GROUP_OFFSETS)), "--print-data", "--json"]) == 0
     entries = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
     records = [record for entry in entries for record in entry.get("records", ())]
     assert [record["event"] for record in records] == ["OffsetsCommitted", "OffsetsDeleted", "GroupDeleted", "OffsetsCommitted"]
     assert [record["group_id"] for record in records] == ["g", "g", "g", "h"]
     first = records[0]["offsets"][0]
     assert (first["partition"], first["offset"], first["leader_epoch"], first["metadata"]) == (0, 0, 1, "so far")
-    assert main(["dump-log", str(segment(data_dir)), "--print-data"]) == 0
+    assert main(["dump-log", str(own_segment(data_dir, GROUP_OFFSETS)), "--print-data"]) == 0
     assert 'group id "g" of "ann", GroupDeleted' in capsys.readouterr().out
 
 
@@ -67,10 +57,9 @@ def test_a_healthy_log_has_no_findings(data_dir: Path) -> None:
 
 
 def test_damage_says_what_the_broker_does_and_what_accepting_means(data_dir: Path) -> None:
-    content = bytearray(segment(data_dir).read_bytes())
-    content[len(content) // 2] ^= 1
-    segment(data_dir).write_bytes(content)
-    *_, consequence = errors(data_dir)
+    path = own_segment(data_dir, GROUP_OFFSETS)
+    flip(path, path.stat().st_size // 2)
+    *_, consequence = errors_in(data_dir)
     assert consequence.partition == "__group_offsets-0"
     assert "the broker starts, and refuses all requests about groups" in consequence.message
     assert "brokerd groups reset" in consequence.message
@@ -80,8 +69,8 @@ def test_records_of_a_later_version_are_found_and_shown_as_such(
     data_dir: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(log_records, "VERSION", 2)
-    assert any("has version 1; this broker reads 2" in error.message for error in errors(data_dir))
-    assert main(["dump-log", str(segment(data_dir)), "--print-data"]) == 0
+    assert any("has version 1; this broker reads 2" in error.message for error in errors_in(data_dir))
+    assert main(["dump-log", str(own_segment(data_dir, GROUP_OFFSETS)), "--print-data"]) == 0
     assert "PROBLEM: a record of the log of group offsets has version 1" in capsys.readouterr().out
 
 
@@ -99,9 +88,7 @@ def test_it_is_recognized_where_the_topics_file_is_lost(data_dir: Path) -> None:
 
 
 def test_entries_that_an_operator_gives_up_are_passed_over(data_dir: Path) -> None:
-    content = bytearray(segment(data_dir).read_bytes())
-    content[-50] ^= 1  # in the newest entry
-    segment(data_dir).write_bytes(content)
+    flip(own_segment(data_dir, GROUP_OFFSETS), -50)  # in the newest entry
     assert accept_damaged(str(data_dir))
 
     async def scenario() -> None:

@@ -10,11 +10,11 @@ from brokerd.datadir.node_state import ProducerIds
 from brokerd.errors import DataDirectoryError
 from brokerd.ids import ProducerIdAndEpoch
 from brokerd.offline.doctor import check_data_dir
-from brokerd.offline.partition_check import Severity
 from brokerd.offline.rebuild import EPOCH_MARGIN, PRODUCER_ID_MARGIN, rebuild_lost
 from brokerd.storage.files import RealFiles
 from tests.support.build import append, delete_records, first_log, open_manager, payloads
 from tests.support.clock import START_WALL_MS
+from tests.support.findings import errors_in
 from tests.support.log_manager import LogManager
 
 LOST = ("meta", "topics", "leader-epoch", "producer-ids")
@@ -57,13 +57,13 @@ def test_one_lost_file_is_made_anew(data_dir: Path, name: str, how: str) -> None
     with pytest.raises(DataDirectoryError, match="doctor"):
         open_manager(files)
     files.close()
-    errors = [finding for finding in check_data_dir(str(data_dir)) if finding.severity is Severity.ERROR]
+    errors = errors_in(data_dir)
     assert [finding.path for finding in errors] == [name]
     assert "--rebuild-lost" in errors[0].message
     notes = rebuild_lost(str(data_dir), {})
     assert {note.path for note in notes} == {name}
     assert (data_dir / f"{name}.damaged").exists() == (how == "damaged")
-    assert not [finding for finding in check_data_dir(str(data_dir)) if finding.severity is Severity.ERROR]
+    assert not errors_in(data_dir)
     manager = _open(data_dir)
     names = [topic.name for topic in manager.topics.list()]
     assert len(names) == 2

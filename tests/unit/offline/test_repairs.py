@@ -18,6 +18,7 @@ from brokerd.storage.files import RealFiles
 from tests.support.build import append, first_log, open_manager, read_batches, readable
 from tests.support.clock import START_WALL_MS
 from tests.support.files import Killed, MemoryFiles
+from tests.support.findings import errors_in
 from tests.support.log_manager import LogManager
 
 SMALL: dict[str, Any] = {"log_segment_bytes": 4_096, "log_index_interval_bytes": 300}
@@ -77,7 +78,7 @@ def test_offsets_that_were_given_up_are_never_given_again(tmp_path: Path, is_res
     log.flush()
     assert [batch.header.base_offset for batch in read_batches(log, COUNT + 15)] == [COUNT + 15]
     manager.close()
-    assert not [finding for finding in check_data_dir(str(tmp_path)) if finding.severity is Severity.ERROR]
+    assert not errors_in(tmp_path)
 
 
 @pytest.mark.parametrize("is_lost", [True, False], ids=["cut", "rotten"])

@@ -12,13 +12,13 @@ import pytest
 from brokerd.cli import main
 from brokerd.datadir.topic_store import TRANSACTION_STATE
 from brokerd.offline.doctor import check_data_dir, rebuild_checkpoint
-from brokerd.offline.partition_check import Finding, Severity
 from brokerd.server import own_log
 from brokerd.storage.files import RealFiles
 from brokerd.transaction import log_records
 from brokerd.transaction.model import CommitCompleted, CommitPrepared, Execution, LogEntry, StateBegins, Totals
 from brokerd.transaction.snapshot import Snapshot
 from tests.support.clock import ManualClock
+from tests.support.findings import errors_in, flip, own_segment
 from tests.support.inner_broker import PRINCIPAL, Write, end_request, running
 
 NAME = "spark-q"
@@ -42,18 +42,8 @@ def data_dir(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def segment(data_dir: Path) -> Path:
-    """The log's only segment."""
-    (path,) = data_dir.glob(f"{TRANSACTION_STATE.id.hex()}-0/*.log")
-    return path
-
-
-def errors(data_dir: Path) -> list[Finding]:
-    return [finding for finding in check_data_dir(str(data_dir)) if finding.severity is Severity.ERROR]
-
-
 def test_records_are_shown_decoded(data_dir: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["dump-log", str(segment(data_dir)), "--print-data", "--json"]) == 0
+    assert main(["dump-log", str(own_segment(data_dir, TRANSACTION_STATE)), "--print-data", "--json"]) == 0
     entries = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
     records = [record for entry in entries for record in entry.get("records", ())]
     assert [record["event"] for record in records] == ["MemberOpened", "CommitPrepared", "CommitCompleted", "MemberOpened"]
@@ -61,7 +51,7 @@ def test_records_are_shown_decoded(data_dir: Path, capsys: pytest.CaptureFixture
     assert records[1]["execution"] == {"version": 0, "execution_id": "one", "run_id": "run"}
     assert records[1]["committed_ids"] == [records[0]["member"]["producer_id"]]
     assert records[1]["totals"]["rows"] == 2
-    assert main(["dump-log", str(segment(data_dir)), "--print-data"]) == 0
+    assert main(["dump-log", str(own_segment(data_dir, TRANSACTION_STATE)), "--print-data"]) == 0
     shown = capsys.readouterr().out
     assert f'transactional id "{NAME}" of "anybody", CommitCompleted: version 0\n' in shown
 
@@ -71,10 +61,9 @@ def test_a_healthy_log_has_no_findings(data_dir: Path) -> None:
 
 
 def test_damage_says_that_the_broker_does_not_start_and_what_accepting_means(data_dir: Path) -> None:
-    content = bytearray(segment(data_dir).read_bytes())
-    content[len(content) // 2] ^= 1
-    segment(data_dir).write_bytes(content)
-    damage, consequence = errors(data_dir)
+    path = own_segment(data_dir, TRANSACTION_STATE)
+    flip(path, path.stat().st_size // 2)
+    damage, consequence = errors_in(data_dir)
     assert "was durable and is damaged" in damage.message
     assert consequence.partition == "__transaction_state-0"
     assert "the broker does not start" in consequence.message
@@ -85,16 +74,16 @@ def test_records_of_a_later_version_are_found_and_shown_as_such(
     data_dir: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(log_records, "VERSION", 3)
-    first, *_, consequence = errors(data_dir)
+    first, *_, consequence = errors_in(data_dir)
     assert "has version 1; this broker reads 3 and 2" in first.message
     assert "the broker does not start" in consequence.message
-    assert main(["dump-log", str(segment(data_dir)), "--print-data"]) == 0
+    assert main(["dump-log", str(own_segment(data_dir, TRANSACTION_STATE)), "--print-data"]) == 0
     assert "PROBLEM: a record of the transaction log has version 1" in capsys.readouterr().out
 
 
 def test_a_lost_checkpoint_keeps_a_broker_with_transactions_from_starting(data_dir: Path) -> None:
     (data_dir / "checkpoint").unlink()
-    assert any("the broker does not start" in error.message for error in errors(data_dir))
+    assert any("the broker does not start" in error.message for error in errors_in(data_dir))
 
 
 def test_a_broker_starts_with_a_rebuilt_checkpoint_wherever_its_first_segment_begins(
@@ -143,7 +132,7 @@ def test_a_log_that_no_start_can_use_is_an_error_though_all_its_batches_are_whol
             await log.durable()
 
     asyncio.run(scenario())
-    (error,) = errors(tmp_path)
+    (error,) = errors_in(tmp_path)
     assert "a state whose end is not there" in error.message
     assert "the broker does not start" in error.message
     assert error.partition == "__transaction_state-0"

@@ -12,7 +12,6 @@ from brokerd.cli import main
 from brokerd.ids import TopicIdPartition
 from brokerd.offline.doctor import check_data_dir
 from brokerd.offline.dump import describe_path
-from brokerd.offline.partition_check import Finding, Severity
 from brokerd.offline.rebuild import rebuild_lost
 from brokerd.partition.aborted_transactions import AbortedTransaction
 from brokerd.partition.partition_log import PartitionLog
@@ -22,6 +21,7 @@ from brokerd.record.header import crc_seed
 from brokerd.storage.files import RealFiles
 from tests.support.build import append, delete_records, first_log, open_manager
 from tests.support.clock import START_WALL_MS
+from tests.support.findings import errors_in
 from tests.support.log_manager import LogManager
 from tests.support.transactions import append_marker, append_member
 
@@ -50,10 +50,6 @@ def data_dir(tmp_path: Path) -> Path:
     manager.next_producer_id()
     manager.close()
     return tmp_path
-
-
-def _errors(data_dir: Path) -> list[Finding]:
-    return [finding for finding in check_data_dir(str(data_dir)) if finding.severity is Severity.ERROR]
 
 
 def _change_snapshot(data_dir: Path, change: Change) -> None:
@@ -103,7 +99,7 @@ def test_a_control_batch_of_a_later_version_is_shown_and_found(data_dir: Path, m
     monkeypatch.undo()
     entries = list(describe_path(str(data_dir)))
     assert "version 2 is not known" in [entry for entry in entries if entry.get("is_control")][-1]["control"]["problem"]
-    assert any("the control batch at offset 10 cannot be read" in error.message for error in _errors(data_dir))
+    assert any("the control batch at offset 10 cannot be read" in error.message for error in errors_in(data_dir))
 
 
 def test_a_healthy_directory_with_transactions_has_no_findings(data_dir: Path) -> None:
@@ -124,9 +120,9 @@ def test_a_healthy_directory_with_transactions_has_no_findings(data_dir: Path) -
 def test_a_snapshot_that_is_wrong_about_aborted_transactions_is_found(data_dir: Path, change: Change, is_whole_log: bool) -> None:
     if not is_whole_log:
         _retire(data_dir, 4)
-        assert not _errors(data_dir)
+        assert not errors_in(data_dir)
     _change_snapshot(data_dir, change)
-    (error,) = _errors(data_dir)
+    (error,) = errors_in(data_dir)
     assert "the snapshot contradicts the log on which transactions were aborted" in error.message
 
 
@@ -142,7 +138,7 @@ def test_what_the_log_start_has_passed_may_be_forgotten(data_dir: Path) -> None:
     delete_records(log, 7)
     manager.close()
     _change_snapshot(data_dir, lambda aborted: aborted[1:])
-    assert not _errors(data_dir)
+    assert not errors_in(data_dir)
 
 
 def test_ids_of_aborted_producers_are_not_given_again(data_dir: Path) -> None:

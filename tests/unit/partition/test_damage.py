@@ -11,13 +11,14 @@ from typing import Any
 import pytest
 
 from brokerd.errors import LogDamagedError
-from brokerd.offline.doctor import accept_damaged, check_data_dir, give_up_damaged, rebuild_checkpoint
+from brokerd.offline.doctor import accept_damaged, give_up_damaged, rebuild_checkpoint
 from brokerd.offline.partition_check import Severity
 from brokerd.partition.partition_log import PartitionLog
 from brokerd.storage.files import RealFiles
 from tests.support.build import append, damaged_ranges, delete_records, first_log, open_manager, payloads, readable
 from tests.support.clock import START_WALL_MS
 from tests.support.files import MemoryFiles
+from tests.support.findings import errors_in
 from tests.support.log_manager import LogManager
 
 SMALL: dict[str, Any] = {"log_segment_bytes": 4_096, "log_index_interval_bytes": 300}
@@ -180,7 +181,7 @@ def test_what_is_accepted_is_a_hole_and_all_else_lives_on(data_dir: Path, rotten
         log.flush()
         assert log.reader.offset_for_timestamp(0) is not None
         manager.close()
-        assert not [finding for finding in check_data_dir(str(data_dir)) if finding.severity is Severity.ERROR]
+        assert not errors_in(data_dir)
     assert accept_damaged(str(data_dir)) == []
     assert log.high_watermark == COUNT + 3
 

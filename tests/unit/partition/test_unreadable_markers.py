@@ -7,14 +7,14 @@ from pathlib import Path
 import pytest
 
 from brokerd.errors import LogDamagedError
-from brokerd.offline.doctor import accept_damaged, check_data_dir, commit_members
-from brokerd.offline.partition_check import Severity
+from brokerd.offline.doctor import accept_damaged, commit_members
 from brokerd.partition import partition_log
 from brokerd.partition.markers import Marker
 from brokerd.partition.partition_log import PartitionLog
 from brokerd.record import control
 from brokerd.storage.files import RealFiles
 from tests.support.build import append, first_log, open_manager
+from tests.support.findings import errors_in
 from tests.support.log_manager import LogManager
 from tests.support.transactions import append_marker, append_member, read_committed
 
@@ -60,14 +60,14 @@ def test_it_stops_the_log_so_that_nobody_aborts_what_is_committed(data_dir: Path
 
 
 def test_the_doctor_finds_it_and_it_can_be_accepted(data_dir: Path) -> None:
-    error = next(finding for finding in check_data_dir(str(data_dir)) if finding.severity is Severity.ERROR)
+    error = errors_in(data_dir)[0]
     assert (error.partition, error.offset) == ("t-0", 1)
     assert "--accept-damaged" in error.message
     accept_damaged(str(data_dir))
-    (error,) = [finding for finding in check_data_dir(str(data_dir)) if finding.severity is Severity.ERROR]
+    (error,) = errors_in(data_dir)
     assert f"producer {MEMBER} wrote records from offset 0 to 0 in a transaction" in error.message
     commit_members(str(data_dir))
-    assert not [finding for finding in check_data_dir(str(data_dir)) if finding.severity is Severity.ERROR]
+    assert not errors_in(data_dir)
     manager, log = _open(data_dir)
     append_marker(log, committed=[MEMBER])
     log.flush()

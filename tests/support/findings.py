@@ -1,0 +1,27 @@
+"""The findings of `brokerd doctor` in a data directory, and damage for it to find."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from brokerd.datadir.topic_store import Topic
+from brokerd.offline.doctor import check_data_dir
+from brokerd.offline.partition_check import Finding, Severity
+
+
+def errors_in(data_dir: Path) -> list[Finding]:
+    """The errors alone."""
+    return [finding for finding in check_data_dir(str(data_dir)) if finding.severity is Severity.ERROR]
+
+
+def own_segment(data_dir: Path, topic: Topic) -> Path:
+    """The only segment of one of the broker's own logs."""
+    (path,) = data_dir.glob(f"{topic.id.hex()}-0/*.log")
+    return path
+
+
+def flip(path: Path, at: int) -> None:
+    """Damages one byte."""
+    content = bytearray(path.read_bytes())
+    content[at] ^= 1
+    path.write_bytes(content)
