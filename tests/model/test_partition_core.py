@@ -12,7 +12,7 @@ import pytest
 from brokerd.partition import flush_state
 from tests.support.partition_simulation import Simulation, run_seed
 from tests.support.scale import TEST_SCALE
-from tests.support.seeds import run_seeds
+from tests.support.seeds import assert_replays, run_part
 
 SCHEDULES = 1_000 * TEST_SCALE
 PARTS = 4
@@ -47,16 +47,15 @@ def _own_window() -> Iterator[None]:
 @pytest.mark.timeout(7_200)
 @pytest.mark.parametrize("part", range(PARTS))
 def test_random_schedules_keep_every_promise(part: int) -> None:
-    count = SCHEDULES // PARTS
-    facts = run_seeds(run_seed, part * count, count)
-    # All of it did happen.
-    for fact in OFTEN:
-        assert facts[fact] >= count // 100, (fact, facts)
+    run_part(run_seed, part, SCHEDULES // PARTS, OFTEN, one_in=100)
 
 
 def test_a_seed_replays_exactly() -> None:
-    for seed in range(10):
-        traces: list[list[str]] = [[], []]
-        for trace in traces:
-            Simulation(seed, trace=trace).run()
-        assert traces[0] == traces[1]
+    assert_replays(traced, range(10))
+
+
+def traced(seed: int) -> list[str]:
+    """The trace of one schedule."""
+    trace: list[str] = []
+    Simulation(seed, trace=trace).run()
+    return trace

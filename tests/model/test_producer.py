@@ -14,6 +14,7 @@ from tests.support.planting import plant
 from tests.support.producer_schedules import failure_of, report, run_seed, schedule, shrink
 from tests.support.producer_simulation import Simulation
 from tests.support.scale import TEST_SCALE
+from tests.support.seeds import assert_replays
 
 SCHEDULES = 5_000 * TEST_SCALE
 PARTS = 20
@@ -29,15 +30,16 @@ def test_random_schedules_keep_every_promise(part: int) -> None:
 
 
 def test_a_seed_replays_exactly() -> None:
-    for seed in range(20):
-        traces = []
-        for _ in range(2):
-            settings, ops = schedule(seed)
-            simulation = Simulation(seed, **settings)
-            simulation.trace = []
-            simulation.run(ops)
-            traces.append(simulation.trace)
-        assert traces[0] == traces[1]
+    assert_replays(traced, range(20))
+
+
+def traced(seed: int) -> list[str]:
+    """The trace of one schedule."""
+    settings, ops = schedule(seed)
+    simulation = Simulation(seed, **settings)
+    simulation.trace = []
+    simulation.run(ops)
+    return simulation.trace
 
 
 def with_producers_pushed_out(seed: int) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import os
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from multiprocessing import get_context
 
@@ -23,6 +23,21 @@ def run_seeds(run: Run, first: int, count: int) -> Counter[str]:
         except Exception as error:
             raise AssertionError(f"seed {seed}: {type(error).__name__}: {error}") from error
     return facts
+
+
+def run_part(run: Run, part: int, count: int, often: Iterable[str], *, one_in: int) -> None:
+    """Runs the `part`-th `count` seeds. Raises AssertionError, also if one of `often` happened less than once in `one_in` seeds."""
+    facts = run_seeds(run, part * count, count)
+    for fact in often:
+        assert facts[fact] >= count // one_in, (fact, facts)
+
+
+def assert_replays(traced: Callable[[int], Sequence[str]], seeds: Iterable[int]) -> None:
+    """Runs each seed twice. Raises AssertionError if its two traces are not equal."""
+    for seed in seeds:
+        first, again = traced(seed), traced(seed)
+        assert first, f"seed {seed} leaves no trace"
+        assert first == again, f"seed {seed} runs in two ways"
 
 
 def run_many(run: Run, count: int, *, chunk: int) -> Counter[str]:
