@@ -5,7 +5,8 @@ The others are in transaction_rule_bugs.py, the test is tests/model/test_transac
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import contextlib
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import pytest
@@ -40,6 +41,16 @@ mutant = MUTANTS.found_by
 
 def at_once() -> bool:
     return True
+
+
+@contextlib.contextmanager
+def unprepared(state: TransactionalIdState) -> Iterator[None]:
+    """Nothing is prepared, as it seems."""
+    prepared, state.prepared = state.prepared, None
+    try:
+        yield
+    finally:
+        state.prepared = prepared
 
 
 def skip_the_wait(patch: pytest.MonkeyPatch, method: str) -> None:
@@ -359,11 +370,8 @@ def a_state_takes_what_is_prepared_for_complete(patch: pytest.MonkeyPatch) -> No
     events = TransactionalIdState.events
 
     def hasty(self: TransactionalIdState) -> list[tuple[int, Event]]:
-        prepared, self.prepared = self.prepared, None
-        try:
+        with unprepared(self):
             return events(self)
-        finally:
-            self.prepared = prepared
 
     plant(patch.setattr, TransactionalIdState, "events", hasty)
 

@@ -31,7 +31,7 @@ from brokerd.transaction.model import (
 from brokerd.transaction.transactional_id import TransactionalIdState
 from tests.support.planting import plant
 from tests.support.transaction_broker import Batch, Disk, Done, SimulatedBroker, Steps
-from tests.support.transaction_bugs import acknowledge_at_once, at_once, mutant
+from tests.support.transaction_bugs import acknowledge_at_once, at_once, mutant, unprepared
 
 # --- commit
 
@@ -98,11 +98,8 @@ def a_commit_does_not_wait_for_the_one_before(patch: pytest.MonkeyPatch) -> None
     decide = TransactionalIdState.decide_commit
 
     def hasty(self: TransactionalIdState, asked: EndRequest, held: Held) -> CommitDecision:
-        prepared, self.prepared = self.prepared, None
-        try:
+        with unprepared(self):
             return decide(self, asked, held)
-        finally:
-            self.prepared = prepared
 
     plant(patch.setattr, TransactionalIdState, "decide_commit", hasty)
 
