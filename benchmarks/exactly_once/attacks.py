@@ -7,7 +7,8 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from benchmarks.exactly_once.pipeline import ROWS_PER_FILE, Pipeline
-from benchmarks.exactly_once.processes import HOSTS, DriverDiedError, DriverProcess
+from benchmarks.exactly_once.processes import DriverDiedError, DriverProcess
+from benchmarks.exactly_once.standalone import HOSTS
 from benchmarks.exactly_once.systems import System
 
 FILES = 4

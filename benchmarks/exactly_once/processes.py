@@ -5,20 +5,17 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import re
 import signal
 import subprocess
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
+from benchmarks.exactly_once.standalone import standalone
 from benchmarks.exactly_once.systems import System, tail
 
-HOSTS = ("127.0.0.2", "127.0.0.3")  # of the workers: Spark runs a twin on another host only
 _JOB = Path(__file__).with_name("job.py")
-_READY_S = 120
 _SETTINGS = {
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
@@ -126,45 +123,14 @@ class DriverProcess:
 
 @contextlib.contextmanager
 def cluster(system: System) -> Iterator[str]:
-    """The address of a standalone master with a worker of one core on each of HOSTS."""
+    """The address of a standalone master with two workers."""
     directory = system.directory / "cluster"
     directory.mkdir()
     asked = "import pathlib, pyspark; print(pathlib.Path(pyspark.__file__).parent)"
     home = subprocess.run([system.python, "-c", asked], capture_output=True, text=True, check=True).stdout.strip()
-    common = {**_environment(system), "SPARK_HOME": home, "SPARK_LOCAL_DIRS": str(directory / "local")}
-    with contextlib.ExitStack() as stack:
-
-        def daemon(name: str, ready: str, *arguments: str) -> re.Match[str]:
-            environment = {**common, "SPARK_LOCAL_IP": name}
-            return stack.enter_context(
-                _daemon([f"{home}/bin/spark-class", *arguments], environment, directory / f"{name}.log", ready)
-            )
-
-        ports = ("--port", "0", "--webui-port", "0")
-        master = ("org.apache.spark.deploy.master.Master", "--host", "127.0.0.1", *ports)
-        address = daemon("127.0.0.1", r"Starting Spark master at (spark://\S+)", *master)[1]
-        for host in HOSTS:
-            size = ("--cores", "1", "--memory", "1g", "--work-dir", str(directory / host))
-            worker = ("org.apache.spark.deploy.worker.Worker", "--host", host, *ports, *size, address)
-            daemon(host, "Successfully registered with master", *worker)
+    environment = {**_environment(system), "SPARK_LOCAL_DIRS": str(directory / "local")}
+    with standalone(Path(home), directory, environment) as address:
         yield address
-
-
-@contextlib.contextmanager
-def _daemon(command: list[str], environment: dict[str, str], log: Path, ready: str) -> Iterator[re.Match[str]]:
-    """A process of Spark's, and the line of its log that says that it is ready."""
-    with log.open("w") as output:
-        process = subprocess.Popen(command, env=environment, stdout=output, stderr=output, start_new_session=True)
-    try:
-        deadline = time.monotonic() + _READY_S
-        while not (found := re.search(ready, log.read_text())):
-            if process.poll() is not None or time.monotonic() > deadline:
-                raise RuntimeError(f"Spark's cluster did not start: {tail(log)}")
-            time.sleep(0.2)
-        yield found
-    finally:
-        process.terminate()
-        process.wait(60)
 
 
 def _environment(system: System) -> dict[str, str]:

@@ -15,9 +15,10 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks.exactly_once.standalone import HOSTS
 from brokerd.client.blocking import BlockingClient
 from tests.spark.conftest import NewTopic
-from tests.spark.standalone import HOSTS, SPARK_HOME, Cluster, standalone_cluster
+from tests.spark.standalone import SPARK_HOME, Cluster, standalone_cluster
 from tests.support.daemon import DaemonProcess
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -42,7 +43,7 @@ def of(reader, topic):
 
 def place(_):  # in a task
     import os, brokerd
-    return os.environ["PLACE"] + brokerd.__file__
+    return os.environ["SPARK_LOCAL_IP"] + " " + brokerd.__file__
 
 
 rows = spark.range(1000).repartition(4).selectExpr("string(id) AS key", "string(id) AS value")

@@ -12,9 +12,10 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks.exactly_once.standalone import HOSTS
 from tests.spark.exactly_once.faulty_sink import TaskEvent
 from tests.spark.exactly_once.pipeline import ROOT, Pipeline
-from tests.spark.standalone import HOSTS, Cluster, standalone_cluster
+from tests.spark.standalone import Cluster, standalone_cluster
 
 CONF = {
     "spark.driver.host": "127.0.0.1",
