@@ -11,6 +11,7 @@
     dump_log.py        prints the contents of a data directory's files
     doctor.py          checks a data directory, and repairs what an operator decides
     config.py          prints the sample configuration and the systemd unit
+    completion.py      prints a script for the completion of command lines
     hash_token.py      hashes a token for the auth file
     parser.py          how every command reads its arguments (command_config.py: the file of --command-config)
     topic_lookup.py    topics by name, with the nearest one for a name that does not exist
@@ -32,10 +33,14 @@ import errno
 import importlib
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from types import ModuleType
+from typing import TYPE_CHECKING
 
 from brokerd.errors import BrokerdError
+
+if TYPE_CHECKING:
+    from brokerd.cli.parser import CommandParser
 
 EXIT_FAILED = 1
 EXIT_USAGE = 2
@@ -58,6 +63,7 @@ COMMANDS = {  # name: (module, one line of help)
     "doctor": ("brokerd.cli.doctor", "check every byte of a data directory"),
     "config": ("brokerd.cli.config", "print a sample configuration or a systemd unit"),
     "hash-token": ("brokerd.cli.hash_token", "hash a token for the broker's auth file"),
+    "completion": ("brokerd.cli.completion", "print a script by which bash or zsh completes command lines"),
 }
 
 
@@ -108,7 +114,21 @@ def _drop_output() -> None:
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
+def whole_parser() -> CommandParser:
+    """The parser with all arguments of all commands, which imports every one of them."""
+    return _parser(COMMANDS)[0]
+
+
 def _run(arguments: list[str]) -> int:
+    asked = next((argument for argument in arguments if not argument.startswith("-")), None)
+    parser, modules = _parser((asked,))
+    args = parser.parse_args(arguments)
+    code: int = modules[args.command].run(args)
+    return code
+
+
+def _parser(imported: Iterable[str | None]) -> tuple[CommandParser, dict[str, ModuleType]]:
+    """A parser that knows the arguments of some commands, and of the others their names; and the modules of those."""
     from brokerd import __version__
     from brokerd.cli.parser import CommandParser
 
@@ -119,18 +139,14 @@ def _run(arguments: list[str]) -> int:
     )
     parser.add_argument("--version", action="version", version=f"brokerd {__version__}")
     subparsers = parser.add_subparsers(dest="command", metavar="COMMAND", title="commands", required=True)
-    asked = next((argument for argument in arguments if not argument.startswith("-")), None)
-    module: ModuleType | None = None
+    modules = {}
     for name, (module_name, summary) in COMMANDS.items():
-        if name == asked:
-            module = importlib.import_module(module_name)
-            module.add_parser(subparsers)
+        if name in imported:
+            modules[name] = importlib.import_module(module_name)
+            modules[name].add_parser(subparsers)
         else:
             subparsers.add_parser(name, help=summary)
-    args = parser.parse_args(arguments)
-    assert module is not None, "a parsed command line has a command"
-    code: int = module.run(args)
-    return code
+    return parser, modules
 
 
 _EXAMPLES = """\

@@ -59,7 +59,8 @@ class CommandParser(argparse.ArgumentParser):
 
     def _check_value(self, action: argparse.Action, value: Any) -> None:
         if action.choices is not None and value not in action.choices:
-            what = "/".join(action.option_strings) or "command"
+            is_command = isinstance(action, argparse._SubParsersAction)  # noqa: SLF001 - argparse has no public name for it
+            what = "/".join(action.option_strings) or ("command" if is_command else str(action.metavar))
             self.error(f"unknown {what} '{value}': {did_you_mean(str(value), map(str, action.choices))}")
 
     def _unknown(self, argument: str) -> str:
