@@ -2,7 +2,8 @@
 
 fetching.py     where partitions begin (resolution.py), and their records into the buffer
 core/           positions, records, what was fetched and not handed over: pure
-consumer.py     what applications call
+base.py         a consumer's state, and its calls that wait for nothing
+consumer.py     what applications call in threads
 committing.py   offsets of the group, when asked for and in the background
 processing/     handlers in threads
 topic_reader.py a bounded part of a topic as a stream of Arrow batches

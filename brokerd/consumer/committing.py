@@ -6,6 +6,7 @@ one holds their offsets too.
 
 from __future__ import annotations
 
+import asyncio
 import concurrent.futures
 import contextlib
 import logging
@@ -13,6 +14,7 @@ from collections.abc import Iterable, Iterator, Mapping
 
 from brokerd.client.blocking import BlockingClient
 from brokerd.client.group_offsets import OffsetAndMetadata
+from brokerd.client.io.loop_thread import Steps
 from brokerd.clock import Clock
 from brokerd.config.client import PlainConsumerConfig
 from brokerd.consumer.core.assignment import AssignedPartition, Assignment
@@ -28,7 +30,7 @@ _LOOK_MIN_MS = 100  # the shortest wait, with an interval that is shorter
 
 
 class Committing:
-    """The offsets of one consumer's group. For the thread that uses the consumer."""
+    """The offsets of one consumer's group. For the thread that uses the consumer; calls that wait are Steps, for it to drive."""
 
     def __init__(self, client: BlockingClient, config: PlainConsumerConfig, assignment: Assignment, clock: Clock) -> None:
         self._client = client
@@ -91,7 +93,7 @@ class Committing:
     def _start(self, offsets: Mapping[TopicIdPartition, int]) -> None:
         if self._under_way is not None and not self._under_way.done():
             return
-        self._settle()
+        self._take_outcome()
         if self._clock.monotonic_ms() - self._refreshed_ms >= REFRESH_MS:
             self._refreshed_ms = self._clock.monotonic_ms()
             self._done.clear()
@@ -102,12 +104,18 @@ class Committing:
             commit = self._client.broker_client.groups.commit(self._config.group_id, _with_metadata(self._offered))
             self._under_way = self._client.loop_thread.submit(commit)
 
-    def _settle(self, timeout_s: float | None = None) -> None:
-        """Waits for the commit under way, and says what failed. Raises TimeoutError."""
+    def _settle(self, timeout_ms: int | None = None) -> Steps[None]:
+        """Waits for the commit under way, if any. Raises TimeoutError."""
+        if self._under_way is not None and not self._under_way.done():
+            yield _ended(self._under_way, timeout_ms)
+        self._take_outcome()
+
+    def _take_outcome(self) -> None:
+        """Says what failed of a commit that has ended. Raises TimeoutError if it has not."""
         if self._under_way is None:
             return
         try:
-            refused = self._under_way.result(timeout_s)
+            refused = self._under_way.result(0)
         except BrokerdError as error:
             logger.warning("group '%s': offsets are not committed: %s", self._config.group_id, error)
             self._wanted = self._offered | self._wanted
@@ -129,20 +137,20 @@ class Committing:
 
     # --- when the application says so
 
-    def commit(self, offsets: Mapping[TopicPartition, OffsetAndMetadata] | None) -> None:
+    def commit(self, offsets: Mapping[TopicPartition, OffsetAndMetadata] | None) -> Steps[None]:
         """Commits these offsets, or all positions, and waits for it. Raises the first refusal; the others are committed."""
         self.require_group("commit()")
-        self._settle()
+        yield from self._settle()
         if offsets is None:
             positions = self._assignment.positions(self._assignment.partitions.values(), is_confirmed=False)
             by_id = _with_metadata({self._named(one): position for one, position in positions.items()})
         else:
-            ids = self.ids_of(offsets)
+            ids = yield from self.ids_of(offsets)
             self._names |= {id_tp: tp for tp, id_tp in ids.items()}
             by_id = {ids[tp]: committed for tp, committed in offsets.items()}
         if not by_id:
             return
-        refused = self._client.commit_group_offsets(self._config.group_id, by_id)
+        refused = yield self._client.broker_client.groups.commit(self._config.group_id, by_id)
         self._done |= {id_tp: committed.offset for id_tp, committed in by_id.items() if id_tp not in refused}
         for id_tp in by_id:
             self._wanted.pop(id_tp, None)
@@ -152,11 +160,11 @@ class Committing:
         for error in refused.values():
             raise error
 
-    def committed(self, tps: Iterable[TopicPartition]) -> dict[TopicPartition, OffsetAndMetadata | None]:
+    def committed(self, tps: Iterable[TopicPartition]) -> Steps[dict[TopicPartition, OffsetAndMetadata | None]]:
         """The committed offset of each partition. Raises the broker's errors."""
         self.require_group("committed()")
-        ids = self.ids_of(tps)
-        found = self._client.group_offsets(self._config.group_id, list(ids.values())) if ids else {}
+        ids = yield from self.ids_of(tps)
+        found = (yield self._client.broker_client.groups.offsets(self._config.group_id, list(ids.values()))) if ids else {}
         offsets: dict[TopicPartition, OffsetAndMetadata | None] = {}
         for tp, id_tp in ids.items():
             result = found.get(id_tp)
@@ -166,11 +174,12 @@ class Committing:
             offsets[tp] = result
         return offsets
 
-    def ids_of(self, tps: Iterable[TopicPartition]) -> dict[TopicPartition, TopicIdPartition]:
+    def ids_of(self, tps: Iterable[TopicPartition]) -> Steps[dict[TopicPartition, TopicIdPartition]]:
         """Ids of partitions: those of assigned ones as they were first seen. Raises UnknownTopicOrPartitionError."""
         assigned = self._assignment.partitions
         wanted = {tp: assigned[tp].id_tp if tp in assigned else None for tp in tps}
-        return self._client.loop_thread.run(ids_of(self._client.broker_client, wanted))
+        ids: dict[TopicPartition, TopicIdPartition] = yield ids_of(self._client.broker_client, wanted)
+        return ids
 
     def require_group(self, call: str) -> None:
         """Raises ConsumerStateError without group.id."""
@@ -179,19 +188,19 @@ class Committing:
 
     # --- the end
 
-    def close(self, timeout_ms: int) -> None:
+    def close(self, timeout_ms: int) -> Steps[None]:
         """Commits what is processed, within the time. What fails is logged: those records come again."""
         if not self._is_automatic:
             return
         ends_ms = self._clock.monotonic_ms() + timeout_ms
 
-        def left_s() -> float:
-            return max(0, ends_ms - self._clock.monotonic_ms()) / 1000
+        def left_ms() -> int:
+            return max(0, ends_ms - self._clock.monotonic_ms())
 
         try:
-            self._settle(left_s())
+            yield from self._settle(left_ms())
             self._start(self._processed(self._assignment.partitions.values()))
-            self._settle(left_s())
+            yield from self._settle(left_ms())
         except (TimeoutError, concurrent.futures.CancelledError, ClientError):
             logger.warning(
                 "group '%s': offsets are not committed, as the broker has not answered in %d ms: records since the last commit "
@@ -199,6 +208,13 @@ class Committing:
                 self._config.group_id,
                 timeout_ms,
             )
+
+
+async def _ended(future: concurrent.futures.Future[dict[TopicIdPartition, WireError]], timeout_ms: int | None) -> None:
+    """Waits until a commit under way has ended, which goes on if this is cancelled."""
+    ended = asyncio.wrap_future(future)
+    ended.add_done_callback(lambda one: one.cancelled() or one.exception())  # retrieved: `_take_outcome` tells it
+    await asyncio.wait([ended], timeout=None if timeout_ms is None else timeout_ms / 1000)
 
 
 def _with_metadata(offsets: Mapping[TopicIdPartition, int]) -> dict[TopicIdPartition, OffsetAndMetadata]:

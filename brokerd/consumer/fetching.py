@@ -1,7 +1,9 @@
 """Keeps what is fetched in line with the assignment: finds where partitions begin, and has one fetcher read them ahead.
 
-When the assignment changes (a seek, a pause, another partition), the fetcher is stopped at the next `sync` and another one begins
+When the assignment changes (a seek, a pause, another partition), the fetcher is stopped at the next `sync`, and another one begins
 where it ended: what it has fetched of other partitions stays. So no record of before a seek is ever handed over, and none twice.
+
+Nothing waits but `take` and `rest`, and they only for what `on_arrival` tells too.
 """
 
 from __future__ import annotations
@@ -12,6 +14,7 @@ from collections.abc import Callable, Mapping
 from functools import partial
 
 from brokerd.client.blocking import BlockingClient
+from brokerd.client.consumer.arrivals import Arrivals, nothing
 from brokerd.client.consumer.fetcher import RESPONSES_AHEAD, PartitionFetcher, decoded
 from brokerd.client.consumer.positions import FetchRange
 from brokerd.client.consumer.pump import Fetched
@@ -29,12 +32,16 @@ logger = logging.getLogger(__name__)
 class _Nothing:
     """Stands in for a fetcher while there is nothing to fetch: waits until it is woken."""
 
-    def __init__(self) -> None:
-        self._wakes: queue.SimpleQueue[None] = queue.SimpleQueue()
+    def __init__(self, on_arrival: Callable[[], None]) -> None:
+        self._wakes: Arrivals[None] = Arrivals(on_arrival)
+
+    @property
+    def has_arrivals(self) -> bool:
+        return not self._wakes.empty()
 
     def take(self, timeout_ms: int | None) -> None:
         try:
-            self._wakes.get(timeout=None if timeout_ms is None else timeout_ms / 1000)
+            self._wakes.get(timeout_ms)
         except queue.Empty:
             return
 
@@ -51,17 +58,22 @@ class Fetching:
         config: PlainConsumerConfig,
         assignment: Assignment,
         uncommitted: Callable[[], Mapping[TopicIdPartition, int]],
+        on_arrival: Callable[[], None] = nothing,
     ) -> None:
-        """`uncommitted`: offsets that are still to be committed, and count as if they were."""
+        """`uncommitted`: offsets that are still to be committed, and count as if they were. `on_arrival` is called, by any thread,
+        when there may be something to `take`."""
         self._client = client
         self._config = config
         self._assignment = assignment
         self._uncommitted = uncommitted
+        self._on_arrival = on_arrival
         self._buffer = Buffer()
         self._fetcher: PartitionFetcher | None = None
+        self._is_stopping = False  # the fetcher: what it still has is taken before another begins
+        self._has_left_out = False  # some of that, which is fetched again
         self._fetched: frozenset[TopicIdPartition] = frozenset()  # partitions of the fetcher
         self._resolution: Resolution | None = None
-        self._nothing = _Nothing()
+        self._nothing = _Nothing(on_arrival)
         self._waited_for: PartitionFetcher | Resolution | _Nothing = self._nothing
         self._version = -1  # of the assignment that all this is in line with
         self._stale: set[TopicIdPartition] = set()  # the fetcher reads them at offsets that are not wanted any more
@@ -108,6 +120,8 @@ class Fetching:
 
     def sync(self) -> None:
         """Starts what is missing, stops what is not wanted any more. Does not wait for the broker."""
+        if self._is_stopping:
+            self._take_rest()
         if self._version == self._assignment.version:
             return
         unresolved = self._assignment.unresolved()
@@ -115,7 +129,8 @@ class Fetching:
             self._resolution.close()
             self._resolution = None
         if unresolved:
-            self._resolution = Resolution(self._client, unresolved, self._config, self._uncommitted())
+            uncommitted = self._uncommitted()
+            self._resolution = Resolution(self._client, unresolved, self._config, uncommitted, self._on_arrival)
             self._waited_for = self._resolution
         else:
             self._follow()
@@ -124,30 +139,60 @@ class Fetching:
     def _follow(self) -> None:
         """Has the fetcher read what is to be fetched."""
         wanted = {one.id_tp: one for one in self._assignment.fetchable() if one.id_tp is not None}
-        if self._fetcher is None or self._stale or self._fetched != wanted.keys():
+        if self._fetcher is not None and (self._stale or self._fetched != wanted.keys()):
             self._stop_fetcher()
+        if self._fetcher is None and wanted:
             ranges = [FetchRange(id_tp, _fetch_offset(one), None, str(one.tp)) for id_tp, one in wanted.items()]
-            self._fetcher = PartitionFetcher(self._client, ranges, self._config) if ranges else None
+            self._fetcher = PartitionFetcher(self._client, ranges, self._config, on_arrival=self._on_arrival)
             self._fetched = frozenset(wanted)
+            self._stale.clear()
         self._waited_for = self._fetcher or self._nothing
 
     def _stop_fetcher(self) -> None:
-        """Takes what was fetched and not taken yet, unless there is much already: then it is fetched again."""
-        if self._fetcher is not None:
-            for fetched in self._fetcher.stop():
-                if self._buffer.size_bytes > RESPONSES_AHEAD * self._config.fetch_max_bytes:
-                    break
+        if not self._is_stopping and self._fetcher is not None:
+            self._is_stopping = True
+            self._fetcher.stop()
+        self._take_rest()
+
+    def _take_rest(self) -> None:
+        """Takes what a fetcher that is stopped still has, as far as it is here."""
+        while self._fetcher is not None and self._fetcher.has_arrivals:
+            self._take_fetched(self._fetcher, 0)
+
+    def _take_fetched(self, fetcher: PartitionFetcher, timeout_ms: int | None) -> None:
+        try:
+            fetched = fetcher.next_fetched(timeout_ms)
+        except BrokerdError:
+            if not self._is_stopping:
+                raise
+            self._end_fetcher()  # the next one meets it too, if it lasts
+            return
+        if fetched is not None:
+            # Of a fetcher that ends, no more than may be buffered while one goes on: the rest is fetched again.
+            self._has_left_out |= self._is_stopping and self._buffer.size_bytes > RESPONSES_AHEAD * self._config.fetch_max_bytes
+            if not self._has_left_out:
                 self._add(fetched)
-            self._fetcher = None
-        for id_tp in self._stale:
-            self._buffer.drop(id_tp)
+        elif fetcher.is_over:
+            self._end_fetcher()
+
+    def _end_fetcher(self) -> None:
+        self._fetcher = None
+        self._is_stopping = self._has_left_out = False
         self._stale.clear()
+        self._version = -1
 
     def _add(self, fetched: Fetched) -> None:
         self._buffer.add(fetched)
         for id_tp, offset in fetched.reached:
             if id_tp not in self._stale:
                 self._assignment.by_id[id_tp].fetch_offset = offset
+        for id_tp in self._stale:
+            self._buffer.drop(id_tp)
+
+    @property
+    def has_arrivals(self) -> bool:
+        """True if `take` would not wait."""
+        return self._waited_for.has_arrivals
 
     def take(self, timeout_ms: int | None) -> None:
         """Waits for the broker: until something has come that may be records, or is woken, or for `timeout_ms`.
@@ -159,9 +204,7 @@ class Fetching:
             if self._resolution is not None:
                 self._take_found(self._resolution, timeout_ms)
             elif self._fetcher is not None:
-                fetched = self._fetcher.next_fetched(timeout_ms)
-                if fetched is not None:
-                    self._add(fetched)
+                self._take_fetched(self._fetcher, timeout_ms)
             else:
                 self._nothing.take(timeout_ms)
         except BrokerdError as error:
@@ -180,7 +223,7 @@ class Fetching:
         """Obeys auto.offset.reset, or raises the error of the fetcher with what to do."""
         assert self._fetcher is not None
         failed = self._fetcher.partition_of(error)
-        self._stop_fetcher()
+        self._end_fetcher()
         one = None if failed is None else self._assignment.by_id.get(failed)
         if one is None or not isinstance(error, WireError):
             raise error
@@ -224,14 +267,12 @@ class Fetching:
         for one in self._assignment.partitions.values():
             one.fetch_offset = None
             self.pause(one, is_paused=one.is_paused)
-        self._stale.clear()
-        self._version = -1
 
     def close(self) -> None:
         """Ends what is under way."""
         if self._fetcher is not None:
             self._fetcher.close()
-            self._fetcher = None
+        self._end_fetcher()
         if self._resolution is not None:
             self._resolution.close()
             self._resolution = None

@@ -4,11 +4,12 @@ auto.offset.reset says. In the background, so that a poll may end before it."""
 from __future__ import annotations
 
 import queue
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
 from brokerd.client.blocking import BlockingClient
 from brokerd.client.broker_client import BrokerClient
+from brokerd.client.consumer.arrivals import Arrivals
 from brokerd.client.consumer.offsets import OffsetSpec, Wanted
 from brokerd.config.client import PlainConsumerConfig
 from brokerd.consumer.core.assignment import AssignedPartition, Begin
@@ -46,9 +47,10 @@ class Resolution:
         partitions: Sequence[AssignedPartition],
         config: PlainConsumerConfig,
         uncommitted: Mapping[TopicIdPartition, int],
+        on_arrival: Callable[[], None],
     ) -> None:
         searches = [Search(one, one.version, one.id_tp, one.position, one.begin, one.reason) for one in partitions]
-        self._outcome: queue.SimpleQueue[list[Found] | BaseException | None] = queue.SimpleQueue()
+        self._outcome: Arrivals[list[Found] | BaseException | None] = Arrivals(on_arrival)
         self._future = client.loop_thread.submit(self._run(client.broker_client, searches, config, uncommitted))
 
     async def _run(
@@ -69,12 +71,17 @@ class Resolution:
     def take(self, timeout_ms: int | None) -> list[Found] | None:
         """The outcome; None after `timeout_ms`, or once if `wake` was called. Raises the error that ended the search."""
         try:
-            outcome = self._outcome.get(timeout=None if timeout_ms is None else timeout_ms / 1000)
+            outcome = self._outcome.get(timeout_ms)
         except queue.Empty:
             return None
         if isinstance(outcome, BaseException):
             raise outcome
         return outcome
+
+    @property
+    def has_arrivals(self) -> bool:
+        """True if `take` would return at once."""
+        return not self._outcome.empty()
 
     def wake(self) -> None:
         """Has a thread that waits in `take` return. For any thread."""

@@ -11,11 +11,12 @@ import asyncio
 import contextlib
 import logging
 import queue
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from types import TracebackType
 from typing import Self
 
 from brokerd.client.blocking import BlockingClient
+from brokerd.client.consumer.arrivals import Arrivals, nothing
 from brokerd.client.consumer.fetched import FetchedBatch, decode_piece
 from brokerd.client.consumer.offsets import READ_COMMITTED
 from brokerd.client.consumer.positions import FetchRange, Piece, RangePosition
@@ -40,12 +41,18 @@ class PartitionFetcher:
     """
 
     def __init__(
-        self, client: BlockingClient, ranges: Sequence[FetchRange], config: ConsumerConfig, *, goes_past_damage: bool = False
+        self,
+        client: BlockingClient,
+        ranges: Sequence[FetchRange],
+        config: ConsumerConfig,
+        *,
+        goes_past_damage: bool = False,
+        on_arrival: Callable[[], None] = nothing,
     ) -> None:
         """Starts reading at once. `client` must stay open; it may serve any number of fetchers. With skip.corrupt.batches or
-        `goes_past_damage`, damage after which the log goes on is only a warning."""
+        `goes_past_damage`, damage after which the log goes on is only a warning. `on_arrival`: see Arrivals."""
         self._config = config
-        self._responses: queue.SimpleQueue[Item] = queue.SimpleQueue()
+        self._responses: Arrivals[Item] = Arrivals(on_arrival)
         self._pieces: list[Piece] = []  # of the response being read, last first
         self._loop_thread = client.loop_thread
         self._slots = asyncio.Semaphore(RESPONSES_AHEAD)
@@ -99,16 +106,16 @@ class PartitionFetcher:
         self._future.cancel()
         self._responses.put(None)  # wakes a waiting reader
 
-    def stop(self) -> list[Fetched]:
-        """As close, and returns what was fetched but not taken: each of `positions` then says where reading goes on after it."""
-        self._is_over = True
-        self._loop_thread.run(self._pump.stop())
-        rest = []
-        while not self._responses.empty():
-            item = self._responses.get()
-            if isinstance(item, Fetched):
-                rest.append(item)
-        return rest
+    def stop(self) -> None:
+        """Stops fetching and waits for nothing. What was fetched is still to be taken by `next_fetched`, up to the end
+        (`is_over`): each of `positions` then says where reading goes on."""
+        with contextlib.suppress(RuntimeError):  # the client was closed, and the pump has ended with it
+            self._loop_thread.loop.call_soon_threadsafe(self._pump.stop)
+
+    @property
+    def has_arrivals(self) -> bool:
+        """True if `next_fetched` would return at once."""
+        return not self._responses.empty()
 
     def wake(self) -> None:
         """Has a thread that waits in `next_fetched`, or the next one to call it, return at once without records. For any thread."""
@@ -122,7 +129,7 @@ class PartitionFetcher:
         """The next response, not decoded yet; None at the end of all ranges, and after `timeout_ms`. Raises the error that ended
         reading."""
         try:
-            item = self._responses.get(timeout=None if timeout_ms is None else timeout_ms / 1000)
+            item = self._responses.get(timeout_ms)
         except queue.Empty:
             return None
         if item is None:

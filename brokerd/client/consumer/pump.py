@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import queue
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from brokerd.client.broker_client import BrokerClient
+from brokerd.client.consumer.arrivals import Arrivals
 from brokerd.client.consumer.fetch_messages import FetchRequest, FetchResponse, PartitionFetch, decode_response, encode_request
 from brokerd.client.consumer.offsets import isolation_to_proto
 from brokerd.client.consumer.positions import Piece, RangePosition
@@ -46,7 +46,7 @@ class Pump:
         positions: Sequence[RangePosition],
         config: ConsumerConfig,
         slots: asyncio.Semaphore,
-        responses: queue.SimpleQueue[Item],
+        responses: Arrivals[Item],
     ) -> None:
         self._client = client
         self._positions = positions
@@ -60,19 +60,18 @@ class Pump:
         self._task: asyncio.Task[None] | None = None
         self.is_stopped = False  # for any thread to set before it cancels `run`
 
-    async def stop(self) -> None:
-        """Returns once `run` has ended: nothing more is enqueued, and the positions stay."""
+    def stop(self) -> None:
+        """Has `run` end soon, if it has begun, or as soon as it begins; on the loop thread."""
         self.is_stopped = True
         if self._task is not None:
             self._task.cancel()
-            await asyncio.wait([self._task])
 
     async def run(self) -> None:
-        """Reads until all ranges are done; then enqueues None, or the error that ended it."""
+        """Reads until all ranges are done, or it is stopped; then enqueues None, or the error that ended it, and nothing more."""
         self._task = asyncio.current_task()
         try:
             is_repeat = False
-            while unread := [position for position in self._positions if not position.is_done]:
+            while unread := [position for position in self._positions if not (position.is_done or self.is_stopped)]:
                 try:
                     await self._read_from_leaders(unread, is_repeat=is_repeat)
                 except* BrokerdError as group:
@@ -83,7 +82,7 @@ class Pump:
                     is_repeat = True
             self._responses.put(None)
         except asyncio.CancelledError:
-            self._responses.put(ClientError("the client of this fetcher was closed"))
+            self._responses.put(None if self.is_stopped else ClientError("the client of this fetcher was closed"))
             raise
         except BaseException as error:
             self._responses.put(error)

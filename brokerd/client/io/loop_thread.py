@@ -7,11 +7,12 @@ from __future__ import annotations
 
 import asyncio
 import concurrent.futures
+import contextlib
 import logging
 import os
 import threading
-from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
-from typing import Any, Generic, TypeVar
+from collections.abc import Awaitable, Callable, Coroutine, Generator, Iterable, Sequence
+from typing import Any, Generic, TypeAlias, TypeVar
 
 from brokerd.errors import ClientError
 from brokerd.process import OWN_THREADS, Open, end_daemon_thread
@@ -20,6 +21,9 @@ from brokerd.wire.event_loop import is_grpc_task, settle
 logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
+# A call of several steps, written once for whoever waits: a thread (`LoopThread.drive`) or a task of another loop. It yields
+# coroutines for the loop thread, and is resumed with their results or errors.
+Steps: TypeAlias = Generator[Coroutine[Any, Any, Any], Any, T]
 CLOSE_TIMEOUT_S = 5.0  # for each cleanup
 # Longer than everything that closing waits for: a thread left behind at exit reports what it had not finished.
 _JOIN_TIMEOUT_S = 30.0
@@ -35,6 +39,7 @@ class LoopThread:
         self.loop = asyncio.new_event_loop()
         self.is_closed = False
         self._cleanups: list[Callable[[], Awaitable[None]]] = []
+        self._on_end: Callable[[], None] | None = None
         self._thread = threading.Thread(target=self._main, name=name, daemon=True)
         self._thread.start()
         _open_threads.add(self)
@@ -59,10 +64,12 @@ class LoopThread:
         """Blocks until `coro` is done; an interrupted wait cancels it. Must not be called on the loop's own thread."""
         assert threading.current_thread() is not self._thread, "the loop thread would wait for itself"
         self._check_open(coro)
-        call = _Call(self.loop, coro)
+        ended = threading.Lock()
+        ended.acquire()
+        call = LoopCall(self.loop, coro, ended.release)
         try:
             self.loop.call_soon_threadsafe(call.start)
-            call.ended.acquire()
+            ended.acquire()
         except BaseException:
             self.loop.call_soon_threadsafe(call.cancel)
             end_daemon_thread()
@@ -75,6 +82,29 @@ class LoopThread:
         finally:
             del call  # its error refers to this frame by now
 
+    def begin(self, coro: Coroutine[Any, Any, T], on_end: Callable[[], None]) -> LoopCall[T]:
+        """Starts `coro` and waits for nothing: `on_end` is called on the loop thread once there is an outcome. Raises as
+        `submit`."""
+        self._check_open(coro)
+        call = LoopCall(self.loop, coro, on_end)
+        self.loop.call_soon_threadsafe(call.start)
+        return call
+
+    def drive(self, steps: Steps[T]) -> T:
+        """Takes all steps of a call, each as `run` does."""
+        try:
+            coro = next(steps)
+            while True:
+                try:
+                    result = self.run(coro)
+                except BaseException as error:
+                    coro = steps.throw(error)
+                else:
+                    coro = steps.send(result)
+        except StopIteration as end:
+            value: T = end.value
+            return value
+
     def at_close(self, cleanup: Callable[[], Awaitable[None]]) -> None:
         """Awaits `cleanup()` on the loop when it closes, after running tasks are cancelled: for resources that must not outlive
         the loop."""
@@ -85,11 +115,13 @@ class LoopThread:
         if self.end() and threading.current_thread() is not self._thread:
             self._thread.join(_JOIN_TIMEOUT_S)
 
-    def end(self) -> bool:
-        """As `close`, but waits for nothing; for a finalizer, which may run anywhere. True if it was this call that ended it."""
+    def end(self, on_end: Callable[[], None] | None = None) -> bool:
+        """As `close`, but waits for nothing; for a finalizer, which may run anywhere. `on_end` is called in the thread when that
+        has ended all else. True if it was this call that ended it."""
         if self.is_closed or os.getpid() != self._pid:
             return False
         self.is_closed = True
+        self._on_end = on_end
         self.loop.call_soon_threadsafe(self.loop.stop)
         return True
 
@@ -101,6 +133,8 @@ class LoopThread:
             self.loop.run_until_complete(self._wind_up())
             self.loop.run_until_complete(self.loop.shutdown_asyncgens())
             self.loop.close()
+            if self._on_end is not None:
+                self._on_end()
 
     async def _wind_up(self) -> None:
         await _cancelled(task for task in asyncio.all_tasks() if not is_grpc_task(task))
@@ -114,17 +148,16 @@ class LoopThread:
         await _cancelled(asyncio.all_tasks())
 
 
-class _Call(Generic[T]):
-    """A coroutine that a thread waits for, on a private latch. If an asynchronous exception struck the thread while it held a
-    lock shared with the loop, the loop would wait for that lock for ever."""
+class LoopCall(Generic[T]):
+    """A coroutine on the loop. Whoever waits for it is told by `on_end` and shares no lock with the loop: if an asynchronous
+    exception struck a thread while it held one, the loop would wait for it for ever."""
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, coro: Coroutine[Any, Any, T]) -> None:
+    def __init__(self, loop: asyncio.AbstractEventLoop, coro: Coroutine[Any, Any, T], on_end: Callable[[], None]) -> None:
         self._loop = loop
         self._coro = coro
         self._task: asyncio.Task[T] | None = None
         self._is_cancelled = False
-        self.ended = threading.Lock()
-        self.ended.acquire()
+        self._on_end = on_end
 
     def start(self) -> None:
         """Starts the coroutine; runs on the loop."""
@@ -136,11 +169,16 @@ class _Call(Generic[T]):
 
     def _on_done(self, task: asyncio.Task[T]) -> None:
         if not task.cancelled():
-            task.exception()  # retrieved even if the waiting thread is gone
-        self.ended.release()
+            task.exception()  # retrieved even if nobody waits any more
+        self._on_end()
+
+    def withdraw(self) -> None:
+        """Cancels the coroutine, because nobody waits any more; for any thread."""
+        with contextlib.suppress(RuntimeError):  # the loop has closed meanwhile
+            self._loop.call_soon_threadsafe(self.cancel)
 
     def cancel(self) -> None:
-        """Cancels the coroutine, because nobody waits any more; runs on the loop."""
+        """As `withdraw`; runs on the loop."""
         self._is_cancelled = True
         if self._task is not None:
             self._task.cancel()

@@ -12,6 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 
+from brokerd.client.io.loop_thread import Steps
 from brokerd.clock import Clock
 from brokerd.consumer.committing import Committing
 from brokerd.consumer.core.assignment import Assignment
@@ -51,14 +52,16 @@ class ProcessOptions:
 
 @dataclass(frozen=True, slots=True)
 class Parts:
-    """The parts of a consumer that processing works with. `take` waits so many ms and hands over records as `poll` does: at most so
-    many, of about so many bytes; into the work before their positions move. It returns early if a handler has failed."""
+    """The parts of a consumer that processing works with. `drive` waits for steps. `take` waits so many ms and hands over records
+    as `poll` does: at most so many, of about so many bytes; into the work before their positions move. It returns early if a
+    handler has failed."""
 
     assignment: Assignment
     fetching: Fetching
     committing: Committing
     guard: Guard
     clock: Clock
+    drive: Callable[[Steps[None]], None]
     take: Callable[[int, int, int, Work], list[ConsumerRecord]]
 
 
@@ -99,7 +102,7 @@ class Processing:
             except BaseException as error:  # a second interrupt: no more waiting
                 ended_by = error
             self._go_back()
-            parts.committing.close(_COMMIT_TIMEOUT_MS)
+            parts.drive(parts.committing.close(_COMMIT_TIMEOUT_MS))
         self._raise(ended_by)
         return self._work.handled_count
 

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-import queue
 from typing import Any
 
+from brokerd.client.consumer.arrivals import Arrivals
 from brokerd.client.consumer.positions import FetchRange, RangePosition
 from brokerd.client.consumer.pump import Pump
 from brokerd.clock import SystemClock
@@ -22,7 +22,6 @@ class FailingClient:
 
     def __init__(self) -> None:
         self.pump: Pump | None = None
-        self.stopping: asyncio.Task[None] | None = None
 
     def retries(self, _now_ms: int) -> None:
         return None
@@ -32,7 +31,7 @@ class FailingClient:
 
     async def partitions_per_request(self, _node_id: int) -> int:
         assert self.pump is not None
-        self.stopping = self.stopping or asyncio.create_task(self.pump.stop())
+        asyncio.get_running_loop().call_soon(self.pump.stop)
         raise BrokerUnreachableError("broken")
 
     async def wait_or_raise(self, _retries: object, _error: object) -> None:
@@ -43,11 +42,10 @@ def test_stop_is_not_lost_if_a_stream_breaks_at_the_same_moment() -> None:
     async def scenario() -> None:
         client: Any = FailingClient()
         position = RangePosition(FetchRange(TP, 0), is_read_committed=True, check_headers=True)
-        client.pump = Pump(client, [position], ConsumerConfig(), asyncio.Semaphore(3), queue.SimpleQueue())
+        client.pump = Pump(client, [position], ConsumerConfig(), asyncio.Semaphore(3), Arrivals())
         pumping = asyncio.create_task(client.pump.run())
         async with asyncio.timeout(DEADLINE_S):
             await asyncio.wait([pumping])
-            await client.stopping
         assert pumping.cancelled()
 
     asyncio.run(scenario())

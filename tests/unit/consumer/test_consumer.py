@@ -4,6 +4,8 @@ position moves only with what was handed over. Method: a broker in memory behind
 
 from __future__ import annotations
 
+import threading
+
 import pytest
 
 from brokerd import Consumer
@@ -15,7 +17,7 @@ from brokerd.record.header import Attributes
 from tests.support.consumers import LONG_MS, T0, T1, fill, offsets, put_marker, read, settings
 from tests.support.fake_broker import FakeBroker
 from tests.support.records import TIMESTAMP_MS, key_values, new_batch
-from tests.support.wait import wait_until
+from tests.support.wait import DEADLINE_S, wait_until
 
 # --- records
 
@@ -113,6 +115,33 @@ def test_iteration_ends_when_the_consumer_is_closed(broker: FakeBroker, consumer
         if record.offset == 1:
             consumer.close()
     assert seen == [0, 1]
+
+
+def test_no_change_of_the_assignment_waits_for_the_thread_that_fetches(broker: FakeBroker, consumer: Consumer) -> None:
+    """It may be busy: `poll` returns in time all the same, and goes on when it is not."""
+    for partition in broker.create("t", 2):
+        fill(partition, [5, 5])
+    consumer.assign([T0, T1])
+    assert read(consumer, 1)
+    free, is_held = threading.Event(), threading.Event()
+    freed: list[bool] = []
+
+    def hold() -> None:
+        is_held.set()
+        freed.append(free.wait(DEADLINE_S))
+
+    consumer._client.loop_thread.loop.call_soon_threadsafe(hold)
+    try:
+        assert is_held.wait(DEADLINE_S)
+        consumer.pause(T1)
+        consumer.seek(T0, 3)
+        assert consumer.poll(0) == []
+        consumer.seek(T0, 4)
+        assert consumer.poll(1) == []
+        assert not freed, "poll waited for it"
+    finally:
+        free.set()
+    assert offsets(read(consumer, 6)) == [4, 5, 6, 7, 8, 9]
 
 
 def test_partitions_come_in_turn_and_each_in_order(broker: FakeBroker, consumer: Consumer) -> None:
