@@ -103,14 +103,15 @@ class GroupTable:
         known = tuple(tp for tp in dict.fromkeys(tps) if group.offset(tp) is not None)
         return LogEntry(group_id, group.principal, OffsetsDeleted(known))
 
-    def expired(self, before_ms: int, fresh_ms: int) -> list[LogEntry]:
+    def expired(self, before_ms: int, fresh_ms: int) -> Iterator[LogEntry]:
         """The entries that forget the groups whose last commit was before `before_ms`. A group that was committed in this life of
-        the broker was so at `fresh_ms` at the earliest, whatever its timestamp says."""
-        return [
-            LogEntry(group.group_id, group.principal, GroupDeleted())
-            for group in self._groups.values()
-            if (max(group.last_commit_ms, fresh_ms) if group.is_fresh else group.last_commit_ms) < before_ms
-        ]
+        the broker was so at `fresh_ms` at the earliest, whatever its timestamp says. Each is as of the moment when it is asked for,
+        and is to be appended at once; others may commit in between.
+        """
+        for group in list(self._groups.values()):
+            last_ms = max(group.last_commit_ms, fresh_ms) if group.is_fresh else group.last_commit_ms
+            if last_ms < before_ms and self._groups.get(group.group_id) is group:  # not gone, and made again since
+                yield LogEntry(group.group_id, group.principal, GroupDeleted())
 
     def _required(self, group_id: str, caller: Caller) -> Group:
         group = self.find(group_id, caller)

@@ -146,7 +146,7 @@ class Run:
     def expire(self) -> None:
         before_ms = self.now_ms - 60
         last = {name: max(one.timestamp for one in offsets.values()) for name, (_, offsets) in held_by(self.table).items()}
-        entries = self.table.expired(before_ms, fresh_ms=0)
+        entries = list(self.table.expired(before_ms, fresh_ms=0))
         assert {entry.group_id for entry in entries} >= {name for name, ms in last.items() if ms < before_ms and self._never(name)}
         for entry in entries:
             self.record(entry)
@@ -255,3 +255,20 @@ def test_a_large_group_is_written_in_pieces_of_bounded_size() -> None:
         for entry in piece:
             again.apply(entry)
     assert held_by(again) == held_by(table)
+
+
+def test_a_group_that_goes_or_is_committed_while_others_expire_is_left_out() -> None:
+    table, tp = new_table(), TopicIdPartition(b"t" * 16, 0)
+
+    def commit(name: str, timestamp: int) -> None:
+        table.apply(LogEntry(name, "ann", OffsetsCommitted({tp: CommittedOffset(0, -1, "", timestamp)})), is_fresh=False)
+
+    for name in ("first", "committed", "deleted", "made again", "last"):
+        commit(name, 5)
+    expired = table.expired(10, fresh_ms=0)
+    assert next(expired).group_id == "first"
+    commit("committed", 10)
+    for name in ("deleted", "made again"):
+        table.apply(LogEntry(name, "ann", GroupDeleted()))
+    commit("made again", 10)
+    assert [entry.group_id for entry in expired] == ["last"]

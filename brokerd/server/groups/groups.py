@@ -10,8 +10,9 @@ The rest of the broker does without it.
 from __future__ import annotations
 
 import asyncio
+import itertools
 import logging
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import TypeVar
 
 from brokerd.clock import Clock
@@ -106,10 +107,11 @@ class Groups:
         if self._unusable:
             return
         try:
-            while expired := self._expired()[:_EXPIRED_AT_ONCE]:
-                self._record(*expired)
-                names = ", ".join(repr(entry.group_id) for entry in expired[:_NAMED_MAX])
-                logger.info("%d groups have expired by offsets.retention.minutes, among them %s", len(expired), names)
+            expired = self._expired()
+            while entries := list(itertools.islice(expired, _EXPIRED_AT_ONCE)):
+                self._record(*entries)
+                names = ", ".join(repr(entry.group_id) for entry in entries[:_NAMED_MAX])
+                logger.info("%d groups have expired by offsets.retention.minutes, among them %s", len(entries), names)
                 await asyncio.sleep(0)
         except WireError as error:
             logger.warning("groups cannot expire: %s", error)
@@ -124,7 +126,7 @@ class Groups:
         except (WireError, OSError) as error:
             logger.warning("the log of group offsets cannot be compacted: %s", error)
 
-    def _expired(self) -> list[LogEntry]:
+    def _expired(self) -> Iterator[LogEntry]:
         believed_ms = self._logs.time.believed_wall_ms(self._clock.wall_ms())
         return self.table.expired(believed_ms - self._retention_ms, self._logs.time.earliest_append_ms())
 
