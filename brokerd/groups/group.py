@@ -37,6 +37,10 @@ class Group:
                 if after is None or tp > after:
                     yield tp
 
+    def knows(self, topic_id: bytes) -> bool:
+        """True if it has an offset of the topic."""
+        return topic_id in self._topics
+
     def topic_ids(self) -> Iterator[bytes]:
         """Topics that it has an offset of."""
         return iter(self._topics)

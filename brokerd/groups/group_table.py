@@ -141,7 +141,7 @@ class GroupTable:
 
     def forget_topic(self, topic_id: bytes) -> None:
         """The topic is deleted: nobody has an offset of it."""
-        for group in list(self._groups.values()):
+        for group in [group for group in self._groups.values() if group.knows(topic_id)]:
             self._change(group, lambda known: known.drop_topic(topic_id))
 
     def keep_topics(self, exists: Callable[[bytes], bool]) -> None:
