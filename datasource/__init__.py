@@ -5,6 +5,8 @@
     schema.py            the source's columns, in Spark's and Arrow's form
     offsets.py           offsets as Spark's checkpoint keeps them
     bounds.py            where a read starts and ends, as users write it
+    where.py             the option where, parsed into a RowFilter
+    row_filter.py        pure: what a filter leaves of partitions, ranges and rows
     planning.py          pure: what a batch covers, how it is split over tasks, what was lost (data_loss.py: what that means)
     offset_reader.py     asks the broker for topics and offsets
     batch_reader.py      spark.read

@@ -54,6 +54,8 @@ class BrokerdBatchReader(DataSourceReader):
             begin = max(begins[tp], snapshot.earliest[tp])
             if ends[tp] > begin:
                 ranges.append(OffsetRange(tp.topic, snapshot.topic_ids[tp.topic], tp.partition, begin, ends[tp]))
+        with lease_client(options.consumer) as client:
+            ranges = OffsetReader(client, options).cut(ranges, options.where, {})
         pieces = split_ranges(
             ranges, min_partitions=options.min_partitions, max_records_per_partition=options.max_records_per_partition
         )

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 import logging
-from collections.abc import Container, Iterable, Mapping
+from collections.abc import Container, Iterable, Mapping, MutableMapping
 
 from brokerd.client.blocking import BlockingClient
 from brokerd.client.consumer.offsets import (
@@ -33,7 +33,8 @@ from brokerd.datasource.bounds import (
 )
 from brokerd.datasource.options import Assignment, SourceOptions, TopicPattern, Topics
 from brokerd.datasource.patterns import topic_matcher
-from brokerd.datasource.planning import Snapshot, cut_ends, share_bytes
+from brokerd.datasource.planning import OffsetRange, Snapshot, cut_ends, share_bytes
+from brokerd.datasource.row_filter import RowFilter, cut_ranges
 from brokerd.errors import (
     ConfigError,
     InvalidTopicError,
@@ -141,6 +142,32 @@ class OffsetReader:
             return cut_ends(begins, ends, self._offsets(partitions, wanted))
         except UnknownTopicIdError:  # deleted since the snapshot: the task that reads it reports the loss
             return dict(ends)
+
+    def cut(
+        self, ranges: Iterable[OffsetRange], wanted: RowFilter, time_starts: MutableMapping[TopicIdPartition, int]
+    ) -> list[OffsetRange]:
+        """The parts of `ranges` that must be fetched. `time_starts` remembers where the first time that is wanted begins, which
+        does not change.
+
+        Records that are not decided yet are looked up too, so that none is cut off that will be. A partition of which the broker
+        cannot say it, as one that is damaged, is not cut.
+        """
+        ranges = cut_ranges(ranges, wanted, {})
+        if wanted.start_time_ms is None or not ranges:
+            return ranges
+        id_tps = {TopicPartition(one.topic, one.partition): TopicIdPartition(one.topic_id, one.partition) for one in ranges}
+        unknown = [tp for tp in id_tps.values() if tp not in time_starts]
+        found: dict[TopicPartition, int | None] = {}
+        results = self._client.list_offsets(dict.fromkeys(unknown, wanted.start_time_ms), READ_UNCOMMITTED) if unknown else {}
+        for tp, id_tp in id_tps.items():
+            result = results.get(id_tp)
+            if isinstance(result, OffsetAndTimestamp) and result.offset >= 0:
+                time_starts[id_tp] = result.offset
+            if id_tp in time_starts:
+                found[tp] = time_starts[id_tp]
+            elif isinstance(result, OffsetAndTimestamp):
+                found[tp] = None
+        return cut_ranges(ranges, wanted, found)
 
     def wait_for_records(self, snapshot: Snapshot, *, timeout_ms: int) -> None:
         """Returns once a partition has grown past `snapshot`, or after `timeout_ms`, or early if the broker cannot be reached."""

@@ -16,6 +16,8 @@ from brokerd.config.settings import INT32_MAX, from_mapping
 from brokerd.config.spark_options import SINK, SOURCE, parse_count, parse_flag, require_servers, split_options
 from brokerd.datasource.bounds import Bound, Committed, parse_bound, parse_json
 from brokerd.datasource.patterns import topic_matcher
+from brokerd.datasource.row_filter import ALL_ROWS, RowFilter
+from brokerd.datasource.where import parse_where
 from brokerd.errors import ConfigError
 from brokerd.ids import TopicPartition, topic_name_problem
 
@@ -63,6 +65,7 @@ class SourceOptions:
     subscription: Subscription
     starting: Bound
     ending: Bound  # batch only
+    where: RowFilter
     fail_on_data_loss: bool
     include_headers: bool
     max_offsets_per_trigger: int | None
@@ -119,6 +122,7 @@ def parse_source_options(options: Mapping[str, str], *, is_streaming: bool) -> S
             may_be_latest=True,
             latest_if_unmatched=True,
         ),
+        where=parse_where(split["where"]) if "where" in split else ALL_ROWS,
         fail_on_data_loss=parse_flag("failOnDataLoss", split.get("failOnDataLoss"), default=True),
         include_headers=parse_flag("includeHeaders", split.get("includeHeaders"), default=False),
         max_offsets_per_trigger=most,

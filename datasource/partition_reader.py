@@ -21,6 +21,7 @@ from brokerd.client.leases import lease_client
 from brokerd.datasource.data_loss import report_losses
 from brokerd.datasource.options import SourceOptions
 from brokerd.datasource.planning import OffsetRange, range_gone
+from brokerd.datasource.row_filter import wanted_rows
 from brokerd.datasource.schema import Column, arrow_schema
 from brokerd.errors import OffsetOutOfRangeError, UnknownTopicIdError
 from brokerd.ids import TopicIdPartition, TopicPartition
@@ -52,8 +53,8 @@ def read_partition(partition: InputPartition, options: SourceOptions, columns: S
     wanted = partition.offsets
     shaper = _Shaper(wanted, arrow_schema(columns))
     with lease_client(options.consumer) as client:
-        shaped = (arrow_batch for fetched in _fetched(client, wanted, options) for arrow_batch in shaper.shape(fetched))
-        yield from _joined(shaped)
+        filtered = (wanted_rows(fetched, options.where) for fetched in _fetched(client, wanted, options))
+        yield from _joined(arrow_batch for kept in filtered if kept is not None for arrow_batch in shaper.shape(kept))
 
 
 def _fetched(client: BlockingClient, wanted: OffsetRange, options: SourceOptions) -> Iterator[FetchedBatch]:

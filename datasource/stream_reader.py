@@ -32,8 +32,9 @@ from brokerd.datasource.planning import (
     topic_ids_after,
 )
 from brokerd.datasource.progress import GroupProgress
+from brokerd.datasource.row_filter import ALL_ROWS
 from brokerd.datasource.schema import Column
-from brokerd.ids import TopicPartition
+from brokerd.ids import TopicIdPartition, TopicPartition
 
 # How long latestOffset waits for records when there are none: Spark would otherwise ask again at once, a hundred times a second.
 IDLE_WAIT_MS = 300
@@ -52,6 +53,7 @@ class BrokerdStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._target: Snapshot | None = None  # trigger(availableNow=True): where the query ends
         self._seen: Snapshot | None = None  # the snapshot that latestOffset last took
         self._new_source_id: str | None = None  # of a query without one in its checkpoint
+        self._time_starts: dict[TopicIdPartition, int] = {}  # where the first time that option where wants begins
         self._progress = GroupProgress(clock)
 
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802 (Spark's name)
@@ -101,13 +103,16 @@ class BrokerdStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return None if self._seen is None else user_json(self._seen.latest)
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
-        """One or more ranges for each partition. The two offsets alone determine them, so that a replayed batch is the same."""
-        ranges = split_ranges(
-            ranges_between(parse_source_offset(start), parse_source_offset(end)),
-            min_partitions=self._options.min_partitions,
-            max_records_per_partition=self._options.max_records_per_partition,
+        """One or more ranges for each partition. The two offsets alone determine the rows, so that a replayed batch is the same."""
+        options = self._options
+        ranges = ranges_between(parse_source_offset(start), parse_source_offset(end))
+        if options.where != ALL_ROWS:
+            with lease_client(options.consumer) as client:
+                ranges = OffsetReader(client, options).cut(ranges, options.where, self._time_starts)
+        pieces = split_ranges(
+            ranges, min_partitions=options.min_partitions, max_records_per_partition=options.max_records_per_partition
         )
-        return [RangePartition(one) for one in ranges]
+        return [RangePartition(one) for one in pieces]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """The rows of one range."""
@@ -138,12 +143,19 @@ class BrokerdStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _limited(
         self, begins: Mapping[TopicPartition, int], snapshot: Snapshot, limit: ReadLimit, reader: OffsetReader
     ) -> dict[TopicPartition, int]:
-        """Where the batch ends. Rows and bytes: both hold, unless Spark wants all that there is."""
+        """Where the batch ends. Rows and bytes: both hold, unless Spark wants all that there is. Partitions that option `where`
+        leaves out count in neither."""
+        passed = limit_rows(begins, snapshot.latest, None)
+        begins = self._wanted(begins)
         ends = limit_rows(begins, snapshot.latest, limit.max_rows if isinstance(limit, ReadMaxRows) else None)
         max_bytes = self._options.max_bytes_per_trigger
-        if max_bytes is None or isinstance(limit, ReadAllAvailable):
-            return ends
-        return reader.limit_bytes(snapshot, begins, ends, max_bytes)
+        if max_bytes is not None and not isinstance(limit, ReadAllAvailable):
+            ends = reader.limit_bytes(snapshot, begins, ends, max_bytes)
+        return passed | ends
+
+    def _wanted(self, begins: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
+        """The partitions of which anything may be wanted."""
+        return {tp: begin for tp, begin in begins.items() if self._options.where.reads(tp)}
 
     def _own_source_id(self) -> str:
         if self._new_source_id is None:
@@ -156,5 +168,5 @@ class BrokerdStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if self._options.min_offsets_per_trigger is None or self._target is not None or self._last_batch_ms is None:
             return False
         waited_ms = self._clock.monotonic_ms() - self._last_batch_ms
-        waiting = sum(max(0, snapshot.latest[tp] - begin) for tp, begin in begins.items())
+        waiting = sum(max(0, snapshot.latest[tp] - begin) for tp, begin in self._wanted(begins).items())
         return waiting < self._options.min_offsets_per_trigger and waited_ms < self._options.max_trigger_delay_ms

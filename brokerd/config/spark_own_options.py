@@ -37,6 +37,12 @@ SOURCE_OPTIONS = (
     SparkOption("endingOffsetsByTimestamp", "", "Batch only: the same by partition, as JSON."),
     SparkOption("endingOffsets", "latest", "Batch only: latest, or JSON by partition (-1 latest)."),
     SparkOption(
+        "where",
+        "",
+        "Only these rows: comparisons of topic, partition, offset and timestamp with =, <, <=, >, >=, IN and BETWEEN, joined by "
+        "AND. They cut what is fetched.",
+    ),
+    SparkOption(
         "failOnDataLoss",
         "true",
         "Whether records that are gone, or damaged, end the query; if not, the read goes on behind them with a warning.",

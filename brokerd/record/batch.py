@@ -102,6 +102,16 @@ def producer_ids_in(data: Bytes) -> set[int]:
     return {_producer_id(data, position)[0] for position in positions}
 
 
+def begun_below(data: Bytes, until_offset: int) -> tuple[int, int]:
+    """Bytes of the whole batches in `data`, read from a log, that begin below an offset, and the offset behind them."""
+    walk = walk_whole(data, 0, NO_OFFSET_LIMIT, None, None, until_offset=until_offset)
+    if walk.reached_until:
+        header = decode_header(bytes(memoryview(data)[walk.end : walk.end + HEADER_SIZE]))
+        if header.base_offset < until_offset:
+            return walk.end + header.size, header.next_offset
+    return walk.end, walk.next_offset
+
+
 def walk_batches(data: pa.Buffer, seed: int | None = None) -> Iterator[RecordBatch]:
     """The whole batches in `data`, one after the other; a cut last one is left out. With `seed`, header CRCs are checked. Offsets
     may leave gaps: a broker goes past what an operator has taken out.

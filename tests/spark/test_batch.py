@@ -90,6 +90,22 @@ def test_bounds_and_splits(spark: SparkSession, daemon: DaemonProcess, new_topic
     assert [(row["partition"], row["offset"]) for row in rows] == [(0, n) for n in range(100, 500)] + [(1, n) for n in range(50)]
 
 
+def test_where_reads_what_it_describes_whatever_columns_are_asked_for(
+    spark: SparkSession, daemon: DaemonProcess, new_topic: NewTopic
+) -> None:
+    topic = new_topic(2)
+    rows = "string(id) AS value, int(id % 2) AS partition, timestamp_seconds(1767225600 + id div 2 * 60) AS timestamp"
+    write(spark.range(1000).selectExpr(*rows.split(", ")).coalesce(1), daemon.address, topic)
+    where = "timestamp >= '2026-01-01 01:00:00Z' AND timestamp < '2026-01-01 10:00:00+09:00' AND offset < 400"
+    assert read(spark, daemon.address, topic, where=where).count() == 0
+    where = f"topic = '{topic}' AND partition IN (1, 7) AND timestamp BETWEEN '2026-01-01 01:00:00Z' AND '2026-01-01 02:00:00Z'"
+    reader = spark.read.format("brokerd").options(subscribe=topic, where=where).option("bootstrap.servers", daemon.address)
+    values = [bytes(row["value"]) for row in reader.schema("value BINARY").load().collect()]
+    assert values == [b"%d" % (2 * minute + 1) for minute in range(60, 121)]
+    with pytest.raises(Exception, match="where is not understood at 'OR partition = 2': expected AND or the end"):
+        read(spark, daemon.address, topic, where="partition = 1 OR partition = 2").collect()
+
+
 def test_users_schema_prunes_columns(spark: SparkSession, daemon: DaemonProcess, new_topic: NewTopic) -> None:
     topic = new_topic(1)
     write(spark.range(10).selectExpr("string(id) AS value"), daemon.address, topic)

@@ -100,6 +100,8 @@ def test_with_filter_pushdown_every_action_that_filters_is_planned_anew(
         assert fresh.count() == 10 - len(ends), "an earliest start is resolved again too"
         assert frame.where("partition = 0").count() == ends.get(0, 1) - 1
         assert frame.count() == 10 - len(ends), "no filter is left in the plan of an action without one"
+        both = frame.where("partition = 0").unionAll(frame.where("partition = 1"))
+        assert both.count() == 10 - len(ends), "nor that of one side in the plan of the other"
     finally:
         spark.conf.unset(PUSHDOWN)
 

@@ -18,6 +18,7 @@ from tests.spark.pipelines import (
     by_key,
     flights,
     frame_of,
+    in_log_order,
     pairs_of,
     read,
     read_stream,
@@ -77,6 +78,19 @@ def test_a_limit_of_bytes_is_kept_and_a_record_batch_that_is_larger_still_goes(
         assert len(rows_in_files(tmp_path / f"rows-{limit}")) == 1_000
         if limit > 1:
             assert len(sizes) <= 7, "it is used up, too"
+
+
+def test_a_stream_reads_the_rows_of_where_and_goes_on_behind_all_others(
+    spark: SparkSession, daemon: DaemonProcess, new_topic: NewTopic, tmp_path: Path
+) -> None:
+    topic = new_topic(2)
+    frame = read_stream(spark, daemon.address, topic, where="partition = 0 AND offset >= 3 AND offset < 9", maxOffsetsPerTrigger=4)
+    rows = spark.range(12).selectExpr("string(id) AS key", "string(id) AS value", "int(id % 2) AS partition").coalesce(1)
+    for _ in range(2):
+        write(rows, daemon.address, topic)
+        run(start_to_files(frame, tmp_path / "rows", tmp_path / "checkpoint"))
+    read_rows = in_log_order(rows_in_files(tmp_path / "rows"))
+    assert [(row["partition"], row["offset"]) for row in read_rows] == [(0, n) for n in (3, 4, 5, 7, 8)], "6 is a marker's"
 
 
 def test_a_query_is_a_group_whose_lag_the_broker_shows(

@@ -117,8 +117,9 @@ class RawFetcher(RawStream):
         self._correlation_ids = itertools.count(1)
 
     def post(self, offsets: Mapping[TopicIdPartition, int], **limits: int) -> None:
-        """Sends a fetch. Limits are max_wait_ms (0), min_bytes (1), max_bytes, partition_max_bytes, isolation_level."""
-        partition_max_bytes = limits.pop("partition_max_bytes", 2**24)
+        """Sends a fetch. Limits are max_wait_ms (0), min_bytes (1), max_bytes, partition_max_bytes, until_offset,
+        isolation_level."""
+        partition_max_bytes, until_offset = limits.pop("partition_max_bytes", 2**24), limits.pop("until_offset", 0)
         values: dict[str, Any] = {"max_wait_ms": 0, "min_bytes": 1, "max_bytes": 2**24} | limits
         head = fetch_pb2.FetchRequest(correlation_id=next(self._correlation_ids), **values)
         for tp, offset in offsets.items():
@@ -128,6 +129,7 @@ class RawFetcher(RawStream):
                 current_leader_epoch=-1,
                 fetch_offset=offset,
                 partition_max_bytes=partition_max_bytes,
+                until_offset=until_offset,
             )
         self.send(head.SerializeToString())
 

@@ -27,6 +27,7 @@ class PartitionFetch(NamedTuple):
     tp: TopicIdPartition
     fetch_offset: int
     max_bytes: int
+    until_offset: int = 0  # no batch that begins there or above is wanted; 0: no end
 
 
 class FetchRequest(NamedTuple):
@@ -79,7 +80,7 @@ def encode_request(request: FetchRequest) -> bytes:
         isolation_level=request.isolation_level,
         replica_id=_A_CONSUMER,
     )
-    for tp, fetch_offset, max_bytes in request.partitions:
+    for tp, fetch_offset, max_bytes, until_offset in request.partitions:
         message.partitions.add(
             topic_id=tp.topic_id,
             partition=tp.partition,
@@ -88,6 +89,7 @@ def encode_request(request: FetchRequest) -> bytes:
             partition_max_bytes=max_bytes,
             last_fetched_epoch=_NO_EPOCH,
             durable_offset=-1,
+            until_offset=until_offset,
         )
     return message.SerializeToString()
 

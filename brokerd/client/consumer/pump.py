@@ -141,7 +141,7 @@ class Pump:
             min_bytes=config.fetch_min_bytes,
             max_bytes=config.fetch_max_bytes,
             isolation_level=self._isolation_level,
-            partitions=[PartitionFetch(position.tp, position.next_offset, max_bytes) for position in positions],
+            partitions=[PartitionFetch(one.tp, one.next_offset, max_bytes, one.until_offset or 0) for one in positions],
         )
 
     async def _receive(self, stream: RawStream, request: FetchRequest) -> FetchResponse:

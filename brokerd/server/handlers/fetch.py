@@ -8,6 +8,7 @@ Behaviour
 - The response is limited to max_bytes, each partition to partition_max_bytes. The first batch of the first partition that
   has data is returned even if larger than both, so that a reader always makes progress; the first batch of a later
   partition may exceed partition_max_bytes, never the rest of max_bytes.
+- Batches that begin at until_offset or above are left out; they count towards min_bytes.
 - An offset from the high watermark to the log end is in range but has no data yet; beyond either end the error is
   OFFSET_OUT_OF_RANGE, with the log start.
 - It is answered at once if max_wait_ms is 0, no partition is requested, min_bytes are available, or a partition has an error;
@@ -26,7 +27,7 @@ from brokerd.errors import OffsetOutOfRangeError, WireError
 from brokerd.ids import TopicIdPartition
 from brokerd.partition.aborted_transactions import AbortedTransaction
 from brokerd.partition.log_ends import LogEnd
-from brokerd.record.batch import producer_ids_in
+from brokerd.record.batch import begun_below, producer_ids_in
 from brokerd.server.broker import Broker
 from brokerd.server.failures import internal, malformed
 from brokerd.server.fields import FIELDS_PER_ENTRY, OTHER_FIELDS, check_count, check_not_negative, topic_id_partition
@@ -36,7 +37,7 @@ from brokerd.server.security.topic_authorizer import TopicAuthorizer
 from brokerd.server.security.topic_rights import Right
 from brokerd.server.waiting.delayed_fetch import ParkedPartition
 from brokerd.sharing.room import Caller
-from brokerd.storage.files import WouldBlock
+from brokerd.storage.files import Buffer, WouldBlock
 from brokerd.storage.log_reader import FetchDataInfo, NeedsRoom
 from brokerd.wire.errors import to_proto
 from brokerd.wire.records import Bytes, join_records, split_records
@@ -50,6 +51,7 @@ class FetchPartition(NamedTuple):
     leader_epoch: int
     fetch_offset: int
     max_bytes: int
+    until_offset: int = 0  # 0: no end
 
 
 class FetchParams(NamedTuple):
@@ -120,7 +122,8 @@ def _decode_partition(entry: fetch_pb2.PartitionFetch) -> FetchPartition:
     tp = topic_id_partition("partitions", entry.topic_id, entry.partition)
     check_not_negative("partitions.fetch_offset", entry.fetch_offset)
     check_not_negative("partitions.partition_max_bytes", entry.partition_max_bytes)
-    return FetchPartition(tp, entry.current_leader_epoch, entry.fetch_offset, entry.partition_max_bytes)
+    check_not_negative("partitions.until_offset", entry.until_offset)
+    return FetchPartition(tp, entry.current_leader_epoch, entry.fetch_offset, entry.partition_max_bytes, entry.until_offset)
 
 
 async def read(
@@ -189,9 +192,24 @@ async def _read_log(
         first_batch_max_bytes=left.bytes if left.first_batch_bytes is None else left.first_batch_bytes,
     )
     try:
-        return read(cached_only=True)
+        data = read(cached_only=True)
     except WouldBlock:
-        return await broker.readers.run(caller, partial(read, cached_only=False))
+        data = await broker.readers.run(caller, partial(read, cached_only=False))
+    return _begun_below(data, asked.until_offset) if 0 < asked.until_offset < data.next_offset else data
+
+
+def _begun_below(data: FetchDataInfo, until_offset: int) -> FetchDataInfo:
+    """The batches that begin below an offset. A read is about as large as asked, wherever its reader wants to end."""
+    chunks: list[Buffer] = []
+    next_offset = data.first_offset
+    for chunk in data.chunks:
+        size_bytes, behind = begun_below(chunk, until_offset)
+        if size_bytes:
+            chunks.append(chunk if size_bytes == len(chunk) else memoryview(chunk)[:size_bytes])
+            next_offset = behind
+        if size_bytes < len(chunk):
+            break
+    return FetchDataInfo(chunks, sum(map(len, chunks)), data.first_offset, next_offset)
 
 
 def _checked_end(replica: Replica, offset: int, end: LogEnd) -> int:

@@ -16,7 +16,7 @@ ISOLATION_LEVEL_READ_UNCOMMITTED: IsolationLevel
 ISOLATION_LEVEL_READ_COMMITTED: IsolationLevel
 
 class PartitionFetch(_message.Message):
-    __slots__ = ("topic_id", "partition", "current_leader_epoch", "fetch_offset", "partition_max_bytes", "last_fetched_epoch", "durable_offset")
+    __slots__ = ("topic_id", "partition", "current_leader_epoch", "fetch_offset", "partition_max_bytes", "last_fetched_epoch", "durable_offset", "until_offset")
     TOPIC_ID_FIELD_NUMBER: _ClassVar[int]
     PARTITION_FIELD_NUMBER: _ClassVar[int]
     CURRENT_LEADER_EPOCH_FIELD_NUMBER: _ClassVar[int]
@@ -24,6 +24,7 @@ class PartitionFetch(_message.Message):
     PARTITION_MAX_BYTES_FIELD_NUMBER: _ClassVar[int]
     LAST_FETCHED_EPOCH_FIELD_NUMBER: _ClassVar[int]
     DURABLE_OFFSET_FIELD_NUMBER: _ClassVar[int]
+    UNTIL_OFFSET_FIELD_NUMBER: _ClassVar[int]
     topic_id: bytes
     partition: int
     current_leader_epoch: int
@@ -31,7 +32,8 @@ class PartitionFetch(_message.Message):
     partition_max_bytes: int
     last_fetched_epoch: int
     durable_offset: int
-    def __init__(self, topic_id: _Optional[bytes] = ..., partition: _Optional[int] = ..., current_leader_epoch: _Optional[int] = ..., fetch_offset: _Optional[int] = ..., partition_max_bytes: _Optional[int] = ..., last_fetched_epoch: _Optional[int] = ..., durable_offset: _Optional[int] = ...) -> None: ...
+    until_offset: int
+    def __init__(self, topic_id: _Optional[bytes] = ..., partition: _Optional[int] = ..., current_leader_epoch: _Optional[int] = ..., fetch_offset: _Optional[int] = ..., partition_max_bytes: _Optional[int] = ..., last_fetched_epoch: _Optional[int] = ..., durable_offset: _Optional[int] = ..., until_offset: _Optional[int] = ...) -> None: ...
 
 class FetchRequest(_message.Message):
     __slots__ = ("correlation_id", "max_wait_ms", "min_bytes", "max_bytes", "isolation_level", "replica_id", "replica_epoch", "partitions")

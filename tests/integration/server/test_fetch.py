@@ -54,6 +54,27 @@ def test_whole_batches_come_from_the_offset_on(client: RawClient) -> None:
 
 
 @pytest.mark.parametrize("cold", [False, True])
+def test_batches_that_begin_where_the_reader_ends_are_left_out(client: RawClient, files: MemoryFiles, cold: bool) -> None:
+    (tp,) = client.create_topic()
+    stream = client.producer()
+    for _ in range(4):
+        stream.produce(tp, values_batch(tp, 4))
+    files.is_cold = cold
+    fetcher = client.fetcher()
+
+    def fetched(until_offset: int, offset: int = 5) -> list[int]:
+        _, (batches,) = fetcher.fetch({tp: offset}, until_offset=until_offset, max_wait_ms=LONG_MS)
+        return base_offsets(batches)
+
+    assert fetched(0) == [4, 8, 12], "no end"
+    assert fetched(16) == [4, 8, 12]
+    assert fetched(13) == [4, 8, 12]
+    assert fetched(12) == [4, 8]
+    assert fetched(6) == [4]
+    assert fetched(5, offset=8) == [], "at once"
+
+
+@pytest.mark.parametrize("cold", [False, True])
 def test_limits_of_bytes_are_kept_but_the_first_batch_always_comes(client: RawClient, files: MemoryFiles, cold: bool) -> None:
     first, second, third = client.create_topic(partitions=3)
     sizes = {fill(client, tp, 6) for tp in (first, second, third)}

@@ -1,0 +1,140 @@
+"""Filters beside brute force: what is cut holds no wanted row, and what is left is filtered exactly."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import replace
+
+import pyarrow as pa
+import pytest
+
+from brokerd.client.consumer.fetched import FetchedBatch
+from brokerd.datasource.planning import OffsetRange
+from brokerd.datasource.row_filter import ANY, INT64_MIN, RowFilter, Values, cut_ranges, wanted_rows
+from brokerd.ids import TopicIdPartition, TopicPartition
+from brokerd.record.header import decode_header
+from tests.support.records import key_values, new_batch
+from tests.support.scale import TEST_SCALE
+
+ID = bytes(16)
+MAX = 2**63 - 1
+MS = 1_000
+Log = dict[TopicPartition, list[int | None]]  # timestamp of each offset, microseconds
+
+
+def random_values(rng: random.Random, size: int, unit: int) -> Values:
+    """Anything from all to nothing."""
+    numbers = [rng.randrange(size + 3) * unit + rng.choice((0, 0, unit // 2, unit - 1)) for _ in range(3)]
+    return rng.choice(
+        (
+            ANY,
+            Values(numbers[0], MAX),
+            Values(INT64_MIN, numbers[0]),
+            Values(min(numbers), max(numbers)),
+            Values(numbers[0], numbers[0]).both(ANY),
+            Values().both(Values(among=frozenset(numbers))),
+            Values(numbers[1], MAX).both(Values(among=frozenset(numbers))),
+        )
+    )
+
+
+def random_log(rng: random.Random) -> Log:
+    """Times that mostly rise, and some that are missing."""
+    log: Log = {}
+    for topic in ("t", "u"):
+        for number in range(rng.randrange(1, 4)):
+            times = [max(0, (at + rng.choice((0, 0, -9, 9))) * MS + rng.randrange(MS)) for at in range(rng.randrange(40))]
+            log[TopicPartition(topic, number)] = [None if rng.random() < 0.05 else one for one in times]
+    return log
+
+
+def first_at(times: list[int | None], start_time_ms: int) -> int | None:
+    """As the broker answers: the first record of the time or a later one, counted in whole milliseconds."""
+    return next((at for at, one in enumerate(times) if one is not None and one >= start_time_ms * MS), None)
+
+
+def batch_of(tp: TopicPartition, first: int, times: list[int | None]) -> FetchedBatch:
+    """As it comes from a fetch."""
+    rows = key_values([b"%d" % (first + number) for number in range(len(times))])
+    rows = rows.set_column(3, rows.schema.field(3), pa.array(times, rows.schema.field(3).type))
+    header = decode_header(new_batch().slice(0, 96).to_pybytes())
+    offsets = pa.array(range(first, first + len(times)), pa.int64())
+    return FetchedBatch(TopicIdPartition(ID, tp.partition), header, rows, offsets, 0)
+
+
+@pytest.mark.parametrize("case", range(10))
+def test_what_is_read_is_what_is_wanted(case: int) -> None:
+    rng = random.Random(case)
+    for _ in range(100 * TEST_SCALE):
+        log = random_log(rng)
+        wanted = RowFilter(
+            rng.choice((None, frozenset(["t"]), frozenset(["t", "u"]), frozenset())),
+            random_values(rng, 3, 1),
+            random_values(rng, 40, 1),
+            random_values(rng, 40, MS),
+        )
+        ranges = []
+        for tp, times in log.items():
+            begin = rng.randrange(len(times) + 1)
+            ranges.append(OffsetRange(tp.topic, ID, tp.partition, begin, rng.randint(begin, len(times))))
+        starts = {}
+        if wanted.start_time_ms is not None:
+            known = [tp for tp in log if rng.random() < 0.8]
+            starts = {tp: first_at(log[tp], wanted.start_time_ms) for tp in known}
+        read = []
+        for one in cut_ranges(ranges, wanted, starts):
+            tp = TopicPartition(one.topic, one.partition)
+            for first in range(one.start, one.until, 7):
+                kept = wanted_rows(batch_of(tp, first, log[tp][first : min(first + 7, one.until)]), wanted)
+                read += [(tp, offset) for offset in kept.offsets.to_pylist()] if kept is not None else []
+                assert kept is None or kept.arrow_batch.column(1).to_pylist() == [b"%d" % one for one in kept.offsets.to_pylist()]
+        assert read == [
+            (TopicPartition(one.topic, one.partition), offset)
+            for one in ranges
+            for offset in range(one.start, one.until)
+            if is_wanted(wanted, one, offset, log[TopicPartition(one.topic, one.partition)][offset])
+        ], wanted
+
+
+def is_wanted(wanted: RowFilter, one: OffsetRange, offset: int, time: int | None) -> bool:
+    """By the definition of each comparison."""
+    return (
+        (wanted.topics is None or one.topic in wanted.topics)
+        and holds(wanted.partitions, one.partition)
+        and holds(wanted.offsets, offset)
+        and (wanted.timestamps == ANY or (time is not None and holds(wanted.timestamps, time)))
+    )
+
+
+def holds(values: Values, number: int) -> bool:
+    return values.low <= number <= values.high and (values.among is None or number in values.among)
+
+
+def test_ranges_are_cut_as_far_as_can_be_said() -> None:
+    one = OffsetRange("t", ID, 0, 10, 90)
+    assert cut_ranges([one], RowFilter(offsets=Values(20, 29)), {}) == [replace_range(one, 20, 30)]
+    assert cut_ranges([one], RowFilter(offsets=Values(90, 99)), {}) == []
+    assert cut_ranges([one], RowFilter(partitions=Values(1, 1)), {}) == []
+    assert cut_ranges([one], RowFilter(topics=frozenset(["u"])), {}) == []
+    late = RowFilter(timestamps=Values(5, 9))
+    assert cut_ranges([one], late, {TopicPartition("t", 0): 70}) == [replace_range(one, 70, 90)]
+    assert cut_ranges([one], late, {TopicPartition("t", 0): 3}) == [one]
+    assert cut_ranges([one], late, {TopicPartition("t", 0): None}) == []
+    assert cut_ranges([one], late, {}) == [one], "nothing is known"
+
+
+def replace_range(one: OffsetRange, start: int, until: int) -> OffsetRange:
+    return one._replace(start=start, until=until)
+
+
+@pytest.mark.parametrize(("low", "start_ms"), [(1, 0), (1_000, 1), (1_999, 1), (0, None), (-5, None), (INT64_MIN, None)])
+def test_the_time_that_is_looked_up_is_not_later_than_the_one_wanted(low: int, start_ms: int | None) -> None:
+    assert RowFilter(timestamps=Values(low, MAX)).start_time_ms == start_ms
+
+
+def test_a_batch_that_is_wanted_whole_is_not_copied() -> None:
+    fetched = batch_of(TopicPartition("t", 0), 5, [1, 2, 3])
+    assert wanted_rows(fetched, RowFilter(offsets=Values(6, 7))) is fetched, "the range is cut, and not its rows"
+    assert wanted_rows(fetched, RowFilter(timestamps=Values(1, 3))) is fetched
+    assert wanted_rows(fetched, RowFilter(timestamps=Values(4, 9))) is None
+    assert wanted_rows(replace(fetched), RowFilter(timestamps=Values(2, 9))) is not fetched
