@@ -6,9 +6,7 @@ sender calls listeners in its own thread.
 
 from __future__ import annotations
 
-import asyncio
 import bisect
-import contextlib
 import logging
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
@@ -20,6 +18,7 @@ import numpy.typing as npt
 from brokerd.errors import BrokerdError, fresh
 from brokerd.producer.core.producer_batch import NO_OFFSET, NO_TIMESTAMP, ProducerBatch
 from brokerd.producer.mailbox import Mailbox, Work, once
+from brokerd.waiter import Waiter
 
 logger = logging.getLogger(__name__)
 
@@ -260,18 +259,8 @@ class ProduceFuture(ABC, Generic[T]):
 
     def __await__(self) -> Generator[Any, None, T]:
         if not self.done():
-            loop = asyncio.get_running_loop()
-            waiter: asyncio.Future[None] = loop.create_future()
-
-            def wake() -> None:
-                if not waiter.done():
-                    waiter.set_result(None)
-
-            def on_done(_future: object) -> None:
-                with contextlib.suppress(RuntimeError):  # the loop was closed meanwhile: nobody awaits in it any more
-                    loop.call_soon_threadsafe(wake)
-
-            self.add_done_callback(on_done)
+            waiter = Waiter()
+            self.add_done_callback(lambda _: waiter.tell())
             yield from waiter.__await__()
         return self.result(0)
 

@@ -139,6 +139,11 @@ class Intake:
             topics.leave(waiter, self._clock.monotonic_ms())
         return view
 
+    def partition_count(self, topic: str, deadline_ms: int) -> Work[int]:
+        """How many partitions a topic has. Waits and raises as `view`, for a caller that may only read."""
+        view = yield from self.view(topic, deadline_ms, is_to_write=False)
+        return len(view.leaders)
+
     def newer_view(self, topic: str, deadline_ms: int) -> Work[TopicView]:
         """Requests the topic again, for a caller that misses something in the known view; returns that if no broker answers in
         time.

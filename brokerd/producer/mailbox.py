@@ -14,13 +14,25 @@ import os
 import threading
 from collections import deque
 from collections.abc import Callable, Generator
-from typing import Generic, TypeAlias, TypeVar
+from typing import Any, Generic, NamedTuple, TypeAlias, TypeVar
 
 from brokerd.errors import ForkedProducerError, ProducerClosedError
 from brokerd.producer.core.accumulator import NEVER_MS
 
 T = TypeVar("T")
 Work: TypeAlias = Generator[None, None, T]
+
+
+class Asked(NamedTuple):
+    """Work that a call waits for: see `Mailbox.ask`."""
+
+    work: Work[Any]
+    deadline_ms: int = NEVER_MS
+
+
+# A call that asks more than once, written once for a thread and for a task: it yields what it asks for, and is resumed with the
+# result or the error.
+Steps: TypeAlias = Generator[Asked, Any, T]
 FORKED = "this producer was made before the process was forked and works in the parent only: make one per process"
 
 
@@ -30,19 +42,22 @@ def once(action: Callable[[], T]) -> Work[T]:
     return action()
 
 
-class _Errand(Generic[T]):
-    """The work of one caller. `latch` is released once it has a result or an error."""
+class Errand(Generic[T]):
+    """The work of one caller. `on_end` is called, by whichever thread ends it, once it has a result or an error."""
 
-    __slots__ = ("deadline_ms", "error", "is_withdrawn", "latch", "result", "work")
+    __slots__ = ("_on_end", "_wake", "deadline_ms", "error", "is_kept", "is_withdrawn", "result", "work")
 
-    def __init__(self, work: Work[T], deadline_ms: int) -> None:
+    def __init__(
+        self, work: Work[T], on_end: Callable[[], None], wake: Callable[[], None], *, deadline_ms: int, is_kept: bool
+    ) -> None:
         self.work = work
         self.deadline_ms = deadline_ms
+        self.is_kept = is_kept
         self.is_withdrawn = False
         self.result: T
         self.error: BaseException | None = None
-        self.latch = threading.Lock()
-        self.latch.acquire()
+        self._on_end = on_end
+        self._wake = wake
 
     def advance(self) -> bool:
         """Resumes the work; True once it is done."""
@@ -57,8 +72,25 @@ class _Errand(Generic[T]):
             self.error = error
         else:
             return False
-        self.latch.release()
+        self._on_end()
         return True
+
+    def refuse(self) -> None:
+        """Ends it undone: no thread serves any more."""
+        self.work.close()
+        self.error = ProducerClosedError("the producer is closed")
+        self._on_end()
+
+    def withdraw(self) -> None:
+        """Gives it up, unless it is kept: nobody waits any more. It may have been done all the same."""
+        self.is_withdrawn = not self.is_kept
+        self._wake()
+
+    def outcome(self) -> T:
+        """Its result, once it has ended. Raises its error."""
+        if self.error is not None:
+            raise self.error
+        return self.result
 
 
 class Mailbox:
@@ -67,8 +99,8 @@ class Mailbox:
     def __init__(self, wake: Callable[[], None]) -> None:
         self._wake = wake
         self._pid = os.getpid()
-        self._posted: deque[_Errand[object]] = deque()
-        self._waiting: list[_Errand[object]] = []
+        self._posted: deque[Errand[object]] = deque()
+        self._waiting: list[Errand[object]] = []
         self._owner = 0
         self._is_ended = False
 
@@ -99,37 +131,48 @@ class Mailbox:
         self.refuse_fork()
         if self.is_own_thread:
             return _at_once(work, RuntimeError("a callback cannot wait for its producer: it runs in the thread that sends"))
-        errand: _Errand[T] = _Errand(work, deadline_ms)
+        latch = threading.Lock()
+        latch.acquire()
+        errand = Errand(work, latch.release, self._wake, deadline_ms=deadline_ms, is_kept=is_kept)
         self._posted.append(errand)  # type: ignore[arg-type]
         try:
-            self._await(errand, timeout_s)
+            self._await(errand, latch, timeout_s)
         except BaseException:
-            errand.is_withdrawn = not is_kept
-            self._wake()
+            errand.withdraw()
             raise
         try:
-            if errand.error is not None:
-                raise errand.error
-            return errand.result
+            return errand.outcome()
         finally:
             del errand  # its traceback refers to this frame
 
-    def _await(self, errand: _Errand[T], timeout_s: float | None) -> None:
+    def begin(self, work: Work[T], on_end: Callable[[], None], *, deadline_ms: int = NEVER_MS, is_kept: bool = False) -> Errand[T]:
+        """As `ask`, for a caller that waits in another way: `on_end` is called, by whichever thread, when there is an outcome."""
+        self.refuse_fork()
+        errand = Errand(work, on_end, self._wake, deadline_ms=deadline_ms, is_kept=is_kept)
+        self._put(errand)
+        return errand
+
+    def _put(self, errand: Errand[T]) -> None:
+        self._posted.append(errand)  # type: ignore[arg-type]
         self._wake()
         if self._is_ended:
             self._serve_alone(errand)
-        if not errand.latch.acquire(timeout=-1 if timeout_s is None else min(max(0.0, timeout_s), threading.TIMEOUT_MAX)):
+
+    def _await(self, errand: Errand[T], latch: threading.Lock, timeout_s: float | None) -> None:
+        self._wake()
+        if self._is_ended:
+            self._serve_alone(errand)
+        if not latch.acquire(timeout=-1 if timeout_s is None else min(max(0.0, timeout_s), threading.TIMEOUT_MAX)):
             raise TimeoutError(f"no response in {timeout_s} s")
 
-    def _serve_alone(self, errand: _Errand[T]) -> None:
+    def _serve_alone(self, errand: Errand[T]) -> None:
         """Does the work in the calling thread: the serving thread has ended, so nothing else changes the state any more."""
         try:
             self._posted.remove(errand)  # type: ignore[arg-type]
         except ValueError:
             return  # the thread took it on its way out
         if not errand.advance():
-            errand.error = ProducerClosedError("the producer is closed")
-            errand.latch.release()
+            errand.refuse()
 
     def post(self, work: Work[None]) -> None:
         """Puts `work` into the box, in the order of calls, and does not wait for it."""
@@ -137,11 +180,7 @@ class Mailbox:
         if self.is_own_thread:
             _at_once(work, None)
             return
-        errand = _Errand(work, NEVER_MS)
-        self._posted.append(errand)  # type: ignore[arg-type]
-        self._wake()
-        if self._is_ended:
-            self._serve_alone(errand)
+        self._put(Errand(work, _nobody, self._wake, deadline_ms=NEVER_MS, is_kept=True))
 
     # --- the serving thread's side
 
@@ -167,11 +206,13 @@ class Mailbox:
         self._is_ended = True
         self.serve()
         for errand in self._waiting:
-            errand.work.close()
-            errand.error = ProducerClosedError("the producer is closed")
-            errand.latch.release()
+            errand.refuse()
         self._waiting = []
         self._owner = 0
+
+
+def _nobody() -> None:
+    """Nobody waits for what is posted."""
 
 
 def _at_once(work: Work[T], refusal: Exception | None) -> T:

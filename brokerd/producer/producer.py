@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 import os
 import random
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import partial
 from types import TracebackType
 from typing import Self, TypeVar
@@ -32,7 +32,7 @@ from brokerd.producer.core.transport import TopicView
 from brokerd.producer.futures import BatchFuture, Placement, RecordFuture
 from brokerd.producer.intake import Intake
 from brokerd.producer.lifecycle import open_producers
-from brokerd.producer.mailbox import Mailbox, Work, once
+from brokerd.producer.mailbox import Asked, Mailbox, Steps, Work, once
 from brokerd.producer.members import Members
 from brokerd.producer.rows import arguments, columns
 from brokerd.producer.rows.record_buffer import RECORD_OVERHEAD_BYTES, Headers, RecordChunk, small_batch_bytes
@@ -89,7 +89,7 @@ class Producer:
         self.abandoned_count = 0  # records that close() gave up because its time was over
         wakeup = Wakeup()
         self._wake = wakeup.set
-        self._mailbox = Mailbox(self._wake)
+        self._mailbox = self._new_mailbox(self._wake)
         self._intake = Intake(self.config, self._core, clock=self._clock, rng=rng, mailbox=self._mailbox, wake=self._wake)
         self._sender = Sender(
             config=self.config,
@@ -105,6 +105,10 @@ class Producer:
         columns.import_lazy_parts()
         self._sender.start(owner=self)
         open_producers.add(self)
+
+    def _new_mailbox(self, wake: Callable[[], None]) -> Mailbox:
+        """The one place where calls wait."""
+        return Mailbox(wake)
 
     # --- sending
 
@@ -152,8 +156,8 @@ class Producer:
             chunk.partitions[number] = partition
         chunk.add((number, value, key, self._wall_ns()))
         # From here on the record is accepted, unless the chunk was taken just before, or came after the producer's end.
-        if chunk.is_sealed or not chunk.is_announced:
-            return RecordFuture(self._placement_in(chunk, number), number)
+        if (chunk.is_sealed or not chunk.is_announced) and not self._is_in_time(chunk):
+            return self._ask(once(partial(self._place_late, chunk, number)))
         return RecordFuture(chunk.placement, number)
 
     def _announce(self, chunk: RecordChunk) -> bool:
@@ -182,6 +186,11 @@ class Producer:
         be on their way when buffer.memory stays full or the producer is closed: the error's `taken_rows` says how many, and only
         the others are to be sent again.
         """
+        return self._drive(self._batch_steps(topic, data, partitions, key_hashes))
+
+    def _batch_steps(
+        self, topic: str, data: pa.RecordBatch | pa.Table, partitions: Int32s | pa.Array | None, key_hashes: Int32s | None
+    ) -> Steps[BatchFuture]:
         arguments.checked_rows(data)
         if partitions is not None:
             partitions = arguments.checked_partitions(partitions, data.num_rows)
@@ -198,21 +207,22 @@ class Producer:
         size_bytes = small_batch_bytes(normalized[0])
         is_small = len(normalized) == 1 and size_bytes <= self._intake.small_batch_bytes
         if is_small and partitions is None:
-            return self._send_small(topic, normalized[0], size_bytes, None)
+            return (yield from self._send_small(topic, normalized[0], size_bytes, None))
         deadline_ms = self._deadline_ms()
-        view = self._view(topic, deadline_ms)
+        view = yield from self._view(topic, deadline_ms)
         if partitions is not None:
             if partitions.max() >= len(view.leaders):  # the topic may have grown
-                view = self._ask(self._intake.newer_view(topic, deadline_ms), deadline_ms)
+                view = yield Asked(self._intake.newer_view(topic, deadline_ms), deadline_ms)
             self._intake.partitioning.check(partitions, len(view.leaders))
         if is_small:
-            return self._send_small(topic, normalized[0], size_bytes, partitions)
+            return (yield from self._send_small(topic, normalized[0], size_bytes, partitions))
         placement = Placement(topic, self._mailbox)
         first_row = 0
         for together in columns.rounds(normalized):
             try:
                 hints = (partitions, key_hashes)
-                first_row = self._send_rows(topic, view, together, hints, placement, first_row, row_count=data.num_rows)
+                rows = self._send_rows(topic, view, together, hints, placement, first_row, row_count=data.num_rows)
+                first_row = yield from rows
             except ClientError as error:
                 error.taken_rows = first_row
                 if first_row:
@@ -220,28 +230,33 @@ class Producer:
                 raise
         return BatchFuture(placement)
 
-    def _send_small(self, topic: str, rows: pa.RecordBatch, size_bytes: int, partitions: Int32s | None) -> BatchFuture:
+    def _send_small(self, topic: str, rows: pa.RecordBatch, size_bytes: int, partitions: Int32s | None) -> Steps[BatchFuture]:
         """Puts rows into the topic's chunk as `send` does a record; copied, so that they keep nothing else alive, and whoever made
         them may use the memory again."""
         rows = columns.copied(rows)
         highest = -1 if partitions is None else int(partitions.max())
-        chunk = self._chunks.get(topic) or self._intake.open_on_credit(topic, size_bytes, max(0, highest))
-        if chunk is None or chunk.room_bytes < size_bytes or highest >= chunk.partition_count:
-            deadline_ms = self._deadline_ms()
-            chunk = self._ask(self._intake.open_chunk(topic, size_bytes, max(0, highest), deadline_ms), deadline_ms)
+        deadline_ms = self._deadline_ms()
+        while True:  # by the time that a chunk is there, another task may have filled it
+            chunk = self._chunks.get(topic) or self._intake.open_on_credit(topic, size_bytes, max(0, highest))
+            if chunk is not None and chunk.room_bytes >= size_bytes and highest < chunk.partition_count:
+                break
+            yield Asked(self._intake.open_chunk(topic, size_bytes, max(0, highest), deadline_ms), deadline_ms)
         chunk.room_bytes -= size_bytes
         number = chunk.next_number()
         chunk.has_batches = True
         if partitions is not None:
             chunk.partitions[number] = partitions.copy()
         chunk.add((number, rows, None, self._wall_ns()))
-        return BatchFuture(self._placement_in(chunk, number), number)
+        if not self._is_in_time(chunk):
+            return BatchFuture((yield Asked(once(partial(self._intake.place_late, chunk, number)))), number)
+        return BatchFuture(chunk.placement, number)
 
-    def _placement_in(self, chunk: RecordChunk, number: int) -> Placement:
-        """The placement of an entry that was just added to a chunk."""
-        if chunk.is_sealed or (not chunk.is_announced and not self._announce(chunk)):
-            return self._ask(once(lambda: self._intake.place_late(chunk, number)))
-        return chunk.placement
+    def _is_in_time(self, chunk: RecordChunk) -> bool:
+        """True if the entry that was just added to a chunk is taken with its first ones."""
+        return not chunk.is_sealed and (chunk.is_announced or self._announce(chunk))
+
+    def _place_late(self, chunk: RecordChunk, number: int) -> RecordFuture:
+        return RecordFuture(self._intake.place_late(chunk, number), number)
 
     def _send_rows(
         self,
@@ -253,7 +268,7 @@ class Producer:
         first_row: int,
         *,
         row_count: int,
-    ) -> int:
+    ) -> Steps[int]:
         """Sends rows, all or none, of `row_count` in all; where the next ones begin. `hints`: partitions and hashes of all."""
         timestamp_ms = self._clock.wall_ms()
         batch_size = self._core.accumulator.batch_size_of(topic)
@@ -263,7 +278,7 @@ class Producer:
             wanted, hashes = (None if hint is None else hint[first_row : first_row + rows.num_rows] for hint in hints)
             keyless = None
             if self._intake.partitioning.has_keyless_rows(rows, wanted):
-                keyless = self._ask(once(partial(self._intake.keyless_rows, topic, rows, wanted, view)))
+                keyless = yield Asked(once(partial(self._intake.keyless_rows, topic, rows, wanted, view)))
             chosen = self._intake.partitioning.choose(rows, wanted, keyless, count, hashes=hashes)
             parts.append((first_row, columns.split(rows, chosen, count, batch_size=batch_size, timestamp_ms=timestamp_ms)))
             first_row += rows.num_rows
@@ -271,15 +286,15 @@ class Producer:
         posted = self._intake.post_rows(topic, parts, placement, is_last=is_last)
         if posted is None:
             deadline_ms = self._deadline_ms()
-            self._ask(self._intake.take_rows(topic, parts, placement, deadline_ms, is_last=is_last), deadline_ms)
+            yield Asked(self._intake.take_rows(topic, parts, placement, deadline_ms, is_last=is_last), deadline_ms)
         elif self._intake.is_unusable:
-            self._ask(once(partial(self._intake.confirm_posted, posted)))
+            yield Asked(once(partial(self._intake.confirm_posted, posted)))
         return first_row
 
-    def _view(self, topic: str, deadline_ms: int) -> TopicView:
+    def _view(self, topic: str, deadline_ms: int) -> Steps[TopicView]:
         """The topic as last seen; waits for it."""
         view = self._core.topics.peek(topic, self._clock.monotonic_ms())
-        return view if view is not None else self._ask(self._intake.view(topic, deadline_ms), deadline_ms)
+        return view if view is not None else (yield Asked(self._intake.view(topic, deadline_ms), deadline_ms))
 
     # --- work for the sender's thread
 
@@ -293,6 +308,21 @@ class Producer:
         except ProducerClosedError:
             end_daemon_thread()
             raise
+
+    def _drive(self, steps: Steps[T]) -> T:
+        """Takes all steps of a call that waits more than once."""
+        try:
+            asked = next(steps)
+            while True:
+                try:
+                    result = self._ask(*asked)
+                except BaseException as error:
+                    asked = steps.throw(error)
+                else:
+                    asked = steps.send(result)
+        except StopIteration as end:
+            value: T = end.value
+            return value
 
     # --- transactions
 
@@ -441,7 +471,7 @@ class Producer:
     def partitions_for(self, topic: str) -> int:
         """Number of partitions of a topic. Waits and raises as `send`."""
         deadline_ms = self._deadline_ms()
-        return len(self._ask(self._intake.view(topic, deadline_ms, is_to_write=False), deadline_ms).leaders)
+        return self._ask(self._intake.partition_count(topic, deadline_ms), deadline_ms)
 
     def after_fork(self) -> None:
         """In the child: the sender's thread does not exist here."""

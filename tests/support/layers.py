@@ -14,6 +14,7 @@ LAYERS: dict[str, set[str]] = {
     "clock": set(),
     "process": set(),
     "sharing": set(),
+    "waiter": set(),
     "backoff": set(),
     "config": {"errors", "ids"},
     "record": {"ids", "errors", "wire.v1"},
@@ -27,7 +28,7 @@ LAYERS: dict[str, set[str]] = {
     "groups": _BASE | {"wire.v1"},
     "server": _BASE
     | {"allocator", "sharing", "storage", "partition", "datadir", "groups", "purgatory", "transaction", "wire", "wire.v1"},
-    "producer": _BASE | {"backoff", "process"},
+    "producer": _BASE | {"backoff", "process", "waiter"},
     "client": _BASE | {"backoff", "process", "wire", "wire.v1", "producer"},
     "consumer": _BASE | {"client", "process"},
     "sink": _BASE | {"allocator", "client", "process", "producer"},
