@@ -12,6 +12,7 @@
     batch_reader.py      spark.read
     stream_reader.py     spark.readStream
     progress.py          records how far a stream has read as a group's offsets
+    sail.py              the source for Sail, PySpark without Java
     partition_reader.py  on executors: fetches one range, yields Arrow batches
 
     pyspark_brokerd/     the package by whose name Spark finds the format

@@ -1,0 +1,52 @@
+"""The source for Sail, an engine that runs PySpark's DataFrames without Java: batch reads.
+
+Sail finds this class by the entry point `pysail.datasources`. It has Spark's interface for Python sources, but schemas are Arrow's
+on both sides, and it has neither streams of Python sources nor the task attempts that Spark's writes rest on, so those are refused.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, NoReturn
+
+from brokerd.datasource.source import BrokerdDataSource
+from brokerd.errors import ConfigError
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql.datasource import DataSourceReader
+
+
+class SailDataSource(BrokerdDataSource):
+    """`spark.read.format("brokerd")` of a session that is Sail's."""
+
+    def schema(self) -> Any:
+        """The source's columns as an Arrow schema. Raises ConfigError if an option does not exist."""
+        from brokerd.datasource.options import includes_headers
+        from brokerd.datasource.schema import all_columns, arrow_schema
+
+        return arrow_schema(all_columns(include_headers=includes_headers(self.options)))
+
+    def reader(self, schema: pa.Schema) -> DataSourceReader:
+        """The reader of spark.read. Raises ConfigError for a column that the source does not have, or of another type."""
+        from brokerd.clock import SystemClock
+        from brokerd.datasource.batch_reader import batch_reader
+        from brokerd.datasource.options import parse_source_options
+        from brokerd.datasource.schema import columns_of
+
+        return batch_reader(parse_source_options(self.options, is_streaming=False), columns_of(schema), SystemClock())
+
+    def streamReader(self, schema: object) -> NoReturn:  # noqa: ARG002, N802 (Spark's signature)
+        """Raises ConfigError."""
+        raise _refused()
+
+    def writer(self, schema: object, overwrite: bool) -> NoReturn:  # noqa: ARG002
+        """Raises ConfigError."""
+        raise _refused()
+
+    def streamWriter(self, schema: object, overwrite: bool) -> NoReturn:  # noqa: ARG002, N802
+        """Raises ConfigError."""
+        raise _refused()
+
+
+def _refused() -> ConfigError:
+    return ConfigError("through Sail brokerd is read in batches only: write with Spark, or with brokerd.Producer")
