@@ -9,7 +9,7 @@
         ├── BrokerUnreachableError (also ConnectionError)
         ├── ProducerClosedError, BufferExhaustedError, DeliveryTimeoutError, AbortedBatchError, ForkedProducerError
         ├── TransactionStateError
-        ├── ConsumerClosedError, ConsumerStateError, ForkedConsumerError, HandlerTimeoutError,
+        ├── ConsumerClosedError, ConsumerStateError, ForkedConsumerError, DedupFileError, HandlerTimeoutError,
         │   NoOffsetForPartitionError, WakeupError
         ├── AuthenticationError
         ├── InvalidRecordError    (also ValueError)
@@ -435,6 +435,10 @@ class ConsumerStateError(ClientError):
 
 class ForkedConsumerError(ClientError):
     """A consumer was used in a process that was forked after it was created."""
+
+
+class DedupFileError(ClientError):
+    """The file of handled message ids (`dedup_path` of `Consumer.process`) cannot be used."""
 
 
 class HandlerTimeoutError(ClientError, TimeoutError):

@@ -10,7 +10,7 @@ import asyncio
 import concurrent.futures
 import contextlib
 import logging
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 
 from brokerd.client.blocking import BlockingClient
 from brokerd.client.group_offsets import OffsetAndMetadata
@@ -38,6 +38,7 @@ class Committing:
         self._assignment = assignment
         self._clock = clock
         self._is_automatic = bool(config.group_id) and config.enable_auto_commit
+        self._write: Callable[[], None] | None = None
         self._next_ms = clock.monotonic_ms() + config.auto_commit_interval_ms
         self._names: dict[TopicIdPartition, TopicPartition] = {}  # of the offsets below
         self._wanted: dict[TopicIdPartition, int] = {}  # of partitions that were given up
@@ -49,19 +50,26 @@ class Committing:
     # --- in the background
 
     @contextlib.contextmanager
-    def processing(self) -> Iterator[None]:
-        """While records are handled in threads: commits by itself, if there is a group."""
+    def processing(self, write: Callable[[], None]) -> Iterator[None]:
+        """While records are handled in threads: commits by itself, if there is a group; calls `write` before each commit, or when
+        it would be time for one."""
         before, self._is_automatic = self._is_automatic, bool(self._config.group_id)
+        self._write = write
         try:
             yield
         finally:
             self._is_automatic = before
+            self._write = None
 
     def auto(self) -> None:
-        """Starts a commit if it is time. Waits for nothing."""
-        if self._is_automatic and self._clock.monotonic_ms() >= self._next_ms:
+        """Starts a commit if it is time. Waits for nothing. Raises what `write` of `processing` raises."""
+        if (self._is_automatic or self._write is not None) and self._clock.monotonic_ms() >= self._next_ms:
             self._next_ms = self._clock.monotonic_ms() + self._config.auto_commit_interval_ms
-            self._start(self._processed(self._assignment.partitions.values()))
+            offsets = self._processed(self._assignment.partitions.values())
+            if self._write is not None:
+                self._write()  # of all that is processed by now, which is at least what lies below these offsets
+            if self._is_automatic:
+                self._start(offsets)
 
     def wait_ms(self, left_ms: int | None) -> int | None:
         """How long a call that has so much time left (None: any) may wait until `auto` is to be called again."""

@@ -6,6 +6,7 @@ The thread that calls it does everything but fetching, which goes on in the back
 from __future__ import annotations
 
 import contextlib
+import os
 from collections.abc import Iterator, Mapping
 from types import TracebackType
 from typing import Self, TypeVar
@@ -24,6 +25,7 @@ from brokerd.consumer.base import CLOSE_AT_EXIT_MS, CLOSE_TIMEOUT_MS, ConsumerBa
 from brokerd.consumer.core.assignment import HandedOver
 from brokerd.consumer.core.records import ConsumerRecord, Run
 from brokerd.consumer.guard import Guard
+from brokerd.consumer.processing.dedup import Dedup, DedupOptions, Windows
 from brokerd.consumer.processing.processing import Parts, Processing, ProcessOptions
 from brokerd.consumer.processing.work import Handler, Work
 from brokerd.errors import ConsumerClosedError
@@ -54,6 +56,7 @@ class Consumer(ConsumerBase):
         self, config: Mapping[str, object] | PlainConsumerConfig | None = None, *, clock: Clock | None = None, **settings: object
     ) -> None:
         super().__init__(config, settings, clock=clock, guard=Guard())
+        self._windows = Windows()
 
     # --- records
 
@@ -145,6 +148,9 @@ class Consumer(ConsumerBase):
         max_in_flight_bytes: int = 67_108_864,
         handler_timeout_ms: int = 300_000,
         timeout_ms: int | None = None,
+        dedup_header: str | None = None,
+        dedup_window: int = 100_000,
+        dedup_path: str | os.PathLike[str] | None = None,
     ) -> int:
         """Calls `handler(record)` for each record, in up to `workers` threads at a time, until the consumer is closed, or, with
         `timeout_ms`, until no record has come for so long; returns how many were handled.
@@ -158,7 +164,11 @@ class Consumer(ConsumerBase):
         (Ctrl-C, `wakeup`, an error of `poll` too), handlers at work are awaited first, and positions go back to the first record
         that is not finished. At most `max_in_flight` records of about `max_in_flight_bytes` are taken ahead of handlers.
 
-        Raises TypeError and ValueError for its arguments, and as `poll`.
+        With `dedup_header`, the name of a header, a record whose header has the value of one that was handled before, of the same
+        topic, is passed over. The last `dedup_window` values are known, by this consumer; with `dedup_path`, by all that use this
+        file, one at a time.
+
+        Raises TypeError and ValueError for its arguments, DedupFileError, and as `poll`.
         """
         for name, number in (("workers", workers), ("max_in_flight", max_in_flight), ("handler_timeout_ms", handler_timeout_ms)):
             arguments.checked_int(number, name, minimum=1, maximum=INT32_MAX)
@@ -172,10 +182,19 @@ class Consumer(ConsumerBase):
             handler_timeout_ms,
             self._checked_timeout(timeout_ms),
         )
-        with self._guard, self._closing_at_end():
+        dedup_options = DedupOptions(dedup_header, dedup_window, dedup_path)
+        with self._guard, self._closing_at_end(), self._dedup(dedup_options) as dedup:
             drive = self._client.loop_thread.drive
             parts = Parts(self._assignment, self._fetching, self._committing, self._guard, self._clock, drive, self._take_to_work)
-            return Processing(parts, handler, options).run()
+            return Processing(parts, handler, options, dedup).run()
+
+    @contextlib.contextmanager
+    def _dedup(self, options: DedupOptions) -> Iterator[Dedup | None]:
+        if options.header is None:
+            yield None
+        else:
+            with contextlib.closing(Dedup(options, self._windows, self.config.group_id)) as dedup:
+                yield dedup
 
     def _take_to_work(self, timeout_ms: int, room: int, room_bytes: int, work: Work) -> list[ConsumerRecord]:
         return self._records(timeout_ms, min(room, self.config.max_poll_records), {}, room_bytes, work)

@@ -64,7 +64,7 @@ class Life:
         self.at[partition] += len(records)
         stretch = self.in_order.begin(TopicPartition("t", partition), [record.offset for record in records])
         for record in records:
-            task = Task(record, ORDERS[self.order](record), stretch)
+            task = Task(record, ORDERS[self.order](record), stretch, None)
             self.unfinished.add((partition, record.offset))
             if self.lanes.enter(task):
                 self.ready.append(task)

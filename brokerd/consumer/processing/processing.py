@@ -20,8 +20,9 @@ from brokerd.consumer.core.lanes import ORDERS
 from brokerd.consumer.core.records import ConsumerRecord
 from brokerd.consumer.fetching import Fetching
 from brokerd.consumer.guard import Guard
+from brokerd.consumer.processing.dedup import Dedup
 from brokerd.consumer.processing.work import Handler, Running, Work
-from brokerd.errors import BrokerdError, ConsumerClosedError, HandlerTimeoutError
+from brokerd.errors import BrokerdError, ConsumerClosedError, DedupFileError, HandlerTimeoutError
 
 logger = logging.getLogger(__name__)
 
@@ -68,14 +69,16 @@ class Parts:
 class Processing:
     """One call of `Consumer.process`."""
 
-    def __init__(self, parts: Parts, handler: Handler, options: ProcessOptions) -> None:
+    def __init__(self, parts: Parts, handler: Handler, options: ProcessOptions, dedup: Dedup | None = None) -> None:
         if not callable(handler) or inspect.iscoroutinefunction(handler):
             raise TypeError(f"handler must be a function that is called with a record, in a thread, not {handler!r:.200}")
         self._parts = parts
         self._options = options
+        self._dedup = dedup
         self._work = Work(
             handler,
             ORDERS[options.order],
+            dedup=dedup,
             skips_errors=options.on_error == "skip",
             clock=parts.clock,
             guard=parts.guard,
@@ -90,7 +93,7 @@ class Processing:
         ended_by: BaseException | None = None
         self._go_back()  # an earlier one may have been interrupted before it could
         parts.assignment.first_unfinished = self._work.first_unfinished
-        with parts.committing.processing():
+        with parts.committing.processing(self._write_ids):
             try:
                 self._work.start(workers)
                 self._hand_out()
@@ -101,14 +104,28 @@ class Processing:
                 self._await_handlers()
             except BaseException as error:  # a second interrupt: no more waiting
                 ended_by = error
+            self._work.end()
             self._go_back()
-            parts.drive(parts.committing.close(_COMMIT_TIMEOUT_MS))
+            try:
+                self._write_ids()
+                parts.drive(parts.committing.close(_COMMIT_TIMEOUT_MS))
+            except DedupFileError as error:
+                ended_by = ended_by or error
+        if self._work.repeated_count:
+            logger.info("%d records were passed over, as their messages were handled before", self._work.repeated_count)
         self._raise(ended_by)
         return self._work.handled_count
 
     def _go_back(self) -> None:
         for one in self._parts.assignment.back_to_unfinished():
             self._parts.fetching.forget(one.id_tp)
+
+    def _write_ids(self) -> None:
+        """Makes the ids of handled messages durable, before offsets beyond their records are committed."""
+        if self._dedup is not None:
+            numbered = self._work.unwritten_ids()
+            self._dedup.write(numbered)
+            self._work.written_ids(numbered)
 
     def _raise(self, ended_by: BaseException | None) -> None:
         """Raises what ended it: an interrupt, a handler's error, a handler that hangs, or an error of the consumer's own."""

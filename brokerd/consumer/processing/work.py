@@ -12,9 +12,12 @@ from typing import NamedTuple
 
 from brokerd.clock import Clock
 from brokerd.consumer.core.in_order import InOrder, Stretch
-from brokerd.consumer.core.lanes import LaneOf, Lanes
+from brokerd.consumer.core.lanes import LaneOf
+from brokerd.consumer.core.message_ids import MessageId, Window
 from brokerd.consumer.core.records import ConsumerRecord
+from brokerd.consumer.core.turns import Turns
 from brokerd.consumer.guard import Guard
+from brokerd.consumer.processing.dedup import Dedup
 from brokerd.ids import TopicPartition
 
 logger = logging.getLogger(__name__)
@@ -30,6 +33,7 @@ class Task(NamedTuple):
     record: ConsumerRecord
     lane: Hashable
     stretch: Stretch
+    message_id: MessageId | None
 
 
 class Running(NamedTuple):
@@ -43,7 +47,15 @@ class Work:
     """Shared by the thread that takes records and those that handle them, under one lock."""
 
     def __init__(
-        self, handler: Handler, lane_of: LaneOf, *, skips_errors: bool, clock: Clock, guard: Guard, wake: Callable[[], None]
+        self,
+        handler: Handler,
+        lane_of: LaneOf,
+        *,
+        dedup: Dedup | None,
+        skips_errors: bool,
+        clock: Clock,
+        guard: Guard,
+        wake: Callable[[], None],
     ) -> None:
         """`wake` is called by a handler's thread: when it has failed, and when the taking thread waits and it has ended."""
         self._handler = handler
@@ -53,15 +65,19 @@ class Work:
         self._wake = wake
         self._lock = threading.Lock()
         self._lane_of = lane_of
-        self._lanes: Lanes[Task] = Lanes()
         self._in_order = InOrder()
+        self._dedup = dedup
+        self._window = dedup.window if dedup is not None else Window(1)
         self._ready: queue.SimpleQueue[Task | None] = queue.SimpleQueue()
+        self._turns: Turns[Task] = Turns(self._window, begin=self._ready.put, pass_over=self._pass_over)
         self._running: dict[int, Running] = {}  # by thread
         self._is_stopped = False
+        self._is_over = False
         self.is_awaited = False  # the taking thread waits for something to end
         self.record_count = 0  # in work: waiting and running
         self.size_bytes = 0
         self.handled_count = 0
+        self.repeated_count = 0  # records whose message was handled before
         self.failure: BaseException | None = None  # the first of a handler
 
     def start(self, workers: int) -> None:
@@ -80,10 +96,19 @@ class Work:
         stretch = self._in_order.begin(tp, [record.offset for record in records])
         self.record_count += len(records)
         self.size_bytes += sum(map(_size_bytes, records))
+        id_of = None if self._dedup is None else self._dedup.id_of
         for record in records:
-            task = Task(record, self._lane_of(record), stretch)
-            if self._lanes.enter(task):
-                self._ready.put(task)
+            task = Task(record, self._lane_of(record), stretch, None if id_of is None else id_of(record))
+            self._turns.enter(task)
+
+    def _pass_over(self, task: Task) -> None:
+        self.repeated_count += 1
+        self._finish(task)
+
+    def _finish(self, task: Task) -> None:
+        task.stretch.finish(task.record.offset)
+        self.record_count -= 1
+        self.size_bytes -= _size_bytes(task.record)
 
     def first_unfinished(self, tp: TopicPartition) -> int | None:
         """The first record of a partition that is in work and not finished."""
@@ -96,6 +121,21 @@ class Work:
             self._is_stopped = True
         for _ in range(workers):
             self._ready.put(None)
+
+    def end(self) -> None:
+        """From now on handlers that still run change nothing: their records are not finished."""
+        with self._lock:
+            self._is_over = True
+
+    def unwritten_ids(self) -> list[tuple[int, MessageId]]:
+        """Ids of messages that were handled, of all that are finished so far, and that are not in the file yet."""
+        with self._lock:
+            return self._window.unwritten()
+
+    def written_ids(self, numbered: Sequence[tuple[int, MessageId]]) -> None:
+        """These are in the file now."""
+        with self._lock:
+            self._window.written(numbered)
 
     def running(self) -> list[Running]:
         """The handlers at work."""
@@ -130,26 +170,25 @@ class Work:
         if error is not None and not is_fatal:
             logger.error("%s is skipped (on_error=skip), as its handler failed", _place(task.record), exc_info=error)
         with self._lock:
+            if self._is_over:
+                return
             del self._running[number]
-            if error is not None and is_fatal:
-                self._is_stopped = True
-                if self.failure is None:
-                    error.add_note(f"while handling {_place(task.record)}")
-                    self.failure = error
+            if is_fatal:
+                self._fail(task, error)
             else:
+                self.handled_count += 1
+                # First: an offset beyond a record must not be committed before its message counts as handled.
+                self._turns.leave(task, is_handled=error is None)
                 self._finish(task)
             has_to_wake = is_fatal or self.is_awaited
         if has_to_wake:
             self._wake()
 
-    def _finish(self, task: Task) -> None:
-        task.stretch.finish(task.record.offset)
-        self.handled_count += 1
-        self.record_count -= 1
-        self.size_bytes -= _size_bytes(task.record)
-        following = self._lanes.leave(task)
-        if following is not None:
-            self._ready.put(following)
+    def _fail(self, task: Task, error: BaseException | None) -> None:
+        self._is_stopped = True
+        if self.failure is None and error is not None:
+            error.add_note(f"while handling {_place(task.record)}")
+            self.failure = error
 
 
 def _place(record: ConsumerRecord) -> str:

@@ -1,0 +1,115 @@
+"""The ids of handled messages in a file, so that they are known after a death. A SQLite database, which is whole after a kill or a
+loss of power at any point; one process has it open at a time."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sqlite3
+from collections.abc import Iterator, Sequence
+
+from brokerd.consumer.core.message_ids import MessageId
+from brokerd.errors import DedupFileError
+
+_APPLICATION_ID = 0x62726B69  # "brki"
+_FORMAT = 1
+_BUSY_TIMEOUT_S = 1.0  # for a predecessor that is about to end
+_SCHEMA = (
+    "CREATE TABLE handled (number INTEGER PRIMARY KEY, topic TEXT NOT NULL, id BLOB NOT NULL)",
+    "CREATE TABLE reader (group_id TEXT NOT NULL)",
+    f"PRAGMA application_id = {_APPLICATION_ID}",
+    f"PRAGMA user_version = {_FORMAT}",
+)
+
+
+class IdFile:
+    """For the thread that made it. All methods raise DedupFileError."""
+
+    def __init__(self, path: str, group_id: str) -> None:
+        """Opens the file, or makes it; `group_id`: of the reader that handles the messages."""
+        self._path = os.path.abspath(path)
+        with self._explained():
+            # No isolation level: transactions begin and end where this module says so.
+            self._database = sqlite3.connect(self._path, timeout=_BUSY_TIMEOUT_S, isolation_level=None)
+        try:
+            with self._explained():
+                self._prepare(group_id)
+        except BaseException:
+            self._database.close()
+            raise
+
+    def _prepare(self, group_id: str) -> None:
+        execute = self._database.execute
+        self._refuse_others()  # before anything in it changes
+        execute("PRAGMA locking_mode = EXCLUSIVE")
+        execute("PRAGMA journal_mode = WAL")
+        execute("PRAGMA synchronous = FULL")  # once a commit has returned, it is on the disk
+        with self._transaction():  # from here on no other process can open it
+            if self._is_empty():
+                for statement in _SCHEMA:
+                    execute(statement)
+                execute("INSERT INTO reader VALUES (?)", (group_id,))
+        (damage,) = execute("PRAGMA quick_check(1)").fetchone()
+        if damage != "ok":
+            problem = " ".join(f"it is damaged: {damage}".split())
+            raise self._error(problem, "delete it: messages that it knew are handled again if they come again")
+        (owner,) = execute("SELECT group_id FROM reader").fetchone()
+        if owner != group_id:
+            problem = f"it holds what group.id '{owner}' has handled, this consumer's is '{group_id}'"
+            raise self._error(problem, "give a path of its own")
+
+    def _refuse_others(self) -> None:
+        (application_id,) = self._database.execute("PRAGMA application_id").fetchone()
+        (version,) = self._database.execute("PRAGMA user_version").fetchone()
+        if application_id != _APPLICATION_ID and not self._is_empty():
+            raise self._error("it is another program's file", "give a path of its own")
+        if version > _FORMAT:
+            raise self._error(f"its format is {version}, and this version reads {_FORMAT}", "use the version that wrote it")
+
+    def _is_empty(self) -> bool:
+        (count,) = self._database.execute("SELECT count(*) FROM sqlite_master").fetchone()
+        return bool(count == 0)
+
+    def load(self, limit: int) -> list[tuple[int, MessageId]]:
+        """The newest ids, with their numbers, which rise."""
+        with self._explained():
+            newest = self._database.execute("SELECT number, topic, id FROM handled ORDER BY number DESC LIMIT ?", (limit,))
+            return [(number, MessageId(topic, value)) for number, topic, value in newest.fetchall()[::-1]]
+
+    def write(self, numbered: Sequence[tuple[int, MessageId]], limit: int) -> None:
+        """Adds ids, durably on return, and forgets all but the newest; again with the same numbers, it does no harm."""
+        if not numbered:
+            return
+        rows = [(number, one.topic, one.value) for number, one in numbered]
+        with self._explained(), self._transaction():
+            self._database.executemany("INSERT OR REPLACE INTO handled VALUES (?, ?, ?)", rows)
+            self._database.execute("DELETE FROM handled WHERE number <= ?", (numbered[-1][0] - limit,))
+
+    def close(self) -> None:
+        """Lets others open it."""
+        with self._explained():
+            self._database.close()
+
+    @contextlib.contextmanager
+    def _transaction(self) -> Iterator[None]:
+        self._database.execute("BEGIN EXCLUSIVE")
+        try:
+            yield
+            self._database.execute("COMMIT")
+        except BaseException:
+            if self._database.in_transaction:
+                self._database.execute("ROLLBACK")
+            raise
+
+    @contextlib.contextmanager
+    def _explained(self) -> Iterator[None]:
+        try:
+            yield
+        except sqlite3.Error as error:
+            if getattr(error, "sqlite_errorcode", None) == sqlite3.SQLITE_BUSY:
+                raise self._error("another process has it open", "give each process a file of its own") from None
+            advice = "look at the disk, its space and its rights; deleting the file forgets what was handled"
+            raise self._error(str(error), advice) from error
+
+    def _error(self, problem: str, advice: str) -> DedupFileError:
+        return DedupFileError(f"dedup_path '{self._path}': {problem}: {advice}")
