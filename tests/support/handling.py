@@ -1,0 +1,44 @@
+"""A process of a group whose handlers run in threads, and which dies in the middle of it. Not a test.
+
+    python -m tests.support.handling SERVERS PARTITIONS JOURNAL DIES_AT [IDS]
+
+JOURNAL gets a line as each record begins (B) and ends (E), with its key and value. It kills itself as its handlers begin the
+DIES_AT-th record (0 = never), whatever its other threads are doing.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+import signal
+import sys
+
+from brokerd import Consumer, ConsumerRecord
+
+IDLE_MS = 300
+MAX_IN_FLIGHT = 50  # more are taken after some are finished, and after what is finished is written
+
+
+def main() -> None:
+    """See the module."""
+    servers, partitions, journal, dies_at, *ids = sys.argv[1:]
+    file = os.open(journal, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
+    numbers = itertools.count(1)
+
+    def handle(record: ConsumerRecord) -> None:
+        assert record.key is not None
+        assert record.value is not None
+        if next(numbers) == int(dies_at):
+            os.kill(os.getpid(), signal.SIGKILL)
+        os.write(file, b"B %s %s\n" % (record.key, record.value))
+        os.write(file, b"E %s %s\n" % (record.key, record.value))
+
+    settings = {"bootstrap.servers": servers, "group.id": "g", "auto.offset.reset": "earliest", "auto.commit.interval.ms": 0}
+    options = {"dedup_header": "message-id", "dedup_path": ids[0]} if ids else {}
+    with Consumer(settings) as consumer:
+        consumer.assign([("t", int(partition)) for partition in partitions.split(",")])
+        consumer.process(handle, workers=8, max_in_flight=MAX_IN_FLIGHT, timeout_ms=IDLE_MS, **options)  # type: ignore[arg-type]
+
+
+if __name__ == "__main__":
+    main()
