@@ -13,9 +13,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple, Protocol
 
-from brokerd.errors import GroupAuthorizationFailedError, PolicyViolationError, UnknownGroupError
+from brokerd.errors import GroupAuthorizationFailedError, PolicyViolationError, ProducerFencedError, UnknownGroupError
 from brokerd.groups.group import Group
-from brokerd.groups.model import CommittedOffset, GroupDeleted, LogEntry, OffsetsCommitted, OffsetsDeleted
+from brokerd.groups.model import NO_OFFSET, CommittedOffset, GroupDeleted, LogEntry, OffsetsCommitted, OffsetsDeleted
 from brokerd.ids import TopicIdPartition
 
 PIECE_SLOTS = 500  # of one piece of the state: 350 KiB at most
@@ -55,6 +55,7 @@ class GroupTable:
         self._limits = limits
         self._groups: dict[str, Group] = {}
         self.offset_count = 0  # over all groups
+        self.decision = 0  # the offsets of transactions up to this number are here
 
     # Reading
 
@@ -75,9 +76,18 @@ class GroupTable:
 
     # Decisions
 
-    def commit(self, group_id: str, caller: Caller, offsets: Mapping[TopicIdPartition, CommittedOffset]) -> LogEntry:
-        """The entry that records these offsets. Raises GroupAuthorizationFailedError, PolicyViolationError."""
+    def commit(
+        self,
+        group_id: str,
+        caller: Caller,
+        offsets: Mapping[TopicIdPartition, CommittedOffset],
+        expected: Mapping[TopicIdPartition, int] | None = None,
+    ) -> LogEntry:
+        """The entry that records these offsets. `expected`: what the group has now, NO_OFFSET for none, or the caller's input is
+        another's. Raises GroupAuthorizationFailedError, PolicyViolationError, ProducerFencedError.
+        """
         group = self.find(group_id, caller)
+        _check_expected(group_id, group, expected or {})
         owner = group.principal if group is not None else caller.principal
         if group is None and not self._limits.groups.has_room(owner, 1):
             raise PolicyViolationError(
@@ -123,8 +133,11 @@ class GroupTable:
 
     def apply(self, entry: LogEntry, *, is_fresh: bool = True) -> None:
         """Takes an entry that stands in the log. `is_fresh`: it was appended in this life of the broker."""
-        group_id, principal, event = entry
+        group_id, principal, event, decision = entry
+        self.decision = max(self.decision, decision)
         group = self._groups.get(group_id)
+        if isinstance(event, OffsetsCommitted) and not event.offsets:
+            return  # their topics are gone, or it says the number alone
         if isinstance(event, OffsetsCommitted):
             if group is not None and group.principal != principal:  # it was gone with its topics, which leaves no record
                 self._change(group, lambda known: known.drop(list(known.partitions())))
@@ -165,7 +178,7 @@ class GroupTable:
     def pieces(self) -> Iterator[Sequence[LogEntry]]:
         """Everything that holds, in pieces: each is as of the moment when it is asked for, and is to be appended at once. Others
         may commit in between. Once all are in the log, it says the same from the first of them on."""
-        piece: list[LogEntry] = []
+        piece = [LogEntry("", "", OffsetsCommitted({}), self.decision)] if self.decision else []
         slots = 0
         for group in list(self._groups.values()):  # one that is gone since then has no offsets
             for tps in _chunks(list(group.partitions())):
@@ -179,6 +192,22 @@ class GroupTable:
                     piece, slots = [], 0
         if piece:
             yield piece
+
+
+def _check_expected(group_id: str, group: Group | None, expected: Mapping[TopicIdPartition, int]) -> None:
+    for tp, offset in expected.items():
+        committed = group.offset(tp) if group is not None else None
+        found = committed.offset if committed is not None else NO_OFFSET
+        if found != offset:
+            raise ProducerFencedError(
+                f"group {group_id!r}: its offset of partition {tp.partition} of topic {tp.topic_id.hex()} is {_shown(found)}, but "
+                f"the input of this transaction was read when it was {_shown(offset)}: another program has gone on from there. "
+                "Nothing of this transaction counts: read again from the committed offsets"
+            )
+
+
+def _shown(offset: int) -> str:
+    return str(offset) if offset != NO_OFFSET else "not set"
 
 
 def may_see(group: Group, caller: Caller) -> bool:

@@ -14,7 +14,12 @@ VERSION = 1
 
 def encode_entry(entry: LogEntry) -> bytes:
     """The bytes of an entry."""
-    record = log_pb2.GroupLogRecord(version=VERSION, group_id=entry.group_id, principal=entry.principal)
+    return message_of(entry).SerializeToString()
+
+
+def message_of(entry: LogEntry) -> log_pb2.GroupLogRecord:
+    """An entry as a message."""
+    record = log_pb2.GroupLogRecord(version=VERSION, group_id=entry.group_id, principal=entry.principal, decision=entry.decision)
     event = entry.event
     if isinstance(event, OffsetsCommitted):
         record.offsets_committed.SetInParent()
@@ -29,7 +34,7 @@ def encode_entry(entry: LogEntry) -> bytes:
             record.offsets_deleted.partitions.add(topic_id=tp.topic_id, partition=tp.partition)
     else:
         record.group_deleted.SetInParent()
-    return record.SerializeToString()
+    return record
 
 
 def decode_entry(data: bytes) -> LogEntry:
@@ -39,12 +44,17 @@ def decode_entry(data: bytes) -> LogEntry:
         record.ParseFromString(data)
     except DecodeError:
         raise CorruptMessageError(f"a record of the log of group offsets of {len(data)} bytes cannot be read") from None
+    return entry_of(record)
+
+
+def entry_of(record: log_pb2.GroupLogRecord) -> LogEntry:
+    """The entry of a message. Raises as `decode_entry`."""
     if record.version != VERSION:
         raise UnsupportedVersionError(
             f"a record of the log of group offsets has version {record.version}; this broker reads {VERSION}: start the newer one "
             "again"
         )
-    return LogEntry(record.group_id, record.principal, _event(record))
+    return LogEntry(record.group_id, record.principal, _event(record), record.decision)
 
 
 def _event(record: log_pb2.GroupLogRecord) -> Event:

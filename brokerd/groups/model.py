@@ -8,6 +8,7 @@ from typing import NamedTuple
 from brokerd.ids import TopicIdPartition
 
 METADATA_MAX_BYTES = 4_096
+NO_OFFSET = -1  # of a partition that the group has none of
 _METADATA_BYTES_PER_SLOT = 256
 
 
@@ -50,3 +51,4 @@ class LogEntry(NamedTuple):
     group_id: str
     principal: str  # that the group belongs to
     event: Event
+    decision: int = 0  # the number of the transaction whose offsets these are; 0 = of none

@@ -4,6 +4,7 @@ them. Read-only."""
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from typing import Any
 
 import pyarrow as pa
@@ -11,7 +12,7 @@ import pyarrow as pa
 from brokerd.datadir.topic_store import GROUP_OFFSETS, OWN_TOPICS, TRANSACTION_STATE
 from brokerd.errors import CorruptMessageError, UnsupportedVersionError
 from brokerd.groups import log_records as group_records
-from brokerd.groups.model import OffsetsCommitted
+from brokerd.groups.model import LogEntry as GroupEntry
 from brokerd.ids import TopicIdPartition
 from brokerd.record.batch import MAX_DECOMPRESSED_BYTES, RecordBatch
 from brokerd.record.header import decode_header
@@ -29,7 +30,8 @@ _IF_UNUSABLE = {
         "this is the log of the offsets of groups: the broker starts, and refuses all requests about groups before it can trust "
         "all of it, since a reader that is told of no offset begins somewhere else. What the ways out above give up is forgotten: "
         "groups that committed there go on from their commits before, or begin as new ones. Compare `brokerd groups describe` with "
-        "what readers have done before you start them again, and set what is wrong with `brokerd groups reset`"
+        "what readers have done before you start them again, and set what is wrong with `brokerd groups reset`. Until then commits "
+        "of transactions that hold offsets of groups are refused, and those that are decided are not finished"
     ),
 }
 
@@ -86,16 +88,21 @@ def _transaction_entry(data: bytes) -> dict[str, Any]:
 
 
 def _group_entry(data: bytes) -> dict[str, Any]:
-    group_id, principal, event = group_records.decode_entry(data)
-    if isinstance(event, OffsetsCommitted):
-        fields = {"offsets": [{**_plain(tp), **_plain(committed)} for tp, committed in event.offsets.items()]}
-    else:
-        fields = _plain(event)
-    return {"group_id": group_id, "principal": principal, "event": type(event).__name__, **fields}
+    return _group_fields(group_records.decode_entry(data))
+
+
+def _group_fields(entry: GroupEntry) -> dict[str, Any]:
+    group_id, principal, event, decision = entry
+    fields = {"group_id": group_id, "principal": principal, "event": type(event).__name__, **_plain(event)}
+    return {**fields, **({"decision": decision} if decision else {})}
 
 
 def _plain(value: Any) -> Any:
     """Values as JSON has them: named tuples by their fields, bytes in hex."""
+    if isinstance(value, GroupEntry):
+        return _group_fields(value)
+    if isinstance(value, Mapping):  # of offsets, by partition
+        return [{**_plain(tp), **_plain(committed)} for tp, committed in value.items()]
     if hasattr(value, "_asdict"):
         return {name: _plain(part) for name, part in value._asdict().items()}
     if isinstance(value, bytes):

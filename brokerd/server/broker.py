@@ -46,8 +46,8 @@ class Broker:
         self.replicas = ReplicaManager(logs, config, clock)
         self.admin = Admin()
         self.producer_ids = Admin()  # separate, so that nobody waits behind someone else's thousand partitions
-        self.transactions = Transactions(config, logs, self.replicas, self.admin, self.producer_ids, clock)
         self.groups = Groups(config, logs, self.replicas, self.admin, clock)
+        self.transactions = Transactions(config, logs, self.replicas, self.admin, self.producer_ids, self.groups, clock)
         self.fence = InstanceFence(max_instances=config.max_producer_instances)
         self.in_flight = Budget(config.max_in_flight_bytes)
         self.response_queue = ResponseQueue()

@@ -197,8 +197,8 @@ class Daemon:
         logger.log(level, "data directory %s %s", self.config.data_dir, _summary(report))
         self._broker = Broker(self.config, logs, self._clock)
         self._broker.port = self.port
-        await self._broker.transactions.start()
         await self._broker.groups.start()
+        await self._broker.transactions.start()
         call_authorizer = self._call_authorizer = security.call_authorizer(
             self.config, logs.topics, self._clock, lambda: logs.free_producer_id
         )

@@ -132,12 +132,21 @@ class OwnLog:
         self._end_offset = info.last_offset + 1
         self._size_bytes += batch.header.size
 
+    @property
+    def end_offset(self) -> int:
+        """The offset behind all that was appended."""
+        return self._end_offset
+
+    def is_durable(self, end_offset: int) -> bool:
+        """True if all below this offset is."""
+        return self._replica is None or self._replica.core.ends.high_watermark >= end_offset
+
     async def durable(self) -> None:
         """Returns once all is durable that was appended before the call. Raises StorageError if the log has stopped, NotReadyError
         at a stop, RequestTimedOutError.
         """
         replica, end_offset = self._replica, self._end_offset
-        if replica is None or replica.core.ends.high_watermark >= end_offset:
+        if replica is None or self.is_durable(end_offset):
             return
         errors = await wait_durable(self._replicas, self._clock, [(replica, end_offset - 1)])
         if errors:

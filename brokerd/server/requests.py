@@ -78,7 +78,11 @@ REPEATED: dict[str, tuple[Repeated, ...]] = {
     "CommitGroupOffsets": (Repeated("offsets", _PARTITIONS, _partition),),
     "FetchGroupOffsets": (PARTITIONS,),
     "DeleteGroup": (PARTITIONS,),
-    "EndTransaction": (Repeated("members", _PARTITIONS), PARTITIONS),
+    "EndTransaction": (
+        Repeated("members", _PARTITIONS),
+        PARTITIONS,
+        Repeated("group_offsets", _PARTITIONS, _partition),
+    ),
 }
 
 

@@ -7,6 +7,7 @@ from typing import NamedTuple
 from google.protobuf.message import DecodeError
 
 from brokerd.errors import CorruptMessageError, UnsupportedVersionError
+from brokerd.groups.log_records import entry_of, message_of
 from brokerd.ids import TopicIdPartition
 from brokerd.transaction.model import (
     CommitCompleted,
@@ -22,6 +23,7 @@ from brokerd.transaction.model import (
     MembersAborted,
     StateBegins,
     StateEnds,
+    StateEvent,
     Totals,
 )
 from brokerd.wire.v1 import transaction_log_pb2 as log_pb2
@@ -29,6 +31,7 @@ from brokerd.wire.v1 import transaction_pb2
 
 VERSION = 1
 VERSION_IN_PIECES = 2  # of a StateBegins whose state has several batches: readers of version 1 would take events for parts of it
+VERSION_WITH_OFFSETS = 3  # of a CommitPrepared with offsets of a group: others would commit the rows without them
 
 
 class Record(NamedTuple):
@@ -47,7 +50,7 @@ def encode_entry(entry: LogEntry) -> bytes:
     """The bytes of an entry."""
     event = entry.event
     record = log_pb2.TransactionLogRecord(
-        version=VERSION_IN_PIECES if isinstance(event, StateBegins) and event.in_pieces else VERSION,
+        version=_version(event),
         transactional_id=entry.transactional_id,
         principal=entry.principal,
         timestamp=entry.timestamp,
@@ -79,12 +82,18 @@ def decode_entry(data: bytes) -> LogEntry:
         record.ParseFromString(data)
     except DecodeError:
         raise CorruptMessageError(f"a record of the transaction log of {len(data)} bytes cannot be read") from None
-    if record.version not in (VERSION, VERSION_IN_PIECES):
+    if not VERSION <= record.version <= VERSION_WITH_OFFSETS:
         raise UnsupportedVersionError(
-            f"a record of the transaction log has version {record.version}; this broker reads {VERSION} and {VERSION_IN_PIECES}: "
+            f"a record of the transaction log has version {record.version}; this broker reads {VERSION} to {VERSION_WITH_OFFSETS}: "
             "start the newer one again"
         )
     return LogEntry(record.transactional_id, record.principal, record.timestamp, _event(record), record.in_state)
+
+
+def _version(event: Event | StateEvent | EntriesLost) -> int:
+    if isinstance(event, StateBegins) and event.in_pieces:
+        return VERSION_IN_PIECES
+    return VERSION_WITH_OFFSETS if isinstance(event, CommitPrepared) and event.group_offsets is not None else VERSION
 
 
 def _opened(event: MemberOpened) -> log_pb2.MemberOpened:
@@ -119,6 +128,7 @@ def _prepared(event: CommitPrepared) -> log_pb2.CommitPrepared:
             for held in event.held_back
         ],
         one_write=event.is_one_write,
+        group_offsets=message_of(event.group_offsets) if event.group_offsets is not None else None,
     )
 
 
@@ -155,4 +165,5 @@ def _commit(prepared: log_pb2.CommitPrepared) -> CommitPrepared:
         Totals(totals.rows, totals.key_bytes, totals.value_bytes, totals.key_hash_sum),
         tuple(HeldBack(TopicIdPartition(held.topic_id, held.partition), held.first_offset) for held in prepared.held_back),
         prepared.one_write,
+        entry_of(prepared.group_offsets) if prepared.HasField("group_offsets") else None,
     )

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from typing import NamedTuple
 
+from brokerd.groups.model import LogEntry as GroupEntry
 from brokerd.ids import TopicIdPartition
 
 MEMBER_EPOCH = 0  # of every member, for ever: a producer id serves one transaction
@@ -67,6 +68,7 @@ class PreparedCommit(NamedTuple):
     aborted_ids: Sequence[int]  # and of all others that ended with it
     partitions: Sequence[TopicIdPartition]  # that the winners named
     held_back: Sequence[HeldBack] = ()  # all that have data of any of them
+    group_offsets: GroupEntry | None = None  # how far a group has read with it
 
 
 # Requests
@@ -143,6 +145,7 @@ class CommitPrepared(NamedTuple):
     totals: Totals
     held_back: Sequence[HeldBack] = ()  # as it is recorded: a decision does not know them
     is_one_write: bool = False  # the id serves no other
+    group_offsets: GroupEntry | None = None  # as it is recorded, too: how far a group has read with it
 
 
 class CommitCompleted(NamedTuple):

@@ -273,7 +273,7 @@ class TransactionalIdState:
             )
             self._replay = None
             self.prepared = PreparedCommit(
-                event.execution, event.committed_ids, event.aborted_ids, event.partitions, event.held_back
+                event.execution, event.committed_ids, event.aborted_ids, event.partitions, event.held_back, event.group_offsets
             )
             return self._end((*event.committed_ids, *event.aborted_ids))
         elif isinstance(event, CommitCompleted) and event.version == self.last_version:
@@ -309,8 +309,10 @@ class TransactionalIdState:
 def _recorded(last: LastCommit, prepared: PreparedCommit | None) -> CommitPrepared:
     if prepared is None:
         prepared = PreparedCommit(last.execution, last.committed_ids, last.aborted_ids, ())
-    _, committed_ids, aborted_ids, partitions, held_back = prepared
-    return CommitPrepared(last.execution, committed_ids, aborted_ids, partitions, last.totals, held_back, last.is_one_write)
+    _, committed_ids, aborted_ids, partitions, held_back, offsets = prepared
+    return CommitPrepared(
+        last.execution, committed_ids, aborted_ids, partitions, last.totals, held_back, last.is_one_write, offsets
+    )
 
 
 def _is_same(one: Execution, other: Execution) -> bool:

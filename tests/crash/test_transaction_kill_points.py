@@ -1,5 +1,6 @@
 """The way of transactions, killed before or in the middle of every operation on its files, by a kill and by a power cut: all of a
-version is visible or none, what was answered holds, what was not can be asked again, and nothing hangs.
+version is visible or none, the group's offset that goes with it likewise, what was answered holds, what was not can be asked again,
+and nothing hangs.
 """
 
 from __future__ import annotations
@@ -13,9 +14,13 @@ from typing import Any
 import pytest
 
 from brokerd.datadir import topic_store
-from brokerd.datadir.topic_store import TRANSACTION_STATE
+from brokerd.datadir.topic_store import GROUP_OFFSETS, TRANSACTION_STATE
+from brokerd.groups.group_table import Caller
+from brokerd.groups.model import NO_OFFSET, CommittedOffset
 from brokerd.ids import TopicIdPartition
 from brokerd.server import own_log
+from brokerd.server.groups import groups
+from brokerd.server.groups.groups import AskedOffsets
 from brokerd.server.transactions import transaction_log
 from brokerd.transaction.model import EndRequest, Execution
 from brokerd.transaction.snapshot import Snapshot
@@ -25,6 +30,8 @@ from tests.support.inner_broker import TIMEOUT_MS, TransactionBroker, Write, end
 from tests.support.kill_points import ENDINGS, killed_everywhere, operations_of
 
 NAME = "spark-q"
+GROUP = "g"
+CALLER = Caller("anybody", is_operator=False)
 SETTINGS: dict[str, Any] = {"log_segment_bytes": 4_096, "log_index_interval_bytes": 512}
 
 
@@ -37,6 +44,17 @@ class History:
     answered: set[int] = field(default_factory=set)
 
 
+def _offset(broker: TransactionBroker, tp: TopicIdPartition) -> int:
+    """The group's offset, which is the version that it went with."""
+    group = broker.groups.table.groups.get(GROUP)
+    committed = group.offset(tp) if group is not None else None
+    return committed.offset if committed is not None else NO_OFFSET
+
+
+def _offsets(version: int, tp: TopicIdPartition, expected: int) -> AskedOffsets:
+    return AskedOffsets(GROUP, CALLER, lambda: {tp: CommittedOffset(version, -1, "", 1)}, {tp: expected})
+
+
 async def _version(broker: TransactionBroker, history: History, version: int, *, execution: str = "one") -> None:
     """Two winners over two partitions and a twin that loses, and a commit."""
     tps = await broker.topic()
@@ -47,7 +65,7 @@ async def _version(broker: TransactionBroker, history: History, version: int, *,
     await broker.write(twin, [Write(tps[0], b"lost%d" % version), Write(tps[1], b"lost%d" % version)])
     history.rows[version] = {(tps[0], b"a%d" % version), (tps[1], b"b%d" % version), (tps[1], b"c%d" % version)}
     history.asked[version] = end_request(NAME, named, [(first, 2), (second, 1)], tps, rows=3)
-    await broker.transactions.commit(history.asked[version])
+    await broker.transactions.commit(history.asked[version], _offsets(version, tps[1], _offset(broker, tps[1])))
     history.answered.add(version)
 
 
@@ -67,6 +85,7 @@ async def _script(files: MemoryFiles, history: History) -> None:
             await _version(broker, history, 3 * life)
             await _aborted(broker, 3 * life + 1)
             await broker.transactions.compact()
+            await broker.groups.log.compact([groups._record(entry) for entry in piece] for piece in broker.groups.table.pieces())
             await _version(broker, history, 3 * life + 1, execution="two")
             await broker.transactions.sweep()
             left = await broker.init(NAME, Execution(3 * life + 2, "left", "run"), b"left %11d" % life)
@@ -91,6 +110,8 @@ def test_killed_at_every_operation_a_version_is_there_as_a_whole_or_not_at_all(e
     assert complete.answered == {0, 1, 3, 4}
     own = [operation for operation in operations if TRANSACTION_STATE.id.hex() in operation and operation.endswith(".log")]
     assert {operation.split()[0] for operation in own} >= {"pwritev", "fdatasync", "create", "unlink"}, "written, rolled, compacted"
+    offsets = {operation.split()[0] for operation in operations if GROUP_OFFSETS.id.hex() in operation and ".log" in operation}
+    assert offsets >= {"pwritev", "fdatasync"}
     for files, history, where in killed_everywhere(_script, History, operations, ending, random.Random(5)):
         asyncio.run(_check(files, history, where))
 
@@ -105,7 +126,8 @@ async def _check(files: MemoryFiles, history: History, where: str) -> None:
         _whole_or_nothing(broker, tps, history, where)
         for version, asked in history.asked.items():
             if version == max(history.asked):  # older ones are fenced by it
-                await broker.transactions.commit(asked)
+                offset = _offset(broker, tps[1])
+                await broker.transactions.commit(asked, _offsets(version, tps[1], offset))
                 history.answered.add(version)
         _whole_or_nothing(broker, tps, history, where)
         clock.advance(TIMEOUT_MS)
@@ -123,5 +145,7 @@ def _whole_or_nothing(broker: TransactionBroker, tps: list[TopicIdPartition], hi
         there = found & rows
         assert there in (set(), rows), f"{where}: version {version} is torn: {there}"
         assert there or version not in history.answered, f"{where}: version {version} was answered, and is gone"
+    newest = max((version for version, rows in history.rows.items() if found & rows), default=NO_OFFSET)
+    assert _offset(broker, tps[1]) == newest, f"{where}: version {newest} is there, and the group's offset is another's"
     expected = set().union(*history.rows.values()) if history.rows else set()
     assert found <= expected, f"{where}: {found - expected}"

@@ -105,8 +105,8 @@ async def running(files: Files, clock: Clock, *, is_killed: bool = False, **sett
     logs.open()
     broker = Broker(config, logs, clock)
     try:
-        await broker.transactions.start()
         await broker.groups.start()
+        await broker.transactions.start()
         yield TransactionBroker(logs, broker)
         if not is_killed:
             broker.begin_stop()

@@ -24,7 +24,7 @@ LAYERS: dict[str, set[str]] = {
     "datadir": _BASE | {"sharing", "storage", "partition"},
     "offline": _BASE | {"storage", "partition", "datadir", "groups", "transaction"},
     "purgatory": _BASE,
-    "transaction": _BASE | {"wire.v1"},
+    "transaction": _BASE | {"groups", "wire.v1"},
     "groups": _BASE | {"wire.v1"},
     "server": _BASE
     | {"allocator", "sharing", "storage", "partition", "datadir", "groups", "purgatory", "transaction", "wire", "wire.v1"},

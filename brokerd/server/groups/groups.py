@@ -3,6 +3,10 @@
 From a decision until its event is recorded and applied there is no await, so no other decision comes between. Nothing is answered
 before all is durable that the answer rests on: whoever reads an offset reads one that a crash does not take back.
 
+A transaction may decide about offsets too. Its record holds them, and they are brought in here once that is durable, by whoever
+needs them first: the transaction, or a request about the group, which waits for that. So nobody reads an offset of before a
+decision, and nobody commits one that would be overtaken.
+
 A log that cannot be trusted as a whole is not served: a reader that is told of no offset would begin somewhere else, in silence.
 The rest of the broker does without it.
 """
@@ -10,10 +14,11 @@ The rest of the broker does without it.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import itertools
 import logging
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import TypeVar
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Mapping
+from typing import NamedTuple
 
 from brokerd.clock import Clock
 from brokerd.config.broker import BrokerConfig
@@ -27,9 +32,10 @@ from brokerd.errors import (
     UnsupportedVersionError,
     WireError,
 )
+from brokerd.groups.decided import Decided
 from brokerd.groups.group_table import Caller, GroupTable, Limits
 from brokerd.groups.log_records import decode_entry, encode_entry
-from brokerd.groups.model import CommittedOffset, LogEntry, OffsetsDeleted
+from brokerd.groups.model import CommittedOffset, LogEntry, OffsetsCommitted, OffsetsDeleted
 from brokerd.ids import TopicIdPartition
 from brokerd.server.admin import Admin
 from brokerd.server.own_log import OwnLog, Record
@@ -38,10 +44,22 @@ from brokerd.sharing.shares import Shares
 
 logger = logging.getLogger(__name__)
 
-T = TypeVar("T")
 _MS_PER_MINUTE = 60_000
 _EXPIRED_AT_ONCE = 100
 _NAMED_MAX = 5
+
+
+class AskedOffsets(NamedTuple):
+    """Offsets of a group that are to be committed with a transaction."""
+
+    group_id: str
+    caller: Caller
+    offsets: Callable[[], Mapping[TopicIdPartition, CommittedOffset]]  # checked, at the moment of the decision; raises WireError
+    expected: Mapping[TopicIdPartition, int]  # the group's offsets when the transaction's input was read
+
+
+async def _nothing_is_decided() -> None:
+    """Nobody decides about offsets of groups but the groups."""
 
 
 class Groups:
@@ -52,8 +70,12 @@ class Groups:
         self._clock = clock
         self._retention_ms = config.offsets_retention_minutes * _MS_PER_MINUTE
         self._unusable = ""  # why the log is not served
-        self.table = GroupTable(Limits(Shares(config.max_groups), Shares(config.max_group_offsets)))
+        limits = Limits(Shares(config.max_groups), Shares(config.max_group_offsets))
+        self.table = GroupTable(limits)
+        self.decided = Decided(self.table, limits)
+        self.decisions_durable: Callable[[], Awaitable[None]] = _nothing_is_decided  # all that was decided before the call
         self.log = OwnLog(GROUP_OFFSETS, logs, replicas, admin, clock)
+        self._undurable: dict[str, int] = {}  # groups with changes that may not be durable, and where the log ended behind the last
 
     async def start(self) -> None:
         """Loads the log, before anything is served."""
@@ -72,29 +94,77 @@ class Groups:
         retriable ones."""
         self._check_usable()
         await self.log.make()
-        await self._recorded(lambda: self.table.commit(group_id, caller, self._of_known_topics(offsets)))
+        await self._recorded(group_id, lambda: self.table.commit(group_id, caller, self._of_known_topics(offsets)))
 
     async def delete(self, group_id: str, caller: Caller) -> int:
         """Forgets a group, durably on return; returns how many offsets it had. Raises the errors of GroupTable.delete, and as
         `commit` does."""
         self._check_usable()
-        group = self.table.groups.get(group_id)
-        count = group.count if group is not None else 0
-        await self._recorded(lambda: self.table.delete(group_id, caller))
+        count = 0
+
+        def decide() -> LogEntry:
+            nonlocal count
+            entry = self.table.delete(group_id, caller)
+            count = self.table.groups[group_id].count
+            return entry
+
+        await self._recorded(group_id, decide)
         return count
 
     async def delete_offsets(self, group_id: str, caller: Caller, tps: Iterable[TopicIdPartition]) -> int:
         """Forgets some offsets of a group, durably on return; returns how many. Raises as `delete` does."""
         self._check_usable()
-        event = (await self._recorded(lambda: self.table.delete_offsets(group_id, caller, tps))).event
+        event = (await self._recorded(group_id, lambda: self.table.delete_offsets(group_id, caller, tps))).event
         assert isinstance(event, OffsetsDeleted)
         return len(event.partitions)
 
-    async def settled(self) -> GroupTable:
-        """The table, once all is durable that it says now. Raises LogDamagedError, and retriable errors."""
+    @contextlib.asynccontextmanager
+    async def settled(self, group_id: str = "") -> AsyncIterator[GroupTable]:
+        """The table, with all that was decided about this group before; its end waits until all is durable that it said, for
+        refusals too. Raises LogDamagedError, and retriable errors."""
         self._check_usable()
+        if self.decided.is_waiting(group_id):
+            await self.bring_in()
+        try:
+            yield self.table
+        except WireError:
+            await self.log.durable()
+            raise
         await self.log.durable()
-        return self.table
+
+    # With transactions
+
+    async def ready(self, asked: AskedOffsets) -> None:
+        """Returns once `decide` may be called: at once if it may be. A decision rests on what the group has, in the other log: that
+        is durable first, or a crash might leave the decision alone. Raises LogDamagedError, and retriable errors."""
+        self._check_usable()
+        await self.log.make()
+        while True:
+            if self.decided.is_waiting(asked.group_id):
+                await self.bring_in()
+            elif not self.log.is_durable(self._undurable.get(asked.group_id, 0)):
+                await self.log.durable()
+            else:
+                return
+
+    def decide(self, asked: AskedOffsets) -> LogEntry:
+        """The entry for the record of the commit. Raises the errors of GroupTable.commit and of `asked`: then `log.durable` is to
+        be awaited before anybody is told."""
+        return self.decided.decide(asked.group_id, asked.caller, self._of_known_topics(asked.offsets()), asked.expected)
+
+    async def bring_in(self) -> None:
+        """Brings in all offsets that transactions have decided on before the call, once their records are durable. They are
+        durable here once `log.durable` returns. Raises LogDamagedError, and retriable errors: then nobody is told of an offset of
+        these groups before it has succeeded."""
+        last = self.decided.last
+        await self.decisions_durable()
+        self._check_usable()
+        await self.log.make()
+        for entry in self.decided.due(last):
+            assert isinstance(entry.event, OffsetsCommitted)
+            recorded = entry._replace(event=OffsetsCommitted(self._of_known_topics(entry.event.offsets)))
+            self.log.append([_record(recorded)])
+            self.decided.apply(entry, recorded)
 
     def forget_topic(self, topic_id: bytes) -> None:
         """The topic is deleted."""
@@ -106,6 +176,7 @@ class Groups:
         """Forgets what has expired. Trouble is logged."""
         if self._unusable:
             return
+        self._undurable = {name: end for name, end in self._undurable.items() if not self.log.is_durable(end)}
         try:
             expired = self._expired()
             while entries := list(itertools.islice(expired, _EXPIRED_AT_ONCE)):
@@ -128,12 +199,15 @@ class Groups:
 
     def _expired(self) -> Iterator[LogEntry]:
         believed_ms = self._logs.time.believed_wall_ms(self._clock.wall_ms())
-        return self.table.expired(believed_ms - self._retention_ms, self._logs.time.earliest_append_ms())
+        expired = self.table.expired(believed_ms - self._retention_ms, self._logs.time.earliest_append_ms())
+        return (entry for entry in expired if not self.decided.is_waiting(entry.group_id))
 
     # Recording
 
-    async def _recorded(self, decide: Callable[[], LogEntry]) -> LogEntry:
+    async def _recorded(self, group_id: str, decide: Callable[[], LogEntry]) -> LogEntry:
         """The decision, once it is durable. A refusal is raised when all is durable that it rests on."""
+        while self.decided.is_waiting(group_id):
+            await self.bring_in()
         try:
             entry = decide()
         except WireError:
@@ -141,6 +215,8 @@ class Groups:
             raise
         self._record(entry)
         await self.log.durable()
+        if self.log.is_durable(self._undurable.get(group_id, 0)):
+            self._undurable.pop(group_id, None)
         return entry
 
     def _record(self, *entries: LogEntry) -> None:
@@ -148,6 +224,7 @@ class Groups:
         self.log.append([_record(entry) for entry in entries])
         for entry in entries:
             self.table.apply(entry)
+            self._undurable[entry.group_id] = self.log.end_offset
 
     def _check_usable(self) -> None:
         if self._unusable:

@@ -23,19 +23,26 @@ from brokerd.server.groups.views import caller_of, offset_result
 from brokerd.server.security.topic_authorizer import TopicAuthorizer
 from brokerd.server.waiting.pauses import Pauses
 from brokerd.wire.errors import to_proto
-from brokerd.wire.v1 import offsets_pb2
+from brokerd.wire.v1 import offsets_pb2, transaction_pb2
 
 _NONE = -1
+
+Entry = offsets_pb2.PartitionGroupOffset | transaction_pb2.TransactionGroupOffset
 
 
 def check(request: offsets_pb2.CommitGroupOffsetsRequest) -> None:
     """Checks the request as received. Raises MalformedError."""
     check_id("group_id", request.group_id)
     for entry in request.offsets:
-        topic_id_partition("offsets", entry.topic_id, entry.partition)
-        check_not_negative("offsets.offset", entry.offset)
-        if entry.leader_epoch < _NONE:
-            raise malformed("offsets.leader_epoch", f"is {entry.leader_epoch}, but must be an epoch, or -1 if it is unknown")
+        check_entry("offsets", entry)
+
+
+def check_entry(field: str, entry: Entry) -> None:
+    """Raises MalformedError."""
+    topic_id_partition(field, entry.topic_id, entry.partition)
+    check_not_negative(f"{field}.offset", entry.offset)
+    if entry.leader_epoch < _NONE:
+        raise malformed(f"{field}.leader_epoch", f"is {entry.leader_epoch}, but must be an epoch, or -1 if it is unknown")
 
 
 async def handle(
@@ -76,7 +83,7 @@ async def _checked(
         await pauses.after()
         tp = TopicIdPartition(entry.topic_id, entry.partition)
         try:
-            _check_entry(broker, tp, entry)
+            check_committable(broker, tp, entry)
         except WireError as error:
             response.results.append(_refused(tp, error))
             continue
@@ -87,7 +94,8 @@ async def _checked(
     return offsets
 
 
-def _check_entry(broker: Broker, tp: TopicIdPartition, entry: offsets_pb2.PartitionGroupOffset) -> None:
+def check_committable(broker: Broker, tp: TopicIdPartition, entry: Entry) -> None:
+    """Raises UnknownTopicIdError and others for the partition, OffsetOutOfRangeError, OffsetMetadataTooLargeError."""
     end_offset = broker.replicas.replica(tp).core.ends.high_watermark
     if entry.offset > end_offset:
         raise OffsetOutOfRangeError(

@@ -47,17 +47,19 @@ async def handle(
 ) -> offsets_pb2.DescribeGroupResponse:
     """One page."""
     broker.require_ready()
+    after = TopicIdPartition(request.after_topic_id, request.after_partition) if request.after_topic_id else None
     try:
-        group = (await broker.groups.settled()).find(request.group_id, caller_of(authorizer))
-        if group is None:
-            raise UnknownGroupError(f"there is no group {request.group_id!r}: ListGroups names yours")
+        async with broker.groups.settled(request.group_id) as table:
+            group = table.find(request.group_id, caller_of(authorizer))
+            if group is None:
+                raise UnknownGroupError(f"there is no group {request.group_id!r}: ListGroups names yours")
+            response = offsets_pb2.DescribeGroupResponse(group=listing(group))
+            page = _page(authorizer, group, after)
     except WireError as error:
         return offsets_pb2.DescribeGroupResponse(error=to_proto(error))
-    response = offsets_pb2.DescribeGroupResponse(group=listing(group))
     is_committed = request.isolation_level == fetch_pb2.ISOLATION_LEVEL_READ_COMMITTED
-    after = TopicIdPartition(request.after_topic_id, request.after_partition) if request.after_topic_id else None
     pauses = Pauses()
-    for tp, committed in _page(authorizer, group, after):
+    for tp, committed in page:
         if len(response.partitions) == DESCRIBED_MAX:
             response.more = True
             break
@@ -69,8 +71,8 @@ async def handle(
 def _page(
     authorizer: TopicAuthorizer, group: Group, after: TopicIdPartition | None
 ) -> list[tuple[TopicIdPartition, CommittedOffset | None]]:
-    """The partitions that the caller may see, one more than fit, if there are; with their offsets, which are durable now. What is
-    committed between the descriptions may not be.
+    """The partitions that the caller may see, one more than fit, if there are; with their offsets, of which all are durable once
+    they are told. What is committed between the descriptions may not be.
     """
     page: list[tuple[TopicIdPartition, CommittedOffset | None]] = []
     for tp in group.partitions(after):

@@ -7,19 +7,27 @@ Behaviour
   be committed is TXN_ABORTED, and nothing has changed (brokerd/transaction/transactional_id.py has the table).
 - A retriable error says that the decision is not known, or not finished: the same request again finds out. The broker goes on.
 - ABORT voids the data of the listed members that are open; it never undoes a commit.
+- Offsets of a group may go with a COMMIT: they are recorded with it, in one step, or not at all. Each must be one that a plain
+  commit could record, on a topic that the caller may READ, and the group must have the expected ones when the version is decided:
+  PRODUCER_FENCED says that another program has gone on from there. A topic that is deleted is TXN_ABORTED.
 - A decision may come in pages, from 0 on; nothing is decided before the last. A page is kept for a minute, and NOT_READY asks for
   all of them again.
 """
 
 from __future__ import annotations
 
-from brokerd.errors import WireError
+from brokerd.errors import TxnAbortedError, UnknownTopicIdError, UnknownTopicOrPartitionError, WireError
+from brokerd.groups.model import NO_OFFSET, CommittedOffset
 from brokerd.ids import TopicIdPartition
 from brokerd.server.broker import Broker
 from brokerd.server.failures import malformed
-from brokerd.server.fields import check_not_negative, check_text, topic_id_partition
+from brokerd.server.fields import check_id, check_not_negative, check_text, topic_id_partition
+from brokerd.server.groups.groups import AskedOffsets
+from brokerd.server.groups.views import caller_of
+from brokerd.server.handlers.commit_group_offsets import check_committable, check_entry
 from brokerd.server.handlers.init_producer_id import EPOCH_MAX
 from brokerd.server.security.topic_authorizer import TopicAuthorizer
+from brokerd.server.security.topic_rights import Right
 from brokerd.server.transactions.fields import check_execution
 from brokerd.transaction.model import EndRequest, Execution, MemberReport, Totals
 from brokerd.transaction.pages import Page
@@ -45,6 +53,18 @@ def check(request: transaction_pb2.EndTransactionRequest) -> None:
     for name in ("rows", "key_bytes", "value_bytes"):
         check_not_negative(f"totals.{name}", getattr(request.totals, name))
     check_not_negative("page", request.page)
+    if request.group_id or request.group_offsets:
+        _check_offsets(request)
+
+
+def _check_offsets(request: transaction_pb2.EndTransactionRequest) -> None:
+    if request.decision != transaction_pb2.TRANSACTION_DECISION_COMMIT or request.more_pages:
+        raise malformed("group_offsets", "must stand in the last page of a commit: nothing else records them")
+    check_id("group_id", request.group_id)
+    for entry in request.group_offsets:
+        check_entry("group_offsets", entry)
+        if entry.expected_offset < NO_OFFSET:
+            raise malformed("group_offsets.expected_offset", f"is {entry.expected_offset}, but must be an offset, or -1 for none")
 
 
 async def handle(
@@ -58,7 +78,8 @@ async def handle(
     try:
         asked = broker.transactions.pages.add(page, broker.clock.monotonic_ms())
         if asked is not None:
-            await (broker.transactions.commit(asked) if is_commit else broker.transactions.abort(asked))
+            offsets = _offsets(broker, authorizer, request) if request.group_offsets else None
+            await (broker.transactions.commit(asked, offsets) if is_commit else broker.transactions.abort(asked))
     except WireError as error:
         response.error.CopyFrom(to_proto(error))
     state = broker.transactions.coordinator.states.get(request.transactional_id)
@@ -79,3 +100,22 @@ def _asked(request: transaction_pb2.EndTransactionRequest, principal: str) -> En
         request.any_skipped,
         request.one_write,
     )
+
+
+def _offsets(broker: Broker, authorizer: TopicAuthorizer, asked: transaction_pb2.EndTransactionRequest) -> AskedOffsets:
+    entries = {TopicIdPartition(one.topic_id, one.partition): one for one in asked.group_offsets}
+
+    def checked() -> dict[TopicIdPartition, CommittedOffset]:
+        now_ms = broker.logs.time.stamp_wall_ms()
+        for tp, entry in entries.items():
+            try:
+                authorizer.require_id(Right.READ, tp.topic_id)
+                check_committable(broker, tp, entry)
+            except (UnknownTopicIdError, UnknownTopicOrPartitionError) as error:
+                raise TxnAbortedError(
+                    f"group {asked.group_id!r}: its offsets cannot be committed: {error.message}; nothing of the transaction counts"
+                ) from error
+        return {tp: CommittedOffset(one.offset, one.leader_epoch, one.metadata, now_ms) for tp, one in entries.items()}
+
+    expected = {tp: one.expected_offset for tp, one in entries.items()}
+    return AskedOffsets(asked.group_id, caller_of(authorizer), checked, expected)

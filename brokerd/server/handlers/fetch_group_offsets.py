@@ -3,7 +3,8 @@
 Behaviour
 - Offset -1 for a partition that nothing is recorded of, and for all if there is no such group.
 - All of a group come in pages, without topics that the caller may not read.
-- What is answered is durable. A failed request has a result for each partition all the same.
+- What is answered is durable. What a transaction has decided about the group is waited for.
+- A failed request has a result for each partition all the same.
 """
 
 from __future__ import annotations
@@ -39,16 +40,26 @@ async def handle(
     broker.require_ready()
     response = offsets_pb2.FetchGroupOffsetsResponse()
     try:
-        group = (await broker.groups.settled()).find(request.group_id, caller_of(authorizer))
+        async with broker.groups.settled(request.group_id) as table:
+            _add(broker, authorizer, request, table.find(request.group_id, caller_of(authorizer)), response)
     except WireError as error:
         refused = [offset_result(TopicIdPartition(one.topic_id, one.partition), None) for one in request.partitions]
         return offsets_pb2.FetchGroupOffsetsResponse(error=to_proto(error), results=refused)
+    return response
+
+
+def _add(
+    broker: Broker,
+    authorizer: TopicAuthorizer,
+    request: offsets_pb2.FetchGroupOffsetsRequest,
+    group: Group | None,
+    response: offsets_pb2.FetchGroupOffsetsResponse,
+) -> None:
     if request.partitions:
         response.results.extend(_asked(broker, group, TopicIdPartition(one.topic_id, one.partition)) for one in request.partitions)
     elif group is not None:
         after = TopicIdPartition(request.after_topic_id, request.after_partition)
         _add_page(authorizer, group, after if request.after_topic_id else None, response)
-    return response
 
 
 def _asked(broker: Broker, group: Group | None, tp: TopicIdPartition) -> offsets_pb2.PartitionGroupOffset:

@@ -8,9 +8,11 @@ Behaviour
 from __future__ import annotations
 
 from bisect import bisect_right
+from collections.abc import Mapping
 
 from brokerd.errors import WireError
-from brokerd.groups.group_table import may_see
+from brokerd.groups.group import Group
+from brokerd.groups.group_table import Caller, may_see
 from brokerd.server.broker import Broker
 from brokerd.server.fields import check_text
 from brokerd.server.groups.views import caller_of, listing
@@ -33,12 +35,17 @@ async def handle(
 ) -> offsets_pb2.ListGroupsResponse:
     """One page."""
     broker.require_ready()
-    response = offsets_pb2.ListGroupsResponse()
     try:
-        groups = (await broker.groups.settled()).groups
+        async with broker.groups.settled() as table:
+            return await _page(table.groups, caller_of(authorizer), request)
     except WireError as error:
         return offsets_pb2.ListGroupsResponse(error=to_proto(error))
-    caller = caller_of(authorizer)
+
+
+async def _page(
+    groups: Mapping[str, Group], caller: Caller, request: offsets_pb2.ListGroupsRequest
+) -> offsets_pb2.ListGroupsResponse:
+    response = offsets_pb2.ListGroupsResponse()
     group_ids = sorted(group_id for group_id in groups if group_id.startswith(request.prefix))
     pauses = Pauses()
     for group_id in group_ids[bisect_right(group_ids, request.after) :]:

@@ -3,6 +3,8 @@
     a member durable -> its answer            its end durable -> the markers that void its data
     a commit durable -> its markers           all its markers durable -> last stable offsets move, in one step -> the answer
 
+Offsets of a group that go with a commit stand in its record, and are brought in (server/groups) before it is finished.
+
 A commit is recorded with the partitions that it holds back, and from which offsets: their last stable offsets do not pass them
 before the commit is finished, in this life and the next ones.
 
@@ -24,8 +26,10 @@ from brokerd.clock import Clock
 from brokerd.config.broker import BrokerConfig
 from brokerd.datadir.log_manager import LogManager
 from brokerd.errors import CorruptMessageError, DataDirectoryError, Fate, NotReadyError, StorageError, WireError
+from brokerd.groups.model import LogEntry as GroupEntry
 from brokerd.ids import TopicIdPartition, member_producer_id
 from brokerd.server.admin import STOPPING, Admin
+from brokerd.server.groups.groups import AskedOffsets, Groups
 from brokerd.server.replica_manager import ReplicaManager
 from brokerd.server.tasks import forget_end
 from brokerd.server.transactions.id_locks import IdLocks
@@ -81,7 +85,14 @@ class Transactions:
     """See the module. Create it inside the running event loop, after `logs` is open."""
 
     def __init__(
-        self, config: BrokerConfig, logs: LogManager, replicas: ReplicaManager, admin: Admin, producer_ids: Admin, clock: Clock
+        self,
+        config: BrokerConfig,
+        logs: LogManager,
+        replicas: ReplicaManager,
+        admin: Admin,
+        producer_ids: Admin,
+        groups: Groups,
+        clock: Clock,
     ) -> None:
         self._logs = logs
         self._clock = clock
@@ -90,6 +101,8 @@ class Transactions:
             Limits(Shares(config.max_transactional_ids), Shares(config.max_open_members), config.transaction_max_timeout_ms)
         )
         self.log = TransactionLog(logs, replicas, admin, clock)
+        self._groups = groups
+        groups.decisions_durable = self.log.durable
         self.leaders = LocalLeaders(logs, replicas, clock)
         self.pages = Pages()
         self.outcomes = Outcomes()
@@ -104,8 +117,9 @@ class Transactions:
     # Start and stop
 
     async def start(self) -> None:
-        """Loads the log, finishes what was prepared and voids what nobody answers for: before anything is served. What cannot be
-        finished is held back and goes on being tried. Raises DataDirectoryError if the log cannot be trusted as a whole.
+        """Loads the log, finishes what was prepared and voids what nobody answers for: before anything is served, and after the
+        groups have started. What cannot be finished is held back and goes on being tried. Raises DataDirectoryError if the log
+        cannot be trusted as a whole.
         """
         try:
             await asyncio.to_thread(self.coordinator.load, self.log.entries(), self._clock.monotonic_ms())
@@ -115,6 +129,9 @@ class Transactions:
             ) from error
         for name, prepared in self.coordinator.prepared():
             self.leaders.hold_back(name, prepared.held_back)  # markers of the life before count there already
+        decided = [prepared.group_offsets for _, prepared in self.coordinator.prepared() if prepared.group_offsets is not None]
+        for entry in sorted(decided, key=lambda entry: entry.decision):
+            self._groups.decided.add(entry)
         ended = self.coordinator.presumed_aborted(self.leaders.producer_ids)
         self._lost_markers.find(ended, self._logs.partitions(), self.log.entries(), self._logs.decided_members)
         await self.sweep()
@@ -165,11 +182,12 @@ class Transactions:
 
     # Decisions
 
-    async def commit(self, asked: EndRequest) -> None:
-        """Returns once the version is committed and all of it is visible. Raises the errors of Coordinator.commit; a retriable one
-        if that could not be finished or is not known: the same request may be sent again.
+    async def commit(self, asked: EndRequest, offsets: AskedOffsets | None = None) -> None:
+        """Returns once the version is committed and all of it is visible, and the offsets with it. Raises the errors of
+        Coordinator.commit and Groups.decide; a retriable one if that could not be finished or is not known: the same request may be
+        sent again.
         """
-        await self._run(self._commit(asked))
+        await self._run(self._commit(asked, offsets))
 
     async def abort(self, asked: EndRequest) -> None:
         """Returns once the listed members have ended. Raises the errors of Coordinator.abort, and retriable ones."""
@@ -184,14 +202,19 @@ class Transactions:
         while it is at work, and retriable errors."""
         return await self._run(self._forget_at_once(transactional_id))
 
-    async def _commit(self, asked: EndRequest) -> None:
+    async def _commit(self, asked: EndRequest, offsets: AskedOffsets | None) -> None:
         name = asked.transactional_id
         await self.log.make()
         async with self._locks.of(name):
             while True:
                 decided = await self._decided(lambda: self.coordinator.commit(asked, self._held(asked)))
+                if isinstance(decided, Prepare) and offsets is not None:
+                    await self._groups.ready(offsets)
+                    # That may have taken a while: both decisions are made in one step.
+                    decided = await self._decided(lambda: self.coordinator.commit(asked, self._held(asked)))
                 if isinstance(decided, Prepare):
-                    self._prepare(name, asked.principal, decided.event)
+                    group_offsets = await self._decided_offsets(offsets) if offsets is not None else None
+                    self._prepare(name, asked.principal, decided.event._replace(group_offsets=group_offsets))
                 if isinstance(decided, AlreadyCommitted):
                     await self.log.durable()
                     return
@@ -203,7 +226,18 @@ class Transactions:
         held_back = self.leaders.held_back((*event.committed_ids, *event.aborted_ids))
         self._record(name, principal, event._replace(held_back=held_back))
         self.leaders.hold_back(name, held_back)
+        if event.group_offsets is not None:
+            self._groups.decided.add(event.group_offsets)
         self.outcomes.committed += 1
+
+    async def _decided_offsets(self, offsets: AskedOffsets) -> GroupEntry:
+        """The decision about them, at once. A refusal is raised when all is durable that it rests on."""
+        try:
+            return self._groups.decide(offsets)
+        except WireError:
+            await self.log.durable()
+            await self._groups.log.durable()
+            raise
 
     def _held(self, asked: EndRequest) -> Held:
         return self.leaders.held([member.producer_id for member in asked.members], asked.partitions)
@@ -217,11 +251,15 @@ class Transactions:
         await self.log.durable()
         markers = self._markers.setdefault(name, {})
         try:
+            if prepared.group_offsets is not None:
+                await self._groups.bring_in()
             await self.leaders.write_markers(
                 self.leaders.partitions_of((*prepared.committed_ids, *prepared.aborted_ids)),
                 commit_records(name, prepared),
                 markers,
             )
+            if prepared.group_offsets is not None:
+                await self._groups.log.durable()
         except NotReadyError:
             raise
         except WireError as error:

@@ -47,17 +47,19 @@ class GroupDeleted(_message.Message):
     def __init__(self) -> None: ...
 
 class GroupLogRecord(_message.Message):
-    __slots__ = ("version", "group_id", "principal", "offsets_committed", "offsets_deleted", "group_deleted")
+    __slots__ = ("version", "group_id", "principal", "offsets_committed", "offsets_deleted", "group_deleted", "decision")
     VERSION_FIELD_NUMBER: _ClassVar[int]
     GROUP_ID_FIELD_NUMBER: _ClassVar[int]
     PRINCIPAL_FIELD_NUMBER: _ClassVar[int]
     OFFSETS_COMMITTED_FIELD_NUMBER: _ClassVar[int]
     OFFSETS_DELETED_FIELD_NUMBER: _ClassVar[int]
     GROUP_DELETED_FIELD_NUMBER: _ClassVar[int]
+    DECISION_FIELD_NUMBER: _ClassVar[int]
     version: int
     group_id: str
     principal: str
     offsets_committed: OffsetsCommitted
     offsets_deleted: OffsetsDeleted
     group_deleted: GroupDeleted
-    def __init__(self, version: _Optional[int] = ..., group_id: _Optional[str] = ..., principal: _Optional[str] = ..., offsets_committed: _Optional[_Union[OffsetsCommitted, _Mapping]] = ..., offsets_deleted: _Optional[_Union[OffsetsDeleted, _Mapping]] = ..., group_deleted: _Optional[_Union[GroupDeleted, _Mapping]] = ...) -> None: ...
+    decision: int
+    def __init__(self, version: _Optional[int] = ..., group_id: _Optional[str] = ..., principal: _Optional[str] = ..., offsets_committed: _Optional[_Union[OffsetsCommitted, _Mapping]] = ..., offsets_deleted: _Optional[_Union[OffsetsDeleted, _Mapping]] = ..., group_deleted: _Optional[_Union[GroupDeleted, _Mapping]] = ..., decision: _Optional[int] = ...) -> None: ...

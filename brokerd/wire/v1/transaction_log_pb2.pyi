@@ -1,3 +1,4 @@
+from brokerd.wire.v1 import group_log_pb2 as _group_log_pb2
 from brokerd.wire.v1 import transaction_pb2 as _transaction_pb2
 from google.protobuf.internal import containers as _containers
 from google.protobuf import descriptor as _descriptor
@@ -32,7 +33,7 @@ class MembersAborted(_message.Message):
     def __init__(self, producer_ids: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class CommitPrepared(_message.Message):
-    __slots__ = ("txn_version", "execution_id", "run_id", "committed_producer_ids", "aborted_producer_ids", "partitions", "totals", "held_back", "one_write")
+    __slots__ = ("txn_version", "execution_id", "run_id", "committed_producer_ids", "aborted_producer_ids", "partitions", "totals", "held_back", "one_write", "group_offsets")
     TXN_VERSION_FIELD_NUMBER: _ClassVar[int]
     EXECUTION_ID_FIELD_NUMBER: _ClassVar[int]
     RUN_ID_FIELD_NUMBER: _ClassVar[int]
@@ -42,6 +43,7 @@ class CommitPrepared(_message.Message):
     TOTALS_FIELD_NUMBER: _ClassVar[int]
     HELD_BACK_FIELD_NUMBER: _ClassVar[int]
     ONE_WRITE_FIELD_NUMBER: _ClassVar[int]
+    GROUP_OFFSETS_FIELD_NUMBER: _ClassVar[int]
     txn_version: int
     execution_id: str
     run_id: str
@@ -51,7 +53,8 @@ class CommitPrepared(_message.Message):
     totals: _transaction_pb2.TransactionTotals
     held_back: _containers.RepeatedCompositeFieldContainer[HeldBack]
     one_write: bool
-    def __init__(self, txn_version: _Optional[int] = ..., execution_id: _Optional[str] = ..., run_id: _Optional[str] = ..., committed_producer_ids: _Optional[_Iterable[int]] = ..., aborted_producer_ids: _Optional[_Iterable[int]] = ..., partitions: _Optional[_Iterable[_Union[_transaction_pb2.TransactionPartition, _Mapping]]] = ..., totals: _Optional[_Union[_transaction_pb2.TransactionTotals, _Mapping]] = ..., held_back: _Optional[_Iterable[_Union[HeldBack, _Mapping]]] = ..., one_write: bool = ...) -> None: ...
+    group_offsets: _group_log_pb2.GroupLogRecord
+    def __init__(self, txn_version: _Optional[int] = ..., execution_id: _Optional[str] = ..., run_id: _Optional[str] = ..., committed_producer_ids: _Optional[_Iterable[int]] = ..., aborted_producer_ids: _Optional[_Iterable[int]] = ..., partitions: _Optional[_Iterable[_Union[_transaction_pb2.TransactionPartition, _Mapping]]] = ..., totals: _Optional[_Union[_transaction_pb2.TransactionTotals, _Mapping]] = ..., held_back: _Optional[_Iterable[_Union[HeldBack, _Mapping]]] = ..., one_write: bool = ..., group_offsets: _Optional[_Union[_group_log_pb2.GroupLogRecord, _Mapping]] = ...) -> None: ...
 
 class HeldBack(_message.Message):
     __slots__ = ("topic_id", "partition", "first_offset")

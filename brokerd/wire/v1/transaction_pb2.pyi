@@ -96,8 +96,24 @@ class TransactionTotals(_message.Message):
     key_hash_sum: int
     def __init__(self, rows: _Optional[int] = ..., key_bytes: _Optional[int] = ..., value_bytes: _Optional[int] = ..., key_hash_sum: _Optional[int] = ...) -> None: ...
 
+class TransactionGroupOffset(_message.Message):
+    __slots__ = ("topic_id", "partition", "offset", "leader_epoch", "metadata", "expected_offset")
+    TOPIC_ID_FIELD_NUMBER: _ClassVar[int]
+    PARTITION_FIELD_NUMBER: _ClassVar[int]
+    OFFSET_FIELD_NUMBER: _ClassVar[int]
+    LEADER_EPOCH_FIELD_NUMBER: _ClassVar[int]
+    METADATA_FIELD_NUMBER: _ClassVar[int]
+    EXPECTED_OFFSET_FIELD_NUMBER: _ClassVar[int]
+    topic_id: bytes
+    partition: int
+    offset: int
+    leader_epoch: int
+    metadata: str
+    expected_offset: int
+    def __init__(self, topic_id: _Optional[bytes] = ..., partition: _Optional[int] = ..., offset: _Optional[int] = ..., leader_epoch: _Optional[int] = ..., metadata: _Optional[str] = ..., expected_offset: _Optional[int] = ...) -> None: ...
+
 class EndTransactionRequest(_message.Message):
-    __slots__ = ("transactional_id", "txn_version", "execution_id", "run_id", "decision", "members", "partitions", "totals", "any_skipped", "page", "more_pages", "one_write")
+    __slots__ = ("transactional_id", "txn_version", "execution_id", "run_id", "decision", "members", "partitions", "totals", "any_skipped", "page", "more_pages", "one_write", "group_id", "group_offsets")
     TRANSACTIONAL_ID_FIELD_NUMBER: _ClassVar[int]
     TXN_VERSION_FIELD_NUMBER: _ClassVar[int]
     EXECUTION_ID_FIELD_NUMBER: _ClassVar[int]
@@ -110,6 +126,8 @@ class EndTransactionRequest(_message.Message):
     PAGE_FIELD_NUMBER: _ClassVar[int]
     MORE_PAGES_FIELD_NUMBER: _ClassVar[int]
     ONE_WRITE_FIELD_NUMBER: _ClassVar[int]
+    GROUP_ID_FIELD_NUMBER: _ClassVar[int]
+    GROUP_OFFSETS_FIELD_NUMBER: _ClassVar[int]
     transactional_id: str
     txn_version: int
     execution_id: str
@@ -122,7 +140,9 @@ class EndTransactionRequest(_message.Message):
     page: int
     more_pages: bool
     one_write: bool
-    def __init__(self, transactional_id: _Optional[str] = ..., txn_version: _Optional[int] = ..., execution_id: _Optional[str] = ..., run_id: _Optional[str] = ..., decision: _Optional[_Union[TransactionDecision, str]] = ..., members: _Optional[_Iterable[_Union[TransactionMember, _Mapping]]] = ..., partitions: _Optional[_Iterable[_Union[TransactionPartition, _Mapping]]] = ..., totals: _Optional[_Union[TransactionTotals, _Mapping]] = ..., any_skipped: bool = ..., page: _Optional[int] = ..., more_pages: bool = ..., one_write: bool = ...) -> None: ...
+    group_id: str
+    group_offsets: _containers.RepeatedCompositeFieldContainer[TransactionGroupOffset]
+    def __init__(self, transactional_id: _Optional[str] = ..., txn_version: _Optional[int] = ..., execution_id: _Optional[str] = ..., run_id: _Optional[str] = ..., decision: _Optional[_Union[TransactionDecision, str]] = ..., members: _Optional[_Iterable[_Union[TransactionMember, _Mapping]]] = ..., partitions: _Optional[_Iterable[_Union[TransactionPartition, _Mapping]]] = ..., totals: _Optional[_Union[TransactionTotals, _Mapping]] = ..., any_skipped: bool = ..., page: _Optional[int] = ..., more_pages: bool = ..., one_write: bool = ..., group_id: _Optional[str] = ..., group_offsets: _Optional[_Iterable[_Union[TransactionGroupOffset, _Mapping]]] = ...) -> None: ...
 
 class EndTransactionResponse(_message.Message):
     __slots__ = ("error", "last_version")

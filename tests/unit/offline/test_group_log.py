@@ -93,7 +93,8 @@ def test_entries_that_an_operator_gives_up_are_passed_over(data_dir: Path) -> No
 
     async def scenario() -> None:
         async with running(RealFiles(str(data_dir)), ManualClock()) as broker:
-            assert (await broker.groups.settled()).groups == {}
+            async with broker.groups.settled() as table:
+                assert table.groups == {}
             (tp, _) = await broker.topic()
             await broker.groups.commit("g", ANN, {tp: CommittedOffset(0, -1, "", 5)})
 

@@ -11,8 +11,11 @@ import pytest
 
 from brokerd.cli import main
 from brokerd.datadir.topic_store import TRANSACTION_STATE
+from brokerd.groups.group_table import Caller
+from brokerd.groups.model import NO_OFFSET, CommittedOffset
 from brokerd.offline.doctor import check_data_dir, rebuild_checkpoint
 from brokerd.server import own_log
+from brokerd.server.groups.groups import AskedOffsets
 from brokerd.storage.files import RealFiles
 from brokerd.transaction import log_records
 from brokerd.transaction.model import CommitCompleted, CommitPrepared, Execution, LogEntry, StateBegins, Totals
@@ -35,7 +38,9 @@ def data_dir(tmp_path: Path) -> Path:
             tps = await broker.topic()
             member = await broker.init(NAME, first, b"m" * 16)
             await broker.write(member, [Write(tp, b"row") for tp in tps])
-            await broker.transactions.commit(end_request(NAME, first, [(member, 2)], tps, rows=2))
+            offsets = {tps[0]: CommittedOffset(1, -1, "so far", 5)}
+            asked = AskedOffsets("g", Caller(PRINCIPAL, is_operator=False), lambda: offsets, {tps[0]: NO_OFFSET})
+            await broker.transactions.commit(end_request(NAME, first, [(member, 2)], tps, rows=2), asked)
             await broker.init(NAME, second, b"n" * 16)
 
     asyncio.run(scenario())
@@ -48,6 +53,8 @@ def test_records_are_shown_decoded(data_dir: Path, capsys: pytest.CaptureFixture
     records = [record for entry in entries for record in entry.get("records", ())]
     assert [record["event"] for record in records] == ["MemberOpened", "CommitPrepared", "CommitCompleted", "MemberOpened"]
     assert {record["transactional_id"] for record in records} == {NAME}
+    offsets = records[1]["group_offsets"]
+    assert (offsets["group_id"], offsets["decision"], offsets["offsets"][0]["offset"]) == ("g", 1, 1)
     assert records[1]["execution"] == {"version": 0, "execution_id": "one", "run_id": "run"}
     assert records[1]["committed_ids"] == [records[0]["member"]["producer_id"]]
     assert records[1]["totals"]["rows"] == 2
@@ -73,9 +80,9 @@ def test_damage_says_that_the_broker_does_not_start_and_what_accepting_means(dat
 def test_records_of_a_later_version_are_found_and_shown_as_such(
     data_dir: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(log_records, "VERSION", 3)
+    monkeypatch.setattr(log_records, "VERSION", 2)
     first, *_, consequence = errors_in(data_dir)
-    assert "has version 1; this broker reads 3 and 2" in first.message
+    assert "has version 1; this broker reads 2 to 3" in first.message
     assert "the broker does not start" in consequence.message
     assert main(["dump-log", str(own_segment(data_dir, TRANSACTION_STATE)), "--print-data"]) == 0
     assert "PROBLEM: a record of the transaction log has version 1" in capsys.readouterr().out

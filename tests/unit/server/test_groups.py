@@ -9,7 +9,7 @@ import pytest
 
 from brokerd.datadir.topic_store import GROUP_OFFSETS
 from brokerd.errors import LogDamagedError, StorageError, UnknownGroupError
-from brokerd.groups.group_table import Caller
+from brokerd.groups.group_table import Caller, GroupTable
 from brokerd.groups.model import CommittedOffset
 from brokerd.ids import TopicIdPartition
 from brokerd.server import own_log
@@ -34,6 +34,12 @@ async def commit(broker: TransactionBroker, group_id: str, tp: TopicIdPartition,
     """Commits one offset, at the broker's time."""
     committed = CommittedOffset(offset, -1, "", broker.logs.time.stamp_wall_ms())
     await broker.groups.commit(group_id, ANN, {tp: committed})
+
+
+async def settled(broker: TransactionBroker) -> GroupTable:
+    """The table, once all is durable that it says."""
+    async with broker.groups.settled() as table:
+        return table
 
 
 def held(broker: TransactionBroker) -> dict[str, dict[TopicIdPartition, int]]:
@@ -189,7 +195,7 @@ def test_nobody_is_told_of_an_offset_that_is_not_durable() -> None:
             with Gate(files, "fdatasync", path=PATH) as gate:
                 committing = asyncio.create_task(broker.groups.delete("a", ANN))
                 await asyncio.to_thread(gate.wait_until_reached)
-                reading = asyncio.create_task(broker.groups.settled())
+                reading = asyncio.create_task(settled(broker))
                 refused = asyncio.create_task(broker.groups.delete("a", ANN))
                 await all_wait()
                 assert not committing.done()
@@ -238,7 +244,7 @@ def test_a_failed_flush_stops_the_groups_and_nothing_else() -> None:
             with pytest.raises(StorageError):
                 await commit(broker, "a", tp, 0)
             with pytest.raises(StorageError):
-                await broker.groups.settled()
+                await settled(broker)
             assert await broker.topic("other")
         files.kill()
         async with running(files, clock) as broker:
@@ -259,7 +265,7 @@ def test_a_damaged_log_is_not_served_and_all_else_is() -> None:
         files.write_file(path, bytes(damaged))
         async with running(files, clock) as broker:
             with pytest.raises(LogDamagedError, match=r"offsets of groups cannot be used: .*`brokerd doctor`"):
-                await broker.groups.settled()
+                await settled(broker)
             with pytest.raises(LogDamagedError):
                 await commit(broker, "a", tp, 0)
             with pytest.raises(LogDamagedError):

@@ -5,6 +5,8 @@ from __future__ import annotations
 import pytest
 
 from brokerd.errors import CorruptMessageError, UnsupportedVersionError
+from brokerd.groups.model import CommittedOffset, OffsetsCommitted
+from brokerd.groups.model import LogEntry as GroupEntry
 from brokerd.transaction.log_records import decode_entry, encode_entry
 from brokerd.transaction.model import (
     CommitCompleted,
@@ -30,6 +32,8 @@ MEMBER = Member(b"0123456789abcdef", 7, EXECUTION, "task 1", 900_000)
 PREPARED = CommitPrepared(EXECUTION, (7, 1 << 40), (8,), (partition(0), partition(2)), Totals(3, 12, 30, (1 << 64) - 1))
 HOLDING = CommitPrepared(EXECUTION, (7,), (), (), Totals(1, 0, 0, 0), (HeldBack(partition(0), 0), HeldBack(partition(2), 1 << 40)))
 ONE_WRITE = CommitPrepared(Execution(0, "e", ""), (), (), (), Totals(0, 0, 0, 0), is_one_write=True)
+OFFSETS = GroupEntry("g", "p", OffsetsCommitted({partition(0): CommittedOffset(7, -1, "m", 5)}), 3)
+WITH_OFFSETS = CommitPrepared(EXECUTION, (7,), (), (), Totals(1, 0, 0, 0), group_offsets=OFFSETS)
 GOLDEN: list[tuple[Event | StateEvent, str]] = [
     (
         MemberOpened(MEMBER),
@@ -51,6 +55,13 @@ GOLDEN: list[tuple[Event | StateEvent, str]] = [
         ),
     ),
     (ONE_WRITE, "08011201781a017020013a071201653a004801"),
+    (
+        WITH_OFFSETS,
+        (
+            "08031201781a017020013a450805120265311a0272312201073a020801523208011201671a017022260a240a1074000000000000000000"
+            "000000000000180720ffffffffffffffffff012a016d30053803"
+        ),
+    ),
     (CommitCompleted(5), "08011201781a0170200142020805"),
     (Forgotten(), "08011201781a017020014a00"),
     (StateBegins(), "08011201781a017020015200"),
@@ -90,8 +101,8 @@ def there_and_back(event: Event | StateEvent) -> None:
 
 
 def test_an_unknown_version_is_refused() -> None:
-    data = log_pb2.TransactionLogRecord(version=3, forgotten=log_pb2.TransactionalIdForgotten()).SerializeToString()
-    with pytest.raises(UnsupportedVersionError, match="has version 3; this broker reads 1 and 2"):
+    data = log_pb2.TransactionLogRecord(version=4, forgotten=log_pb2.TransactionalIdForgotten()).SerializeToString()
+    with pytest.raises(UnsupportedVersionError, match="has version 4; this broker reads 1 to 3"):
         decode_entry(data)
     with pytest.raises(UnsupportedVersionError, match="has version 0"):
         decode_entry(b"")

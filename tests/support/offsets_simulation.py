@@ -1,0 +1,475 @@
+"""Offsets that go with transactions, in random schedules: the real Groups and Transactions over two logs in memory, whose ends
+become durable at any time and are lost in a crash, each for itself. Programs read a group's offsets, think, and commit from there
+on, on the same and on other transactional ids; beside them, offsets are set and groups deleted without transactions.
+
+What was decided about a group, in order, is its history. It says what must hold:
+- each transaction begins at what the history says at its decision;
+- a request is told of all that was decided before it came, and of nothing that a crash takes back;
+- a crash leaves a beginning of the history, with all that was answered, and the group is what that beginning says.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import random
+from collections import Counter
+from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
+from types import SimpleNamespace
+from typing import Any, NamedTuple
+from unittest import mock
+
+from brokerd.config.broker import BrokerConfig
+from brokerd.errors import StorageError, TxnAbortedError, UnknownTopicIdError, WireError
+from brokerd.groups import log_records as group_records
+from brokerd.groups.group_table import Caller
+from brokerd.groups.model import NO_OFFSET, CommittedOffset, OffsetsCommitted, OffsetsDeleted
+from brokerd.groups.model import LogEntry as GroupEntry
+from brokerd.ids import TopicIdPartition
+from brokerd.server.groups.groups import AskedOffsets, Groups
+from brokerd.server.own_log import Record
+from brokerd.server.transactions.transactions import Transactions
+from brokerd.transaction.log_records import decode_entry, record_of
+from brokerd.transaction.model import CommitPrepared, EndRequest, Execution, Held, LogEntry, Totals
+from brokerd.transaction.snapshot import Snapshot
+from tests.support.clock import ManualClock
+
+ANN = Caller("ann", is_operator=False)
+GROUPS = ("g", "h")
+IDS = ("one", "two", "three")
+STEPS = 60
+_TURNS_MAX = 4_000
+Offsets = dict[TopicIdPartition, CommittedOffset]
+
+
+class BrokenPromiseError(AssertionError):
+    """Something does not hold that must."""
+
+
+class Decided(NamedTuple):
+    """One decision about a group, and the entry of a log that makes it."""
+
+    log: str
+    place: int
+    entry: GroupEntry
+
+
+class Log:
+    """One of the broker's own logs, batch by batch. `start` and `durable` are numbers of batches."""
+
+    def __init__(self, name: str, sim: Simulation) -> None:
+        self.name = name
+        self.sim = sim
+        self.batches: list[Sequence[Record]] = []
+        self.start = 0
+        self.durable_end = 0
+        self._flushed = asyncio.Event()
+
+    def flush(self, end: int) -> None:
+        self.durable_end = end
+        self._flushed.set()
+        self._flushed = asyncio.Event()
+
+    def crash(self, rng: random.Random) -> None:
+        del self.batches[rng.randint(self.durable_end, len(self.batches)) :]
+        self.durable_end = len(self.batches)
+
+    # As OwnLog
+
+    async def make(self) -> None:
+        await asyncio.sleep(0)
+
+    @property
+    def end_offset(self) -> int:
+        return len(self.batches)
+
+    def is_durable(self, end_offset: int) -> bool:
+        return self.durable_end >= end_offset
+
+    async def durable(self) -> None:
+        end = self.end_offset
+        while not self.is_durable(end):
+            await self._flushed.wait()
+
+    def append(self, records: Sequence[Record]) -> None:
+        if self.sim.refuses(self.name):
+            raise StorageError("no space")
+        self.batches.append(tuple(records))
+        for record in records:
+            self.sim.recorded(self.name, record.value)
+
+    def read(self) -> Iterator[bytes]:
+        return (record.value for batch in self.batches[self.start :] for record in batch)
+
+    def has_grown(self) -> bool:
+        return True
+
+    async def compact(self, pieces: Iterator[Sequence[Record]]) -> None:
+        begin = self.end_offset
+        for piece in pieces:
+            self.batches.append(tuple(piece))
+            await asyncio.sleep(0)
+        await self.durable()
+        self.start = begin
+
+    # As TransactionLog
+
+    def append_entry(self, entry: LogEntry) -> None:
+        self.append([Record(*record_of(entry))])
+
+    def entries(self) -> Iterator[LogEntry]:
+        return map(decode_entry, self.read())
+
+    async def compact_to(self, state: Snapshot) -> None:
+        await self.compact([Record(*record) for record in piece] for piece in state.pieces(1))
+
+
+class Leaders:
+    """Partitions, of which only that they may refuse a marker matters here."""
+
+    producer_ids: Sequence[int] = ()
+
+    def __init__(self, sim: Simulation) -> None:
+        self._sim = sim
+
+    def held(self, *_: object) -> Held:
+        return Held({})
+
+    def held_back(self, _: object) -> tuple[()]:
+        return ()
+
+    def hold_back(self, *_: object) -> None:
+        pass
+
+    def partitions_of(self, _: object) -> list[TopicIdPartition]:
+        return []
+
+    async def write_markers(self, *_: object) -> None:
+        await asyncio.sleep(0)
+        if self._sim.refuses("markers"):
+            raise StorageError("no space")
+
+    def release(self, *_: object) -> None:
+        pass
+
+
+class Simulation:
+    """See the module."""
+
+    def __init__(self, seed: int) -> None:
+        self.rng = random.Random(seed)
+        self.clock = ManualClock()
+        self.facts: Counter[str] = Counter()
+        self.logs = {name: Log(name, self) for name in ("transactions", "groups")}
+        self.topics = [bytes([number]) * 16 for number in range(2)]
+        self.gone: set[bytes] = set()
+        self.history: dict[str, list[Decided]] = {name: [] for name in GROUPS}
+        self.told: dict[str, int] = dict.fromkeys(GROUPS, 0)  # so much of it has somebody been told of
+        self.failing: frozenset[str] = frozenset()
+        self.tasks: set[asyncio.Task[None]] = set()
+        self.asked: dict[str, tuple[EndRequest, AskedOffsets]] = {}  # commits without an answer, by execution
+        self.compacting: set[Groups | Transactions] = set()
+        self.tag = 0
+
+    # --- the broker
+
+    def new_broker(self) -> None:
+        logs: Any = SimpleNamespace(own_log=lambda _: None, topics=self, partitions=list, decided_members=None)
+        nothing: Any = None
+        self.groups = Groups(BrokerConfig(), logs, nothing, nothing, self.clock)
+        self.groups.log = self.logs["groups"]  # type: ignore[assignment]
+        self.transactions = Transactions(BrokerConfig(), logs, nothing, nothing, nothing, self.groups, self.clock)
+        self.transactions.log = self.logs["transactions"]  # type: ignore[assignment]
+        self.transactions.leaders = Leaders(self)  # type: ignore[assignment]
+        self.groups.decisions_durable = self.logs["transactions"].durable
+
+    def by_id(self, topic_id: bytes) -> None:
+        """As the store of topics."""
+        if topic_id in self.gone:
+            raise UnknownTopicIdError("gone")
+
+    def refuses(self, name: str) -> bool:
+        return name in self.failing and self.rng.random() < 0.5
+
+    def recorded(self, log: str, value: bytes) -> None:
+        """An entry was appended: a decision, or the offsets of one that are brought in."""
+        place = len(self.logs[log].batches) - 1
+        if log == "groups":
+            entry = group_records.decode_entry(value)
+            if not entry.decision:
+                self.history[entry.group_id].append(Decided(log, place, entry))
+            return
+        event = decode_entry(value).event
+        if isinstance(event, CommitPrepared) and event.group_offsets is not None:
+            self.facts["decided"] += 1
+            entry = event.group_offsets
+            _, asked = self.asked[event.execution.execution_id]
+            before = self.fold(entry.group_id)
+            for tp, expected in asked.expected.items():
+                found = before[tp].offset if tp in before else NO_OFFSET
+                if found != expected:
+                    raise BrokenPromiseError(f"{entry.group_id}: a transaction that began at {expected} is decided on at {found}")
+            self.history[entry.group_id].append(Decided(log, place, entry))
+
+    def fold(self, group: str, count: int | None = None) -> Offsets:
+        """The group after so much of its history."""
+        offsets: Offsets = {}
+        for one in self.history[group][:count]:
+            event = one.entry.event
+            if isinstance(event, OffsetsCommitted):
+                offsets.update(event.offsets)
+            elif isinstance(event, OffsetsDeleted):
+                for tp in event.partitions:
+                    offsets.pop(tp, None)
+            else:
+                offsets.clear()
+        return {tp: one for tp, one in offsets.items() if tp.topic_id not in self.gone}
+
+    # --- requests
+
+    async def think(self) -> None:
+        for _ in range(self.rng.choice((0, 0, 1, 3, 10, 40))):
+            await asyncio.sleep(0)
+
+    async def fetch(self, group: str) -> Offsets:
+        """The offsets that the broker names, which must be those of some moment since it was asked."""
+        known = len(self.history[group])
+        gone = len(self.gone)
+        self.facts["waited"] += self.groups.decided.is_waiting(group)
+        async with self.groups.settled(group) as table:
+            held = table.find(group, ANN)
+            found = {tp: one for tp in held.partitions() if (one := held.offset(tp)) is not None} if held is not None else {}
+        if len(self.gone) != gone:
+            return self.fold(group)
+        states = range(known, len(self.history[group]) + 1)
+        seen = next((count for count in states if self.fold(group, count) == found), None)
+        if seen is None:
+            raise BrokenPromiseError(f"{group}: told of {found}, but decided was {self.fold(group, known)} when it was asked")
+        self.told[group] = max(self.told[group], seen)
+        return found
+
+    def tagged(self, offsets: Mapping[TopicIdPartition, int]) -> Offsets:
+        """No two decisions are alike."""
+        self.tag += 1
+        return {tp: CommittedOffset(offset, -1, str(self.tag), 1) for tp, offset in offsets.items()}
+
+    def partitions(self) -> list[TopicIdPartition]:
+        tps = [TopicIdPartition(topic_id, number) for topic_id in self.topics for number in range(2)]
+        return self.rng.sample(tps, self.rng.randint(1, len(tps)))
+
+    def answered(self, group: str, entry_is: Any) -> None:
+        """The request of such a decision is answered: it is in the history, and stays."""
+        places = [place for place, one in enumerate(self.history[group], 1) if entry_is(one.entry)]
+        if not places:
+            raise BrokenPromiseError(f"{group}: what is answered is not decided")
+        self.told[group] = max(self.told[group], places[-1])
+
+    async def program(self) -> None:
+        """One part of a consume-process-produce program."""
+        group, name = self.rng.choice(GROUPS), self.rng.choice(IDS)
+        tps = self.partitions()
+        found = await self.fetch(group)
+        expected = {tp: found[tp].offset if tp in found else NO_OFFSET for tp in tps}
+        offsets = self.tagged({tp: max(0, offset) + self.rng.randint(1, 3) for tp, offset in expected.items()})
+        tag = self.tag
+        await self.think()
+        state = self.transactions.coordinator.states.get(name)
+        execution = Execution(state.last_version + 1 if state is not None else 0, f"e{tag}", f"e{tag}")
+        await self.think()
+
+        def checked() -> Offsets:
+            if any(tp.topic_id in self.gone for tp in offsets):
+                raise TxnAbortedError("its topic is deleted")
+            return offsets
+
+        request = EndRequest(name, "ann", execution, [], [], Totals(tag, 0, 0, 0), any_skipped=False)
+        self.asked[execution.execution_id] = (request, AskedOffsets(group, ANN, checked, expected))
+        await self.ask(execution.execution_id)
+
+    async def ask(self, execution_id: str) -> None:
+        """Asks for a commit, perhaps not for the first time."""
+        request, asked = self.asked[execution_id]
+        try:
+            await self.transactions.commit(request, asked)
+        except WireError as error:
+            self.facts["trouble" if error.retriable else "refused"] += 1
+            return
+        self.facts["committed"] += 1
+        tag = str(request.totals.rows)
+        self.answered(
+            asked.group_id,
+            lambda entry: (
+                isinstance(entry.event, OffsetsCommitted) and tag in {one.metadata for one in entry.event.offsets.values()}
+            ),
+        )
+
+    async def plain(self) -> None:
+        """Sets offsets, or deletes the group or some of them, without a transaction."""
+        group = self.rng.choice(GROUPS)
+        offsets = self.tagged({tp: self.rng.randrange(9) for tp in self.partitions() if tp.topic_id not in self.gone})
+        tag = str(self.tag)
+        choice = self.rng.randrange(5)
+        if choice == 0:
+            await self.groups.delete(group, ANN)
+        elif choice == 1:
+            await self.groups.delete_offsets(group, ANN, offsets)
+        elif offsets:
+            await self.groups.commit(group, ANN, offsets)
+            if not any(tp.topic_id in self.gone for tp in offsets):
+                self.answered(
+                    group,
+                    lambda entry: (
+                        isinstance(entry.event, OffsetsCommitted) and tag in {one.metadata for one in entry.event.offsets.values()}
+                    ),
+                )
+
+    # --- what happens
+
+    def begin(self, work: Callable[..., Coroutine[Any, Any, object]], *arguments: Any) -> None:
+        async def carried_out() -> None:
+            with contextlib.suppress(WireError):
+                await work(*arguments)
+
+        task = asyncio.create_task(carried_out())
+        self.tasks.add(task)
+
+    async def compact(self, whose: Groups | Transactions) -> None:
+        """One at a time."""
+        if whose in self.compacting:
+            return
+        self.compacting.add(whose)
+        await whose.compact()
+        self.compacting.remove(whose)
+        self.facts["compacted"] += 1
+
+    def settle_tasks(self) -> None:
+        for task in [task for task in self.tasks if task.done()]:
+            self.tasks.discard(task)
+            if not task.cancelled():
+                task.result()
+
+    def flush(self, *, all_of_it: bool = False) -> None:
+        for log in self.logs.values():
+            if all_of_it or self.rng.random() < 0.5:
+                log.flush(len(log.batches) if all_of_it else self.rng.randint(log.durable_end, len(log.batches)))
+
+    def delete_topic(self) -> None:
+        place = self.rng.randrange(len(self.topics))
+        self.gone.add(self.topics[place])
+        self.groups.forget_topic(self.topics[place])
+        self.topics[place] = self.rng.randbytes(16)
+        self.facts["deleted"] += 1
+
+    async def crash(self) -> None:
+        await self.end_tasks()
+        for log in self.logs.values():
+            log.crash(self.rng)
+        for group, decided in self.history.items():
+            left = [one for one in decided if one.place < len(self.logs[one.log].batches)]
+            if left != decided[: len(left)]:
+                raise BrokenPromiseError(f"{group}: a crash lost a decision and left one that came after it")
+            if len(left) < self.told[group]:
+                raise BrokenPromiseError(f"{group}: somebody was told of what a crash took back")
+            self.history[group] = left
+        self.facts["crashed"] += 1
+        await self.start()
+
+    async def end_tasks(self) -> None:
+        await self.cancel_tasks()
+        for task in self.tasks:
+            if not task.cancelled():
+                task.result()
+        self.tasks.clear()
+
+    async def cancel_tasks(self) -> None:
+        others = asyncio.all_tasks() - {asyncio.current_task()}
+        for task in others:
+            task.cancel()
+        await asyncio.gather(*others, *self.tasks, return_exceptions=True)
+
+    async def start(self) -> None:
+        """Brings up the broker, perhaps after a crash in its start."""
+        self.new_broker()
+        starting = asyncio.create_task(self._starting())
+        self.tasks.add(starting)
+        for _ in range(_TURNS_MAX):
+            await asyncio.sleep(0)
+            if starting.done():
+                break
+            self.flush()
+            if self.rng.random() < 0.01:
+                self.facts["crashed in its start"] += 1
+                await self.crash()
+                return
+        self.settle_tasks()
+        if not starting.done():
+            raise BrokenPromiseError("the start does not end")
+
+    async def _starting(self) -> None:
+        await self.groups.start()
+        await self.transactions.start()
+
+    async def check_all(self) -> None:
+        """Once all is done, the groups are what their histories say."""
+        self.failing = frozenset()
+        self.clock.advance(600_000)
+        self.begin(self.transactions.sweep)
+        for _ in range(_TURNS_MAX):
+            self.flush(all_of_it=True)
+            await asyncio.sleep(0)
+            self.settle_tasks()
+            if not self.tasks:
+                break
+        if self.tasks:
+            raise BrokenPromiseError("requests have no answer")
+        for group in GROUPS:
+            await asyncio.wait_for(self.fetch(group), 1)
+
+    async def step(self) -> None:
+        rng = self.rng
+        choice = rng.random()
+        if choice < 0.35:
+            self.begin(self.program)
+        elif choice < 0.45:
+            self.begin(self.plain)
+        elif choice < 0.5 and self.asked:
+            self.begin(self.ask, rng.choice(list(self.asked)))
+        elif choice < 0.75:
+            self.flush()
+        elif choice < 0.79:
+            await self.crash()
+        elif choice < 0.83:
+            self.failing = frozenset(rng.sample(("groups", "transactions", "markers"), rng.randrange(3)))
+        elif choice < 0.87:
+            self.begin(self.compact, rng.choice((self.groups, self.transactions)))
+        elif choice < 0.9:
+            self.begin(self.fetch, rng.choice(GROUPS))
+        elif choice < 0.92:
+            self.delete_topic()
+        elif choice < 0.94:
+            await self.check_all()
+        for _ in range(rng.choice((0, 1, 2, 6, 30))):
+            await asyncio.sleep(0)
+        self.settle_tasks()
+
+    async def run(self) -> Counter[str]:
+        try:
+            await self.start()
+            for _ in range(STEPS):
+                await self.step()
+            await self.check_all()
+            await self.crash()
+            await self.check_all()
+        finally:
+            await self.cancel_tasks()
+        return self.facts
+
+
+def run_seed(seed: int) -> Counter[str]:
+    """One schedule. Raises Promise, or what fails in the code."""
+
+    async def at_once(work: Any, *arguments: Any) -> Any:
+        return work(*arguments)
+
+    with mock.patch.object(asyncio, "to_thread", at_once):
+        return asyncio.run(Simulation(seed).run())

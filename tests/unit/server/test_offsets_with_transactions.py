@@ -1,0 +1,276 @@
+"""A group's offsets that are committed with a transaction: both or neither, what refuses them, and who waits meanwhile."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import uuid
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+
+from brokerd.datadir.topic_store import GROUP_OFFSETS, TRANSACTION_STATE
+from brokerd.errors import ErrorCode
+from brokerd.groups.model import METADATA_MAX_BYTES
+from brokerd.ids import TopicIdPartition
+from brokerd.server.failures import MalformedError
+from brokerd.server.handlers import commit_group_offsets, end_transaction, fetch_group_offsets
+from brokerd.server.security.auth_file import Principal
+from brokerd.server.security.authenticator import ANYBODY
+from brokerd.server.security.topic_authorizer import TopicAuthorizer
+from brokerd.server.security.topic_rights import Right, TopicRights
+from brokerd.transaction.model import Execution, Member
+from brokerd.wire.v1 import offsets_pb2, transaction_pb2
+from tests.support.clock import ManualClock
+from tests.support.files import MemoryFiles
+from tests.support.gate import Gate
+from tests.support.inner_broker import TransactionBroker, Write, running
+from tests.support.loop import all_wait
+from tests.unit.server.one_execution import run
+
+NONE = -1
+GROUP_PATH = f"{GROUP_OFFSETS.id.hex()}-0"
+TRANSACTION_PATH = f"{TRANSACTION_STATE.id.hex()}-0"
+BOB = Principal("bob", TopicRights({Right.READ: ["t"], Right.WRITE: ["t"]}))
+WRITER = Principal("writer", TopicRights({Right.WRITE: ["t"]}))
+
+
+class Program:
+    """One transaction that has written a row, and what it may commit with it."""
+
+    def __init__(self, broker: TransactionBroker, name: str = "app", principal: Principal = ANYBODY) -> None:
+        self.broker = broker
+        self.name = name
+        self.authorizer = TopicAuthorizer(principal, broker.logs.topics)
+        self.execution = Execution(0, uuid.uuid4().hex, "")
+        self.member: Member | None = None
+
+    async def begin(self, value: bytes = b"row", version: int = 0) -> Program:
+        self.execution = self.execution._replace(version=version)
+        self.tps = await self.broker.topic()
+        self.member = await self.broker.init(self.name, self.execution, uuid.uuid4().bytes)
+        await self.broker.write(self.member, [Write(self.tps[0], value)])
+        return self
+
+    async def end(
+        self,
+        offsets: Mapping[TopicIdPartition, tuple[int, int]],
+        *,
+        group: str = "g",
+        metadata: str = "",
+        is_commit: bool = True,
+    ) -> str:
+        """Decides it with these offsets, each with what is expected; the error's name, empty if there is none."""
+        members = [(self.member.producer_id, 1)] if self.member is not None else []
+        decision = transaction_pb2.TRANSACTION_DECISION_COMMIT if is_commit else transaction_pb2.TRANSACTION_DECISION_ABORT
+        request = transaction_pb2.EndTransactionRequest(
+            transactional_id=self.name,
+            txn_version=self.execution.version,
+            execution_id=self.execution.execution_id,
+            decision=decision,
+            members=[transaction_pb2.TransactionMember(producer_id=pid, records=count) for pid, count in members],
+            group_id=group if offsets else "",
+            group_offsets=[
+                transaction_pb2.TransactionGroupOffset(
+                    topic_id=tp.topic_id, partition=tp.partition, offset=offset, expected_offset=expected, metadata=metadata
+                )
+                for tp, (offset, expected) in offsets.items()
+            ],
+        )
+        end_transaction.check(request)
+        response = await end_transaction.handle(self.broker.broker, self.authorizer, request)
+        self.message = response.error.message
+        return ErrorCode(response.error.code).name if response.HasField("error") else ""
+
+    def visible(self) -> list[bytes]:
+        return self.broker.visible(self.tps[0])
+
+
+async def fetched(broker: TransactionBroker, tps: list[TopicIdPartition], group: str = "g") -> list[int]:
+    """The group's offsets, or -2 where the broker gives an error."""
+    asked = [offsets_pb2.PartitionGroupOffset(topic_id=tp.topic_id, partition=tp.partition) for tp in tps]
+    request = offsets_pb2.FetchGroupOffsetsRequest(group_id=group, partitions=asked)
+    response = await fetch_group_offsets.handle(broker.broker, TopicAuthorizer(ANYBODY, broker.logs.topics), request)
+    return [-2] if response.HasField("error") else [one.offset for one in response.results]
+
+
+async def set_offset(broker: TransactionBroker, tp: TopicIdPartition, offset: int) -> None:
+    """A commit without a transaction."""
+    entry = offsets_pb2.PartitionGroupOffset(topic_id=tp.topic_id, partition=tp.partition, offset=offset)
+    request = offsets_pb2.CommitGroupOffsetsRequest(group_id="g", generation=-1, offsets=[entry])
+    await commit_group_offsets.handle(broker.broker, TopicAuthorizer(ANYBODY, broker.logs.topics), request)
+
+
+def scenario(work: Any) -> None:
+    async def with_broker() -> None:
+        async with running(MemoryFiles(), ManualClock()) as broker:
+            await work(broker)
+
+    run(with_broker())
+
+
+def test_rows_and_offsets_are_there_together_and_an_abort_leaves_them_alone() -> None:
+    async def work(broker: TransactionBroker) -> None:
+        one = await Program(broker).begin()
+        assert await one.end({one.tps[0]: (1, NONE), one.tps[1]: (0, NONE)}) == ""
+        assert (one.visible(), await fetched(broker, one.tps)) == ([b"row"], [1, 0])
+        two = await Program(broker).begin(version=1)
+        assert await two.end({}, is_commit=False) == ""
+        assert (one.visible(), await fetched(broker, one.tps)) == ([b"row"], [1, 0])
+
+    scenario(work)
+
+
+def test_a_program_that_was_overtaken_is_refused_and_a_repeated_request_is_not() -> None:
+    async def work(broker: TransactionBroker) -> None:
+        zombie, heir = await Program(broker, "a").begin(b"again"), await Program(broker, "b").begin(b"once")
+        asked = {heir.tps[0]: (1, NONE)}
+        assert await heir.end(asked) == ""
+        assert await zombie.end(asked) == "PRODUCER_FENCED"
+        assert "is 1, but the input of this transaction was read when it was not set" in zombie.message
+        assert await zombie.end({}, is_commit=False) == ""
+        assert await heir.end(asked) == "", "the same request finds out that it is committed"
+        later = await Program(broker, "a").begin(b"later")
+        assert await later.end({heir.tps[0]: (2, 1)}) == ""
+        assert later.visible() == [b"once", b"later"]
+        assert await fetched(broker, heir.tps) == [2, NONE]
+
+    scenario(work)
+
+
+def test_what_cannot_be_committed_is_refused_by_name_and_the_transaction_goes_on() -> None:
+    async def work(broker: TransactionBroker) -> None:
+        one = await Program(broker).begin()
+        tp, other = one.tps[0], (await broker.topic("other"))[0]
+        assert await one.end({tp: (5, NONE)}) == "OFFSET_OUT_OF_RANGE"
+        assert await one.end({tp: (1, NONE)}, metadata="x" * (METADATA_MAX_BYTES + 1)) == "OFFSET_METADATA_TOO_LARGE"
+        assert await one.end({TopicIdPartition(b"?" * 16, 0): (0, NONE)}) == "TXN_ABORTED"
+        assert await one.end({TopicIdPartition(tp.topic_id, 9): (0, NONE)}) == "TXN_ABORTED"
+        bobs = Program(broker, "bobs", BOB)
+        assert await bobs.end({tp: (0, NONE)}, group="bobs") == ""
+        writer = Program(broker, "writers", WRITER)
+        assert await writer.end({tp: (0, NONE)}, group="w") == "TOPIC_AUTHORIZATION_FAILED"
+        assert await Program(broker, "b2", BOB).end({other: (0, NONE)}) == "TXN_ABORTED", "a topic that it may not see is none"
+        assert await one.end({tp: (1, NONE)}) == "", "nothing of this has ended it"
+        assert await Program(broker, "b3", BOB).end({tp: (1, 1)}) == "GROUP_AUTHORIZATION_FAILED"
+        assert (one.visible(), await fetched(broker, [tp])) == ([b"row"], [1])
+
+    scenario(work)
+
+
+def test_requests_that_make_no_sense_are_malformed() -> None:
+    async def work(broker: TransactionBroker) -> None:
+        one = await Program(broker).begin()
+        for offsets, group, is_commit, field in (
+            ({one.tps[0]: (0, -2)}, "g", True, "group_offsets.expected_offset"),
+            ({one.tps[0]: (-1, 0)}, "g", True, "group_offsets.offset"),
+            ({TopicIdPartition(b"short", 0): (0, 0)}, "g", True, "group_offsets"),
+            ({one.tps[0]: (0, 0)}, "", True, "group_id"),
+            ({one.tps[0]: (0, 0)}, "g", False, "group_offsets"),
+        ):
+            with pytest.raises(MalformedError, match=f"^{field}"):
+                await one.end(offsets, group=group, is_commit=is_commit)
+
+    scenario(work)
+
+
+def test_whoever_asks_about_the_group_waits_for_a_decision_that_is_not_durable() -> None:
+    async def work() -> None:
+        files = MemoryFiles()
+        async with running(files, ManualClock()) as broker:
+            one = await Program(broker).begin()
+            with Gate(files, "fdatasync", path=TRANSACTION_PATH) as gate:
+                committing = asyncio.create_task(one.end({one.tps[0]: (1, NONE)}))
+                await asyncio.to_thread(gate.wait_until_reached)
+                reading = asyncio.create_task(fetched(broker, one.tps))
+                setting = asyncio.create_task(set_offset(broker, one.tps[0], 0))
+                zombie = asyncio.create_task(Program(broker, "b").end({one.tps[0]: (1, NONE)}))
+                other = asyncio.create_task(fetched(broker, one.tps, "other"))
+                await all_wait()
+                assert await other == [NONE, NONE], "only that group"
+                assert not any(task.done() for task in (committing, reading, setting, zombie))
+            assert await committing == ""
+            assert (await reading)[0] in (0, 1)
+            assert await zombie == "PRODUCER_FENCED"
+            await setting
+            assert await fetched(broker, one.tps) == [0, NONE], "what was set after the decision stays"
+
+    run(work())
+
+
+def test_offsets_that_the_disk_refuses_hold_back_the_rows_until_they_are_written() -> None:
+    async def work() -> None:
+        files = MemoryFiles()
+        async with running(files, ManualClock()) as broker:
+            one = await Program(broker).begin()
+            await set_offset(broker, one.tps[0], 0)
+            full = Gate(files, "pwritev", path=GROUP_PATH, error=errno.ENOSPC)
+            with full:
+                assert await one.end({one.tps[0]: (1, 0)}) == "STORAGE_ERROR"
+                assert (one.visible(), await fetched(broker, [one.tps[0]])) == ([], [-2]), "neither the old offset nor the rows"
+            assert await one.end({one.tps[0]: (1, 0)}) == ""
+            assert (one.visible(), await fetched(broker, [one.tps[0]])) == ([b"row"], [1])
+
+    run(work())
+
+
+@pytest.mark.parametrize("is_deleted", [False, True])
+def test_a_start_brings_in_what_the_life_before_has_decided(is_deleted: bool) -> None:
+    async def work() -> None:
+        files, clock = MemoryFiles(), ManualClock()
+        async with running(files, clock, is_killed=True) as broker:
+            one = await Program(broker).begin()
+            await set_offset(broker, one.tps[0], 0)
+            with Gate(files, "pwritev", path=GROUP_PATH, error=errno.ENOSPC):
+                assert await one.end({one.tps[0]: (1, 0)}) == "STORAGE_ERROR"
+        files.kill()
+        async with running(files, clock) as broker:
+            assert broker.visible(one.tps[0]) == [b"row"]
+            assert await fetched(broker, [one.tps[0]]) == [1]
+            await set_offset(broker, one.tps[0], 0)
+            if is_deleted:
+                await broker.broker.admin.run(broker.logs.changes.delete("t", lambda topic: broker.groups.forget_topic(topic.id)))
+        async with running(files, clock) as broker:
+            if is_deleted:
+                assert broker.groups.table.groups == {}
+            else:
+                assert await fetched(broker, [one.tps[0]]) == [0], "it is brought in once"
+
+    run(work())
+
+
+def test_a_topic_that_goes_between_the_decision_and_its_offsets_takes_them_with_it() -> None:
+    async def work() -> None:
+        files = MemoryFiles()
+        async with running(files, ManualClock()) as broker:
+            one = await Program(broker).begin()
+            stays = (await broker.topic("stays"))[0]
+            await set_offset(broker, one.tps[0], 0)
+            with Gate(files, "pwritev", path=GROUP_PATH, error=errno.ENOSPC):
+                assert await one.end({one.tps[0]: (1, 0), stays: (0, NONE)}) == "STORAGE_ERROR"
+                await broker.broker.admin.run(broker.logs.changes.delete("t", lambda topic: broker.groups.forget_topic(topic.id)))
+            assert await one.end({}) == ""
+            assert await fetched(broker, [stays]) == [0]
+            assert list(broker.groups.table.groups["g"].topic_ids()) == [stays.topic_id]
+
+    run(work())
+
+
+def test_nothing_with_offsets_is_decided_while_the_log_of_groups_is_not_served() -> None:
+    async def work() -> None:
+        files, clock = MemoryFiles(), ManualClock()
+        async with running(files, clock) as broker:
+            await set_offset(broker, (await broker.topic())[0], 0)
+        path = f"{GROUP_PATH}/{0:020d}.log"
+        damaged = bytearray(files.read_file(path))
+        damaged[-50] ^= 1
+        files.write_file(path, bytes(damaged))
+        async with running(files, clock) as broker:
+            one = await Program(broker).begin()
+            assert await one.end({one.tps[0]: (1, 0)}) == "LOG_DAMAGED"
+            assert one.visible() == []
+            assert await one.end({}) == "", "without offsets it can be committed"
+            assert one.visible() == [b"row"]
+
+    run(work())
