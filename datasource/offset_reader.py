@@ -150,24 +150,32 @@ class OffsetReader:
         does not change.
 
         Records that are not decided yet are looked up too, so that none is cut off that will be. A partition of which the broker
-        cannot say it, as one that is damaged, is not cut.
+        cannot say it is not cut: one that is damaged, or of whose range records are gone, which may be of that time.
         """
         ranges = cut_ranges(ranges, wanted, {})
         if wanted.start_time_ms is None or not ranges:
             return ranges
-        id_tps = {TopicPartition(one.topic, one.partition): TopicIdPartition(one.topic_id, one.partition) for one in ranges}
-        unknown = [tp for tp in id_tps.values() if tp not in time_starts]
-        found: dict[TopicPartition, int | None] = {}
-        results = self._client.list_offsets(dict.fromkeys(unknown, wanted.start_time_ms), READ_UNCOMMITTED) if unknown else {}
-        for tp, id_tp in id_tps.items():
-            result = results.get(id_tp)
-            if isinstance(result, OffsetAndTimestamp) and result.offset >= 0:
-                time_starts[id_tp] = result.offset
-            if id_tp in time_starts:
-                found[tp] = time_starts[id_tp]
-            elif isinstance(result, OffsetAndTimestamp):
-                found[tp] = None
-        return cut_ranges(ranges, wanted, found)
+        begins = {TopicIdPartition(one.topic_id, one.partition): one.start for one in ranges}
+        unknown = {tp: begin for tp, begin in begins.items() if tp not in time_starts}
+        found = self._first_of_time(unknown, wanted.start_time_ms)
+        time_starts.update({tp: offset for tp, offset in found.items() if offset is not None})
+        names = {TopicIdPartition(one.topic_id, one.partition): TopicPartition(one.topic, one.partition) for one in ranges}
+        known: dict[TopicIdPartition, int | None] = {**found, **time_starts}
+        return cut_ranges(ranges, wanted, {name: known[tp] for tp, name in names.items() if tp in known})
+
+    def _first_of_time(self, begins: Mapping[TopicIdPartition, int], time_ms: int) -> dict[TopicIdPartition, int | None]:
+        """The first offset of a time or later, None if there is none, of those partitions of which that is true from `begins` on."""
+        if not begins:
+            return {}
+        results = self._client.list_offsets(dict.fromkeys(begins, time_ms), READ_UNCOMMITTED)
+        # Asked afterwards: a log that begins at `begins` or before now did so during the look-up, which then saw all of it.
+        earliest = self._client.list_offsets(dict.fromkeys(begins, OffsetSpec.EARLIEST), READ_UNCOMMITTED)
+        found: dict[TopicIdPartition, int | None] = {}
+        for tp, begin in begins.items():
+            result, first = results[tp], earliest[tp]
+            if isinstance(result, OffsetAndTimestamp) and isinstance(first, OffsetAndTimestamp) and first.offset <= begin:
+                found[tp] = result.offset if result.offset >= 0 else None
+        return found
 
     def wait_for_records(self, snapshot: Snapshot, *, timeout_ms: int) -> None:
         """Returns once a partition has grown past `snapshot`, or after `timeout_ms`, or early if the broker cannot be reached."""

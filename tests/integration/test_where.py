@@ -19,6 +19,8 @@ from brokerd.datasource.batch_reader import BrokerdBatchReader
 from brokerd.datasource.offsets import INITIAL
 from brokerd.datasource.options import parse_source_options
 from brokerd.datasource.stream_reader import BrokerdStreamReader
+from brokerd.errors import DataLossError
+from brokerd.ids import TopicIdPartition
 from tests.support.daemon import RunningDaemon, running_daemon
 from tests.unit.datasource.reading import ALL_COLUMNS
 
@@ -34,6 +36,7 @@ class Topic:
     def __init__(self, daemon: RunningDaemon, client: BlockingClient) -> None:
         rng = random.Random(7)
         self.daemon = daemon
+        self.client = client
         self.topic_id = client.create_topic("t", PARTITIONS)
         self.times_ms = {
             (partition, offset): BEGIN_MS + offset * 60_000 // PER_MINUTE + rng.randrange(-30_000, 30_000)
@@ -148,3 +151,32 @@ def test_a_limit_passes_over_what_is_left_out_at_once(topic: Topic) -> None:
     end = reader.latestOffset(INITIAL.to_json(), reader.getDefaultReadLimit())
     assert end["t"] == {"0": RECORDS, "1": RECORDS, "2": 100}
     assert reader.latestOffset(INITIAL.to_json(), ReadAllAvailable())["t"]["2"] == RECORDS
+
+
+@pytest.mark.parametrize("kept_from", [70, 100])
+def test_retention_between_plan_and_read_is_told_although_a_time_cuts(
+    topic: Topic, kept_from: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Records of the time wanted are among those that went: what is left says nothing of them."""
+    name = f"gone{kept_from}"
+    client = topic.client
+    tp = TopicIdPartition(client.create_topic(name, 1), 0)
+    with Producer(bootstrap_servers=topic.daemon.address, linger_ms=0) as producer:
+        for number in range(100):
+            producer.send(name, b"v", timestamp=BEGIN_MS + (60_000 if 50 <= number < 80 else 0))
+    given = {"bootstrap.servers": topic.daemon.address, "subscribe": name, "startingOffsets": "earliest"}
+    where = "timestamp >= '2026-01-01 00:01:00Z'"
+
+    def reader(**options: str) -> BrokerdStreamReader:
+        return BrokerdStreamReader(
+            parse_source_options({**given, "where": where, **options}, is_streaming=True), ALL_COLUMNS, SystemClock()
+        )
+
+    start = INITIAL.to_json()
+    end = reader().latestOffset(start, ReadAllAvailable())
+    client.delete_records({tp: kept_from})
+    with pytest.raises(DataLossError, match=f"{kept_from} records of {name}-0 are gone"):
+        rows_of(reader(), reader().partitions(start, end))
+    lenient = reader(failOnDataLoss="false")
+    assert rows_of(lenient, lenient.partitions(start, end)) == [(0, offset) for offset in range(kept_from, 80)]
+    assert f"{kept_from} records of {name}-0 are gone" in caplog.text
