@@ -44,6 +44,7 @@ class Values:
 
 
 ANY = Values()
+NOTHING = Values(1, 0)
 
 
 @dataclass(frozen=True, slots=True)

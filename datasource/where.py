@@ -18,7 +18,7 @@ from dataclasses import replace
 from typing import NamedTuple, NoReturn, TypeVar
 
 from brokerd.config.settings import INT64_MAX
-from brokerd.datasource.row_filter import ALL_ROWS, INT64_MIN, RowFilter, Values
+from brokerd.datasource.row_filter import ALL_ROWS, INT64_MIN, NOTHING, RowFilter, Values
 from brokerd.errors import ConfigError
 
 TEXT_MAX_CHARACTERS = 65_536
@@ -100,7 +100,7 @@ class _Parser:
         number = value()
         low = number + (sign.text == ">") if sign.text in ("=", ">", ">=") else INT64_MIN
         high = number - (sign.text == "<") if sign.text in ("=", "<", "<=") else INT64_MAX
-        return Values(low, high)
+        return Values(low, high) if low <= INT64_MAX and high >= INT64_MIN else NOTHING
 
     def _list(self, value: Callable[[], T]) -> list[T]:
         self._expect("(")
@@ -115,7 +115,7 @@ class _Parser:
         token = self._take()
         if token.kind != "number":
             self._refuse("a whole number", token)
-        if len(token.text) > len(str(INT64_MIN)) or not INT64_MIN < int(token.text) < INT64_MAX:
+        if len(token.text) > len(str(INT64_MIN)) or not INT64_MIN <= int(token.text) <= INT64_MAX:
             self._refuse("a whole number of 64 bits", token)
         return int(token.text)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from brokerd.datasource.row_filter import ALL_ROWS, ANY, INT64_MIN, RowFilter, Values
+from brokerd.datasource.row_filter import ALL_ROWS, ANY, INT64_MIN, NOTHING, RowFilter, Values
 from brokerd.datasource.where import parse_where
 from brokerd.errors import ConfigError
 
@@ -21,6 +21,10 @@ NEW_YEAR_US = 1_767_225_600_000_000  # 2026-01-01 00:00:00Z
         ("offset>5 and offset<=+9", RowFilter(offsets=Values(6, 9))),
         ("offset < 5", RowFilter(offsets=Values(INT64_MIN, 4))),
         ("offset > -1", RowFilter(offsets=Values(0, MAX))),
+        ("offset < 9223372036854775807", RowFilter(offsets=Values(INT64_MIN, MAX - 1))),
+        ("offset BETWEEN -9223372036854775808 AND 9223372036854775807", ALL_ROWS),
+        ("offset > 9223372036854775807", RowFilter(offsets=NOTHING)),
+        ("partition < -9223372036854775808", RowFilter(partitions=NOTHING)),
         ("offset BETWEEN 5 AND 7 AND partition = 0", RowFilter(partitions=Values(0, 0), offsets=Values(5, 7))),
         ("offset IN (1, 5, 9) AND offset < 9", RowFilter(offsets=Values(1, 5, frozenset([1, 5])))),
         ("offset = 1 AND offset = 2", RowFilter(offsets=Values(2, 1))),
@@ -60,6 +64,7 @@ def test_a_condition_means_what_it_says(text: str, wanted: RowFilter) -> None:
         ("partition IN 1", r"at '1': expected \("),
         ("offset BETWEEN 1, 2", "at ', 2': expected AND"),
         ("offset BETWEEN 1 AND", "at its end: expected a whole number"),
+        ("offset < -9223372036854775809", "expected a whole number of 64 bits"),
         ("offset > 9223372036854775808", "expected a whole number of 64 bits"),
         ("offset > " + "9" * 5_000, "expected a whole number of 64 bits"),
         ("1 = offset", "at '1 = offset': expected one of"),
