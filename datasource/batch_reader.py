@@ -21,7 +21,7 @@ from brokerd.datasource.data_loss import report_losses
 from brokerd.datasource.offset_reader import OffsetReader, report_absent
 from brokerd.datasource.options import SourceOptions
 from brokerd.datasource.partition_reader import RangePartition, read_partition
-from brokerd.datasource.planning import OffsetRange, range_gone, require_topics, split_ranges
+from brokerd.datasource.planning import OffsetRange, passed_by, require_topics, split_ranges
 from brokerd.datasource.schema import Column
 from brokerd.errors import ConfigError
 
@@ -45,8 +45,8 @@ class BrokerdBatchReader(DataSourceReader):
             now_ms = self._clock.wall_ms()
             begins = reader.resolve(options.starting, snapshot, now_ms=now_ms)
             ends = reader.resolve(options.ending, snapshot, now_ms=now_ms)
-        losses = [range_gone(tp, begin, snapshot.earliest[tp]) for tp, begin in begins.items() if begin < snapshot.earliest[tp]]
-        report_losses(losses, fail=options.fail_on_data_loss)
+        read = {tp: begin for tp, begin in begins.items() if options.where.reads(tp)}
+        report_losses(passed_by(read, snapshot), fail=options.fail_on_data_loss)
         ranges = []
         for tp in sorted(begins):
             if ends[tp] < min(begins[tp], snapshot.latest[tp]):  # behind `latest` nothing is committed yet

@@ -164,7 +164,7 @@ class OffsetReader:
         return cut_ranges(ranges, wanted, {name: known[tp] for tp, name in names.items() if tp in known})
 
     def _first_of_time(self, begins: Mapping[TopicIdPartition, int], time_ms: int) -> dict[TopicIdPartition, int | None]:
-        """The first offset of a time or later, None if there is none, of those partitions of which that is true from `begins` on."""
+        """The first offset of a time, None if there is none, of those partitions of which that is true from `begins` on."""
         if not begins:
             return {}
         results = self._client.list_offsets(dict.fromkeys(begins, time_ms), READ_UNCOMMITTED)

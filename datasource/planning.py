@@ -7,7 +7,7 @@ Kafka connector (KafkaMicroBatchStream.rateLimit, KafkaOffsetRangeCalculator), i
 from __future__ import annotations
 
 import math
-from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -82,8 +82,10 @@ def topic_ids_after(previous: SourceOffset, snapshot: Snapshot, offsets: Iterabl
     return ids | {topic: topic_id for topic, topic_id in previous.topic_ids.items() if topic in snapshot.missing}
 
 
-def continue_from(previous: SourceOffset, snapshot: Snapshot) -> Continuation:
-    """Where the batch after `previous` starts, partition by partition.
+def continue_from(
+    previous: SourceOffset, snapshot: Snapshot, reads: Callable[[TopicPartition], bool] = lambda _: True
+) -> Continuation:
+    """Where the batch after `previous` starts, partition by partition. What is lost of partitions that nobody `reads` is not told.
 
     A  known, offset still in the log: starts there, also if that is not committed yet. A query that read all records before and
        now reads committed ones may be ahead of them; it waits.
@@ -99,30 +101,37 @@ def continue_from(previous: SourceOffset, snapshot: Snapshot) -> Continuation:
     losses: list[str] = []
     created_anew = {topic for topic, topic_id in snapshot.topic_ids.items() if previous.topic_ids.get(topic, topic_id) != topic_id}
     for topic in sorted(created_anew):
-        ended = {str(tp.partition): offset for tp, offset in sorted(previous.offsets.items()) if tp.topic == topic}
+        ended = {str(tp.partition): offset for tp, offset in sorted(previous.offsets.items()) if tp.topic == topic and reads(tp)}
         if ended:  # otherwise the loss was reported when it was missing
             losses.append(
                 f"topic '{topic}' was deleted and recreated: records of the old topic from offsets {ended} on were not read"
             )
+    lost: dict[TopicPartition, str] = {}
     for tp in sorted(snapshot.latest):
         earliest = snapshot.earliest[tp]
         known = previous.offsets.get(tp) if tp.topic not in created_anew else None
         if known is None:
             begins[tp] = starts[tp] = earliest
             if earliest > 0 and tp.topic in previous.topic_ids and tp.topic not in created_anew:
-                losses.append(f"partition {tp} is new and starts at {earliest} instead of 0: {earliest} records are gone")
+                lost[tp] = f"partition {tp} is new and starts at {earliest} instead of 0: {earliest} records are gone"
         elif known < earliest:
             begins[tp] = starts[tp] = earliest
-            losses.append(range_gone(tp, known, earliest))
+            lost[tp] = range_gone(tp, known, earliest)
         elif known > snapshot.log_end(tp):
             begins[tp] = starts[tp] = snapshot.log_end(tp)
-            losses.append(f"{tp} ends at offset {snapshot.log_end(tp)}, but was read up to {known}: the log has lost its tail")
+            lost[tp] = f"{tp} ends at offset {snapshot.log_end(tp)}, but was read up to {known}: the log has lost its tail"
         else:
             begins[tp] = known
-    gone = sorted(tp for tp in previous.offsets if tp not in snapshot.latest)
+    losses += [sentence for tp, sentence in lost.items() if reads(tp)]
+    gone = sorted(tp for tp in previous.offsets if tp not in snapshot.latest and reads(tp))
     if gone:
         losses.append(f"gone or no longer subscribed: {', '.join(map(str, gone))}")
     return Continuation(begins, starts, losses)
+
+
+def passed_by(begins: Mapping[TopicPartition, int], snapshot: Snapshot) -> list[str]:
+    """One sentence for each partition whose log starts behind where it is to be read from."""
+    return [range_gone(tp, begin, snapshot.earliest[tp]) for tp, begin in begins.items() if begin < snapshot.earliest[tp]]
 
 
 def range_gone(tp: TopicPartition, wanted: int, earliest: int) -> str:

@@ -25,7 +25,7 @@ from brokerd.datasource.planning import (
     Snapshot,
     continue_from,
     limit_rows,
-    range_gone,
+    passed_by,
     ranges_between,
     require_topics,
     split_ranges,
@@ -129,10 +129,11 @@ class BrokerdStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         require_topics(snapshot, self._options.subscription.option, previous.topic_ids)
         if previous.is_initial:
             begins = starts = reader.resolve(self._options.starting, snapshot, now_ms=self._clock.wall_ms())
-            losses = [range_gone(tp, begin, snapshot.earliest[tp]) for tp, begin in begins.items() if begin < snapshot.earliest[tp]]
+            losses = passed_by(self._wanted(begins), snapshot)
             begins = starts = {tp: max(begin, snapshot.earliest[tp]) for tp, begin in begins.items()}
         else:
-            begins, starts, losses = continue_from(previous, reader.with_log_ends(snapshot, previous.offsets))
+            known = reader.with_log_ends(snapshot, previous.offsets)
+            begins, starts, losses = continue_from(previous, known, self._options.where.reads)
         report_losses(losses, fail=self._options.fail_on_data_loss)
         ends = self._limited(begins, snapshot, limit, reader)
         source_id = previous.source_id or self._own_source_id()

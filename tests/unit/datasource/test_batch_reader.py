@@ -137,6 +137,7 @@ def test_offsets_below_the_log_are_data_loss(broker: FakeBroker) -> None:
     with pytest.raises(DataLossError, match="3 records of events-0 are gone, offsets 1 to 3"):
         planned(broker, startingOffsets=asked)
     assert planned(broker, startingOffsets=asked, failOnDataLoss="false")[0] == ("events", 0, 4, 10)
+    assert planned(broker, startingOffsets=asked, where="partition = 1") == [("events", 1, 0, 20)], "nobody wants them"
 
 
 def test_unknown_topic_says_how_to_create_it(broker: FakeBroker) -> None:

@@ -181,6 +181,23 @@ def test_retention_past_the_checkpoint_is_told_before_any_task_runs(broker: Fake
     assert ranges(tolerant, first, latest(tolerant, first)) == [(0, 13, 20)]
 
 
+def test_what_option_where_leaves_out_is_no_loss_when_it_goes(broker: FakeBroker) -> None:
+    partitions = broker.topics["events"]
+    first = latest(reader_for(broker, startingOffsets="earliest"), INITIAL.to_json())
+    for partition in partitions:
+        fill(partition, [10])
+    partitions[0].log_start_offset = 13
+    reader = reader_for(broker, where="partition = 1")
+    assert ranges(reader, first, latest(reader, first)) == [(1, 10, 20)]
+    asked = reader_for(broker, where="partition = 1", startingOffsets='{"events": {"0": 1, "1": 0}}')
+    assert user_offsets(latest(asked, INITIAL.to_json())) == {"events": {"0": 20, "1": 20}}
+    partitions[1].log_start_offset = 13
+    with pytest.raises(DataLossError) as error:
+        latest(reader, first)
+    assert "events-1" in str(error.value)
+    assert "events-0" not in str(error.value)
+
+
 def test_what_was_read_before_it_was_committed_is_no_loss_and_is_not_read_again(broker: FakeBroker) -> None:
     partition = broker.topics["events"][0]
     partition.last_stable_offset = 4
