@@ -6,6 +6,7 @@ small batches are merged, because each costs Spark about as much as a thousand r
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator, Sequence
 
 import pyarrow as pa
@@ -26,6 +27,8 @@ from brokerd.datasource.schema import Column, arrow_schema
 from brokerd.errors import OffsetOutOfRangeError, UnknownTopicIdError
 from brokerd.ids import TopicIdPartition, TopicPartition
 from brokerd.record.schema import HEADERS, SCHEMA_0
+
+logger = logging.getLogger(__name__)
 
 ROWS_PER_BATCH = 10_000
 BYTES_PER_BATCH = 4_194_304
@@ -53,8 +56,17 @@ def read_partition(partition: InputPartition, options: SourceOptions, columns: S
     wanted = partition.offsets
     shaper = _Shaper(wanted, arrow_schema(columns))
     with lease_client(options.consumer) as client:
-        filtered = (wanted_rows(fetched, options.where) for fetched in _fetched(client, wanted, options))
+        filtered = (wanted_rows(fetched, options.where) for fetched in _counted(wanted, _fetched(client, wanted, options)))
         yield from _joined(arrow_batch for kept in filtered if kept is not None for arrow_batch in shaper.shape(kept))
+
+
+def _counted(wanted: OffsetRange, batches: Iterator[FetchedBatch]) -> Iterator[FetchedBatch]:
+    """The same; in the end the log says how many bytes of record batches were needed."""
+    size_bytes = 0
+    for fetched in batches:
+        size_bytes += fetched.header.size
+        yield fetched
+    logger.info("%s: %d bytes of record batches were read", wanted, size_bytes)
 
 
 def _fetched(client: BlockingClient, wanted: OffsetRange, options: SourceOptions) -> Iterator[FetchedBatch]:

@@ -44,6 +44,15 @@ def test_rows_come_in_offset_order_in_sparks_schema(broker: FakeBroker) -> None:
     assert rows["timestamp"][0].timestamp() * 1000 == TIMESTAMP_MS + 2
 
 
+def test_the_log_says_what_was_read(broker: FakeBroker, caplog: pytest.LogCaptureFixture) -> None:
+    (partition,) = broker.create("events")
+    fill(partition, [3, 1, 5])
+    with caplog.at_level(logging.INFO):
+        read(broker, partition, 1, 4)
+    size_bytes = sum(data.size for _, _, data in partition.batches[:2])
+    assert f"events-0 [1, 4): {size_bytes} bytes of record batches were read" in caplog.text
+
+
 def test_log_append_time_is_told_apart(broker: FakeBroker) -> None:
     (partition,) = broker.create("events")
     fill(partition, [2], is_log_append_time=True)
