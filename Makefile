@@ -12,7 +12,7 @@ PYTEST := -m pytest -q -n auto --maxprocesses 8 --dist loadgroup
 PIP    := -m pip install --quiet --no-compile
 
 .DEFAULT_GOAL := help
-.PHONY: environments exactly-once transactions dist docs reference release-check sweep powercut chaos-planted test-lowest quick coverage help setup links java gen demo test test-long check bench attacks chaos fuzz clean
+.PHONY: environments source-runs exactly-once transactions dist docs reference release-check sweep powercut chaos-planted test-lowest quick coverage help setup links java gen demo test test-long check bench attacks chaos fuzz clean
 
 help:  ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 12
@@ -94,6 +94,9 @@ chaos: setup  ## the real daemon under load and faults, its history judged; SECO
 
 exactly-once: setup java  ## drivers, tasks and brokers killed around a commit or at random, and what readers then see (half an hour); KILLS=100 SEED=n
 	$(if $(KILLS),BROKERD_TEST_KILLS=$(KILLS)) $(if $(SEED),BROKERD_TEST_SEED=$(SEED)) PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python -m pytest -q tests/spark/exactly_once $(PYTEST_ARGS)
+
+source-runs: setup java  ## streaming reads with random limits, splits and filters, driver and broker killed (half an hour); RUNS=50 SEED=n
+	BROKERD_TEST_RUNS=$(or $(RUNS),50) $(if $(SEED),BROKERD_TEST_SEED=$(SEED)) PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python -m pytest -q -s tests/spark/source_runs $(PYTEST_ARGS)
 
 transactions: setup  ## two hundred thousand random schedules of transactions, each checked at every step; SCHEDULES=n
 	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python -m tests.model.long_transactions $(if $(SCHEDULES),--schedules $(SCHEDULES))

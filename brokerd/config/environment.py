@@ -20,7 +20,7 @@ PREFIX = "BROKERD_"
 _NEAR_MISS = 0.7  # PROT is close to PORT; VERSION, which an image may set, is close to nothing
 # Variables with the prefix that belong to the command line (parser.py), or to the project's tests, whose brokers inherit them. No
 # broker goes by one of those; others of that look are ignored with a word, as all that are no settings.
-_OF_TESTS = ("BROKERD_TEST_FLIGHTS", "BROKERD_TEST_KILLS", "BROKERD_TEST_SCALE", "BROKERD_TEST_SEED")
+_OF_TESTS = ("BROKERD_TEST_FLIGHTS", "BROKERD_TEST_KILLS", "BROKERD_TEST_RUNS", "BROKERD_TEST_SCALE", "BROKERD_TEST_SEED")
 _NO_SETTINGS = ("BROKERD_BOOTSTRAP_SERVER", *_OF_TESTS)
 _SERVICE_NAME = re.compile(r"_SERVICE_(HOST|PORT(_\w+)?)$|_PORT_\d+_(TCP|UDP|SCTP)(_(PROTO|PORT|ADDR))?$")
 _SERVICE_ADDRESS = re.compile(r"(tcp|udp|sctp)://\S+:\d+$")

@@ -1,0 +1,92 @@
+"""Queries in one program that may be killed. Settings, as JSON:
+
+queries: for each its `options` of the source, its `checkpoint`, and the directory `out`; drain: end with what is there now.
+
+Each micro-batch becomes a file of `out`, named by its number: a line for each row, in the order in which it comes. One that comes
+again must be what it was.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from pyspark.errors import StreamingQueryException
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.streaming.query import StreamingQuery
+
+from brokerd.datasource.source import BrokerdDataSource
+from tests.spark.exactly_once.job import session, settings
+from tests.spark.exactly_once.victims import TOO_BUSY
+from tests.support.wait import wait_until
+
+_LOOK_S = 0.05
+_TURN_S = 1
+
+
+def keep_in(out: Path) -> Callable[[DataFrame, int], None]:
+    """foreachBatch's function."""
+
+    def keep(frame: DataFrame, batch_id: int) -> None:
+        rows = [[row["partition"], row["offset"], row["value"].decode()] for row in frame.collect()]
+        text = "".join(json.dumps(row) + "\n" for row in rows)
+        path = out / f"{batch_id:06}.jsonl"
+        if path.exists():
+            assert path.read_text() == text, f"micro-batch {batch_id} came again with other rows: {path}"
+        unfinished = path.with_suffix(".new")
+        unfinished.write_text(text)
+        unfinished.rename(path)
+
+    return keep
+
+
+def start(spark: SparkSession, query: dict[str, Any]) -> StreamingQuery:
+    """One query."""
+    frame = spark.readStream.format("brokerd").options(**query["options"]).load().select("partition", "offset", "value")
+    writer: Any = frame.writeStream.foreachBatch(keep_in(Path(query["out"]))).option("checkpointLocation", query["checkpoint"])
+    if settings.get("drain"):
+        writer = writer.trigger(availableNow=True)
+    started: StreamingQuery = writer.start()
+    return started
+
+
+def keep_up(spark: SparkSession, queries: list[dict[str, Any]]) -> None:
+    """Runs queries beside one another for ever, or each to its end. One for whose worker Spark had too little time begins again."""
+    running: dict[int, StreamingQuery] = {}
+    left = dict(enumerate(queries))
+    while left:
+        for number, query in list(left.items()):
+            if number not in running:
+                running[number] = start(spark, query)
+                wait_until(lambda one=running[number]: one.lastProgress is not None or not one.isActive, pause_s=_LOOK_S)  # type: ignore[misc]
+            ended = has_ended(running[number], None if settings.get("drain") else _TURN_S)
+            if ended is None:
+                continue
+            del running[number]
+            if ended:
+                del left[number]
+
+
+def has_ended(query: StreamingQuery, timeout_s: int | None) -> bool | None:
+    """True if it has come to its end, False if it is to begin again, None if it runs."""
+    try:
+        is_over = query.awaitTermination(timeout_s)
+    except StreamingQueryException as error:
+        if TOO_BUSY not in str(error):
+            raise
+        print("FAILED", TOO_BUSY, flush=True)
+        return False
+    return True if is_over or timeout_s is None else None
+
+
+def main() -> None:
+    """Runs until it is killed, or until all is read."""
+    spark = session()
+    spark.dataSource.register(BrokerdDataSource)
+    keep_up(spark, settings["queries"])
+
+
+if __name__ == "__main__":
+    main()
