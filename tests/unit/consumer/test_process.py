@@ -253,7 +253,7 @@ def test_handler_that_hangs_is_told_and_its_record_comes_again(broker: FakeBroke
         processing = Processing(consumer, gate, workers=8)
         gate.let(0, 2)
         gate.await_running(1)
-        wait_until(lambda: sorted(gate.ended) == [0, 2] and consumer._guard._user == "processing")
+        wait_until(lambda: sorted(gate.ended) == [0, 2] and consumer._guard.user == "processing")
         clock.advance(300_000)
         error = processing.outcome()
         assert isinstance(error, HandlerTimeoutError)

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import sys
 import threading
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
 from brokerd import Consumer
+from brokerd.consumer import guard, uses
 from brokerd.consumer.guard import Guard
 from brokerd.errors import (
     BrokerdError,
@@ -19,6 +22,7 @@ from brokerd.errors import (
 from tests.support.child import child
 from tests.support.consumers import LONG_MS, T0, T1, fill, offsets, read
 from tests.support.fake_broker import FakeBroker, fake_broker
+from tests.support.interrupts import strike
 from tests.support.wait import DEADLINE_S, wait_until
 
 # --- threads, interrupts, the end
@@ -123,6 +127,74 @@ def test_records_that_an_interrupt_keeps_from_arriving_come_again(
     assert offsets(read(consumer, 13)) == list(range(2, 15))
 
 
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda one: one.assignment(),
+        lambda one: one.poll(0),
+        lambda one: one.seek(("u", 0), 1),  # refused: it is not assigned
+        lambda one: next(one),
+    ],
+)
+def test_an_interrupt_leaves_the_consumer_to_other_threads(
+    broker: FakeBroker, consumer: Consumer, call: Callable[[Consumer], object]
+) -> None:
+    """Wherever in the guard it strikes, on the way in and out."""
+    (partition,) = broker.create("t")
+    fill(partition, [100, 100, 100])
+    consumer.assign([T0])
+    places = (guard.__file__, uses.__file__)
+
+    def action() -> None:
+        with contextlib.suppress(ConsumerStateError):
+            call(consumer)
+
+    at = 1
+    with ThreadPoolExecutor(1) as others:
+        while where := strike(action, at, places):
+            assert others.submit(consumer.assignment).result(DEADLINE_S) == {T0}, where
+            assert others.submit(_is_alone, consumer).result(DEADLINE_S), where
+            assert consumer.assignment() == {T0}, where
+            at += 1
+    assert at > 20
+    assert len(consumer._guard._uses) == 0
+
+
+def _is_alone(consumer: Consumer) -> bool:
+    """Whether a `close` of this thread would have to wait for no other."""
+    if not consumer._guard.await_user(0):
+        return False
+    consumer._guard.leave()
+    return True
+
+
+def test_an_interrupt_of_a_thread_that_waits_for_another_leaves_the_consumer_to_it(broker: FakeBroker, consumer: Consumer) -> None:
+    broker.create("t")
+    consumer.assign([T0])
+    at = 1
+    places = (guard.__file__, uses.__file__)
+    while strike(lambda: _is_alone(consumer), at, places):
+        poller = Polling(consumer)
+        with pytest.raises(ConsumerStateError, match="thread 'poller' is using this consumer"):
+            consumer.poll(0)
+        consumer.wakeup()
+        assert isinstance(poller.outcome(), WakeupError)
+        at += 1
+    assert at > 20
+
+
+def test_a_close_waits_for_a_call_of_another_thread_and_then_goes_on(broker: FakeBroker, consumer: Consumer) -> None:
+    broker.create("t")
+    consumer.assign([T0])
+    poller = Polling(consumer)
+    assert not _is_alone(consumer)
+    with ThreadPoolExecutor(1) as others:
+        alone = others.submit(consumer._guard.await_user, DEADLINE_S)
+        consumer.wakeup()
+        assert isinstance(poller.outcome(), WakeupError)
+        assert alone.result(DEADLINE_S)
+
+
 def _interrupt(*_arguments: object, **_options: object) -> None:
     raise KeyboardInterrupt
 
@@ -131,6 +203,7 @@ def _interrupt(*_arguments: object, **_options: object) -> None:
 _FORKS = """
 import os
 from brokerd import Consumer
+from brokerd.consumer import guard, uses
 from brokerd.consumer.guard import Guard
 from brokerd.errors import ForkedConsumerError
 consumer = Consumer()
@@ -163,7 +236,7 @@ class Polling:
         self._error: BrokerdError | None = None
         self._thread = threading.Thread(target=self._run, name="poller")
         self._thread.start()
-        wait_until(lambda: consumer._guard._user == "poller")
+        wait_until(lambda: consumer._guard.user == "poller")
 
     def _run(self) -> None:
         try:
