@@ -7,6 +7,7 @@
     groups.py          lists, describes, resets, deletes groups of readers (group_reset.py: to which offset, groups_report.py)
     produce.py         lines to records (lines.py, json_records.py)
     consume.py         records to lines (start_offsets.py: from where to where, record_format.py: how they are printed)
+    top.py             watches a broker (top_watch.py asks, top_model.py computes, top_view.py draws)
     info.py            a broker's versions, features, limits, nodes
     dump_log.py        prints the contents of a data directory's files
     doctor.py          checks a data directory, and repairs what an operator decides
@@ -58,6 +59,7 @@ COMMANDS = {  # name: (module, one line of help)
     "groups": ("brokerd.cli.groups", "list and describe groups of readers and their lag, reset and delete their offsets"),
     "produce": ("brokerd.cli.produce", "write lines from standard input or a file to a topic"),
     "consume": ("brokerd.cli.consume", "print records of topics"),
+    "top": ("brokerd.cli.top", "watch topics, rates, groups with their lag, and transactions"),
     "info": ("brokerd.cli.info", "print a broker's versions, features, limits and nodes"),
     "dump-log": ("brokerd.cli.dump_log", "print what a log directory, segment, index or snapshot holds"),
     "doctor": ("brokerd.cli.doctor", "check every byte of a data directory"),

@@ -18,7 +18,7 @@ def test_every_dependency_of_users_has_a_lowest_version() -> None:
 def test_a_dependency_without_one_is_an_error(tmp_path: Path) -> None:
     file = tmp_path / "pyproject.toml"
     file.write_text(
-        '[project]\ndependencies = ["numpy>=1.26,<3", "grpcio"]\noptional-dependencies = {spark = [], completion = []}\n'
+        '[project]\ndependencies = ["numpy>=1.26,<3", "grpcio"]\noptional-dependencies = {spark = [], completion = [], top = []}\n'
     )
     with pytest.raises(ValueError, match=r"'grpcio' in pyproject\.toml has no lowest version"):
         lowest(file)

@@ -1,0 +1,177 @@
+"""The model of `brokerd top`: two looks at a broker become rates and sorted tables. Pure: no I/O, no clock, no drawing."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from brokerd.client.group_offsets import GroupDescription
+from brokerd.client.topics import TopicDescription
+from brokerd.client.transactions import TransactionListing
+from brokerd.ids import TopicIdPartition
+
+_MS_PER_S = 1_000
+Offsets = Mapping[TopicIdPartition, int]
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """The broker's answers of one moment. `group_count`: of all groups, of which `groups` are those that committed last."""
+
+    monotonic_ms: int
+    wall_ms: int
+    version: str
+    cluster_id: str
+    topics: tuple[TopicDescription, ...] = ()
+    groups: tuple[GroupDescription, ...] = ()
+    group_count: int = 0
+    transactions: tuple[TransactionListing, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class TopicRow:
+    """One topic. `records_per_s` is None where there is nothing to compare with; `held_back`: offsets that readers of committed
+    records do not see yet."""
+
+    topic: str
+    partitions: int
+    records: int
+    records_per_s: float | None
+    size_bytes: int
+    held_back: int
+    unhealthy: int
+
+
+@dataclass(frozen=True, slots=True)
+class GroupRow:
+    """One group; `lag`, `lag_bytes` and `lag_ms` (the longest) are None where the broker does not know them."""
+
+    group_id: str
+    partitions: int
+    lag: int | None
+    lag_bytes: int | None
+    lag_ms: int | None
+    records_per_s: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class TransactionRow:
+    """One open or undecided transactional id; `age_ms` is that of its oldest member."""
+
+    transactional_id: str
+    state: str
+    open_members: int
+    age_ms: int | None
+    owner: str
+
+
+@dataclass(frozen=True, slots=True)
+class Tables:
+    """Rows, those that matter most first: by rate, by lag, by age."""
+
+    wall_ms: int
+    version: str
+    cluster_id: str
+    topics: list[TopicRow] = field(default_factory=list)
+    groups: list[GroupRow] = field(default_factory=list)
+    group_count: int = 0
+    transactions: list[TransactionRow] = field(default_factory=list)
+
+
+@dataclass(frozen=True, slots=True)
+class Screen:
+    """All that is to be drawn. `tables` is None before the first answer, and the last ones while the broker does not answer: since
+    `unreachable_since_ms` (None: it does), because of `problem`."""
+
+    tables: Tables | None
+    now_wall_ms: int
+    unreachable_since_ms: int | None = None
+    problem: str = ""
+
+
+def tables_of(before: Look | None, now: Look) -> Tables:
+    """The rows of `now`, with rates since `before`."""
+    elapsed_ms = 0 if before is None else now.monotonic_ms - before.monotonic_ms
+    ends = {tp: end for topic in (before.topics if before else ()) for tp, end in _ends_of(topic).items()}
+    committed = {group.listing.group_id: _committed_of(group) for group in (before.groups if before else ())}
+    topics = [_topic(topic, ends, elapsed_ms) for topic in now.topics]
+    groups = [_group(group, committed.get(group.listing.group_id, {}), elapsed_ms) for group in now.groups]
+    transactions = [
+        TransactionRow(one.transactional_id, one.state, one.open_members, None if one.age_ms < 0 else one.age_ms, one.owner)
+        for one in now.transactions
+    ]
+    return Tables(
+        wall_ms=now.wall_ms,
+        version=now.version,
+        cluster_id=now.cluster_id,
+        topics=sorted(topics, key=lambda one: (-(one.records_per_s or 0), -one.size_bytes, one.topic)),
+        groups=sorted(groups, key=lambda one: (-(one.lag or 0), one.group_id)),
+        group_count=now.group_count,
+        transactions=sorted(transactions, key=lambda one: (-(one.age_ms or 0), one.transactional_id)),
+    )
+
+
+def rate(before: Offsets, now: Offsets, elapsed_ms: int) -> float | None:
+    """Offsets per second of the partitions that are in both; None if there are none, no time has passed, or one went back."""
+    steps = [now[one] - before[one] for one in now if one in before]
+    if elapsed_ms <= 0 or not steps or min(steps) < 0:
+        return None
+    return sum(steps) * _MS_PER_S / elapsed_ms
+
+
+def document(screen: Screen) -> dict[str, Any]:
+    """A screen for programs."""
+    tables = screen.tables
+    return {
+        "time_ms": screen.now_wall_ms,
+        "unreachable_since_ms": screen.unreachable_since_ms,
+        "problem": screen.problem or None,
+        "version": tables and tables.version,
+        "cluster_id": tables and tables.cluster_id,
+        "topics": [_fields(one) for one in tables.topics] if tables else [],
+        "group_count": tables.group_count if tables else 0,
+        "groups": [_fields(one) for one in tables.groups] if tables else [],
+        "transactions": [_fields(one) for one in tables.transactions] if tables else [],
+    }
+
+
+def _fields(row: TopicRow | GroupRow | TransactionRow) -> dict[str, Any]:
+    return {name: getattr(row, name) for name in type(row).__dataclass_fields__}
+
+
+def _ends_of(topic: TopicDescription) -> dict[TopicIdPartition, int]:
+    return {TopicIdPartition(topic.topic_id, one.partition): one.high_watermark for one in topic.partitions}
+
+
+def _committed_of(group: GroupDescription) -> dict[TopicIdPartition, int]:
+    return {one.tp: one.committed.offset for one in group.partitions}
+
+
+def _topic(topic: TopicDescription, before: Offsets, elapsed_ms: int) -> TopicRow:
+    return TopicRow(
+        topic=topic.name,
+        partitions=len(topic.partitions),
+        records=sum(one.record_count for one in topic.partitions),
+        records_per_s=rate(before, _ends_of(topic), elapsed_ms),
+        size_bytes=sum(one.size_bytes for one in topic.partitions),
+        held_back=sum(one.high_watermark - one.last_stable_offset for one in topic.partitions),
+        unhealthy=sum(one.error is not None for one in topic.partitions),
+    )
+
+
+def _group(group: GroupDescription, before: Offsets, elapsed_ms: int) -> GroupRow:
+    return GroupRow(
+        group_id=group.listing.group_id,
+        partitions=len(group.partitions),
+        lag=_sum(one.lag for one in group.partitions),
+        lag_bytes=_sum(one.lag_bytes for one in group.partitions),
+        lag_ms=max((one.lag_ms for one in group.partitions if one.lag_ms >= 0), default=None),
+        records_per_s=rate(before, _committed_of(group), elapsed_ms),
+    )
+
+
+def _sum(values: Any) -> int | None:
+    """The sum of those that are known; -1 is the wire's form of unknown."""
+    known = [value for value in values if value >= 0]
+    return sum(known) if known else None

@@ -1,0 +1,157 @@
+"""Goal: `brokerd top` shows what a real broker does, rides over its death, follows the terminal's size and leaves it as it was.
+Method: lines of JSON, and a real process in a pseudo-terminal.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import json
+import os
+import pty
+import re
+import select
+import signal
+import struct
+import subprocess
+import sys
+import termios
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from brokerd import Consumer, Producer
+from brokerd.ids import TopicPartition
+from tests.integration.conftest import Terminal
+from tests.support.child import ROOT
+from tests.support.daemon import DaemonProcess
+from tests.support.wait import DEADLINE_S
+
+_COLOURS = re.compile(r"\x1b\[[0-9;]*m")
+ENTER, LEAVE, SHOW_CURSOR = "\x1b[?1049h", "\x1b[?1049l", "\x1b[?25h"
+
+
+class PseudoTerminal:
+    """`brokerd top` in a terminal of its own, and all that it has written there."""
+
+    def __init__(self, *options: str) -> None:
+        self._master, slave = pty.openpty()
+        self._resize(100, 30)
+        env = {**os.environ, "TERM": "xterm-256color"}
+        for name in ("COLUMNS", "LINES", "NO_COLOR"):
+            env.pop(name, None)
+        command = [sys.executable, "-m", "brokerd", "top", *options]
+        self.process = subprocess.Popen(command, stdin=slave, stdout=slave, stderr=slave, env=env, cwd=ROOT, start_new_session=True)
+        os.close(slave)
+        self.written = ""
+
+    def read_until(self, pattern: str) -> str:
+        """Reads on until `pattern` is in what comes from now on, and returns that. Raises AssertionError if it never is."""
+        begin, end = len(self.written), time.monotonic() + DEADLINE_S
+        while not re.search(pattern, _COLOURS.sub("", self.written[begin:]), re.DOTALL):
+            readable, _, _ = select.select([self._master], [], [], max(0, end - time.monotonic()))
+            assert readable, f"no '{pattern}' in {self.written[begin:][-3_000:]!r}"
+            self.written += self._read() or pytest.fail(f"it ended: {self.written[-2_000:]!r}")
+        return self.written[begin:]
+
+    def read_to_end(self) -> None:
+        """Reads on until it has ended."""
+        while data := self._read():
+            self.written += data
+
+    def resize(self, columns: int, lines: int) -> None:
+        """The terminal gets another size, and says so."""
+        self._resize(columns, lines)
+        self.process.send_signal(signal.SIGWINCH)
+
+    def close(self) -> None:
+        """Ends it if it runs."""
+        self.process.kill()
+        self.process.wait()
+        os.close(self._master)
+
+    def _resize(self, columns: int, lines: int) -> None:
+        fcntl.ioctl(self._master, termios.TIOCSWINSZ, struct.pack("HHHH", lines, columns, 0, 0))
+
+    def _read(self) -> str:
+        try:
+            return os.read(self._master, 65_536).decode(errors="replace")
+        except OSError:  # the other end is closed
+            return ""
+
+
+@contextlib.contextmanager
+def top(*options: str) -> Iterator[PseudoTerminal]:
+    terminal = PseudoTerminal(*options)
+    try:
+        yield terminal
+    finally:
+        terminal.close()
+
+
+@pytest.fixture
+def daemon(tmp_path: Path, terminal: Terminal) -> Iterator[DaemonProcess]:
+    with DaemonProcess(tmp_path / "data") as process:
+        terminal.use(process.address)
+        terminal.run("topics", "create", "watched", "-p", "2")
+        yield process
+
+
+def test_lines_of_json_have_rates_and_lag(daemon: DaemonProcess, terminal: Terminal) -> None:
+    terminal.run("produce", "watched", "-p", "0", stdin=b"x\n" * 10)
+    with Consumer(bootstrap_servers=daemon.address, group_id="readers", enable_auto_commit=False) as consumer:
+        consumer.assign([("watched", 0)])
+        consumer.commit({TopicPartition("watched", 0): 4})
+    code, out, err = terminal.run("top", "--json", "--once", "--interval-ms", "100")
+    assert (code, err) == (0, "")
+    (line,) = out.splitlines()
+    shown = json.loads(line)
+    (topic,) = shown["topics"]
+    assert (topic["topic"], topic["partitions"], topic["records"], topic["records_per_s"]) == ("watched", 2, 10, 0.0)
+    (group,) = shown["groups"]
+    assert (group["group_id"], group["lag"]) == ("readers", 6)
+    code, out, _ = terminal.run("top", "--once", "--interval-ms", "100")
+    assert code == 0
+    assert re.search(r"watched +2 +10 +0 ", out)
+    assert "\x1b" not in out, "no colours where no terminal is"
+
+
+def test_an_open_transaction_is_shown(daemon: DaemonProcess, terminal: Terminal) -> None:
+    with Producer(bootstrap_servers=daemon.address, transactional_id="import") as producer, producer.transaction():
+        producer.send("watched", b"x", partition=0).result()
+        shown = json.loads(terminal.run("top", "--json", "--once", "--interval-ms", "100")[1])
+    (found,) = shown["transactions"]
+    assert (found["transactional_id"], found["state"], found["open_members"]) == ("import", "open", 1)
+    assert shown["topics"][0]["held_back"] == 1
+
+
+def test_a_terminal_is_drawn_followed_and_left_as_it_was(daemon: DaemonProcess, terminal: Terminal) -> None:
+    with top("-b", daemon.address, "--interval-ms", "100", "-X", "default.api.timeout.ms=500") as screen:
+        assert ENTER in screen.read_until(r"watched +2 +0 ")
+        terminal.run("produce", "watched", stdin=b"x\n" * 7)
+        screen.read_until(r"watched +2 +7 ")
+        screen.resize(45, 10)
+        screen.read_until(r"TOPIC +RECORDS +RECORDS/S\b(?! +SIZE)")
+        daemon.kill()
+        screen.read_until(r"unreachable since 2\d\d\d-")
+        daemon.restart()
+        terminal.run("produce", "watched", stdin=b"x\n" * 5)
+        screen.read_until(r"watched +12 ")
+        screen.process.send_signal(signal.SIGINT)
+        screen.read_to_end()
+        assert screen.process.wait(DEADLINE_S) == 0
+    after = screen.written.rpartition(LEAVE)
+    assert after[1] == LEAVE
+    assert SHOW_CURSOR in screen.written[screen.written.rindex("watched") :]
+    assert "Traceback" not in screen.written
+
+
+def test_sigterm_leaves_the_terminal_as_it_was_too(daemon: DaemonProcess) -> None:
+    with top("-b", daemon.address, "--interval-ms", "100") as screen:
+        screen.read_until("watched")
+        screen.process.terminate()
+        screen.read_to_end()
+        assert screen.process.wait(DEADLINE_S) == 0
+    assert screen.written.count(ENTER) == screen.written.count(LEAVE) == 1

@@ -1,0 +1,178 @@
+"""Goal: `brokerd top` computes true rates, shows that a broker is away, and fits every terminal. Method: the model, the watch
+with a clock of the test, and the drawing in consoles of many sizes.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import sys
+from collections.abc import Callable, Sequence
+
+import pytest
+from rich.console import Console
+
+from brokerd.cli import main
+from brokerd.cli.top_model import Look, Screen, document, rate, tables_of
+from brokerd.cli.top_view import drawn, rate_text, shares
+from brokerd.cli.top_watch import Watch
+from brokerd.client.group_offsets import GroupDescription, GroupListing, GroupPartition, OffsetAndMetadata
+from brokerd.client.topics import PartitionDescription, TopicDescription
+from brokerd.client.transactions import TransactionListing
+from brokerd.errors import BrokerUnreachableError
+from brokerd.ids import TopicIdPartition
+from tests.support.clock import START_WALL_MS, ManualClock
+
+ID, OTHER_ID = bytes(range(16)), bytes(16)
+TP = TopicIdPartition(ID, 0)
+
+
+def topic(name: str, *ends: int, topic_id: bytes = ID, size: int = 100) -> TopicDescription:
+    partitions = [PartitionDescription(number, 0, end - 1, end, end, size, 1, 0, None) for number, end in enumerate(ends)]
+    return TopicDescription(name, topic_id, (), tuple(partitions))
+
+
+def group(group_id: str, offset: int, end: int, lag_ms: int = -1) -> GroupDescription:
+    one = GroupPartition("t", TP, OffsetAndMetadata(offset), 0, end, 10 * (end - offset) if end >= 0 else -1, lag_ms, None)
+    return GroupDescription(GroupListing(group_id, "me", 1, 5), (one,))
+
+
+def look_at(clock: ManualClock, *topics: TopicDescription, groups: Sequence[GroupDescription] = ()) -> Look:
+    open_one = TransactionListing("import", "open", 3, 4, 2, 90_000, "me")
+    return Look(
+        clock.monotonic_ms(), clock.wall_ms(), "0.1.0", "c", topics, tuple(groups), len(groups), (open_one,) if groups else ()
+    )
+
+
+def test_rates_are_of_what_both_looks_have() -> None:
+    first, second = TopicIdPartition(ID, 0), TopicIdPartition(ID, 1)
+    assert rate({first: 10}, {first: 30}, 4_000) == 5.0
+    assert rate({first: 10}, {first: 30, second: 1_000}, 1_000) == 20.0, "a partition that is new was not read in this time"
+    assert rate({}, {first: 30}, 1_000) is None
+    assert rate({first: 10}, {first: 30}, 0) is None
+    assert rate({first: 10}, {first: 9}, 1_000) is None, "a group that was reset has no rate"
+
+
+def test_tables_have_what_matters_first() -> None:
+    clock = ManualClock()
+    before = look_at(clock, topic("slow", 10, topic_id=OTHER_ID), topic("fast", 10, 10), groups=[group("near", 9, 10)])
+    clock.advance(2_000)
+    now = look_at(
+        clock,
+        topic("slow", 11, topic_id=OTHER_ID),
+        topic("fast", 30, 30),
+        topic("new", 5, topic_id=bytes([7] * 16)),
+        groups=[group("near", 19, 20, lag_ms=7), group("far", 0, 20), group("unknown", 5, -1)],
+    )
+    tables = tables_of(before, now)
+    assert [(one.topic, one.records_per_s) for one in tables.topics] == [("fast", 20.0), ("slow", 0.5), ("new", None)]
+    assert (tables.topics[0].records, tables.topics[0].size_bytes, tables.topics[0].held_back) == (60, 200, 2)
+    assert [(one.group_id, one.lag, one.lag_bytes, one.lag_ms) for one in tables.groups] == [
+        ("far", 20, 200, None),
+        ("near", 1, 10, 7),
+        ("unknown", None, None, None),
+    ]
+    assert tables.groups[1].records_per_s == 5.0
+    assert [(one.transactional_id, one.age_ms) for one in tables.transactions] == [("import", 90_000)]
+
+
+def test_a_topic_that_was_made_again_begins_again() -> None:
+    clock = ManualClock()
+    before = look_at(clock, topic("t", 1_000))
+    clock.advance(1_000)
+    assert tables_of(before, look_at(clock, topic("t", 5, topic_id=OTHER_ID))).topics[0].records_per_s is None
+
+
+def test_a_broker_that_is_away_is_unreachable_since_its_first_failure() -> None:
+    clock = ManualClock()
+    answers: list[Callable[[], Look]] = []
+
+    def fail() -> Look:
+        clock.advance(3_000)
+        raise BrokerUnreachableError("no broker responded at h:1 in 3.0 s")
+
+    def take() -> Look:
+        return answers.pop(0)()
+
+    watch = Watch(take, clock)
+    answers[:] = [fail, lambda: look_at(clock, topic("t", 10)), fail, fail]
+    assert watch.next_screen() == Screen(None, START_WALL_MS + 3_000, START_WALL_MS, "no broker responded at h:1 in 3.0 s")
+    answering = watch.next_screen()
+    assert (answering.unreachable_since_ms, answering.problem) == (None, "")
+    clock.advance(1_000)
+    failed_ms = clock.wall_ms()
+    screens = [watch.next_screen(), watch.next_screen()]
+    assert [one.unreachable_since_ms for one in screens] == [failed_ms, failed_ms]
+    assert screens[1].tables == answering.tables, "the last answer stays in sight"
+    answers[:] = [lambda: look_at(clock, topic("t", 500)), lambda: look_at(clock, topic("t", 510))]
+    back = watch.next_screen()
+    assert (back.unreachable_since_ms, back.tables and back.tables.topics[0].records_per_s) == (None, None)
+    clock.advance(1_000)
+    again = watch.next_screen().tables
+    assert again is not None
+    assert again.topics[0].records_per_s == 10.0
+
+
+def full_screen() -> Screen:
+    clock = ManualClock()
+    names = ["a-topic-with-a-very-long-name-" + "x" * 100, "ключ", *(f"topic-{number}" for number in range(60))]
+    topics = [topic(name, 10**12, topic_id=bytes([number] * 16)) for number, name in enumerate(names)]
+    look = look_at(clock, *topics, groups=[group(f"group-{number}", 1, 10**12, lag_ms=10**10) for number in range(40)])
+    return Screen(tables_of(None, look), clock.wall_ms(), clock.wall_ms(), "no broker responded [bold]at h:1[/bold] " + "y" * 100)
+
+
+@pytest.mark.parametrize("width", [1, 20, 40, 60, 80, 120, 300])
+@pytest.mark.parametrize("height", [1, 5, 24, 60, 200])
+def test_every_terminal_is_filled_and_not_more(width: int, height: int) -> None:
+    console = Console(file=io.StringIO(), width=width, height=height, color_system=None)
+    lines = console.render_lines(drawn(full_screen(), "h:9192", width=width, height=height), pad=False)
+    texts = ["".join(segment.text for segment in line) for line in lines]
+    assert max(map(len, texts)) <= width
+    if height >= 24:
+        assert len(texts) <= height
+    if width >= 40:
+        assert "unreachable since 2023-11-14" in "\n".join(texts)
+        assert any("RECORDS/S" in text for text in texts) == (height > 12)
+    if width >= 120 and height >= 24:
+        assert "[bold]at h:1" in "\n".join(texts), "text from a broker is text"
+        assert any(text.startswith("62 topics, ") for text in texts) == (height < 200)
+
+
+def test_lines_are_shared_out() -> None:
+    assert shares([3, 100, 100], 23) == [3, 10, 10]
+    assert shares([3, 2], 100) == [3, 2]
+    assert shares([5, 5], -1) == [0, 0]
+    assert shares([], 10) == []
+
+
+def test_rates_are_readable() -> None:
+    assert [rate_text(one) for one in (None, 0.0, 0.5, 12.3, 1e6)] == ["-", "0", "0.5", "12", "1000000"]
+
+
+def test_a_screen_for_programs() -> None:
+    found = json.loads(json.dumps(document(full_screen())))
+    assert len(found["topics"]) == 62
+    assert found["unreachable_since_ms"] == START_WALL_MS
+    assert found["groups"][0]["lag"] == 10**12 - 1
+    assert json.loads(json.dumps(document(Screen(None, 5, 4, "x"))))["version"] is None
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "sentence"),
+    [
+        (["top"], 2, "brokerd top: standard output is no terminal: give --once or --json (see 'brokerd top --help')\n"),
+        (["top", "--interval-ms", "5", "--once"], 2, "--interval-ms must be between 100 and 3600000, not 5"),
+        (["top", "--once", "-b", "127.0.0.1:1", "-X", "default.api.timeout.ms=100"], 1, "no broker responded at 127.0.0.1:1"),
+    ],
+)
+def test_mistakes_are_one_sentence(words: list[str], code: int, sentence: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(words) == code
+    out, err = capsys.readouterr()
+    assert (out, err.count("\n")) == ("", 1)
+    assert sentence in err
+
+
+def test_a_missing_library_is_one_sentence(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setitem(sys.modules, "rich", None)
+    assert main(["top", "--once"]) == 1
+    assert capsys.readouterr() == ("", "brokerd: the view needs rich: pip install 'brokerd[top]', or use --json\n")
