@@ -7,6 +7,7 @@ duration) or the broker's own WireError. Streams are opened here, and retried by
 from __future__ import annotations
 
 import asyncio
+import itertools
 import logging
 import random
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
@@ -60,6 +61,7 @@ R = TypeVar("R", bound=Message)
 WIRE_VERSION = 1
 PARTITIONS_PER_REQUEST = 1_000  # for a broker that does not report max.partitions.per.request
 ANY_NODE = -1
+_TOPICS_MAX = 100_000  # to remember: topics come and go, and a client may live long
 # The first failure may be due to a lost connection; at the second one, a fraction of a second later, users want to know.
 _SPEAKS_AT_FAILURE = 2
 
@@ -392,11 +394,12 @@ class BrokerClient:
     ) -> list[tuple[int, Sequence[TopicIdPartition]]]:
         """`tps` in groups by leader, each small enough for one request. Those of deleted topics go to `results`."""
         unknown = sorted({tp.topic_id for tp in tps if refresh or tp.topic_id not in self._topics})
+        known = {tp.topic_id: self._topics[tp.topic_id] for tp in tps if tp.topic_id in self._topics}
         metadata = await self.metadata_by_id(unknown) if unknown else None
         groups: dict[int, list[TopicIdPartition]] = {}
         for tp in tps:
             try:
-                topic = metadata.topic_by_id(tp.topic_id) if metadata and tp.topic_id in unknown else self._topics[tp.topic_id]
+                topic = metadata.topic_by_id(tp.topic_id) if metadata and tp.topic_id in unknown else known[tp.topic_id]
             except WireError as error:
                 results[tp] = error
                 continue
@@ -435,7 +438,11 @@ class BrokerClient:
 
     def _remembered(self, metadata: Metadata) -> Metadata:
         self._node_addresses.update((node_id, node.address) for node_id, node in metadata.nodes.items())
-        self._topics.update((topic.topic_id, topic) for topic in metadata.topics.values())
+        for topic in metadata.topics.values():
+            self._topics.pop(topic.topic_id, None)  # so that the last ones are the newest
+            self._topics[topic.topic_id] = topic
+        for topic_id in list(itertools.islice(self._topics, max(0, len(self._topics) - _TOPICS_MAX))):
+            del self._topics[topic_id]
         return metadata
 
 

@@ -214,3 +214,19 @@ def test_a_host_that_does_not_answer_is_named_at_once(caplog: pytest.LogCaptureF
         loop_thread.close()
     assert "Connection refused" in caplog.text
     assert caplog.text.count("retrying") == 1
+
+
+def test_topics_that_are_remembered_are_bounded_and_asked_again(
+    broker: FakeBroker, client: BlockingClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("brokerd.client.broker_client._TOPICS_MAX", 3)
+    tps = [broker.create(f"t{number}")[0].tp for number in range(5)]
+    assert len(client.metadata().topics) == 5
+    assert len(client.broker_client._topics) == 3
+    for tp in tps:
+        assert client.loop_thread.run(client.broker_client.leader(tp)) == 0
+    asked = broker.calls["Metadata"]
+    assert client.loop_thread.run(client.broker_client.leader(tps[-1])) == 0
+    assert broker.calls["Metadata"] == asked, "the last ones are remembered"
+    found = client.list_offsets(dict.fromkeys(tps, OffsetSpec.LATEST))
+    assert [isinstance(found[tp], OffsetAndTimestamp) for tp in tps] == [True] * 5
