@@ -22,7 +22,8 @@ from brokerd.consumer.fetching import Fetching
 from brokerd.consumer.guard import Guard
 from brokerd.consumer.processing.dedup import Dedup
 from brokerd.consumer.processing.work import Handler, Running, Work
-from brokerd.errors import BrokerdError, ConsumerClosedError, DedupFileError, HandlerTimeoutError
+from brokerd.errors import BrokerdError, ConsumerClosedError, HandlerTimeoutError
+from brokerd.ids import TopicPartition
 
 logger = logging.getLogger(__name__)
 
@@ -84,6 +85,7 @@ class Processing:
             guard=parts.guard,
             wake=parts.fetching.wake,
         )
+        self._written: dict[TopicPartition, int] = {}  # offsets below which the ids of all messages are in the file
         self._hung: Running | None = None
 
     def run(self) -> int:
@@ -108,9 +110,12 @@ class Processing:
             self._go_back()
             try:
                 self._write_ids()
+            except BaseException as error:
+                self._go_back_to_written()
+                if ended_by is None or not isinstance(error, BrokerdError):
+                    ended_by = error
+            else:
                 parts.drive(parts.committing.close(_COMMIT_TIMEOUT_MS))
-            except DedupFileError as error:
-                ended_by = ended_by or error
         if self._work.repeated_count:
             logger.info("%d records were passed over, as their messages were handled before", self._work.repeated_count)
         self._raise(ended_by)
@@ -123,9 +128,20 @@ class Processing:
     def _write_ids(self) -> None:
         """Makes the ids of handled messages durable, before offsets beyond their records are committed."""
         if self._dedup is not None:
-            numbered = self._work.unwritten_ids()
+            assignment = self._parts.assignment
+            positions = assignment.positions(assignment.partitions.values(), is_confirmed=True)
+            numbered = self._work.unwritten_ids()  # of all that is finished by now: those below the positions are among them
             self._dedup.write(numbered)
             self._work.written_ids(numbered)
+            self._written = {one.tp: position for one, position in positions.items()}
+
+    def _go_back_to_written(self) -> None:
+        """The messages beyond come again: nothing of them is to be committed, by a later commit neither."""
+        for tp, one in self._parts.assignment.partitions.items():
+            offset = self._written.get(tp, self._work.first_begun.get(tp))
+            if offset is not None and one.position is not None and offset < one.position:
+                self._parts.fetching.forget(one.id_tp)
+                self._parts.assignment.seek(one, offset)
 
     def _raise(self, ended_by: BaseException | None) -> None:
         """Raises what ended it: an interrupt, a handler's error, a handler that hangs, or an error of the consumer's own."""

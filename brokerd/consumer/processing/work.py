@@ -74,6 +74,7 @@ class Work:
         self._is_stopped = False
         self._is_over = False
         self.is_awaited = False  # the taking thread waits for something to end
+        self.first_begun: dict[TopicPartition, int] = {}  # the first offset that was taken, by partition
         self.record_count = 0  # in work: waiting and running
         self.size_bytes = 0
         self.handled_count = 0
@@ -94,6 +95,7 @@ class Work:
     def _begin_run(self, tp: TopicPartition, records: list[ConsumerRecord]) -> None:
         # First: from here on they are unfinished.
         stretch = self._in_order.begin(tp, [record.offset for record in records])
+        self.first_begun.setdefault(tp, records[0].offset)
         self.record_count += len(records)
         self.size_bytes += sum(map(_size_bytes, records))
         id_of = None if self._dedup is None else self._dedup.id_of

@@ -17,7 +17,8 @@ import pytest
 from brokerd import Consumer, ConsumerRecord
 from brokerd.consumer.core.message_ids import MessageId
 from brokerd.consumer.processing.id_file import IdFile
-from brokerd.errors import DedupFileError
+from brokerd.errors import DedupFileError, HandlerTimeoutError
+from tests.support.clock import ManualClock
 from tests.support.consumers import T0, T1, settings
 from tests.support.fake_broker import FakeBroker, Partition
 from tests.support.records import key_values, new_batch
@@ -159,20 +160,78 @@ def test_ids_are_written_before_the_offsets_beyond_them_are_committed(
     assert committed(broker) == 300
 
 
-def test_if_ids_cannot_be_written_nothing_is_committed(broker: FakeBroker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+class Disk:
+    """Where ids are written: it fails once `is_full`."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.is_full = False
+        self.error: BaseException = sqlite3.OperationalError("database or disk is full")
+        self._write = IdFile.write
+        disk = self
+        monkeypatch.setattr(IdFile, "write", lambda file, numbered, limit: disk.write(file, numbered, limit))
+
+    def write(self, file: IdFile, numbered: Any, limit: int) -> None:
+        """In the place of IdFile's."""
+        if self.is_full and numbered:
+            with file._explained():
+                raise self.error
+        self._write(file, numbered, limit)
+
+
+@pytest.mark.parametrize("interval_ms", [0, 5_000])
+@pytest.mark.parametrize("written", [0, 2])
+@pytest.mark.parametrize("kind", [DedupFileError, KeyboardInterrupt])
+def test_if_ids_cannot_be_written_nothing_beyond_is_committed_or_passed_over(
+    broker: FakeBroker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, interval_ms: int, written: int, kind: Any
+) -> None:
     broker.create("t")
-    put(broker.topics["t"][0], [b"1", b"2"])
-    monkeypatch.setattr(IdFile, "write", _full_disk)
+    disk = Disk(monkeypatch)
+    if kind is KeyboardInterrupt:
+        disk.error = KeyboardInterrupt()
+    with Consumer(settings(broker, group_id="g", auto_commit_interval_ms=interval_ms)) as consumer:
+        consumer.assign([T0])
+        if written:
+            put(broker.topics["t"][0], [b"1", b"2"])
+            assert handle_all(consumer, dedup_path=tmp_path / "ids") == [0, 1]
+        disk.is_full = True
+        put(broker.topics["t"][0], [b"3", b"4"])
+        with pytest.raises(kind):
+            handle_all(consumer, dedup_path=tmp_path / "ids")
+        assert consumer.position(T0) == written
+    assert committed(broker) in ((None, 0) if written == 0 else (written,)), "by close neither"
+    disk.is_full = False
     with Consumer(settings(broker, group_id="g")) as consumer:
         consumer.assign([T0])
-        with pytest.raises(DedupFileError, match="disk is full: look at the disk"):
-            handle_all(consumer, dedup_path=tmp_path / "ids")
-    assert committed(broker) is None
+        assert handle_all(consumer, dedup_path=tmp_path / "ids") == [written, written + 1]
 
 
-def _full_disk(file: IdFile, _numbered: object, _limit: int) -> None:
-    with file._explained():
-        raise sqlite3.OperationalError("database or disk is full")
+def test_the_error_of_a_file_that_cannot_be_written_says_what_to_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    disk = Disk(monkeypatch)
+    disk.is_full = True
+    with contextlib.closing(IdFile(str(tmp_path / "ids"), "g")) as file:
+        with pytest.raises(DedupFileError, match="disk is full: look at the disk, its space"):
+            file.write([(1, MessageId("t", b"1"))], 1)
+        disk.is_full = False
+        file.write([(1, MessageId("t", b"1"))], 1)
+
+
+def test_a_handler_that_hung_and_returns_later_changes_nothing(broker: FakeBroker) -> None:
+    clock = ManualClock()
+    broker.create("t")
+    put(broker.topics["t"][0], [b"1"])
+    gate = Gate(lambda record: record.key)
+    with Consumer(settings(broker), clock=clock) as consumer:
+        consumer.assign([T0])
+        processing = Processing(consumer, gate, workers=2, dedup_header="message-id")
+        gate.await_running(0)
+        clock.advance(300_000)
+        assert isinstance(processing.outcome(), HandlerTimeoutError)
+        gate.let(0)
+        gate.await_running()
+        processing = Processing(consumer, gate, workers=2, dedup_header="message-id")
+        wait_until(lambda: gate.ended == [0, 0])
+        consumer.close()
+        assert processing.outcome() == 1
 
 
 def test_without_a_group_ids_are_written_at_the_interval_too(broker: FakeBroker, tmp_path: Path) -> None:
