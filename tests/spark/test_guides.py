@@ -29,6 +29,15 @@ def test_a_users_own_test(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+def test_progress_of_a_query(tmp_path: Path) -> None:
+    done = run_guide("monitoring.md", tmp_path)
+    assert done.returncode == 0, f"{done.stdout[-2000:]}\n{done.stderr[-2000:]}"
+    batches = [line for line in done.stdout.splitlines() if line.startswith("batch ")]
+    assert len(batches) == 2
+    assert batches[-1].endswith(" rows, 0 offsets left")
+
+
+@pytest.mark.slow
 def test_the_example_of_a_users_own_test(tmp_path: Path) -> None:
     shutil.copy(DOCS.parent / "examples" / "test_exactly_once.py", tmp_path)
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "test_exactly_once.py"]

@@ -104,3 +104,12 @@ def test_a_time_that_no_record_can_carry_is_refused(append_timestamp: int) -> No
     header = whole.batch.header._replace(append_timestamp=append_timestamp)
     with pytest.raises(CorruptMessageError, match="is not a time in ms since 1970"):
         decoded(whole._replace(batch=RecordBatch(header, whole.batch.data)))
+
+
+@pytest.mark.parametrize("compression", ["none", "lz4", "zstd"])
+def test_a_batch_that_claims_more_than_a_reader_holds_is_refused(compression: str) -> None:
+    one = piece(new_batch(SAMPLE, compression), 100, 104)
+    size = one.batch.header.uncompressed_bytes
+    assert decode_piece(one, max_uncompressed_bytes=size, check_crc=True) is not None
+    with pytest.raises(CorruptMessageError, match=str(size)):
+        decode_piece(one, max_uncompressed_bytes=size - 1, check_crc=True)
