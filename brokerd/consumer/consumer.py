@@ -186,7 +186,9 @@ class Consumer(ConsumerBase):
         with self._guard, self._closing_at_end(), self._dedup(dedup_options) as dedup:
             drive = self._client.loop_thread.drive
             parts = Parts(self._assignment, self._fetching, self._committing, self._guard, self._clock, drive, self._take_to_work)
-            return Processing(parts, handler, options, dedup).run()
+            processing = Processing(parts, handler, options, dedup)
+            processing.run()
+        return processing.outcome()
 
     @contextlib.contextmanager
     def _dedup(self, options: DedupOptions) -> Iterator[Dedup | None]:

@@ -92,8 +92,8 @@ class IdFile:
 
     @contextlib.contextmanager
     def _transaction(self) -> Iterator[None]:
-        self._database.execute("BEGIN EXCLUSIVE")
         try:
+            self._database.execute("BEGIN EXCLUSIVE")  # in here: an interrupt may strike right behind it
             yield
             self._database.execute("COMMIT")
         except BaseException:
@@ -106,7 +106,8 @@ class IdFile:
         try:
             yield
         except sqlite3.Error as error:
-            if getattr(error, "sqlite_errorcode", None) == sqlite3.SQLITE_BUSY:
+            # The low byte is the kind: another process may also be busy with what a death has left (SQLITE_BUSY_RECOVERY).
+            if getattr(error, "sqlite_errorcode", 0) & 0xFF == sqlite3.SQLITE_BUSY:
                 raise self._error("another process has it open", "give each process a file of its own") from None
             advice = "look at the disk, its space and its rights; deleting the file forgets what was handled"
             raise self._error(str(error), advice) from error

@@ -22,7 +22,7 @@ from brokerd.consumer.fetching import Fetching
 from brokerd.consumer.guard import Guard
 from brokerd.consumer.processing.dedup import Dedup
 from brokerd.consumer.processing.work import Handler, Running, Work
-from brokerd.errors import BrokerdError, ConsumerClosedError, HandlerTimeoutError
+from brokerd.errors import BrokerdError, ConsumerClosedError, DedupFileError, HandlerTimeoutError
 from brokerd.ids import TopicPartition
 
 logger = logging.getLogger(__name__)
@@ -87,10 +87,11 @@ class Processing:
         )
         self._written: dict[TopicPartition, int] = {}  # offsets below which the ids of all messages are in the file
         self._hung: Running | None = None
+        self._failure: BaseException | None = None
 
-    def run(self) -> int:
-        """Returns how many records were handled, once the consumer is closed, or after timeout_ms without a record. Raises the
-        first error of a handler, HandlerTimeoutError, WakeupError, and what `poll` raises."""
+    def run(self) -> None:
+        """Returns once the consumer is closed, after timeout_ms without a record, or with a failure for `outcome`. Raises
+        WakeupError, and what `poll` raises."""
         parts, workers = self._parts, self._options.workers
         ended_by: BaseException | None = None
         self._go_back()  # an earlier one may have been interrupted before it could
@@ -110,16 +111,32 @@ class Processing:
             self._go_back()
             try:
                 self._write_ids()
-            except BaseException as error:
+            except BaseException as error:  # worse than a close or an error of `poll`, but not than an interrupt
                 self._go_back_to_written()
-                if ended_by is None or not isinstance(error, BrokerdError):
-                    ended_by = error
+                ended_by = error if ended_by is None or isinstance(ended_by, BrokerdError) else ended_by
             else:
                 parts.drive(parts.committing.close(_COMMIT_TIMEOUT_MS))
         if self._work.repeated_count:
             logger.info("%d records were passed over, as their messages were handled before", self._work.repeated_count)
-        self._raise(ended_by)
+        if ended_by is not None and not isinstance(ended_by, BrokerdError):
+            raise ended_by
+        self._failure = self._failure_by(ended_by)
+        if self._failure is None and ended_by is not None and not isinstance(ended_by, ConsumerClosedError):
+            raise ended_by
+
+    def outcome(self) -> int:
+        """How many records were handled. Raises the first error of a handler, HandlerTimeoutError, DedupFileError; to be called
+        where these are not taken for signs of a consumer that was closed meanwhile."""
+        if self._failure is not None:
+            raise self._failure
         return self._work.handled_count
+
+    def _failure_by(self, ended_by: BrokerdError | None) -> BaseException | None:
+        if self._work.failure is not None:
+            return self._work.failure
+        if self._hung is not None:
+            return self._timeout_of(self._hung)
+        return ended_by if isinstance(ended_by, DedupFileError) else None
 
     def _go_back(self) -> None:
         for one in self._parts.assignment.back_to_unfinished():
@@ -142,17 +159,6 @@ class Processing:
             if offset is not None and one.position is not None and offset < one.position:
                 self._parts.fetching.forget(one.id_tp)
                 self._parts.assignment.seek(one, offset)
-
-    def _raise(self, ended_by: BaseException | None) -> None:
-        """Raises what ended it: an interrupt, a handler's error, a handler that hangs, or an error of the consumer's own."""
-        if ended_by is not None and not isinstance(ended_by, BrokerdError):
-            raise ended_by
-        if self._work.failure is not None:
-            raise self._work.failure
-        if self._hung is not None:
-            raise self._timeout_of(self._hung)
-        if ended_by is not None and not isinstance(ended_by, ConsumerClosedError):
-            raise ended_by
 
     # --- while it goes
 

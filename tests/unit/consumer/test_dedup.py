@@ -8,7 +8,7 @@ import contextlib
 import logging
 import sqlite3
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,9 +17,9 @@ import pytest
 from brokerd import Consumer, ConsumerRecord
 from brokerd.consumer.core.message_ids import MessageId
 from brokerd.consumer.processing.id_file import IdFile
-from brokerd.errors import DedupFileError, HandlerTimeoutError
+from brokerd.errors import DedupFileError, HandlerTimeoutError, WakeupError
 from tests.support.clock import ManualClock
-from tests.support.consumers import T0, T1, settings
+from tests.support.consumers import LONG_MS, T0, T1, settings
 from tests.support.fake_broker import FakeBroker, Partition
 from tests.support.records import key_values, new_batch
 from tests.support.wait import DEADLINE_S, wait_until
@@ -33,10 +33,28 @@ def put(partition: Partition, ids: Sequence[bytes | None], keys: Sequence[bytes 
     partition.put(new_batch(key_values(values, keys=keys or [b"key"] * len(ids), headers=headers), tp=partition.tp))
 
 
-def handle_all(consumer: Consumer, **options: Any) -> list[int]:
+def is_all_finished(consumer: Consumer, broker: FakeBroker) -> bool:
+    """True if `process` has nothing left to do but to write and to commit."""
+    first_unfinished: Any = consumer._assignment.first_unfinished
+    ends = {tp: broker.topics[tp.topic][tp.partition].end_offset for tp in consumer._assignment.partitions}
+    is_here = all(one.position == ends[tp] for tp, one in consumer._assignment.partitions.items())
+    return first_unfinished is not None and is_here and first_unfinished.__self__.record_count == 0
+
+
+def process_all(consumer: Consumer, broker: FakeBroker, handler: Callable[[ConsumerRecord], object], **options: Any) -> object:
+    """Processes all that is in the topics; what comes of that, None if all goes well."""
+    processing = Processing(consumer, handler, dedup_header="message-id", **options)
+    wait_until(lambda: processing.is_over or is_all_finished(consumer, broker))
+    if not processing.is_over:
+        consumer.wakeup()
+    outcome = processing.outcome()
+    return None if isinstance(outcome, WakeupError) else outcome
+
+
+def handle_all(consumer: Consumer, broker: FakeBroker, **options: Any) -> list[int]:
     """Offsets that came to the handler."""
     handled: list[int] = []
-    consumer.process(lambda record: handled.append(record.offset), timeout_ms=50, dedup_header="message-id", **options)
+    assert process_all(consumer, broker, lambda record: handled.append(record.offset), **options) is None
     return handled
 
 
@@ -53,11 +71,11 @@ def test_a_message_that_was_handled_is_passed_over_and_its_record_finished(
 ) -> None:
     put(broker.topics["t"][0], [b"1", b"2", b"1", None, None, b"2", b"3"])
     with caplog.at_level(logging.INFO, "brokerd"):
-        assert handle_all(consumer) == [0, 1, 3, 4, 6]
+        assert handle_all(consumer, broker) == [0, 1, 3, 4, 6]
     assert committed(broker) == 7
     assert "2 records were passed over, as their messages were handled before" in caplog.messages
     put(broker.topics["t"][0], [b"3", b"4"])
-    assert handle_all(consumer) == [8], "the consumer still knows"
+    assert handle_all(consumer, broker) == [8], "the consumer still knows"
 
 
 def test_a_repeated_message_waits_for_the_first_and_is_passed_over(consumer: Consumer, broker: FakeBroker) -> None:
@@ -83,25 +101,24 @@ def test_a_message_that_failed_comes_again(consumer: Consumer, broker: FakeBroke
         if len(begun) == 1:
             raise LookupError("no such customer")
 
-    assert consumer.process(fail_first, on_error="skip", timeout_ms=50, dedup_header="message-id") == 2
+    assert process_all(consumer, broker, fail_first, on_error="skip") is None
     assert begun == [0, 1]
     consumer.seek(T0, 0)
     consumer._windows.of("another header", 1)
     begun.clear()
-    with pytest.raises(LookupError):
-        consumer.process(fail_first, dedup_header="message-id")
-    assert consumer.process(fail_first, timeout_ms=50, dedup_header="message-id") == 1
+    assert isinstance(process_all(consumer, broker, fail_first), LookupError)
+    assert process_all(consumer, broker, fail_first) is None
     assert begun == [0, 0]
 
 
 def test_the_window_is_bounded_and_of_all_partitions_of_a_topic(consumer: Consumer, broker: FakeBroker) -> None:
     put(broker.topics["t"][0], [b"1", b"2", b"3", b"2", b"1", b"3"])
-    assert handle_all(consumer, dedup_window=2) == [0, 1, 2, 4], "the first was not known any more, the last still is"
+    assert handle_all(consumer, broker, dedup_window=2) == [0, 1, 2, 4], "the first was not known any more, the last still is"
     put(broker.topics["t"][1], [b"1", b"4"])
     (other,) = broker.create("u")
     put(other, [b"1"])
     consumer.assign([T1, ("u", 0)])
-    assert sorted(handle_all(consumer, dedup_window=2)) == [0, 1], "1 of topic t is known"
+    assert sorted(handle_all(consumer, broker, dedup_window=2)) == [0, 1], "1 of topic t is known"
 
 
 # --- in a file
@@ -120,7 +137,7 @@ def test_a_file_knows_what_was_handled_before(broker: FakeBroker, tmp_path: Path
         put(partition, more) if more else None
         with Consumer(settings(broker)) as consumer:  # without a group: from the beginning
             consumer.assign([T0])
-            assert handle_all(consumer, dedup_path=path) == handled
+            assert handle_all(consumer, broker, dedup_path=path) == handled
     assert rows(path) == [(number, "t", b"%d" % number) for number in (1, 2, 3, 4)]
 
 
@@ -153,8 +170,7 @@ def test_ids_are_written_before_the_offsets_beyond_them_are_committed(
     monkeypatch.setattr(broker, "_CommitGroupOffsets", look)
     with Consumer(settings(broker, group_id="g", auto_commit_interval_ms=0, max_poll_records=10)) as consumer:
         consumer.assign([T0])
-        options: dict[str, Any] = {"dedup_header": "message-id", "dedup_path": tmp_path / "ids", "workers": 8}
-        assert consumer.process(await_commit, timeout_ms=50, **options) == 300
+        assert process_all(consumer, broker, await_commit, dedup_path=tmp_path / "ids", workers=8) is None
     assert len(broker.commits) > 2
     assert not wrong
     assert committed(broker) == 300
@@ -192,17 +208,52 @@ def test_if_ids_cannot_be_written_nothing_beyond_is_committed_or_passed_over(
         consumer.assign([T0])
         if written:
             put(broker.topics["t"][0], [b"1", b"2"])
-            assert handle_all(consumer, dedup_path=tmp_path / "ids") == [0, 1]
+            assert handle_all(consumer, broker, dedup_path=tmp_path / "ids") == [0, 1]
         disk.is_full = True
         put(broker.topics["t"][0], [b"3", b"4"])
-        with pytest.raises(kind):
-            handle_all(consumer, dedup_path=tmp_path / "ids")
+        assert isinstance(process_all(consumer, broker, lambda _: None, dedup_path=tmp_path / "ids"), kind)
         assert consumer.position(T0) == written
     assert committed(broker) in ((None, 0) if written == 0 else (written,)), "by close neither"
     disk.is_full = False
     with Consumer(settings(broker, group_id="g")) as consumer:
         consumer.assign([T0])
-        assert handle_all(consumer, dedup_path=tmp_path / "ids") == [written, written + 1]
+        assert handle_all(consumer, broker, dedup_path=tmp_path / "ids") == [written, written + 1]
+
+
+def test_a_file_that_is_full_at_the_end_is_an_error_of_a_consumer_that_is_closed_too(
+    broker: FakeBroker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    broker.create("t")
+    put(broker.topics["t"][0], [b"1"])
+    Disk(monkeypatch).is_full = True
+    with Consumer(settings(broker, group_id="g", auto_commit_interval_ms=LONG_MS)) as consumer:
+        consumer.assign([T0])
+        with pytest.raises(DedupFileError):
+            consumer.process(lambda _: consumer.close(), dedup_header="message-id", dedup_path=tmp_path / "ids")
+    assert committed(broker) in (None, 0)
+
+
+def test_an_interrupt_as_a_transaction_begins_leaves_none_open(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with contextlib.closing(IdFile(str(tmp_path / "ids"), "g")) as file:
+        database = file._database
+
+        class Interrupting:
+            """The database, with an interrupt right behind the first statement."""
+
+            def execute(self, *statement: Any) -> Any:
+                database.execute(*statement)
+                monkeypatch.undo()
+                raise KeyboardInterrupt
+
+            @property
+            def in_transaction(self) -> bool:
+                return database.in_transaction
+
+        monkeypatch.setattr(file, "_database", Interrupting())
+        with pytest.raises(KeyboardInterrupt):
+            file.write([(1, MessageId("t", b"1"))], 10)
+        file.write([(1, MessageId("t", b"1"))], 10)
+    assert rows(tmp_path / "ids") == [(1, "t", b"1")]
 
 
 def test_the_error_of_a_file_that_cannot_be_written_says_what_to_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -15,7 +15,14 @@ import pytest
 
 from brokerd import Consumer, ConsumerRecord
 from brokerd.consumer.processing.work import Work
-from brokerd.errors import ConsumerClosedError, ConsumerStateError, HandlerTimeoutError, UnknownTopicOrPartitionError, WakeupError
+from brokerd.errors import (
+    ConsumerClosedError,
+    ConsumerStateError,
+    HandlerTimeoutError,
+    ProducerClosedError,
+    UnknownTopicOrPartitionError,
+    WakeupError,
+)
 from tests.support.clock import ManualClock
 from tests.support.consumers import LONG_MS, T0, T1, offsets, read, settings
 from tests.support.fake_broker import FakeBroker, Partition
@@ -220,6 +227,18 @@ def test_handler_that_raises_ends_it_after_the_others(consumer: Consumer, broker
     assert committed(broker) == 1
     assert consumer.position(T0) == 1
     assert offsets(read(consumer, 9)) == list(range(1, 10))
+
+
+@pytest.mark.parametrize("error", [LookupError("no such customer"), ProducerClosedError("the producer is closed")])
+def test_a_handler_that_raises_in_a_consumer_that_is_closed_is_heard(consumer: Consumer, error: Exception) -> None:
+    def handle(record: ConsumerRecord) -> None:
+        if record.offset == 4:
+            consumer.close()
+            raise error
+
+    with pytest.raises(type(error)):
+        consumer.process(handle, workers=1, order="partition")
+    assert consumer._is_free
 
 
 def test_errors_are_skipped_and_logged_where_that_is_asked(
