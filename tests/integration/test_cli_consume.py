@@ -5,6 +5,8 @@ records byte for byte. Method: commands against a daemon; the property test writ
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from collections.abc import Iterator
 from typing import Any
 
@@ -18,6 +20,7 @@ from brokerd import Producer
 from brokerd.errors import MessageTooLargeError
 from brokerd.record.schema import SCHEMA_0
 from tests.integration.conftest import Terminal
+from tests.support.child import ROOT
 from tests.support.clock import START_WALL_MS
 from tests.support.daemon import RunningDaemon, running_daemon
 from tests.support.wait import DEADLINE_S
@@ -156,3 +159,23 @@ def test_records_as_large_as_a_topic_takes_are_copied(terminal: Terminal, daemon
     original, copy = (table(daemon, name).drop_columns("topic") for name in ("large", "large-copy"))
     assert copy.equals(original)
     assert copy["value"][-1].as_py() == value * taken
+
+
+def test_a_pipe_copies_a_topic(terminal: Terminal, daemon: RunningDaemon) -> None:
+    for name in ("piped", "piped-copy"):
+        make_topic(terminal, name, "-p", "2")
+    rows = [{"key": b"\xff", "value": None if number % 9 == 0 else b"%d" % number} for number in range(3_000)]
+    with Producer(bootstrap_servers=daemon.address) as producer:
+        columns = pa.RecordBatch.from_pylist(rows, schema=pa.schema([("key", pa.binary()), ("value", pa.binary())]))
+        producer.send_batch("piped", columns, [number % 2 for number in range(3_000)]).result(DEADLINE_S)
+    brokerd_ = f"{sys.executable} -m brokerd"
+    pipe = f"{brokerd_} consume piped --exit --json | {brokerd_} produce piped-copy --json --keep-partitions"
+    done = subprocess.run(
+        ["bash", "-o", "pipefail", "-c", pipe], cwd=ROOT, capture_output=True, text=True, timeout=DEADLINE_S, check=False
+    )
+    assert (done.returncode, done.stdout) == (0, "")
+    assert sorted(done.stderr.splitlines()) == [
+        "3000 records from 2 partitions of topic 'piped'",
+        "3000 records written to topic 'piped-copy'",
+    ]
+    assert table(daemon, "piped-copy").drop_columns("topic").equals(table(daemon, "piped").drop_columns("topic"))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -53,9 +54,9 @@ def test_zsh_has_all_commands_and_options(capsys: pytest.CaptureFixture[str]) ->
     script = capsys.readouterr().out
     assert script.startswith("#compdef brokerd\n")
     for name in COMMANDS:
-        assert f"\n    {name}:'" in script
+        assert re.search(rf"^    \"?{name}:", script, re.MULTILINE), "quotes differ by the library's version"
     assert "--keep-partitions" in script
-    assert "trim:'Deletes" in script
+    assert re.search(r"trim:'?Deletes", script)
 
 
 def test_a_missing_library_is_one_sentence(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
