@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
+
 from brokerd.client.leases import lease_client
 from brokerd.client.transactions import NO_VERSION
 from brokerd.config.client import ProducerConfig
+from brokerd.errors import UnknownTopicOrPartitionError
+from brokerd.ids import TopicIdPartition, TopicPartition
 from brokerd.producer.core.membership import TransactionEnd
 
 
@@ -25,3 +29,13 @@ class ClientCoordinator:
         """Commits or aborts. Raises the broker's error; BrokerUnreachableError or a retriable error if the outcome is unknown."""
         with lease_client(self._config) as client:
             client.end_transaction(end, timeout_ms=timeout_ms)
+
+    def partition_ids(self, tps: Iterable[TopicPartition]) -> Mapping[TopicPartition, TopicIdPartition]:
+        """Raises UnknownTopicOrPartitionError, BrokerUnreachableError."""
+        wanted = list(tps)
+        with lease_client(self._config) as client:
+            metadata = client.metadata(sorted({tp.topic for tp in wanted}))
+        for tp in wanted:
+            if tp.partition >= metadata.topic(tp.topic).partition_count:
+                raise UnknownTopicOrPartitionError(f"topic '{tp.topic}' has no partition {tp.partition}")
+        return {tp: TopicIdPartition(metadata.topic(tp.topic).topic_id, tp.partition) for tp in wanted}

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from brokerd.client.io.response_checks import checked_identity, senseless
-from brokerd.errors import ConfigError
+from brokerd.errors import ConfigError, InvalidRequestError
 from brokerd.ids import TopicIdPartition
 from brokerd.producer.core.membership import Membership, Totals, TransactionEnd, TransactionMember
 from brokerd.wire.texts import plain_text
@@ -15,6 +15,7 @@ from brokerd.wire.v1 import transaction_pb2 as pb
 
 # The bytes of one member or partition in a request, at most.
 _ENTRY_BYTES = 48
+_TAG_BYTES = 8  # before an entry, at most
 _TEXT_MAX_CHARACTERS = 249
 STATES = {
     "empty": pb.TRANSACTION_STATE_EMPTY,
@@ -142,9 +143,16 @@ def heartbeat_request(membership: Membership) -> pb.HeartbeatRequest:
 
 def end_requests(end: TransactionEnd, *, request_bytes_max: int, entries_max: int) -> Iterator[pb.EndTransactionRequest]:
     """A decision in pages: of at most so many members and partitions, and of so many bytes. All but the last one say that more
-    follow."""
+    follow. Raises InvalidRequestError if the offsets of its group do not fit into one."""
     head = _end_head(end)
-    fitting = (request_bytes_max - head.ByteSize() - _ENTRY_BYTES) // _ENTRY_BYTES
+    offsets = _group_offsets(end)
+    room_bytes = request_bytes_max - head.ByteSize() - sum(one.ByteSize() + _TAG_BYTES for one in offsets) - _ENTRY_BYTES
+    if len(offsets) > entries_max or room_bytes < _ENTRY_BYTES:
+        raise InvalidRequestError(
+            f"the transaction has {len(offsets)} offsets of group '{head.group_id}', but one has room for {entries_max} "
+            f"(max.partitions.per.request), and for {request_bytes_max} bytes with their metadata: commit fewer of them with it"
+        )
+    fitting = room_bytes // _ENTRY_BYTES
     size = max(1, min(entries_max, fitting))
     entries: Sequence[TransactionMember | TopicIdPartition] = [*end.members, *end.partitions]
     pages = [entries[at : at + size] for at in range(0, len(entries), size)] or [[]]
@@ -152,6 +160,10 @@ def end_requests(end: TransactionEnd, *, request_bytes_max: int, entries_max: in
         request = pb.EndTransactionRequest()
         request.CopyFrom(head)
         request.page, request.more_pages = number, number < len(pages) - 1
+        if request.more_pages:
+            request.group_id = ""
+        else:
+            request.group_offsets.extend(offsets)
         for entry in page:
             if isinstance(entry, TransactionMember):
                 request.members.add(producer_id=entry.producer_id, producer_epoch=entry.epoch, records=entry.records)
@@ -173,7 +185,23 @@ def _end_head(end: TransactionEnd) -> pb.EndTransactionRequest:
         ),
         any_skipped=end.any_skipped,
         one_write=end.is_one_write,
+        group_id=end.group_offsets.group_id if end.group_offsets is not None else "",
     )
+
+
+def _group_offsets(end: TransactionEnd) -> list[pb.TransactionGroupOffset]:
+    offsets = end.group_offsets.offsets if end.group_offsets is not None else {}
+    return [
+        pb.TransactionGroupOffset(
+            topic_id=tp.topic_id,
+            partition=tp.partition,
+            offset=one.offset,
+            leader_epoch=one.leader_epoch,
+            metadata=one.metadata,
+            expected_offset=one.expected,
+        )
+        for tp, one in offsets.items()
+    ]
 
 
 def state_number(name: str) -> pb.TransactionState:

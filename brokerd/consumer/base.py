@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 
 import pyarrow as pa
 
@@ -32,7 +32,7 @@ from brokerd.consumer.fetching import Fetching
 from brokerd.consumer.guard import Guard
 from brokerd.consumer.processing.work import Work
 from brokerd.errors import BrokerdError, ConsumerStateError, WireError
-from brokerd.ids import TopicPartition
+from brokerd.ids import TopicIdPartition, TopicPartition
 from brokerd.process import Open
 
 CLOSE_TIMEOUT_MS = 30_000
@@ -252,6 +252,32 @@ class ConsumerBase:
                 raise type(result)(f"{tp}: {result.message}")
             found[tp] = result
         return found
+
+    # --- for the transaction of a producer (Transaction.send_offsets)
+
+    def transaction_input(
+        self, partitions: Collection[TopicPartition]
+    ) -> tuple[str, Mapping[TopicPartition, tuple[TopicIdPartition, int]]]:
+        """The group, and of each partition its id and the offset that the group had when reading began there. Raises
+        ConsumerStateError."""
+        with self._guard:
+            return self.config.group_id, self._committing.transaction_input(partitions)
+
+    def transaction_committed(self, offsets: Mapping[TopicPartition, int]) -> None:
+        """A transaction has committed these offsets. For any thread."""
+        assigned = self._assignment.partitions
+        ids = {tp: assigned[tp].id_tp for tp in offsets if tp in assigned}
+        self._assignment.committed({id_tp: offsets[tp] for tp, id_tp in ids.items() if id_tp is not None})
+
+    def transaction_failed(self, partitions: Collection[TopicPartition]) -> None:
+        """A transaction has not committed what was read of these partitions, or nobody knows: reading goes on where the group has
+        got to. Raises nothing: a consumer that is closed reads nothing more."""
+        with contextlib.suppress(BrokerdError), self._guard, self._whole():
+            for tp in partitions:
+                one = self._assignment.partitions.get(tp)
+                if one is not None:
+                    self._fetching.forget(one.id_tp)
+                    self._assignment.seek_to_committed(one)
 
     # --- the end
 

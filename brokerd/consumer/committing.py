@@ -159,7 +159,9 @@ class Committing:
         if not by_id:
             return
         refused = yield self._client.broker_client.groups.commit(self._config.group_id, by_id)
-        self._done |= {id_tp: committed.offset for id_tp, committed in by_id.items() if id_tp not in refused}
+        done = {id_tp: committed.offset for id_tp, committed in by_id.items() if id_tp not in refused}
+        self._assignment.committed(done)
+        self._done |= done
         for id_tp in by_id:
             self._wanted.pop(id_tp, None)
         for id_tp, error in refused.items():
@@ -181,6 +183,24 @@ class Committing:
                 raise result
             offsets[tp] = result
         return offsets
+
+    def transaction_input(self, tps: Iterable[TopicPartition]) -> dict[TopicPartition, tuple[TopicIdPartition, int]]:
+        """Ids of partitions, and the offsets that the group had when reading began there. Raises ConsumerStateError."""
+        self.require_group("send_offsets()")
+        if self._is_automatic:
+            raise ConsumerStateError(
+                f"group '{self._config.group_id}': send_offsets() commits with a transaction what this consumer commits by itself: "
+                "set enable.auto.commit=false"
+            )
+        found = {}
+        for tp in tps:
+            one = self._assignment.of(tp)
+            if one.id_tp is None or one.committed is None:
+                raise ConsumerStateError(
+                    f"{tp} has not been read since it was assigned, or since a transaction failed: poll() first"
+                )
+            found[tp] = one.id_tp, one.committed
+        return found
 
     def ids_of(self, tps: Iterable[TopicPartition]) -> Steps[dict[TopicPartition, TopicIdPartition]]:
         """Ids of partitions: those of assigned ones as they were first seen. Raises UnknownTopicOrPartitionError."""

@@ -215,8 +215,8 @@ class Fetching:
             raise
 
     def _take_found(self, resolution: Resolution, timeout_ms: int | None) -> None:
-        for search, id_tp, position in resolution.take(timeout_ms) or ():
-            if self._assignment.found(search.one, id_tp, position, search.version) and search.reason:
+        for search, id_tp, position, committed in resolution.take(timeout_ms) or ():
+            if self._assignment.found(search.one, id_tp, position, search.version, committed) and search.reason:
                 logger.warning("%s: reading goes on at offset %d", search.reason, position)
 
     def _after_failure(self, error: BrokerdError) -> None:

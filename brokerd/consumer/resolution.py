@@ -12,7 +12,7 @@ from brokerd.client.broker_client import BrokerClient
 from brokerd.client.consumer.arrivals import Arrivals
 from brokerd.client.consumer.offsets import OffsetSpec, Wanted
 from brokerd.config.client import PlainConsumerConfig
-from brokerd.consumer.core.assignment import AssignedPartition, Begin
+from brokerd.consumer.core.assignment import NO_OFFSET, AssignedPartition, Begin
 from brokerd.errors import ClientError, NoOffsetForPartitionError, UnknownTopicOrPartitionError, WireError
 from brokerd.ids import TopicIdPartition, TopicPartition
 
@@ -36,6 +36,7 @@ class Found(NamedTuple):
     search: Search
     id_tp: TopicIdPartition
     position: int
+    committed: int | None  # by the group, NO_OFFSET for none; None = not asked
 
 
 class Resolution:
@@ -102,7 +103,11 @@ async def resolve(
     NoOffsetForPartitionError, BrokerUnreachableError and the broker's errors, with the partition's name."""
     ids = await ids_of(client, {search.one.tp: search.id_tp for search in searches})
     known = {search.one: search.position for search in searches if search.position is not None}
-    known |= await _committed(client, [search for search in searches if search.one not in known], ids, config, uncommitted)
+    committed = await _committed(client, [search for search in searches if _needs_committed(search, config)], ids, config)
+    for search in searches:
+        offset = uncommitted.get(ids[search.one.tp], committed.get(search.one, NO_OFFSET))
+        if search.begin is Begin.COMMITTED and offset != NO_OFFSET and config.group_id:
+            known.setdefault(search.one, offset)
     open_searches = [search for search in searches if search.one not in known]
     wanted: dict[TopicIdPartition, Wanted] = {ids[search.one.tp]: _spec(search, config) for search in open_searches}
     offsets = await client.list_offsets(wanted, config.isolation_level) if wanted else {}
@@ -116,7 +121,7 @@ async def resolve(
                 result.message = f"{search.one.tp}: {result.message}"
                 raise result
             position = result.offset
-        found.append(Found(search, id_tp, position))
+        found.append(Found(search, id_tp, position, committed.get(search.one)))
     return found
 
 
@@ -142,24 +147,26 @@ async def ids_of(
     return ids
 
 
+def _needs_committed(search: Search, config: PlainConsumerConfig) -> bool:
+    if search.position is None and search.begin is Begin.COMMITTED:
+        return True
+    return search.one.committed is None and not config.enable_auto_commit  # for transactions: what holds as reading begins
+
+
 async def _committed(
-    client: BrokerClient,
-    searches: Sequence[Search],
-    ids: Mapping[TopicPartition, TopicIdPartition],
-    config: PlainConsumerConfig,
-    uncommitted: Mapping[TopicIdPartition, int],
+    client: BrokerClient, searches: Sequence[Search], ids: Mapping[TopicPartition, TopicIdPartition], config: PlainConsumerConfig
 ) -> dict[AssignedPartition, int]:
-    """Positions of those that begin at a committed offset, and have one."""
-    asked = {ids[search.one.tp]: search.one for search in searches if search.begin is Begin.COMMITTED}
+    """The offsets that the group has committed, NO_OFFSET where it has none."""
+    asked = {ids[search.one.tp]: search.one for search in searches}
     if not asked or not config.group_id:
         return {}
-    positions = {}
+    offsets = dict.fromkeys(asked.values(), NO_OFFSET)
     for id_tp, committed in (await client.groups.offsets(config.group_id, list(asked))).items():
         if isinstance(committed, WireError):
             committed.message = f"{asked[id_tp].tp}: {committed.message}"
             raise committed
-        positions[asked[id_tp]] = committed.offset
-    return positions | {asked[id_tp]: offset for id_tp, offset in uncommitted.items() if id_tp in asked}
+        offsets[asked[id_tp]] = committed.offset
+    return offsets
 
 
 def _spec(search: Search, config: PlainConsumerConfig) -> OffsetSpec:

@@ -6,7 +6,8 @@ core/         batches, sequences, retries, epochs: pure
 rows/         Arrow columns: checked, split by partition, encoded
 sender.py     the one loop, on a thread of its own (mailbox.py: work that other threads give it;
               wakeup.py: its sleep, and how to end it)
-members.py    the producer as a member of a transaction (transaction.py: transactions of one producer)
+members.py    the producer as a member of a transaction (transaction.py: transactions of one producer; sent_offsets.py:
+              offsets of a group that go with them)
 futures.py    futures of records and batches
 lifecycle.py  closes producers at exit, and tells them of a fork
 """

@@ -4,6 +4,8 @@ aborted if it is left by an exception.
 A version is committed once, however often and by whomever it is tried: a program that numbers the parts of its input writes each
 once by giving the number. Whatever strikes in between, a transaction is committed as a whole or not at all; one that nobody decides
 expires.
+
+Offsets of a group may be committed with it (`send_offsets`): then a program that reads, works and writes does so exactly once.
 """
 
 from __future__ import annotations
@@ -11,7 +13,7 @@ from __future__ import annotations
 import logging
 import secrets
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 from types import TracebackType
 from typing import Protocol, Self
 
@@ -23,10 +25,13 @@ from brokerd.errors import (
     ConfigError,
     DeliveryTimeoutError,
     ProducerFencedError,
+    ReplayMismatchError,
+    TransactionStateError,
     WireError,
 )
-from brokerd.ids import NO_PRODUCER_ID
+from brokerd.ids import NO_PRODUCER_ID, TopicIdPartition, TopicPartition
 from brokerd.producer.core.membership import MemberReport, Membership, Totals, TransactionEnd, TransactionMember
+from brokerd.producer.sent_offsets import Expected, Given, InputReader, SentOffsets
 
 logger = logging.getLogger(__name__)
 
@@ -42,6 +47,9 @@ class Coordinator(Protocol):
 
     def end(self, end: TransactionEnd, *, timeout_ms: int) -> None:
         """Commits or aborts. Raises the broker's error; BrokerUnreachableError or a retriable error if the outcome is unknown."""
+
+    def partition_ids(self, tps: Iterable[TopicPartition]) -> Mapping[TopicPartition, TopicIdPartition]:
+        """Raises UnknownTopicOrPartitionError, BrokerUnreachableError."""
 
 
 class TransactionalProducer(Protocol):
@@ -70,6 +78,8 @@ class Transaction:
         self._asked_version = version
         self._transactional_id = transactional_id_of(producer.config)
         self._execution_id = uuid.uuid4().hex
+        self._offsets = SentOffsets()
+        self._is_open = False
         self.version = -1
         self.is_committed = False
 
@@ -89,6 +99,7 @@ class Transaction:
         )
         try:
             self._producer.begin_member(membership)
+            self._is_open = True
             return self
         except BrokerdError:
             raise
@@ -109,20 +120,58 @@ class Transaction:
             )
         return version
 
+    def send_offsets(self, offsets: Given, group: InputReader | str, *, expected: Expected | None = None) -> None:
+        """Commits these offsets of a group with the transaction: they are there if its records are, and only then.
+
+        `offsets`: of the next record to read by partition, as numbers or OffsetAndMetadata. `group`: the Consumer that has read the
+        input, with `enable.auto.commit=false`; or a group id, and then `expected` says by partition which offset the group had when
+        the input was read, None if it had none. If the group has others when the transaction is committed, another program has gone
+        on from there, and ProducerFencedError ends the block: nothing of it counts. After a transaction that fails, the consumer
+        goes back to the committed offsets of these partitions. Call it anywhere in the block, the earlier the better, and again if
+        more was read: a partition's last offset counts.
+
+        Raises TransactionStateError outside of the block or for a second group; ConsumerStateError for a consumer that commits by
+        itself, has no group, or has not read the partition; TypeError, ValueError; UnknownTopicOrPartitionError and
+        BrokerUnreachableError for a group id.
+        """
+        if not self._is_open:
+            raise TransactionStateError(
+                "send_offsets() belongs into the block of its transaction: with producer.transaction() as txn"
+            )
+        if not isinstance(group, str):
+            if expected is not None:
+                raise ValueError("expected goes with a group id: a consumer knows what its group had when it began to read")
+            self._offsets.add_read(offsets, group)
+        elif expected is None:
+            raise ValueError(
+                f"group '{group}': send_offsets() needs the consumer that has read the input, or `expected`, the offsets that the "
+                "group had when it was read: else nothing keeps two programs from committing the same input"
+            )
+        else:
+            self._offsets.add(offsets, group, expected, self._coordinator().partition_ids)
+
     def __exit__(self, kind: type[BaseException] | None, _error: BaseException | None, _traceback: TracebackType | None) -> None:
         """Commits, or aborts after an exception. Raises the first failure of a record; TxnAbortedError if the transaction expired;
-        ReplayMismatchError or ProducerFencedError if another producer has committed this version, or a newer one; and
-        DeliveryTimeoutError if the outcome is not known after delivery.timeout.ms: the same version, tried again, finds out.
+        ReplayMismatchError or ProducerFencedError if another producer has committed this version, or a newer one, and with
+        `send_offsets` ProducerFencedError if another one has committed the same input; and DeliveryTimeoutError if the outcome is
+        not known after delivery.timeout.ms: the same version, tried again, finds out.
         """
-        if kind is not None:
-            self._abort()
-            return
+        self._is_open = False
         try:
-            self._commit(self._producer.end_member())
+            if kind is None:
+                self._commit(self._producer.end_member())
         except BaseException:
             if not self.is_committed:
                 self._abort()
             raise
+        else:
+            if kind is not None:
+                self._abort()
+        finally:
+            if self.is_committed:
+                self._offsets.committed()
+            else:
+                self._offsets.failed()
 
     def _commit(self, report: MemberReport) -> None:
         # Rows and a random number: nobody else's commit of the version is ever taken for this one.
@@ -130,13 +179,19 @@ class Transaction:
         timeout_ms = self._producer.config.delivery_timeout_ms
         try:
             self._coordinator().end(self._decision(report, is_commit=True, totals=totals), timeout_ms=timeout_ms)
+        except ReplayMismatchError as error:
+            if self._offsets.all_of_them is None:
+                raise
+            raise ProducerFencedError(error.message) from error  # its input is the other's, whatever its number
         except (BrokerUnreachableError, WireError) as error:
             if isinstance(error, WireError) and not error.retriable:
                 raise
+            advice = f"begin it again as version {self.version}, and AlreadyCommittedError says that it is"
+            if self._offsets.all_of_them is not None:
+                advice = "the committed offsets say it: read again from there"
             raise DeliveryTimeoutError(
                 f"whether transaction {self.version} of '{self._transactional_id}' is committed is not known after "
-                f"delivery.timeout.ms ({timeout_ms} ms): begin it again as version {self.version}, and AlreadyCommittedError "
-                f"says that it is; last trouble: {error}"
+                f"delivery.timeout.ms ({timeout_ms} ms): {advice}; last trouble: {error}"
             ) from error
         self.is_committed = True
 
@@ -169,6 +224,7 @@ class Transaction:
             members=[TransactionMember(report.producer_id, report.epoch, report.records)] if is_member else [],
             partitions=report.partitions,
             totals=totals,
+            group_offsets=self._offsets.all_of_them if is_commit else None,
         )
 
 

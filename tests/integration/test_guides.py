@@ -32,6 +32,8 @@ def test_reading_from_python(tmp_path: Path) -> None:
     rows = [line for line in done.stdout.splitlines() if line.startswith("b'")]
     assert sorted(row.rsplit(" ", 2)[0] for row in rows) == sorted(["b'ada' b'1'", "b'ada' b'3'", "b'bob' b'2'"] * 2)
     assert {"billed b'1'", "3 rows"} <= set(done.stdout.splitlines())
+    bills = sorted(line for line in done.stdout.splitlines() if line.startswith("bill for"))
+    assert bills == ["bill for 1", "bill for 2", "bill for 3"]
     assert -1 < done.stdout.find("bill b'ada' b'1'") < done.stdout.find("bill b'ada' b'3'")
 
 

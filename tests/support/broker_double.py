@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -27,7 +27,7 @@ from brokerd.errors import (
     UnknownTopicOrPartitionError,
     WireError,
 )
-from brokerd.ids import ProducerIdAndEpoch, TopicIdPartition, new_topic_id
+from brokerd.ids import ProducerIdAndEpoch, TopicIdPartition, TopicPartition, new_topic_id
 from brokerd.producer.core.membership import Membership, TransactionEnd
 from brokerd.producer.core.transport import (
     BATCH_OVERHEAD_BYTES,
@@ -301,6 +301,10 @@ class CoordinatorDouble:
         """The last committed version."""
         known = self._broker.transactions.ids.get(transactional_id)
         return known.last_version if known is not None else NO_VERSION
+
+    def partition_ids(self, tps: Iterable[TopicPartition]) -> dict[TopicPartition, TopicIdPartition]:
+        """Ids made of the topics' names."""
+        return {tp: TopicIdPartition(tp.topic.encode().ljust(16), tp.partition) for tp in tps}
 
     def end(self, end: TransactionEnd, *, timeout_ms: int) -> None:
         """Decides."""

@@ -14,6 +14,8 @@ from dataclasses import dataclass
 from brokerd.errors import ConsumerStateError
 from brokerd.ids import TopicIdPartition, TopicPartition
 
+NO_OFFSET = -1
+
 
 class Begin(enum.Enum):
     """Where to begin in a partition that has no position."""
@@ -33,6 +35,7 @@ class AssignedPartition:
     position: int | None = None  # next offset to hand over; None = not known yet: `begin` says where
     begin: Begin = Begin.COMMITTED
     reason: str = ""  # why the position was lost, for a log line
+    committed: int | None = None  # offset that the group had when reading began, NO_OFFSET for none; None = not known
     fetch_offset: int | None = None  # where fetching goes on, behind what is buffered; None = at the position
     is_paused: bool = False
     version: int = 0
@@ -96,17 +99,32 @@ class Assignment:
         if one.id_tp is not None:
             self.by_id.pop(one.id_tp, None)
         one.id_tp = None
+        self.seek_to_committed(one)
+
+    def seek_to_committed(self, one: AssignedPartition) -> None:
+        """Goes to where the group has got to, which is asked for."""
+        one.committed = None
         self.seek(one, None)
 
-    def found(self, one: AssignedPartition, id_tp: TopicIdPartition, position: int, version: int) -> bool:
-        """Takes the result of a search for a position that was begun at `version` of the partition; False if it came too late."""
+    def found(
+        self, one: AssignedPartition, id_tp: TopicIdPartition, position: int, version: int, committed: int | None = None
+    ) -> bool:
+        """Takes the result of a search for a position that was begun at `version` of the partition; False if it came too late.
+        `committed`: the group's offset, if it was asked for."""
         if self.partitions.get(one.tp) is not one or one.version != version:
             return False
         one.id_tp = id_tp
+        one.committed = committed if committed is not None else one.committed
         self.by_id[id_tp] = one
         one.go_to(position, one.begin)
         self.version += 1
         return True
+
+    def committed(self, offsets: Mapping[TopicIdPartition, int]) -> None:
+        """This consumer has committed these offsets for its group."""
+        for id_tp, offset in offsets.items():
+            if id_tp in self.by_id:
+                self.by_id[id_tp].committed = offset
 
     def unresolved(self) -> list[AssignedPartition]:
         """Partitions that cannot be fetched yet: id or position is not known."""

@@ -6,7 +6,7 @@ One decision, with the members that count, commits or aborts it.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import NamedTuple
 
 from brokerd.ids import NO_PRODUCER_EPOCH, NO_PRODUCER_ID, TopicIdPartition, TopicPartition
@@ -64,6 +64,22 @@ class TransactionMember(NamedTuple):
     records: int  # as in MemberReport
 
 
+class GroupOffset(NamedTuple):
+    """How far a group has read one partition, if the transaction commits."""
+
+    offset: int  # the next one to read
+    metadata: str  # free text
+    leader_epoch: int  # of the last record read; -1 = unknown
+    expected: int  # offset that the group had when the input was read, -1 = none: else nothing is committed
+
+
+class GroupOffsets(NamedTuple):
+    """Offsets of a group that are committed with a transaction."""
+
+    group_id: str
+    offsets: Mapping[TopicIdPartition, GroupOffset]
+
+
 class TransactionEnd(NamedTuple):
     """A decision about one execution of a transaction."""
 
@@ -77,3 +93,4 @@ class TransactionEnd(NamedTuple):
     totals: Totals = Totals()
     any_skipped: bool = False  # some member was told ALREADY_COMMITTED, and sent nothing
     is_one_write: bool = False  # the transactional id serves no other: the broker forgets it an hour after the commit
+    group_offsets: GroupOffsets | None = None  # of a commit

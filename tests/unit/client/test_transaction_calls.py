@@ -14,6 +14,7 @@ from brokerd.errors import (
     BrokerUnreachableError,
     ConcurrentTransactionsError,
     ConfigError,
+    InvalidRequestError,
     InvalidTxnStateError,
     NotReadyError,
     ReplayMismatchError,
@@ -23,7 +24,7 @@ from brokerd.errors import (
     WireError,
 )
 from brokerd.ids import TopicIdPartition
-from brokerd.producer.core.membership import Membership, Totals, TransactionEnd, TransactionMember
+from brokerd.producer.core.membership import GroupOffset, GroupOffsets, Membership, Totals, TransactionEnd, TransactionMember
 from brokerd.wire.methods import UNARY_REQUEST_MAX_BYTES
 from brokerd.wire.v1 import transaction_pb2 as pb
 from tests.support.clock import HastyClock, ManualClock
@@ -141,6 +142,20 @@ def test_pages_fit_into_a_request() -> None:
         assert sum(len(page.partitions) for page in pages) == len(partitions)
     (page,) = end_requests(end._replace(members=[], partitions=[]), request_bytes_max=5_000, entries_max=1)
     assert not page.more_pages
+
+
+def test_offsets_of_a_group_stand_in_the_last_page_and_have_a_limit() -> None:
+    offsets = {TopicIdPartition(bytes(16), number): GroupOffset(2**62, "m" * 100, 1, -1) for number in range(20)}
+    members = [TransactionMember(number, 0, 1) for number in range(300)]
+    end = end_of(members)._replace(group_offsets=GroupOffsets("g", offsets))
+    *pages, last = end_requests(end, request_bytes_max=5_000, entries_max=100)
+    assert max(page.ByteSize() for page in (*pages, last)) <= 5_000
+    assert len(pages) >= 2
+    assert not any(page.group_offsets or page.group_id for page in pages)
+    assert (last.group_id, len(last.group_offsets), last.group_offsets[3].expected_offset) == ("g", 20, -1)
+    for bytes_max, entries_max in ((5_000, 19), (2_000, 100)):
+        with pytest.raises(InvalidRequestError, match=r"20 offsets of group 'g'.*commit fewer of them"):
+            list(end_requests(end, request_bytes_max=bytes_max, entries_max=entries_max))
 
 
 def test_transactional_ids_are_listed_over_pages_and_found_by_name(broker: FakeBroker, client: BlockingClient) -> None:
