@@ -5,6 +5,12 @@ from __future__ import annotations
 
 import pytest
 
+from brokerd.errors import PolicyViolationError
+from brokerd.groups.decided import Decided
+from brokerd.groups.group_table import Caller, GroupTable, Limits
+from brokerd.groups.model import CommittedOffset
+from brokerd.ids import TopicIdPartition
+from brokerd.sharing.shares import Shares
 from tests.support.offsets_bugs import MUTANTS
 from tests.support.offsets_simulation import run_seed
 from tests.support.scale import TEST_SCALE
@@ -25,6 +31,20 @@ def test_a_group_is_where_its_transactions_and_commits_have_left_it() -> None:
 @pytest.mark.parametrize("name", MUTANTS)
 def test_a_rule_that_is_left_out_is_missed(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     MUTANTS.assert_found(name, monkeypatch, run_seed, range(SEEDS_MAX))
+
+
+def test_room_is_kept_free_for_what_is_decided() -> None:
+    limits = Limits(Shares(10), Shares(5))  # of which one principal has four
+    table = GroupTable(limits)
+    decided, tp, other = Decided(table, limits), TopicIdPartition(b"t" * 16, 0), TopicIdPartition(b"t" * 16, 1)
+    caller, offset = Caller("ann", is_operator=False), CommittedOffset(1, -1, "", 1)
+    entry = decided.decide("g", caller, dict.fromkeys((tp, other), offset), {})
+    decided.add(entry)
+    with pytest.raises(PolicyViolationError, match=r"max\.group\.offsets"):
+        table.commit("h", caller, {tp: offset._replace(metadata="x" * 600)})
+    decided.apply(entry, entry)
+    table.apply(table.commit("h", caller, dict.fromkeys((tp, other), offset)))
+    assert (table.offset_count, len(decided)) == (4, 0)
 
 
 def test_all_rules_are_known() -> None:
