@@ -22,6 +22,7 @@ from tests.spark.exactly_once.job import session, settings
 from tests.spark.exactly_once.victims import TOO_BUSY
 from tests.support.wait import wait_until
 
+_BEGINNING = "Initializing sources"  # Spark's word while it starts the worker that plans
 _LOOK_S = 0.05
 _TURN_S = 1
 
@@ -60,7 +61,7 @@ def keep_up(spark: SparkSession, queries: list[dict[str, Any]]) -> None:
         for number, query in list(left.items()):
             if number not in running:
                 running[number] = start(spark, query)
-                wait_until(lambda one=running[number]: one.lastProgress is not None or not one.isActive, pause_s=_LOOK_S)  # type: ignore[misc]
+                wait_until(lambda one=running[number]: not one.isActive or one.status["message"] != _BEGINNING, pause_s=_LOOK_S)  # type: ignore[misc]
             ended = has_ended(running[number], None if settings.get("drain") else _TURN_S)
             if ended is None:
                 continue
