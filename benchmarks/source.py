@@ -113,27 +113,29 @@ def time_of(row: int) -> str:
 
 
 def run_rates(spark: SparkSession, broker: Broker, rows: int, repeats: int) -> list[Row]:
-    """Rows a second by partitions, and by splits of one partition."""
+    """Rows a second by partitions, and by splits of one partition. The source that invents makes a key and a value."""
     told: list[Row] = []
     for partitions, tasks in ((1, 1), (2, 2), (4, 4), (8, 8), (16, 16), (1, 4), (2, 8)):
         topic = broker.new_topic(partitions)
         fill(broker, topic, rows, _RATE_VALUE_BYTES)
-        options = {"minPartitions": tasks} if tasks > partitions else {}
-        ours = reader(spark, broker, topic, **options)
-        numbers = {"rows": rows, "partitions": tasks, "valueBytes": _RATE_VALUE_BYTES}
-        ceiling = spark.read.format("invent").options(**numbers).load()
-        seconds: dict[str, list[float]] = {"brokerd": [], "ceiling": []}
+        options: dict[str, str | int] = {"bootstrap.servers": broker.address, "subscribe": topic}
+        if tasks > partitions:
+            options["minPartitions"] = tasks
+        frames = {
+            "all columns": spark.read.format("brokerd").options(**options).load(),
+            "key, value": spark.read.format("brokerd").schema("key binary, value binary").options(**options).load(),
+            "ceiling": spark.read.format("invent").options(rows=rows, partitions=tasks, valueBytes=_RATE_VALUE_BYTES).load(),
+        }
+        seconds: dict[str, list[float]] = {name: [] for name in frames}
         for number in range(repeats + 1):
-            for name, frame in (("brokerd", ours), ("ceiling", ceiling)):
+            for name, frame in frames.items():
                 started = time.perf_counter()
                 frame.write.format("noop").mode("overwrite").save()
                 if number:
                     seconds[name].append(time.perf_counter() - started)
         medians = {name: rows / statistics.median(taken) for name, taken in seconds.items()}
-        share = 100 * medians["brokerd"] / medians["ceiling"]
-        told.append(
-            {"partitions": partitions, "tasks": tasks, "rows/s": medians["brokerd"], "ceiling": medians["ceiling"], "%": share}
-        )
+        share = 100 * medians["key, value"] / medians["ceiling"]
+        told.append({"partitions": partitions, "tasks": tasks, **medians, "key, value of ceiling, %": share})
         broker.delete_topic(topic)
     return told
 
