@@ -5,7 +5,8 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from functools import partial
+from typing import TYPE_CHECKING, NamedTuple
 
 from brokerd.config.settings import INT32_MAX
 from brokerd.consumer.arguments import checked_int
@@ -56,26 +57,35 @@ class Windows:
         return self._window
 
 
+IdOf = Callable[[ConsumerRecord], MessageId | None]
+
+
+class Known(NamedTuple):
+    """The messages that were handled, as handlers' threads know them: not the file."""
+
+    window: Window
+    id_of: IdOf | None  # None = messages have no ids
+
+
+NOTHING_KNOWN = Known(Window(1), None)
+
+
 class Dedup:
-    """Of one call. For the thread that made it, but for `id_of`."""
+    """Of one call. For the thread that made it."""
 
     def __init__(self, options: DedupOptions, windows: Windows, group_id: str) -> None:
         """Raises DedupFileError."""
         assert options.header is not None
-        self._header = options.header
         self._limit = options.window
         self._file: IdFile | None = None
         if options.path is None:
-            self.window = windows.of(options.header, options.window)
+            window = windows.of(options.header, options.window)
         else:
             from brokerd.consumer.processing.id_file import IdFile  # brings sqlite3, which not every Python has
 
             self._file = IdFile(os.fspath(options.path), group_id)
-            self.window = Window(options.window, self._file.load(options.window))
-
-    def id_of(self, record: ConsumerRecord) -> MessageId | None:
-        """The id of a record."""
-        return message_id(record, self._header)
+            window = Window(options.window, self._file.load(options.window))
+        self.known = Known(window, partial(message_id, header=options.header))
 
     def write(self, numbered: Sequence[tuple[int, MessageId]]) -> None:
         """Makes these durable, if there is a file. Raises DedupFileError."""
@@ -86,6 +96,3 @@ class Dedup:
         """Gives the file free."""
         if self._file is not None:
             self._file.close()
-
-
-IdOf = Callable[[ConsumerRecord], MessageId | None]

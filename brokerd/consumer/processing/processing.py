@@ -20,7 +20,7 @@ from brokerd.consumer.core.lanes import ORDERS
 from brokerd.consumer.core.records import ConsumerRecord
 from brokerd.consumer.fetching import Fetching
 from brokerd.consumer.guard import Guard
-from brokerd.consumer.processing.dedup import Dedup
+from brokerd.consumer.processing.dedup import NOTHING_KNOWN, Dedup
 from brokerd.consumer.processing.work import Handler, Running, Work
 from brokerd.errors import BrokerdError, ConsumerClosedError, DedupFileError, HandlerTimeoutError
 from brokerd.ids import TopicPartition
@@ -79,7 +79,7 @@ class Processing:
         self._work = Work(
             handler,
             ORDERS[options.order],
-            dedup=dedup,
+            known=NOTHING_KNOWN if dedup is None else dedup.known,
             skips_errors=options.on_error == "skip",
             clock=parts.clock,
             guard=parts.guard,
@@ -92,6 +92,18 @@ class Processing:
     def run(self) -> None:
         """Returns once the consumer is closed, after timeout_ms without a record, or with a failure for `outcome`. Raises
         WakeupError, and what `poll` raises."""
+        try:
+            ended_by = self._run()
+        finally:
+            self._work.end(self._options.workers)  # again: an interrupt may have struck the first one
+        if ended_by is not None and not isinstance(ended_by, BrokerdError):
+            raise ended_by
+        self._failure = self._failure_by(ended_by)
+        if self._failure is None and ended_by is not None and not isinstance(ended_by, ConsumerClosedError):
+            raise ended_by
+
+    def _run(self) -> BaseException | None:
+        """Returns what has ended it."""
         parts, workers = self._parts, self._options.workers
         ended_by: BaseException | None = None
         self._go_back()  # an earlier one may have been interrupted before it could
@@ -107,7 +119,7 @@ class Processing:
                 self._await_handlers()
             except BaseException as error:  # a second interrupt: no more waiting
                 ended_by = error
-            self._work.end()
+            self._work.end(workers)
             self._go_back()
             try:
                 self._write_ids()
@@ -118,11 +130,7 @@ class Processing:
                 parts.drive(parts.committing.close(_COMMIT_TIMEOUT_MS))
         if self._work.repeated_count:
             logger.info("%d records were passed over, as their messages were handled before", self._work.repeated_count)
-        if ended_by is not None and not isinstance(ended_by, BrokerdError):
-            raise ended_by
-        self._failure = self._failure_by(ended_by)
-        if self._failure is None and ended_by is not None and not isinstance(ended_by, ConsumerClosedError):
-            raise ended_by
+        return ended_by
 
     def outcome(self) -> int:
         """How many records were handled. Raises the first error of a handler, HandlerTimeoutError, DedupFileError; to be called

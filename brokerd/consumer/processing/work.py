@@ -13,11 +13,11 @@ from typing import NamedTuple
 from brokerd.clock import Clock
 from brokerd.consumer.core.in_order import InOrder, Stretch
 from brokerd.consumer.core.lanes import LaneOf
-from brokerd.consumer.core.message_ids import MessageId, Window
+from brokerd.consumer.core.message_ids import MessageId
 from brokerd.consumer.core.records import ConsumerRecord
 from brokerd.consumer.core.turns import Turns
 from brokerd.consumer.guard import Guard
-from brokerd.consumer.processing.dedup import Dedup
+from brokerd.consumer.processing.dedup import Known
 from brokerd.ids import TopicPartition
 
 logger = logging.getLogger(__name__)
@@ -51,7 +51,7 @@ class Work:
         handler: Handler,
         lane_of: LaneOf,
         *,
-        dedup: Dedup | None,
+        known: Known,
         skips_errors: bool,
         clock: Clock,
         guard: Guard,
@@ -66,8 +66,7 @@ class Work:
         self._lock = threading.Lock()
         self._lane_of = lane_of
         self._in_order = InOrder()
-        self._dedup = dedup
-        self._window = dedup.window if dedup is not None else Window(1)
+        self._window, self._id_of = known
         self._ready: queue.SimpleQueue[Task | None] = queue.SimpleQueue()
         self._turns: Turns[Task] = Turns(self._window, begin=self._ready.put, pass_over=self._pass_over)
         self._running: dict[int, Running] = {}  # by thread
@@ -98,7 +97,7 @@ class Work:
         self.first_begun.setdefault(tp, records[0].offset)
         self.record_count += len(records)
         self.size_bytes += sum(map(_size_bytes, records))
-        id_of = None if self._dedup is None else self._dedup.id_of
+        id_of = self._id_of
         for record in records:
             task = Task(record, self._lane_of(record), stretch, None if id_of is None else id_of(record))
             self._turns.enter(task)
@@ -118,16 +117,17 @@ class Work:
             return self._in_order.first_unfinished(tp)
 
     def stop(self, workers: int) -> None:
-        """No further record is begun."""
+        """No further record is begun; so many threads end, once their handlers have returned."""
         with self._lock:
             self._is_stopped = True
         for _ in range(workers):
             self._ready.put(None)
 
-    def end(self) -> None:
-        """From now on handlers that still run change nothing: their records are not finished."""
+    def end(self, workers: int) -> None:
+        """As `stop`; and handlers that still run change nothing any more: their records are not finished."""
         with self._lock:
             self._is_over = True
+        self.stop(workers)
 
     def unwritten_ids(self) -> list[tuple[int, MessageId]]:
         """Ids of messages that were handled, of all that are finished so far, and that are not in the file yet."""

@@ -334,6 +334,30 @@ def test_interrupt_ends_it_in_order_and_a_second_one_at_once(consumer: Consumer,
     gate.let(0, 1)
 
 
+@pytest.mark.parametrize("name", ["stop", "end"])
+def test_an_interrupt_before_the_handlers_are_stopped_stops_them_too(
+    consumer: Consumer, monkeypatch: pytest.MonkeyPatch, stopped: threading.Event, name: str
+) -> None:
+    strikes = iter([True])
+    method = getattr(Work, name)
+
+    def struck(work: Work, workers: int) -> None:
+        if next(strikes, False):
+            raise KeyboardInterrupt
+        method(work, workers)
+
+    monkeypatch.setattr(Work, name, struck)
+    gate = Gate(lane_of_key)
+    processing = Processing(consumer, gate, workers=2)
+    gate.await_running(0, 1)
+    consumer.wakeup()
+    assert stopped.wait(DEADLINE_S)
+    gate.let(*range(10))
+    assert isinstance(processing.outcome(), KeyboardInterrupt)
+    wait_until(lambda: not [one for one in threading.enumerate() if one.name.startswith("consumer-handler-")])
+    assert sorted(gate.ended) == [0, 1]
+
+
 def test_the_consumer_is_not_for_the_handlers(consumer: Consumer) -> None:
     with pytest.raises(ConsumerStateError, match="one thread may use it at a time"):
         consumer.process(lambda _: consumer.poll(0), workers=1)

@@ -1,0 +1,75 @@
+"""Goal: an exception that strikes the thread of `process` anywhere loses no record, commits none that was not handled, ends the
+threads of handlers, and leaves the consumer, and the file of message ids, to be used again.
+
+Method: struck at its lines and bytecodes in the consumer's own code, one after another; then what is left is read.
+"""
+
+from __future__ import annotations
+
+import functools
+import gc
+import sys
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+import brokerd
+from brokerd import Consumer, ConsumerRecord
+from tests.support.consumers import T0, settings
+from tests.support.fake_broker import FakeBroker
+from tests.support.interrupts import strike
+from tests.support.scale import TEST_SCALE
+from tests.support.wait import DEADLINE_S, wait_until
+from tests.unit.consumer.test_dedup import put
+from tests.unit.consumer.test_process import committed
+
+# A coroutine that is struck before it is handed over was never awaited, and Python says so.
+pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning")
+RECORDS = 40
+STRIDE = max(1, 149 // TEST_SCALE)
+PACKAGE = Path(brokerd.__file__).parent / "consumer"
+# Not work.py: no real exception strikes inside of its `with lock`, as bytecodes before the lock is given back look for none.
+PLACES = tuple(str(path) for path in sorted(PACKAGE.rglob("*.py")) if path.name != "work.py")
+
+
+def process(consumer: Consumer, handled: list[int], path: Path | None) -> None:
+    def handle(record: ConsumerRecord) -> None:
+        handled.append(record.offset)
+
+    header = None if path is None else "message-id"
+    consumer.process(handle, workers=2, max_in_flight=10, timeout_ms=5, dedup_header=header, dedup_path=path)
+
+
+def handler_threads() -> list[threading.Thread]:
+    return [thread for thread in threading.enumerate() if thread.name.startswith("consumer-handler-")]
+
+
+@pytest.mark.parametrize("has_ids", [False, True])
+def test_an_interrupt_of_processing_loses_nothing(
+    broker: FakeBroker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, has_ids: bool
+) -> None:
+    # An interrupt in a generator that is being closed is swallowed there, and pytest would keep it, with all that its frames hold.
+    monkeypatch.setattr(sys, "unraisablehook", lambda _: None)
+    (partition,) = broker.create("t")
+    put(partition, [b"message %d" % number for number in range(RECORDS)], [b"%d" % (number % 5) for number in range(RECORDS)])
+    at, where = 1, "-"
+    while where:
+        broker.groups.clear()
+        handled: list[int] = []
+        path = tmp_path / f"ids-{at}" if has_ids else None
+        with Consumer(settings(broker, group_id="g", auto_commit_interval_ms=0)) as consumer:
+            consumer.assign([T0])
+            where = strike(functools.partial(process, consumer, handled, path), at, PLACES)
+            gc.collect()
+            wait_until(lambda: not handler_threads(), what=f"the threads of handlers end: {where}")
+            assert set(range(committed(broker) or 0)) <= set(handled), where
+            with ThreadPoolExecutor(1) as others:
+                assert others.submit(consumer.assignment).result(DEADLINE_S) == {T0}, where
+            while consumer.position(T0) < RECORDS:
+                process(consumer, handled, path)
+            assert set(handled) == set(range(RECORDS)), where
+            assert consumer.poll(0) == []
+        at += STRIDE
+    assert at > 1_000
