@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 _EPILOG = """\
 WHERE: an offset N (records below it are deleted), -N (the last N offsets of each partition stay), -10m (records at most so old
   stay), a time such as 2026-01-31T12:00:00Z, @MS (ms since 1970), or latest (none stays)
+What a transaction has not decided stays, and all behind it: otherwise its commit would succeed, and its records be gone.
 Readers that stand before it find their records gone. The space on disk is freed by the segment, a little later.
 
 examples:
@@ -26,12 +27,14 @@ examples:
 
 
 class Trim(NamedTuple):
-    """One partition: where its log began, where it begins after that, and the offset that was asked for."""
+    """One partition: where its log began, where it begins after that, the offset that was asked for, and how many offsets before
+    that stay because they are not decided."""
 
     partition: int
     before: int
     after: int
     asked: int
+    undecided: int = 0
 
     @property
     def offset_count(self) -> int:
@@ -67,14 +70,15 @@ def before_of(args: argparse.Namespace) -> Bound:
 
 def trim(client: BlockingClient, args: argparse.Namespace) -> int:
     """Deletes, and prints what was deleted. Raises BrokerdError, UsageError."""
-    from brokerd.cli.start_offsets import log_bounds
+    from brokerd.cli.start_offsets import log_bounds, offsets_at
     from brokerd.cli.topic_lookup import find_topic, named_partitions
-    from brokerd.client.consumer.offsets import READ_UNCOMMITTED
+    from brokerd.client.consumer.offsets import READ_COMMITTED, READ_UNCOMMITTED, OffsetSpec
 
     before = before_of(args)
     named = named_partitions([find_topic(client, args.name)], args.partition)
     bounds = log_bounds(client, named, before, READ_UNCOMMITTED)
-    trims = {tp: planned(tp.partition, before, bounds[tp]) for tp in named}
+    decided = offsets_at(client, list(named), OffsetSpec.LATEST, READ_COMMITTED)
+    trims = {tp: planned(tp.partition, before, bounds[tp], decided[tp]) for tp in named}
     wanted = {tp: one.after for tp, one in trims.items() if one.offset_count}
     failed: WireError | None = None
     for tp, result in (client.delete_records(wanted) if wanted and not args.dry_run else {}).items():
@@ -89,17 +93,19 @@ def trim(client: BlockingClient, args: argparse.Namespace) -> int:
     return 0
 
 
-def planned(partition: int, before: Bound, log: LogBounds) -> Trim:
-    """The new start of one partition: the nearest offset that its log has."""
+def planned(partition: int, before: Bound, log: LogBounds, decided: int) -> Trim:
+    """The new start of one partition: the nearest offset that its log has, below which all is `decided`."""
     from brokerd.cli.start_offsets import offset_of
 
     asked = offset_of(before, log)
-    return Trim(partition, log.earliest, min(max(asked, log.earliest), log.latest), asked)
+    nearest = min(max(asked, log.earliest), log.latest)
+    after = max(log.earliest, min(nearest, decided))
+    return Trim(partition, log.earliest, after, asked, nearest - after)
 
 
 def _print(args: argparse.Namespace, trims: Sequence[Trim]) -> None:
     if args.json:
-        keys = ("partition", "log_start_offset", "new_log_start_offset", "asked_offset", "deleted_offsets")
+        keys = ("partition", "log_start_offset", "new_log_start_offset", "asked_offset", "undecided_offsets", "deleted_offsets")
         print_json([dict(zip(keys, (*one, one.offset_count), strict=True)) for one in trims])
         return
     total = sum(one.offset_count for one in trims)
@@ -108,5 +114,8 @@ def _print(args: argparse.Namespace, trims: Sequence[Trim]) -> None:
     rows = [(one.partition, one.before, one.after, one.offset_count) for one in trims]
     print(table(("PARTITION", "START", "NEW START", "OFFSETS"), rows, indent="  "))
     for one in trims:
-        if one.asked > one.after:
+        if one.undecided:
+            undecided = f"transactions are undecided from offset {one.after} on, so their records stay"
+            print(f"  {args.name}-{one.partition}: {undecided} (brokerd transactions find-hanging)")
+        elif one.asked > one.after:
             print(f"  {args.name}-{one.partition}: offset {one.asked} lies behind the end of the log, {one.after}")

@@ -116,3 +116,16 @@ def test_unknown_id_is_one_sentence(terminal: Terminal) -> None:
         "",
         "brokerd: there is no transactional id 'zzz': 'brokerd transactions list' prints those that you may see\n",
     )
+
+
+def test_trimming_spares_what_is_not_decided(terminal: Terminal, producer: Producer) -> None:
+    """Its commit would succeed, and its rows be gone."""
+    (row,) = json.loads(terminal.run("offsets", "t", "--json")[1])
+    stable, end = row["last_stable_offset"], row["high_watermark"]
+    assert stable < end
+    for before in ("latest", "2030-01-01", "-0", "1000"):
+        code, out, _ = terminal.run("topics", "trim", "t", "--before", before)
+        assert code == 0
+        assert f"t-0: transactions are undecided from offset {stable} on, so their records stay" in out
+        (trimmed,) = json.loads(terminal.run("topics", "trim", "t", "--before", before, "--json")[1])
+        assert (trimmed["new_log_start_offset"], trimmed["undecided_offsets"]) == (stable, end - stable)
