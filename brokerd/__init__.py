@@ -15,6 +15,7 @@ Exports are imported on first use, so a Spark worker that only looks for data so
     server/                       the daemon
     wire/                         the wire contract, generated and by hand
     client/ producer/ consumer/   the API of applications
+    aio/                          the same for asyncio
     sink/ datasource/             the data source of Spark
     cli/                          the command line (__main__.py)
     testing/                      a broker for the tests of users, and of this project

@@ -11,6 +11,7 @@
         ├── TransactionStateError
         ├── ConsumerClosedError, ConsumerStateError, ForkedConsumerError, DedupFileError, HandlerTimeoutError,
         │   NoOffsetForPartitionError, WakeupError
+        ├── EventLoopError
         ├── AuthenticationError
         ├── InvalidRecordError    (also ValueError)
         └── DataLossError
@@ -439,6 +440,10 @@ class ForkedConsumerError(ClientError):
 
 class DedupFileError(ClientError):
     """The file of handled message ids (`dedup_path` of `Consumer.process`) cannot be used."""
+
+
+class EventLoopError(ClientError):
+    """A client of brokerd.aio was used outside of its event loop, or would have blocked it."""
 
 
 class HandlerTimeoutError(ClientError, TimeoutError):

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 
 from brokerd.client.leases import lease_client
+from brokerd.client.metadata import Metadata
 from brokerd.client.transactions import NO_VERSION
 from brokerd.config.client import ProducerConfig
 from brokerd.errors import UnknownTopicOrPartitionError
@@ -35,7 +36,12 @@ class ClientCoordinator:
         wanted = list(tps)
         with lease_client(self._config) as client:
             metadata = client.metadata(sorted({tp.topic for tp in wanted}))
-        for tp in wanted:
-            if tp.partition >= metadata.topic(tp.topic).partition_count:
-                raise UnknownTopicOrPartitionError(f"topic '{tp.topic}' has no partition {tp.partition}")
-        return {tp: TopicIdPartition(metadata.topic(tp.topic).topic_id, tp.partition) for tp in wanted}
+        return ids_in(metadata, wanted)
+
+
+def ids_in(metadata: Metadata, tps: Sequence[TopicPartition]) -> dict[TopicPartition, TopicIdPartition]:
+    """The ids of partitions. Raises UnknownTopicOrPartitionError."""
+    for tp in tps:
+        if tp.partition >= metadata.topic(tp.topic).partition_count:
+            raise UnknownTopicOrPartitionError(f"topic '{tp.topic}' has no partition {tp.partition}")
+    return {tp: TopicIdPartition(metadata.topic(tp.topic).topic_id, tp.partition) for tp in tps}

@@ -7,6 +7,7 @@ were fetched are fetched again.
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import warnings
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
@@ -43,6 +44,7 @@ class ConsumerBase:
     """The state of a consumer, and its calls that wait for nothing."""
 
     _is_free = True  # nothing is left to close
+    _ADVICE = "use it in a `with` block, or close() it"
 
     def __init__(
         self,
@@ -174,7 +176,7 @@ class ConsumerBase:
         """After an exception that is not brokerd's own, and may have struck anywhere, starts over from the positions."""
         try:
             yield
-        except BrokerdError:
+        except (BrokerdError, asyncio.CancelledError):  # a task is cancelled only where it waits: there nothing is half done
             raise
         except BaseException:
             self._fetching.reset()
@@ -295,7 +297,7 @@ class ConsumerBase:
         """Ends the thread of a consumer that was dropped; commits nothing, as nobody has said what is processed."""
         if not self._is_free:
             self._client.loop_thread.end()
-            advice = "use it in a `with` block, or close() it; records since its last commit come again"
+            advice = f"{self._ADVICE}; records since its last commit come again"
             warnings.warn(f"unclosed {self!r}: {advice}", ResourceWarning, source=self, stacklevel=2)
 
     def after_fork(self) -> None:

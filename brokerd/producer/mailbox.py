@@ -28,6 +28,7 @@ class Asked(NamedTuple):
 
     work: Work[Any]
     deadline_ms: int = NEVER_MS
+    is_kept: bool = False
 
 
 # A call that asks more than once, written once for a thread and for a task: it yields what it asks for, and is resumed with the

@@ -44,7 +44,7 @@ from brokerd.producer.wakeup import Wakeup
 logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
-_CLOSE_AFTER_ERROR_S = 10
+CLOSE_AFTER_ERROR_S = 10
 
 
 class Producer:
@@ -86,6 +86,7 @@ class Producer:
             splitter=split_rows,
             client_id=self.config.client_id,
         )
+        self.is_forked = False  # this is a child of the process that made it
         self.abandoned_count = 0  # records that close() gave up because its time was over
         wakeup = Wakeup()
         self._wake = wakeup.set
@@ -315,7 +316,7 @@ class Producer:
             asked = next(steps)
             while True:
                 try:
-                    result = self._ask(*asked)
+                    result = self._ask(asked.work, asked.deadline_ms)
                 except BaseException as error:
                     asked = steps.throw(error)
                 else:
@@ -436,13 +437,17 @@ class Producer:
         """Closes, and waits for all records, as Kafka's producer does. After an exception in the block it waits ten seconds at
         most, then gives up the rest and logs how many records those are.
         """
-        self.close(None if kind is None else _CLOSE_AFTER_ERROR_S)
+        self.close(None if kind is None else CLOSE_AFTER_ERROR_S)
+        self.say_abandoned(kind)
+
+    def say_abandoned(self, kind: type[BaseException] | None) -> None:
+        """Logs how many records were given up because an exception left the block that sent them, if any were."""
         if kind is not None and self.abandoned_count:
             logger.warning(
                 "%d record(s) were given up: the block that sent them was left by %s, and no broker acknowledged them in %d s",
                 self.abandoned_count,
                 kind.__name__,
-                _CLOSE_AFTER_ERROR_S,
+                CLOSE_AFTER_ERROR_S,
             )
 
     # --- state
@@ -475,4 +480,5 @@ class Producer:
 
     def after_fork(self) -> None:
         """In the child: the sender's thread does not exist here."""
+        self.is_forked = True
         self._chunks = {}  # so that every send goes to the mailbox, which refuses it

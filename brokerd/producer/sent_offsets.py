@@ -55,6 +55,11 @@ Expected = Mapping[TopicPartition, "int | OffsetWithMetadata | None"]
 FindIds = Callable[[Iterable[TopicPartition]], Mapping[TopicPartition, TopicIdPartition]]
 
 
+def partitions_of(given: Given) -> list[TopicPartition]:
+    """The partitions that offsets are given of. Raises TypeError, ValueError."""
+    return list(_checked(given))
+
+
 class SentOffsets:
     """The offsets that one transaction was given."""
 

@@ -10,10 +10,11 @@ Offsets of a group may be committed with it (`send_offsets`): then a program tha
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import secrets
 import uuid
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from types import TracebackType
 from typing import Protocol, Self
 
@@ -67,48 +68,24 @@ class TransactionalProducer(Protocol):
         """See Producer."""
 
 
-class Transaction:
-    """One transaction, as a context manager. `version` is set inside the block; `is_committed` is true once that is known."""
+class TransactionBase:
+    """The decisions of one transaction. `version` is set inside the block; `is_committed` is true once that is known."""
 
-    def __init__(self, producer: TransactionalProducer, coordinator: Callable[[], Coordinator], version: int | None) -> None:
-        self._producer = producer
-        self._coordinator = coordinator
+    def __init__(self, config: ProducerConfig, version: int | None) -> None:
         if version is not None and version < 0:
             raise ValueError(f"version {version}: the version of a transaction is at least 0")
+        self._config = config
         self._asked_version = version
-        self._transactional_id = transactional_id_of(producer.config)
+        self._transactional_id = transactional_id_of(config)
         self._execution_id = uuid.uuid4().hex
         self._offsets = SentOffsets()
         self._is_open = False
         self.version = -1
         self.is_committed = False
 
-    def __enter__(self) -> Self:
-        """Raises AlreadyCommittedError if the version is committed, ProducerFencedError if a newer one is, TransactionStateError if
-        a transaction of this producer is open."""
-        self.version = self._next_version()
-        config = self._producer.config
-        membership = Membership(
-            self._transactional_id,
-            self.version,
-            self._execution_id,
-            self._execution_id,  # a run of its own: a version that is tried again is known by its number alone
-            f"producer {config.client_id}".strip(),
-            uuid.uuid4().bytes,
-            config.transaction_timeout_ms,
-        )
-        try:
-            self._producer.begin_member(membership)
-            self._is_open = True
-            return self
-        except BrokerdError:
-            raise
-        except BaseException:  # an interrupt, and the member may have begun
-            self._producer.abort_member()
-            raise
-
-    def _next_version(self) -> int:
-        last = self._coordinator().last_version(self._transactional_id)
+    def _begin_after(self, last: int) -> Membership:
+        """Chooses the version, with the last committed one; the member that writes it. Raises AlreadyCommittedError,
+        ProducerFencedError."""
         version = last + 1 if self._asked_version is None else self._asked_version
         if version == last:
             raise AlreadyCommittedError(
@@ -118,67 +95,45 @@ class Transaction:
             raise ProducerFencedError(
                 f"transaction {version} of '{self._transactional_id}' comes after {last}, which is committed: versions only rise"
             )
-        return version
+        self.version = version
+        return Membership(
+            self._transactional_id,
+            self.version,
+            self._execution_id,
+            self._execution_id,  # a run of its own: a version that is tried again is known by its number alone
+            f"producer {self._config.client_id}".strip(),
+            uuid.uuid4().bytes,
+            self._config.transaction_timeout_ms,
+        )
 
-    def send_offsets(self, offsets: Given, group: InputReader | str, *, expected: Expected | None = None) -> None:
-        """Commits these offsets of a group with the transaction: they are there if its records are, and only then.
-
-        `offsets`: of the next record to read by partition, as numbers or OffsetAndMetadata. `group`: the Consumer that has read the
-        input, with `enable.auto.commit=false`; or a group id, and then `expected` says by partition which offset the group had when
-        the input was read, None if it had none. If the group has others when the transaction is committed, another program has gone
-        on from there, and ProducerFencedError ends the block: nothing of it counts. After a transaction that fails, the consumer
-        goes back to the committed offsets of these partitions. Call it anywhere in the block, the earlier the better, and again if
-        more was read: a partition's last offset counts.
-
-        Raises TransactionStateError outside of the block or for a second group; ConsumerStateError for a consumer that commits by
-        itself, has no group, or has not read the partition; TypeError, ValueError; UnknownTopicOrPartitionError and
-        BrokerUnreachableError for a group id.
-        """
-        if not self._is_open:
-            raise TransactionStateError(
-                "send_offsets() belongs into the block of its transaction: with producer.transaction() as txn"
-            )
-        if not isinstance(group, str):
-            if expected is not None:
-                raise ValueError("expected goes with a group id: a consumer knows what its group had when it began to read")
-            self._offsets.add_read(offsets, group)
-        elif expected is None:
-            raise ValueError(
-                f"group '{group}': send_offsets() needs the consumer that has read the input, or `expected`, the offsets that the "
-                "group had when it was read: else nothing keeps two programs from committing the same input"
-            )
-        else:
-            self._offsets.add(offsets, group, expected, self._coordinator().partition_ids)
-
-    def __exit__(self, kind: type[BaseException] | None, _error: BaseException | None, _traceback: TracebackType | None) -> None:
-        """Commits, or aborts after an exception. Raises the first failure of a record; TxnAbortedError if the transaction expired;
-        ReplayMismatchError or ProducerFencedError if another producer has committed this version, or a newer one, and with
-        `send_offsets` ProducerFencedError if another one has committed the same input; and DeliveryTimeoutError if the outcome is
-        not known after delivery.timeout.ms: the same version, tried again, finds out.
-        """
-        self._is_open = False
-        try:
-            if kind is None:
-                self._commit(self._producer.end_member())
-        except BaseException:
-            if not self.is_committed:
-                self._abort()
-            raise
-        else:
-            if kind is not None:
-                self._abort()
-        finally:
-            if self.is_committed:
-                self._offsets.committed()
-            else:
-                self._offsets.failed()
-
-    def _commit(self, report: MemberReport) -> None:
+    def _commit_of(self, report: MemberReport) -> TransactionEnd:
         # Rows and a random number: nobody else's commit of the version is ever taken for this one.
-        totals = Totals(rows=report.records, key_hash_sum=secrets.randbits(64))
-        timeout_ms = self._producer.config.delivery_timeout_ms
+        return self._decision(report, is_commit=True, totals=Totals(rows=report.records, key_hash_sum=secrets.randbits(64)))
+
+    def _abort_of(self, report: MemberReport) -> TransactionEnd | None:
+        """None if the broker knows nothing of it."""
+        return None if report.producer_id == NO_PRODUCER_ID else self._decision(report, is_commit=False)
+
+    def _decision(self, report: MemberReport, *, is_commit: bool, totals: Totals = Totals()) -> TransactionEnd:  # noqa: B008
+        is_member = report.producer_id != NO_PRODUCER_ID
+        return TransactionEnd(
+            self._transactional_id,
+            self.version,
+            self._execution_id,
+            self._execution_id,
+            is_commit=is_commit,
+            members=[TransactionMember(report.producer_id, report.epoch, report.records)] if is_member else [],
+            partitions=report.partitions,
+            totals=totals,
+            group_offsets=self._offsets.all_of_them if is_commit else None,
+        )
+
+    @contextlib.contextmanager
+    def _committing(self) -> Iterator[None]:
+        """The call that commits. Raises DeliveryTimeoutError if its outcome is not known."""
+        timeout_ms = self._config.delivery_timeout_ms
         try:
-            self._coordinator().end(self._decision(report, is_commit=True, totals=totals), timeout_ms=timeout_ms)
+            yield
         except ReplayMismatchError as error:
             if self._offsets.all_of_them is None:
                 raise
@@ -195,13 +150,36 @@ class Transaction:
             ) from error
         self.is_committed = True
 
-    def _abort(self) -> None:
-        """Best effort: it has no effect on a transaction that is committed, or has expired."""
-        report = self._producer.abort_member()
-        if report.producer_id == NO_PRODUCER_ID:
-            return
+    def _sends_read(self, offsets: Given, group: InputReader | str, expected: Expected | None) -> bool:
+        """Takes the offsets of a reader; False if they are of a group id, whose `expected` is there. Raises as `send_offsets`."""
+        if not self._is_open:
+            raise TransactionStateError(
+                "send_offsets() belongs into the block of its transaction: with producer.transaction() as txn"
+            )
+        if not isinstance(group, str):
+            if expected is not None:
+                raise ValueError("expected goes with a group id: a consumer knows what its group had when it began to read")
+            self._offsets.add_read(offsets, group)
+            return True
+        if expected is None:
+            raise ValueError(
+                f"group '{group}': send_offsets() needs the consumer that has read the input, or `expected`, the offsets that the "
+                "group had when it was read: else nothing keeps two programs from committing the same input"
+            )
+        return False
+
+    def _tell_readers(self) -> None:
+        """The transaction has ended."""
+        if self.is_committed:
+            self._offsets.committed()
+        else:
+            self._offsets.failed()
+
+    @contextlib.contextmanager
+    def _aborting(self) -> Iterator[None]:
+        """The call that aborts. Best effort: it has no effect on a transaction that is committed, or has expired."""
         try:
-            self._coordinator().end(self._decision(report, is_commit=False), timeout_ms=ABORT_TIMEOUT_MS)
+            yield
         except AlreadyCommittedError:
             pass  # a commit whose response did not arrive
         except BrokerdError as error:
@@ -209,23 +187,79 @@ class Transaction:
                 "transaction %d of '%s' could not be aborted, it expires in %d ms: %s",
                 self.version,
                 self._transactional_id,
-                self._producer.config.transaction_timeout_ms,
+                self._config.transaction_timeout_ms,
                 error,
             )
 
-    def _decision(self, report: MemberReport, *, is_commit: bool, totals: Totals = Totals()) -> TransactionEnd:  # noqa: B008
-        is_member = report.producer_id != NO_PRODUCER_ID
-        return TransactionEnd(
-            self._transactional_id,
-            self.version,
-            self._execution_id,
-            self._execution_id,
-            is_commit=is_commit,
-            members=[TransactionMember(report.producer_id, report.epoch, report.records)] if is_member else [],
-            partitions=report.partitions,
-            totals=totals,
-            group_offsets=self._offsets.all_of_them if is_commit else None,
-        )
+
+class Transaction(TransactionBase):
+    """One transaction, as a context manager."""
+
+    def __init__(self, producer: TransactionalProducer, coordinator: Callable[[], Coordinator], version: int | None) -> None:
+        super().__init__(producer.config, version)
+        self._producer = producer
+        self._coordinator = coordinator
+
+    def __enter__(self) -> Self:
+        """Raises AlreadyCommittedError if the version is committed, ProducerFencedError if a newer one is, TransactionStateError if
+        a transaction of this producer is open."""
+        membership = self._begin_after(self._coordinator().last_version(self._transactional_id))
+        try:
+            self._producer.begin_member(membership)
+            self._is_open = True
+            return self
+        except BrokerdError:
+            raise
+        except BaseException:  # an interrupt, and the member may have begun
+            self._producer.abort_member()
+            raise
+
+    def send_offsets(self, offsets: Given, group: InputReader | str, *, expected: Expected | None = None) -> None:
+        """Commits these offsets of a group with the transaction: they are there if its records are, and only then.
+
+        `offsets`: of the next record to read by partition, as numbers or OffsetAndMetadata. `group`: the Consumer that has read the
+        input, with `enable.auto.commit=false`; or a group id, and then `expected` says by partition which offset the group had when
+        the input was read, None if it had none. If the group has others when the transaction is committed, another program has gone
+        on from there, and ProducerFencedError ends the block: nothing of it counts. After a transaction that fails, the consumer
+        goes back to the committed offsets of these partitions. Call it anywhere in the block, the earlier the better, and again if
+        more was read: a partition's last offset counts.
+
+        Raises TransactionStateError outside of the block or for a second group; ConsumerStateError for a consumer that commits by
+        itself, has no group, or has not read the partition; TypeError, ValueError; UnknownTopicOrPartitionError and
+        BrokerUnreachableError for a group id.
+        """
+        if not self._sends_read(offsets, group, expected):
+            assert isinstance(group, str)
+            assert expected is not None
+            self._offsets.add(offsets, group, expected, self._coordinator().partition_ids)
+
+    def __exit__(self, kind: type[BaseException] | None, _error: BaseException | None, _traceback: TracebackType | None) -> None:
+        """Commits, or aborts after an exception. Raises the first failure of a record; TxnAbortedError if the transaction expired;
+        ReplayMismatchError or ProducerFencedError if another producer has committed this version, or a newer one, and with
+        `send_offsets` ProducerFencedError if another one has committed the same input; and DeliveryTimeoutError if the outcome is
+        not known after delivery.timeout.ms: the same version, tried again, finds out.
+        """
+        self._is_open = False
+        try:
+            if kind is None:
+                report = self._producer.end_member()
+                with self._committing():
+                    self._coordinator().end(self._commit_of(report), timeout_ms=self._config.delivery_timeout_ms)
+        except BaseException:
+            if not self.is_committed:
+                self._abort()
+            raise
+        else:
+            if kind is not None:
+                self._abort()
+        finally:
+            self._tell_readers()
+
+    def _abort(self) -> None:
+        end = self._abort_of(self._producer.abort_member())
+        if end is not None:
+            with self._aborting():
+                self._coordinator().end(end, timeout_ms=ABORT_TIMEOUT_MS)
 
 
 def transactional_id_of(config: ProducerConfig) -> str:

@@ -37,6 +37,15 @@ def test_reading_from_python(tmp_path: Path) -> None:
     assert -1 < done.stdout.find("bill b'ada' b'1'") < done.stdout.find("bill b'ada' b'3'")
 
 
+def test_asyncio(tmp_path: Path) -> None:
+    done = run_guide("asyncio.md", tmp_path)
+    assert done.returncode == 0, outcome(done)
+    lines = done.stdout.splitlines()
+    assert sorted(line for line in lines if line.startswith("b'ada'")) == ["b'ada' b'1'"]
+    values = [line for line in lines if line.startswith("b'bob'")]
+    assert values == [f"b'bob' b'{number}'" for number in range(2, 1000)]
+
+
 def test_security(tmp_path: Path) -> None:
     done = run_guide("security.md", tmp_path)
     assert done.returncode == 0, outcome(done)

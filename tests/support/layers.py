@@ -31,6 +31,7 @@ LAYERS: dict[str, set[str]] = {
     "producer": _BASE | {"backoff", "process", "waiter"},
     "client": _BASE | {"backoff", "process", "wire", "wire.v1", "producer"},
     "consumer": _BASE | {"client", "process"},
+    "aio": _BASE | {"client", "consumer", "producer", "waiter"},
     "sink": _BASE | {"allocator", "client", "process", "producer"},
     "datasource": _BASE | {"allocator", "client", "producer"},
     "cli": _BASE | {"allocator", "client", "producer", "offline", "datadir", "partition", "storage"},

@@ -1,14 +1,26 @@
-"""The consumer that most tests use."""
+"""The consumer that most tests use: that of threads, and that of asyncio."""
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator
 
 import pytest
 
 from brokerd import Consumer
 from tests.support.consumers import settings
+from tests.support.faces import both_faces, take_face
 from tests.support.fake_broker import FakeBroker
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    both_faces(metafunc, "test_consumer", "test_failures", "test_groups")
+
+
+@pytest.fixture(autouse=True)
+def face(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Which of the two."""
+    take_face(request, monkeypatch, sys.modules[__name__])
 
 
 @pytest.fixture

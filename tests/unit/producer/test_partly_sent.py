@@ -117,7 +117,7 @@ def test_a_block_left_by_an_exception_still_sends_what_was_taken() -> None:
 def test_a_block_left_by_an_exception_says_how_many_it_gave_up(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("brokerd.producer.producer._CLOSE_AFTER_ERROR_S", 0)
+    monkeypatch.setattr("brokerd.producer.producer.CLOSE_AFTER_ERROR_S", 0)
     broker = broker_of()
     broker.topics["t"].leaders = [-1] * 4
     with caplog.at_level(logging.WARNING), pytest.raises(KeyError):

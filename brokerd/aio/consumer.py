@@ -1,0 +1,219 @@
+"""Consumer for asyncio. All that it decides is its base's, which the blocking one shares; here is what awaits.
+
+A task is cancelled only where it awaits, and there it has nothing in hand: records are taken and handed over in one step.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Mapping
+from types import TracebackType
+from typing import Self, TypeVar
+
+import pyarrow as pa
+
+from brokerd.aio.guard import TaskGuard
+from brokerd.aio.home import Home
+from brokerd.aio.waiting import Bell, drive
+from brokerd.client.consumer.offsets import OffsetAndTimestamp, OffsetSpec
+from brokerd.client.group_offsets import OffsetAndMetadata
+from brokerd.client.io.loop_thread import Steps
+from brokerd.clock import Clock
+from brokerd.config.client import PlainConsumerConfig
+from brokerd.config.settings import INT32_MAX
+from brokerd.consumer import arguments
+from brokerd.consumer.arguments import Partitions
+from brokerd.consumer.base import CLOSE_AT_EXIT_MS, CLOSE_TIMEOUT_MS, ConsumerBase, open_consumers
+from brokerd.consumer.core.assignment import HandedOver
+from brokerd.consumer.core.records import ConsumerRecord, Run
+from brokerd.errors import ConsumerClosedError
+from brokerd.ids import TopicPartition
+from brokerd.waiter import Waiter
+
+T = TypeVar("T")
+_RECORDS_IN_A_TURN = 100  # of an iteration, before other tasks have theirs
+
+
+class Consumer(ConsumerBase):
+    """Reads records of partitions, in the order of their offsets in each: brokerd.Consumer for asyncio.
+
+        async with Consumer(bootstrap_servers="127.0.0.1:9192", auto_offset_reset="earliest") as consumer:
+            consumer.assign([("events", 0), ("events", 1)])
+            async for record in consumer:
+                print(record.key, record.value)
+
+    `config` and keywords are those of brokerd.Consumer. It belongs to the event loop in which it is used first; another one is
+    refused (EventLoopError). One task may use it at a time; another may call `wakeup()` and `close()`. Each call may be cancelled:
+    the records of a `poll` that was cancelled come again. Use `async with`, or await `close()`.
+    """
+
+    _guard: TaskGuard
+    _ADVICE = "use it in an `async with` block, or await close()"
+
+    def __init__(
+        self, config: Mapping[str, object] | PlainConsumerConfig | None = None, *, clock: Clock | None = None, **settings: object
+    ) -> None:
+        self._bell = Bell()
+        self._home = Home("consumer")
+        self._records_in_turn = 0
+        super().__init__(config, settings, clock=clock, guard=TaskGuard(self._home), on_arrival=self._bell.ring)
+
+    # --- records
+
+    async def poll(self, timeout_ms: int | None = None, max_records: int | None = None) -> list[ConsumerRecord]:
+        """The next records, at most `max_records` (max.poll.records), as soon as there are any; none after `timeout_ms`. Without
+        `timeout_ms` it waits until there are some. Raises as brokerd.Consumer.poll."""
+        limit = self._limit(max_records)
+        handed: HandedOver = {}
+        try:
+            with self._guard, self._whole():
+                await asyncio.sleep(0)  # other tasks have their turn, however much is here
+                return self._collected(await self._await_run(self._checked_timeout(timeout_ms)), limit, handed)
+        except BaseException:
+            self._take_back(handed)
+            raise
+
+    async def poll_arrow(self, timeout_ms: int | None = None, max_records: int | None = None) -> pa.RecordBatch:
+        """The next records of one partition as columns, as brokerd.Consumer.poll_arrow."""
+        limit = INT32_MAX if max_records is None else self._limit(max_records)
+        handed: HandedOver = {}
+        try:
+            with self._guard, self._whole():
+                await asyncio.sleep(0)
+                return self._columns(await self._await_run(self._checked_timeout(timeout_ms)), limit, handed)
+        except BaseException:
+            self._take_back(handed)
+            raise
+
+    def __aiter__(self) -> AsyncIterator[ConsumerRecord]:
+        return self
+
+    async def __anext__(self) -> ConsumerRecord:
+        """The next record; waits for it. Ends once the consumer is closed. Raises as `poll`."""
+        handed: HandedOver = {}
+        try:
+            with self._guard, self._whole():
+                self._records_in_turn += 1
+                if self._records_in_turn >= _RECORDS_IN_A_TURN:
+                    self._records_in_turn = 0
+                    await asyncio.sleep(0)
+                return self._collected(await self._await_run(None), 1, handed)[0]
+        except ConsumerClosedError:
+            raise StopAsyncIteration from None
+        except BaseException:
+            self._take_back(handed)
+            raise
+
+    async def _await_run(self, timeout_ms: int | None) -> Run | None:
+        """The records to hand over next; None if none come in time."""
+        self._begin_round()
+        deadline_ms = None if timeout_ms is None else self._clock.monotonic_ms() + timeout_ms
+        left_ms = timeout_ms
+        has_waited = False
+        while True:
+            run = self._next_run()
+            if run is not None or (has_waited and left_ms == 0):
+                return run
+            await self._take(self._committing.wait_ms(left_ms))
+            has_waited = True
+            if deadline_ms is not None:
+                left_ms = max(0, deadline_ms - self._clock.monotonic_ms())
+
+    async def _take(self, timeout_ms: int | None) -> None:
+        """Fetching.take, which waits only here. Other tasks have their turn afterwards: a call that is cancelled by then has got
+        further all the same, and the next one need not begin again."""
+        await self._bell.wait(lambda: self._fetching.has_arrivals, timeout_ms)
+        self._fetching.take(0)
+        await asyncio.sleep(0)
+
+    # --- positions, and questions to the broker: see brokerd.Consumer
+
+    async def position(self, partition: TopicPartition | tuple[str, int]) -> int:
+        """The offset of the next record that is handed over. Asks the broker where a partition begins that was not read yet, and
+        raises as `poll`."""
+        tp = arguments.checked_partition(partition)
+        with self._guard, self._whole():
+            one = self._assignment.of(tp)
+            while one.position is None or one.id_tp is None:
+                self._fetching.sync()
+                self._guard.check()
+                await self._take(None)
+            return one.position
+
+    async def commit(self, offsets: Mapping[TopicPartition, OffsetAndMetadata | int] | None = None) -> None:
+        """Has the broker keep the group's positions, or these offsets; on return that is durable. Raises as
+        brokerd.Consumer.commit. Cancelled, it may have been done."""
+        await self._ask(self._commit(offsets))
+
+    async def committed(self, partitions: Partitions) -> dict[TopicPartition, OffsetAndMetadata | None]:
+        """The offsets that the group has committed; None where there is none. Raises as brokerd.Consumer.committed."""
+        return await self._ask(self._committed(partitions))
+
+    async def partitions_for(self, topic: str) -> int:
+        """Number of partitions of a topic. Raises UnknownTopicOrPartitionError, BrokerUnreachableError."""
+        return await self._ask(self._partition_count(topic))
+
+    async def beginning_offsets(self, partitions: Partitions) -> dict[TopicPartition, int]:
+        """The first offset that each partition has, assigned or not. Raises UnknownTopicOrPartitionError,
+        BrokerUnreachableError."""
+        return await self._ask(self._ends(partitions, OffsetSpec.EARLIEST))
+
+    async def end_offsets(self, partitions: Partitions) -> dict[TopicPartition, int]:
+        """The offset behind the last record of each partition, as far as isolation.level lets this consumer read. Raises
+        UnknownTopicOrPartitionError, BrokerUnreachableError."""
+        return await self._ask(self._ends(partitions, OffsetSpec.LATEST))
+
+    async def offsets_for_times(self, times: Mapping[TopicPartition, int]) -> dict[TopicPartition, OffsetAndTimestamp | None]:
+        """The first record of each partition at or after a time (ms since 1970), with its time; None if there is none. Raises
+        UnknownTopicOrPartitionError, BrokerUnreachableError."""
+        return await self._ask(self._offsets_for_times(times))
+
+    async def _ask(self, steps: Steps[T]) -> T:
+        with self._guard:
+            return await drive(self._client.loop_thread, steps)
+
+    # --- the end
+
+    async def close(self, timeout_ms: int = CLOSE_TIMEOUT_MS) -> None:
+        """Ends reading and frees all resources: a `poll` of another task raises ConsumerClosedError, an iteration ends. With
+        enable.auto.commit, commits the offsets of records that count as processed, as brokerd.Consumer.close. Waits at most
+        `timeout_ms` for that, and for another task's call to end. May be called twice; does nothing in a forked child. Cancelled,
+        it ends all the same, and only the commit may be missing."""
+        if self._guard.is_forked:
+            return
+        self._home.enter()
+        timeout_ms = arguments.checked_int(timeout_ms, "timeout_ms", maximum=INT32_MAX)
+        self._guard.is_closed = True
+        self._fetching.wake()
+        if self._is_free:
+            return
+        self._is_free = True
+        ended = Waiter()
+        try:
+            if await self._guard.alone(timeout_ms):
+                await drive(self._client.loop_thread, self._committing.close(timeout_ms))
+        finally:
+            self._fetching.close()
+            is_ending = self._client.loop_thread.end(ended.tell)
+            open_consumers.discard(self)
+        if is_ending:
+            await ended
+
+    def close_at_exit(self) -> None:
+        """Closes it when the process ends, as a blocking one: by then no event loop runs."""
+        self._guard.is_closed = self._is_free = True
+        try:
+            self._client.loop_thread.drive(self._committing.close(CLOSE_AT_EXIT_MS))
+        finally:
+            self._fetching.close()
+            self._client.close()
+
+    async def __aenter__(self) -> Self:
+        with self._guard:
+            return self
+
+    async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        """Closes. If no exception has left the block, the records of the last `poll` count as processed too."""
+        if kind is None and not self._guard.is_closed:
+            self._assignment.confirm()
+        await self.close()

@@ -1,0 +1,258 @@
+"""Producer for asyncio. All that it decides, and the sending, is that of brokerd.Producer; here is what awaits."""
+
+from __future__ import annotations
+
+import asyncio
+import warnings
+from collections.abc import Callable, Mapping
+from functools import partial
+from types import TracebackType
+from typing import Any, Self, TypeVar
+
+import pyarrow as pa
+
+from brokerd.aio.coordinator import Coordinator, LoopCoordinator
+from brokerd.aio.engine import Engine, WouldBlockError
+from brokerd.aio.home import Home
+from brokerd.aio.lines import Lines
+from brokerd.aio.transaction import Transaction
+from brokerd.aio.waiting import outcome_of
+from brokerd.client.produce_transport import grpc_transport
+from brokerd.clock import Clock, SystemClock
+from brokerd.config.client import ProducerConfig
+from brokerd.errors import BrokerdError
+from brokerd.ids import TopicPartition
+from brokerd.producer.core.identity import DeliveredTotals
+from brokerd.producer.core.membership import MemberReport, Membership
+from brokerd.producer.core.partitioner import Int32s
+from brokerd.producer.futures import BatchFuture, RecordFuture, RecordMetadata
+from brokerd.producer.mailbox import Errand, Steps
+from brokerd.producer.producer import CLOSE_AFTER_ERROR_S
+from brokerd.producer.rows import arguments
+from brokerd.producer.rows.record_buffer import Headers
+from brokerd.producer.sender import TransportFactory
+from brokerd.producer.transaction import transactional_id_of
+
+T = TypeVar("T")
+Begin = Callable[[Callable[[], None]], Errand[Any]]
+_SENDS_IN_A_TURN = 100  # before other tasks have theirs
+
+
+class Producer:
+    """Writes records to topics; keeps order per partition, and duplicates nothing: brokerd.Producer for asyncio.
+
+        async with Producer(bootstrap_servers="127.0.0.1:9192") as producer:
+            metadata = await producer.send_and_wait("events", b"hello", key="user-1")
+
+    `config` and keywords are those of brokerd.Producer. It belongs to the event loop in which it is used first; another one is
+    refused (EventLoopError). Any number of its tasks may use it at once; in a partition, records stand in the order of the
+    calls. Each call may be cancelled: a record is then sent or not, and never in part. Use `async with`, or await `close()`.
+    """
+
+    _is_closed = True
+
+    def __init__(
+        self,
+        config: Mapping[str, object] | ProducerConfig | None = None,
+        *,
+        transport_factory: TransportFactory | None = None,
+        clock: Clock | None = None,
+        coordinator: Coordinator | None = None,
+        **settings: object,
+    ) -> None:
+        self._clock: Clock = clock if clock is not None else SystemClock()
+        self._lines = Lines()
+        self._sends_in_turn = 0
+        checked = arguments.config_of(config, settings)
+        self._engine = Engine(checked, transport_factory=transport_factory or grpc_transport(checked), clock=clock)
+        self._home = Home("producer", self._engine.refuse_fork)
+        self.config = self._engine.config
+        self._coordinator: Coordinator = coordinator if coordinator is not None else LoopCoordinator(self.config)
+        self._is_closed = False
+
+    # --- sending
+
+    async def send(
+        self,
+        topic: str,
+        value: bytes | str | None = None,
+        key: bytes | str | None = None,
+        headers: Headers | Mapping[str, bytes] | None = None,
+        partition: int | None = None,
+        timestamp: int | None = None,
+    ) -> RecordFuture:
+        """Sends one record; returns a future of its partition, offset and timestamp, to be awaited (or not) in any event loop.
+
+        Waits up to max.block.ms while the topic is unknown or the buffer is full, which is the back-pressure; other tasks go on.
+        Cancelled, the record is sent or not. Raises as brokerd.Producer.send.
+        """
+        self._home.enter()
+        first: Begin | None = None  # what to wait for first, if it is known
+        if topic not in self._lines:
+            try:
+                future = self._engine.send(topic, value, key, headers, partition, timestamp)
+            except WouldBlockError as would_block:
+                first = would_block.begin
+            else:
+                self._sends_in_turn += 1
+                if self._sends_in_turn >= _SENDS_IN_A_TURN:
+                    self._sends_in_turn = 0
+                    await asyncio.sleep(0)  # other tasks have their turn, however much room there is
+                return future
+        send = partial(self._engine.send, topic, value, key, headers, partition, timestamp)
+        return await self._send_in_turn(topic, send, first)
+
+    async def _send_in_turn(self, topic: str, send: Callable[[], RecordFuture], begin: Begin | None) -> RecordFuture:
+        """Sends once there is room, after those that wait already."""
+        deadline_ms = self._clock.monotonic_ms() + self.config.max_block_ms
+        async with self._lines.turn(topic, self.config.max_block_ms):
+            while True:
+                if begin is None:
+                    self._engine.deadline_ms = deadline_ms
+                    try:
+                        return send()
+                    except WouldBlockError as would_block:
+                        begin = would_block.begin
+                    finally:
+                        self._engine.deadline_ms = None
+                outcome = await outcome_of(begin)
+                begin = None
+                if isinstance(outcome, RecordFuture):  # else it was for room, which another task may have taken
+                    return outcome
+
+    async def send_and_wait(
+        self,
+        topic: str,
+        value: bytes | str | None = None,
+        key: bytes | str | None = None,
+        headers: Headers | Mapping[str, bytes] | None = None,
+        partition: int | None = None,
+        timestamp: int | None = None,
+    ) -> RecordMetadata:
+        """Sends one record and waits until it is acknowledged; returns its place. Raises as `send`, and the record's error.
+        Cancelled, it may be sent all the same."""
+        return await (await self.send(topic, value, key, headers, partition, timestamp))
+
+    async def send_batch(
+        self,
+        topic: str,
+        data: pa.RecordBatch | pa.Table,
+        partitions: Int32s | pa.Array | None = None,
+        *,
+        key_hashes: Int32s | None = None,
+    ) -> BatchFuture:
+        """Sends the rows of an Arrow batch or table, as brokerd.Producer.send_batch; waits as `send`. Large ones are hashed and
+        split in the loop's thread, which takes a millisecond or so for each ten thousand rows. Cancelled, it may have sent the
+        first rows of a batch of many MiB."""
+        self._home.enter()
+        await asyncio.sleep(0)
+        return await self._drive(self._engine.batch_steps(topic, data, partitions, key_hashes))
+
+    async def flush(self, timeout: float | None = None) -> None:  # noqa: ASYNC109 (its error says how many are left)
+        """Sends all records without further linger, and returns when each is acknowledged or has failed. Raises TimeoutError after
+        `timeout` seconds."""
+        await self._call(partial(self._engine.flush, timeout))
+
+    async def partitions_for(self, topic: str) -> int:
+        """Number of partitions of a topic. Waits and raises as `send`."""
+        return await self._call(partial(self._engine.partitions_for, topic))
+
+    async def _call(self, call: Callable[[], T]) -> T:
+        """Makes a call of the blocking producer, and awaits what it would wait for."""
+        self._home.enter()
+        try:
+            return call()
+        except WouldBlockError as would_block:
+            begin = would_block.begin
+        outcome: T = await outcome_of(begin)
+        return outcome
+
+    async def _drive(self, steps: Steps[T]) -> T:
+        """Takes all steps of a call that waits more than once."""
+        try:
+            asked = next(steps)
+            while True:
+                try:
+                    result = await outcome_of(partial(self._engine.begin, asked))
+                except BaseException as error:
+                    asked = steps.throw(error)
+                else:
+                    asked = steps.send(result)
+        except StopIteration as end:
+            value: T = end.value
+            return value
+
+    # --- transactions
+
+    def transaction(self, version: int | None = None) -> Transaction:
+        """A transaction of the setting transactional.id: `async with producer.transaction():` commits what is sent in the block, or
+        aborts it if the block is left by an exception; cancellation is one. `version`, and errors, as brokerd.Producer.transaction.
+        """
+        return Transaction(self, self._coordinator, version)
+
+    async def last_committed_version(self) -> int:
+        """The last committed version of the transactional.id, by whatever producer; -1 = none. Raises ConfigError without
+        transactional.id, BrokerUnreachableError and the broker's errors."""
+        self._home.enter()
+        return await self._coordinator.last_version(transactional_id_of(self.config))
+
+    async def begin_member(self, membership: Membership) -> None:
+        """See brokerd.Producer."""
+        await self._call(partial(self._engine.begin_member, membership))
+
+    async def end_member(self) -> MemberReport:
+        """See brokerd.Producer."""
+        return await self._call(self._engine.end_member)
+
+    async def abort_member(self) -> MemberReport:
+        """See brokerd.Producer."""
+        return await self._call(self._engine.abort_member)
+
+    # --- the end
+
+    async def close(self, timeout: float | None = None) -> None:  # noqa: ASYNC109 (cancelled, it does not give up)
+        """Sends all records and waits for them, at most `timeout` seconds, then gives up the rest (AbortedBatchError) and frees all
+        resources. 0 gives up at once. May be called twice. Cancelled, it goes on without the caller."""
+        self._home.enter()
+        self._is_closed = True
+        try:
+            await self._drive(self._engine.close_steps(timeout))
+        finally:
+            self._coordinator.close()
+
+    async def __aenter__(self) -> Self:
+        self._home.enter()
+        return self
+
+    async def __aexit__(self, kind: type[BaseException] | None, _error: BaseException | None, _trace: TracebackType | None) -> None:
+        """Closes, and waits for all records. After an exception in the block (cancellation is one) it waits ten seconds at most,
+        then gives up the rest and logs how many records those are."""
+        await self.close(None if kind is None else CLOSE_AFTER_ERROR_S)
+        self._engine.say_abandoned(kind)
+
+    def __del__(self) -> None:
+        """Says that it was dropped without being closed. What was sent is still delivered; it is closed at exit."""
+        if not self._is_closed and not self._engine.is_forked:
+            warnings.warn(
+                f"unclosed {self!r}: use it in an `async with` block, or await close()", ResourceWarning, source=self, stacklevel=2
+            )
+
+    # --- state
+
+    @property
+    def first_error(self) -> BrokerdError | None:
+        """The first failure of any record, or None. For applications that keep no futures: check it after `flush`."""
+        return self._engine.first_error
+
+    @property
+    def abandoned_count(self) -> int:
+        """How many records `close` gave up because its time was over."""
+        return self._engine.abandoned_count
+
+    def delivered(self) -> dict[TopicPartition, DeliveredTotals]:
+        """Acknowledged records and batches by partition, since the producer was made."""
+        return self._engine.delivered()
+
+    async def metrics(self) -> dict[str, float]:
+        """Kafka's producer metrics by name; times in ms, rates per second."""
+        return await self._call(self._engine.metrics)

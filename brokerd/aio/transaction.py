@@ -1,0 +1,86 @@
+"""`async with producer.transaction()`: committed when the block ends, or aborted if an exception leaves it; cancellation is one.
+
+What is decided is the blocking producer's (brokerd/producer/transaction.py).
+"""
+
+from __future__ import annotations
+
+from types import TracebackType
+from typing import Protocol, Self
+
+from brokerd.aio.coordinator import Coordinator
+from brokerd.config.client import ProducerConfig
+from brokerd.errors import BrokerdError
+from brokerd.producer.core.membership import MemberReport, Membership
+from brokerd.producer.sent_offsets import Expected, Given, InputReader, partitions_of
+from brokerd.producer.transaction import ABORT_TIMEOUT_MS, TransactionBase
+
+
+class TransactionalProducer(Protocol):
+    """The part of a producer that a transaction needs."""
+
+    config: ProducerConfig
+
+    async def begin_member(self, membership: Membership) -> None:
+        """See brokerd.Producer."""
+
+    async def end_member(self) -> MemberReport:
+        """See brokerd.Producer."""
+
+    async def abort_member(self) -> MemberReport:
+        """See brokerd.Producer."""
+
+
+class Transaction(TransactionBase):
+    """One transaction, as an asynchronous context manager."""
+
+    def __init__(self, producer: TransactionalProducer, coordinator: Coordinator, version: int | None) -> None:
+        super().__init__(producer.config, version)
+        self._producer = producer
+        self._coordinator = coordinator
+
+    async def __aenter__(self) -> Self:
+        """Raises as the blocking one."""
+        membership = self._begin_after(await self._coordinator.last_version(self._transactional_id))
+        try:
+            await self._producer.begin_member(membership)
+            self._is_open = True
+            return self
+        except BrokerdError:
+            raise
+        except BaseException:  # cancelled, and the member may have begun
+            await self._producer.abort_member()
+            raise
+
+    async def send_offsets(self, offsets: Given, group: InputReader | str, *, expected: Expected | None = None) -> None:
+        """Commits these offsets of a group with the transaction, as the blocking one; `group` is an aio.Consumer, or a group id."""
+        if not self._sends_read(offsets, group, expected):
+            assert isinstance(group, str)
+            assert expected is not None
+            ids = await self._coordinator.partition_ids(partitions_of(offsets))
+            self._offsets.add(offsets, group, expected, lambda _: ids)
+
+    async def __aexit__(self, kind: type[BaseException] | None, _error: BaseException | None, _trace: TracebackType | None) -> None:
+        """Commits, or aborts after an exception. Raises as the blocking one. Cancelled while it commits, the transaction is
+        committed or aborted as a whole: the same version, tried again, finds out."""
+        self._is_open = False
+        try:
+            if kind is None:
+                report = await self._producer.end_member()
+                with self._committing():
+                    await self._coordinator.end(self._commit_of(report), timeout_ms=self._config.delivery_timeout_ms)
+        except BaseException:
+            if not self.is_committed:
+                await self._abort()
+            raise
+        else:
+            if kind is not None:
+                await self._abort()
+        finally:
+            self._tell_readers()
+
+    async def _abort(self) -> None:
+        end = self._abort_of(await self._producer.abort_member())
+        if end is not None:
+            with self._aborting():
+                await self._coordinator.end(end, timeout_ms=ABORT_TIMEOUT_MS)

@@ -1,0 +1,146 @@
+"""The asyncio clients as blocking ones, so that the same tests hold both to the same promises."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping, Sequence
+from types import TracebackType
+from typing import Any, Self
+
+import pytest
+
+import brokerd
+import brokerd.aio
+from brokerd.aio.transaction import Transaction
+from brokerd.client.io.loop_thread import LoopThread
+from brokerd.ids import TopicIdPartition, TopicPartition
+from brokerd.producer.core.membership import TransactionEnd
+from brokerd.producer.transaction import Coordinator as BlockingCoordinator
+
+
+class OnALoop:
+    """A client of brokerd.aio, each call a task in an event loop that runs in a thread of its own."""
+
+    kind: Callable[..., Any]
+
+    def __init__(self, *arguments: Any, **options: Any) -> None:
+        self.client = self.kind(*arguments, **options)
+        self.home = LoopThread()
+
+    def __getattr__(self, name: str) -> Any:
+        attribute = getattr(self.client, name)
+        if not callable(attribute) or name.startswith("_"):
+            return attribute
+        return lambda *arguments, **options: self.home.run(_called(attribute, arguments, options))
+
+    def __enter__(self) -> Self:
+        self.home.run(self.client.__aenter__())
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        try:
+            self.home.run(self.client.__aexit__(kind, error, trace))
+        finally:
+            self.home.close()
+
+    def __iter__(self) -> Self:
+        return self
+
+    def __next__(self) -> Any:
+        try:
+            return self.home.run(self.client.__anext__())
+        except StopAsyncIteration:
+            raise StopIteration from None
+
+    def __del__(self) -> None:
+        if "home" in self.__dict__:
+            self.home.end()
+
+
+async def _called(function: Callable[..., Any], arguments: Any, options: Any) -> Any:
+    result = function(*arguments, **options)
+    return await result if inspect.iscoroutine(result) else result
+
+
+class LoopConsumer(OnALoop):
+    """brokerd.aio.Consumer."""
+
+    kind = brokerd.aio.Consumer
+
+
+class LoopProducer(OnALoop):
+    """brokerd.aio.Producer."""
+
+    kind = brokerd.aio.Producer
+
+    def __init__(self, *arguments: Any, coordinator: BlockingCoordinator | None = None, **options: Any) -> None:
+        super().__init__(*arguments, coordinator=coordinator and AwaitedCoordinator(coordinator), **options)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.client._engine, name) if name.startswith("_") else super().__getattr__(name)
+
+    def transaction(self, version: int | None = None) -> LoopTransaction:
+        return LoopTransaction(self, self.client.transaction(version))
+
+
+class LoopTransaction:
+    """Its transaction."""
+
+    def __init__(self, producer: LoopProducer, transaction: Transaction) -> None:
+        self._producer = producer
+        self._transaction = transaction
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._transaction, name)
+
+    def send_offsets(self, *arguments: Any, **options: Any) -> None:
+        self._producer.home.run(self._transaction.send_offsets(*arguments, **options))
+
+    def __enter__(self) -> Self:
+        self._producer.home.run(self._transaction.__aenter__())
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self._producer.home.run(self._transaction.__aexit__(kind, error, trace))
+
+
+class AwaitedCoordinator:
+    """A coordinator that blocks for no time, awaited."""
+
+    def __init__(self, coordinator: BlockingCoordinator) -> None:
+        self._coordinator = coordinator
+
+    async def last_version(self, transactional_id: str) -> int:
+        """As it says."""
+        return self._coordinator.last_version(transactional_id)
+
+    async def end(self, end: TransactionEnd, *, timeout_ms: int) -> None:
+        """As it decides."""
+        self._coordinator.end(end, timeout_ms=timeout_ms)
+
+    async def partition_ids(self, tps: Sequence[TopicPartition]) -> Mapping[TopicPartition, TopicIdPartition]:
+        """As it finds."""
+        return self._coordinator.partition_ids(tps)
+
+    def close(self) -> None:
+        """It has nothing."""
+
+
+FACES: dict[str, dict[str, type]] = {
+    "threads": {"Consumer": brokerd.Consumer, "Producer": brokerd.Producer},
+    "asyncio": {"Consumer": LoopConsumer, "Producer": LoopProducer},
+}
+
+
+def take_face(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch, *modules: Any) -> None:
+    """Has the names Consumer and Producer of the test's module, and of these, be those of the face that the test is run with."""
+    for name, kind in FACES[getattr(request, "param", "threads")].items():
+        for module in (request.module, *modules):
+            if hasattr(module, name):
+                monkeypatch.setattr(module, name, kind)
+
+
+def both_faces(metafunc: pytest.Metafunc, *modules: str) -> None:
+    """Runs the tests of these modules with both faces."""
+    if metafunc.module.__name__.rpartition(".")[2] in modules:
+        metafunc.parametrize("face", list(FACES), indirect=True)

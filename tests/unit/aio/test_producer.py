@@ -1,0 +1,331 @@
+"""Goal: a producer of asyncio never stops its event loop: a full buffer makes tasks wait, in their order; a call that is cancelled
+is done or not, and leaves the producer in order. Its other promises are in tests/unit/producer, which runs with both faces. Method:
+the broker's double; the thread that sends held by the test.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import warnings
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from brokerd.aio import Producer
+from brokerd.errors import (
+    AlreadyCommittedError,
+    BufferExhaustedError,
+    EventLoopError,
+    ForkedProducerError,
+    ProducerClosedError,
+    UnknownTopicOrPartitionError,
+)
+from tests.support.broker_double import BrokerDouble, CoordinatorDouble
+from tests.support.faces import AwaitedCoordinator
+from tests.support.heartbeat import beat, cancelled, held
+from tests.support.wait import DEADLINE_S
+from tests.unit.producer.test_producer import FAST
+
+ROWS = pa.RecordBatch.from_pydict({"value": [b"x"] * 10})
+Call = Callable[[Producer], Awaitable[Any]]
+# Each call that waits, on a producer whose thread does not answer.
+WAITING: dict[str, Call] = {
+    "send": lambda producer: producer.send("other", b"x"),
+    "send_and_wait": lambda producer: producer.send_and_wait("t", b"x"),
+    "send_batch": lambda producer: producer.send_batch("other", ROWS),
+    "flush": lambda producer: producer.flush(),
+    "partitions_for": lambda producer: producer.partitions_for("other"),
+    "metrics": lambda producer: producer.metrics(),
+    "transaction": lambda producer: producer.transaction().__aenter__(),
+}
+
+
+@pytest.fixture
+def broker() -> BrokerDouble:
+    double = BrokerDouble()
+    double.create_topic("t", 1)
+    double.create_topic("other", 1)
+    return double
+
+
+def producer_of(broker: BrokerDouble, **settings: object) -> Producer:
+    given = {**FAST, "transactional.id": "x", **{name.replace("_", "."): value for name, value in settings.items()}}
+    coordinator = AwaitedCoordinator(CoordinatorDouble(broker))
+    return Producer(given, transport_factory=broker.transport, coordinator=coordinator)
+
+
+def plain(broker: BrokerDouble, **settings: object) -> Producer:
+    return producer_of(broker, transactional_id="", **settings)
+
+
+def held_thread(producer: Producer) -> Any:
+    def call(hold: Callable[..., None]) -> None:
+        producer._engine._mailbox.post(_once(hold))
+
+    return held(call)
+
+
+def _once(action: Callable[[], None]) -> Any:
+    yield from ()
+    action()
+
+
+def numbers(broker: BrokerDouble, topic: str = "t") -> list[int]:
+    return [int(value) for value in broker.values(topic, 0)]
+
+
+@pytest.mark.parametrize("name", WAITING)
+def test_a_call_that_waits_stops_no_other_task_and_may_be_cancelled(broker: BrokerDouble, name: str) -> None:
+    async def scenario() -> None:
+        async with producer_of(broker) if name == "transaction" else plain(broker) as producer:
+            if name != "transaction":
+                await producer.send_and_wait("t", b"0")
+            async with held_thread(producer):
+                for _ in range(2):
+                    call = asyncio.ensure_future(WAITING[name](producer))
+                    await beat()
+                    assert not call.done()
+                    if name == "transaction":
+                        call.cancel()
+                        await beat()
+                        break  # its abort waits for the thread
+                    await cancelled(call)
+            if name == "transaction":
+                await asyncio.wait([call], timeout=DEADLINE_S)
+                assert call.cancelled()
+            async with asyncio.timeout(DEADLINE_S):
+                await WAITING[name](producer)
+                if name == "transaction":
+                    await producer.abort_member()
+                await producer.flush()
+                metrics = await producer.metrics()
+            assert metrics["buffer-available-bytes"] == metrics["buffer-total-bytes"]
+
+    asyncio.run(scenario())
+
+
+def test_a_future_awaits_and_never_blocks(broker: BrokerDouble) -> None:
+    async def scenario() -> None:
+        async with plain(broker, linger_ms=60_000) as producer:
+            await producer.send("t", b"0")
+            future = await producer.send("t", b"1")
+            with pytest.raises(EventLoopError, match="await the future"):
+                future.result()
+            with pytest.raises(TimeoutError):
+                future.result(0)
+            await cancelled(asyncio.ensure_future(future))
+            await producer.flush()
+            assert (await future)[:3] == ("t", 0, 1)
+            assert future.result() == await future
+
+    asyncio.run(scenario())
+
+
+def test_a_full_buffer_makes_tasks_wait_in_their_order(broker: BrokerDouble) -> None:
+    broker.topics["t"].leaders = [-1]
+    count = 300
+
+    async def scenario() -> None:
+        async with plain(broker, buffer_memory=20_000, max_block_ms=60_000) as producer:
+            await producer.partitions_for("t")
+            sends = [asyncio.create_task(producer.send("t", b"%0200d" % number)) for number in range(count)]
+            await asyncio.wait(sends, return_when=asyncio.FIRST_COMPLETED)
+            await beat()
+            waiting = [send for send in sends if not send.done()]
+            assert 0 < len(waiting) < count
+            await cancelled(waiting[1])
+            await cancelled(waiting[-1])
+            broker.topics["t"].leaders = [0]
+            async with asyncio.timeout(DEADLINE_S):
+                await asyncio.wait(sends)
+                await producer.flush()
+            given_up = {sends.index(waiting[1]), sends.index(waiting[-1])}
+            assert numbers(broker) == [number for number in range(count) if number not in given_up]
+            metrics = await producer.metrics()
+            assert metrics["buffer-available-bytes"] == metrics["buffer-total-bytes"]
+
+    asyncio.run(scenario())
+
+
+def test_a_buffer_that_stays_full_is_told_to_all_that_wait(broker: BrokerDouble) -> None:
+    broker.topics["t"].leaders = [-1]
+
+    async def scenario() -> None:
+        producer = plain(broker, buffer_memory=20_000, max_block_ms=50)
+        sends = await asyncio.gather(*(producer.send("t", b"x" * 1_000) for _ in range(60)), return_exceptions=True)
+        refused = [send for send in sends if isinstance(send, BaseException)]
+        assert 0 < len(refused) < 60
+        assert {type(error) for error in refused} == {BufferExhaustedError}
+        assert not producer._lines._counts
+        with pytest.raises(UnknownTopicOrPartitionError, match="nowhere"):
+            await producer.send("nowhere", b"x")
+        await producer.close(0)
+
+    asyncio.run(scenario())
+
+
+def test_a_cancelled_send_is_in_the_log_once_or_not_at_all(broker: BrokerDouble) -> None:
+    """Cancelled at each of its steps, with and without a place in a buffer that is nearly full."""
+
+    async def scenario() -> None:
+        sent: set[int] = set()
+        unknown: set[int] = set()
+        async with plain(broker, buffer_memory=20_000) as producer:
+            for number in range(400):
+                send = asyncio.create_task(producer.send("t", b"%0900d" % number))
+                await beat(number % 5)
+                send.cancel()
+                await asyncio.wait([send])
+                (unknown if send.cancelled() else sent).add(number)
+                if not send.cancelled() and number % 3 == 0:
+                    await cancelled(asyncio.ensure_future(send.result())) if not send.result().done() else None
+            await producer.flush()
+            metrics = await producer.metrics()
+        written = numbers(broker)
+        assert written == sorted(set(written))
+        assert sent <= set(written) <= sent | unknown
+        assert sent
+        assert unknown
+        assert metrics["buffer-available-bytes"] == metrics["buffer-total-bytes"]
+
+    asyncio.run(scenario())
+
+
+def test_sends_that_need_not_wait_let_other_tasks_have_their_turn(broker: BrokerDouble) -> None:
+    async def scenario() -> None:
+        async with plain(broker) as producer:
+            await producer.send_and_wait("t", b"0")
+            beats = 0
+
+            async def count() -> None:
+                nonlocal beats
+                while True:
+                    beats += 1
+                    await beat(1)
+
+            counting = asyncio.create_task(count())
+            for number in range(1_000):
+                await producer.send("t", b"%d" % number)
+            assert beats >= 9
+            await cancelled(counting)
+
+    asyncio.run(scenario())
+
+
+def test_close_ends_sends_that_wait_for_room(broker: BrokerDouble) -> None:
+    broker.topics["t"].leaders = [-1]
+
+    async def scenario() -> None:
+        producer = plain(broker, buffer_memory=20_000)
+        sends = [asyncio.create_task(producer.send("t", b"x" * 1_000)) for _ in range(60)]
+        await asyncio.wait(sends, return_when=asyncio.FIRST_COMPLETED)
+        await beat()
+        await producer.close(0)
+        done, waiting = await asyncio.wait(sends, timeout=DEADLINE_S)
+        assert not waiting
+        errors = [send.exception() for send in done if send.exception() is not None]
+        assert errors
+        assert {type(error) for error in errors} == {ProducerClosedError}
+        assert producer.abandoned_count == len(sends) - len(errors)
+        await producer.close()
+        with pytest.raises(ProducerClosedError):
+            await producer.send("t", b"x")
+
+    asyncio.run(scenario())
+
+
+def test_a_cancelled_close_goes_on(broker: BrokerDouble) -> None:
+    async def scenario() -> None:
+        producer = plain(broker, linger_ms=60_000)
+        await producer.send("t", b"0")
+        future = await producer.send("t", b"1")
+        async with held_thread(producer):
+            closing = asyncio.create_task(producer.close())
+            await beat()
+            assert not closing.done()
+            await cancelled(closing)
+        assert (await future).offset == 1
+        await producer.close()
+        assert producer._engine._sender.join(DEADLINE_S)
+
+    asyncio.run(scenario())
+
+
+def test_another_loop_and_no_loop_are_refused(broker: BrokerDouble) -> None:
+    producer = plain(broker)
+
+    async def send() -> Any:
+        return await producer.send_and_wait("t", b"0")
+
+    assert asyncio.run(send()).offset == 0
+    for call in (send, producer.flush, producer.close):
+        with pytest.raises(EventLoopError, match="in another: make one in each loop"):
+            asyncio.run(call())
+    with pytest.raises(EventLoopError, match="outside of an event loop"):
+        producer.send("t", b"1").send(None)
+    producer._is_closed = True
+    producer._engine.close()
+
+
+def test_a_producer_that_is_not_closed_is_told_and_its_records_are_sent(broker: BrokerDouble) -> None:
+    async def scenario() -> Any:
+        producer = plain(broker, linger_ms=60_000)
+        await producer.send("t", b"0")
+        await producer.send("t", b"1")
+        return producer._engine
+
+    with pytest.warns(ResourceWarning, match=r"unclosed .*`async with` block, or await close\(\)"):
+        engine = asyncio.run(scenario())
+    engine.close()  # as at exit
+    assert numbers(broker) == [0, 1]
+
+
+def test_a_child_of_a_fork_is_refused(broker: BrokerDouble) -> None:
+    async def scenario() -> int:
+        async with plain(broker) as producer:
+            await producer.send_and_wait("t", b"0")
+            child_id = os.fork()
+            if child_id == 0:
+                refused = 0
+                try:
+                    for call in (producer.send("t", b"x"), producer.flush(), producer.close()):
+                        try:
+                            await call
+                        except ForkedProducerError as error:
+                            refused += "make one per process" in str(error)
+                finally:
+                    os._exit(10 + refused)
+            return child_id
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)
+        _, status = os.waitpid(asyncio.run(scenario()), 0)
+    assert os.waitstatus_to_exitcode(status) == 13
+
+
+@pytest.mark.parametrize("turns", range(0, 40, 3))
+def test_a_transaction_cancelled_anywhere_is_committed_or_not_and_the_next_one_works(broker: BrokerDouble, turns: int) -> None:
+    async def write(producer: Producer) -> None:
+        async with producer.transaction(0):
+            for number in range(5):
+                await producer.send("t", b"%d" % number)
+
+    async def scenario() -> None:
+        async with producer_of(broker) as producer:
+            writing = asyncio.create_task(write(producer))
+            await beat(turns)
+            writing.cancel()
+            await asyncio.wait([writing], timeout=DEADLINE_S)
+            assert writing.done()
+            assert broker.committed_values("t") in ([], [b"%d" % number for number in range(5)])
+            try:
+                await write(producer)
+            except AlreadyCommittedError:
+                assert not writing.cancelled() or broker.committed_values("t")
+            assert broker.committed_values("t") == [b"%d" % number for number in range(5)]
+            assert await producer.last_committed_version() == 0
+
+    asyncio.run(scenario())
