@@ -147,7 +147,7 @@ class OffsetReader:
         self, ranges: Iterable[OffsetRange], wanted: RowFilter, time_starts: MutableMapping[TopicIdPartition, int]
     ) -> list[OffsetRange]:
         """The parts of `ranges` that must be fetched. `time_starts` remembers where the first time that is wanted begins, which
-        does not change.
+        changes only where a log loses its tail.
 
         Records that are not decided yet are looked up too, so that none is cut off that will be. A partition of which the broker
         cannot say it is not cut: one that is damaged, or of whose range records are gone, which may be of that time.
@@ -168,13 +168,13 @@ class OffsetReader:
         if not begins:
             return {}
         results = self._client.list_offsets(dict.fromkeys(begins, time_ms), READ_UNCOMMITTED)
+        answers = {tp: result.offset for tp, result in results.items() if isinstance(result, OffsetAndTimestamp)}
         # Asked afterwards: a log that begins at `begins` or before now did so during the look-up, which then saw all of it.
-        earliest = self._client.list_offsets(dict.fromkeys(begins, OffsetSpec.EARLIEST), READ_UNCOMMITTED)
+        earliest = self._client.list_offsets(dict.fromkeys(answers, OffsetSpec.EARLIEST), READ_UNCOMMITTED) if answers else {}
         found: dict[TopicIdPartition, int | None] = {}
-        for tp, begin in begins.items():
-            result, first = results[tp], earliest[tp]
-            if isinstance(result, OffsetAndTimestamp) and isinstance(first, OffsetAndTimestamp) and first.offset <= begin:
-                found[tp] = result.offset if result.offset >= 0 else None
+        for tp, first in earliest.items():
+            if isinstance(first, OffsetAndTimestamp) and first.offset <= begins[tp]:
+                found[tp] = answers[tp] if answers[tp] >= 0 else None
         return found
 
     def wait_for_records(self, snapshot: Snapshot, *, timeout_ms: int) -> None:

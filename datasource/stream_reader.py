@@ -135,6 +135,8 @@ class BrokerdStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             known = reader.with_log_ends(snapshot, previous.offsets)
             begins, starts, losses = continue_from(previous, known, self._options.where.reads)
         report_losses(losses, fail=self._options.fail_on_data_loss)
+        if losses:
+            self._time_starts.clear()  # a log that has lost its tail gives the same offsets to other records
         ends = self._limited(begins, snapshot, limit, reader)
         source_id = previous.source_id or self._own_source_id()
         end = SourceOffset(ends, topic_ids_after(previous, snapshot, begins), starts, source_id=source_id)

@@ -50,6 +50,7 @@ class Partition:
     log_start_offset: int = 0
     end_offset: int = 0
     last_stable_offset: int | None = None  # None = the end
+    first_in_time: int | None = None  # what look-ups by time find; None = the end
     aborted: list[tuple[int, int, int]] = field(default_factory=list)  # producer id, first offset, marker offset
 
     def latest(self, isolation_level: int) -> int:
@@ -198,6 +199,8 @@ class FakeBroker(FakeTransactions, FakeGroups):
                     raise error
                 is_earliest = asked.spec == offsets_pb2.OFFSET_SPEC_EARLIEST
                 result.offset = partition.log_start_offset if is_earliest else partition.latest(request.isolation_level)
+                if asked.spec == offsets_pb2.OFFSET_SPEC_TIMESTAMP and partition.first_in_time is not None:
+                    result.offset = partition.first_in_time
                 if asked.spec == offsets_pb2.OFFSET_SPEC_AFTER_BYTES:
                     result.offset, result.size_bytes = partition.reach(asked.from_offset, asked.until_offset, asked.max_bytes)
             except WireError as error:

@@ -223,6 +223,20 @@ def test_a_tail_that_is_lost_is_told_whatever_is_committed(broker: FakeBroker) -
     assert user_offsets(latest(lenient, end)) == {"events": {"0": 7, "1": 10}}
 
 
+def test_where_a_time_begins_is_looked_up_again_once_a_tail_is_lost(broker: FakeBroker) -> None:
+    partition = broker.topics["events"][0]
+    partition.first_in_time = 9
+    reader = reader_for(
+        broker, startingOffsets="earliest", failOnDataLoss="false", where="partition = 0 AND timestamp > '2026-01-01T00:00Z'"
+    )
+    first = latest(reader, INITIAL.to_json())
+    assert ranges(reader, INITIAL.to_json(), first) == [(0, 9, 10)]
+    partition.end_offset = partition.first_in_time = 7
+    second = latest(reader, first)
+    fill(partition, [5])
+    assert ranges(reader, second, latest(reader, second)) == [(0, 7, 12)], "what came since is of that time"
+
+
 def test_available_now_ends_where_it_is_ahead_of_what_is_committed(broker: FakeBroker) -> None:
     end = latest(reader_for(broker, startingOffsets="earliest"), INITIAL.to_json())
     broker.topics["events"][0].last_stable_offset = 4
