@@ -31,12 +31,12 @@ examples:
 
 
 class Row(NamedTuple):
-    """One partition; `at_time` is None if no time is asked for."""
+    """One partition; `at_time` is None if no time is asked for, and an error if nobody can say."""
 
     topic: str
     topic_id: bytes
     found: PartitionDescription
-    at_time: OffsetAndTimestamp | None
+    at_time: OffsetAndTimestamp | WireError | None
 
 
 def add_parser(subparsers: Subparsers) -> None:
@@ -56,7 +56,7 @@ def add_parser(subparsers: Subparsers) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Prints one line per partition. Raises BrokerdError, UsageError."""
+    """Prints one line per partition. Raises BrokerdError, UsageError; the error of a time only when all else is printed."""
     from brokerd.cli.start_offsets import parse_timestamp
     from brokerd.cli.topic_lookup import find_topics, named_partitions, topic_patterns
     from brokerd.client.blocking import BlockingClient
@@ -72,6 +72,9 @@ def run(args: argparse.Namespace) -> int:
         at_time = {} if timestamp_ms is None else client.list_offsets(dict.fromkeys(named, timestamp_ms), config.isolation_level)
         rows = list(_rows(client, topics, named, at_time))
     _print(rows, has_time=timestamp_ms is not None, as_json=args.json)
+    for row in rows:
+        if isinstance(row.at_time, WireError):
+            raise row.at_time
     return 0
 
 
@@ -86,13 +89,7 @@ def _rows(
         if isinstance(topic, WireError):
             raise topic
         described[name] = topic
-    rows = []
-    for tp, name in named.items():
-        found = at_time.get(tp)
-        if isinstance(found, WireError):
-            raise found
-        rows.append(Row(name, tp.topic_id, described[name].partitions[tp.partition], found))
-    return rows
+    return [Row(name, tp.topic_id, described[name].partitions[tp.partition], at_time.get(tp)) for tp, name in named.items()]
 
 
 def _print(rows: Sequence[Row], *, has_time: bool, as_json: bool) -> None:
@@ -115,6 +112,8 @@ def _cells(row: Row) -> tuple[object, ...]:
     cells = (row.topic, one.partition, one.log_start_offset, one.last_stable_offset, one.high_watermark, one.record_count)
     if row.at_time is None:
         return (*cells, size_text(one.size_bytes))
+    if isinstance(row.at_time, WireError):
+        return (*cells, size_text(one.size_bytes), "?", "?")
     offset = "-" if row.at_time.offset < 0 else row.at_time.offset
     return (*cells, size_text(one.size_bytes), offset, time_text(row.at_time.timestamp))
 
@@ -132,7 +131,7 @@ def _document(row: Row) -> dict[str, Any]:
         "error": None if one.error is None else one.error.message,
     }
     if row.at_time is not None:
-        known = row.at_time.offset >= 0
-        document["offset_at_time"] = row.at_time.offset if known else None
-        document["timestamp"] = row.at_time.timestamp if known else None
+        known = row.at_time if not isinstance(row.at_time, WireError) and row.at_time.offset >= 0 else None
+        document["offset_at_time"] = known.offset if known is not None else None
+        document["timestamp"] = known.timestamp if known is not None else None
     return document

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -85,6 +86,27 @@ def test_the_oldest_records_are_deleted(terminal: Terminal, before: str, start: 
     assert ("offset 99 lies behind the end of the log, 10" in out) == (before == "99")
     assert shown(terminal, "offsets", "ten")[0]["log_start_offset"] == start
     assert terminal.run("consume", "ten", "-e", "-q", "-f", "%s")[1] == "0123456789"[start:]
+
+
+def test_a_damaged_partition_does_not_hide_the_offsets_of_the_others(terminal: Terminal, tmp_path: Path) -> None:
+    with running_daemon(tmp_path / "data") as daemon:
+        terminal.use(daemon.address)
+        terminal.run("topics", "create", "two", "-p", "2")
+        with Producer(bootstrap_servers=daemon.address) as producer:
+            for partition in range(2):
+                producer.send("two", b"v", partition=partition, timestamp=START_WALL_MS)
+        (segment,) = (tmp_path / "data").glob("*-0/*.log")
+        with segment.open("r+b") as file:
+            file.seek(120)
+            file.write(b"rot")
+        for form in ([], ["--json"]):
+            code, out, err = terminal.run("offsets", "two", "--time", f"{START_WALL_MS}", *form)
+            assert code == 1
+            assert "damaged" in err
+            if form:
+                assert [one["offset_at_time"] for one in json.loads(out)] == [None, 0]
+            else:
+                assert [line.split()[-2:-1] for line in out.splitlines()[1:2]] == [["?"]]
 
 
 def test_one_partition_is_trimmed_and_a_start_never_goes_back(terminal: Terminal) -> None:
