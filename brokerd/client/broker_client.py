@@ -137,6 +137,11 @@ class BrokerClient:
         limits = self._server_infos[connection.address].limits
         return max(1, limits.get("max.partitions.per.request", PARTITIONS_PER_REQUEST))
 
+    async def has_feature(self, feature: str, node_id: int = ANY_NODE) -> bool:
+        """True if a node has this feature. Raises BrokerUnreachableError."""
+        connection = await self._connected(node_id, self.config.request_timeout_ms)
+        return feature in self._server_infos[connection.address].features
+
     async def request_bytes_max(self, node_id: int = ANY_NODE) -> int:
         """The largest request in bytes that a node accepts, as far as it reports one. Raises BrokerUnreachableError."""
         connection = await self._connected(node_id, self.config.request_timeout_ms)

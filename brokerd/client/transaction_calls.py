@@ -15,7 +15,7 @@ from brokerd.client.transactions import (
     TransactionDescription,
     TransactionListing,
 )
-from brokerd.errors import BrokerUnreachableError, TxnAbortedError
+from brokerd.errors import BrokerUnreachableError, TxnAbortedError, UnsupportedVersionError
 from brokerd.producer.core.membership import ONE_WRITE_KEPT_MS, Membership, TransactionEnd
 from brokerd.wire.methods import UNARY_REQUEST_MAX_BYTES
 from brokerd.wire.v1 import transaction_pb2
@@ -48,13 +48,16 @@ class TransactionCalls:
         until `timeout_ms` (default.api.timeout.ms), which is safe: the same question gets the same response.
 
         Raises TxnAbortedError (a member was not open any more: nothing was committed), ReplayMismatchError, ProducerFencedError,
-        TxnConflictError, AlreadyCommittedError (an abort came too late). After BrokerUnreachableError or a retriable error the
+        TxnConflictError, AlreadyCommittedError (an abort came too late), UnsupportedVersionError for a broker that knows no offsets
+        in transactions. After BrokerUnreachableError or a retriable error the
         outcome is unknown.
         """
         asked_ms = self._client.clock.boot_ms()
 
         async def attempt(attempt_timeout_ms: int) -> int:
             entries_max = await self._client.partitions_per_request()
+            if end.group_offsets is not None and not await self._client.has_feature(transactions.TRANSACTION_OFFSETS):
+                raise _without_offsets()  # it would pass over them, and commit the records alone
             pages = transactions.end_requests(end, request_bytes_max=UNARY_REQUEST_MAX_BYTES, entries_max=entries_max)
             last_version = NO_VERSION
             for request in pages:  # from the first page on each time: the broker may have been restarted
@@ -136,4 +139,11 @@ def _forgotten(end: TransactionEnd, asked_for_ms: int) -> BrokerUnreachableError
         f"transactional id {end.transactional_id!r}: its commit was first asked for {asked_for_ms // 60_000} minutes ago (this "
         f"machine slept meanwhile), and brokers forget ids of one write {ONE_WRITE_KEPT_MS // 60_000} minutes after their commit. "
         "Whether the rows are committed is not known: look for them in the topic before you write them again"
+    )
+
+
+def _without_offsets() -> UnsupportedVersionError:
+    return UnsupportedVersionError(
+        f"this broker cannot commit offsets of a group with a transaction (it has no feature {transactions.TRANSACTION_OFFSETS}): "
+        "nothing of it is committed; upgrade the broker"
     )

@@ -17,6 +17,7 @@ from brokerd.wire.v1 import transaction_pb2 as pb
 _ENTRY_BYTES = 48
 _TAG_BYTES = 8  # before an entry, at most
 _TEXT_MAX_CHARACTERS = 249
+TRANSACTION_OFFSETS = "transaction_offsets"  # feature of brokers that commit offsets of a group with a transaction
 STATES = {
     "empty": pb.TRANSACTION_STATE_EMPTY,
     "open": pb.TRANSACTION_STATE_OPEN,

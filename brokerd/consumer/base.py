@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import warnings
+from collections import deque
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 
 import pyarrow as pa
@@ -65,6 +66,7 @@ class ConsumerBase:
         self._assignment = Assignment()
         self._committing = Committing(self._client, self.config, self._assignment, self._clock)
         self._fetching = Fetching(self._client, self.config, self._assignment, self._committing.pending, on_arrival)
+        self._failed: deque[TopicPartition] = deque()  # partitions of transactions that failed, until positions have gone back
         open_consumers.add(self)
 
     # --- which partitions
@@ -127,6 +129,7 @@ class ConsumerBase:
         assigned."""
         if not self._assignment.partitions:
             raise ConsumerStateError("no partition is assigned to this consumer: assign() some first")
+        self._go_back_after_failures()
         self._assignment.confirm()
 
     def _next_run(self) -> Run | None:
@@ -198,6 +201,7 @@ class ConsumerBase:
         for a negative offset."""
         tp, offset = arguments.checked_partition(partition), arguments.checked_int(offset, "offset")
         with self._guard, self._whole():
+            self._go_back_after_failures()
             one = self._assignment.of(tp)
             self._fetching.forget(one.id_tp)
             self._assignment.seek(one, offset)
@@ -213,6 +217,7 @@ class ConsumerBase:
 
     def _seek_to(self, partitions: Partitions | None, begin: Begin) -> None:
         with self._guard, self._whole():
+            self._go_back_after_failures()
             for one in self._assigned(partitions):
                 self._fetching.forget(one.id_tp)
                 self._assignment.seek(one, None, begin)
@@ -221,6 +226,7 @@ class ConsumerBase:
 
     def _commit(self, offsets: Mapping[TopicPartition, OffsetAndMetadata | int] | None) -> Steps[None]:
         checked = None if offsets is None else arguments.checked_offsets(offsets)
+        self._go_back_after_failures()
         return self._committing.commit(checked)
 
     def _committed(self, partitions: Partitions) -> Steps[dict[TopicPartition, OffsetAndMetadata | None]]:
@@ -262,7 +268,8 @@ class ConsumerBase:
     ) -> tuple[str, Mapping[TopicPartition, tuple[TopicIdPartition, int]]]:
         """The group, and of each partition its id and the offset that the group had when reading began there. Raises
         ConsumerStateError."""
-        with self._guard:
+        with self._guard, self._whole():
+            self._go_back_after_failures()
             return self.config.group_id, self._committing.transaction_input(partitions)
 
     def transaction_committed(self, offsets: Mapping[TopicPartition, int]) -> None:
@@ -273,13 +280,19 @@ class ConsumerBase:
 
     def transaction_failed(self, partitions: Collection[TopicPartition]) -> None:
         """A transaction has not committed what was read of these partitions, or nobody knows: reading goes on where the group has
-        got to. Raises nothing: a consumer that is closed reads nothing more."""
+        got to; if another thread is using the consumer, with the call that begins next. Raises nothing: a consumer that is closed
+        reads nothing more."""
+        self._failed.extend(partitions)
         with contextlib.suppress(BrokerdError), self._guard, self._whole():
-            for tp in partitions:
-                one = self._assignment.partitions.get(tp)
-                if one is not None:
-                    self._fetching.forget(one.id_tp)
-                    self._assignment.seek_to_committed(one)
+            self._go_back_after_failures()
+
+    def _go_back_after_failures(self) -> None:
+        while self._failed:
+            one = self._assignment.partitions.get(self._failed[0])
+            if one is not None:
+                self._fetching.forget(one.id_tp)
+                self._assignment.seek_to_committed(one)
+            self._failed.popleft()
 
     # --- the end
 

@@ -208,6 +208,7 @@ class Consumer(ConsumerBase):
         raises as `poll`."""
         tp = arguments.checked_partition(partition)
         with self._guard, self._whole():
+            self._go_back_after_failures()
             one = self._assignment.of(tp)
             while one.position is None or one.id_tp is None:
                 self._fetching.sync()

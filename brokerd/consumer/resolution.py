@@ -27,6 +27,7 @@ class Search(NamedTuple):
     id_tp: TopicIdPartition | None
     position: int | None
     begin: Begin
+    begun_at: int | None
     reason: str  # why its position was lost
 
 
@@ -50,7 +51,7 @@ class Resolution:
         uncommitted: Mapping[TopicIdPartition, int],
         on_arrival: Callable[[], None],
     ) -> None:
-        searches = [Search(one, one.version, one.id_tp, one.position, one.begin, one.reason) for one in partitions]
+        searches = [Search(one, one.version, one.id_tp, one.position, one.begin, one.begun_at, one.reason) for one in partitions]
         self._outcome: Arrivals[list[Found] | BaseException | None] = Arrivals(on_arrival)
         self._future = client.loop_thread.submit(self._run(client.broker_client, searches, config, uncommitted))
 
@@ -108,6 +109,8 @@ async def resolve(
         offset = uncommitted.get(ids[search.one.tp], committed.get(search.one, NO_OFFSET))
         if search.begin is Begin.COMMITTED and offset != NO_OFFSET and config.group_id:
             known.setdefault(search.one, offset)
+        elif search.begin is Begin.COMMITTED and search.begun_at is not None:
+            known.setdefault(search.one, search.begun_at)
     open_searches = [search for search in searches if search.one not in known]
     wanted: dict[TopicIdPartition, Wanted] = {ids[search.one.tp]: _spec(search, config) for search in open_searches}
     offsets = await client.list_offsets(wanted, config.isolation_level) if wanted else {}

@@ -111,7 +111,7 @@ class FakeBroker(FakeTransactions, FakeGroups):
         self.errors: dict[str, list[WireError]] = {}  # the next responses of a method carry these
         self.cut_fetch_after: list[int] = []  # the next fetch streams end after so many answers
         self.wire_versions = (1, 1)
-        self.features = ["idempotence", "offset_after_bytes"]
+        self.features = ["idempotence", "offset_after_bytes", "transaction_offsets"]
         self.next_producer_id = 1000
         self.limits: dict[str, int] = {}
 

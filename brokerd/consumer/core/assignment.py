@@ -36,6 +36,8 @@ class AssignedPartition:
     begin: Begin = Begin.COMMITTED
     reason: str = ""  # why the position was lost, for a log line
     committed: int | None = None  # offset that the group had when reading began, NO_OFFSET for none; None = not known
+    has_lost_committed: bool = False  # it has to be asked for again, also where the position is known
+    begun_at: int | None = None  # where reading began; a transaction that fails goes back there if its group has no offset
     fetch_offset: int | None = None  # where fetching goes on, behind what is buffered; None = at the position
     is_paused: bool = False
     version: int = 0
@@ -85,6 +87,7 @@ class Assignment:
     def seek(self, one: AssignedPartition, position: int | None, begin: Begin = Begin.COMMITTED, reason: str = "") -> None:
         """Goes to an offset, or, without one, to where `begin` says."""
         one.go_to(position, begin, reason)
+        one.begun_at = None
         self._unconfirmed.pop(one, None)
         self.version += 1
 
@@ -98,13 +101,14 @@ class Assignment:
         """The topic is gone: one of that name is another, and is begun like one that was never read."""
         if one.id_tp is not None:
             self.by_id.pop(one.id_tp, None)
-        one.id_tp = None
-        self.seek_to_committed(one)
+        one.id_tp = one.committed = None
+        self.seek(one, None)
 
     def seek_to_committed(self, one: AssignedPartition) -> None:
-        """Goes to where the group has got to, which is asked for."""
-        one.committed = None
+        """Goes to where the group has got to, which is asked for; if it has no offset, to where reading began."""
+        begun_at = one.begun_at
         self.seek(one, None)
+        one.committed, one.has_lost_committed, one.begun_at = None, True, begun_at
 
     def found(
         self, one: AssignedPartition, id_tp: TopicIdPartition, position: int, version: int, committed: int | None = None
@@ -115,6 +119,7 @@ class Assignment:
             return False
         one.id_tp = id_tp
         one.committed = committed if committed is not None else one.committed
+        one.has_lost_committed = False
         self.by_id[id_tp] = one
         one.go_to(position, one.begin)
         self.version += 1
@@ -127,8 +132,8 @@ class Assignment:
                 self.by_id[id_tp].committed = offset
 
     def unresolved(self) -> list[AssignedPartition]:
-        """Partitions that cannot be fetched yet: id or position is not known."""
-        return [one for one in self.partitions.values() if one.id_tp is None or one.position is None]
+        """Partitions that cannot be fetched yet: id or position is not known, or what the group has."""
+        return [one for one in self.partitions.values() if one.id_tp is None or one.position is None or one.has_lost_committed]
 
     def fetchable(self) -> list[AssignedPartition]:
         """Partitions to fetch."""
@@ -142,6 +147,7 @@ class Assignment:
             if one.position is not None:
                 handed.setdefault(one, one.position)
                 self._unconfirmed.setdefault(one, one.position)
+                one.begun_at = one.position if one.begun_at is None else one.begun_at
                 one.position = offset
 
     def go_back(self, handed: HandedOver) -> None:

@@ -14,7 +14,16 @@ from brokerd.server.handlers.produce import WAIT_MAX_MS, WAITING_REQUESTS_MAX
 from brokerd.wire.v1 import metadata_pb2
 
 WIRE_VERSION = 1
-FEATURES = ("delete_records", "group_offsets", "idempotence", "long_poll", "offset_after_bytes", "read_committed", "transactions")
+FEATURES = (
+    "delete_records",
+    "group_offsets",
+    "idempotence",
+    "long_poll",
+    "offset_after_bytes",
+    "read_committed",
+    "transaction_offsets",
+    "transactions",
+)
 _LIMITS = (
     ("message.max.bytes", "message_max_bytes"),
     ("fetch.max.bytes", "fetch_max_bytes"),

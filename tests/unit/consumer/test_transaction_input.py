@@ -1,0 +1,86 @@
+"""Goal: what a consumer has read and a transaction has not committed comes again, wherever the group is and whoever uses the
+consumer just then; and nothing beyond it is committed before. Method: a broker in memory; the calls that a transaction makes.
+"""
+
+from __future__ import annotations
+
+import threading
+
+import pytest
+
+from brokerd import Consumer
+from brokerd.errors import ConsumerStateError
+from tests.support.consumers import LONG_MS, T0, fill, offsets, read, settings
+from tests.support.fake_broker import FakeBroker, Partition
+from tests.support.wait import DEADLINE_S, wait_until
+
+
+@pytest.fixture
+def partition(broker: FakeBroker) -> Partition:
+    (partition,) = broker.create("t")
+    return partition
+
+
+def reader(broker: FakeBroker, **given: object) -> Consumer:
+    consumer = Consumer(settings(broker, group_id="g", enable_auto_commit=False, **given))
+    consumer.assign([T0])
+    return consumer
+
+
+def expected(consumer: Consumer) -> int:
+    """The offset that a transaction of what was read expects."""
+    _, begun = consumer.transaction_input([T0])
+    return begun[T0][1]
+
+
+@pytest.mark.parametrize("reset", ["latest", "none"])
+def test_a_group_without_an_offset_goes_back_to_where_reading_began(broker: FakeBroker, partition: Partition, reset: str) -> None:
+    fill(partition, [3])
+    with reader(broker, auto_offset_reset=reset) as consumer:
+        if reset == "none":
+            consumer.seek(T0, 3)
+        assert consumer.position(T0) == 3
+        fill(partition, [2])
+        assert offsets(read(consumer, 2)) == [3, 4]
+        assert expected(consumer) == -1
+        consumer.transaction_failed([T0])
+        fill(partition, [1])
+        assert consumer.poll(LONG_MS, 1)[0].offset == 3
+        consumer.transaction_failed([T0])
+        broker.groups["g"] = {partition.tp: (1, "")}
+        assert consumer.poll(LONG_MS, 1)[0].offset == 1, "another one has committed"
+        assert expected(consumer) == 1
+
+
+def test_a_seek_after_a_failure_counts_and_the_group_is_asked_again(broker: FakeBroker, partition: Partition) -> None:
+    fill(partition, [5])
+    with reader(broker) as consumer:
+        read(consumer, 5)
+        consumer.transaction_failed([T0])
+        broker.groups["g"] = {partition.tp: (2, "")}
+        consumer.seek(T0, 4)
+        with pytest.raises(ConsumerStateError, match="poll\\(\\) first"):
+            expected(consumer)
+        assert offsets(read(consumer, 1)) == [4]
+        assert expected(consumer) == 2
+
+
+def test_a_consumer_that_another_thread_uses_goes_back_with_its_next_call(broker: FakeBroker, partition: Partition) -> None:
+    """Else a later transaction would commit offsets beyond what the failed one has not written."""
+    fill(partition, [2])
+    with reader(broker) as consumer:
+        assert offsets(read(consumer, 2)) == [0, 1]
+        assert expected(consumer) == -1
+        polled: list[int] = []
+        polling = threading.Thread(target=lambda: polled.extend(offsets(consumer.poll(LONG_MS))), name="polling")
+        polling.start()
+        wait_until(lambda: consumer._guard.user == "polling")
+        consumer.transaction_failed([T0])
+        fill(partition, [1])
+        polling.join(DEADLINE_S)
+        assert polled == [2]
+        with pytest.raises(ConsumerStateError, match="since a transaction failed"):
+            expected(consumer)
+        fill(partition, [1])
+        assert consumer.poll(LONG_MS, 1)[0].offset == 0
+        assert expected(consumer) == -1
