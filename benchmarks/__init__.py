@@ -12,6 +12,7 @@
     parked.py         ten thousand fetches that wait on one daemon, and what wakes them
     group_commit.py   shared fsyncs against one per batch; flush_daemon.py is the broker that does the latter
     cold_scan.py      what a consumer of a large cold log costs the others: scanner.py is that consumer, probe.py the others
+    faces.py          the clients of brokerd.aio beside the blocking ones
     timers.py         the timing wheel from a hundred timers to a million
     raw.py            single requests on bare streams; told.py prints what is no work beside a ceiling
 
