@@ -65,11 +65,10 @@ class Committing:
         """Starts a commit if it is time. Waits for nothing. Raises what `write` of `processing` raises."""
         if (self._is_automatic or self._write is not None) and self._clock.monotonic_ms() >= self._next_ms:
             self._next_ms = self._clock.monotonic_ms() + self._config.auto_commit_interval_ms
-            offsets = self._processed(self._assignment.partitions.values())
             if self._write is not None:
-                self._write()  # of all that is processed by now, which is at least what lies below these offsets
+                self._write()
             if self._is_automatic:
-                self._start(offsets)
+                self._start(self._processed(self._assignment.partitions.values()))
 
     def wait_ms(self, left_ms: int | None) -> int | None:
         """How long a call that has so much time left (None: any) may wait until `auto` is to be called again."""

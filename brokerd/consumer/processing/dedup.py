@@ -65,6 +65,7 @@ class Known(NamedTuple):
 
     window: Window
     id_of: IdOf | None  # None = messages have no ids
+    is_in_file: bool = False  # a message counts as handled once its id is written
 
 
 NOTHING_KNOWN = Known(Window(1), None)
@@ -85,7 +86,7 @@ class Dedup:
 
             self._file = IdFile(os.fspath(options.path), group_id)
             window = Window(options.window, self._file.load(options.window))
-        self.known = Known(window, partial(message_id, header=options.header))
+        self.known = Known(window, partial(message_id, header=options.header), self._file is not None)
 
     def write(self, numbered: Sequence[tuple[int, MessageId]]) -> None:
         """Makes these durable, if there is a file. Raises DedupFileError."""

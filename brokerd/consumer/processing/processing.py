@@ -1,7 +1,8 @@
 """Takes records while there is room for them, has them handled in threads, commits what is finished, and ends in order.
 
 However it ends: no further record is begun, handlers at work are awaited, what is finished below the first unfinished record is
-committed, and the positions go back to that record, so that nothing unfinished is passed over by what follows.
+committed, and the positions go back to that record, so that nothing unfinished is passed over by what follows. With a file of ids,
+a record is finished once its message's id is there.
 """
 
 from __future__ import annotations
@@ -23,7 +24,6 @@ from brokerd.consumer.guard import Guard
 from brokerd.consumer.processing.dedup import NOTHING_KNOWN, Dedup
 from brokerd.consumer.processing.work import Handler, Running, Work
 from brokerd.errors import BrokerdError, ConsumerClosedError, DedupFileError, HandlerTimeoutError
-from brokerd.ids import TopicPartition
 
 logger = logging.getLogger(__name__)
 
@@ -85,7 +85,6 @@ class Processing:
             guard=parts.guard,
             wake=parts.fetching.wake,
         )
-        self._written: dict[TopicPartition, int] = {}  # offsets below which the ids of all messages are in the file
         self._hung: Running | None = None
         self._failure: BaseException | None = None
 
@@ -120,14 +119,12 @@ class Processing:
             except BaseException as error:  # a second interrupt: no more waiting
                 ended_by = error
             self._work.end(workers)
-            self._go_back()
             try:
                 self._write_ids()
             except BaseException as error:  # worse than a close or an error of `poll`, but not than an interrupt
-                self._go_back_to_written()
                 ended_by = error if ended_by is None or isinstance(ended_by, BrokerdError) else ended_by
-            else:
-                parts.drive(parts.committing.close(_COMMIT_TIMEOUT_MS))
+            self._go_back()
+            parts.drive(parts.committing.close(_COMMIT_TIMEOUT_MS))
         if self._work.repeated_count:
             logger.info("%d records were passed over, as their messages were handled before", self._work.repeated_count)
         return ended_by
@@ -153,20 +150,9 @@ class Processing:
     def _write_ids(self) -> None:
         """Makes the ids of handled messages durable, before offsets beyond their records are committed."""
         if self._dedup is not None:
-            assignment = self._parts.assignment
-            positions = assignment.positions(assignment.partitions.values(), is_confirmed=True)
-            numbered = self._work.unwritten_ids()  # of all that is finished by now: those below the positions are among them
+            numbered = self._work.unwritten_ids()
             self._dedup.write(numbered)
             self._work.written_ids(numbered)
-            self._written = {one.tp: position for one, position in positions.items()}
-
-    def _go_back_to_written(self) -> None:
-        """The messages beyond come again: nothing of them is to be committed, by a later commit neither."""
-        for tp, one in self._parts.assignment.partitions.items():
-            offset = self._written.get(tp, self._work.first_begun.get(tp))
-            if offset is not None and one.position is not None and offset < one.position:
-                self._parts.fetching.forget(one.id_tp)
-                self._parts.assignment.seek(one, offset)
 
     # --- while it goes
 

@@ -66,14 +66,16 @@ class Work:
         self._lock = threading.Lock()
         self._lane_of = lane_of
         self._in_order = InOrder()
-        self._window, self._id_of = known
+        self._window, self._id_of, self._is_in_file = known
         self._ready: queue.SimpleQueue[Task | None] = queue.SimpleQueue()
         self._turns: Turns[Task] = Turns(self._window, begin=self._ready.put, pass_over=self._pass_over)
         self._running: dict[int, Running] = {}  # by thread
         self._is_stopped = False
         self._is_over = False
         self.is_awaited = False  # the taking thread waits for something to end
-        self.first_begun: dict[TopicPartition, int] = {}  # the first offset that was taken, by partition
+        # With a file, a record is finished once its message's id is there: by partition, from which offset on that is not sure.
+        self._unwritten_from: dict[TopicPartition, int] = {}
+        self._unwritten_after: dict[TopicPartition, int] = {}  # the same, once the ids of `unwritten_ids` are written
         self.record_count = 0  # in work: waiting and running
         self.size_bytes = 0
         self.handled_count = 0
@@ -94,7 +96,8 @@ class Work:
     def _begin_run(self, tp: TopicPartition, records: list[ConsumerRecord]) -> None:
         # First: from here on they are unfinished.
         stretch = self._in_order.begin(tp, [record.offset for record in records])
-        self.first_begun.setdefault(tp, records[0].offset)
+        if self._is_in_file:
+            self._unwritten_from[tp] = min(self._unwritten_from.get(tp, records[0].offset), records[0].offset)
         self.record_count += len(records)
         self.size_bytes += sum(map(_size_bytes, records))
         id_of = self._id_of
@@ -112,9 +115,10 @@ class Work:
         self.size_bytes -= _size_bytes(task.record)
 
     def first_unfinished(self, tp: TopicPartition) -> int | None:
-        """The first record of a partition that is in work and not finished."""
+        """The first record of a partition that is in work and not finished, or whose message's id may not be written."""
         with self._lock:
-            return self._in_order.first_unfinished(tp)
+            unwritten = self._unwritten_from.get(tp)
+            return self._in_order.first_unfinished(tp) if unwritten is None else unwritten
 
     def stop(self, workers: int) -> None:
         """No further record is begun; so many threads end, once their handlers have returned."""
@@ -132,12 +136,15 @@ class Work:
     def unwritten_ids(self) -> list[tuple[int, MessageId]]:
         """Ids of messages that were handled, of all that are finished so far, and that are not in the file yet."""
         with self._lock:
+            first = {tp: self._in_order.first_unfinished(tp) for tp in self._unwritten_from}
+            self._unwritten_after = {tp: offset for tp, offset in first.items() if offset is not None}
             return self._window.unwritten()
 
     def written_ids(self, numbered: Sequence[tuple[int, MessageId]]) -> None:
         """These are in the file now."""
         with self._lock:
             self._window.written(numbered)
+            self._unwritten_from = self._unwritten_after
 
     def running(self) -> list[Running]:
         """The handlers at work."""

@@ -17,6 +17,7 @@ import pytest
 from brokerd import Consumer, ConsumerRecord
 from brokerd.consumer.core.message_ids import MessageId
 from brokerd.consumer.processing.id_file import IdFile
+from brokerd.consumer.processing.work import Work
 from brokerd.errors import DedupFileError, HandlerTimeoutError, WakeupError
 from tests.support.clock import ManualClock
 from tests.support.consumers import LONG_MS, T0, T1, settings
@@ -256,6 +257,26 @@ def test_an_interrupt_as_a_transaction_begins_leaves_none_open(tmp_path: Path, m
     assert rows(tmp_path / "ids") == [(1, "t", b"1")]
 
 
+def test_an_interrupt_before_ids_are_written_holds_back_offsets_that_are_committed_later(
+    broker: FakeBroker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of a close, which commits by itself."""
+    broker.create("t")
+    put(broker.topics["t"][0], [b"1", b"2", b"3"])
+    stop = Work.end
+
+    def strike(work: Work, workers: int) -> None:
+        stop(work, workers)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Work, "end", strike)
+    path = tmp_path / "ids"
+    with Consumer(settings(broker, group_id="g", auto_commit_interval_ms=LONG_MS)) as consumer:
+        consumer.assign([T0])
+        assert isinstance(process_all(consumer, broker, lambda _: None, dedup_path=path), KeyboardInterrupt)
+    assert (rows(path), committed(broker)) in (([], None), ([], 0))
+
+
 def test_the_error_of_a_file_that_cannot_be_written_says_what_to_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     disk = Disk(monkeypatch)
     disk.is_full = True
@@ -332,6 +353,14 @@ def test_a_file_is_one_reader_s(tmp_path: Path) -> None:
     with pytest.raises(DedupFileError, match=r"what group\.id 'g' has handled, this consumer's is 'h': give a path of its own"):
         IdFile(path, "h")
     IdFile(path, "g").close()
+
+
+def test_a_file_that_another_process_recovers_after_a_death_is_busy(tmp_path: Path) -> None:
+    error = sqlite3.OperationalError("database is locked")
+    error.sqlite_errorcode = sqlite3.SQLITE_BUSY_RECOVERY
+    file = IdFile(str(tmp_path / "ids"), "g")
+    with contextlib.closing(file), pytest.raises(DedupFileError, match="another process has it open"), file._explained():
+        raise error
 
 
 def _other_program(path: Path) -> None:
