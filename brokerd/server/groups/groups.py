@@ -75,6 +75,7 @@ class Groups:
         self.decided = Decided(self.table, limits)
         self.decisions_durable: Callable[[], Awaitable[None]] = _nothing_is_decided  # all that was decided before the call
         self.log = OwnLog(GROUP_OFFSETS, logs, replicas, admin, clock)
+        self._deciding: dict[str, asyncio.Event] = {}  # groups that a transaction is about to decide on, until it may
         self._undurable: dict[str, int] = {}  # groups with changes that may not be durable, and where the log ended behind the last
 
     async def start(self) -> None:
@@ -136,16 +137,28 @@ class Groups:
 
     async def ready(self, asked: AskedOffsets) -> None:
         """Returns once `decide` may be called: at once if it may be. A decision rests on what the group has, in the other log: that
-        is durable first, or a crash might leave the decision alone. Raises LogDamagedError, and retriable errors."""
+        is durable first, or a crash might leave the decision alone. Other commits wait meanwhile: they might come without an end.
+        Raises LogDamagedError, and retriable errors."""
         self._check_usable()
         await self.log.make()
         while True:
             if self.decided.is_waiting(asked.group_id):
                 await self.bring_in()
             elif not self.log.is_durable(self._undurable.get(asked.group_id, 0)):
-                await self.log.durable()
+                with self._others_waiting(asked.group_id):
+                    await self.log.durable()
             else:
                 return
+
+    @contextlib.contextmanager
+    def _others_waiting(self, group_id: str) -> Iterator[None]:
+        ended = self._deciding[group_id] = asyncio.Event()
+        try:
+            yield
+        finally:
+            ended.set()  # those who wait go on after the caller has decided, at once
+            if self._deciding.get(group_id) is ended:
+                del self._deciding[group_id]
 
     def decide(self, asked: AskedOffsets) -> LogEntry:
         """The entry for the record of the commit. Raises the errors of GroupTable.commit and of `asked`: then `log.durable` is to
@@ -206,8 +219,13 @@ class Groups:
 
     async def _recorded(self, group_id: str, decide: Callable[[], LogEntry]) -> LogEntry:
         """The decision, once it is durable. A refusal is raised when all is durable that it rests on."""
-        while self.decided.is_waiting(group_id):
-            await self.bring_in()
+        while True:
+            if self.decided.is_waiting(group_id):
+                await self.bring_in()
+            elif group_id in self._deciding:
+                await self._deciding[group_id].wait()
+            else:
+                break
         try:
             entry = decide()
         except WireError:

@@ -199,6 +199,30 @@ def test_whoever_asks_about_the_group_waits_for_a_decision_that_is_not_durable()
     run(work())
 
 
+def test_commits_without_an_end_do_not_keep_a_transaction_from_its_decision() -> None:
+    """They are of the same group, from other programs: one of them is always not durable yet."""
+
+    async def work(broker: TransactionBroker) -> None:
+        one = await Program(broker).begin()
+        left = 2_000
+
+        async def set_again_and_again() -> None:
+            nonlocal left
+            while left > 0:
+                left -= 1
+                await set_offset(broker, one.tps[1], 0)
+
+        others = [asyncio.create_task(set_again_and_again()) for _ in range(20)]
+        await set_offset(broker, one.tps[1], 0)
+        assert await one.end({one.tps[0]: (1, NONE)}) == ""
+        assert left > 0
+        left = 0
+        await asyncio.gather(*others)
+        assert await fetched(broker, one.tps) == [1, 0]
+
+    scenario(work)
+
+
 def test_offsets_that_the_disk_refuses_hold_back_the_rows_until_they_are_written() -> None:
     async def work() -> None:
         files = MemoryFiles()
