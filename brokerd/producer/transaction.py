@@ -236,8 +236,9 @@ class Transaction(TransactionBase):
     def __exit__(self, kind: type[BaseException] | None, _error: BaseException | None, _traceback: TracebackType | None) -> None:
         """Commits, or aborts after an exception. Raises the first failure of a record; TxnAbortedError if the transaction expired;
         ReplayMismatchError or ProducerFencedError if another producer has committed this version, or a newer one, and with
-        `send_offsets` ProducerFencedError if another one has committed the same input; and DeliveryTimeoutError if the outcome is
-        not known after delivery.timeout.ms: the same version, tried again, finds out.
+        `send_offsets` ProducerFencedError if another one has committed the same input, and UnsupportedVersionError if the broker
+        cannot commit offsets with a transaction; and DeliveryTimeoutError if the outcome is not known after delivery.timeout.ms:
+        the same version, tried again, finds out.
         """
         self._is_open = False
         try:
