@@ -6,6 +6,7 @@ A task is cancelled only where it awaits, and there it has nothing in hand: reco
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import AsyncIterator, Mapping
 from types import TracebackType
 from typing import Self, TypeVar
@@ -56,6 +57,7 @@ class Consumer(ConsumerBase):
         self._bell = Bell()
         self._home = Home("consumer")
         self._records_in_turn = 0
+        self._has_ended = asyncio.Event()
         super().__init__(config, settings, clock=clock, guard=TaskGuard(self._home), on_arrival=self._bell.ring)
 
     # --- records
@@ -178,8 +180,8 @@ class Consumer(ConsumerBase):
     async def close(self, timeout_ms: int = CLOSE_TIMEOUT_MS) -> None:
         """Ends reading and frees all resources: a `poll` of another task raises ConsumerClosedError, an iteration ends. With
         enable.auto.commit, commits the offsets of records that count as processed, as brokerd.Consumer.close. Waits at most
-        `timeout_ms` for that, and for another task's call to end. May be called twice; does nothing in a forked child. Cancelled,
-        it ends all the same, and only the commit may be missing."""
+        `timeout_ms` for that, and for another task's call to end. May be called twice, and waits for the first one then; does
+        nothing in a forked child. Cancelled, it ends all the same, and only the commit may be missing."""
         if self._guard.is_forked:
             return
         self._home.enter()
@@ -187,8 +189,17 @@ class Consumer(ConsumerBase):
         self._guard.is_closed = True
         self._fetching.wake()
         if self._is_free:
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(timeout_ms / 1000):
+                    await self._has_ended.wait()
             return
         self._is_free = True
+        try:
+            await self._end(timeout_ms)
+        finally:
+            self._has_ended.set()
+
+    async def _end(self, timeout_ms: int) -> None:
         ended = Waiter()
         try:
             if await self._guard.alone(timeout_ms):
@@ -203,6 +214,7 @@ class Consumer(ConsumerBase):
     def close_at_exit(self) -> None:
         """Closes it when the process ends, as a blocking one: by then no event loop runs."""
         self._guard.is_closed = self._is_free = True
+        self._has_ended.set()
         try:
             self._client.loop_thread.drive(self._committing.close(CLOSE_AT_EXIT_MS))
         finally:

@@ -185,6 +185,33 @@ def test_close_of_another_task_ends_a_poll(broker: FakeBroker, is_iterated: bool
     asyncio.run(scenario())
 
 
+def test_who_closes_second_waits_for_what_the_first_commits(broker: FakeBroker) -> None:
+    """A task that ends a program's iteration: the program's end must not cut short its commit."""
+    (partition,) = broker.create("t")
+    fill(partition, [3])
+
+    async def scenario() -> None:
+        async with Consumer(settings(broker, group_id="g")) as consumer:
+            consumer.assign([T0])
+            await consumer.poll(LONG_MS)
+            await consumer.poll(0)
+            async with held_thread(consumer):
+                first = asyncio.create_task(consumer.close())
+                await beat()
+                second = asyncio.create_task(consumer.close())
+                await beat()
+                assert not second.done()
+                await consumer.close(0)  # its own limit
+                assert not first.done()
+            await asyncio.wait_for(second, DEADLINE_S)
+            assert broker.commits == [{0: 3}]
+            assert first.done()
+            async with asyncio.timeout(DEADLINE_S):
+                await consumer.close()
+
+    asyncio.run(scenario())
+
+
 def test_a_cancelled_close_ends_the_consumer_all_the_same(broker: FakeBroker) -> None:
     (partition,) = broker.create("t")
     fill(partition, [3])
