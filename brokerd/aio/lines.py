@@ -1,5 +1,5 @@
-"""Tasks that wait to send to a topic: each has its turn in the order in which they came, so none overtakes another, and only the
-first one asks the producer's thread for room."""
+"""Tasks that send to a topic and cannot at once: each has its turn in the order in which they came, so none overtakes another,
+and only the first one asks the producer's thread for room."""
 
 from __future__ import annotations
 

@@ -331,3 +331,33 @@ def test_a_transaction_cancelled_anywhere_is_committed_or_not_and_the_next_one_w
             assert await producer.last_committed_version() == 0
 
     asyncio.run(scenario())
+
+
+def test_batches_and_records_stand_in_the_order_of_the_calls(broker: BrokerDouble) -> None:
+    """With room at once, and behind tasks that wait for room."""
+
+    def rows(number: int) -> pa.RecordBatch:
+        return pa.RecordBatch.from_pydict({"value": [b"%0200d" % number]})
+
+    async def scenario() -> None:
+        async with plain(broker, buffer_memory=20_000, max_block_ms=60_000) as producer:
+            await producer.partitions_for("t")
+            await asyncio.gather(*(producer.send_batch("t", rows(0)), producer.send("t", b"%0200d" % 1)))
+            await producer.flush()
+            assert numbers(broker) == [0, 1]
+            broker.topics["t"].leaders = [-1]
+            calls: list[asyncio.Task[Any]] = []
+            for number in range(2, 300):
+                call = producer.send("t", b"%0200d" % number) if number % 3 else producer.send_batch("t", rows(number))
+                calls.append(asyncio.create_task(call))
+            await asyncio.wait(calls, return_when=asyncio.FIRST_COMPLETED)
+            await beat()
+            assert not all(call.done() for call in calls)
+            broker.topics["t"].leaders = [0]
+            async with asyncio.timeout(DEADLINE_S):
+                await asyncio.gather(*calls)
+                await producer.flush()
+            assert numbers(broker) == list(range(300))
+            assert not producer._lines._counts
+
+    asyncio.run(scenario())
