@@ -205,9 +205,9 @@ class Producer:
         """See brokerd.Producer."""
         return await self._call(self._engine.end_member)
 
-    async def abort_member(self) -> MemberReport:
+    async def abort_member(self, *, only: Membership | None = None) -> MemberReport:
         """See brokerd.Producer."""
-        return await self._call(self._engine.abort_member)
+        return await self._call(partial(self._engine.abort_member, only=only))
 
     # --- the end
 

@@ -27,7 +27,7 @@ class TransactionalProducer(Protocol):
     async def end_member(self) -> MemberReport:
         """See brokerd.Producer."""
 
-    async def abort_member(self) -> MemberReport:
+    async def abort_member(self, *, only: Membership | None = None) -> MemberReport:
         """See brokerd.Producer."""
 
 
@@ -49,7 +49,7 @@ class Transaction(TransactionBase):
         except BrokerdError:
             raise
         except BaseException:  # cancelled, and the member may have begun
-            await self._producer.abort_member()
+            await self._producer.abort_member(only=membership)
             raise
 
     async def send_offsets(self, offsets: Given, group: InputReader | str, *, expected: Expected | None = None) -> None:

@@ -60,10 +60,10 @@ class Members:
             raise fresh(identity.error)
         return report
 
-    def abort(self, deadline_ms: int) -> Work[MemberReport]:
+    def abort(self, deadline_ms: int, only: Membership | None = None) -> Work[MemberReport]:
         """Ends the member in any case: see Producer.abort_member."""
         identity = self._core.identities.present
-        if identity.membership is None:
+        if identity.membership is None or (only is not None and identity.membership != only):
             return self._last_report
         error = AbortedBatchError(f"{_named(identity)} was aborted: nothing of it will be visible")
         self._core.stop(error, self._clock.monotonic_ms())

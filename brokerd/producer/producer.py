@@ -375,12 +375,13 @@ class Producer:
         work = self._members.end(partial(self._flushing, timeout, deadline_ms))
         return self._mailbox.ask(work, deadline_ms=deadline_ms)
 
-    def abort_member(self, timeout: float = 1) -> MemberReport:
+    def abort_member(self, timeout: float = 1, *, only: Membership | None = None) -> MemberReport:
         """Ends the member, if one is open, and gives up what is not acknowledged; its report, or the last member's. Waits for
-        nothing but a producer id that is on its way, at most `timeout` seconds: the broker is to be told which one to abort."""
+        nothing but a producer id that is on its way, at most `timeout` seconds: the broker is to be told which one to abort. With
+        `only`, another member stays as it is."""
         deadline_ms = self._ends_ms(timeout)
         self._mailbox.refuse_own_thread()
-        return self._mailbox.ask(self._members.abort(deadline_ms), deadline_ms=deadline_ms, is_kept=True)
+        return self._mailbox.ask(self._members.abort(deadline_ms, only), deadline_ms=deadline_ms, is_kept=True)
 
     # --- waiting for all
 

@@ -64,7 +64,7 @@ class TransactionalProducer(Protocol):
     def end_member(self, timeout: float | None = None) -> MemberReport:
         """See Producer."""
 
-    def abort_member(self, timeout: float = 1) -> MemberReport:
+    def abort_member(self, timeout: float = 1, *, only: Membership | None = None) -> MemberReport:
         """See Producer."""
 
 
@@ -211,7 +211,7 @@ class Transaction(TransactionBase):
         except BrokerdError:
             raise
         except BaseException:  # an interrupt, and the member may have begun
-            self._producer.abort_member()
+            self._producer.abort_member(only=membership)
             raise
 
     def send_offsets(self, offsets: Given, group: InputReader | str, *, expected: Expected | None = None) -> None:

@@ -361,3 +361,21 @@ def test_batches_and_records_stand_in_the_order_of_the_calls(broker: BrokerDoubl
             assert not producer._lines._counts
 
     asyncio.run(scenario())
+
+
+def test_a_transaction_cancelled_while_it_begins_leaves_that_of_another_task_alone(broker: BrokerDouble) -> None:
+    async def scenario() -> None:
+        async with producer_of(broker) as producer:
+            async with producer.transaction():
+                await producer.send("t", b"0")
+                async with held_thread(producer):
+                    other = asyncio.create_task(producer.transaction(7).__aenter__())
+                    await beat()
+                    other.cancel()
+                    await beat()
+                await asyncio.wait([other], timeout=DEADLINE_S)
+                assert other.cancelled()
+                await producer.send("t", b"1")
+            assert broker.committed_values("t") == [b"0", b"1"]
+
+    asyncio.run(scenario())
