@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from functools import partial
-from typing import Protocol
+from typing import Any, Protocol, TypeVar
 
 from brokerd.aio.waiting import outcome_of
 from brokerd.client.blocking import BlockingClient
+from brokerd.client.broker_client import BrokerClient
 from brokerd.client.coordinator import ids_in
 from brokerd.client.transactions import NO_VERSION
 from brokerd.config.client import ProducerConfig
-from brokerd.errors import ProducerClosedError
 from brokerd.ids import TopicIdPartition, TopicPartition
 from brokerd.producer.core.membership import TransactionEnd
+
+T = TypeVar("T")
 
 
 class Coordinator(Protocol):
@@ -33,42 +35,45 @@ class Coordinator(Protocol):
 
 
 class LoopCoordinator:
-    """Coordinator of one producer's settings."""
+    """Coordinator of one producer's settings. Calls outlive `close`, as those of the blocking one: what is to be decided is."""
 
     def __init__(self, config: ProducerConfig) -> None:
         """Does not connect yet."""
         self._config = config
         self._client: BlockingClient | None = None
+        self._calls = 0  # under way
         self._is_closed = False
 
-    def _opened(self) -> BlockingClient:
-        if self._is_closed:
-            raise ProducerClosedError("the producer is closed")
+    async def _ask(self, ask: Callable[[BrokerClient], Coroutine[Any, Any, T]]) -> T:
         if self._client is None:
             self._client = BlockingClient(self._config)
-        return self._client
+        client = self._client
+        self._calls += 1
+        try:
+            return await outcome_of(partial(client.loop_thread.begin, ask(client.broker_client)))
+        finally:
+            self._calls -= 1
+            self._free()
 
     async def last_version(self, transactional_id: str) -> int:
         """The last committed version; -1 = none. Raises the broker's error, BrokerUnreachableError."""
-        client = self._opened()
-        find = client.broker_client.transactions.find(transactional_id)
-        listing = await outcome_of(partial(client.loop_thread.begin, find))
+        listing = await self._ask(lambda client: client.transactions.find(transactional_id))
         return listing.last_version if listing is not None else NO_VERSION
 
     async def end(self, end: TransactionEnd, *, timeout_ms: int) -> None:
         """Commits or aborts. Raises the broker's error; BrokerUnreachableError or a retriable error if the outcome is unknown."""
-        client = self._opened()
-        decide = client.broker_client.transactions.end(end, timeout_ms=timeout_ms)
-        await outcome_of(partial(client.loop_thread.begin, decide))
+        await self._ask(lambda client: client.transactions.end(end, timeout_ms=timeout_ms))
 
     async def partition_ids(self, tps: Sequence[TopicPartition]) -> Mapping[TopicPartition, TopicIdPartition]:
         """Raises UnknownTopicOrPartitionError, BrokerUnreachableError."""
-        client = self._opened()
-        find = client.broker_client.metadata(sorted({tp.topic for tp in tps}))
-        return ids_in(await outcome_of(partial(client.loop_thread.begin, find)), tps)
+        return ids_in(await self._ask(lambda client: client.metadata(sorted({tp.topic for tp in tps}))), tps)
 
     def close(self) -> None:
-        """Frees what it has; waits for nothing."""
+        """Frees what it has, once no call is under way; waits for nothing."""
         self._is_closed = True
-        if self._client is not None:
+        self._free()
+
+    def _free(self) -> None:
+        if self._is_closed and not self._calls and self._client is not None:
             self._client.loop_thread.end()
+            self._client = None

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import threading
 import warnings
 from collections.abc import Awaitable, Callable
 from typing import Any
@@ -15,6 +16,9 @@ import pyarrow as pa
 import pytest
 
 from brokerd.aio import Producer
+from brokerd.aio.coordinator import LoopCoordinator
+from brokerd.client.blocking import BlockingClient
+from brokerd.config.client import ProducerConfig
 from brokerd.errors import (
     AlreadyCommittedError,
     BufferExhaustedError,
@@ -23,6 +27,7 @@ from brokerd.errors import (
     ProducerClosedError,
     UnknownTopicOrPartitionError,
 )
+from brokerd.producer.core.membership import Totals, TransactionEnd
 from tests.support.broker_double import BrokerDouble, CoordinatorDouble
 from tests.support.faces import AwaitedCoordinator
 from tests.support.heartbeat import beat, cancelled, held
@@ -377,5 +382,31 @@ def test_a_transaction_cancelled_while_it_begins_leaves_that_of_another_task_alo
                 assert other.cancelled()
                 await producer.send("t", b"1")
             assert broker.committed_values("t") == [b"0", b"1"]
+
+    asyncio.run(scenario())
+
+
+def test_close_leaves_the_call_that_decides_a_transaction_alone(broker: BrokerDouble) -> None:
+    async def scenario() -> None:
+        coordinator = LoopCoordinator(ProducerConfig())
+        client = coordinator._client = BlockingClient(ProducerConfig())
+        begun, goes_on = threading.Event(), threading.Event()
+
+        async def end(*_arguments: object, **_options: object) -> int:
+            begun.set()
+            assert await asyncio.to_thread(goes_on.wait, DEADLINE_S)
+            return 0
+
+        client.broker_client.transactions.end = end  # type: ignore[method-assign]
+        decision = TransactionEnd("x", 0, "e", "e", is_commit=True, members=[], partitions=[], totals=Totals())
+        commit = asyncio.create_task(coordinator.end(decision, timeout_ms=60_000))
+        assert await asyncio.to_thread(begun.wait, DEADLINE_S)
+        coordinator.close()
+        assert not client.loop_thread.is_closed
+        goes_on.set()
+        async with asyncio.timeout(DEADLINE_S):
+            await commit
+        await asyncio.to_thread(client.loop_thread._thread.join, DEADLINE_S)
+        assert not client.loop_thread._thread.is_alive()
 
     asyncio.run(scenario())
