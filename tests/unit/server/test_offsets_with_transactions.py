@@ -122,6 +122,25 @@ def test_rows_and_offsets_are_there_together_and_an_abort_leaves_them_alone() ->
     scenario(work)
 
 
+def test_offsets_without_rows_keep_a_group_that_has_moved_nowhere() -> None:
+    async def work() -> None:
+        clock = ManualClock()
+        async with running(MemoryFiles(), clock, offsets_retention_minutes=10) as broker:
+            one = await Program(broker).begin()
+            assert await one.end({one.tps[0]: (1, NONE)}) == ""
+            clock.advance(9 * 60_000)
+            idle = Program(broker, "idle")
+            assert await idle.end({one.tps[0]: (1, 1)}) == ""
+            clock.advance(9 * 60_000)
+            await broker.groups.sweep()
+            assert await fetched(broker, one.tps[:1]) == [1]
+            clock.advance(2 * 60_000)
+            await broker.groups.sweep()
+            assert await fetched(broker, one.tps[:1]) == [NONE]
+
+    run(work())
+
+
 def test_a_program_that_was_overtaken_is_refused_and_a_repeated_request_is_not() -> None:
     async def work(broker: TransactionBroker) -> None:
         zombie, heir = await Program(broker, "a").begin(b"again"), await Program(broker, "b").begin(b"once")
