@@ -80,7 +80,7 @@ class Transaction(TransactionBase):
             self._tell_readers()
 
     async def _abort(self) -> None:
-        end = self._abort_of(await self._producer.abort_member())
+        end = self._abort_of(await self._producer.abort_member(only=self._membership))
         if end is not None:
             with self._aborting():
                 await self._coordinator.end(end, timeout_ms=ABORT_TIMEOUT_MS)

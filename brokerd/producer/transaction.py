@@ -80,6 +80,7 @@ class TransactionBase:
         self._execution_id = uuid.uuid4().hex
         self._offsets = SentOffsets()
         self._is_open = False
+        self._membership: Membership | None = None
         self.version = -1
         self.is_committed = False
 
@@ -96,7 +97,7 @@ class TransactionBase:
                 f"transaction {version} of '{self._transactional_id}' comes after {last}, which is committed: versions only rise"
             )
         self.version = version
-        return Membership(
+        self._membership = Membership(
             self._transactional_id,
             self.version,
             self._execution_id,
@@ -105,6 +106,7 @@ class TransactionBase:
             uuid.uuid4().bytes,
             self._config.transaction_timeout_ms,
         )
+        return self._membership
 
     def _commit_of(self, report: MemberReport) -> TransactionEnd:
         # Rows and a random number: nobody else's commit of the version is ever taken for this one.
@@ -257,7 +259,7 @@ class Transaction(TransactionBase):
             self._tell_readers()
 
     def _abort(self) -> None:
-        end = self._abort_of(self._producer.abort_member())
+        end = self._abort_of(self._producer.abort_member(only=self._membership))
         if end is not None:
             with self._aborting():
                 self._coordinator().end(end, timeout_ms=ABORT_TIMEOUT_MS)

@@ -22,13 +22,15 @@ from brokerd.config.client import ProducerConfig
 from brokerd.errors import (
     AlreadyCommittedError,
     BufferExhaustedError,
+    CorruptMessageError,
     EventLoopError,
+    Fate,
     ForkedProducerError,
     ProducerClosedError,
     UnknownTopicOrPartitionError,
 )
-from brokerd.producer.core.membership import Totals, TransactionEnd
-from tests.support.broker_double import BrokerDouble, CoordinatorDouble
+from brokerd.producer.core.membership import MemberReport, Totals, TransactionEnd
+from tests.support.broker_double import BrokerDouble, CoordinatorDouble, Fault
 from tests.support.faces import AwaitedCoordinator
 from tests.support.heartbeat import beat, cancelled, held
 from tests.support.wait import DEADLINE_S
@@ -382,6 +384,35 @@ def test_a_transaction_cancelled_while_it_begins_leaves_that_of_another_task_alo
                 assert other.cancelled()
                 await producer.send("t", b"1")
             assert broker.committed_values("t") == [b"0", b"1"]
+
+    asyncio.run(scenario())
+
+
+def test_a_transaction_that_fails_leaves_the_next_one_of_another_task_alone(
+    broker: BrokerDouble, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The other one begins as soon as the failed one is over, before that has told the broker."""
+
+    async def scenario() -> None:
+        async with producer_of(broker) as producer:
+            other = producer.transaction(1)
+            end_member = producer.end_member
+
+            async def and_the_next_begins() -> MemberReport:
+                try:
+                    return await end_member()
+                finally:
+                    monkeypatch.undo()
+                    await other.__aenter__()
+
+            monkeypatch.setattr(producer, "end_member", and_the_next_begins)
+            broker.faults.append(Fault(error=CorruptMessageError("no", fate=Fate.NOT_APPENDED)))
+            with pytest.raises(CorruptMessageError):
+                async with producer.transaction(0):
+                    await producer.send("t", b"0")
+            await producer.send("t", b"1")
+            await other.__aexit__(None, None, None)
+            assert broker.committed_values("t") == [b"1"]
 
     asyncio.run(scenario())
 
