@@ -301,7 +301,7 @@ def test_the_log_is_compacted_while_others_commit(monkeypatch: pytest.MonkeyPatc
             assert before <= log.log_start_offset < log.log_end_offset
             assert not broker.groups.log.has_grown()
             expected = held(broker)
-            assert len(expected) == 5
+            assert len(expected) == 2 + min(count, 3), "large, a, and those that came during it"
         files.kill()
         async with running(files, clock) as broker:
             assert held(broker) == expected
