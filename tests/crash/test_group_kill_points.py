@@ -63,6 +63,7 @@ def early_compaction(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(module, "GROUP_OFFSETS", small)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("ending", ENDINGS)
 def test_killed_at_every_operation_what_was_answered_is_there(ending: str) -> None:
     operations = operations_of(lambda files: asyncio.run(_script(files, History())))

@@ -103,6 +103,7 @@ def early_compaction(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(module, "TRANSACTION_STATE", small)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("ending", ENDINGS)
 def test_killed_at_every_operation_a_version_is_there_as_a_whole_or_not_at_all(ending: str) -> None:
     complete = History()
