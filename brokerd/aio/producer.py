@@ -32,6 +32,7 @@ from brokerd.producer.rows import arguments
 from brokerd.producer.rows.record_buffer import Headers
 from brokerd.producer.sender import TransportFactory
 from brokerd.producer.transaction import transactional_id_of
+from brokerd.steps import drive_in_loop
 
 T = TypeVar("T")
 Begin = Callable[[Callable[[], None]], Errand[Any]]
@@ -170,18 +171,7 @@ class Producer:
 
     async def _drive(self, steps: Steps[T]) -> T:
         """Takes all steps of a call that waits more than once."""
-        try:
-            asked = next(steps)
-            while True:
-                try:
-                    result = await outcome_of(partial(self._engine.begin, asked))
-                except BaseException as error:
-                    asked = steps.throw(error)
-                else:
-                    asked = steps.send(result)
-        except StopIteration as end:
-            value: T = end.value
-            return value
+        return await drive_in_loop(steps, lambda asked: outcome_of(partial(self._engine.begin, asked)))
 
     # --- transactions
 

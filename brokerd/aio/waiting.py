@@ -9,6 +9,7 @@ from functools import partial
 from typing import Protocol, TypeVar
 
 from brokerd.client.io.loop_thread import LoopThread, Steps
+from brokerd.steps import drive_in_loop
 from brokerd.waiter import Waiter
 
 T = TypeVar("T")
@@ -39,18 +40,7 @@ async def outcome_of(begin: Callable[[Callable[[], None]], Begun[T]]) -> T:
 
 async def drive(loop_thread: LoopThread, steps: Steps[T]) -> T:
     """Takes all steps of a call, as LoopThread.drive does for a thread."""
-    try:
-        coro = next(steps)
-        while True:
-            try:
-                result = await outcome_of(partial(loop_thread.begin, coro))
-            except BaseException as error:
-                coro = steps.throw(error)
-            else:
-                coro = steps.send(result)
-    except StopIteration as end:
-        value: T = end.value
-        return value
+    return await drive_in_loop(steps, lambda coro: outcome_of(partial(loop_thread.begin, coro)))
 
 
 class Bell:

@@ -7,6 +7,7 @@ were fetched are fetched again.
 
 from __future__ import annotations
 
+import abc
 import asyncio
 import contextlib
 import warnings
@@ -41,7 +42,7 @@ CLOSE_TIMEOUT_MS = 30_000
 CLOSE_AT_EXIT_MS = 10_000
 
 
-class ConsumerBase:
+class ConsumerBase(abc.ABC):
     """The state of a consumer, and its calls that wait for nothing."""
 
     _is_free = True  # nothing is left to close
@@ -302,9 +303,9 @@ class ConsumerBase:
         self._guard.wake()
         self._fetching.wake()
 
+    @abc.abstractmethod
     def close_at_exit(self) -> None:
         """Ends reading, for a consumer that was not closed when its process ends."""
-        raise NotImplementedError
 
     def __del__(self) -> None:
         """Ends the thread of a consumer that was dropped; commits nothing, as nobody has said what is processed."""

@@ -40,6 +40,7 @@ from brokerd.producer.rows.splitting import split_rows
 from brokerd.producer.sender import Sender, TransportFactory
 from brokerd.producer.transaction import Coordinator, Transaction, transactional_id_of
 from brokerd.producer.wakeup import Wakeup
+from brokerd.steps import drive
 
 logger = logging.getLogger(__name__)
 
@@ -312,18 +313,7 @@ class Producer:
 
     def _drive(self, steps: Steps[T]) -> T:
         """Takes all steps of a call that waits more than once."""
-        try:
-            asked = next(steps)
-            while True:
-                try:
-                    result = self._ask(asked.work, asked.deadline_ms)
-                except BaseException as error:
-                    asked = steps.throw(error)
-                else:
-                    asked = steps.send(result)
-        except StopIteration as end:
-            value: T = end.value
-            return value
+        return drive(steps, lambda asked: self._ask(asked.work, asked.deadline_ms))
 
     # --- transactions
 

@@ -8,6 +8,7 @@ import threading
 from collections.abc import AsyncIterator, Callable
 from typing import Any
 
+from tests.support.loop import one_turn
 from tests.support.wait import DEADLINE_S
 
 BEATS = 50
@@ -51,7 +52,7 @@ async def held(call_in_thread: Callable[[Callable[..., None]], object]) -> Async
 async def beat(turns: int = BEATS) -> None:
     """Gives all tasks turns; after many, each that can go on without a thread that is held has gone as far as it can."""
     for _ in range(turns):
-        await asyncio.sleep(0)
+        await one_turn()
 
 
 async def cancelled(task: asyncio.Task[Any]) -> None:

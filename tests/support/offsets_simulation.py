@@ -33,6 +33,7 @@ from brokerd.transaction.log_records import decode_entry, record_of
 from brokerd.transaction.model import CommitPrepared, EndRequest, Execution, Held, LogEntry, Totals
 from brokerd.transaction.snapshot import Snapshot
 from tests.support.clock import ManualClock
+from tests.support.loop import one_turn
 
 ANN = Caller("ann", is_operator=False)
 GROUPS = ("g", "h")
@@ -77,7 +78,7 @@ class Log:
     # As OwnLog
 
     async def make(self) -> None:
-        await asyncio.sleep(0)
+        await one_turn()
 
     @property
     def end_offset(self) -> int:
@@ -108,7 +109,7 @@ class Log:
         begin = self.end_offset
         for piece in pieces:
             self.batches.append(tuple(piece))
-            await asyncio.sleep(0)
+            await one_turn()
         await self.durable()
         self.start = begin
 
@@ -145,7 +146,7 @@ class Leaders:
         return []
 
     async def write_markers(self, *_: object) -> None:
-        await asyncio.sleep(0)
+        await one_turn()
         if self._sim.refuses("markers"):
             raise StorageError("no space")
 
@@ -229,7 +230,7 @@ class Simulation:
 
     async def think(self) -> None:
         for _ in range(self.rng.choice((0, 0, 1, 3, 10, 40))):
-            await asyncio.sleep(0)
+            await one_turn()
 
     async def fetch(self, group: str) -> Offsets:
         """The offsets that the broker names, which must be those of some moment since it was asked."""
@@ -393,7 +394,7 @@ class Simulation:
         starting = asyncio.create_task(self._starting())
         self.tasks.add(starting)
         for _ in range(_TURNS_MAX):
-            await asyncio.sleep(0)
+            await one_turn()
             if starting.done():
                 break
             self.flush()
@@ -416,7 +417,7 @@ class Simulation:
         self.begin(self.transactions.sweep)
         for _ in range(_TURNS_MAX):
             self.flush(all_of_it=True)
-            await asyncio.sleep(0)
+            await one_turn()
             self.settle_tasks()
             if not self.tasks:
                 break
@@ -449,7 +450,7 @@ class Simulation:
         elif choice < 0.94:
             await self.check_all()
         for _ in range(rng.choice((0, 1, 2, 6, 30))):
-            await asyncio.sleep(0)
+            await one_turn()
         self.settle_tasks()
 
     async def run(self) -> Counter[str]:

@@ -16,6 +16,7 @@ from typing import Any, Generic, TypeAlias, TypeVar
 
 from brokerd.errors import ClientError
 from brokerd.process import OWN_THREADS, Open, end_daemon_thread
+from brokerd.steps import drive
 from brokerd.wire.event_loop import is_grpc_task, settle
 
 logger = logging.getLogger(__name__)
@@ -92,18 +93,7 @@ class LoopThread:
 
     def drive(self, steps: Steps[T]) -> T:
         """Takes all steps of a call, each as `run` does."""
-        try:
-            coro = next(steps)
-            while True:
-                try:
-                    result = self.run(coro)
-                except BaseException as error:
-                    coro = steps.throw(error)
-                else:
-                    coro = steps.send(result)
-        except StopIteration as end:
-            value: T = end.value
-            return value
+        return drive(steps, self.run)
 
     def at_close(self, cleanup: Callable[[], Awaitable[None]]) -> None:
         """Awaits `cleanup()` on the loop when it closes, after running tasks are cancelled: for resources that must not outlive
