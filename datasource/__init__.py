@@ -9,6 +9,7 @@
     row_filter.py        pure: what a filter leaves of partitions, ranges and rows
     planning.py          pure: what a batch covers, how it is split over tasks, what was lost (data_loss.py: what that means)
     offset_reader.py     asks the broker for topics and offsets
+    unread.py            warns of what options name and a query does not read
     batch_reader.py      spark.read
     stream_reader.py     spark.readStream
     progress.py          records how far a stream has read as a group's offsets

@@ -18,11 +18,12 @@ from pyspark.sql.datasource import DataSourceReader, Filter, InputPartition
 from brokerd.client.leases import lease_client
 from brokerd.clock import Clock
 from brokerd.datasource.data_loss import report_losses
-from brokerd.datasource.offset_reader import OffsetReader, report_absent
+from brokerd.datasource.offset_reader import OffsetReader
 from brokerd.datasource.options import SourceOptions
 from brokerd.datasource.partition_reader import RangePartition, read_partition
 from brokerd.datasource.planning import OffsetRange, passed_by, require_topics, split_ranges
 from brokerd.datasource.schema import Column
+from brokerd.datasource.unread import report_unread
 from brokerd.errors import ConfigError
 
 
@@ -41,7 +42,7 @@ class BrokerdBatchReader(DataSourceReader):
             reader = OffsetReader(client, options)
             snapshot = reader.snapshot()
             require_topics(snapshot, options.subscription.option)
-            report_absent(snapshot, None)
+            report_unread(options, snapshot, None)
             now_ms = self._clock.wall_ms()
             begins = reader.resolve(options.starting, snapshot, now_ms=now_ms)
             ends = reader.resolve(options.ending, snapshot, now_ms=now_ms)

@@ -6,7 +6,6 @@ Every call is retried inside the client until default.api.timeout.ms, because Sp
 from __future__ import annotations
 
 import dataclasses
-import logging
 from collections.abc import Container, Iterable, Mapping, MutableMapping
 
 from brokerd.client.blocking import BlockingClient
@@ -45,17 +44,8 @@ from brokerd.errors import (
 )
 from brokerd.ids import TopicIdPartition, TopicPartition
 
-logger = logging.getLogger(__name__)
-
 # A topic may be deleted between the two calls of a snapshot; that this happens in every attempt is not plausible.
 _SNAPSHOT_TRIES = 4
-
-
-def report_absent(now: Snapshot, before: Snapshot | None) -> None:
-    """Warns of assigned partitions that do not exist, once for each set of them."""
-    if now.absent and (before is None or before.absent != now.absent):
-        names = ", ".join(map(str, sorted(now.absent)))
-        logger.warning("option assign names partitions that do not exist; each is read once it does: %s", names)
 
 
 class OffsetReader:

@@ -6,8 +6,9 @@ is exact whatever was cut.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -39,12 +40,27 @@ class Values:
             low, high = min(among, default=1), max(among, default=0)
         return Values(low, high, among)
 
+    @property
+    def named(self) -> frozenset[int]:
+        """The numbers that are wanted one by one; none of a range."""
+        if self.among is not None:
+            return self.among
+        return frozenset([self.low]) if self.low == self.high else frozenset()
+
     def __contains__(self, number: int) -> bool:
         return self.low <= number <= self.high and (self.among is None or number in self.among)
 
 
 ANY = Values()
 NOTHING = Values(1, 0)
+
+
+class Unmet(NamedTuple):
+    """The topics and partitions that a filter wants and that are not there."""
+
+    topics: frozenset[str]  # wanted by name
+    partitions: frozenset[int]  # wanted by number, and of none of the wanted topics
+    is_everything_left_out: bool  # there are partitions, and none is wanted
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +75,14 @@ class RowFilter:
     def reads(self, tp: TopicPartition) -> bool:
         """False if no row of a partition is wanted."""
         return (self.topics is None or tp.topic in self.topics) and tp.partition in self.partitions
+
+    def unmet(self, partitions: Collection[TopicPartition]) -> Unmet:
+        """The wants that none of these partitions meets."""
+        topics = {tp.topic for tp in partitions}
+        strangers = frozenset() if self.topics is None else self.topics - topics
+        numbers = {tp.partition for tp in partitions if self.topics is None or tp.topic in self.topics}
+        missing = self.partitions.named - numbers if numbers else frozenset()  # with no topic no number is wrong
+        return Unmet(strangers, missing, bool(partitions) and not any(map(self.reads, partitions)))
 
     @property
     def start_time_ms(self) -> int | None:

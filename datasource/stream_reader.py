@@ -17,7 +17,7 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMa
 from brokerd.client.leases import lease_client
 from brokerd.clock import Clock
 from brokerd.datasource.data_loss import report_losses
-from brokerd.datasource.offset_reader import OffsetReader, report_absent
+from brokerd.datasource.offset_reader import OffsetReader
 from brokerd.datasource.offsets import INITIAL, SourceOffset, parse_source_offset, user_json
 from brokerd.datasource.options import SourceOptions
 from brokerd.datasource.partition_reader import RangePartition, read_partition
@@ -34,6 +34,7 @@ from brokerd.datasource.planning import (
 from brokerd.datasource.progress import GroupProgress
 from brokerd.datasource.row_filter import ALL_ROWS
 from brokerd.datasource.schema import Column
+from brokerd.datasource.unread import report_unread
 from brokerd.ids import TopicIdPartition, TopicPartition
 
 # How long latestOffset waits for records when there are none: Spark would otherwise ask again at once, a hundred times a second.
@@ -51,7 +52,7 @@ class BrokerdStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._clock = clock
         self._last_batch_ms: int | None = None  # monotonic; None until the first batch
         self._target: Snapshot | None = None  # trigger(availableNow=True): where the query ends
-        self._seen: Snapshot | None = None  # the snapshot that latestOffset last took
+        self._seen: Snapshot | None = None  # the last snapshot
         self._new_source_id: str | None = None  # of a query without one in its checkpoint
         self._time_starts: dict[TopicIdPartition, int] = {}  # where the first time that option where wants begins
         self._progress = GroupProgress(clock)
@@ -70,7 +71,7 @@ class BrokerdStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
         """Fixes the offsets at which this run ends. Missing topics are left to latestOffset, which knows the checkpoint."""
         with lease_client(self._options.consumer) as client:
-            self._target = OffsetReader(client, self._options).snapshot()
+            self._target = self._look(OffsetReader(client, self._options))
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802
         """Where the batch that starts at `start` ends. If nothing is new, waits a moment for records and returns `start`.
@@ -83,16 +84,14 @@ class BrokerdStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             if group_id is not None:
                 self._progress.record(client, group_id, previous)
             reader = OffsetReader(client, self._options)
-            snapshot = self._target or reader.snapshot()
-            report_absent(snapshot, self._seen)
+            snapshot = self._target or self._look(reader)
             end = self._next(previous, snapshot, limit, reader)
             if end is None and self._target is None:
                 reader.wait_for_records(snapshot, timeout_ms=IDLE_WAIT_MS)
-                snapshot = reader.snapshot()
+                snapshot = self._look(reader)
                 end = self._next(previous, snapshot, limit, reader)
             if end is None and self._target is not None and group_id is not None:
                 self._progress.finish(group_id, timeout_s=_FINISH_S)
-        self._seen = snapshot
         if end is None:
             return start
         self._last_batch_ms = self._clock.monotonic_ms()
@@ -123,6 +122,13 @@ class BrokerdStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def stop(self) -> None:
         """Does nothing: connections belong to the process, which Spark ends."""
+
+    def _look(self, reader: OffsetReader) -> Snapshot:
+        """The topics and offsets of this moment. Warns if options name others."""
+        snapshot = reader.snapshot()
+        report_unread(self._options, snapshot, self._seen)
+        self._seen = snapshot
+        return snapshot
 
     def _next(self, previous: SourceOffset, snapshot: Snapshot, limit: ReadLimit, reader: OffsetReader) -> SourceOffset | None:
         """Where the next batch ends; None if there is nothing new, or too little yet (minOffsetsPerTrigger)."""

@@ -57,6 +57,37 @@ def test_assigned_partition_that_does_not_exist_is_left_out_and_told(broker: Fak
         planned(broker, assign='{"nope": [0]}')
 
 
+@pytest.mark.parametrize(
+    ("where", "sentence"),
+    [
+        ("topic = 'evnts'", "option where names topics that are not read: 'evnts'. Read now: events-0, events-1"),
+        ("topic IN ('events', 'b', 'a')", "option where names topics that are not read: 'a', 'b'. Read now: events-0, events-1"),
+        ("partition = 2", "option where names partitions that are not read: 2. Read now: events-0, events-1"),
+        ("partition IN (9, 0, 7)", "option where names partitions that are not read: 7, 9. Read now: events-0, events-1"),
+        ("partition BETWEEN 2 AND 4", "option where leaves out all that is read now: events-0, events-1"),
+        ("partition = 0 AND partition = 1", "option where leaves out all that is read now: events-0, events-1"),
+    ],
+)
+def test_what_where_names_and_nobody_reads_is_told(
+    broker: FakeBroker, caplog: pytest.LogCaptureFixture, where: str, sentence: str
+) -> None:
+    planned(broker, where=where)
+    assert [record.getMessage() for record in caplog.records if "where" in record.getMessage()] == [sentence]
+
+
+@pytest.mark.parametrize("where", ["topic = 'events'", "partition >= 1", "partition BETWEEN 0 AND 9", "offset = 1000"])
+def test_a_condition_that_something_may_meet_is_not_told(broker: FakeBroker, caplog: pytest.LogCaptureFixture, where: str) -> None:
+    planned(broker, where=where)
+    assert "where" not in caplog.text
+
+
+def test_a_warning_has_an_end(broker: FakeBroker, caplog: pytest.LogCaptureFixture) -> None:
+    planned(broker, where=f"partition IN ({', '.join(map(str, range(1000)))})")
+    (sentence,) = [record.getMessage() for record in caplog.records if "where" in record.getMessage()]
+    assert sentence.startswith("option where names partitions that are not read: 2, 3, 4,")
+    assert ", 21 and 978 more. Read now: events-0, events-1" in sentence
+
+
 def test_pattern_is_searched_in_names_and_anchors_hold_it_to_whole_ones(broker: FakeBroker) -> None:
     fill(broker.create("events-eu")[0], [1])
     fill(broker.create("more-events")[0], [1])

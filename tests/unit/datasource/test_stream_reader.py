@@ -11,6 +11,7 @@ import pytest
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxBytes, ReadMaxRows
 
 from brokerd.clock import SystemClock
+from brokerd.datasource.offset_reader import OffsetReader
 from brokerd.datasource.offsets import INITIAL
 from brokerd.datasource.partition_reader import RangePartition
 from brokerd.datasource.stream_reader import BrokerdStreamReader
@@ -375,6 +376,38 @@ def test_assigned_partition_that_comes_later_is_read_from_its_start_and_told_onc
     fill(partitions[2], [4])
     second = latest(reader, first)
     assert ranges(reader, first, second) == [(2, 0, 4)]
+
+
+def test_what_where_names_is_told_once_and_read_once_it_exists(broker: FakeBroker, caplog: pytest.LogCaptureFixture) -> None:
+    def told() -> list[str]:
+        return [record.getMessage() for record in caplog.records if "where" in record.getMessage()]
+
+    reader = reader_for(broker, subscribePattern="e", where="topic IN ('events', 'later') AND partition IN (0, 2)")
+    first = latest(reader, reader.initialOffset())
+    assert latest(reader, first) == first
+    assert told() == [
+        "option where names topics that are not read: 'later'. Read now: events-0, events-1",
+        "option where names partitions that are not read: 2. Read now: events-0, events-1",
+    ]
+    for partition in broker.create("later", 3):
+        fill(partition, [4])
+    second = latest(reader, first)
+    assert ranges(reader, first, second) == [(0, 0, 4), (2, 0, 4)]
+    assert len(told()) == 2
+    reader.prepareForTriggerAvailableNow()
+    assert latest(reader, second) == second
+    assert len(told()) == 2
+
+
+def test_what_goes_while_a_stream_waits_for_records_is_told(
+    broker: FakeBroker, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fill(broker.create("later")[0], [1])
+    reader = reader_for(broker, subscribePattern="e", where="topic IN ('events', 'later')", failOnDataLoss="false")
+    first = latest(reader, reader.initialOffset())
+    monkeypatch.setattr(OffsetReader, "wait_for_records", lambda *_, **__: broker.topics.pop("later", None))
+    latest(reader, latest(reader, first))
+    assert caplog.text.count("option where names topics that are not read: 'later'. Read now: events-0, events-1") == 1
 
 
 @pytest.mark.parametrize(("option", "value"), [("subscribe", "nope"), ("assign", '{"nope": [0]}')])
