@@ -4,6 +4,7 @@ log_manager.py            the directory as a whole (partition_opening.py: each p
 topic_store.py            the topics (topic_changes.py: create, grow, alter, delete; partition_directories.py)
 checkpoint.py             what every partition is known to hold durably (checkpointing.py: when it is written)
 node_state.py             ids, leader epoch, clean-shutdown mark (epoch_slots.py; closing.py)
+own_entries.py            the bytes of an entry of the broker's own logs
 decided_members.py        an operator's decisions on members whose markers are lost
 flusher.py                group commit: flushes on threads
 retention.py              what all logs may forget (directory_time.py, believed_time.py: by which time)

@@ -42,7 +42,7 @@ class Topic(NamedTuple):
 # The broker's own topics. Their ids are always the same, so that they are recognized where the topics file is lost. Retention does
 # not touch them: their users compact them, and give up whole segments, so these are small.
 _OWN_CONFIGS = {"retention.ms": "-1", "retention.bytes": "-1", "segment.bytes": "1048576", "segment.ms": str(INT64_MAX)}
-# The log of the transactions' coordinator.
+# The transaction log.
 TRANSACTION_STATE = Topic(
     "__transaction_state",
     b"__transaction_st",

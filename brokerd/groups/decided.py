@@ -1,6 +1,6 @@
 """Offsets that go with transactions: those of commits that are decided and that the table does not have yet. Pure.
 
-The record of a commit, in the log of the transactions, holds the offsets of its group. They are brought into the log of the groups,
+The record of a commit, in the transaction log, holds the offsets of its group. They are brought into the log of the groups,
 and into the table, once that record is durable, in the order of their numbers, each once: the log says up to which number it has
 them, so a start tells by it what is left to do. Until then nothing else is decided about that group, so nothing overtakes them.
 """

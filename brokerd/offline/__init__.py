@@ -5,5 +5,5 @@ doctor.py           checks, and repairs at an operator's request (partition_chec
 rebuild.py          rebuilds lost files from the logs
 lost_markers.py     members whose markers are lost: how they ended, and an operator's decision
 own_records.py      records of the broker's own logs, as they are shown and checked
-transaction_records.py  entries of the coordinator's log, for lost_markers.py
+transaction_records.py  entries of the transaction log, for lost_markers.py
 """

@@ -106,7 +106,7 @@ def _if_own_log(check: PartitionCheck, found: list[Finding], *, is_read_only: bo
 
 
 def _if_incomplete(files: Files, check: PartitionCheck, checkpoint: Entries) -> list[Finding]:
-    """The error of a coordinator's log whose batches are whole, but which ends too early: as with a rebuilt checkpoint."""
+    """The error of a transaction log whose batches are whole, but which ends too early: as with a rebuilt checkpoint."""
     if not is_transaction_log(check.tp):
         return []
     problem = problem_of_log(files, check.tp, checkpoint.get(check.tp, NEW_PARTITION).log_start_offset)

@@ -92,7 +92,7 @@ def find_lost_markers(files: Files, partitions: Iterable[Partition], *, epoch: i
 
 
 def problem_of_log(files: Files, tp: TopicIdPartition, log_start_offset: int) -> str:
-    """Why no start can use the coordinator's log, each batch of which is whole; empty if one can. Raises OSError,
+    """Why no start can use the transaction log, each batch of which is whole; empty if one can. Raises OSError,
     DataDirectoryError."""
     try:
         _loaded(read_entries(files, tp, log_start_offset))
@@ -155,7 +155,7 @@ def _add(files: Files, outcomes: Mapping[int, Outcome]) -> None:
 
 def _finding(lost: LostMarker, decided: DecidedMembers) -> Finding:
     partition, data = lost.partition, lost.data
-    outcome, why = lost.ending.outcome, "the log of the transactions tells"
+    outcome, why = lost.ending.outcome, "the transaction log tells"
     if outcome is Outcome.UNKNOWN and data.producer_id in (*decided.committed, *decided.aborted):
         outcome, why = (Outcome.COMMITTED if data.producer_id in decided.committed else Outcome.ABORTED), "it is decided"
     if outcome is Outcome.UNKNOWN:

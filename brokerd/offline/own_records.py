@@ -9,19 +9,20 @@ from typing import Any
 
 import pyarrow as pa
 
+from brokerd.datadir.own_entries import values_of
 from brokerd.datadir.topic_store import GROUP_OFFSETS, OWN_TOPICS, TRANSACTION_STATE
 from brokerd.errors import CorruptMessageError, UnsupportedVersionError
 from brokerd.groups import log_records as group_records
 from brokerd.groups.model import LogEntry as GroupEntry
 from brokerd.ids import TopicIdPartition
-from brokerd.record.batch import MAX_DECOMPRESSED_BYTES, RecordBatch
+from brokerd.record.batch import RecordBatch
 from brokerd.record.header import decode_header
 from brokerd.storage.names import parse_partition_directory
 from brokerd.transaction import log_records as transaction_records
 
 _IF_UNUSABLE = {
     TRANSACTION_STATE.id: (
-        "this is the log of the transactions: the broker does not start before it can trust all of it, since without an entry a "
+        "this is the transaction log: the broker does not start before it can trust all of it, since without an entry a "
         "commit could be lost or done twice. Restore the whole directory from a copy. If there is none, what the ways out above "
         "give up is forgotten: rows of members that were opened there are void, and a version that was committed there may be "
         "written a second time. Compare the last batch of each query with `brokerd transactions describe` before you start it again"
@@ -60,10 +61,13 @@ def records_in(path: str, position: int, size: int) -> list[dict[str, Any]] | No
 
 def describe_records(tp: TopicIdPartition, batch: RecordBatch) -> list[dict[str, Any]]:
     """The records of a batch of one of the broker's own logs. Raises CorruptMessageError, UnsupportedVersionError."""
-    values = batch.to_arrow(max_uncompressed_bytes=MAX_DECOMPRESSED_BYTES).column("value").to_pylist()
     describe = _group_entry if tp.topic_id == GROUP_OFFSETS.id else _transaction_entry
     base_offset, timestamp = batch.header.base_offset, batch.header.base_timestamp
-    return [{"offset": base_offset + place, "timestamp": timestamp, **describe(value or b"")} for place, value in enumerate(values)]
+    offsets = range(base_offset, batch.header.next_offset)
+    return [
+        {"offset": offset, "timestamp": timestamp, **describe(value)}
+        for offset, value in zip(offsets, values_of(batch), strict=True)
+    ]
 
 
 def problem_of(tp: TopicIdPartition, batch: RecordBatch) -> str | None:

@@ -1,4 +1,4 @@
-"""Entries of the coordinator's log, and the batches of any log, as the doctor reads them. Read-only."""
+"""Entries of the transaction log, and the batches of any log, as the doctor reads them. Read-only."""
 
 from __future__ import annotations
 
@@ -7,10 +7,11 @@ from collections.abc import Iterator
 
 import pyarrow as pa
 
+from brokerd.datadir.own_entries import values_of
 from brokerd.datadir.topic_store import TRANSACTION_STATE
 from brokerd.errors import CorruptMessageError, UnsupportedVersionError
 from brokerd.ids import TopicIdPartition
-from brokerd.record.batch import MAX_DECOMPRESSED_BYTES, RecordBatch
+from brokerd.record.batch import RecordBatch
 from brokerd.record.header import BatchHeader, crc_seed
 from brokerd.storage.damage import holes_end, is_covered, read_holes
 from brokerd.storage.files import File, Files
@@ -21,12 +22,12 @@ from brokerd.transaction.model import EntriesLost, LogEntry
 
 
 def is_transaction_log(tp: TopicIdPartition | None) -> bool:
-    """True if the partition is the coordinator's log."""
+    """True if the partition is the transaction log."""
     return tp is not None and tp.topic_id == TRANSACTION_STATE.id
 
 
 def read_entries(files: Files, tp: TopicIdPartition, log_start_offset: int) -> list[LogEntry]:
-    """All entries of the coordinator's log that can be read, oldest first, and where others are lost, as a start reads them. Raises
+    """All entries of the transaction log that can be read, oldest first, and where others are lost, as a start reads them. Raises
     OSError, DataDirectoryError.
     """
     holes = read_holes(files, tp.directory_name, crc_seed(tp))
@@ -41,7 +42,7 @@ def read_entries(files: Files, tp: TopicIdPartition, log_start_offset: int) -> l
         expected = header.next_offset
         batch = RecordBatch(header, pa.py_buffer(bytes(file.pread(header.size, position))))
         with contextlib.suppress(CorruptMessageError, UnsupportedVersionError):
-            entries.extend(_entries(batch))
+            entries += [decode_entry(value) for value in values_of(batch)]
     if holes_end(lost) > expected:
         entries.append(LogEntry("", "", 0, EntriesLost()))
     return entries
@@ -59,9 +60,3 @@ def batches_of(files: Files, tp: TopicIdPartition) -> Iterator[tuple[File, int, 
                 yield file, position, header
         finally:
             file.close()
-
-
-def _entries(batch: RecordBatch) -> list[LogEntry]:
-    """Raises CorruptMessageError, UnsupportedVersionError."""
-    values = batch.to_arrow(max_uncompressed_bytes=MAX_DECOMPRESSED_BYTES).column("value")
-    return [decode_entry(value.as_py() or b"") for value in values]

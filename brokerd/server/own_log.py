@@ -15,11 +15,12 @@ import pyarrow as pa
 
 from brokerd.clock import Clock
 from brokerd.datadir.log_manager import LogManager
+from brokerd.datadir.own_entries import values_of
 from brokerd.datadir.topic_store import Topic
 from brokerd.errors import CorruptMessageError, DataDirectoryError, LogDamagedError, StorageError, UnsupportedVersionError
 from brokerd.ids import TopicIdPartition
 from brokerd.partition.partition_log import PartitionLog
-from brokerd.record.batch import MAX_DECOMPRESSED_BYTES, RecordBatch, walk_batches
+from brokerd.record.batch import RecordBatch, walk_batches
 from brokerd.record.header import crc_seed, decode_header, encode_header, new_header
 from brokerd.record.payload import encode_payload
 from brokerd.record.schema import SCHEMA_0
@@ -189,12 +190,6 @@ class OwnLog:
             await asyncio.sleep(0)
         await self.durable()
         return written_bytes
-
-
-def values_of(batch: RecordBatch) -> list[bytes]:
-    """The values of a batch's entries. Raises CorruptMessageError, UnsupportedVersionError."""
-    values = batch.to_arrow(max_uncompressed_bytes=MAX_DECOMPRESSED_BYTES).column("value")
-    return [value or b"" for value in values.to_pylist()]
 
 
 def _batch(records: Sequence[Record], tp: TopicIdPartition, now_wall_ms: int) -> RecordBatch:

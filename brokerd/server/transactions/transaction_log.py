@@ -1,4 +1,4 @@
-"""The coordinator's log: one of the broker's own (own_log.py). An entry is a TransactionLogRecord under its transactional id, and
+"""The transaction log: one of the broker's own (own_log.py). An entry is a TransactionLogRecord under its transactional id, and
 what takes the place of a log that has grown is a snapshot (brokerd/transaction/snapshot.py).
 """
 
@@ -8,11 +8,12 @@ from collections.abc import Iterator
 
 from brokerd.clock import Clock
 from brokerd.datadir.log_manager import LogManager
+from brokerd.datadir.own_entries import values_of
 from brokerd.datadir.topic_store import TRANSACTION_STATE
 from brokerd.errors import DataDirectoryError
 from brokerd.record.batch import RecordBatch
 from brokerd.server.admin import Admin
-from brokerd.server.own_log import READ_ERRORS, OwnLog, Record, values_of
+from brokerd.server.own_log import READ_ERRORS, OwnLog, Record
 from brokerd.server.replica_manager import ReplicaManager
 from brokerd.transaction.log_records import decode_entry, record_of
 from brokerd.transaction.model import EntriesLost, LogEntry, StateBegins, StateEnds
@@ -65,6 +66,6 @@ def entries_of(batch: RecordBatch) -> Iterator[LogEntry]:
 
 def _unusable(reason: str) -> DataDirectoryError:
     return DataDirectoryError(
-        f"the log of the transactions cannot be used: {reason.rstrip('.')}. Without it commits could be lost or done twice, so the "
+        f"the transaction log cannot be used: {reason.rstrip('.')}. Without it commits could be lost or done twice, so the "
         "broker does not start; run `brokerd doctor` for advice"
     )

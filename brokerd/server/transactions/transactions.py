@@ -124,9 +124,7 @@ class Transactions:
         try:
             await asyncio.to_thread(self.coordinator.load, self.log.entries(), self._clock.monotonic_ms())
         except CorruptMessageError as error:
-            raise DataDirectoryError(
-                f"the log of the transactions cannot be used: {error}; run `brokerd doctor` for advice"
-            ) from error
+            raise DataDirectoryError(f"the transaction log cannot be used: {error}; run `brokerd doctor` for advice") from error
         for name, prepared in self.coordinator.prepared():
             self.leaders.hold_back(name, prepared.held_back)  # markers of the life before count there already
         decided = [prepared.group_offsets for _, prepared in self.coordinator.prepared() if prepared.group_offsets is not None]

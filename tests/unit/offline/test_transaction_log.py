@@ -1,4 +1,4 @@
-"""The coordinator's log, as `brokerd dump-log` shows and `brokerd doctor` checks it."""
+"""The transaction log, as `brokerd dump-log` shows and `brokerd doctor` checks it."""
 
 from __future__ import annotations
 

@@ -8,9 +8,10 @@ import pytest
 
 from brokerd.errors import StorageError
 from brokerd.partition.partition_log import PartitionLog
-from tests.support.build import append, delete_records, first_log, open_manager, read_batches
+from tests.support.build import append, first_log, open_manager, read_batches
 from tests.support.clock import START_WALL_MS
 from tests.support.files import MemoryFiles
+from tests.support.random_log import unreadable_log, written_then_reopened
 
 
 def plain(log: PartitionLog, begin: int, until: int, max_bytes: int) -> tuple[int, int]:
@@ -29,20 +30,7 @@ def plain(log: PartitionLog, begin: int, until: int, max_bytes: int) -> tuple[in
 @pytest.mark.parametrize("seed", range(5))
 def test_it_is_the_end_of_the_last_batch_that_fits(seed: int) -> None:
     rng = random.Random(seed)
-    files = MemoryFiles()
-    manager, _ = open_manager(files, log_segment_bytes=4_096, log_index_interval_bytes=rng.choice((0, 500, 65_536)))
-    log = first_log(manager)
-    for number in range(rng.randrange(30, 60)):
-        append(log, b"v" * rng.randrange(8, 600, 8), now_ms=START_WALL_MS + number, count=rng.choice((1, 1, 4)))
-    log.flush()
-    assert len(log.segments) > 2
-    for is_reopened in (False, True):
-        if is_reopened:
-            delete_records(log, log.log_end_offset // 3)
-            manager.write_checkpoint()
-            manager.close()
-            manager, _ = open_manager(files, log_segment_bytes=4_096)
-            log = first_log(manager)
+    for log in written_then_reopened(rng):
         for _ in range(400):
             begin = rng.randrange(log.log_end_offset)
             until = rng.randrange(begin + 1, log.log_end_offset + 1)
@@ -83,17 +71,6 @@ def test_a_damaged_batch_is_passed_with_its_bytes() -> None:
     assert log.reader.reach(1, 4, 0) == (3, batch_bytes), "from the damaged one on, the next that can be read"
 
 
-def test_a_file_that_is_missing_is_a_storage_error() -> None:
-    files = MemoryFiles()
-    manager, _ = open_manager(files, log_max_open_files=16)
-    log = first_log(manager)
-    append(log, b"v" * 64)
-    append(log, b"v" * 64)
-    log.flush()
-    files.hook = lambda operation, path: _refuse() if operation == "pread" and path.endswith(".log") else None
+def test_a_file_that_cannot_be_read_is_a_storage_error() -> None:
     with pytest.raises(StorageError):
-        log.reader.reach(1, 2, 0)
-
-
-def _refuse() -> None:
-    raise OSError(5, "Input/output error")
+        unreadable_log(2).reader.reach(1, 2, 0)

@@ -31,7 +31,7 @@ from tests.unit.server.one_execution import NAME, run
 
 @pytest.fixture
 def compacting(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The coordinator's log is replaced however small it is."""
+    """The transaction log is replaced however small it is."""
     monkeypatch.setattr("brokerd.server.own_log.COMPACTION_MIN_BYTES", 1)
 
 
@@ -87,7 +87,7 @@ class Scene:
             await broker.transactions.abort_all(NAME, "")
 
     async def aborted_without_marker_in(self, refusing: int, *partitions: int) -> None:
-        """A life that aborts a member, whose marker one partition refuses, and keeps nothing of it in the coordinator's log."""
+        """A life that aborts a member, whose marker one partition refuses, and keeps nothing of it in the transaction log."""
         async with running(self.files, self.clock, is_killed=True) as broker:
             self.tps = await broker.topic()
             self.append(broker, b"before".ljust(32))
@@ -101,7 +101,7 @@ class Scene:
         self.save()
 
     async def forgotten(self, broker: TransactionBroker, *partitions: int, ends: str = "commit", between: bytes = b"") -> None:
-        """An execution that nothing in the coordinator's log tells of any more. Needs `compacting`."""
+        """An execution that nothing in the transaction log tells of any more. Needs `compacting`."""
         await self.execution(broker, 0, *partitions, ends=ends, between=between)
         if between:
             self.append(broker, between)
@@ -109,7 +109,7 @@ class Scene:
         await self.compact(broker)
 
     async def compact(self, broker: TransactionBroker) -> None:
-        """The coordinator's log becomes a state of everything."""
+        """The transaction log becomes a state of everything."""
         log = broker.logs.own_log(TRANSACTION_STATE)
         assert log is not None
         await broker.transactions.compact()

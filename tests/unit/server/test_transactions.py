@@ -270,7 +270,7 @@ def test_a_broker_does_not_start_without_all_of_its_log() -> None:
         damaged = bytearray(files.read_file(path))
         damaged[200] ^= 1
         files.write_file(path, bytes(damaged))
-        with pytest.raises(DataDirectoryError, match=r"log of the transactions cannot be used.*`brokerd doctor`"):
+        with pytest.raises(DataDirectoryError, match=r"transaction log cannot be used.*`brokerd doctor`"):
             async with running(files, clock):
                 raise AssertionError("it serves")
 

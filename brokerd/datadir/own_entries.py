@@ -1,0 +1,11 @@
+"""The entries of the broker's own logs, as bytes; groups and transaction know what the bytes mean."""
+
+from __future__ import annotations
+
+from brokerd.record.batch import MAX_DECOMPRESSED_BYTES, RecordBatch
+
+
+def values_of(batch: RecordBatch) -> list[bytes]:
+    """The values of a batch's entries, one for each offset. Raises CorruptMessageError, UnsupportedVersionError."""
+    values = batch.to_arrow(max_uncompressed_bytes=MAX_DECOMPRESSED_BYTES).column("value")
+    return [value or b"" for value in values.to_pylist()]
