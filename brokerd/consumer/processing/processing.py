@@ -30,7 +30,9 @@ logger = logging.getLogger(__name__)
 # The longest wait between two looks at handlers that hang, and at offsets to commit.
 _TICK_MS = 1_000
 _COMMIT_TIMEOUT_MS = 30_000
+WORKERS_MAX = 10_000  # threads, which are few on most machines
 _ERRORS = ("raise", "skip")
+_LAZY = (inspect.iscoroutinefunction, inspect.isgeneratorfunction, inspect.isasyncgenfunction)  # calling them runs nothing
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +48,7 @@ class ProcessOptions:
     timeout_ms: int | None = None
 
     def __post_init__(self) -> None:
-        if self.order not in ORDERS:
+        if self.order not in tuple(ORDERS):
             raise ValueError(f"order must be one of {', '.join(ORDERS)}, not {self.order!r}")
         if self.on_error not in _ERRORS:
             raise ValueError(f"on_error must be one of {', '.join(_ERRORS)}, not {self.on_error!r}")
@@ -71,7 +73,7 @@ class Processing:
     """One call of `Consumer.process`."""
 
     def __init__(self, parts: Parts, handler: Handler, options: ProcessOptions, dedup: Dedup | None = None) -> None:
-        if not callable(handler) or inspect.iscoroutinefunction(handler):
+        if not callable(handler) or any(is_lazy(one) for is_lazy in _LAZY for one in (handler, type(handler).__call__)):
             raise TypeError(f"handler must be a function that is called with a record, in a thread, not {handler!r:.200}")
         self._parts = parts
         self._options = options

@@ -7,6 +7,7 @@ import logging
 import operator
 import queue
 import threading
+import types
 from collections.abc import Callable, Hashable, Sequence
 from typing import NamedTuple
 
@@ -24,7 +25,12 @@ logger = logging.getLogger(__name__)
 
 Handler = Callable[[ConsumerRecord], object]
 _RECORD_OVERHEAD_BYTES = 200
+_LAZY = {types.CoroutineType: "a coroutine", types.GeneratorType: "a generator", types.AsyncGeneratorType: "an async generator"}
 _PLACE = operator.itemgetter(0, 1)  # topic and partition of a record
+
+
+class NothingRunError(TypeError):
+    """A handler has returned what it should have done. A mistake in the program: skipping it would pass over every record."""
 
 
 class Task(NamedTuple):
@@ -161,7 +167,7 @@ class Work:
         while (task := self._ready.get()) is not None and self._begin(number, task.record):
             error: BaseException | None = None
             try:
-                self._handler(task.record)
+                _refuse_lazy(self._handler(task.record))
             except BaseException as raised:
                 error = raised
             self._end(number, task, error)
@@ -175,7 +181,8 @@ class Work:
             return True
 
     def _end(self, number: int, task: Task, error: BaseException | None) -> None:
-        is_fatal = error is not None and not (self._skips_errors and isinstance(error, Exception))
+        may_skip = self._skips_errors and isinstance(error, Exception) and not isinstance(error, NothingRunError)
+        is_fatal = error is not None and not may_skip
         if error is not None and not is_fatal:
             logger.error("%s is skipped (on_error=skip), as its handler failed", _place(task.record), exc_info=error)
         with self._lock:
@@ -198,6 +205,19 @@ class Work:
         if self.failure is None and error is not None:
             error.add_note(f"while handling {_place(task.record)}")
             self.failure = error
+
+
+def _refuse_lazy(result: object) -> None:
+    """Raises NothingRunError for the result of a handler that has not begun: its record would count as handled."""
+    kind = _LAZY.get(type(result))
+    if kind is None:
+        return
+    if isinstance(result, types.CoroutineType):
+        result.close()  # or it warns of not being awaited
+    raise NothingRunError(
+        f"the handler returned {kind} that nothing runs, so its record is not handled: give process() a function that has done the "
+        "work when it returns, such as lambda record: asyncio.run(handle(record))"
+    )
 
 
 def _place(record: ConsumerRecord) -> str:
