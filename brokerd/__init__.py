@@ -6,6 +6,7 @@ Exports are imported on first use, so a Spark worker that only looks for data so
 
     ids.py, errors.py, clock.py   identifiers; the one table of errors; the only reading of clocks
     config/                       every setting
+    arguments.py                  checks of arguments that calls of several clients take
     record/                       the record batch format
     storage/ partition/ datadir/  bytes on disk; one partition; a directory of them
     offline/                      doctor, dump, rebuild: for a directory that no broker has open

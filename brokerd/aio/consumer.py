@@ -16,13 +16,13 @@ import pyarrow as pa
 from brokerd.aio.guard import TaskGuard
 from brokerd.aio.home import Home
 from brokerd.aio.waiting import Bell, drive
+from brokerd.arguments import checked_int, checked_partition
 from brokerd.client.consumer.offsets import OffsetAndTimestamp, OffsetSpec
 from brokerd.client.group_offsets import OffsetAndMetadata
 from brokerd.client.io.loop_thread import Steps
 from brokerd.clock import Clock
 from brokerd.config.client import PlainConsumerConfig
 from brokerd.config.settings import INT32_MAX
-from brokerd.consumer import arguments
 from brokerd.consumer.arguments import Partitions
 from brokerd.consumer.base import CLOSE_AT_EXIT_MS, CLOSE_TIMEOUT_MS, ConsumerBase, open_consumers
 from brokerd.consumer.core.assignment import HandedOver
@@ -133,7 +133,7 @@ class Consumer(ConsumerBase):
     async def position(self, partition: TopicPartition | tuple[str, int]) -> int:
         """The offset of the next record that is handed over. Asks the broker where a partition begins that was not read yet, and
         raises as `poll`."""
-        tp = arguments.checked_partition(partition)
+        tp = checked_partition(partition)
         with self._guard, self._whole():
             self._go_back_after_failures()
             one = self._assignment.of(tp)
@@ -185,7 +185,7 @@ class Consumer(ConsumerBase):
         if self._guard.is_forked:
             return
         self._home.enter()
-        timeout_ms = arguments.checked_int(timeout_ms, "timeout_ms", maximum=INT32_MAX)
+        timeout_ms = checked_int(timeout_ms, "timeout_ms", maximum=INT32_MAX)
         self._guard.is_closed = True
         self._fetching.wake()
         if self._is_free:

@@ -64,6 +64,19 @@ def values_of(config: _Config) -> dict[str, Value]:
     return {f.metadata["setting"].name: getattr(config, f.name) for f in fields(config)}
 
 
+def by_name(config: object, keywords: Mapping[str, object]) -> dict[str, object]:
+    """Settings as programs give them: a mapping by name, or None, and keywords with underscores for dots, which count where both
+    have a setting. Raises ConfigError."""
+    if config is not None and not isinstance(config, Mapping):
+        kind = type(config).__name__  # and no more of it: it may hold a token
+        raise ConfigError(f"settings must be a mapping by name, such as {{'bootstrap.servers': 'host:9192'}}, not of type {kind}")
+    given = {**(config or {}), **{name.replace("_", "."): value for name, value in keywords.items()}}
+    for name in given:
+        if not isinstance(name, str):
+            raise ConfigError(f"the name of a setting must be text, not {name!r:.200}")
+    return given
+
+
 def from_mapping(cls: type[C], given: Mapping[str, object], *, where: str = "") -> C:
     """Builds `cls` from settings by name; settings that are not given keep their default.
 

@@ -16,6 +16,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 
 import pyarrow as pa
 
+from brokerd.arguments import checked_by_partition, checked_int, checked_offsets, checked_partition
 from brokerd.client.blocking import BlockingClient
 from brokerd.client.broker_client import check_client
 from brokerd.client.consumer.arrivals import nothing
@@ -109,7 +110,7 @@ class ConsumerBase(abc.ABC):
 
     def _pause(self, partitions: Partitions, *, is_paused: bool) -> None:
         with self._guard, self._whole():
-            for one in self._assigned(partitions):
+            for one in self._assigned(arguments.checked_partitions(partitions)):
                 self._assignment.pause(one, is_paused=is_paused)
                 self._fetching.pause(one, is_paused=is_paused)
 
@@ -189,18 +190,18 @@ class ConsumerBase(abc.ABC):
     def _limit(self, max_records: int | None) -> int:
         if max_records is None:
             return self.config.max_poll_records
-        return arguments.checked_int(max_records, "max_records", minimum=1)
+        return checked_int(max_records, "max_records", minimum=1)
 
     @staticmethod
     def _checked_timeout(timeout_ms: int | None) -> int | None:
-        return None if timeout_ms is None else arguments.checked_int(timeout_ms, "timeout_ms", maximum=INT32_MAX)
+        return None if timeout_ms is None else checked_int(timeout_ms, "timeout_ms", maximum=INT32_MAX)
 
     # --- positions
 
     def seek(self, partition: TopicPartition | tuple[str, int], offset: int) -> None:
         """Goes on at `offset`; asks the broker for nothing. Raises ConsumerStateError if the partition is not assigned, ValueError
         for a negative offset."""
-        tp, offset = arguments.checked_partition(partition), arguments.checked_int(offset, "offset")
+        tp, offset = checked_partition(partition), checked_int(offset, "offset")
         with self._guard, self._whole():
             self._go_back_after_failures()
             one = self._assignment.of(tp)
@@ -226,7 +227,7 @@ class ConsumerBase(abc.ABC):
     # --- what asks the broker
 
     def _commit(self, offsets: Mapping[TopicPartition, OffsetAndMetadata | int] | None) -> Steps[None]:
-        checked = None if offsets is None else arguments.checked_offsets(offsets)
+        checked = None if offsets is None else {tp: OffsetAndMetadata(*one) for tp, one in checked_offsets(offsets).items()}
         self._go_back_after_failures()
         return self._committing.commit(checked)
 
@@ -234,7 +235,7 @@ class ConsumerBase(abc.ABC):
         return self._committing.committed(arguments.checked_partitions(partitions))
 
     def _partition_count(self, topic: str) -> Steps[int]:
-        arguments.checked_partition((topic, 0))
+        checked_partition((topic, 0))
         metadata: Metadata = yield self._client.broker_client.metadata([topic])
         return metadata.topic(topic).partition_count
 
@@ -244,9 +245,8 @@ class ConsumerBase(abc.ABC):
         return {tp: result.offset for tp, result in found.items()}
 
     def _offsets_for_times(self, times: Mapping[TopicPartition, int]) -> Steps[dict[TopicPartition, OffsetAndTimestamp | None]]:
-        wanted = {
-            arguments.checked_partition(tp): arguments.checked_int(time_ms, f"the time of {tp}") for tp, time_ms in times.items()
-        }
+        given = checked_by_partition(times, "times", "ms since 1970")
+        wanted = {tp: checked_int(time_ms, f"the time of {tp}") for tp, time_ms in given.items()}
         found = yield from self._list_offsets(wanted)
         return {tp: result if result.offset >= 0 else None for tp, result in found.items()}
 

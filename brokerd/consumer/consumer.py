@@ -13,20 +13,20 @@ from typing import Self, TypeVar
 
 import pyarrow as pa
 
+from brokerd.arguments import checked_int, checked_partition
 from brokerd.client.consumer.offsets import OffsetAndTimestamp, OffsetSpec
 from brokerd.client.group_offsets import OffsetAndMetadata
 from brokerd.client.io.loop_thread import Steps
 from brokerd.clock import Clock
 from brokerd.config.client import PlainConsumerConfig
 from brokerd.config.settings import INT32_MAX, INT64_MAX
-from brokerd.consumer import arguments
 from brokerd.consumer.arguments import Partitions
 from brokerd.consumer.base import CLOSE_AT_EXIT_MS, CLOSE_TIMEOUT_MS, ConsumerBase, open_consumers
 from brokerd.consumer.core.assignment import HandedOver
 from brokerd.consumer.core.records import ConsumerRecord, Run
 from brokerd.consumer.guard import Guard
 from brokerd.consumer.processing.dedup import Dedup, DedupOptions, Windows
-from brokerd.consumer.processing.processing import Parts, Processing, ProcessOptions
+from brokerd.consumer.processing.processing import WORKERS_MAX, Parts, Processing, ProcessOptions
 from brokerd.consumer.processing.work import Handler, Work
 from brokerd.errors import ConsumerClosedError
 from brokerd.ids import TopicPartition
@@ -170,9 +170,10 @@ class Consumer(ConsumerBase):
 
         Raises TypeError and ValueError for its arguments, DedupFileError, and as `poll`.
         """
-        for name, number in (("workers", workers), ("max_in_flight", max_in_flight), ("handler_timeout_ms", handler_timeout_ms)):
-            arguments.checked_int(number, name, minimum=1, maximum=INT32_MAX)
-        arguments.checked_int(max_in_flight_bytes, "max_in_flight_bytes", minimum=1)
+        checked_int(workers, "workers", minimum=1, maximum=WORKERS_MAX)
+        for name, number in (("max_in_flight", max_in_flight), ("handler_timeout_ms", handler_timeout_ms)):
+            checked_int(number, name, minimum=1, maximum=INT32_MAX)
+        checked_int(max_in_flight_bytes, "max_in_flight_bytes", minimum=1)
         options = ProcessOptions(
             workers,
             order,
@@ -206,7 +207,7 @@ class Consumer(ConsumerBase):
     def position(self, partition: TopicPartition | tuple[str, int]) -> int:
         """The offset of the next record that is handed over. Asks the broker where a partition begins that was not read yet, and
         raises as `poll`."""
-        tp = arguments.checked_partition(partition)
+        tp = checked_partition(partition)
         with self._guard, self._whole():
             self._go_back_after_failures()
             one = self._assignment.of(tp)
@@ -266,7 +267,7 @@ class Consumer(ConsumerBase):
         handler of `process`, which ends then, it waits for nothing. May be called twice; does nothing in a forked child."""
         if self._guard.is_forked:
             return
-        timeout_ms = arguments.checked_int(timeout_ms, "timeout_ms", maximum=INT32_MAX)
+        timeout_ms = checked_int(timeout_ms, "timeout_ms", maximum=INT32_MAX)
         self._guard.is_closed = True
         self._fetching.wake()
         if self._guard.is_helper:

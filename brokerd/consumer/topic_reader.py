@@ -11,6 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 import pyarrow as pa
 
+from brokerd.arguments import checked_int, checked_partition
 from brokerd.client.blocking import BlockingClient
 from brokerd.client.consumer.fetcher import PartitionFetcher
 from brokerd.client.consumer.offsets import OffsetAndTimestamp, OffsetSpec, Wanted
@@ -18,8 +19,7 @@ from brokerd.client.consumer.positions import FetchRange
 from brokerd.clock import Clock, SystemClock
 from brokerd.config.client import ConsumerConfig
 from brokerd.config.durations import UNITS_MS
-from brokerd.config.settings import INT64_MAX, from_mapping
-from brokerd.consumer.arguments import checked_int, checked_partition
+from brokerd.config.settings import INT64_MAX, by_name, from_mapping
 from brokerd.consumer.core.records import CONSUMED_SCHEMA, to_arrow
 from brokerd.errors import ConfigError, WireError
 from brokerd.ids import TopicIdPartition, TopicPartition
@@ -113,12 +113,11 @@ def _until(one: FetchRange) -> int:
 
 
 def _config(config: Mapping[str, object] | ConsumerConfig | None, settings: Mapping[str, object]) -> ConsumerConfig:
-    given = {name.replace("_", "."): value for name, value in settings.items()}
     if isinstance(config, ConsumerConfig):
-        if given:
+        if settings:
             raise ConfigError("settings by keyword go with a mapping, not with a ConsumerConfig")
         return config
-    return from_mapping(ConsumerConfig, {**(config or {}), **given})
+    return from_mapping(ConsumerConfig, by_name(config, settings))
 
 
 def _schema(columns: Sequence[str] | None) -> pa.Schema:

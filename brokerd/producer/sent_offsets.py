@@ -6,17 +6,15 @@ programs that have read the same input one is refused.
 
 from __future__ import annotations
 
-import operator
 from collections.abc import Callable, Collection, Iterable, Mapping
-from typing import Any, Protocol
+from typing import Protocol
 
+from brokerd.arguments import GivenOffset, checked_by_partition, checked_offset, checked_offsets, group_id_problem
 from brokerd.errors import TransactionStateError
 from brokerd.ids import TopicIdPartition, TopicPartition
 from brokerd.producer.core.membership import GroupOffset, GroupOffsets
 
 NO_OFFSET = -1  # of a partition that the group has none of
-_INT64_MAX = 2**63 - 1
-_UNKNOWN = -1
 
 
 class OffsetWithMetadata(Protocol):
@@ -57,7 +55,7 @@ FindIds = Callable[[Iterable[TopicPartition]], Mapping[TopicPartition, TopicIdPa
 
 def partitions_of(given: Given) -> list[TopicPartition]:
     """The partitions that offsets are given of. Raises TypeError, ValueError."""
-    return list(_checked(given))
+    return list(checked_offsets(given))
 
 
 class SentOffsets:
@@ -75,7 +73,9 @@ class SentOffsets:
 
     def add_read(self, given: Given, reader: InputReader) -> None:
         """Offsets up to which a consumer has read. Raises TypeError, ValueError, TransactionStateError, and the reader's errors."""
-        offsets = _checked(given)
+        offsets = checked_offsets(given)
+        if not hasattr(reader, "transaction_input"):
+            raise TypeError(f"group must be the Consumer that has read the input, or the id of a group, not {reader!r:.200}")
         if not offsets:
             return
         group_id, begun = reader.transaction_input(offsets)
@@ -84,10 +84,13 @@ class SentOffsets:
 
     def add(self, given: Given, group_id: str, expected: Expected, find_ids: FindIds) -> None:
         """Offsets of any group. Raises as `add_read`, and what `find_ids` raises."""
-        offsets = _checked(given)
+        offsets = checked_offsets(given)
+        problem = group_id_problem(group_id)
+        if problem is not None:
+            raise ValueError(f"group id {problem}")
         if not offsets:
             return
-        before = {_partition(tp): NO_OFFSET if one is None else _offset(tp, one)[0] for tp, one in expected.items()}
+        before = _before(expected)
         missing = [tp for tp in offsets if tp not in before]
         if missing:
             raise ValueError(
@@ -98,7 +101,7 @@ class SentOffsets:
     def _add(
         self,
         group_id: str,
-        offsets: Mapping[TopicPartition, tuple[int, str, int]],
+        offsets: Mapping[TopicPartition, GivenOffset],
         ids: Mapping[TopicPartition, TopicIdPartition],
         expected: Mapping[TopicPartition, int],
     ) -> None:
@@ -124,24 +127,7 @@ class SentOffsets:
             reader.transaction_failed(offsets)
 
 
-def _checked(given: Given) -> dict[TopicPartition, tuple[int, str, int]]:
-    return {_partition(tp): _offset(tp, one) for tp, one in given.items()}
-
-
-def _partition(given: object) -> TopicPartition:
-    if not (isinstance(given, tuple) and len(given) == 2 and isinstance(given[0], str)):
-        raise TypeError(f"a partition is a TopicPartition or a pair of topic and number, not {given!r:.200}")
-    return TopicPartition(given[0], operator.index(given[1]))
-
-
-def _offset(tp: object, given: object) -> tuple[int, str, int]:
-    """Offset, metadata and leader epoch."""
-    offset: Any = getattr(given, "offset", given)
-    metadata, leader_epoch = getattr(given, "metadata", ""), getattr(given, "leader_epoch", _UNKNOWN)
-    try:
-        number = operator.index(offset)
-    except TypeError:
-        raise TypeError(f"the offset of {tp} must be a whole number or an OffsetAndMetadata, not {given!r:.200}") from None
-    if isinstance(offset, bool) or not 0 <= number <= _INT64_MAX:
-        raise ValueError(f"the offset of {tp} must be a whole number from 0 on, that of the next record to read, not {offset!r}")
-    return number, metadata, leader_epoch
+def _before(expected: object) -> dict[TopicPartition, int]:
+    """The offsets that the group is to have, NO_OFFSET for none. Raises TypeError, ValueError."""
+    given = checked_by_partition(expected, "expected", "offsets")
+    return {tp: NO_OFFSET if one is None else checked_offset(tp, one).offset for tp, one in given.items()}

@@ -9,6 +9,7 @@ _BASE = {"ids", "errors", "clock", "config", "record"}
 # Part -> what it may import besides itself. A part is a module or package directly below brokerd.
 LAYERS: dict[str, set[str]] = {
     "allocator": set(),
+    "arguments": {"ids", "config"},
     "ids": set(),
     "errors": set(),
     "clock": set(),
@@ -29,10 +30,10 @@ LAYERS: dict[str, set[str]] = {
     "groups": _BASE | {"wire.v1"},
     "server": _BASE
     | {"allocator", "sharing", "storage", "partition", "datadir", "groups", "purgatory", "transaction", "wire", "wire.v1"},
-    "producer": _BASE | {"backoff", "process", "steps", "waiter"},
+    "producer": _BASE | {"arguments", "backoff", "process", "steps", "waiter"},
     "client": _BASE | {"backoff", "process", "steps", "wire", "wire.v1", "producer"},
-    "consumer": _BASE | {"client", "process"},
-    "aio": _BASE | {"client", "consumer", "producer", "steps", "waiter"},
+    "consumer": _BASE | {"arguments", "client", "process"},
+    "aio": _BASE | {"arguments", "client", "consumer", "producer", "steps", "waiter"},
     "sink": _BASE | {"allocator", "client", "process", "producer"},
     "datasource": _BASE | {"allocator", "client", "producer"},
     "cli": _BASE | {"allocator", "client", "producer", "offline", "datadir", "partition", "storage"},

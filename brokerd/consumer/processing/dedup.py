@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
+from brokerd.arguments import checked_int
 from brokerd.config.settings import INT32_MAX
-from brokerd.consumer.arguments import checked_int
 from brokerd.consumer.core.message_ids import MessageId, Window, message_id
 from brokerd.consumer.core.records import ConsumerRecord
 

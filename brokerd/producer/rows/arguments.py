@@ -9,6 +9,7 @@ import numpy as np
 import pyarrow as pa
 
 from brokerd.config.client import ProducerConfig, check_producer, producer_config
+from brokerd.config.settings import by_name
 from brokerd.errors import ConfigError
 from brokerd.ids import TOPIC_NAME_MAX_LENGTH, topic_name_problem
 from brokerd.producer.core.partitioner import Int32s
@@ -20,13 +21,12 @@ TIMESTAMP_MS_MAX = (2**63 - 1) // 1000
 
 def config_of(config: Mapping[str, object] | ProducerConfig | None, settings: Mapping[str, object]) -> ProducerConfig:
     """Settings from a mapping by name, from keywords with underscores, or a ready configuration. Raises ConfigError."""
-    given = {name.replace("_", "."): value for name, value in settings.items()}
     if isinstance(config, ProducerConfig):
-        if given:
+        if settings:
             raise ConfigError("settings by keyword go with a mapping, not with a ProducerConfig")
         check_producer(config)
         return config
-    return producer_config({**(config or {}), **given})
+    return producer_config(by_name(config, settings))
 
 
 def checked_topic(topic: object) -> None:

@@ -7,11 +7,14 @@ from __future__ import annotations
 import contextlib
 import logging
 from collections.abc import Callable
+from functools import partial
+from typing import Any
 
 import pyarrow as pa
 import pytest
 
-from brokerd import Consumer, ConsumerRecord
+import brokerd
+from brokerd import Consumer, ConsumerRecord, Producer
 from brokerd.errors import (
     BrokerUnreachableError,
     ConfigError,
@@ -58,6 +61,9 @@ def test_subscribe_is_refused_with_what_to_do(consumer: Consumer) -> None:
         (lambda consumer: consumer.poll(0, 0), ValueError),
         (lambda consumer: consumer.seek(T0, -1), ValueError),
         (lambda consumer: consumer.offsets_for_times({T0: -5}), ValueError),
+        (lambda consumer: consumer.offsets_for_times(T0), TypeError),
+        (lambda consumer: consumer.pause(None), TypeError),
+        (lambda consumer: consumer.resume(None), TypeError),
     ],
 )
 def test_arguments_are_checked(consumer: Consumer, call: Callable[[Consumer], object], error: type[Exception]) -> None:
@@ -70,6 +76,20 @@ def test_unknown_settings_are_refused() -> None:
         Consumer(auto_offset_rest="latest")
     with pytest.raises(ConfigError, match="must be one of earliest, latest, none"):
         Consumer({"auto.offset.reset": "smallest"})
+
+
+@pytest.mark.parametrize(
+    ("config", "match"),
+    [
+        ("127.0.0.1:9192", "settings must be a mapping by name, such as .*bootstrap.servers.*, not of type str"),
+        ([("auth.token", "secret")], "not of type list$"),
+        ({5: "x"}, "the name of a setting must be text, not 5"),
+    ],
+)
+@pytest.mark.parametrize("kind", [Consumer, Producer, partial(brokerd.read, "t")])
+def test_settings_that_are_no_mapping_by_name_are_refused(kind: Callable[..., object], config: Any, match: str) -> None:
+    with pytest.raises(ConfigError, match=match):
+        kind(config=config)
 
 
 def test_topic_or_partition_that_is_not_there(broker: FakeBroker, consumer: Consumer) -> None:

@@ -8,6 +8,7 @@ import contextlib
 import logging
 import threading
 from collections.abc import Callable
+from typing import Any, cast
 
 import pytest
 
@@ -23,6 +24,7 @@ from brokerd.errors import (
     OffsetOutOfRangeError,
     UnknownTopicOrPartitionError,
 )
+from brokerd.producer.sent_offsets import SentOffsets
 from tests.support.clock import ManualClock
 from tests.support.consumers import LONG_MS, T0, T1, fill, offsets, read, settings
 from tests.support.fake_broker import FakeBroker
@@ -174,11 +176,34 @@ def test_group_ids_are_checked(group_id: str) -> None:
 
 @pytest.mark.parametrize(
     ("given", "error"),
-    [({T0: -1}, ValueError), ({T0: "1"}, TypeError), ({"t": 1}, TypeError), ({T0: OffsetAndMetadata(-2)}, ValueError)],
+    [
+        ({T0: -1}, ValueError),
+        ({T0: "1"}, TypeError),
+        ({"t": 1}, TypeError),
+        ({T0: OffsetAndMetadata(-2)}, ValueError),
+        ({T0: OffsetAndMetadata(1, cast("str", b"x"))}, TypeError),
+        ({T0: OffsetAndMetadata(1, "\ud800")}, ValueError),
+        ({T0: OffsetAndMetadata(1, "", 2**31)}, ValueError),
+        ({T0: OffsetAndMetadata(1, "", -2)}, ValueError),
+        ([T0], TypeError),
+        (T0, TypeError),
+    ],
 )
-def test_offsets_are_checked(broker: FakeBroker, given: dict[TopicPartition, int], error: type[Exception]) -> None:
-    with group_consumer(broker) as consumer, pytest.raises(error):
+def test_offsets_are_checked(broker: FakeBroker, given: Any, error: type[Exception]) -> None:
+    """Before the broker is asked: for a commit, and for offsets that go with a transaction."""
+    with group_consumer(broker) as consumer, pytest.raises(error, match=r"offset|metadata|epoch|partition"):
         consumer.commit(given)
+    with pytest.raises(error, match=r"offset|metadata|epoch|partition"):
+        SentOffsets().add(given, "g", {T0: None}, lambda _: {})
+    assert broker.calls["Metadata"] == 0
+
+
+def test_no_metadata_and_no_epoch_may_be_none_as_in_kafkas_clients(broker: FakeBroker) -> None:
+    (partition,) = broker.create("t")
+    fill(partition, [2])
+    with group_consumer(broker) as consumer:
+        consumer.commit({T0: OffsetAndMetadata(1, cast("str", None), cast("int", None))})
+        assert consumer.committed(T0) == {T0: OffsetAndMetadata(1)}
 
 
 # --- by itself

@@ -1,0 +1,93 @@
+"""Checks of arguments that calls of several clients take: partitions, numbers, offsets to commit. Pure.
+
+Each raises TypeError or ValueError that names the argument, before anything has happened: what a request cannot carry must not be
+found out when a transaction is about to be decided.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from brokerd.config.settings import INT32_MAX, INT64_MAX
+from brokerd.ids import TOPIC_NAME_MAX_LENGTH, TopicPartition, topic_name_problem
+
+GROUP_ID_MAX_LENGTH = 249
+_UNKNOWN = -1
+
+
+class GivenOffset(NamedTuple):
+    """An offset that is to be committed: of the next record to read, a free text, and the leader epoch of the last record read
+    (-1 = unknown)."""
+
+    offset: int
+    metadata: str
+    leader_epoch: int
+
+
+def checked_partition(given: object) -> TopicPartition:
+    """A partition."""
+    if not (isinstance(given, tuple) and len(given) == 2 and isinstance(given[0], str)):
+        raise TypeError(f"a partition is a TopicPartition or a pair of topic and number, not {given!r:.200}")
+    topic, number = given
+    problem = topic_name_problem(topic, internal=True)
+    if problem is not None:
+        raise ValueError(f"topic {topic[:TOPIC_NAME_MAX_LENGTH]!r} cannot be a topic's name: {problem}")
+    return TopicPartition(topic, checked_int(number, "partition", maximum=INT32_MAX))
+
+
+def checked_int(number: object, name: str, *, minimum: int = 0, maximum: int = INT64_MAX) -> int:
+    """A whole number in its range."""
+    try:
+        value = operator.index(number)  # type: ignore[arg-type]
+    except TypeError:
+        raise TypeError(f"{name} must be a whole number, not {number!r:.200}") from None
+    if isinstance(number, bool) or not minimum <= value <= maximum:
+        raise ValueError(f"{name} must be a whole number between {minimum} and {maximum}, not {number!r}")
+    return value
+
+
+def checked_by_partition(given: object, name: str, what: str) -> dict[TopicPartition, object]:
+    """A mapping by partition; `what` its values are."""
+    if not isinstance(given, Mapping):
+        raise TypeError(f"{name} must be a mapping of partitions to {what}, such as {{('events', 0): 5}}, not {given!r:.200}")
+    return {checked_partition(tp): value for tp, value in given.items()}
+
+
+def checked_offsets(given: object) -> dict[TopicPartition, GivenOffset]:
+    """Offsets to commit by partition: whole numbers, or anything with an `offset`, such as OffsetAndMetadata."""
+    return {tp: checked_offset(tp, one) for tp, one in checked_by_partition(given, "offsets", "offsets").items()}
+
+
+def checked_offset(tp: TopicPartition, given: object) -> GivenOffset:
+    """One of them. A text and an epoch that are None are none, as in Kafka's clients."""
+    metadata, leader_epoch = getattr(given, "metadata", None), getattr(given, "leader_epoch", None)
+    offset = checked_int(getattr(given, "offset", given), f"the offset of {tp}")
+    if metadata is not None and not isinstance(metadata, str):
+        raise TypeError(f"the metadata of {tp} must be text, not {metadata!r:.200}")
+    if metadata and not _is_unicode(metadata):
+        raise ValueError(f"the metadata of {tp} must be text that UTF-8 can encode, not {metadata!a:.200}")
+    if leader_epoch is not None:
+        leader_epoch = checked_int(leader_epoch, f"the leader epoch of {tp}", minimum=_UNKNOWN, maximum=INT32_MAX)
+    return GivenOffset(offset, metadata or "", _UNKNOWN if leader_epoch is None else leader_epoch)
+
+
+def _is_unicode(text: str) -> bool:
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def group_id_problem(group_id: str) -> str | None:
+    """Why a group cannot have this id; None if it can."""
+    if not group_id:
+        return "must not be empty"
+    if len(group_id) <= GROUP_ID_MAX_LENGTH and group_id.isprintable():
+        return None
+    return (
+        f"{group_id[:GROUP_ID_MAX_LENGTH]!a} must have at most {GROUP_ID_MAX_LENGTH} characters that can be printed, it has "
+        f"{len(group_id)} characters"
+    )
