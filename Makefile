@@ -12,7 +12,7 @@ PYTEST := -m pytest -q -n auto --maxprocesses 8 --dist loadgroup
 PIP    := -m pip install --quiet --no-compile
 
 .DEFAULT_GOAL := help
-.PHONY: environments source-runs exactly-once transactions dist docs reference release-check sweep powercut chaos-planted test-lowest quick coverage help setup links java gen demo test test-long check bench attacks chaos fuzz clean
+.PHONY: environments source-runs source-runs-planted exactly-once transactions dist docs reference release-check sweep powercut chaos-planted test-lowest quick coverage help setup links java gen demo test test-long check bench attacks chaos fuzz clean
 
 help:  ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 12
@@ -97,6 +97,9 @@ exactly-once: setup java  ## drivers, tasks and brokers killed around a commit o
 
 source-runs: setup java  ## streaming reads with random limits, splits and filters, driver and broker killed (half an hour); RUNS=50 SEED=n
 	BROKERD_TEST_RUNS=$(or $(RUNS),50) $(if $(SEED),BROKERD_TEST_SEED=$(SEED)) PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python -m pytest -q -s tests/spark/source_runs $(PYTEST_ARGS)
+
+source-runs-planted: setup java  ## plant bugs into the source, one after another, and see that a dozen runs find each; SEED=n
+	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python -m tests.spark.source_runs.planted $(if $(SEED),--seed $(SEED))
 
 transactions: setup  ## two hundred thousand random schedules of transactions, each checked at every step; SCHEDULES=n
 	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python -m tests.model.long_transactions $(if $(SCHEDULES),--schedules $(SCHEDULES))

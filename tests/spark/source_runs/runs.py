@@ -1,8 +1,9 @@
 """Rounds of real queries under kills: `python -m tests.spark.source_runs.runs --runs 50 --seed 1`.
 
-A round is some queries in one driver, on one broker to which a producer writes all the time. Their limits, splits and filters are
-random, and others after each restart. Driver and broker are killed when the queries have got a random number of micro-batches on.
-In the end each query must have read each record of its topic that its filter wants, once, in the order of offsets.
+A round is some queries in one driver, on one broker to which writer.py writes all the time, partly in transactions. Their limits,
+splits and filters are random, and others after each restart. Driver and broker are killed when the queries have got a random number
+of micro-batches on. In the end each query must have read each committed record of its topic that its filter wants, once, in the
+order of offsets (checker.py); planted.py shows that the runs find bugs.
 """
 
 from __future__ import annotations
@@ -15,25 +16,25 @@ import tempfile
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Container, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from brokerd.client.blocking import BlockingClient
-from brokerd.config.client import ClientConfig, ProducerConfig
-from brokerd.producer.producer import Producer
+from brokerd.client.topics import TopicDescription
+from brokerd.config.client import ClientConfig
 from tests.spark.exactly_once.reading import committed_rows
 from tests.spark.exactly_once.victims import Driver
+from tests.spark.source_runs.checker import Row, Violation, ViolationsError, Written, violations, violations_so_far
+from tests.spark.source_runs.writer import Writer
 from tests.support.daemon import DaemonProcess
 from tests.support.wait import wait_until
 
 QUERIES_PER_ROUND = 5
 KILLS = ("driver", "broker", "broker")
-_PAUSE_S = 0.2
-_ROWS_A_ROUND = 4
-_PROGRESS_S, _DRAIN_S = 600, 900
+_PROGRESS_S, _DECIDED_S, _DRAIN_S = 600, 120, 900
 
 
 @dataclass
@@ -66,36 +67,38 @@ class Query:
         """A file for each micro-batch so far."""
         return sorted((self.directory / "out").glob("*.jsonl"))
 
-    def check(self, servers: str) -> int:
-        """The number of rows that it has read. Raises AssertionError if they are not those that it was to read."""
-        rows = committed_rows(servers, self.topic)
-        wanted = {place: (value or b"").decode() for place, (_, value) in rows.items() if self.is_wanted(*place)}
-        assert [int(path.stem) for path in self.batches] == list(range(len(self.batches))), (
-            f"{self.topic}: a micro-batch is missing"
-        )
-        read = [json.loads(line) for path in self.batches for line in path.read_text().splitlines()]
-        for partition in range(self.partitions):
-            offsets = [offset for number, offset, _ in read if number == partition]
-            expected = sorted(offset for number, offset in wanted if number == partition)
-            assert offsets == expected, f"{self.topic}-{partition}: {difference(offsets, expected)}"
-        assert {(number, offset): value for number, offset, value in read} == wanted, f"{self.topic}: values differ"
-        return len(read)
+    def check_so_far(self, aborted: Container[str]) -> None:
+        """Raises ViolationsError if it has read what it should not have. More may be written and read meanwhile."""
+        self._refuse(violations_so_far(self._read(), aborted, self._came_otherwise()))
 
+    def check(self, written: Written) -> int:
+        """The number of rows that it has read. Raises ViolationsError if they are not those that it was to read."""
+        read = self._read()
+        self._refuse(violations(read, written, self.is_wanted, self._came_otherwise()))
+        return sum(map(len, read.values()))
 
-def difference(found: Sequence[int], expected: Sequence[int]) -> str:
-    """The difference of two lists of offsets, in short."""
-    doubled = [offset for offset, count in Counter(found).items() if count > 1]
-    missing = sorted(set(expected) - set(found))
-    return f"{len(doubled)} doubled {doubled[:5]}, {len(missing)} missing {missing[:5]}, {len(found)} in all, or out of order"
+    def _read(self) -> dict[int, list[Row]]:
+        return {int(path.stem): [Row(*json.loads(line)) for line in path.read_text().splitlines()] for path in self.batches}
+
+    def _came_otherwise(self) -> list[int]:
+        return [int(path.stem) for path in (self.directory / "out").glob("*.differs")]
+
+    def _refuse(self, found: list[Violation]) -> None:
+        if found:
+            raise ViolationsError(self.topic, found)
 
 
 class Round:
     """One broker, one driver with some queries."""
 
-    def __init__(self, seed: int, directory: Path, queries: int) -> None:
+    def __init__(self, seed: int, directory: Path, queries: int, *, kills: Sequence[str] = KILLS, planted: str = "") -> None:
+        """`planted`: a bug of planted_source.py."""
         self._rng = random.Random(seed)
         self._directory = directory
+        self._planned_kills = list(kills)
+        self._planted = planted
         self.queries = [self._query(number) for number in range(queries)]
+        self.writer = Writer({query.topic: query.partitions for query in self.queries}, self._rng.random())
         self.kills: Counter[str] = Counter()
         self.rows = 0
 
@@ -125,41 +128,48 @@ class Round:
             with BlockingClient(ClientConfig(bootstrap_servers=daemon.address)) as client:
                 for query in self.queries:
                     client.create_topic(query.topic, query.partitions)
-            feeding = pool.submit(self._feed, daemon.address, is_over)
+            writing = pool.submit(self.writer.run, daemon.address, is_over)
             try:
                 driver.start(**self._settings(daemon))
-                kills = list(KILLS)
-                self._rng.shuffle(kills)
-                for kill in kills:
+                self._rng.shuffle(self._planned_kills)
+                for kill in self._planned_kills:
                     self._wait_for_progress(driver)
                     self._kill(kill, driver, daemon)
                 self._wait_for_progress(driver)
                 is_over.set()
-                feeding.result()
+                writing.result()
                 driver.kill()
+                self._wait_until_decided(daemon.address)
                 driver.run(timeout_s=_DRAIN_S, drain=True, **self._settings(daemon, drain=True))
-                self.rows = sum(query.check(daemon.address) for query in self.queries)
+                self._check(daemon.address)
             finally:
                 is_over.set()
                 driver.kill()
 
     def _settings(self, daemon: DaemonProcess, *, drain: bool = False) -> dict[str, Any]:
-        return {"queries": [query.settings(self._rng, daemon.address, drain=drain) for query in self.queries]}
+        queries = [query.settings(self._rng, daemon.address, drain=drain) for query in self.queries]
+        return {"queries": queries, "planted": self._planted}
 
-    def _feed(self, servers: str, is_over: threading.Event) -> None:
-        """Records of all sizes, some at a time, until the kills are over."""
-        rng = random.Random(self._rng.random())
-        sent = 0
-        with Producer(ProducerConfig(bootstrap_servers=servers, batch_size=4_096)) as producer:
-            while not is_over.wait(_PAUSE_S):
-                for query in self.queries:
-                    for _ in range(rng.randrange(_ROWS_A_ROUND)):
-                        value = f"{sent}:" + "v" * rng.choice((0, 10, 1_000))
-                        producer.send(query.topic, value, partition=rng.randrange(query.partitions))
-                        sent += 1
-                producer.flush()
-                if producer.first_error is not None:
-                    raise producer.first_error
+    def _check(self, servers: str) -> None:
+        """The plain reader of committed records sees what was written, and each query has read what it wants of that."""
+        for query in self.queries:
+            written = self.writer.written[query.topic]
+            seen = {Row(*place, (value or b"").decode()) for place, (_, value) in committed_rows(servers, query.topic).items()}
+            if seen != written.committed:
+                raise ViolationsError(query.topic, [Violation("of the plain reader", len(seen ^ written.committed), ())])
+            self.rows += query.check(written)
+
+    def _wait_until_decided(self, servers: str) -> None:
+        """Until then readers of committed records do not see all of them: an abort that the broker did not hear expires."""
+        topics = [query.topic for query in self.queries]
+        with BlockingClient(ClientConfig(bootstrap_servers=servers)) as client:
+
+            def is_decided() -> bool:
+                described = client.describe_topics(topics).values()
+                partitions = [one for topic in described if isinstance(topic, TopicDescription) for one in topic.partitions]
+                return bool(partitions) and all(one.last_stable_offset == one.log_end_offset for one in partitions)
+
+            wait_until(is_decided, deadline_s=_DECIDED_S, pause_s=0.1, what="every transaction is decided")
 
     def _wait_for_progress(self, driver: Driver) -> None:
         """Each query has got on, and all together by a random number of micro-batches."""
@@ -172,6 +182,8 @@ class Round:
             return sum(now) >= until and all(map(int.__lt__, before, now))
 
         wait_until(has_progress, deadline_s=_PROGRESS_S, pause_s=0.02, what="micro-batches")
+        for query in self.queries:
+            query.check_so_far(self.writer.written[query.topic].aborted)
 
     def _kill(self, kind: str, driver: Driver, daemon: DaemonProcess) -> None:
         self.kills[kind] += 1
@@ -181,6 +193,11 @@ class Round:
         else:
             daemon.kill()
             daemon.restart()
+
+
+def counted(counts: Counter[str]) -> str:
+    """Counts with their names, on a line."""
+    return ", ".join(f"{name} {count}" for name, count in sorted(counts.items()))
 
 
 def run_rounds(seed: int, runs: int, say: Callable[[str], None], *, deadline_s: float = float("inf")) -> int:
@@ -193,12 +210,16 @@ def run_rounds(seed: int, runs: int, say: Callable[[str], None], *, deadline_s: 
             started_s = time.monotonic()
             try:
                 one.run()
+            except ViolationsError as error:
+                error.add_note(f"round {number}: --seed {seed + number}")
+                raise
             except Exception as error:
                 raise AssertionError(f"round {number} (--seed {seed + number}): {type(error).__name__}: {error}") from error
-            killed = ", ".join(f"{kind} {count}" for kind, count in sorted(one.kills.items()))
+            killed, ended = counted(one.kills), counted(one.writer.transactions)
             batches = sum(len(query.batches) for query in one.queries)
             taken_s = time.monotonic() - started_s
-            say(f"seed {seed + number}: {queries} runs, {batches} micro-batches, {one.rows} rows, kills: {killed}; {taken_s:.0f} s")
+            did = f"{queries} runs, {batches} micro-batches, {one.rows} rows"
+            say(f"seed {seed + number}: {did}, kills: {killed}; transactions: {ended}; {taken_s:.0f} s")
         done, number = done + queries, number + 1
     return done
 

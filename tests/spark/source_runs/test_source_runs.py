@@ -11,16 +11,12 @@ from brokerd.client.blocking import BlockingClient
 from brokerd.config.client import ClientConfig, ProducerConfig
 from brokerd.producer.producer import Producer
 from tests.spark.exactly_once.victims import Driver
-from tests.spark.source_runs.runs import difference, run_rounds
+from tests.spark.source_runs.runs import run_rounds
 from tests.support.daemon import DaemonProcess
 from tests.support.wait import wait_until
 
 RUNS = int(os.environ.get("BROKERD_TEST_RUNS", "5"))
 SEED = int(os.environ.get("BROKERD_TEST_SEED", "1"))
-
-
-def test_a_difference_is_told_in_short() -> None:
-    assert difference([1, 1, 2], [1, 2, 3]) == "1 doubled [1], 1 missing [3], 3 in all, or out of order"
 
 
 @pytest.mark.long

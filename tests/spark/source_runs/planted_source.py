@@ -1,0 +1,111 @@
+"""The source with one bug planted, which the environment names: the driver's Python workers, its planners and its tasks, import
+this module and so have it too. Each function is one bug, in the words of somebody who could have made it.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import pyarrow as pa
+from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
+from pyspark.sql.streaming.datasource import ReadLimit
+from pyspark.sql.types import StructType
+
+from brokerd.datasource.offset_reader import OffsetReader
+from brokerd.datasource.offsets import SourceOffset
+from brokerd.datasource.partition_reader import RangePartition
+from brokerd.datasource.planning import Snapshot
+from brokerd.datasource.source import BrokerdDataSource
+from brokerd.datasource.stream_reader import BrokerdStreamReader
+from tests.support.planting import Put, plant
+
+VARIABLE = "BROKERD_TEST_PLANTED"
+_TWICE_AT = 3  # the plan of a process that holds the one before it too
+
+
+class PlantedReader(BrokerdStreamReader):
+    """The real reader. That it is of this module makes every task import it."""
+
+
+class PlantedSource(BrokerdDataSource):
+    """format("brokerd")."""
+
+    def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802 (Spark's name)
+        """The reader of spark.readStream."""
+        reader = super().streamReader(schema)
+        reader.__class__ = PlantedReader
+        return reader
+
+
+def skips_a_record_after_a_restart(put: Put) -> None:
+    """The offset in a checkpoint is taken for that of the last record read, not of the next one."""
+    planned = BrokerdStreamReader._next
+
+    def skip(
+        self: BrokerdStreamReader, previous: SourceOffset, snapshot: Snapshot, limit: ReadLimit, reader: OffsetReader
+    ) -> SourceOffset | None:
+        end = planned(self, previous, snapshot, limit, reader)
+        if end is None:
+            return None
+        is_first = not vars(self).get("has_planned") and not previous.is_initial
+        vars(self)["has_planned"] = True
+        return replace(end, starts=_one_later(previous.offsets, end)) if is_first else end
+
+    plant(put, BrokerdStreamReader, "_next", skip)
+
+
+def _one_later(offsets: Mapping[Any, int], end: SourceOffset) -> dict[Any, int]:
+    later = {tp: offset + 1 for tp, offset in offsets.items() if end.offsets.get(tp, 0) > offset}
+    return {**later, **end.starts}
+
+
+def plans_a_batch_twice(put: Put) -> None:
+    """A plan does not notice that the one before it was carried out, and begins where that began."""
+    planned = BrokerdStreamReader.partitions
+
+    def plan(self: BrokerdStreamReader, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
+        starts = vars(self).setdefault("starts", [])
+        starts.append(start)
+        return planned(self, starts[-2] if len(starts) == _TWICE_AT else start, end)
+
+    plant(put, BrokerdStreamReader, "partitions", plan)
+
+
+def ends_a_range_one_too_far(put: Put) -> None:
+    """The end of a piece is taken for its last offset, where another piece of the partition follows."""
+    planned = BrokerdStreamReader.partitions
+
+    def plan(self: BrokerdStreamReader, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
+        ranges = [one.offsets for one in planned(self, start, end) if isinstance(one, RangePartition)]
+        followed = {(one.topic, one.partition, one.start) for one in ranges}
+        return [
+            RangePartition(one._replace(until=one.until + ((one.topic, one.partition, one.until) in followed))) for one in ranges
+        ]
+
+    plant(put, BrokerdStreamReader, "partitions", plan)
+
+
+def shows_aborted_rows(put: Put) -> None:
+    """Plans end where committed records end, but tasks read all that lies before."""
+    read = BrokerdStreamReader.read
+
+    def read_all(self: BrokerdStreamReader, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        consumer = replace(self._options.consumer, isolation_level="read_uncommitted")
+        self._options = replace(self._options, consumer=consumer)
+        return read(self, partition)
+
+    plant(put, BrokerdStreamReader, "read", read_all)
+
+
+BUGS: dict[str, Callable[[Put], None]] = {
+    "skips-a-record-after-a-restart": skips_a_record_after_a_restart,
+    "plans-a-batch-twice": plans_a_batch_twice,
+    "ends-a-range-one-too-far": ends_a_range_one_too_far,
+    "shows-aborted-rows": shows_aborted_rows,
+}
+
+if os.environ.get(VARIABLE):
+    BUGS[os.environ[VARIABLE]](setattr)

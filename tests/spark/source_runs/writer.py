@@ -1,0 +1,108 @@
+"""Writes to the topics of a round until it is over, partly in transactions, and keeps a record of every row's fate and place.
+
+Rows outside of transactions come between those of an open one, so that these hold them back, and its offsets lie among theirs.
+"""
+
+from __future__ import annotations
+
+import random
+import threading
+from collections import Counter
+from collections.abc import Iterable, Mapping
+
+from brokerd.config.client import ProducerConfig
+from brokerd.errors import AlreadyCommittedError, InvalidTxnStateError, TxnAbortedError
+from brokerd.producer.futures import RecordFuture
+from brokerd.producer.producer import Producer
+from tests.spark.source_runs.checker import Row, Written
+
+_PAUSE_S = 0.2
+_ROWS_MAX = 4  # of a topic at a time
+_ATTEMPTS_MAX = 100
+_ACKNOWLEDGED_S = 300
+_TRANSACTION_TIMEOUT_MS = 20_000  # of one whose abort the broker was not there to hear
+_SIZES = (0, 10, 1_000)
+
+Sent = list[tuple[str, str, RecordFuture]]  # topic, value
+
+
+class LeftError(Exception):
+    """The block of a transaction was left on purpose."""
+
+
+class Writer:
+    """One plain and one transactional producer. Only run() may be called from another thread than that of the rest."""
+
+    def __init__(self, topics: Mapping[str, int], seed: float) -> None:
+        """`topics`: partitions by name."""
+        self._topics = topics
+        self._rng = random.Random(seed)
+        self._number = 0
+        self._version = 0
+        self.written = {topic: Written() for topic in topics}
+        self.transactions: Counter[str] = Counter()  # by outcome
+
+    def run(self, servers: str, is_over: threading.Event) -> None:
+        """Returns soon after `is_over`, when every transaction is decided. Raises the first failure of a record."""
+        plain_config = ProducerConfig(bootstrap_servers=servers, batch_size=4_096)
+        transactional_config = ProducerConfig(
+            bootstrap_servers=servers,
+            batch_size=4_096,
+            transactional_id="runs",
+            transaction_timeout_ms=_TRANSACTION_TIMEOUT_MS,
+        )
+        with Producer(plain_config) as plain, Producer(transactional_config) as transactional:
+            while not is_over.wait(_PAUSE_S):
+                self._committed(self._send(plain))
+                if self._rng.random() < 0.5:
+                    self._transaction(plain, transactional, is_left=self._rng.random() < 0.4)
+            self._transaction(plain, transactional, is_left=False)
+
+    def _send(self, producer: Producer) -> Sent:
+        sent: Sent = []
+        for topic, partitions in self._topics.items():
+            for _ in range(self._rng.randrange(_ROWS_MAX)):
+                value = f"{self._number}:" + "v" * self._rng.choice(_SIZES)
+                sent.append((topic, value, producer.send(topic, value, partition=self._rng.randrange(partitions))))
+                self._number += 1
+        return sent
+
+    def _transaction(self, plain: Producer, transactional: Producer, *, is_left: bool) -> None:
+        """One that is committed, or left in its middle. If it fails, the same number is tried again until its fate is known."""
+        undecided: Sent = []
+        for _ in range(_ATTEMPTS_MAX):
+            sent: Sent = []
+            try:
+                with transactional.transaction(self._version):
+                    for _ in range(self._rng.randrange(1, 4)):
+                        sent += self._send(transactional)
+                        transactional.flush(_ACKNOWLEDGED_S)
+                        self._committed(self._send(plain))
+                    if is_left and not undecided:
+                        raise LeftError
+            except LeftError:
+                self._aborted(sent)
+                return
+            except AlreadyCommittedError:
+                sent, undecided = undecided, []
+            except (TxnAbortedError, InvalidTxnStateError):
+                self._aborted(undecided)
+                undecided = sent
+                continue
+            self._aborted(undecided)
+            self._committed(sent)
+            self.transactions["committed"] += 1
+            self._version += 1
+            return
+        raise AssertionError(f"transaction {self._version} is not committed after {_ATTEMPTS_MAX} attempts")
+
+    def _committed(self, sent: Iterable[tuple[str, str, RecordFuture]]) -> None:
+        for topic, value, future in sent:
+            place = future.result(_ACKNOWLEDGED_S)
+            assert place.offset >= 0, f"{topic}: the broker did not say where {value[:12]!r} is"
+            self.written[topic].committed.add(Row(place.partition, place.offset, value))
+
+    def _aborted(self, sent: Sent) -> None:
+        for topic, value, _ in sent:
+            self.written[topic].aborted.add(value)
+        self.transactions["aborted"] += bool(sent)
