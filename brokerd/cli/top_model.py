@@ -7,12 +7,13 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from brokerd.client.group_offsets import GroupDescription
-from brokerd.client.topics import TopicDescription
+from brokerd.client.topics import PartitionDescription, TopicDescription
 from brokerd.client.transactions import TransactionListing
 from brokerd.ids import TopicIdPartition
 
 _MS_PER_S = 1_000
 Offsets = Mapping[TopicIdPartition, int]
+Partitions = Mapping[TopicIdPartition, PartitionDescription]
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,13 +32,14 @@ class Look:
 
 @dataclass(frozen=True, slots=True)
 class TopicRow:
-    """One topic. `records_per_s` is None where there is nothing to compare with; `held_back`: offsets that readers of committed
-    records do not see yet."""
+    """One topic. `records_per_s` and `bytes_per_s` are of what was written, None where there is nothing to compare with;
+    `held_back`: offsets that readers of committed records do not see yet."""
 
     topic: str
     partitions: int
     records: int
     records_per_s: float | None
+    bytes_per_s: float | None
     size_bytes: int
     held_back: int
     unhealthy: int
@@ -93,9 +95,9 @@ class Screen:
 def tables_of(before: Look | None, now: Look) -> Tables:
     """The rows of `now`, with rates since `before`."""
     elapsed_ms = 0 if before is None else now.monotonic_ms - before.monotonic_ms
-    ends = {tp: end for topic in (before.topics if before else ()) for tp, end in _ends_of(topic).items()}
+    partitions = {tp: one for topic in (before.topics if before else ()) for tp, one in _partitions_of(topic).items()}
     committed = {group.listing.group_id: _committed_of(group) for group in (before.groups if before else ())}
-    topics = [_topic(topic, ends, elapsed_ms) for topic in now.topics]
+    topics = [_topic(topic, partitions, elapsed_ms) for topic in now.topics]
     groups = [_group(group, committed.get(group.listing.group_id, {}), elapsed_ms) for group in now.groups]
     transactions = [
         TransactionRow(one.transactional_id, one.state, one.open_members, None if one.age_ms < 0 else one.age_ms, one.owner)
@@ -113,7 +115,8 @@ def tables_of(before: Look | None, now: Look) -> Tables:
 
 
 def rate(before: Offsets, now: Offsets, elapsed_ms: int) -> float | None:
-    """Offsets per second of the partitions that are in both; None if there are none, no time has passed, or one went back."""
+    """Offsets or bytes per second of the partitions that are in both; None if there are none, no time has passed, or one went
+    back."""
     steps = [now[one] - before[one] for one in now if one in before]
     if elapsed_ms <= 0 or not steps or min(steps) < 0:
         return None
@@ -140,20 +143,39 @@ def _fields(row: TopicRow | GroupRow | TransactionRow) -> dict[str, Any]:
     return {name: getattr(row, name) for name in type(row).__dataclass_fields__}
 
 
-def _ends_of(topic: TopicDescription) -> dict[TopicIdPartition, int]:
-    return {TopicIdPartition(topic.topic_id, one.partition): one.high_watermark for one in topic.partitions}
+def _partitions_of(topic: TopicDescription) -> Partitions:
+    return {TopicIdPartition(topic.topic_id, one.partition): one for one in topic.partitions}
+
+
+def _ends_of(partitions: Partitions) -> Offsets:
+    return {tp: one.high_watermark for tp, one in partitions.items()}
+
+
+def _written_per_s(before: Partitions, now: Partitions, elapsed_ms: int) -> float | None:
+    """The growth of logs in bytes per second; None if any may have lost something meanwhile: it hides what was written."""
+    if any(_has_lost(one, now[tp]) for tp, one in before.items()):
+        return None
+    return rate({tp: one.size_bytes for tp, one in before.items()}, {tp: one.size_bytes for tp, one in now.items()}, elapsed_ms)
+
+
+def _has_lost(before: PartitionDescription, now: PartitionDescription) -> bool:
+    """True if records were removed from a log, or segments, which may come later than their records."""
+    return now.log_start_offset != before.log_start_offset or now.segment_count < before.segment_count
 
 
 def _committed_of(group: GroupDescription) -> dict[TopicIdPartition, int]:
     return {one.tp: one.committed.offset for one in group.partitions}
 
 
-def _topic(topic: TopicDescription, before: Offsets, elapsed_ms: int) -> TopicRow:
+def _topic(topic: TopicDescription, partitions_before: Partitions, elapsed_ms: int) -> TopicRow:
+    now = _partitions_of(topic)
+    before = {tp: partitions_before[tp] for tp in now if tp in partitions_before}
     return TopicRow(
         topic=topic.name,
         partitions=len(topic.partitions),
         records=sum(one.record_count for one in topic.partitions),
-        records_per_s=rate(before, _ends_of(topic), elapsed_ms),
+        records_per_s=rate(_ends_of(before), _ends_of(now), elapsed_ms),
+        bytes_per_s=_written_per_s(before, now, elapsed_ms),
         size_bytes=sum(one.size_bytes for one in topic.partitions),
         held_back=sum(one.high_watermark - one.last_stable_offset for one in topic.partitions),
         unhealthy=sum(one.error is not None for one in topic.partitions),

@@ -37,6 +37,7 @@ _TOPICS: Sequence[Column] = (
     Column("PARTITIONS", lambda row: str(row.partitions), 10, 4),
     Column("RECORDS", lambda row: str(row.records), 10, 2),
     Column("RECORDS/S", lambda row: rate_text(row.records_per_s), 9, 1),
+    Column("BYTES/S", lambda row: _NONE if row.bytes_per_s is None else size_text(round(row.bytes_per_s)), 10, 6),
     Column("SIZE", lambda row: size_text(row.size_bytes), 10, 3),
     Column("HELD BACK", lambda row: str(row.held_back), 9, 5),
 )

@@ -110,6 +110,8 @@ def test_lines_of_json_have_rates_and_lag(daemon: DaemonProcess, terminal: Termi
     shown = json.loads(line)
     (topic,) = shown["topics"]
     assert (topic["topic"], topic["partitions"], topic["records"], topic["records_per_s"]) == ("watched", 2, 10, 0.0)
+    assert topic["bytes_per_s"] == 0.0
+    assert topic["size_bytes"] > 0
     (group,) = shown["groups"]
     assert (group["group_id"], group["lag"]) == ("readers", 6)
     code, out, _ = terminal.run("top", "--once", "--interval-ms", "100")

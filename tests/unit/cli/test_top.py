@@ -8,6 +8,7 @@ import io
 import json
 import sys
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 import pytest
 from rich.console import Console
@@ -80,7 +81,33 @@ def test_a_topic_that_was_made_again_begins_again() -> None:
     clock = ManualClock()
     before = look_at(clock, topic("t", 1_000))
     clock.advance(1_000)
-    assert tables_of(before, look_at(clock, topic("t", 5, topic_id=OTHER_ID))).topics[0].records_per_s is None
+    again = tables_of(before, look_at(clock, topic("t", 5, topic_id=OTHER_ID))).topics[0]
+    assert (again.records_per_s, again.bytes_per_s) == (None, None)
+
+
+def written_per_s(before: PartitionDescription, now: PartitionDescription) -> float | None:
+    """Bytes per second of a topic of one partition, two seconds later."""
+    clock = ManualClock()
+    first = look_at(clock, TopicDescription("t", ID, (), (before,)))
+    clock.advance(2_000)
+    return tables_of(first, look_at(clock, TopicDescription("t", ID, (), (now,)))).topics[0].bytes_per_s
+
+
+def test_bytes_per_second_are_the_growth_of_logs_that_only_grew() -> None:
+    (before,) = topic("t", 10, size=5_000).partitions
+    assert written_per_s(before, before) == 0.0
+    assert written_per_s(before, replace(before, size_bytes=8_000, segment_count=2)) == 1_500.0
+    assert written_per_s(before, replace(before, size_bytes=4_999)) is None, "a log was cut"
+    assert written_per_s(before, replace(before, size_bytes=8_000, log_start_offset=5)) is None, "retention may have removed some"
+    assert written_per_s(replace(before, segment_count=3), replace(before, size_bytes=8_000)) is None, "a segment was deleted late"
+
+
+def test_bytes_per_second_are_those_of_all_partitions_that_both_looks_have() -> None:
+    clock = ManualClock()
+    before = look_at(clock, topic("t", 10, 10, size=100))
+    clock.advance(1_000)
+    assert tables_of(before, look_at(clock, topic("t", 10, 10, 10, size=150))).topics[0].bytes_per_s == 100.0
+    assert tables_of(None, before).topics[0].bytes_per_s is None
 
 
 def test_a_broker_that_is_away_is_unreachable_since_its_first_failure() -> None:
