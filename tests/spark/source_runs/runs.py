@@ -23,18 +23,17 @@ from pathlib import Path
 from typing import Any
 
 from brokerd.client.blocking import BlockingClient
-from brokerd.client.topics import TopicDescription
 from brokerd.config.client import ClientConfig
 from tests.spark.exactly_once.reading import committed_rows
 from tests.spark.exactly_once.victims import Driver
 from tests.spark.source_runs.checker import Row, Violation, ViolationsError, Written, violations, violations_so_far
-from tests.spark.source_runs.writer import Writer
+from tests.spark.source_runs.writer import Writer, wait_until_decided
 from tests.support.daemon import DaemonProcess
 from tests.support.wait import wait_until
 
 QUERIES_PER_ROUND = 5
 KILLS = ("driver", "broker", "broker")
-_PROGRESS_S, _DECIDED_S, _DRAIN_S = 600, 120, 900
+_PROGRESS_S, _DRAIN_S = 600, 900
 
 
 @dataclass
@@ -69,12 +68,12 @@ class Query:
 
     def check_so_far(self, aborted: Container[str]) -> None:
         """Raises ViolationsError if it has read what it should not have. More may be written and read meanwhile."""
-        self._refuse(violations_so_far(self._read(), aborted, self._came_otherwise()))
+        refuse(self.topic, violations_so_far(self._read(), aborted, self._came_otherwise()))
 
     def check(self, written: Written) -> int:
         """The number of rows that it has read. Raises ViolationsError if they are not those that it was to read."""
         read = self._read()
-        self._refuse(violations(read, written, self.is_wanted, self._came_otherwise()))
+        refuse(self.topic, violations(read, written, self.is_wanted, self._came_otherwise()))
         return sum(map(len, read.values()))
 
     def _read(self) -> dict[int, list[Row]]:
@@ -83,9 +82,17 @@ class Query:
     def _came_otherwise(self) -> list[int]:
         return [int(path.stem) for path in (self.directory / "out").glob("*.differs")]
 
-    def _refuse(self, found: list[Violation]) -> None:
-        if found:
-            raise ViolationsError(self.topic, found)
+
+def refuse(topic: str, found: Sequence[Violation]) -> None:
+    """Raises ViolationsError if anything was found."""
+    if found:
+        raise ViolationsError(topic, found)
+
+
+def plain_reader_violations(servers: str, topic: str, written: Written) -> list[Violation]:
+    """Those of the reader that no Spark has to do with, under read_committed."""
+    rows = committed_rows(servers, topic)
+    return violations({0: [Row(*place, (rows[place][1] or b"").decode()) for place in sorted(rows)]}, written, lambda *_: True)
 
 
 class Round:
@@ -139,7 +146,7 @@ class Round:
                 is_over.set()
                 writing.result()
                 driver.kill()
-                self._wait_until_decided(daemon.address)
+                wait_until_decided(daemon.address, [query.topic for query in self.queries])
                 driver.run(timeout_s=_DRAIN_S, drain=True, **self._settings(daemon, drain=True))
                 self._check(daemon.address)
             finally:
@@ -154,22 +161,8 @@ class Round:
         """The plain reader of committed records sees what was written, and each query has read what it wants of that."""
         for query in self.queries:
             written = self.writer.written[query.topic]
-            seen = {Row(*place, (value or b"").decode()) for place, (_, value) in committed_rows(servers, query.topic).items()}
-            if seen != written.committed:
-                raise ViolationsError(query.topic, [Violation("of the plain reader", len(seen ^ written.committed), ())])
+            refuse(query.topic, plain_reader_violations(servers, query.topic, written))
             self.rows += query.check(written)
-
-    def _wait_until_decided(self, servers: str) -> None:
-        """Until then readers of committed records do not see all of them: an abort that the broker did not hear expires."""
-        topics = [query.topic for query in self.queries]
-        with BlockingClient(ClientConfig(bootstrap_servers=servers)) as client:
-
-            def is_decided() -> bool:
-                described = client.describe_topics(topics).values()
-                partitions = [one for topic in described if isinstance(topic, TopicDescription) for one in topic.partitions]
-                return bool(partitions) and all(one.last_stable_offset == one.log_end_offset for one in partitions)
-
-            wait_until(is_decided, deadline_s=_DECIDED_S, pause_s=0.1, what="every transaction is decided")
 
     def _wait_for_progress(self, driver: Driver) -> None:
         """Each query has got on, and all together by a random number of micro-batches."""

@@ -8,18 +8,22 @@ from __future__ import annotations
 import random
 import threading
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 
-from brokerd.config.client import ProducerConfig
+from brokerd.client.blocking import BlockingClient
+from brokerd.client.topics import TopicDescription
+from brokerd.config.client import ClientConfig, ProducerConfig
 from brokerd.errors import AlreadyCommittedError, InvalidTxnStateError, TxnAbortedError
 from brokerd.producer.futures import RecordFuture
 from brokerd.producer.producer import Producer
 from tests.spark.source_runs.checker import Row, Written
+from tests.support.wait import wait_until
 
 _PAUSE_S = 0.2
 _ROWS_MAX = 4  # of a topic at a time
 _ATTEMPTS_MAX = 100
 _ACKNOWLEDGED_S = 300
+_DECIDED_S = 120
 _TRANSACTION_TIMEOUT_MS = 20_000  # of one whose abort the broker was not there to hear
 _SIZES = (0, 10, 1_000)
 
@@ -33,8 +37,9 @@ class LeftError(Exception):
 class Writer:
     """One plain and one transactional producer. Only run() may be called from another thread than that of the rest."""
 
-    def __init__(self, topics: Mapping[str, int], seed: float) -> None:
+    def __init__(self, topics: Mapping[str, int], seed: float, *, pause_s: float = _PAUSE_S) -> None:
         """`topics`: partitions by name."""
+        self._pause_s = pause_s
         self._topics = topics
         self._rng = random.Random(seed)
         self._number = 0
@@ -52,7 +57,7 @@ class Writer:
             transaction_timeout_ms=_TRANSACTION_TIMEOUT_MS,
         )
         with Producer(plain_config) as plain, Producer(transactional_config) as transactional:
-            while not is_over.wait(_PAUSE_S):
+            while not is_over.wait(self._pause_s):
                 self._committed(self._send(plain))
                 if self._rng.random() < 0.5:
                     self._transaction(plain, transactional, is_left=self._rng.random() < 0.4)
@@ -106,3 +111,15 @@ class Writer:
         for topic, value, _ in sent:
             self.written[topic].aborted.add(value)
         self.transactions["aborted"] += bool(sent)
+
+
+def wait_until_decided(servers: str, topics: Sequence[str]) -> None:
+    """Until then readers of committed records do not see all of them: an abort that the broker did not hear expires."""
+    with BlockingClient(ClientConfig(bootstrap_servers=servers)) as client:
+
+        def is_decided() -> bool:
+            described = client.describe_topics(topics).values()
+            partitions = [one for topic in described if isinstance(topic, TopicDescription) for one in topic.partitions]
+            return bool(partitions) and all(one.last_stable_offset == one.log_end_offset for one in partitions)
+
+        wait_until(is_decided, deadline_s=_DECIDED_S, pause_s=0.1, what="every transaction is decided")
