@@ -11,6 +11,7 @@
     sample.py     makes conf/brokerd.toml from the settings
     spark_options.py      sorts the options of a Spark source or sink
     spark_own_options.py  those that are the source's or the sink's own
+    kafka_hints.py        what stands here for a setting of Kafka that brokerd does not have
     kafka_names.py        settings of Kafka's clients that brokerd does not have: ignored or refused
 
 No other module parses a setting or repeats a default.

@@ -1,0 +1,64 @@
+"""Names of Kafka and librdkafka that brokerd does not have: the error says what to do, and does not guess."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from brokerd import Consumer, Producer
+from brokerd.config import kafka_hints
+from brokerd.config.broker import BrokerConfig
+from brokerd.config.client import ConsumerConfig, ProducerConfig
+from brokerd.config.settings import from_mapping, settings_of
+from brokerd.config.topic import TopicConfig
+from brokerd.errors import ConfigError
+
+KNOWN = {name for config in (BrokerConfig, ProducerConfig, ConsumerConfig, TopicConfig) for name in settings_of(config)}
+HINTS = {**kafka_hints._HINTS, **kafka_hints._FAMILIES}
+
+
+@pytest.mark.parametrize(
+    ("name", "hint"),
+    [
+        ("listeners", "here host and port say where to listen, "),
+        ("log.dirs", "here it is data.dir$"),
+        ("log.flush.interval.messages", "what is acknowledged with acks=all is on the disk, always: remove it$"),
+        ("zookeeper.connect", "there is one node and no replica: remove it$"),
+        ("log.segment.byte", r"did you mean 'log\.segment\.bytes'\?$"),
+        ("ssl.certificate.fil", r"did you mean 'ssl\.certificate\.file'\?$"),
+        ("ssl.cipher.suites", "TLS is gRPC's own, with PEM files: "),
+        ("port.number", "choose from advertised.host, "),
+    ],
+)
+def test_a_broker_names_what_stands_for_a_setting_of_kafka(name: str, hint: str) -> None:
+    with pytest.raises(ConfigError, match=rf"^unknown setting '{re.escape(name)}': {hint}"):
+        from_mapping(BrokerConfig, {name: "1"})
+
+
+@pytest.mark.parametrize(
+    ("name", "hint"),
+    [
+        ("session.timeout.ms", "groups have no members, a consumer is assigned its partitions: remove it$"),
+        ("group.instance.id", "groups have no members, a consumer is assigned its partitions: remove it$"),
+        ("group.idd", r"did you mean 'group\.id'\?$"),
+        ("value.deserializer", "keys and values are bytes: "),
+        ("fetch.wait.max.ms", r"here it is fetch\.max\.wait\.ms$"),
+        ("sasl.jaas.config", "here clients show a token "),
+    ],
+)
+def test_a_consumer_does_not_guess_at_settings_of_kafka(name: str, hint: str) -> None:
+    with pytest.raises(ConfigError, match=rf"^unknown setting '{re.escape(name)}': {hint}"):
+        Consumer({name: "1"})
+
+
+def test_a_producer_names_what_stands_for_a_setting_of_librdkafka() -> None:
+    with pytest.raises(ConfigError, match=r"^unknown setting 'Queue\.Buffering\.Max\.Ms': here it is linger\.ms$"):
+        Producer({"Queue.Buffering.Max.Ms": "5"})
+
+
+def test_what_is_advised_exists_and_what_is_foreign_does_not() -> None:
+    for name, hint in HINTS.items():
+        assert name not in KNOWN
+        for advised in re.findall(r"here (?:it is )?([a-z]+(?:\.[a-z.]+)+)", hint):
+            assert advised in KNOWN, f"{name}: {hint}"
