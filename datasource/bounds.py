@@ -168,7 +168,7 @@ def _offsets(option: str, text: str, *, words: str) -> tuple[dict[TopicPartition
     form = _form(option, words)
     parsed = parse_json(form, text)
     ends = {End.EARLIEST.value: EARLIEST_NUMBER, End.LATEST.value: LATEST_NUMBER}
-    topics = {topic: ends[end] for topic, end in parsed.items() if isinstance(end, str) and end in ends}
+    topics = {topic: ends[end.lower()] for topic, end in parsed.items() if isinstance(end, str) and end.lower() in ends}
     rest = {topic: partitions for topic, partitions in parsed.items() if topic not in topics}
     return _numbers(form, rest, minimum=EARLIEST_NUMBER), topics
 

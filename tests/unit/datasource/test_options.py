@@ -53,6 +53,13 @@ def test_offsets_in_json_use_minus_two_and_minus_one_for_the_ends() -> None:
     )
 
 
+@pytest.mark.parametrize("word", ["earliest", "EARLIEST", "eArLiEst"])
+def test_words_for_the_ends_are_read_without_case_alone_and_for_a_topic(word: str) -> None:
+    assert batch(startingoffsets=word).starting == End.EARLIEST
+    starting = stream(startingoffsets=f'{{"events": "{word}", "More": "LaTest", "others": {{"0": 23}}}}').starting
+    assert starting == SpecificOffsets("startingOffsets", {TopicPartition("others", 0): 23}, {"events": -2, "More": -1})
+
+
 def test_offsets_copied_from_a_checkpoint_are_taken() -> None:
     starting = stream(startingoffsets='{"events": {"0": 23}, "@brokerd": {"version": 1}}').starting
     assert isinstance(starting, SpecificOffsets)
