@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 from pyspark.errors import StreamingQueryException
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.streaming.query import StreamingQuery
 
 from brokerd.client.blocking import BlockingClient
 from brokerd.client.consumer.offsets import OffsetSpec
@@ -167,6 +168,35 @@ def test_replayed_batch_reads_the_same_rows_although_the_log_has_grown(
     rows = pairs_of(read(spark, daemon.address, target).collect())
     assert sorted(rows[:30]) == sorted(numbers(0, 30))
     assert sorted(rows[30:]) == sorted(numbers(30, 40))
+
+
+def test_a_pending_batch_and_new_partitions_do_not_stop_available_now(
+    spark: SparkSession, daemon: DaemonProcess, new_topic: NewTopic, client: BlockingClient, tmp_path: Path
+) -> None:
+    topic = new_topic(1)
+    write(frame_of(spark, numbers(0, 8)), daemon.address, topic)
+    batches: list[Pairs] = []
+    is_broken = True
+
+    def keep(frame: DataFrame, _batch_id: int) -> None:
+        assert not is_broken, "broken"
+        batches.append(pairs_of(frame.collect()))
+
+    def once_more(limit: int) -> StreamingQuery:
+        writer = read_stream(spark, daemon.address, topic, maxOffsetsPerTrigger=limit).writeStream.foreachBatch(keep)
+        return writer.option("checkpointLocation", str(tmp_path)).trigger(availableNow=True).start()
+
+    for _ in range(2):
+        with pytest.raises(StreamingQueryException, match="broken"):
+            run(once_more(5))
+        client.create_partitions(topic, client.metadata([topic]).topic(topic).partition_count + 1)
+    write(spark.range(100, 106).selectExpr("string(id) AS value", "int(id % 3) AS partition"), daemon.address, topic)
+    is_broken = False
+    run(once_more(2**63 - 1))
+    assert batches[0] == numbers(0, 5), "as it was planned"
+    assert batches[1][:3] == numbers(5, 8)
+    assert sorted(batches[1][3:]) == [(None, b"%d" % number) for number in range(100, 106)]
+    assert len(batches) == 2, "the largest limit that there is limits nothing"
 
 
 def test_replayed_batch_is_there_twice_at_least_once(

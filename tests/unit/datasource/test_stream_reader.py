@@ -5,23 +5,19 @@ from __future__ import annotations
 import json
 import pickle
 from collections.abc import Iterator
-from typing import Any
 
 import pytest
-from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxBytes, ReadMaxRows
+from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxBytes, ReadMaxRows
 
-from brokerd.clock import SystemClock
 from brokerd.datasource.offset_reader import OffsetReader
 from brokerd.datasource.offsets import INITIAL
-from brokerd.datasource.partition_reader import RangePartition
 from brokerd.datasource.stream_reader import BrokerdStreamReader
 from brokerd.errors import ConfigError, DataLossError, UnknownTopicOrPartitionError, UnsupportedVersionError
 from brokerd.ids import TopicIdPartition
 from tests.support.clock import ManualClock
 from tests.support.fake_broker import FakeBroker, Partition, fake_broker
 from tests.unit.datasource.reading import ALL_COLUMNS, fill, options_for
-
-Offset = dict[str, Any]
+from tests.unit.datasource.streaming import latest, ranges, reader_for, rows_of, user_offsets
 
 
 @pytest.fixture
@@ -30,28 +26,6 @@ def broker() -> Iterator[FakeBroker]:
         for partition in broker.create("events", 2):
             fill(partition, [10])
         yield broker
-
-
-def reader_for(broker: FakeBroker, **options: Any) -> BrokerdStreamReader:
-    return BrokerdStreamReader(options_for(broker, is_streaming=True, **options), ALL_COLUMNS, SystemClock())
-
-
-def latest(reader: BrokerdStreamReader, start: Offset, limit: ReadLimit | None = None) -> Offset:
-    """latestOffset as Spark calls it: through JSON text."""
-    offset: Offset = json.loads(json.dumps(reader.latestOffset(json.loads(json.dumps(start)), limit or ReadAllAvailable())))
-    return offset
-
-
-def ranges(reader: BrokerdStreamReader, start: Offset, end: Offset) -> list[tuple[int, int, int]]:
-    planned = []
-    for partition in reader.partitions(start, end):
-        assert isinstance(partition, RangePartition)
-        planned.append((partition.offsets.partition, partition.offsets.start, partition.offsets.until))
-    return planned
-
-
-def user_offsets(offset: Offset) -> Offset:
-    return {topic: partitions for topic, partitions in offset.items() if topic != "@brokerd"}
 
 
 def test_first_batch_from_earliest(broker: FakeBroker) -> None:
@@ -136,16 +110,6 @@ def test_a_limit_of_bytes_says_so_if_the_broker_is_too_old(broker: FakeBroker) -
     sentence = r"maxBytesPerTrigger needs a broker that can count bytes, and this one \(version 9\.9\) cannot: upgrade it"
     with pytest.raises(UnsupportedVersionError, match=sentence):
         latest(reader_for(broker, maxBytesPerTrigger=5), INITIAL.to_json(), ReadMaxBytes(5))
-
-
-def test_available_now_ends_at_what_was_there_when_it_began(broker: FakeBroker) -> None:
-    reader = reader_for(broker, startingOffsets="earliest", maxOffsetsPerTrigger=15)
-    reader.prepareForTriggerAvailableNow()
-    fill(broker.topics["events"][0], [100])
-    first = latest(reader, reader.initialOffset(), ReadMaxRows(15))
-    second = latest(reader, first, ReadMaxRows(15))
-    assert user_offsets(second) == {"events": {"0": 10, "1": 10}}
-    assert json.dumps(latest(reader, second, ReadMaxRows(15))) == json.dumps(second)
 
 
 def test_new_partition_begins_at_zero(broker: FakeBroker) -> None:
@@ -238,14 +202,6 @@ def test_where_a_time_begins_is_looked_up_again_once_a_tail_is_lost(broker: Fake
     assert ranges(reader, second, latest(reader, second)) == [(0, 7, 12)], "what came since is of that time"
 
 
-def test_available_now_ends_where_it_is_ahead_of_what_is_committed(broker: FakeBroker) -> None:
-    end = latest(reader_for(broker, startingOffsets="earliest"), INITIAL.to_json())
-    broker.topics["events"][0].last_stable_offset = 4
-    reader = reader_for(broker)
-    reader.prepareForTriggerAvailableNow()
-    assert latest(reader, end) == end
-
-
 def test_a_start_may_lie_behind_what_is_committed(broker: FakeBroker) -> None:
     broker.topics["events"][0].last_stable_offset = 4
     reader = reader_for(broker, startingOffsets='{"events": {"0": 6, "1": 10}}')
@@ -284,29 +240,6 @@ def test_deleted_topic_is_told_once_and_every_later_batch_goes_on(broker: FakeBr
     assert ranges(strict, third, fourth) == [(0, 0, 3)]
 
 
-def test_available_now_judges_a_deleted_topic_as_the_ordinary_trigger_does(broker: FakeBroker) -> None:
-    fill(broker.create("more")[0], [2])
-    first = latest(reader_for(broker, subscribe="events,more", startingOffsets="earliest"), INITIAL.to_json())
-    del broker.topics["more"]
-    fill(broker.topics["events"][0], [5])
-    strict = reader_for(broker, subscribe="events,more")
-    strict.prepareForTriggerAvailableNow()
-    with pytest.raises(DataLossError, match="gone or no longer subscribed: more-0"):
-        latest(strict, first)
-    tolerant = reader_for(broker, subscribe="events,more", failOnDataLoss="false")
-    tolerant.prepareForTriggerAvailableNow()
-    second = latest(tolerant, first)
-    assert user_offsets(second) == {"events": {"0": 15, "1": 10}}
-    assert json.dumps(latest(tolerant, second)) == json.dumps(second)
-
-
-def test_available_now_refuses_a_topic_that_never_was(broker: FakeBroker) -> None:
-    reader = reader_for(broker, subscribe="events,nope")
-    reader.prepareForTriggerAvailableNow()
-    with pytest.raises(UnknownTopicOrPartitionError, match="topic 'nope' does not exist"):
-        latest(reader, reader.initialOffset())
-
-
 def test_topic_that_never_was_is_an_error_at_the_start(broker: FakeBroker) -> None:
     reader = reader_for(broker, subscribe="events,nope")
     with pytest.raises(UnknownTopicOrPartitionError, match="topic 'nope' does not exist"):
@@ -327,12 +260,36 @@ def test_pattern_without_match_waits_for_topics(broker: FakeBroker) -> None:
     assert ranges(reader, first, second) == [(0, 0, 3)]
 
 
+def test_a_pattern_whose_topics_all_go_reads_those_that_come(broker: FakeBroker) -> None:
+    reader = reader_for(broker, subscribePattern="^events", startingOffsets="earliest", failOnDataLoss="false")
+    first = latest(reader, reader.initialOffset())
+    del broker.topics["events"]
+    with pytest.raises(DataLossError, match="gone or no longer subscribed: events-0, events-1"):
+        latest(reader_for(broker, subscribePattern="^events"), first)
+    second = latest(reader, first)
+    assert user_offsets(second) == {}
+    assert latest(reader, second) == second
+    fill(broker.create("events-eu")[0], [3])
+    third = latest(reader, second)
+    assert ranges(reader, second, third) == [(0, 0, 3)]
+    fill(broker.create("events")[0], [2])
+    assert user_offsets(latest(reader, third)) == {"events": {"0": 2}, "events-eu": {"0": 3}}
+
+
+def test_the_largest_limits_limit_nothing(broker: FakeBroker) -> None:
+    largest = 2**63 - 1
+    reader = reader_for(
+        broker, startingOffsets='{"events": {"0": 5, "1": -2}}', maxOffsetsPerTrigger=largest, maxBytesPerTrigger=largest
+    )
+    end = latest(reader, reader.initialOffset(), reader.getDefaultReadLimit())
+    assert ranges(reader, reader.initialOffset(), end) == [(0, 5, 10), (1, 0, 10)]
+
+
 def test_reader_pickles_as_spark_ships_it_to_tasks(broker: FakeBroker) -> None:
     reader = reader_for(broker, startingOffsets="earliest")
     end = latest(reader, reader.initialOffset())
     copy = pickle.loads(pickle.dumps(reader))
-    rows = [batch.num_rows for partition in reader.partitions(reader.initialOffset(), end) for batch in copy.read(partition)]
-    assert sum(rows) == 20
+    assert rows_of(copy, reader.initialOffset(), end) == 20
 
 
 def test_a_batch_waits_for_min_offsets_or_for_the_delay_to_pass(broker: FakeBroker) -> None:
@@ -354,13 +311,6 @@ def test_a_batch_waits_for_min_offsets_or_for_the_delay_to_pass(broker: FakeBrok
     assert user_offsets(third) == {"events": {"0": 16, "1": 13}}
     fill(broker.topics["events"][0], [1])
     assert json.dumps(latest(reader, third)) == json.dumps(third)  # the delay counts from the last batch
-
-
-def test_available_now_reads_everything_however_little_it_is(broker: FakeBroker) -> None:
-    reader = reader_for(broker, startingOffsets="earliest", minOffsetsPerTrigger=15, maxOffsetsPerTrigger=15)
-    reader.prepareForTriggerAvailableNow()
-    first = latest(reader, reader.initialOffset(), ReadMaxRows(15))
-    assert user_offsets(latest(reader, first, ReadMaxRows(15))) == {"events": {"0": 10, "1": 10}}
 
 
 def test_assigned_partition_that_comes_later_is_read_from_its_start_and_told_once(

@@ -17,6 +17,7 @@ PAGE = (ROOT / "docs" / "spark-options.md").read_text()
 OPTIONS, PAGE_TESTS = "tests/unit/datasource/test_options.py", "tests/unit/datasource/test_options_page.py"
 BATCH, STREAM = "tests/unit/datasource/test_batch_reader.py", "tests/unit/datasource/test_stream_reader.py"
 PLANNING, PATTERNS = "tests/unit/datasource/test_planning.py", "tests/unit/datasource/test_patterns.py"
+AVAILABLE_NOW = "tests/unit/datasource/test_available_now.py"
 PARTITION, PROGRESS = "tests/unit/datasource/test_partition_reader.py", "tests/unit/datasource/test_progress.py"
 STARTS, WHERE, DAMAGE = (
     "tests/integration/test_relative_starts.py",
@@ -52,6 +53,7 @@ READING: dict[str, dict[str, tuple[str, ...]]] = {
         OPTIONS: (
             "test_defaults_are_those_of_sparks_kafka_source",
             "test_offsets_in_json_use_minus_two_and_minus_one_for_the_ends",
+            "test_words_for_the_ends_are_read_without_case_alone_and_for_a_topic",
         ),
         BATCH: ("test_offsets_of_whole_topics",),
         STARTS: ("test_a_batch_read_begins_so_much_before_the_end", "test_a_read_begins_where_a_group_has_got_to"),
@@ -70,6 +72,7 @@ READING: dict[str, dict[str, tuple[str, ...]]] = {
     "endingOffsetsByTimestamp": {PAGE_TESTS: ("test_an_end_by_time_goes_before_one_by_offset_and_belongs_to_batches",)},
     "where": {
         WHERE: ("test_rows_are_those_described_and_little_else_is_fetched",),
+        BATCH: ("test_what_where_names_and_nobody_reads_is_told",),
         SPARK_BATCH: ("test_where_reads_what_it_describes_whatever_columns_are_asked_for",),
         SPARK_STREAM: ("test_a_stream_reads_the_rows_of_where_and_goes_on_behind_all_others",),
     },
@@ -95,10 +98,8 @@ READING: dict[str, dict[str, tuple[str, ...]]] = {
         SPARK_STREAM: ("test_progress_tells_offsets_and_where_the_log_ends",),
     },
     "minOffsetsPerTrigger": {
-        STREAM: (
-            "test_a_batch_waits_for_min_offsets_or_for_the_delay_to_pass",
-            "test_available_now_reads_everything_however_little_it_is",
-        ),
+        STREAM: ("test_a_batch_waits_for_min_offsets_or_for_the_delay_to_pass",),
+        AVAILABLE_NOW: ("test_available_now_reads_everything_however_little_it_is",),
     },
     "maxTriggerDelay": {
         OPTIONS: ("test_trigger_delays_are_written_as_in_spark",),
