@@ -59,10 +59,15 @@ class Engine(Producer):
         return self._mailbox.begin(asked.work, on_end, deadline_ms=asked.deadline_ms, is_kept=asked.is_kept)
 
     def batch_steps(
-        self, topic: str, data: pa.RecordBatch | pa.Table, partitions: Int32s | pa.Array | None, key_hashes: Int32s | None
+        self,
+        topic: str,
+        data: pa.RecordBatch | pa.Table,
+        partitions: Int32s | pa.Array | None,
+        key_hashes: Int32s | None,
+        deadline_ms: int,
     ) -> Steps[BatchFuture]:
         """`send_batch`, for a task to drive."""
-        return self._batch_steps(topic, data, partitions, key_hashes)
+        return self._batch_steps(topic, data, partitions, key_hashes, deadline_ms)
 
     def close_steps(self, timeout: float | None) -> Steps[None]:
         """`close`, for a task to drive; once begun, it goes on if it is given up."""

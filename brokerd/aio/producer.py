@@ -146,9 +146,10 @@ class Producer:
         split in the loop's thread, which takes a millisecond or so for each ten thousand rows. Cancelled, it may have sent the
         first rows of a batch of many MiB."""
         self._home.enter()
+        deadline_ms = self._clock.monotonic_ms() + self.config.max_block_ms
         async with self._lines.turn(topic, self.config.max_block_ms):  # so that no later call overtakes it
             await asyncio.sleep(0)
-            return await self._drive(self._engine.batch_steps(topic, data, partitions, key_hashes))
+            return await self._drive(self._engine.batch_steps(topic, data, partitions, key_hashes, deadline_ms))
 
     async def flush(self, timeout: float | None = None) -> None:  # noqa: ASYNC109 (its error says how many are left)
         """Sends all records without further linger, and returns when each is acknowledged or has failed. Raises TimeoutError after

@@ -188,11 +188,18 @@ class Producer:
         be on their way when buffer.memory stays full or the producer is closed: the error's `taken_rows` says how many, and only
         the others are to be sent again.
         """
-        return self._drive(self._batch_steps(topic, data, partitions, key_hashes))
+        return self._drive(self._batch_steps(topic, data, partitions, key_hashes, self._deadline_ms()))
 
     def _batch_steps(
-        self, topic: str, data: pa.RecordBatch | pa.Table, partitions: Int32s | pa.Array | None, key_hashes: Int32s | None
+        self,
+        topic: str,
+        data: pa.RecordBatch | pa.Table,
+        partitions: Int32s | pa.Array | None,
+        key_hashes: Int32s | None,
+        deadline_ms: int,
     ) -> Steps[BatchFuture]:
+        """`send_batch`, which waits until `deadline_ms`; while rows of a large batch are taken, for max.block.ms from the last
+        ones on."""
         arguments.checked_rows(data)
         if partitions is not None:
             partitions = arguments.checked_partitions(partitions, data.num_rows)
@@ -209,22 +216,23 @@ class Producer:
         size_bytes = small_batch_bytes(normalized[0])
         is_small = len(normalized) == 1 and size_bytes <= self._intake.small_batch_bytes
         if is_small and partitions is None:
-            return (yield from self._send_small(topic, normalized[0], size_bytes, None))
-        deadline_ms = self._deadline_ms()
+            return (yield from self._send_small(topic, normalized[0], size_bytes, None, deadline_ms))
         view = yield from self._view(topic, deadline_ms)
         if partitions is not None:
             if partitions.max() >= len(view.leaders):  # the topic may have grown
                 view = yield Asked(self._intake.newer_view(topic, deadline_ms), deadline_ms)
             self._intake.partitioning.check(partitions, len(view.leaders))
         if is_small:
-            return (yield from self._send_small(topic, normalized[0], size_bytes, partitions))
+            return (yield from self._send_small(topic, normalized[0], size_bytes, partitions, deadline_ms))
         placement = Placement(topic, self._mailbox)
         first_row = 0
         for together in columns.rounds(normalized):
             try:
                 hints = (partitions, key_hashes)
-                rows = self._send_rows(topic, view, together, hints, placement, first_row, row_count=data.num_rows)
-                first_row = yield from rows
+                first_row = yield from self._send_rows(
+                    topic, view, together, hints, placement, first_row, row_count=data.num_rows, deadline_ms=deadline_ms
+                )
+                deadline_ms = self._deadline_ms()
             except ClientError as error:
                 error.taken_rows = first_row
                 if first_row:
@@ -232,12 +240,13 @@ class Producer:
                 raise
         return BatchFuture(placement)
 
-    def _send_small(self, topic: str, rows: pa.RecordBatch, size_bytes: int, partitions: Int32s | None) -> Steps[BatchFuture]:
+    def _send_small(
+        self, topic: str, rows: pa.RecordBatch, size_bytes: int, partitions: Int32s | None, deadline_ms: int
+    ) -> Steps[BatchFuture]:
         """Puts rows into the topic's chunk as `send` does a record; copied, so that they keep nothing else alive, and whoever made
         them may use the memory again."""
         rows = columns.copied(rows)
         highest = -1 if partitions is None else int(partitions.max())
-        deadline_ms = self._deadline_ms()
         while True:  # by the time that a chunk is there, another task may have filled it
             chunk = self._chunks.get(topic) or self._intake.open_on_credit(topic, size_bytes, max(0, highest))
             if chunk is not None and chunk.room_bytes >= size_bytes and highest < chunk.partition_count:
@@ -270,6 +279,7 @@ class Producer:
         first_row: int,
         *,
         row_count: int,
+        deadline_ms: int,
     ) -> Steps[int]:
         """Sends rows, all or none, of `row_count` in all; where the next ones begin. `hints`: partitions and hashes of all."""
         timestamp_ms = self._clock.wall_ms()
@@ -287,7 +297,6 @@ class Producer:
         is_last = first_row == row_count
         posted = self._intake.post_rows(topic, parts, placement, is_last=is_last)
         if posted is None:
-            deadline_ms = self._deadline_ms()
             yield Asked(self._intake.take_rows(topic, parts, placement, deadline_ms, is_last=is_last), deadline_ms)
         elif self._intake.is_unusable:
             yield Asked(once(partial(self._intake.confirm_posted, posted)))

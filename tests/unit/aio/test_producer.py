@@ -18,6 +18,7 @@ import pytest
 from brokerd.aio import Producer
 from brokerd.aio.coordinator import LoopCoordinator
 from brokerd.client.blocking import BlockingClient
+from brokerd.clock import Clock, SystemClock
 from brokerd.config.client import ProducerConfig
 from brokerd.errors import (
     AlreadyCommittedError,
@@ -29,7 +30,9 @@ from brokerd.errors import (
     ProducerClosedError,
     UnknownTopicOrPartitionError,
 )
+from brokerd.producer.core.accumulator import NEVER_MS
 from brokerd.producer.core.membership import MemberReport, Totals, TransactionEnd
+from brokerd.producer.mailbox import Asked, Errand
 from tests.support.broker_double import BrokerDouble, CoordinatorDouble, Fault
 from tests.support.faces import AwaitedCoordinator
 from tests.support.heartbeat import beat, cancelled, held
@@ -58,14 +61,14 @@ def broker() -> BrokerDouble:
     return double
 
 
-def producer_of(broker: BrokerDouble, **settings: object) -> Producer:
+def producer_of(broker: BrokerDouble, clock: Clock | None = None, **settings: object) -> Producer:
     given = {**FAST, "transactional.id": "x", **{name.replace("_", "."): value for name, value in settings.items()}}
     coordinator = AwaitedCoordinator(CoordinatorDouble(broker))
-    return Producer(given, transport_factory=broker.transport, coordinator=coordinator)
+    return Producer(given, transport_factory=broker.transport, clock=clock, coordinator=coordinator)
 
 
-def plain(broker: BrokerDouble, **settings: object) -> Producer:
-    return producer_of(broker, transactional_id="", **settings)
+def plain(broker: BrokerDouble, clock: Clock | None = None, **settings: object) -> Producer:
+    return producer_of(broker, clock, transactional_id="", **settings)
 
 
 def held_thread(producer: Producer) -> Any:
@@ -78,6 +81,16 @@ def held_thread(producer: Producer) -> Any:
 def _once(action: Callable[[], None]) -> Any:
     yield from ()
     action()
+
+
+class LateClock(SystemClock):
+    """One that a test sets ahead."""
+
+    late_ms = 0
+
+    def monotonic_ms(self) -> int:
+        """See Clock."""
+        return super().monotonic_ms() + self.late_ms
 
 
 def numbers(broker: BrokerDouble, topic: str = "t") -> list[int]:
@@ -366,6 +379,40 @@ def test_batches_and_records_stand_in_the_order_of_the_calls(broker: BrokerDoubl
                 await producer.flush()
             assert numbers(broker) == list(range(300))
             assert not producer._lines._counts
+
+    asyncio.run(scenario())
+
+
+def test_a_batch_behind_others_waits_for_max_block_ms_in_all(broker: BrokerDouble, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its turn, the unknown topic and its room take one time together, not one each."""
+    clock = LateClock()
+
+    async def scenario() -> None:
+        producer = plain(broker, clock, buffer_memory=20_000, max_block_ms=60_000)
+        broker.topics["t"].leaders = [-1]
+        await producer.send("t", b"x" * 15_000)
+        asked: list[int] = []
+        begin = producer._engine.begin
+
+        def noted(call: Asked, on_end: Callable[[], None]) -> Errand[Any]:
+            asked.append(call.deadline_ms)
+            clock.late_ms += 10_000 if len(asked) < 3 else 60_000
+            return begin(call, on_end)
+
+        monkeypatch.setattr(producer._engine, "begin", noted)
+        try:
+            async with producer._lines.turn("other", 60_000):
+                sending = asyncio.create_task(producer.send_batch("other", pa.RecordBatch.from_pydict({"value": [b"x" * 9_000]})))
+                await beat()
+                at_most_ms = clock.monotonic_ms() + 60_000
+                clock.late_ms += 10_000
+            with pytest.raises(BufferExhaustedError):
+                await asyncio.wait_for(sending, DEADLINE_S)
+            topic_ms, places_ms, room_ms = asked
+            assert places_ms == NEVER_MS, "which waits for nothing"
+            assert topic_ms == room_ms <= at_most_ms
+        finally:
+            await producer.close(0)
 
     asyncio.run(scenario())
 
