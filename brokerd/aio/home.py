@@ -10,7 +10,8 @@ from brokerd.errors import EventLoopError
 
 
 class Home:
-    """Of one client. `kind` is its name in errors: consumer or producer. `refuse_fork` raises in a child, where no loop runs."""
+    """Of one client. `kind` is its name in errors: consumer or producer. `refuse_fork` raises in a child, where no loop runs,
+    or one of its own."""
 
     def __init__(self, kind: str, refuse_fork: Callable[[], None] = nothing) -> None:
         self._kind = kind
@@ -30,6 +31,7 @@ class Home:
         if self._loop is None:
             self._loop = loop
         elif self._loop is not loop:
+            self._refuse_fork()
             raise EventLoopError(
                 f"this {self._kind} belongs to the event loop in which it was used first, and was called in another: make one in "
                 "each loop"

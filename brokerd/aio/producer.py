@@ -68,7 +68,7 @@ class Producer:
         self._engine = Engine(checked, transport_factory=transport_factory or grpc_transport(checked), clock=clock)
         self._home = Home("producer", self._engine.refuse_fork)
         self.config = self._engine.config
-        self._coordinator: Coordinator = coordinator if coordinator is not None else LoopCoordinator(self.config)
+        self._own_coordinator: Coordinator = coordinator if coordinator is not None else LoopCoordinator(self.config)
         self._is_closed = False
 
     # --- sending
@@ -185,8 +185,11 @@ class Producer:
     async def last_committed_version(self) -> int:
         """The last committed version of the transactional.id, by whatever producer; -1 = none. Raises ConfigError without
         transactional.id, BrokerUnreachableError and the broker's errors."""
+        return await self._coordinator().last_version(transactional_id_of(self.config))
+
+    def _coordinator(self) -> Coordinator:
         self._home.enter()
-        return await self._coordinator.last_version(transactional_id_of(self.config))
+        return self._own_coordinator
 
     async def begin_member(self, membership: Membership) -> None:
         """See brokerd.Producer."""
@@ -210,7 +213,7 @@ class Producer:
         try:
             await self._drive(self._engine.close_steps(timeout))
         finally:
-            self._coordinator.close()
+            self._own_coordinator.close()
 
     async def __aenter__(self) -> Self:
         self._home.enter()

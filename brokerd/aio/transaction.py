@@ -5,6 +5,7 @@ What is decided is the blocking producer's (brokerd/producer/transaction.py).
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from types import TracebackType
 from typing import Protocol, Self
 
@@ -34,14 +35,14 @@ class TransactionalProducer(Protocol):
 class Transaction(TransactionBase):
     """One transaction, as an asynchronous context manager."""
 
-    def __init__(self, producer: TransactionalProducer, coordinator: Coordinator, version: int | None) -> None:
+    def __init__(self, producer: TransactionalProducer, coordinator: Callable[[], Coordinator], version: int | None) -> None:
         super().__init__(producer.config, version)
         self._producer = producer
         self._coordinator = coordinator
 
     async def __aenter__(self) -> Self:
         """Raises as the blocking one."""
-        membership = self._begin_after(await self._coordinator.last_version(self._transactional_id))
+        membership = self._begin_after(await self._coordinator().last_version(self._transactional_id))
         try:
             await self._producer.begin_member(membership)
             self._is_open = True
@@ -57,7 +58,7 @@ class Transaction(TransactionBase):
         if not self._sends_read(offsets, group, expected):
             assert isinstance(group, str)
             assert expected is not None
-            ids = await self._coordinator.partition_ids(partitions_of(offsets))
+            ids = await self._coordinator().partition_ids(partitions_of(offsets))
             self._offsets.add(offsets, group, expected, lambda _: ids)
 
     async def __aexit__(self, kind: type[BaseException] | None, _error: BaseException | None, _trace: TracebackType | None) -> None:
@@ -68,7 +69,7 @@ class Transaction(TransactionBase):
             if kind is None:
                 report = await self._producer.end_member()
                 with self._committing():
-                    await self._coordinator.end(self._commit_of(report), timeout_ms=self._config.delivery_timeout_ms)
+                    await self._coordinator().end(self._commit_of(report), timeout_ms=self._config.delivery_timeout_ms)
         except BaseException:
             if not self.is_committed:
                 await self._abort()
@@ -83,4 +84,4 @@ class Transaction(TransactionBase):
         end = self._abort_of(await self._producer.abort_member(only=self._membership))
         if end is not None:
             with self._aborting():
-                await self._coordinator.end(end, timeout_ms=ABORT_TIMEOUT_MS)
+                await self._coordinator().end(end, timeout_ms=ABORT_TIMEOUT_MS)

@@ -6,9 +6,6 @@ the broker's double; the thread that sends held by the test.
 from __future__ import annotations
 
 import asyncio
-import os
-import threading
-import warnings
 from collections.abc import Awaitable, Callable
 from typing import Any
 
@@ -16,22 +13,18 @@ import pyarrow as pa
 import pytest
 
 from brokerd.aio import Producer
-from brokerd.aio.coordinator import LoopCoordinator
-from brokerd.client.blocking import BlockingClient
 from brokerd.clock import Clock, SystemClock
-from brokerd.config.client import ProducerConfig
 from brokerd.errors import (
     AlreadyCommittedError,
     BufferExhaustedError,
     CorruptMessageError,
     EventLoopError,
     Fate,
-    ForkedProducerError,
     ProducerClosedError,
     UnknownTopicOrPartitionError,
 )
 from brokerd.producer.core.accumulator import NEVER_MS
-from brokerd.producer.core.membership import MemberReport, Totals, TransactionEnd
+from brokerd.producer.core.membership import MemberReport
 from brokerd.producer.mailbox import Asked, Errand
 from tests.support.broker_double import BrokerDouble, CoordinatorDouble, Fault
 from tests.support.faces import AwaitedCoordinator
@@ -305,29 +298,6 @@ def test_a_producer_that_is_not_closed_is_told_and_its_records_are_sent(broker: 
     assert numbers(broker) == [0, 1]
 
 
-def test_a_child_of_a_fork_is_refused(broker: BrokerDouble) -> None:
-    async def scenario() -> int:
-        async with plain(broker) as producer:
-            await producer.send_and_wait("t", b"0")
-            child_id = os.fork()
-            if child_id == 0:
-                refused = 0
-                try:
-                    for call in (producer.send("t", b"x"), producer.flush(), producer.close()):
-                        try:
-                            await call
-                        except ForkedProducerError as error:
-                            refused += "make one per process" in str(error)
-                finally:
-                    os._exit(10 + refused)
-            return child_id
-
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", DeprecationWarning)
-        _, status = os.waitpid(asyncio.run(scenario()), 0)
-    assert os.waitstatus_to_exitcode(status) == 13
-
-
 @pytest.mark.parametrize("turns", range(0, 40, 3))
 def test_a_transaction_cancelled_anywhere_is_committed_or_not_and_the_next_one_works(broker: BrokerDouble, turns: int) -> None:
     async def write(producer: Producer) -> None:
@@ -460,31 +430,5 @@ def test_a_transaction_that_fails_leaves_the_next_one_of_another_task_alone(
             await producer.send("t", b"1")
             await other.__aexit__(None, None, None)
             assert broker.committed_values("t") == [b"1"]
-
-    asyncio.run(scenario())
-
-
-def test_close_leaves_the_call_that_decides_a_transaction_alone(broker: BrokerDouble) -> None:
-    async def scenario() -> None:
-        coordinator = LoopCoordinator(ProducerConfig())
-        client = coordinator._client = BlockingClient(ProducerConfig())
-        begun, goes_on = threading.Event(), threading.Event()
-
-        async def end(*_arguments: object, **_options: object) -> int:
-            begun.set()
-            assert await asyncio.to_thread(goes_on.wait, DEADLINE_S)
-            return 0
-
-        client.broker_client.transactions.end = end  # type: ignore[method-assign]
-        decision = TransactionEnd("x", 0, "e", "e", is_commit=True, members=[], partitions=[], totals=Totals())
-        commit = asyncio.create_task(coordinator.end(decision, timeout_ms=60_000))
-        assert await asyncio.to_thread(begun.wait, DEADLINE_S)
-        coordinator.close()
-        assert not client.loop_thread.is_closed
-        goes_on.set()
-        async with asyncio.timeout(DEADLINE_S):
-            await commit
-        await asyncio.to_thread(client.loop_thread._thread.join, DEADLINE_S)
-        assert not client.loop_thread._thread.is_alive()
 
     asyncio.run(scenario())
