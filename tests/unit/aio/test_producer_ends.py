@@ -129,6 +129,21 @@ def test_a_transaction_is_not_ended_by_a_child_of_a_fork(broker: BrokerDouble) -
     assert exit_of(asyncio.run(scenario())) == 0
 
 
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+def test_a_producer_that_is_dropped_after_a_transaction_leaves_no_thread(broker: BrokerDouble) -> None:
+    async def scenario() -> threading.Thread:
+        coordinator = LoopCoordinator(ProducerConfig())
+        client = coordinator._client = BlockingClient(ProducerConfig())
+        producer = Producer({"transactional.id": "x"}, transport_factory=broker.transport, coordinator=coordinator)
+        await producer.partitions_for("t")
+        return client.loop_thread._thread
+
+    with pytest.warns(ResourceWarning, match="unclosed"):
+        thread = asyncio.run(scenario())
+    thread.join(DEADLINE_S)
+    assert not thread.is_alive()
+
+
 def test_close_leaves_the_call_that_decides_a_transaction_alone(broker: BrokerDouble) -> None:
     async def scenario() -> None:
         coordinator = LoopCoordinator(ProducerConfig())
