@@ -268,7 +268,7 @@ class ConsumerBase(abc.ABC):
         self, partitions: Collection[TopicPartition]
     ) -> tuple[str, Mapping[TopicPartition, tuple[TopicIdPartition, int]]]:
         """The group, and of each partition its id and the offset that the group had when reading began there. Raises
-        ConsumerStateError."""
+        ConsumerStateError, and the broker's error if it did not say."""
         with self._guard, self._whole():
             self._go_back_after_failures()
             return self.config.group_id, self._committing.transaction_input(partitions)

@@ -19,7 +19,7 @@ from brokerd.clock import Clock
 from brokerd.config.client import PlainConsumerConfig
 from brokerd.consumer.core.assignment import AssignedPartition, Assignment
 from brokerd.consumer.resolution import ids_of
-from brokerd.errors import BrokerdError, ClientError, ConsumerStateError, WireError
+from brokerd.errors import BrokerdError, ClientError, ConsumerStateError, WireError, fresh
 from brokerd.ids import TopicIdPartition, TopicPartition
 
 logger = logging.getLogger(__name__)
@@ -184,7 +184,8 @@ class Committing:
         return offsets
 
     def transaction_input(self, tps: Iterable[TopicPartition]) -> dict[TopicPartition, tuple[TopicIdPartition, int]]:
-        """Ids of partitions, and the offsets that the group had when reading began there. Raises ConsumerStateError."""
+        """Ids of partitions, and the offsets that the group had when reading began there. Raises ConsumerStateError, and why
+        the broker did not say."""
         self.require_group("send_offsets()")
         if self._is_automatic:
             raise ConsumerStateError(
@@ -198,6 +199,8 @@ class Committing:
                 raise ConsumerStateError(
                     f"{tp} has not been read since it was assigned, or since a transaction failed: poll() first"
                 )
+            if isinstance(one.committed, WireError):
+                raise fresh(one.committed)
             found[tp] = one.id_tp, one.committed
         return found
 

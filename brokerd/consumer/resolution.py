@@ -11,9 +11,10 @@ from brokerd.client.blocking import BlockingClient
 from brokerd.client.broker_client import BrokerClient
 from brokerd.client.consumer.arrivals import Arrivals
 from brokerd.client.consumer.offsets import OffsetSpec, Wanted
+from brokerd.client.group_offsets import OffsetAndMetadata
 from brokerd.config.client import PlainConsumerConfig
 from brokerd.consumer.core.assignment import NO_OFFSET, AssignedPartition, Begin
-from brokerd.errors import ClientError, NoOffsetForPartitionError, UnknownTopicOrPartitionError, WireError
+from brokerd.errors import ClientError, NoOffsetForPartitionError, UnknownTopicOrPartitionError, WireError, fresh
 from brokerd.ids import TopicIdPartition, TopicPartition
 
 _SPECS = {"earliest": OffsetSpec.EARLIEST, "latest": OffsetSpec.LATEST}
@@ -37,7 +38,7 @@ class Found(NamedTuple):
     search: Search
     id_tp: TopicIdPartition
     position: int
-    committed: int | None  # by the group, NO_OFFSET for none; None = not asked
+    committed: int | WireError | None  # by the group, NO_OFFSET for none, or its refusal; None = not asked
 
 
 class Resolution:
@@ -104,9 +105,9 @@ async def resolve(
     NoOffsetForPartitionError, BrokerUnreachableError and the broker's errors, with the partition's name."""
     ids = await ids_of(client, {search.one.tp: search.id_tp for search in searches})
     known = {search.one: search.position for search in searches if search.position is not None}
-    committed = await _committed(client, [search for search in searches if _needs_committed(search, config)], ids, config)
+    committed = await _committed(client, [search for search in searches if _asks_committed(search, config)], ids, config)
     for search in searches:
-        offset = uncommitted.get(ids[search.one.tp], committed.get(search.one, NO_OFFSET))
+        offset = uncommitted.get(ids[search.one.tp], _offset(committed.get(search.one)))
         if search.begin is Begin.COMMITTED and offset != NO_OFFSET and config.group_id:
             known.setdefault(search.one, offset)
         elif search.begin is Begin.COMMITTED and search.begun_at is not None:
@@ -150,26 +151,48 @@ async def ids_of(
     return ids
 
 
-def _needs_committed(search: Search, config: PlainConsumerConfig) -> bool:
-    if search.position is None and search.begin is Begin.COMMITTED:
+def _begins_there(search: Search) -> bool:
+    """True for a partition that cannot be read without the offset that the group has committed."""
+    return search.position is None and search.begin is Begin.COMMITTED
+
+
+def _asks_committed(search: Search, config: PlainConsumerConfig) -> bool:
+    if _begins_there(search):
         return True
     return search.one.committed is None and not config.enable_auto_commit  # for transactions: what holds as reading begins
 
 
 async def _committed(
     client: BrokerClient, searches: Sequence[Search], ids: Mapping[TopicPartition, TopicIdPartition], config: PlainConsumerConfig
-) -> dict[AssignedPartition, int]:
-    """The offsets that the group has committed, NO_OFFSET where it has none."""
-    asked = {ids[search.one.tp]: search.one for search in searches}
+) -> dict[AssignedPartition, int | WireError]:
+    """The offsets that the group has committed, NO_OFFSET where it has none. Raises the broker's refusal where a partition begins
+    there; elsewhere it stands for the offset, for a transaction that needs it."""
+    asked = {ids[search.one.tp]: search for search in searches}
     if not asked or not config.group_id:
         return {}
-    offsets = dict.fromkeys(asked.values(), NO_OFFSET)
-    for id_tp, committed in (await client.groups.offsets(config.group_id, list(asked))).items():
-        if isinstance(committed, WireError):
-            committed.message = f"{asked[id_tp].tp}: {committed.message}"
-            raise committed
-        offsets[asked[id_tp]] = committed.offset
+    found: Mapping[TopicIdPartition, OffsetAndMetadata | WireError]
+    try:
+        found = await client.groups.offsets(config.group_id, list(asked))
+    except WireError as error:
+        if any(map(_begins_there, searches)):
+            raise
+        found = dict.fromkeys(asked, error)
+    offsets: dict[AssignedPartition, int | WireError] = {search.one: NO_OFFSET for search in searches}
+    for id_tp, committed in found.items():
+        search = asked[id_tp]
+        if not isinstance(committed, WireError):
+            offsets[search.one] = committed.offset
+            continue
+        refusal = fresh(committed)
+        refusal.message = f"{search.one.tp}: {refusal.message}"
+        if _begins_there(search):
+            raise refusal
+        offsets[search.one] = refusal
     return offsets
+
+
+def _offset(committed: int | WireError | None) -> int:
+    return committed if isinstance(committed, int) else NO_OFFSET
 
 
 def _spec(search: Search, config: PlainConsumerConfig) -> OffsetSpec:

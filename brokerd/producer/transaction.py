@@ -227,8 +227,8 @@ class Transaction(TransactionBase):
         more was read: a partition's last offset counts.
 
         Raises TransactionStateError outside of the block or for a second group; ConsumerStateError for a consumer that commits by
-        itself, has no group, or has not read the partition; TypeError, ValueError; UnknownTopicOrPartitionError and
-        BrokerUnreachableError for a group id.
+        itself, has no group, or has not read the partition; GroupAuthorizationFailedError if it has sought and the group is
+        another's; TypeError, ValueError; UnknownTopicOrPartitionError and BrokerUnreachableError for a group id.
         """
         if not self._sends_read(offsets, group, expected):
             assert isinstance(group, str)

@@ -11,7 +11,7 @@ import enum
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from brokerd.errors import ConsumerStateError
+from brokerd.errors import ConsumerStateError, WireError
 from brokerd.ids import TopicIdPartition, TopicPartition
 
 NO_OFFSET = -1
@@ -35,7 +35,8 @@ class AssignedPartition:
     position: int | None = None  # next offset to hand over; None = not known yet: `begin` says where
     begin: Begin = Begin.COMMITTED
     reason: str = ""  # why the position was lost, for a log line
-    committed: int | None = None  # offset that the group had when reading began, NO_OFFSET for none; None = not known
+    # Offset that the group had when reading began, NO_OFFSET for none, or why the broker does not say; None = not known.
+    committed: int | WireError | None = None
     has_lost_committed: bool = False  # it has to be asked for again, also where the position is known
     begun_at: int | None = None  # where reading began; a transaction that fails goes back there if its group has no offset
     fetch_offset: int | None = None  # where fetching goes on, behind what is buffered; None = at the position
@@ -111,10 +112,10 @@ class Assignment:
         one.committed, one.has_lost_committed, one.begun_at = None, True, begun_at
 
     def found(
-        self, one: AssignedPartition, id_tp: TopicIdPartition, position: int, version: int, committed: int | None = None
+        self, one: AssignedPartition, id_tp: TopicIdPartition, position: int, version: int, committed: int | WireError | None = None
     ) -> bool:
         """Takes the result of a search for a position that was begun at `version` of the partition; False if it came too late.
-        `committed`: the group's offset, if it was asked for."""
+        `committed`: the group's offset, if it was asked for, or its refusal."""
         if self.partitions.get(one.tp) is not one or one.version != version:
             return False
         one.id_tp = id_tp

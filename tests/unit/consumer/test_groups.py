@@ -84,6 +84,37 @@ def test_committed_offset_that_is_gone_obeys_auto_offset_reset(broker: FakeBroke
         assert offsets(read(consumer, 10)) == list(range(10, 20))
 
 
+def test_a_consumer_that_only_seeks_reads_whosever_the_group_is(broker: FakeBroker) -> None:
+    """The group's offset is asked for in case a transaction expects it: only that fails if the broker does not say."""
+    (partition,) = broker.create("t")
+    fill(partition, [5])
+    broker.errors["FetchGroupOffsets"] = [GroupAuthorizationFailedError("not yours")]
+    with group_consumer(broker, enable_auto_commit=False) as consumer:
+        consumer.assign([T0])
+        consumer.seek(T0, 2)
+        assert offsets(read(consumer, 3)) == [2, 3, 4]
+        for _ in range(2):
+            with pytest.raises(GroupAuthorizationFailedError, match="not yours"):
+                consumer.transaction_input([T0])
+        consumer.assign([])
+        consumer.assign([T0])
+        consumer.seek(T0, 4)
+        assert offsets(read(consumer, 1)) == [4]
+        assert consumer.transaction_input([T0])[1][T0][1] == -1
+
+
+def test_a_partition_that_begins_at_the_group_s_offset_needs_it(broker: FakeBroker) -> None:
+    """Beside one that does not: reading on from elsewhere would pass over records."""
+    for partition in broker.create("t", 2):
+        fill(partition, [5])
+    broker.errors["FetchGroupOffsets"] = [GroupAuthorizationFailedError("not yours")]
+    with group_consumer(broker, enable_auto_commit=False) as consumer:
+        consumer.assign([T0, T1])
+        consumer.seek(T0, 2)
+        with pytest.raises(GroupAuthorizationFailedError, match="not yours"):
+            consumer.poll(LONG_MS)
+
+
 def test_seek_goes_before_the_committed_offset(broker: FakeBroker) -> None:
     (partition,) = broker.create("t")
     fill(partition, [10])
