@@ -5,7 +5,8 @@ from __future__ import annotations
 import logging
 from collections.abc import Sequence
 
-from brokerd.errors import DataLossError
+from brokerd.client.blocking import BlockingClient
+from brokerd.errors import DataLossError, InvalidTopicError, UnknownTopicOrPartitionError
 
 logger = logging.getLogger(__name__)
 
@@ -27,3 +28,14 @@ def report_losses(losses: Sequence[str], *, fail: bool, is_planned_once: bool = 
         raise DataLossError(f"{'; '.join(losses)}. {advice}To continue without them, set option failOnDataLoss=false")
     for loss in losses:
         logger.warning("continuing without lost records (failOnDataLoss=false): %s", loss)
+
+
+def require_not_hidden(client: BlockingClient, names: Sequence[str]) -> None:
+    """Raises the broker's error for a topic that is out of sight for another reason than that it does not exist: to a principal
+    whose rights were taken away a topic seems deleted, and it would be read from its start once they are back.
+    """
+    if not names:
+        return
+    for error in client.metadata(names).errors.values():
+        if not isinstance(error, (UnknownTopicOrPartitionError, InvalidTopicError)):
+            raise error

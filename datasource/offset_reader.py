@@ -30,6 +30,7 @@ from brokerd.datasource.bounds import (
     SpecificOffsets,
     TimeAgo,
 )
+from brokerd.datasource.data_loss import require_not_hidden
 from brokerd.datasource.options import Assignment, SourceOptions, TopicPattern, Topics
 from brokerd.datasource.patterns import topic_matcher
 from brokerd.datasource.planning import OffsetRange, Snapshot, cut_ends, share_bytes
@@ -85,6 +86,13 @@ class OffsetReader:
         partitions = {tp: TopicIdPartition(snapshot.topic_ids[tp.topic], tp.partition) for tp in ahead}
         log_ends = self._offsets(partitions, dict.fromkeys(ahead, OffsetSpec.LATEST), READ_UNCOMMITTED)
         return dataclasses.replace(snapshot, log_ends={**snapshot.log_ends, **log_ends})
+
+    def require_not_hidden(self, known: Iterable[str], snapshot: Snapshot) -> None:
+        """Raises the broker's error if a topic of `known` that a pattern matches is not seen any more, but may be there. Topics
+        that are subscribed by name are asked for by name in every snapshot."""
+        if isinstance(self._subscription, TopicPattern):
+            matches = topic_matcher(self._subscription.pattern)
+            require_not_hidden(self._client, [name for name in known if name not in snapshot.topic_ids and matches(name)])
 
     def resolve(self, bound: Bound, snapshot: Snapshot, *, now_ms: int) -> dict[TopicPartition, int]:
         """The current offsets that a starting* or ending* option denotes. `now_ms`: since 1970.

@@ -19,7 +19,7 @@ from brokerd.client.consumer.fetched import FetchedBatch
 from brokerd.client.consumer.fetcher import PartitionFetcher
 from brokerd.client.consumer.positions import FetchRange
 from brokerd.client.leases import lease_client
-from brokerd.datasource.data_loss import report_losses
+from brokerd.datasource.data_loss import report_losses, require_not_hidden
 from brokerd.datasource.options import SourceOptions
 from brokerd.datasource.planning import OffsetRange, range_gone
 from brokerd.datasource.row_filter import wanted_rows
@@ -89,6 +89,7 @@ def _fetched(client: BlockingClient, wanted: OffsetRange, options: SourceOptions
                 _report(range_gone(name, next_offset, gone_until), options)
                 next_offset = gone_until
             except UnknownTopicIdError:
+                require_not_hidden(client, [wanted.topic])
                 loss = f"topic '{wanted.topic}' was deleted: offsets {next_offset} to {wanted.until - 1} of {name} were not read"
                 _report(loss, options)
                 return

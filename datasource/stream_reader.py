@@ -138,6 +138,7 @@ class BrokerdStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             losses = passed_by(self._wanted(begins), snapshot)
             begins = starts = {tp: max(begin, snapshot.earliest[tp]) for tp, begin in begins.items()}
         else:
+            reader.require_not_hidden(previous.topic_ids, snapshot)
             known = reader.with_log_ends(snapshot, previous.offsets)
             begins, starts, losses = continue_from(previous, known, self._options.where.reads)
         report_losses(losses, fail=self._options.fail_on_data_loss)

@@ -23,6 +23,7 @@ from brokerd.client.io.loop_thread import LoopThread
 from brokerd.errors import (
     OffsetOutOfRangeError,
     TopicAlreadyExistsError,
+    TopicAuthorizationFailedError,
     UnknownTopicIdError,
     UnknownTopicOrPartitionError,
     WireError,
@@ -104,6 +105,7 @@ class FakeBroker(FakeTransactions, FakeGroups):
         FakeGroups.__init__(self)
         self.port = 0
         self.topics: dict[str, list[Partition]] = {}
+        self.forbidden: set[str] = set()  # names, not in `topics`, that the caller may not see whether they exist or not
         self.calls: Counter[str] = Counter()
         self.fetched_offsets: list[int] = []  # fetch_offset of each partition asked, in order
         self.hellos: list[produce_pb2.Hello] = []
@@ -170,6 +172,8 @@ class FakeBroker(FakeTransactions, FakeGroups):
             error = self._error("Metadata")
             if name not in self.topics:
                 error = UnknownTopicIdError("gone") if topic_id else UnknownTopicOrPartitionError(f"there is no topic '{name}'")
+            if name in self.forbidden:
+                error = TopicAuthorizationFailedError(f"topic '{name}' is not for you")
             if error:
                 topic.error.CopyFrom(to_proto(error))
                 continue

@@ -13,7 +13,7 @@ from pyspark.sql.datasource import InputPartition
 from brokerd.datasource.partition_reader import BYTES_PER_BATCH, ROWS_PER_BATCH, RangePartition, read_partition
 from brokerd.datasource.planning import OffsetRange
 from brokerd.datasource.schema import Column, arrow_schema
-from brokerd.errors import DataLossError, LogDamagedError, OffsetOutOfRangeError
+from brokerd.errors import DataLossError, LogDamagedError, OffsetOutOfRangeError, TopicAuthorizationFailedError
 from tests.support.fake_broker import FakeBroker, Partition
 from tests.support.records import TIMESTAMP_MS, key_values, new_batch
 from tests.unit.datasource.reading import ALL_COLUMNS, HEADERS, fill, options_for, table_of
@@ -177,6 +177,16 @@ def test_a_deleted_topic_is_data_loss_and_never_another_topics_rows(broker: Fake
     with pytest.raises(DataLossError, match="topic 'events' was deleted: offsets 1 to 4 of events-0 were not read"):
         read(broker, partition, 1, 5)
     assert read(broker, partition, 1, 5, failOnDataLoss="false") == []
+
+
+@pytest.mark.parametrize("fail_on_data_loss", ["true", "false"])
+def test_a_topic_that_may_not_be_seen_any_more_is_no_data_loss(broker: FakeBroker, fail_on_data_loss: str) -> None:
+    (partition,) = broker.create("events")
+    fill(partition, [5])
+    del broker.topics["events"]
+    broker.forbidden.add("events")
+    with pytest.raises(TopicAuthorizationFailedError, match="topic 'events' is not for you"):
+        read(broker, partition, 1, 5, failOnDataLoss=fail_on_data_loss)
 
 
 def test_a_log_that_ends_before_the_range_is_an_error_whatever_the_policy(broker: FakeBroker) -> None:

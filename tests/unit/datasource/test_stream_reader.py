@@ -12,7 +12,13 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxBytes, Rea
 from brokerd.datasource.offset_reader import OffsetReader
 from brokerd.datasource.offsets import INITIAL
 from brokerd.datasource.stream_reader import BrokerdStreamReader
-from brokerd.errors import ConfigError, DataLossError, UnknownTopicOrPartitionError, UnsupportedVersionError
+from brokerd.errors import (
+    ConfigError,
+    DataLossError,
+    TopicAuthorizationFailedError,
+    UnknownTopicOrPartitionError,
+    UnsupportedVersionError,
+)
 from brokerd.ids import TopicIdPartition
 from tests.support.clock import ManualClock
 from tests.support.fake_broker import FakeBroker, Partition, fake_broker
@@ -274,6 +280,26 @@ def test_a_pattern_whose_topics_all_go_reads_those_that_come(broker: FakeBroker)
     assert ranges(reader, second, third) == [(0, 0, 3)]
     fill(broker.create("events")[0], [2])
     assert user_offsets(latest(reader, third)) == {"events": {"0": 2}, "events-eu": {"0": 3}}
+
+
+@pytest.mark.parametrize("is_available_now", [False, True])
+def test_a_topic_of_a_pattern_that_may_not_be_seen_any_more_is_no_data_loss(broker: FakeBroker, is_available_now: bool) -> None:
+    more = broker.create("more")
+    fill(more[0], [3])
+    first = latest(reader_for(broker, subscribePattern="e", startingOffsets="earliest"), INITIAL.to_json())
+    del broker.topics["more"]
+    broker.forbidden.add("more")
+    reader = reader_for(broker, subscribePattern="e", failOnDataLoss="false")
+    if is_available_now:
+        reader.prepareForTriggerAvailableNow()
+    with pytest.raises(TopicAuthorizationFailedError, match="topic 'more' is not for you"):
+        latest(reader, first)
+    narrower = reader_for(broker, subscribePattern="^events$", failOnDataLoss="false")
+    assert user_offsets(latest(narrower, first)) == {"events": {"0": 10, "1": 10}}, "it is not asked for"
+    broker.forbidden.clear()
+    broker.topics["more"] = more
+    fill(more[0], [2])
+    assert ranges(reader, first, latest(reader_for(broker, subscribePattern="e"), first)) == [(0, 3, 5)], "it goes on where it was"
 
 
 def test_the_largest_limits_limit_nothing(broker: FakeBroker) -> None:
