@@ -15,6 +15,7 @@ from tests.support.daemon import DaemonProcess
 
 _SETTING = "spark.sql.streaming.queryEvolution.enableSourceEvolution"
 _RETAINED = "spark.sql.streaming.minBatchesToRetain"
+_PURGES_LATER = "spark.sql.streaming.asyncLogPurge.enabled"
 
 
 @pytest.fixture
@@ -22,8 +23,8 @@ def evolving(spark: SparkSession) -> Iterator[SparkSession]:
     """The session, with source evolution on; a test may let Spark keep fewer batches."""
     spark.conf.set(_SETTING, "true")
     yield spark
-    spark.conf.unset(_SETTING)
-    spark.conf.unset(_RETAINED)
+    for setting in (_SETTING, _RETAINED, _PURGES_LATER):
+        spark.conf.unset(setting)
 
 
 class Pipeline:
@@ -115,6 +116,7 @@ def test_a_source_that_spark_has_forgotten_starts_where_its_options_say(
     evolving: SparkSession, daemon: DaemonProcess, new_topic: NewTopic, tmp_path: Path
 ) -> None:
     evolving.conf.set(_RETAINED, "2")
+    evolving.conf.set(_PURGES_LATER, "false")
     pipeline = Pipeline(evolving, daemon.address, new_topic, tmp_path)
     pipeline.append("left", 10)
     pipeline.append("right", 10)
