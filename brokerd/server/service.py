@@ -24,7 +24,7 @@ from google.protobuf.message import Message
 from brokerd.clock import stopwatch_ns
 from brokerd.errors import BrokerdError, ResourceExhaustedError
 from brokerd.server.broker import Broker
-from brokerd.server.failures import NotServedError, internal, malformed, status_of
+from brokerd.server.failures import NotServedError, Trailer, internal, malformed, status_of
 from brokerd.server.handlers import (
     abort_transaction,
     alter_topic_configs,
@@ -304,14 +304,20 @@ class BrokerService:
             await stream.run()
             is_good = True
         except BrokerdError as error:
-            await self._abort(name, context, error, stream.message_bytes if stream is not None else 0)
+            await self._fail(name, context, error, stream)
         except grpc.aio.BaseError:
             raise  # the stream was ended by abort, or the client is gone
         except Exception as error:
-            await self._abort(name, context, internal(name, error))
+            await self._fail(name, context, internal(name, error), stream)
         finally:
             if stream is not None:
                 self._end(stream, is_good=is_good)
+
+    async def _fail(self, name: str, context: Context, error: BrokerdError, stream: ProduceStream | FetchStream | None) -> None:
+        if stream is None:
+            await self._abort(name, context, error)
+        else:
+            await stream.fail(*self._counted(name, context, error, stream.message_bytes))
 
     def _open(
         self, kind: type[ProduceStream | FetchStream], context: Context, authorizer: TopicAuthorizer
@@ -341,11 +347,17 @@ class BrokerService:
         self._broker.fruitless.add(peer, request_bytes, now_ms=self._broker.clock.monotonic_ms())
 
     async def _abort(self, name: str, context: Context, error: BrokerdError, request_bytes: int = 0) -> NoReturn:
+        await context.abort(*self._counted(name, context, error, request_bytes))
+
+    def _counted(
+        self, name: str, context: Context, error: BrokerdError, request_bytes: int
+    ) -> tuple[grpc.StatusCode, str, Trailer]:
+        """The status of a call that fails with an error, which is counted."""
         code, details, trailer = status_of(error)
         self._broker.counters.request_errors[name, code.name] += 1
         if code in _FRUITLESS:
             self._count_fruitless(str(context.peer()), request_bytes)
-        await context.abort(code, details, trailer)
+        return code, details, trailer
 
 
 async def _close(stream: ProduceStream | FetchStream) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import grpc
 
 from brokerd.server.broker import Broker
+from brokerd.server.failures import Trailer
 from brokerd.server.limits.memory_guard import MESSAGE_BYTES
 from brokerd.server.security.authenticator import caller_of
 from brokerd.server.security.topic_authorizer import TopicAuthorizer
@@ -21,6 +22,7 @@ class ClientStream:
         self._is_large = True  # the last request, by its partitions; a first one may be
         self._is_revoked = False
         self._is_over = False  # it has ended by itself, or is gone
+        self._is_failed = False  # gRPC has been given an error for its end
         self.peer = str(context.peer())  # the client's address, as gRPC names it while the call lasts
         self.caller = caller_of(authorizer.principal, self.peer)
         self.is_half_open = True  # until the first message has arrived
@@ -33,9 +35,15 @@ class ClientStream:
         self.message_bytes = size_bytes
         self.read_bytes += size_bytes + MESSAGE_BYTES
 
-    async def _abort(self, code: grpc.StatusCode, details: str) -> None:
-        """Ends the call, unless it is over: gRPC may be writing its end just now, and takes no other. Raises grpc.aio.AbortError,
-        which ends the task that reads the stream too.
+    async def fail(self, code: grpc.StatusCode, details: str, trailer: Trailer = ()) -> None:
+        """Ends the call with an error, unless another task does already: gRPC takes one end only. Raises grpc.aio.AbortError, which
+        ends the task that reads the stream too.
         """
+        if not self._is_failed:
+            self._is_failed = True
+            await self._context.abort(code, details, trailer)
+
+    async def _abort(self, code: grpc.StatusCode, details: str) -> None:
+        """Ends the call from outside of `run`, unless that is over: gRPC may be writing its end just now. Raises as `fail`."""
         if not self._is_over:
-            await self._context.abort(code, details)
+            await self.fail(code, details)

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 
 import grpc
 import pytest
 
 from brokerd.ids import TopicIdPartition
-from brokerd.server.security.authenticator import ANYBODY
+from brokerd.server.security.authenticator import ANYBODY, Authenticator, UnauthenticatedError
+from brokerd.server.security.call_authorizer import CallAuthorizer
+from brokerd.server.security.request_filter import RequestFilter
 from brokerd.server.security.topic_authorizer import TopicAuthorizer
+from brokerd.server.service import BrokerService
 from brokerd.server.streams import produce_stream
 from brokerd.server.streams.fetch_stream import FetchStream
 from brokerd.server.streams.produce_stream import ProduceStream
@@ -62,6 +66,48 @@ def test_a_stream_whose_client_has_ended_it_is_not_ended_twice(
             await serving
             await ending
             assert context.code is grpc.StatusCode.OK
+
+    run(scenario())
+
+
+def test_a_stream_that_fails_while_it_is_revoked_is_not_ended_twice(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its failure waits for a response that the revocation no longer waits for."""
+    monkeypatch.setattr(produce_stream, "_LAST_RESPONSES_S", 0)
+
+    async def scenario() -> None:
+        files = MemoryFiles()
+        async with running(files, ManualClock()) as broker:
+            (tp, _) = await broker.topic()
+            monkeypatch.setattr(broker.broker, "require_ready", lambda: None)
+            authenticator, request_filter = Authenticator(None, needs_certificate=False), RequestFilter(auto_creates=False)
+            callers = CallAuthorizer(authenticator, broker.logs.topics, request_filter, ManualClock(), lambda: 0)
+            service = BrokerService(broker.broker, callers)
+            context = Context([produce_request(tp), b"senseless"])
+            with Gate(files, "fdatasync", path=tp.directory_name):
+                serving = asyncio.create_task(service._serve("Produce", ProduceStream, context))  # type: ignore[arg-type]
+                await all_wait()
+                assert not serving.done(), "its last response is not out"
+                monkeypatch.setattr(callers, "revoked", lambda *_: UnauthenticatedError("revoked"))
+                assert await service.end_revoked_streams() == 1
+                assert context.code is grpc.StatusCode.UNAUTHENTICATED
+            with contextlib.suppress(grpc.aio.AbortError):
+                await serving
+            assert context.code is grpc.StatusCode.UNAUTHENTICATED
+            assert service.open_stream_count == 0
+
+    run(scenario())
+
+
+@pytest.mark.parametrize(("kind", "end"), [(ProduceStream, "close"), (FetchStream, "close"), (FetchStream, "revoke")])
+def test_a_stream_that_two_tasks_end_is_ended_once(kind: type[Stream], end: str) -> None:
+    async def scenario() -> None:
+        async with running(MemoryFiles(), ManualClock()) as broker:
+            context = Context([])
+            stream = kind(broker.broker, context, TopicAuthorizer(ANYBODY, broker.logs.topics))  # type: ignore[arg-type]
+            with pytest.raises(grpc.aio.AbortError):
+                await getattr(stream, end)(*ENDED)
+            await stream.revoke(grpc.StatusCode.UNAUTHENTICATED, "revoked")
+            assert context.code is ENDED[0]
 
     run(scenario())
 
