@@ -21,8 +21,9 @@ T = TypeVar("T")
 class Coordinator(Protocol):
     """The blocking producer's Coordinator, awaited."""
 
-    async def last_version(self, transactional_id: str) -> int:
-        """The last committed version; -1 = none. Raises the broker's error, BrokerUnreachableError."""
+    async def last_version(self, transactional_id: str, *, timeout_ms: int | None = None) -> int:
+        """The last committed version; -1 = none. Asked for until `timeout_ms` (default.api.timeout.ms). Raises the broker's error,
+        BrokerUnreachableError."""
 
     async def end(self, end: TransactionEnd, *, timeout_ms: int) -> None:
         """Commits or aborts. Raises the broker's error; BrokerUnreachableError or a retriable error if the outcome is unknown."""
@@ -55,9 +56,10 @@ class LoopCoordinator:
             self._calls -= 1
             self._free()
 
-    async def last_version(self, transactional_id: str) -> int:
-        """The last committed version; -1 = none. Raises the broker's error, BrokerUnreachableError."""
-        listing = await self._ask(lambda client: client.transactions.find(transactional_id))
+    async def last_version(self, transactional_id: str, *, timeout_ms: int | None = None) -> int:
+        """The last committed version; -1 = none. Asked for until `timeout_ms` (default.api.timeout.ms). Raises the broker's error,
+        BrokerUnreachableError."""
+        listing = await self._ask(lambda client: client.transactions.find(transactional_id, timeout_ms=timeout_ms))
         return listing.last_version if listing is not None else NO_VERSION
 
     async def end(self, end: TransactionEnd, *, timeout_ms: int) -> None:

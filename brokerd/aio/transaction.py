@@ -42,7 +42,8 @@ class Transaction(TransactionBase):
 
     async def __aenter__(self) -> Self:
         """Raises as the blocking one."""
-        membership = self._begin_after(await self._coordinator().last_version(self._transactional_id))
+        last = await self._coordinator().last_version(self._transactional_id, timeout_ms=self._config.max_block_ms)
+        membership = self._begin_after(last)
         try:
             await self._producer.begin_member(membership)
             self._is_open = True

@@ -147,9 +147,9 @@ class BlockingClient:
         """Transactional ids, in the order of their names."""
         return self.loop_thread.run(self.broker_client.transactions.listed(state, prefix))
 
-    def find_transaction(self, transactional_id: str) -> TransactionListing | None:
-        """One transactional id, or None if there is none that this client may see."""
-        return self.loop_thread.run(self.broker_client.transactions.find(transactional_id))
+    def find_transaction(self, transactional_id: str, *, timeout_ms: int | None = None) -> TransactionListing | None:
+        """One transactional id, or None if there is none that this client may see; asked for until `timeout_ms`."""
+        return self.loop_thread.run(self.broker_client.transactions.find(transactional_id, timeout_ms=timeout_ms))
 
     def describe_transaction(self, transactional_id: str) -> TransactionDescription:
         """Everything about one transactional id."""

@@ -323,17 +323,19 @@ class BrokerClient:
         *,
         error_of: Callable[[R], WireError | None] = lambda _: None,
         failures: list[BrokerdError] | None = None,
+        timeout_ms: int | None = None,
     ) -> R:
-        """A call that any node can answer, with retries; `failures` collects the errors before it succeeded."""
+        """A call that any node can answer, repeated until `timeout_ms` (default.api.timeout.ms); `failures` collects the errors
+        before it succeeded."""
 
-        async def attempt(timeout_ms: int) -> R:
-            response = await self.call_once(ANY_NODE, name, request, response_type, timeout_ms)
+        async def attempt(attempt_timeout_ms: int) -> R:
+            response = await self.call_once(ANY_NODE, name, request, response_type, attempt_timeout_ms)
             error = error_of(response)
             if error is not None:
                 raise error
             return response
 
-        return await self.retried(attempt, failures=failures)
+        return await self.retried(attempt, failures=failures, timeout_ms=timeout_ms)
 
     async def call_once(self, node_id: int, name: str, request: Message, response_type: type[R], timeout_ms: int) -> R:
         """A call to one node, tried once."""

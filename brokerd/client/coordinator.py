@@ -20,10 +20,11 @@ class ClientCoordinator:
         """Does not connect yet."""
         self._config = config
 
-    def last_version(self, transactional_id: str) -> int:
-        """The last committed version; -1 = none. Raises the broker's error, BrokerUnreachableError."""
+    def last_version(self, transactional_id: str, *, timeout_ms: int | None = None) -> int:
+        """The last committed version; -1 = none. Asked for until `timeout_ms` (default.api.timeout.ms). Raises the broker's error,
+        BrokerUnreachableError."""
         with lease_client(self._config) as client:
-            listing = client.find_transaction(transactional_id)
+            listing = client.find_transaction(transactional_id, timeout_ms=timeout_ms)
         return listing.last_version if listing is not None else NO_VERSION
 
     def end(self, end: TransactionEnd, *, timeout_ms: int) -> None:

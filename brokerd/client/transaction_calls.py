@@ -89,15 +89,20 @@ class TransactionCalls:
                 return listings
             after = page_after("ListTransactions", after, page[-1].transactional_id)
 
-    async def find(self, transactional_id: str) -> TransactionListing | None:
-        """One transactional id, or None if there is none that this client may see."""
-        page, _ = await self._page("", transactional_id, "")  # in the order of names: it is the first that begins so
+    async def find(self, transactional_id: str, *, timeout_ms: int | None = None) -> TransactionListing | None:
+        """One transactional id, or None if there is none that this client may see. Asked for until `timeout_ms`
+        (default.api.timeout.ms)."""
+        page, _ = await self._page("", transactional_id, "", timeout_ms)  # in the order of names: it is the first that begins so
         return page[0] if page and page[0].transactional_id == transactional_id else None
 
-    async def _page(self, state: str, prefix: str, after: str) -> tuple[Sequence[TransactionListing], bool]:
+    async def _page(
+        self, state: str, prefix: str, after: str, timeout_ms: int | None = None
+    ) -> tuple[Sequence[TransactionListing], bool]:
         number = transactions.state_number(state)
         request = transaction_pb2.ListTransactionsRequest(state=number, prefix=prefix, after=after)
-        response = await self._client.call("ListTransactions", request, transaction_pb2.ListTransactionsResponse, error_of=error_in)
+        response = await self._client.call(
+            "ListTransactions", request, transaction_pb2.ListTransactionsResponse, error_of=error_in, timeout_ms=timeout_ms
+        )
         return [transactions.read_listing(listing) for listing in response.transactions], response.more
 
     async def describe(self, transactional_id: str) -> TransactionDescription:

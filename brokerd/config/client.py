@@ -120,7 +120,7 @@ class ProducerConfig(ClientConfig):
     max_block_ms: int = setting(
         "max.block.ms",
         60_000,
-        "How long send waits for metadata or for room in the buffer.",
+        "How long send waits for metadata or for room in the buffer, and a transaction to begin.",
         minimum=0,
         maximum=INT32_MAX,
     )

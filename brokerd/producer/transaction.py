@@ -43,8 +43,9 @@ ABORT_TIMEOUT_MS = 5_000
 class Coordinator(Protocol):
     """The calls that decide transactions, each repeated until it has a response."""
 
-    def last_version(self, transactional_id: str) -> int:
-        """The last committed version; -1 = none. Raises the broker's error, BrokerUnreachableError."""
+    def last_version(self, transactional_id: str, *, timeout_ms: int | None = None) -> int:
+        """The last committed version; -1 = none. Asked for until `timeout_ms` (default.api.timeout.ms). Raises the broker's error,
+        BrokerUnreachableError."""
 
     def end(self, end: TransactionEnd, *, timeout_ms: int) -> None:
         """Commits or aborts. Raises the broker's error; BrokerUnreachableError or a retriable error if the outcome is unknown."""
@@ -203,9 +204,11 @@ class Transaction(TransactionBase):
         self._coordinator = coordinator
 
     def __enter__(self) -> Self:
-        """Raises AlreadyCommittedError if the version is committed, ProducerFencedError if a newer one is, TransactionStateError if
-        a transaction of this producer is open."""
-        membership = self._begin_after(self._coordinator().last_version(self._transactional_id))
+        """Asks the broker for the last version, for max.block.ms at most. Raises AlreadyCommittedError if the version is committed,
+        ProducerFencedError if a newer one is, TransactionStateError if a transaction of this producer is open,
+        BrokerUnreachableError."""
+        last = self._coordinator().last_version(self._transactional_id, timeout_ms=self._config.max_block_ms)
+        membership = self._begin_after(last)
         try:
             self._producer.begin_member(membership)
             self._is_open = True

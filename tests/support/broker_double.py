@@ -297,7 +297,7 @@ class CoordinatorDouble:
         self.lost_before = 0
         self.lost_after = 0
 
-    def last_version(self, transactional_id: str) -> int:
+    def last_version(self, transactional_id: str, *, timeout_ms: int | None = None) -> int:
         """The last committed version."""
         known = self._broker.transactions.ids.get(transactional_id)
         return known.last_version if known is not None else NO_VERSION

@@ -110,9 +110,9 @@ class AwaitedCoordinator:
     def __init__(self, coordinator: BlockingCoordinator) -> None:
         self._coordinator = coordinator
 
-    async def last_version(self, transactional_id: str) -> int:
+    async def last_version(self, transactional_id: str, *, timeout_ms: int | None = None) -> int:
         """As it says."""
-        return self._coordinator.last_version(transactional_id)
+        return self._coordinator.last_version(transactional_id, timeout_ms=timeout_ms)
 
     async def end(self, end: TransactionEnd, *, timeout_ms: int) -> None:
         """As it decides."""

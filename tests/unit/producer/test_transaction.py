@@ -6,6 +6,8 @@ from collections.abc import Iterator
 
 import pytest
 
+from brokerd.client.broker_client import BrokerClient
+from brokerd.client.io.retry import Retries
 from brokerd.errors import (
     AlreadyCommittedError,
     BrokerdError,
@@ -23,6 +25,7 @@ from brokerd.producer.producer import Producer
 from brokerd.producer.transaction import ABORT_TIMEOUT_MS
 from tests.support.broker_double import BrokerDouble, CoordinatorDouble, Fault
 from tests.support.interrupts import Struck, strike
+from tests.support.ports import held_port
 from tests.support.scale import TEST_SCALE
 from tests.support.wait import DEADLINE_S
 from tests.unit.producer.test_producer import FAST
@@ -280,7 +283,8 @@ def test_a_second_interrupt_while_aborting_leaves_it_to_expiry(
 def test_an_unreachable_broker_is_said_so_at_the_beginning(
     coordinator: CoordinatorDouble, producer: Producer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def gone(_transactional_id: str) -> int:
+    def gone(_transactional_id: str, *, timeout_ms: int | None = None) -> int:
+        assert timeout_ms == producer.config.max_block_ms
         raise BrokerUnreachableError("gone")
 
     monkeypatch.setattr(coordinator, "last_version", gone)
@@ -289,3 +293,21 @@ def test_an_unreachable_broker_is_said_so_at_the_beginning(
     monkeypatch.undo()
     with producer.transaction():
         producer.send("t", b"x")
+
+
+def test_a_transaction_that_begins_waits_for_max_block_ms(broker: BrokerDouble, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With the coordinator that users have, and no broker."""
+    asked: list[int | None] = []
+    retries = BrokerClient.retries
+
+    def noted(client: BrokerClient, now_ms: int, timeout_ms: int | None = None) -> Retries:
+        asked.append(timeout_ms)
+        return retries(client, now_ms, timeout_ms)
+
+    monkeypatch.setattr(BrokerClient, "retries", noted)
+    with held_port() as port:
+        given = {**FAST, "transactional.id": "orders", "max.block.ms": 20, "bootstrap.servers": f"127.0.0.1:{port}"}
+        producer = Producer(given, transport_factory=broker.transport)
+        with producer, pytest.raises(BrokerUnreachableError, match="no broker responded"), producer.transaction():
+            pass
+    assert asked == [20]
