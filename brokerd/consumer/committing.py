@@ -129,9 +129,13 @@ class Committing:
         else:
             for id_tp, refusal in refused.items():
                 logger.warning("group '%s': %s", self._config.group_id, self._refusal(id_tp, refusal))
-            self._done |= {id_tp: offset for id_tp, offset in self._offered.items() if id_tp not in refused}
+            self._have_committed({id_tp: offset for id_tp, offset in self._offered.items() if id_tp not in refused})
         self._under_way, self._offered = None, {}
         self._forget()
+
+    def _have_committed(self, offsets: Mapping[TopicIdPartition, int]) -> None:
+        self._assignment.committed(offsets)  # what a transaction expects of the group, whichever way it came there
+        self._done |= offsets
 
     def _forget(self) -> None:
         """Of partitions that are not read any more, nothing is kept."""
@@ -158,9 +162,7 @@ class Committing:
         if not by_id:
             return
         refused = yield self._client.broker_client.groups.commit(self._config.group_id, by_id)
-        done = {id_tp: committed.offset for id_tp, committed in by_id.items() if id_tp not in refused}
-        self._assignment.committed(done)
-        self._done |= done
+        self._have_committed({id_tp: committed.offset for id_tp, committed in by_id.items() if id_tp not in refused})
         for id_tp in by_id:
             self._wanted.pop(id_tp, None)
         for id_tp, error in refused.items():

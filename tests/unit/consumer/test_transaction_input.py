@@ -9,7 +9,7 @@ import threading
 import pytest
 
 from brokerd import Consumer
-from brokerd.errors import ConsumerStateError
+from brokerd.errors import ConsumerStateError, WakeupError
 from tests.support.consumers import LONG_MS, T0, fill, offsets, read, settings
 from tests.support.fake_broker import FakeBroker, Partition
 from tests.support.wait import DEADLINE_S, wait_until
@@ -84,3 +84,13 @@ def test_a_consumer_that_another_thread_uses_goes_back_with_its_next_call(broker
         fill(partition, [1])
         assert consumer.poll(LONG_MS, 1)[0].offset == 0
         assert expected(consumer) == -1
+
+
+def test_what_process_has_committed_is_what_a_transaction_expects(broker: FakeBroker, partition: Partition) -> None:
+    """Else the consumer's own commit is taken for another program's, and the transaction is refused."""
+    fill(partition, [3])
+    with reader(broker, auto_commit_interval_ms=0) as consumer:
+        with pytest.raises(WakeupError):
+            consumer.process(lambda record: consumer.wakeup() if record.offset == 2 else None, workers=1)
+        assert broker.groups["g"][partition.tp][0] == 3
+        assert expected(consumer) == 3
