@@ -122,9 +122,12 @@ def whole_parser() -> CommandParser:
 
 
 def _run(arguments: list[str]) -> int:
+    from brokerd.cli.parser import check_texts
+
     asked = next((argument for argument in arguments if not argument.startswith("-")), None)
     parser, modules = _parser((asked,))
     args = parser.parse_args(arguments)
+    check_texts(args)
     code: int = modules[args.command].run(args)
     return code
 

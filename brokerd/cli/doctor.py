@@ -144,8 +144,9 @@ def _findings(args: argparse.Namespace) -> list[Finding]:
 
 def _place(args: argparse.Namespace) -> tuple[str, int]:
     partition, _, offset = args.take_out.rpartition("@")
-    if not partition or not offset.isascii() or not offset.isdigit() or int(offset) > INT64_MAX:
-        raise usage_error(args, f"--take-out takes PARTITION@OFFSET, as in events-0@1234, not '{args.take_out}'")
+    is_number = offset.isascii() and offset.isdigit() and len(offset) <= len(str(INT64_MAX))  # Python refuses to read thousands
+    if not partition or not is_number or int(offset) > INT64_MAX:
+        raise usage_error(args, f"--take-out takes PARTITION@OFFSET, as in events-0@1234, not '{args.take_out:.200}'")
     return partition, int(offset)
 
 

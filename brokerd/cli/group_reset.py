@@ -5,7 +5,10 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from brokerd.client.consumer.offsets import OffsetSpec, Wanted
+from brokerd.config.settings import INT32_MAX
 from brokerd.errors import ConfigError
+
+_DIGITS_MAX = len(str(INT32_MAX))  # Python refuses to read thousands
 
 
 class Target(NamedTuple):
@@ -59,6 +62,6 @@ def parse_selection(text: str) -> tuple[str, tuple[int, ...] | None]:
     if not colon:
         return topic, None
     parts = numbers.split(",")
-    if not topic or not all(part.isdecimal() for part in parts):
-        raise ConfigError(f"--topic takes TOPIC or TOPIC:PARTITION[,PARTITION], such as events:0,1, not '{text}'")
+    if not topic or not all(part.isascii() and part.isdecimal() and len(part) <= _DIGITS_MAX for part in parts):
+        raise ConfigError(f"--topic takes TOPIC or TOPIC:PARTITION[,PARTITION], such as events:0,1, not '{text:.200}'")
     return topic, tuple(dict.fromkeys(int(part) for part in parts))

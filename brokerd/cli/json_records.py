@@ -82,6 +82,8 @@ def _object(line: bytes) -> dict[str, Any]:
         raise ValueError("not UTF-8 text") from None
     except json.JSONDecodeError as error:
         raise ValueError(f"not JSON: {error.msg} at column {error.colno}") from None
+    except ValueError:
+        raise ValueError("a number in it has thousands of digits") from None
     except RecursionError:
         raise ValueError("JSON nested too deeply") from None
     if not isinstance(found, dict):

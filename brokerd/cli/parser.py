@@ -24,6 +24,7 @@ T = TypeVar("T")
 BOOTSTRAP_SERVER_VARIABLE = "BROKERD_BOOTSTRAP_SERVER"
 # A person waits at a terminal: Kafka's minute of silence is too long.
 API_TIMEOUT_MS = 10_000
+_PATHS = ("command_config", "file", "settings")  # arguments that are paths, or may hold some
 _VALUE_WITH_MINUS = re.compile(r"-\d+[a-z]*$")  # -1000, -10m: values, not options
 
 
@@ -44,10 +45,12 @@ class CommandParser(argparse.ArgumentParser):
     def __init__(self, **kwargs: Any) -> None:
         kwargs.setdefault("formatter_class", _HelpFormatter)
         super().__init__(allow_abbrev=False, **kwargs)
+        self._arguments: list[str] = []  # as given
         self._negative_number_matcher = _VALUE_WITH_MINUS  # argparse's own, which in older versions knows no units
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> tuple[Any, list[str]]:
         """As argparse's, but unknown arguments are an error right here, where this command's own options are known."""
+        self._arguments = list(args or ())
         parsed, extras = super().parse_known_args(args, namespace)
         if extras:
             self.error(self._unknown(extras[0]))
@@ -60,6 +63,9 @@ class CommandParser(argparse.ArgumentParser):
     def _check_value(self, action: argparse.Action, value: Any) -> None:
         if action.choices is not None and value not in action.choices:
             is_command = isinstance(action, argparse._SubParsersAction)  # noqa: SLF001 - argparse has no public name for it
+            misplaced = self._arguments[: self._arguments.index(value)] if is_command and value in self._arguments else ()
+            if misplaced:  # the value of an option, which argparse takes for the command
+                self.error(self._unknown(misplaced[0]))
             what = "/".join(action.option_strings) or ("command" if is_command else str(action.metavar))
             self.error(f"unknown {what} '{value}': {did_you_mean(str(value), map(str, action.choices))}")
 
@@ -67,6 +73,8 @@ class CommandParser(argparse.ArgumentParser):
         if not argument.startswith("-") or argument == "-":
             return f"unexpected argument '{argument}'"
         name = argument.split("=", 1)[0]
+        if self._subparsers is not None:
+            return f"option '{name}' stands before the command: write it behind"
         options = [option for action in self._actions for option in action.option_strings if option.startswith("--")]
         return f"unknown option '{name}': {did_you_mean(name, options)}"
 
@@ -180,6 +188,16 @@ def pair_list(args: argparse.Namespace, option: str, given: Sequence[str], *, wh
             raise usage_error(args, f"{option} takes {what}, not '{entry}'")
         found.append((name, value))
     return found
+
+
+def check_texts(args: argparse.Namespace) -> None:
+    """Raises UsageError for words that are bytes and no text, if the command may send them to a broker. Paths may be any bytes."""
+    if not hasattr(args, "bootstrap_server"):
+        return
+    for name, value in vars(args).items():
+        for word in value if isinstance(value, list) else [value]:
+            if isinstance(word, str) and name not in _PATHS and word != os.fsencode(word).decode(errors="replace"):
+                raise usage_error(args, f"{os.fsencode(word)!r} is not UTF-8 text")
 
 
 def check_range(args: argparse.Namespace, option: str, value: int | None, *, maximum: int) -> None:

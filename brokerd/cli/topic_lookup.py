@@ -10,7 +10,7 @@ from brokerd.cli.parser import did_you_mean, usage_error
 from brokerd.client.blocking import BlockingClient
 from brokerd.client.metadata import TopicInfo
 from brokerd.errors import ConfigError, UnknownTopicOrPartitionError, WireError
-from brokerd.ids import TopicIdPartition
+from brokerd.ids import TopicIdPartition, topic_name_problem
 
 
 def topic_patterns(args: argparse.Namespace) -> list[re.Pattern[str]]:
@@ -66,7 +66,7 @@ def with_nearest_name(client: BlockingClient, name: str, error: WireError, *, ma
     if not isinstance(error, UnknownTopicOrPartitionError):
         return error
     known = [topic.name for topic in client.metadata(None).topics.values() if not topic.is_internal]
-    creation = f"create it with 'brokerd topics create {name} --partitions N'" if may_create else ""
+    creation = topic_name_problem(name) or (f"create it with 'brokerd topics create {name} --partitions N'" if may_create else "")
     hint = did_you_mean(name, known, otherwise=creation)
     return UnknownTopicOrPartitionError(f"there is no topic '{name}'" + (f": {hint}" if hint else ""))
 

@@ -42,7 +42,7 @@ def test_topics_and_partitions_are_selected() -> None:
     assert parse_selection("events:1,0,1") == ("events", (1, 0))
 
 
-@pytest.mark.parametrize("text", [":1", "events:", "events:x", "events:1,,2", "events:-1"])
+@pytest.mark.parametrize("text", [":1", "events:", "events:x", "events:1,,2", "events:-1", "events:" + "9" * 5000])
 def test_a_selection_that_is_none_says_how_one_looks(text: str) -> None:
     with pytest.raises(ConfigError, match=r"--topic takes TOPIC or TOPIC:PARTITION"):
         parse_selection(text)

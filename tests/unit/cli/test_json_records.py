@@ -68,6 +68,7 @@ def test_only_a_value_is_needed() -> None:
         ('{"value": ""}', "it names no partition"),
         ('{"value": "", "partition": 4}', "the topic has partitions 0 to 3, not 4"),
         ('{"value": ' + "[" * 100_000, "JSON nested too deeply"),
+        ('{"value": "", "timestamp": ' + "9" * 5_000 + "}", "a number in it has thousands of digits"),
     ],
 )
 def test_line_that_is_no_record_is_named_and_those_before_it_are_kept(line: str, problem: str) -> None:
