@@ -184,7 +184,7 @@ class Consumer(ConsumerBase):
             self._checked_timeout(timeout_ms),
         )
         dedup_options = DedupOptions(dedup_header, dedup_window, dedup_path)
-        with self._guard, self._closing_at_end(), self._dedup(dedup_options) as dedup:
+        with self._guard, self._closing_at_end(), self._guard.helper(), self._dedup(dedup_options) as dedup:
             drive = self._client.loop_thread.drive
             parts = Parts(self._assignment, self._fetching, self._committing, self._guard, self._clock, drive, self._take_to_work)
             processing = Processing(parts, handler, options, dedup)
@@ -263,8 +263,9 @@ class Consumer(ConsumerBase):
     def close(self, timeout_ms: int = CLOSE_TIMEOUT_MS) -> None:
         """Ends reading and frees all resources. For any thread: a `poll` of another one raises ConsumerClosedError, an iteration
         ends. With enable.auto.commit, commits the offsets of records that count as processed: not those of the last `poll`, as
-        nobody has asked for more since. Waits at most `timeout_ms` for that, and for another thread's call to end; called by a
-        handler of `process`, which ends then, it waits for nothing. May be called twice; does nothing in a forked child."""
+        nobody has asked for more since. Waits at most `timeout_ms` for that, and for another thread's call to end. Called by a
+        handler of `process`, or by that of a signal while this thread is inside `process`, it waits for nothing, and `process`
+        ends. May be called twice; does nothing in a forked child."""
         if self._guard.is_forked:
             return
         timeout_ms = checked_int(timeout_ms, "timeout_ms", maximum=INT32_MAX)

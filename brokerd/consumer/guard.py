@@ -73,7 +73,7 @@ class Guard:
 
     @contextlib.contextmanager
     def helper(self) -> Iterator[None]:
-        """Marks the calling thread as one that the using thread awaits: it must not wait for that one in turn."""
+        """Marks the calling thread as one that the using thread awaits, or as that one itself: it must not wait for it in turn."""
         self._helpers.add(threading.get_ident())
         try:
             yield
@@ -105,7 +105,7 @@ class Guard:
             raise self._closed()
         if self._is_woken:
             self._is_woken = False
-            raise WakeupError("another thread called wakeup()")
+            raise WakeupError("wakeup() was called")
 
     @staticmethod
     def _closed() -> ConsumerClosedError:

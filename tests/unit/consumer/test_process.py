@@ -7,6 +7,7 @@ from __future__ import annotations
 import asyncio
 import concurrent.futures
 import logging
+import signal
 import threading
 from collections.abc import AsyncIterator, Callable, Iterator
 from typing import Any
@@ -395,6 +396,29 @@ def test_auto_commit_need_not_be_on(broker: FakeBroker) -> None:
         put(partition, [b"a"])
         assert len(consumer.poll(LONG_MS)) == 1
     assert committed(broker) == 3
+
+
+def test_close_by_a_signal_ends_it_in_order(consumer: Consumer, broker: FakeBroker) -> None:
+    """As a SIGTERM may: in the thread that processes, which cannot wait for itself."""
+    closed = threading.Event()
+
+    def close(*_: object) -> None:
+        consumer.close()
+        closed.set()
+
+    def handle(record: ConsumerRecord) -> None:
+        if record.offset == 4:
+            signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGUSR1)
+            assert closed.wait(DEADLINE_S)
+
+    before = signal.signal(signal.SIGUSR1, close)
+    try:
+        assert consumer.process(handle, workers=1, order="partition") == 5
+    finally:
+        signal.signal(signal.SIGUSR1, before)
+    assert committed(broker) == 5
+    with pytest.raises(ConsumerClosedError):
+        consumer.poll(0)
 
 
 async def _coroutine(_record: ConsumerRecord) -> None: ...
