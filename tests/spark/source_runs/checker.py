@@ -63,7 +63,7 @@ def violations_so_far(batches: Batches, aborted: Container[str], other_rows: Col
     """Those that show before the writer is done. `other_rows`: micro-batches that came again with others."""
     rows = [row for number in sorted(batches) for row in batches[number]]
     counts = Counter((row.partition, row.offset) for row in rows)
-    lost = sorted(set(range(max(batches, default=-1) + 1)) - set(batches))
+    lost = sorted(set(range(max(batches, default=0))) - set(batches))
     found: dict[str, Sequence[object]] = {
         "doubled": sorted(place for place, count in counts.items() if count > 1),
         "disorder": list(_late(rows)),

@@ -100,10 +100,27 @@ def shows_aborted_rows(put: Put) -> None:
     plant(put, BrokerdStreamReader, "read", read_all)
 
 
+def starts_new_partitions_at_their_end(put: Put) -> None:
+    """A partition that the last batch did not know is read like those of a new query with startingOffsets latest."""
+    planned = BrokerdStreamReader._next
+
+    def begin_late(
+        self: BrokerdStreamReader, previous: SourceOffset, snapshot: Snapshot, limit: ReadLimit, reader: OffsetReader
+    ) -> SourceOffset | None:
+        end = planned(self, previous, snapshot, limit, reader)
+        if end is None or previous.is_initial:
+            return end
+        new = {tp: latest for tp, latest in snapshot.latest.items() if tp not in previous.offsets}
+        return replace(end, offsets={**end.offsets, **new}, starts={**end.starts, **new})
+
+    plant(put, BrokerdStreamReader, "_next", begin_late)
+
+
 BUGS: dict[str, Callable[[Put], None]] = {
     "skips-a-record-after-a-restart": skips_a_record_after_a_restart,
     "plans-a-batch-twice": plans_a_batch_twice,
     "ends-a-range-one-too-far": ends_a_range_one_too_far,
+    "starts-new-partitions-at-their-end": starts_new_partitions_at_their_end,
     "shows-aborted-rows": shows_aborted_rows,
 }
 

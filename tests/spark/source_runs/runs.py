@@ -1,9 +1,9 @@
 """Rounds of real queries under kills: `python -m tests.spark.source_runs.runs --runs 50 --seed 1`.
 
 A round is some queries in one driver, on one broker to which writer.py writes all the time, partly in transactions. Their limits,
-splits and filters are random, and others after each restart. Driver and broker are killed when the queries have got a random number
-of micro-batches on. In the end each query must have read each committed record of its topic that its filter wants, once, in the
-order of offsets (checker.py); planted.py shows that the runs find bugs.
+splits and filters are random, and others after each restart. Driver and broker are killed when the queries have got a random
+number of micro-batches on, and before that topics get partitions. In the end each query must have read each committed record of
+its topic that its filter wants, once, in the order of offsets (checker.py); planted.py shows that the runs find bugs.
 """
 
 from __future__ import annotations
@@ -107,6 +107,7 @@ class Round:
         self.queries = [self._query(number) for number in range(queries)]
         self.writer = Writer({query.topic: query.partitions for query in self.queries}, self._rng.random())
         self.kills: Counter[str] = Counter()
+        self.grown = 0
         self.rows = 0
 
     def _query(self, number: int) -> Query:
@@ -141,6 +142,7 @@ class Round:
                 self._rng.shuffle(self._planned_kills)
                 for kill in self._planned_kills:
                     self._wait_for_progress(driver)
+                    self._grow(daemon.address)
                     self._kill(kill, driver, daemon)
                 self._wait_for_progress(driver)
                 is_over.set()
@@ -178,6 +180,16 @@ class Round:
         for query in self.queries:
             query.check_so_far(self.writer.written[query.topic].aborted)
 
+    def _grow(self, servers: str) -> None:
+        """Some topics get a partition more. A kill follows, so that a query has records in it when it first sees it."""
+        with BlockingClient(ClientConfig(bootstrap_servers=servers)) as client:
+            for query in self.queries:
+                if self._rng.random() < 0.5:
+                    query.partitions += 1
+                    client.create_partitions(query.topic, query.partitions)
+                    self.writer.partitions[query.topic] = query.partitions
+                    self.grown += 1
+
     def _kill(self, kind: str, driver: Driver, daemon: DaemonProcess) -> None:
         self.kills[kind] += 1
         if kind == "driver":
@@ -211,8 +223,8 @@ def run_rounds(seed: int, runs: int, say: Callable[[str], None], *, deadline_s: 
             killed, ended = counted(one.kills), counted(one.writer.transactions)
             batches = sum(len(query.batches) for query in one.queries)
             taken_s = time.monotonic() - started_s
-            did = f"{queries} runs, {batches} micro-batches, {one.rows} rows"
-            say(f"seed {seed + number}: {did}, kills: {killed}; transactions: {ended}; {taken_s:.0f} s")
+            did = f"{queries} runs, {batches} micro-batches, {one.rows} rows, kills: {killed}; transactions: {ended}"
+            say(f"seed {seed + number}: {did}; new partitions: {one.grown}; {taken_s:.0f} s")
         done, number = done + queries, number + 1
     return done
 

@@ -40,7 +40,7 @@ class Writer:
     def __init__(self, topics: Mapping[str, int], seed: float, *, pause_s: float = _PAUSE_S) -> None:
         """`topics`: partitions by name."""
         self._pause_s = pause_s
-        self._topics = topics
+        self.partitions = dict(topics)  # more of them may be set while it runs, once the topic has them
         self._rng = random.Random(seed)
         self._number = 0
         self._version = 0
@@ -65,7 +65,7 @@ class Writer:
 
     def _send(self, producer: Producer) -> Sent:
         sent: Sent = []
-        for topic, partitions in self._topics.items():
+        for topic, partitions in self.partitions.items():
             for _ in range(self._rng.randrange(_ROWS_MAX)):
                 value = f"{self._number}:" + "v" * self._rng.choice(_SIZES)
                 sent.append((topic, value, producer.send(topic, value, partition=self._rng.randrange(partitions))))
