@@ -201,9 +201,10 @@ class Consumer(ConsumerBase):
 
     async def _end(self, timeout_ms: int) -> None:
         ended = Waiter()
+        left_ms = self._time_left(timeout_ms)
         try:
             if await self._guard.alone(timeout_ms):
-                await drive(self._client.loop_thread, self._committing.close(timeout_ms))
+                await drive(self._client.loop_thread, self._committing.close(left_ms()))
         finally:
             self._fetching.close()
             is_ending = self._client.loop_thread.end(ended.tell)

@@ -297,6 +297,11 @@ class ConsumerBase(abc.ABC):
 
     # --- the end
 
+    def _time_left(self, timeout_ms: int) -> Callable[[], int]:
+        """How much of a time that begins now is left, in ms, for a call that waits for more than one thing."""
+        ends_ms = self._clock.monotonic_ms() + timeout_ms
+        return lambda: max(0, ends_ms - self._clock.monotonic_ms())
+
     def wakeup(self) -> None:
         """Has the call that waits for records, or the next one, raise WakeupError. For any thread."""
         self._guard.refuse_fork()

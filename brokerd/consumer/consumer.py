@@ -273,9 +273,10 @@ class Consumer(ConsumerBase):
         self._fetching.wake()
         if self._guard.is_helper:
             return
+        left_ms = self._time_left(timeout_ms)
         is_alone = self._guard.await_user(timeout_ms / 1000)
         try:
-            self._free(timeout_ms, has_to_commit=is_alone)
+            self._free(left_ms(), has_to_commit=is_alone)
         finally:
             if is_alone:
                 self._guard.leave()

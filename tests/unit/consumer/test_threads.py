@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
 import pytest
 
 from brokerd import Consumer
+from brokerd.aio import Consumer as AioConsumer
 from brokerd.consumer import guard, uses
 from brokerd.consumer.guard import Guard
 from brokerd.errors import (
@@ -20,12 +23,40 @@ from brokerd.errors import (
     WakeupError,
 )
 from tests.support.child import child
-from tests.support.consumers import LONG_MS, T0, T1, fill, offsets, read
+from tests.support.clock import ManualClock
+from tests.support.consumers import LONG_MS, T0, T1, fill, offsets, read, settings
 from tests.support.fake_broker import FakeBroker, fake_broker
 from tests.support.interrupts import strike
 from tests.support.wait import DEADLINE_S, wait_until
 
 # --- threads, interrupts, the end
+
+
+@pytest.mark.parametrize("kind", [Consumer, AioConsumer])
+def test_close_waits_for_the_user_and_the_commit_in_one_time(broker: FakeBroker, kind: type[Any]) -> None:
+    clock = ManualClock()
+    consumer = kind(settings(broker, group_id="g"), clock=clock)
+    times_ms: list[int] = []
+
+    def commits(timeout_ms: int) -> Iterator[None]:
+        times_ms.append(timeout_ms)
+        yield from ()
+
+    def is_alone(_timeout: float) -> bool:
+        clock.advance(20_000)
+        return True
+
+    async def is_alone_in_the_loop(timeout_ms: int) -> bool:
+        return is_alone(timeout_ms)
+
+    consumer._committing.close = commits
+    if kind is Consumer:
+        consumer._guard.await_user, consumer._guard.leave = is_alone, lambda: None
+        consumer.close(30_000)
+    else:
+        consumer._guard.alone = is_alone_in_the_loop
+        asyncio.run(consumer.close(30_000))
+    assert times_ms == [10_000]
 
 
 def test_second_thread_is_refused_while_one_polls(broker: FakeBroker, consumer: Consumer) -> None:
@@ -203,6 +234,7 @@ def _interrupt(*_arguments: object, **_options: object) -> None:
 _FORKS = """
 import os
 from brokerd import Consumer
+from brokerd.aio import Consumer as AioConsumer
 from brokerd.consumer import guard, uses
 from brokerd.consumer.guard import Guard
 from brokerd.errors import ForkedConsumerError
