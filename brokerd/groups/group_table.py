@@ -20,6 +20,7 @@ from brokerd.ids import TopicIdPartition
 
 PIECE_SLOTS = 500  # of one piece of the state: 350 KiB at most
 _CHUNK = 50  # partitions of one group in a record of it
+NameOf = Callable[[TopicIdPartition], str]
 
 
 class Slots(Protocol):
@@ -51,8 +52,10 @@ class Caller(NamedTuple):
 class GroupTable:
     """See the module."""
 
-    def __init__(self, limits: Limits) -> None:
+    def __init__(self, limits: Limits, name_of: NameOf = str) -> None:
+        """`name_of` a partition of a topic that exists, for texts."""
         self._limits = limits
+        self._name_of = name_of
         self._groups: dict[str, Group] = {}
         self.offset_count = 0  # over all groups
         self.decision = 0  # the offsets of transactions up to this number are here
@@ -87,7 +90,7 @@ class GroupTable:
         another's. Raises GroupAuthorizationFailedError, PolicyViolationError, ProducerFencedError.
         """
         group = self.find(group_id, caller)
-        _check_expected(group_id, group, expected or {})
+        _check_expected(group_id, group, expected or {}, self._name_of)
         owner = group.principal if group is not None else caller.principal
         if group is None and not self._limits.groups.has_room(owner, 1):
             raise PolicyViolationError(
@@ -194,15 +197,15 @@ class GroupTable:
             yield piece
 
 
-def _check_expected(group_id: str, group: Group | None, expected: Mapping[TopicIdPartition, int]) -> None:
+def _check_expected(group_id: str, group: Group | None, expected: Mapping[TopicIdPartition, int], name_of: NameOf) -> None:
     for tp, offset in expected.items():
         committed = group.offset(tp) if group is not None else None
         found = committed.offset if committed is not None else NO_OFFSET
         if found != offset:
             raise ProducerFencedError(
-                f"group {group_id!r}: its offset of partition {tp.partition} of topic {tp.topic_id.hex()} is {_shown(found)}, but "
-                f"the input of this transaction was read when it was {_shown(offset)}: another program has gone on from there. "
-                "Nothing of this transaction counts: read again from the committed offsets"
+                f"group {group_id!r}: its offset of {name_of(tp)} is {_shown(found)}, but the input of this transaction was read "
+                f"when it was {_shown(offset)}: another program has gone on from there. Nothing of this transaction counts: read "
+                "again from the committed offsets"
             )
 
 

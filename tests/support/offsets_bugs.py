@@ -13,7 +13,7 @@ import pytest
 from brokerd.groups import group_table
 from brokerd.groups.decided import Decided
 from brokerd.groups.group import Group
-from brokerd.groups.group_table import GroupTable
+from brokerd.groups.group_table import GroupTable, NameOf
 from brokerd.groups.model import LogEntry, OffsetsCommitted
 from brokerd.ids import TopicIdPartition
 from brokerd.server.groups.groups import AskedOffsets, Groups
@@ -40,8 +40,9 @@ def a_transaction_is_committed_wherever_the_group_is(patch: pytest.MonkeyPatch) 
 def only_a_group_that_has_an_offset_can_have_another_one(patch: pytest.MonkeyPatch) -> None:
     original = group_table._check_expected
 
-    def check(group_id: str, group: Group | None, expected: Mapping[TopicIdPartition, int]) -> None:
-        original(group_id, group, {tp: offset for tp, offset in expected.items() if group is not None and group.offset(tp)})
+    def check(group_id: str, group: Group | None, expected: Mapping[TopicIdPartition, int], name_of: NameOf) -> None:
+        known = {tp: offset for tp, offset in expected.items() if group is not None and group.offset(tp)}
+        original(group_id, group, known, name_of)
 
     patch.setattr(group_table, "_check_expected", check)
 
@@ -50,8 +51,8 @@ def only_a_group_that_has_an_offset_can_have_another_one(patch: pytest.MonkeyPat
 def a_group_that_has_an_offset_is_taken_for_one_that_the_program_began(patch: pytest.MonkeyPatch) -> None:
     original = group_table._check_expected
 
-    def check(group_id: str, group: Group | None, expected: Mapping[TopicIdPartition, int]) -> None:
-        original(group_id, group, {tp: offset for tp, offset in expected.items() if offset >= 0})
+    def check(group_id: str, group: Group | None, expected: Mapping[TopicIdPartition, int], name_of: NameOf) -> None:
+        original(group_id, group, {tp: offset for tp, offset in expected.items() if offset >= 0}, name_of)
 
     patch.setattr(group_table, "_check_expected", check)
 

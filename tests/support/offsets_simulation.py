@@ -20,6 +20,7 @@ from typing import Any, NamedTuple
 from unittest import mock
 
 from brokerd.config.broker import BrokerConfig
+from brokerd.datadir.topic_store import Topic
 from brokerd.errors import StorageError, TxnAbortedError, UnknownTopicIdError, WireError
 from brokerd.groups import log_records as group_records
 from brokerd.groups.group_table import Caller
@@ -184,10 +185,11 @@ class Simulation:
         self.transactions.leaders = Leaders(self)  # type: ignore[assignment]
         self.groups.decisions_durable = self.logs["transactions"].durable
 
-    def by_id(self, topic_id: bytes) -> None:
+    def by_id(self, topic_id: bytes) -> Topic:
         """As the store of topics."""
         if topic_id in self.gone:
             raise UnknownTopicIdError("gone")
+        return Topic("t", topic_id, 1, {})
 
     def refuses(self, name: str) -> bool:
         return name in self.failing and self.rng.random() < 0.5

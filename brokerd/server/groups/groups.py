@@ -36,7 +36,7 @@ from brokerd.groups.decided import Decided
 from brokerd.groups.group_table import Caller, GroupTable, Limits
 from brokerd.groups.log_records import decode_entry, encode_entry
 from brokerd.groups.model import CommittedOffset, LogEntry, OffsetsCommitted, OffsetsDeleted
-from brokerd.ids import TopicIdPartition
+from brokerd.ids import TopicIdPartition, TopicPartition
 from brokerd.server.admin import Admin
 from brokerd.server.own_log import OwnLog, Record
 from brokerd.server.replica_manager import ReplicaManager
@@ -71,7 +71,7 @@ class Groups:
         self._retention_ms = config.offsets_retention_minutes * _MS_PER_MINUTE
         self._unusable = ""  # why the log is not served
         limits = Limits(Shares(config.max_groups), Shares(config.max_group_offsets))
-        self.table = GroupTable(limits)
+        self.table = GroupTable(limits, self._name_of)
         self.decided = Decided(self.table, limits)
         self.decisions_durable: Callable[[], Awaitable[None]] = _nothing_is_decided  # all that was decided before the call
         self.log = OwnLog(GROUP_OFFSETS, logs, replicas, admin, clock)
@@ -255,6 +255,11 @@ class Groups:
         if all(map(self._exists, {tp.topic_id for tp in offsets})):
             return offsets
         return {tp: committed for tp, committed in offsets.items() if self._exists(tp.topic_id)}
+
+    def _name_of(self, tp: TopicIdPartition) -> str:
+        if not self._exists(tp.topic_id):
+            return str(tp)
+        return str(TopicPartition(self._logs.topics.by_id(tp.topic_id).name, tp.partition))
 
     def _exists(self, topic_id: bytes) -> bool:
         try:

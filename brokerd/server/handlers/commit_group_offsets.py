@@ -96,16 +96,17 @@ async def _checked(
 
 def check_committable(broker: Broker, tp: TopicIdPartition, entry: Entry) -> None:
     """Raises UnknownTopicIdError and others for the partition, OffsetOutOfRangeError, OffsetMetadataTooLargeError."""
-    end_offset = broker.replicas.replica(tp).core.ends.high_watermark
+    core = broker.replicas.replica(tp).core
+    end_offset = core.ends.high_watermark
     if entry.offset > end_offset:
         raise OffsetOutOfRangeError(
-            f"offsets.offset is {entry.offset}, beyond the high watermark {end_offset} of partition {tp.partition}: commit the "
-            "offset of the next record to read"
+            f"offsets.offset is {entry.offset}, beyond the high watermark {end_offset} of {core.name}: commit the offset of the "
+            "next record to read"
         )
     size_bytes = len(entry.metadata.encode()) if entry.metadata else 0
     if size_bytes > METADATA_MAX_BYTES:
         raise OffsetMetadataTooLargeError(
-            f"offsets.metadata of partition {tp.partition} has {size_bytes} bytes, more than the {METADATA_MAX_BYTES} allowed"
+            f"offsets.metadata of {core.name} has {size_bytes} bytes, more than the {METADATA_MAX_BYTES} allowed"
         )
 
 

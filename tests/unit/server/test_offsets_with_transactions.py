@@ -147,7 +147,7 @@ def test_a_program_that_was_overtaken_is_refused_and_a_repeated_request_is_not()
         asked = {heir.tps[0]: (1, NONE)}
         assert await heir.end(asked) == ""
         assert await zombie.end(asked) == "PRODUCER_FENCED"
-        assert "is 1, but the input of this transaction was read when it was not set" in zombie.message
+        assert "its offset of t-0 is 1, but the input of this transaction was read when it was not set" in zombie.message
         assert await zombie.end({}, is_commit=False) == ""
         assert await heir.end(asked) == "", "the same request finds out that it is committed"
         later = await Program(broker, "a").begin(b"later")
@@ -163,7 +163,9 @@ def test_what_cannot_be_committed_is_refused_by_name_and_the_transaction_goes_on
         one = await Program(broker).begin()
         tp, other = one.tps[0], (await broker.topic("other"))[0]
         assert await one.end({tp: (5, NONE)}) == "OFFSET_OUT_OF_RANGE"
+        assert "beyond the high watermark 1 of t-0" in one.message
         assert await one.end({tp: (1, NONE)}, metadata="x" * (METADATA_MAX_BYTES + 1)) == "OFFSET_METADATA_TOO_LARGE"
+        assert "offsets.metadata of t-0 has 4097 bytes" in one.message
         assert await one.end({TopicIdPartition(b"?" * 16, 0): (0, NONE)}) == "TXN_ABORTED"
         assert await one.end({TopicIdPartition(tp.topic_id, 9): (0, NONE)}) == "TXN_ABORTED"
         bobs = Program(broker, "bobs", BOB)
