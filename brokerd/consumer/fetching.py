@@ -242,8 +242,9 @@ class Fetching:
             self.forget(one.id_tp)
             self._assignment.forget_id(one)
             error.message = (
-                f"topic '{one.tp.topic}' was deleted, so {one.tp} cannot be read on: assign() other partitions; if a topic of that "
-                "name was created again, the next poll() reads it, from where a new reader begins"
+                f"topic '{one.tp.topic}' was deleted, or may not be seen by this principal any more, so {one.tp} cannot be read "
+                "on: assign() other partitions; once it is seen again the next poll() goes on, and begins like a new reader with "
+                "another topic of that name"
             )
         return error
 

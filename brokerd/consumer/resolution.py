@@ -29,6 +29,7 @@ class Search(NamedTuple):
     position: int | None
     begin: Begin
     begun_at: int | None
+    gone: tuple[TopicIdPartition, int] | None
     reason: str  # why its position was lost
 
 
@@ -52,7 +53,9 @@ class Resolution:
         uncommitted: Mapping[TopicIdPartition, int],
         on_arrival: Callable[[], None],
     ) -> None:
-        searches = [Search(one, one.version, one.id_tp, one.position, one.begin, one.begun_at, one.reason) for one in partitions]
+        searches = [
+            Search(one, one.version, one.id_tp, one.position, one.begin, one.begun_at, one.gone, one.reason) for one in partitions
+        ]
         self._outcome: Arrivals[list[Found] | BaseException | None] = Arrivals(on_arrival)
         self._future = client.loop_thread.submit(self._run(client.broker_client, searches, config, uncommitted))
 
@@ -105,6 +108,7 @@ async def resolve(
     NoOffsetForPartitionError, BrokerUnreachableError and the broker's errors, with the partition's name."""
     ids = await ids_of(client, {search.one.tp: search.id_tp for search in searches})
     known = {search.one: search.position for search in searches if search.position is not None}
+    known |= {search.one: search.gone[1] for search in searches if search.gone and search.gone[0] == ids[search.one.tp]}
     committed = await _committed(client, [search for search in searches if _asks_committed(search, config)], ids, config)
     for search in searches:
         offset = uncommitted.get(ids[search.one.tp], _offset(committed.get(search.one)))

@@ -39,6 +39,7 @@ class AssignedPartition:
     committed: int | WireError | None = None
     has_lost_committed: bool = False  # it has to be asked for again, also where the position is known
     begun_at: int | None = None  # where reading began; a transaction that fails goes back there if its group has no offset
+    gone: tuple[TopicIdPartition, int] | None = None  # what it was, and where, when its topic was found to be gone
     fetch_offset: int | None = None  # where fetching goes on, behind what is buffered; None = at the position
     is_paused: bool = False
     version: int = 0
@@ -46,7 +47,7 @@ class AssignedPartition:
     def go_to(self, position: int | None, begin: Begin, reason: str = "") -> None:
         """Sets the position, or where to look for it."""
         self.position, self.begin, self.reason = position, begin, reason
-        self.fetch_offset = None
+        self.fetch_offset = self.gone = None
         self.version += 1
 
 
@@ -99,11 +100,14 @@ class Assignment:
             self.version += 1
 
     def forget_id(self, one: AssignedPartition) -> None:
-        """The topic is gone: one of that name is another, and is begun like one that was never read."""
-        if one.id_tp is not None:
-            self.by_id.pop(one.id_tp, None)
+        """The topic is gone: another one of that name is begun like one that was never read. If it is the same that comes back, as
+        to a principal whose rights do, reading goes on where it was."""
+        id_tp, position = one.id_tp, one.position
+        if id_tp is not None:
+            self.by_id.pop(id_tp, None)
         one.id_tp = one.committed = None
         self.seek(one, None)
+        one.gone = None if id_tp is None or position is None else (id_tp, position)
 
     def seek_to_committed(self, one: AssignedPartition) -> None:
         """Goes to where the group has got to, which is asked for; if it has no offset, to where reading began."""
@@ -165,6 +169,8 @@ class Assignment:
         back = []
         for tp, one in self.partitions.items():
             offset = None if self.first_unfinished is None else self.first_unfinished(tp)
+            if offset is not None and one.gone is not None:
+                one.gone = (one.gone[0], min(offset, one.gone[1]))
             if offset is not None and one.position is not None and offset < one.position:
                 self.seek(one, offset)
                 back.append(one)

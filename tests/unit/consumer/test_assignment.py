@@ -20,3 +20,19 @@ def test_all_that_is_finished_when_the_work_ends_counts_as_processed() -> None:
     first, second = assignment.partitions.values()
     assert assignment.back_to_unfinished() == [second]
     assert assignment.positions([first, second], is_confirmed=True) == {first: 10, second: 3}
+
+
+def test_a_partition_that_is_gone_goes_on_at_its_first_unfinished_record() -> None:
+    assignment = Assignment()
+    assignment.assign([T0])
+    (one,) = assignment.partitions.values()
+    id_tp = TopicIdPartition(b"t" * 16, 0)
+    assert assignment.found(one, id_tp, 0, one.version)
+    assignment.first_unfinished = {T0: 3}.get
+    assignment.move({id_tp: 10}, {})
+    assignment.forget_id(one)
+    assert one.gone == (id_tp, 10)
+    assert assignment.back_to_unfinished() == []
+    assert one.gone == (id_tp, 3)
+    assignment.seek(one, 5)
+    assert one.gone is None

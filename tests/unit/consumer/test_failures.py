@@ -240,6 +240,21 @@ def test_deleted_topic_is_told_and_one_created_again_is_begun(broker: FakeBroker
     assert offsets(read(consumer, 2)) == [0, 1]
 
 
+def test_a_topic_that_is_seen_again_is_read_on(broker: FakeBroker) -> None:
+    (partition,) = broker.create("t")
+    fill(partition, [5])
+    with Consumer(settings(broker, auto_offset_reset="latest")) as consumer:
+        consumer.assign([T0])
+        consumer.seek(T0, 2)
+        assert offsets(read(consumer, 3)) == [2, 3, 4]
+        topic = broker.topics.pop("t")
+        with pytest.raises(UnknownTopicIdError, match="may not be seen by this principal any more"):
+            consumer.poll(LONG_MS)
+        fill(partition, [2])
+        broker.topics["t"] = topic
+        assert offsets(read(consumer, 2)) == [5, 6]
+
+
 def test_broker_that_stays_away_is_told_and_may_come_back() -> None:
     with fake_broker() as broker:
         (partition,) = broker.create("t")
