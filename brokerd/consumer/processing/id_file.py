@@ -108,7 +108,9 @@ class IdFile:
         except sqlite3.Error as error:
             # The low byte is the kind: another process may also be busy with what a death has left (SQLITE_BUSY_RECOVERY).
             if getattr(error, "sqlite_errorcode", 0) & 0xFF == sqlite3.SQLITE_BUSY:
-                raise self._error("another process has it open", "give each process a file of its own") from None
+                raise self._error(
+                    "another process, or another consumer of this one, has it open", "give each a file of its own"
+                ) from None
             advice = "look at the disk, its space and its rights; deleting the file forgets what was handled"
             raise self._error(str(error), advice) from error
 

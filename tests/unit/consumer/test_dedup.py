@@ -349,7 +349,9 @@ def test_a_file_is_one_reader_s(tmp_path: Path) -> None:
         other = threading.Thread(target=open_it_too)
         other.start()
         other.join(DEADLINE_S)
-        assert failures == [f"dedup_path '{path}': another process has it open: give each process a file of its own"]
+        assert failures == [
+            f"dedup_path '{path}': another process, or another consumer of this one, has it open: give each a file of its own"
+        ]
     with pytest.raises(DedupFileError, match=r"what group\.id 'g' has handled, this consumer's is 'h': give a path of its own"):
         IdFile(path, "h")
     IdFile(path, "g").close()
@@ -359,7 +361,11 @@ def test_a_file_that_another_process_recovers_after_a_death_is_busy(tmp_path: Pa
     error = sqlite3.OperationalError("database is locked")
     error.sqlite_errorcode = sqlite3.SQLITE_BUSY_RECOVERY
     file = IdFile(str(tmp_path / "ids"), "g")
-    with contextlib.closing(file), pytest.raises(DedupFileError, match="another process has it open"), file._explained():
+    with (
+        contextlib.closing(file),
+        pytest.raises(DedupFileError, match="another process, or another consumer of this one, has it open"),
+        file._explained(),
+    ):
         raise error
 
 
