@@ -64,10 +64,13 @@ class Pipeline:
         return reader.load().select("key", "value")
 
 
-def test_sources_are_reordered_added_and_removed_on_one_checkpoint(
-    evolving: SparkSession, daemon: DaemonProcess, new_topic: NewTopic, tmp_path: Path
-) -> None:
-    pipeline = Pipeline(evolving, daemon.address, new_topic, tmp_path)
+@pytest.fixture
+def pipeline(evolving: SparkSession, daemon: DaemonProcess, new_topic: NewTopic, tmp_path: Path) -> Pipeline:
+    """A query that has not begun yet."""
+    return Pipeline(evolving, daemon.address, new_topic, tmp_path)
+
+
+def test_sources_are_reordered_added_and_removed_on_one_checkpoint(pipeline: Pipeline) -> None:
     pipeline.append("left", 40)
     pipeline.append("right", 10)
     assert pipeline.run("left", "right") == 50
@@ -83,25 +86,19 @@ def test_sources_are_reordered_added_and_removed_on_one_checkpoint(
     assert pipeline.written() == pipeline.expected("left", "right", "third")
 
 
-def test_a_batch_that_is_pending_is_replayed_by_sources_in_another_order(
-    evolving: SparkSession, daemon: DaemonProcess, new_topic: NewTopic, tmp_path: Path
-) -> None:
-    pipeline = Pipeline(evolving, daemon.address, new_topic, tmp_path)
+def test_a_batch_that_is_pending_is_replayed_by_sources_in_another_order(pipeline: Pipeline) -> None:
     pipeline.append("left", 25)
     pipeline.append("right", 15)
     assert pipeline.run("left", "right") == 40
     # As if the driver had died after the rows were written and before Spark noted it.
     for name in ("0", ".0.crc"):
-        (tmp_path / "commits" / name).unlink(missing_ok=True)
+        (pipeline.checkpoint / "commits" / name).unlink(missing_ok=True)
     pipeline.append("left", 5)
     assert pipeline.run("right", "left") == 45, "batch 0 again, and what came since"
     assert pipeline.written() == pipeline.expected("left", "right"), "and written once"
 
 
-def test_a_source_that_was_removed_and_comes_back_goes_on_where_it_was(
-    evolving: SparkSession, daemon: DaemonProcess, new_topic: NewTopic, tmp_path: Path
-) -> None:
-    pipeline = Pipeline(evolving, daemon.address, new_topic, tmp_path)
+def test_a_source_that_was_removed_and_comes_back_goes_on_where_it_was(pipeline: Pipeline) -> None:
     pipeline.append("left", 10)
     pipeline.append("right", 10)
     assert pipeline.run("left", "right") == 20
@@ -112,12 +109,9 @@ def test_a_source_that_was_removed_and_comes_back_goes_on_where_it_was(
     assert pipeline.written() == pipeline.expected("left", "right")
 
 
-def test_a_source_that_spark_has_forgotten_starts_where_its_options_say(
-    evolving: SparkSession, daemon: DaemonProcess, new_topic: NewTopic, tmp_path: Path
-) -> None:
+def test_a_source_that_spark_has_forgotten_starts_where_its_options_say(pipeline: Pipeline, evolving: SparkSession) -> None:
     evolving.conf.set(_RETAINED, "2")
     evolving.conf.set(_PURGES_LATER, "false")
-    pipeline = Pipeline(evolving, daemon.address, new_topic, tmp_path)
     pipeline.append("left", 10)
     pipeline.append("right", 10)
     assert pipeline.run("left", "right") == 20

@@ -3,24 +3,15 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 
 import pytest
 from pyspark.sql.streaming.datasource import ReadMaxRows
 
 from brokerd.datasource.offsets import INITIAL
 from brokerd.errors import DataLossError, UnknownTopicOrPartitionError
-from tests.support.fake_broker import FakeBroker, fake_broker
+from tests.support.fake_broker import FakeBroker
 from tests.unit.datasource.reading import fill
 from tests.unit.datasource.streaming import latest, ranges, reader_for, rows_of, user_offsets
-
-
-@pytest.fixture
-def broker() -> Iterator[FakeBroker]:
-    with fake_broker() as broker:
-        for partition in broker.create("events", 2):
-            fill(partition, [10])
-        yield broker
 
 
 def test_available_now_ends_at_what_was_there_when_it_began(broker: FakeBroker) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import pickle
-from collections.abc import Iterator
 from concurrent.futures import Future
 from typing import Any, cast
 
@@ -20,17 +19,9 @@ from brokerd.datasource.stream_reader import BrokerdStreamReader
 from brokerd.errors import GroupAuthorizationFailedError
 from brokerd.ids import TopicPartition
 from tests.support.clock import ManualClock
-from tests.support.fake_broker import FakeBroker, fake_broker
+from tests.support.fake_broker import FakeBroker
 from tests.support.wait import DEADLINE_S
 from tests.unit.datasource.reading import ALL_COLUMNS, fill, options_for
-
-
-@pytest.fixture
-def broker() -> Iterator[FakeBroker]:
-    with fake_broker() as broker:
-        for partition in broker.create("events", 2):
-            fill(partition, [10])
-        yield broker
 
 
 class Query:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import pickle
-from collections.abc import Iterator
 
 import pytest
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxBytes, ReadMaxRows
@@ -21,17 +20,9 @@ from brokerd.errors import (
 )
 from brokerd.ids import TopicIdPartition
 from tests.support.clock import ManualClock
-from tests.support.fake_broker import FakeBroker, Partition, fake_broker
+from tests.support.fake_broker import FakeBroker, Partition
 from tests.unit.datasource.reading import ALL_COLUMNS, fill, options_for
 from tests.unit.datasource.streaming import latest, ranges, reader_for, rows_of, user_offsets
-
-
-@pytest.fixture
-def broker() -> Iterator[FakeBroker]:
-    with fake_broker() as broker:
-        for partition in broker.create("events", 2):
-            fill(partition, [10])
-        yield broker
 
 
 def test_first_batch_from_earliest(broker: FakeBroker) -> None:

@@ -1,0 +1,19 @@
+"""A broker with one topic, for what reads it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from tests.support.fake_broker import FakeBroker, fake_broker
+from tests.unit.datasource.reading import fill
+
+
+@pytest.fixture
+def broker() -> Iterator[FakeBroker]:
+    """The topic "events", of two partitions with ten records each."""
+    with fake_broker() as broker:
+        for partition in broker.create("events", 2):
+            fill(partition, [10])
+        yield broker
