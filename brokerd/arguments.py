@@ -10,7 +10,7 @@ import operator
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from brokerd.config.settings import INT32_MAX, INT64_MAX
+from brokerd.config.settings import INT32_MAX, INT64_MAX, is_unicode
 from brokerd.ids import TOPIC_NAME_MAX_LENGTH, TopicPartition, topic_name_problem
 
 GROUP_ID_MAX_LENGTH = 249
@@ -66,19 +66,11 @@ def checked_offset(tp: TopicPartition, given: object) -> GivenOffset:
     offset = checked_int(getattr(given, "offset", given), f"the offset of {tp}")
     if metadata is not None and not isinstance(metadata, str):
         raise TypeError(f"the metadata of {tp} must be text, not {metadata!r:.200}")
-    if metadata and not _is_unicode(metadata):
+    if metadata and not is_unicode(metadata):
         raise ValueError(f"the metadata of {tp} must be text that UTF-8 can encode, not {metadata!a:.200}")
     if leader_epoch is not None:
         leader_epoch = checked_int(leader_epoch, f"the leader epoch of {tp}", minimum=_UNKNOWN, maximum=INT32_MAX)
     return GivenOffset(offset, metadata or "", _UNKNOWN if leader_epoch is None else leader_epoch)
-
-
-def _is_unicode(text: str) -> bool:
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        return False
-    return True
 
 
 def group_id_problem(group_id: str) -> str | None:

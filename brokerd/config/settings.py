@@ -135,6 +135,8 @@ def parse(spec: Setting, raw: object, kind: type, *, where: str = "") -> Value:
         except ValueError:
             noun = "a whole number" if kind is int else "a number"
             raise ConfigError(f"{spec.name} must be {noun}{_not(spec, text)}{_spaced(where)}") from None
+    if not is_unicode(text):
+        raise ConfigError(f"{spec.name} must be text that UTF-8 can encode{_not(spec, ascii(text)[1:-1])}{_spaced(where)}")
     return text
 
 
@@ -159,6 +161,15 @@ def range_text(spec: Setting) -> str:
     if spec.minimum is not None:
         return f"at least {spec.minimum}"
     return f"at most {spec.maximum}" if spec.maximum is not None else ""
+
+
+def is_unicode(text: str) -> bool:
+    """False for halves of surrogate pairs, which no request and no file can carry."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def _not(spec: Setting, value: Value) -> str:

@@ -23,3 +23,10 @@ def test_a_delivery_timeout_that_was_given_is_not_changed() -> None:
         producer_config(given)
     given = {"delivery.timeout.ms": INT32_MAX, "request.timeout.ms": INT32_MAX}
     assert producer_config(given).delivery_timeout_ms == INT32_MAX
+
+
+def test_half_of_a_surrogate_pair_is_refused_by_name() -> None:
+    with pytest.raises(ConfigError, match=r"^client\.id must be text that UTF-8 can encode, not '\\udc80'$"):
+        producer_config({"client.id": "\udc80"})
+    with pytest.raises(ConfigError, match=r"^auth\.token must be text that UTF-8 can encode$"):
+        producer_config({"auth.token": "\udc80"})
