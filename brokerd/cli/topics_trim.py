@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 from brokerd.cli.output import counted, print_json, table
-from brokerd.cli.parser import Subparsers, add_client_options, checked
+from brokerd.cli.parser import Subparsers, add_client_options, checked, usage_error
 from brokerd.errors import WireError
 
 if TYPE_CHECKING:
@@ -16,7 +16,8 @@ if TYPE_CHECKING:
 
 _EPILOG = """\
 WHERE: an offset N (records below it are deleted), -N (the last N offsets of each partition stay), -10m (records at most so old
-  stay), a time such as 2026-01-31T12:00:00Z, @MS (ms since 1970), or latest (none stays)
+  stay), a time such as 2026-01-31T12:00:00Z, @MS (ms since 1970), or latest (none stays).
+  An offset that no partition has got to yet is refused.
 What a transaction has not decided stays, and all behind it: otherwise its commit would succeed, and its records be gone.
 Readers that stand before it find their records gone. The space on disk is freed by the segment, a little later.
 
@@ -79,6 +80,7 @@ def trim(client: BlockingClient, args: argparse.Namespace) -> int:
     bounds = log_bounds(client, named, before, READ_UNCOMMITTED)
     decided = offsets_at(client, list(named), OffsetSpec.LATEST, READ_COMMITTED)
     trims = {tp: planned(tp.partition, before, bounds[tp], decided[tp]) for tp in named}
+    _refuse_beyond_all(args, max(bounds[tp].latest for tp in named), min(one.asked for one in trims.values()))
     wanted = {tp: one.after for tp, one in trims.items() if one.offset_count}
     failed: WireError | None = None
     for tp, result in (client.delete_records(wanted) if wanted and not args.dry_run else {}).items():
@@ -91,6 +93,16 @@ def trim(client: BlockingClient, args: argparse.Namespace) -> int:
     if failed is not None:
         raise failed
     return 0
+
+
+def _refuse_beyond_all(args: argparse.Namespace, end: int, asked: int) -> None:
+    """Most often an offset that no partition has got to yet has a digit too many, and all records would go."""
+    if asked > end:
+        raise usage_error(
+            args,
+            f"--before {args.before} lies behind the end of the log in every partition, {end} at most, so no record would be left: "
+            "give an offset up to there, or latest if that is meant; nothing was deleted",
+        )
 
 
 def planned(partition: int, before: Bound, log: LogBounds, decided: int) -> Trim:
