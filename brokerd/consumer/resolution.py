@@ -13,7 +13,7 @@ from brokerd.client.consumer.arrivals import Arrivals
 from brokerd.client.consumer.offsets import OffsetSpec, Wanted
 from brokerd.client.group_offsets import OffsetAndMetadata
 from brokerd.config.client import PlainConsumerConfig
-from brokerd.consumer.core.assignment import NO_OFFSET, AssignedPartition, Begin
+from brokerd.consumer.core.assignment import NO_OFFSET, AssignedPartition, Begin, Gone
 from brokerd.errors import ClientError, NoOffsetForPartitionError, UnknownTopicOrPartitionError, WireError, fresh
 from brokerd.ids import TopicIdPartition, TopicPartition
 
@@ -29,7 +29,7 @@ class Search(NamedTuple):
     position: int | None
     begin: Begin
     begun_at: int | None
-    gone: tuple[TopicIdPartition, int] | None
+    gone: Gone | None
     reason: str  # why its position was lost
 
 
@@ -108,7 +108,6 @@ async def resolve(
     NoOffsetForPartitionError, BrokerUnreachableError and the broker's errors, with the partition's name."""
     ids = await ids_of(client, {search.one.tp: search.id_tp for search in searches})
     known = {search.one: search.position for search in searches if search.position is not None}
-    known |= {search.one: search.gone[1] for search in searches if search.gone and search.gone[0] == ids[search.one.tp]}
     committed = await _committed(client, [search for search in searches if _asks_committed(search, config)], ids, config)
     for search in searches:
         offset = uncommitted.get(ids[search.one.tp], _offset(committed.get(search.one)))
@@ -116,6 +115,8 @@ async def resolve(
             known.setdefault(search.one, offset)
         elif search.begin is Begin.COMMITTED and search.begun_at is not None:
             known.setdefault(search.one, search.begun_at)
+        elif search.gone is not None and search.gone.tp == ids[search.one.tp]:
+            known.setdefault(search.one, search.gone.resumes_at(in_group=bool(config.group_id)))
     open_searches = [search for search in searches if search.one not in known]
     wanted: dict[TopicIdPartition, Wanted] = {ids[search.one.tp]: _spec(search, config) for search in open_searches}
     offsets = await client.list_offsets(wanted, config.isolation_level) if wanted else {}

@@ -10,6 +10,7 @@ from __future__ import annotations
 import enum
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from brokerd.errors import ConsumerStateError, WireError
 from brokerd.ids import TopicIdPartition, TopicPartition
@@ -26,6 +27,19 @@ class Begin(enum.Enum):
     LATEST = "latest"
 
 
+class Gone(NamedTuple):
+    """A partition of a topic that was found to be gone, in case the same one is seen again."""
+
+    tp: TopicIdPartition
+    position: int
+    begun_at: int | None
+
+    def resumes_at(self, *, in_group: bool) -> int:
+        """Where reading goes on if nobody has committed an offset: where it was, or, in a group, where it began, as what was
+        handed over since may belong to a transaction that fails."""
+        return self.begun_at if in_group and self.begun_at is not None else self.position
+
+
 @dataclass(slots=True, eq=False)
 class AssignedPartition:
     """One partition. `version` rises when the position is set or lost, other than by records handed over."""
@@ -39,7 +53,7 @@ class AssignedPartition:
     committed: int | WireError | None = None
     has_lost_committed: bool = False  # it has to be asked for again, also where the position is known
     begun_at: int | None = None  # where reading began; a transaction that fails goes back there if its group has no offset
-    gone: tuple[TopicIdPartition, int] | None = None  # what it was, and where, when its topic was found to be gone
+    gone: Gone | None = None
     fetch_offset: int | None = None  # where fetching goes on, behind what is buffered; None = at the position
     is_paused: bool = False
     version: int = 0
@@ -101,19 +115,19 @@ class Assignment:
 
     def forget_id(self, one: AssignedPartition) -> None:
         """The topic is gone: another one of that name is begun like one that was never read. If it is the same that comes back, as
-        to a principal whose rights do, reading goes on where it was."""
-        id_tp, position = one.id_tp, one.position
+        to a principal whose rights do, reading goes on: at the offset that the group has committed, or as Gone says."""
+        id_tp, position, begun_at = one.id_tp, one.position, one.begun_at
         if id_tp is not None:
             self.by_id.pop(id_tp, None)
         one.id_tp = one.committed = None
         self.seek(one, None)
-        one.gone = None if id_tp is None or position is None else (id_tp, position)
+        one.gone = None if id_tp is None or position is None else Gone(id_tp, position, begun_at)
 
     def seek_to_committed(self, one: AssignedPartition) -> None:
         """Goes to where the group has got to, which is asked for; if it has no offset, to where reading began."""
-        begun_at = one.begun_at
+        begun_at, gone = one.begun_at, one.gone
         self.seek(one, None)
-        one.committed, one.has_lost_committed, one.begun_at = None, True, begun_at
+        one.committed, one.has_lost_committed, one.begun_at, one.gone = None, True, begun_at, gone
 
     def found(
         self, one: AssignedPartition, id_tp: TopicIdPartition, position: int, version: int, committed: int | WireError | None = None
@@ -170,7 +184,7 @@ class Assignment:
         for tp, one in self.partitions.items():
             offset = None if self.first_unfinished is None else self.first_unfinished(tp)
             if offset is not None and one.gone is not None:
-                one.gone = (one.gone[0], min(offset, one.gone[1]))
+                one.gone = one.gone._replace(position=min(offset, one.gone.position))
             if offset is not None and one.position is not None and offset < one.position:
                 self.seek(one, offset)
                 back.append(one)

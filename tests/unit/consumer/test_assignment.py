@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from brokerd.consumer.core.assignment import Assignment
+from brokerd.consumer.core.assignment import Assignment, Gone
 from brokerd.ids import TopicIdPartition
 from tests.support.consumers import T0, T1
 
@@ -31,8 +31,8 @@ def test_a_partition_that_is_gone_goes_on_at_its_first_unfinished_record() -> No
     assignment.first_unfinished = {T0: 3}.get
     assignment.move({id_tp: 10}, {})
     assignment.forget_id(one)
-    assert one.gone == (id_tp, 10)
+    assert one.gone == Gone(id_tp, 10, 0)
     assert assignment.back_to_unfinished() == []
-    assert one.gone == (id_tp, 3)
+    assert one.gone == Gone(id_tp, 3, 0)
     assignment.seek(one, 5)
     assert one.gone is None

@@ -9,7 +9,7 @@ import threading
 import pytest
 
 from brokerd import Consumer
-from brokerd.errors import ConsumerStateError, WakeupError
+from brokerd.errors import ConsumerStateError, UnknownTopicIdError, WakeupError
 from tests.support.consumers import LONG_MS, T0, fill, offsets, read, settings
 from tests.support.fake_broker import FakeBroker, Partition
 from tests.support.wait import DEADLINE_S, wait_until
@@ -50,6 +50,29 @@ def test_a_group_without_an_offset_goes_back_to_where_reading_began(broker: Fake
         broker.groups["g"] = {partition.tp: (1, "")}
         assert consumer.poll(LONG_MS, 1)[0].offset == 1, "another one has committed"
         assert expected(consumer) == 1
+
+
+@pytest.mark.parametrize("committed", [None, 4])
+@pytest.mark.parametrize("has_failed", [False, True])
+def test_a_topic_that_is_seen_again_is_read_from_what_its_group_has(
+    broker: FakeBroker, partition: Partition, committed: int | None, *, has_failed: bool
+) -> None:
+    """Else what another program has committed meanwhile would be done twice, or what nobody has committed be passed over."""
+    fill(partition, [3])
+    with reader(broker, auto_offset_reset="latest") as consumer:
+        consumer.seek(T0, 1)
+        assert offsets(read(consumer, 2)) == [1, 2]
+        topic = broker.topics.pop("t")
+        with pytest.raises(UnknownTopicIdError):
+            consumer.poll(LONG_MS)
+        if has_failed:
+            consumer.transaction_failed([T0])
+        broker.topics["t"] = topic
+        fill(partition, [3])
+        if committed is not None:
+            broker.groups["g"] = {partition.tp: (committed, "")}
+        assert consumer.poll(LONG_MS, 1)[0].offset == (1 if committed is None else committed)
+        assert expected(consumer) == (-1 if committed is None else committed)
 
 
 def test_a_seek_after_a_failure_counts_and_the_group_is_asked_again(broker: FakeBroker, partition: Partition) -> None:
