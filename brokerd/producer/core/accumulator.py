@@ -209,6 +209,8 @@ class RecordAccumulator:
         batch.is_closed = True
         if self._sequences is not None and not batch.has_sequence:
             self._sequences.assign(batch)
+        else:
+            batch.was_first = True  # a retry waits until all before it are settled
         batch.is_in_flight = True
         batch.attempts += 1
         self.mute(batch.tp)

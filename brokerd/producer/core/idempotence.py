@@ -103,6 +103,7 @@ class IdempotenceState:
         if state is None:
             state = self._partitions[batch.tp] = PartitionSequences(self.identity)
         batch.assign_sequence(state.identity, state.next_sequence, self)
+        batch.was_first = not state.sequenced
         state.next_sequence = add_sequence(state.next_sequence, batch.record_count)
         state.sequenced.append(batch)
 
@@ -128,8 +129,8 @@ class IdempotenceState:
     def on_out_of_order(self, batch: ProducerBatch, error: OutOfOrderSequenceError) -> Verdict:
         """Judges OUT_OF_ORDER_SEQUENCE_NUMBER. Its expected_sequence tells about earlier attempts too, not only about this one."""
         state = self._partitions[batch.tp]
-        if state.sequenced[0] is not batch:
-            return Verdict.RETRY  # one before it has to go first
+        if not batch.was_first:
+            return Verdict.RETRY  # the broker may have lacked an earlier batch then, even if that one is acknowledged now
         if not state.has_gap:
             return Verdict.ACKNOWLEDGED_LOST
         for numbered in state.sequenced:
@@ -140,7 +141,7 @@ class IdempotenceState:
     def on_unknown_producer_id(self, batch: ProducerBatch, _error: UnknownProducerIdError) -> Verdict:
         """Judges UNKNOWN_PRODUCER_ID: the broker has no state of this producer (it expired, or nothing ever arrived)."""
         state = self._partitions[batch.tp]
-        if state.sequenced[0] is not batch:
+        if not batch.was_first:
             return Verdict.RETRY
         state.has_gap = True
         state.is_forgotten = True

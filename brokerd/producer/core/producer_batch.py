@@ -63,6 +63,7 @@ class ProducerBatch:
         "size_bytes",
         "tp",
         "uncompressed_bytes",
+        "was_first",
     )
 
     def __init__(self, tp: TopicPartition, created_ms: int, order: tuple[int, ...] = (0,)) -> None:
@@ -82,6 +83,7 @@ class ProducerBatch:
         self.base_sequence = NO_SEQUENCE
         self.numbered_by: IdempotenceState | None = None  # of the identity that it was first sent under
         self.attempts = 0
+        self.was_first = False  # at the last attempt: every batch with an earlier sequence was settled when it was drained
         self.is_in_flight = False
         self.is_fate_unknown = False  # some attempt may have appended it
         self.retry_at_ms = 0
