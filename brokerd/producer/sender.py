@@ -258,15 +258,18 @@ class Sender:
         self._report_to_all(partial(self._core.on_heartbeat, command.membership))
 
     def _check_refusal(self, error: BrokerdError) -> None:
-        """Raises a refusal that is final. Another is retried as if the broker were unreachable: for a short while if it was never
-        accepted, since the token may simply be wrong; otherwise until delivery.timeout.ms, whose error then names it.
+        """Raises a refusal that is final. A known client that lacks a right loses the records that wait, not the producer: rights
+        may be granted later. Any other refusal is retried as if the broker were unreachable: for a short while if this client was
+        never accepted, since the token may simply be wrong; otherwise until delivery.timeout.ms, whose error then names it.
         """
         if not isinstance(error, AuthenticationError):
             return
         now_ms = self._clock.monotonic_ms()
         if self._refused_ms is None:
             self._refused_ms = now_ms
-        if not error.may_pass or (not self._was_accepted and now_ms - self._refused_ms >= REFUSALS_MS):
+        if not error.may_pass and self._was_accepted:
+            self._report_to_all(partial(self._core.on_forbidden, error))
+        elif not error.may_pass or (not self._was_accepted and now_ms - self._refused_ms >= REFUSALS_MS):
             raise error
 
     async def _call(self, call: Coroutine[Any, Any, Any], what: str) -> Any:

@@ -192,6 +192,13 @@ class ProducerCore:
             if isinstance(error, WireError) and not error.retriable and identity is self.identities.present:
                 self.stop(error, now_ms)
 
+    def on_forbidden(self, error: BrokerdError, now_ms: int) -> None:
+        """Notes that the broker knows this client and lets it write nothing at present: fails every batch not in flight."""
+        self.last_trouble = error
+        for batch in self.accumulator.incomplete():
+            if not batch.is_in_flight:
+                self._fail(batch, error, now_ms)
+
     def _settle_replaced(self, tp: TopicPartition, now_ms: int) -> None:
         """Starts a partition of a recreated topic again, once nothing is in flight to the old one. Batches that may be in the old
         log fail, so that none is written twice; those that certainly are not go to the new one.

@@ -16,6 +16,7 @@ from typing import Any
 import grpc
 import pytest
 
+from brokerd import Producer
 from brokerd.client.blocking import BlockingClient
 from brokerd.config.broker import BrokerConfig
 from brokerd.config.client import ClientConfig
@@ -293,3 +294,17 @@ def test_sighup_has_the_process_read_again(tmp_path: Path, auth_file: Path) -> N
         tell("auth file with 4 principals; 1 streams of revoked credentials ended")
         assert stream.status()[0] is grpc.StatusCode.UNAUTHENTICATED
         assert daemon.terminate() == 0
+
+
+def test_a_producer_without_any_right_writes_once_it_has_one(tmp_path: Path, auth_file: Path) -> None:
+    with (
+        running_daemon(tmp_path / "data", files=MemoryFiles(), auth_file=str(auth_file)) as running,
+        with_token(running.address, TOKENS["boss"]) as boss,
+    ):
+        boss.create_topic("events-1")
+        with Producer({"bootstrap.servers": running.address, "auth.token": TOKENS["reader"]}) as producer:
+            with pytest.raises(AuthenticationError, match="principal 'reader'"):
+                producer.send("events-1", b"x").result(DEADLINE_S)
+            auth_file.write_text(AUTH_FILE.replace("[principals.reader]", '[principals.reader]\nwrite = ["events-*"]'))
+            running.run(running.daemon.reload())
+            assert producer.send("events-1", b"y").result(DEADLINE_S).offset == 0

@@ -47,6 +47,15 @@ def test_what_cannot_pass_is_final_at_once(broker: BrokerDouble) -> None:
         producer.send("t", b"x")
 
 
+@pytest.mark.parametrize("refused", ["identity_errors", "open_errors"])
+def test_records_without_a_right_fail_and_later_ones_go_through_once_it_is_granted(broker: BrokerDouble, refused: str) -> None:
+    getattr(broker, refused).append(AuthenticationError(REFUSAL, may_pass=False))
+    with producer_of(broker) as producer:
+        with pytest.raises(AuthenticationError, match=REFUSAL):
+            producer.send("t", b"x").result(DEADLINE_S)
+        assert producer.send("t", b"y").result(DEADLINE_S).offset == 0
+
+
 def test_refusals_around_a_restart_cost_a_running_producer_nothing(broker: BrokerDouble) -> None:
     with producer_of(broker) as producer:
         producer.send("t", b"x").result(DEADLINE_S)
