@@ -13,7 +13,7 @@ from typing import ClassVar, TypeAlias
 from brokerd.config.client import ConsumerConfig
 from brokerd.config.durations import parse_duration_ms
 from brokerd.config.settings import INT32_MAX, from_mapping
-from brokerd.config.spark_options import SINK, SOURCE, parse_count, parse_flag, require_servers, split_options
+from brokerd.config.spark_options import SINK, SOURCE, is_of_table, parse_count, parse_flag, require_servers, split_options
 from brokerd.datasource.bounds import Bound, Committed, parse_bound, parse_json
 from brokerd.datasource.patterns import topic_matcher
 from brokerd.datasource.row_filter import ALL_ROWS, RowFilter
@@ -195,7 +195,13 @@ def _assignment(text: str) -> tuple[TopicPartition, ...]:
     return tuple(sorted(set(partitions)))
 
 
-def includes_headers(options: Mapping[str, str]) -> bool:
-    """The value of includeHeaders, after a check of all names: Spark asks for the schema before it says whether a read is a
-    stream."""
-    return parse_flag("includeHeaders", split_options(options, SOURCE).get("includeHeaders"), default=False)
+def check_at_load(options: Mapping[str, str]) -> bool:
+    """Checks the options when Spark asks for the schema, at load(), so that the error is raised there; returns includeHeaders.
+
+    Spark does not say whether the read is a stream: an option of batch reads decides. A table may get its options at each use, so
+    only their names are checked where it is created. Raises ConfigError.
+    """
+    split = split_options(options, SOURCE)
+    if not is_of_table(options):
+        parse_source_options(options, is_streaming=not any(name in split for name in _ENDING))
+    return parse_flag("includeHeaders", split.get("includeHeaders"), default=False)

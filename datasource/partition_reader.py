@@ -90,7 +90,8 @@ def _fetched(client: BlockingClient, wanted: OffsetRange, options: SourceOptions
                 next_offset = gone_until
             except UnknownTopicIdError:
                 require_not_hidden(client, [wanted.topic])
-                loss = f"topic '{wanted.topic}' was deleted: offsets {next_offset} to {wanted.until - 1} of {name} were not read"
+                ended = f"topic '{wanted.topic}' was deleted, and perhaps recreated"
+                loss = f"{ended}: offsets {next_offset} to {wanted.until - 1} of {name} were not read"
                 _report(loss, options)
                 return
 

@@ -20,11 +20,11 @@ class SailDataSource(BrokerdDataSource):
     """`spark.read.format("brokerd")` of a session that is Sail's."""
 
     def schema(self) -> Any:
-        """The source's columns as an Arrow schema. Raises ConfigError if an option does not exist."""
-        from brokerd.datasource.options import includes_headers
+        """The source's columns as an Arrow schema. Raises ConfigError for options that no read can have."""
+        from brokerd.datasource.options import check_at_load
         from brokerd.datasource.schema import all_columns, arrow_schema
 
-        return arrow_schema(all_columns(include_headers=includes_headers(self.options)))
+        return arrow_schema(all_columns(include_headers=check_at_load(self.options)))
 
     def reader(self, schema: pa.Schema) -> DataSourceReader:
         """The reader of spark.read. Raises ConfigError for a column that the source does not have, or of another type."""

@@ -54,9 +54,11 @@ def spark_ddl(*, include_headers: bool) -> str:
 
 
 def arrow_schema(columns: Sequence[Column]) -> pa.Schema:
-    """The Arrow schema that Spark expects for the requested columns. Raises ConfigError for an unknown column or a wrong type;
-    both can only come from a user's own .schema(...)."""
+    """The Arrow schema that Spark expects for the requested columns. Raises ConfigError for an unknown or repeated column and for a
+    wrong type; all can only come from a user's own .schema(...)."""
     for column in columns:
+        if [other.name for other in columns].count(column.name) > 1:
+            raise ConfigError(f"column '{column.name}' stands twice in .schema(...): name it once")
         if column.name not in _SPARK_TYPES:
             raise ConfigError(f"column '{column.name}' in .schema(...) is not one of the source's: {_listed(_SPARK_TYPES)}")
         if column.spark_type != _SPARK_TYPES[column.name]:

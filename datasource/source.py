@@ -32,11 +32,11 @@ class BrokerdDataSource(DataSource):
         return "brokerd"
 
     def schema(self) -> str:
-        """The source's columns, those of Spark's Kafka source. Raises ConfigError if an option does not exist."""
-        from brokerd.datasource.options import includes_headers
+        """The source's columns, those of Spark's Kafka source. Raises ConfigError for options that no read can have."""
+        from brokerd.datasource.options import check_at_load
         from brokerd.datasource.schema import spark_ddl
 
-        return spark_ddl(include_headers=includes_headers(self.options))
+        return spark_ddl(include_headers=check_at_load(self.options))
 
     def reader(self, schema: StructType) -> DataSourceReader:
         """The reader of spark.read."""

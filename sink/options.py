@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import Enum
 
-from brokerd.config.client import ProducerConfig, producer_config
+from brokerd.config.client import ProducerConfig, producer_config, transaction_conflict
 from brokerd.config.settings import INT64_MAX
 from brokerd.config.spark_options import SINK, SplitOptions, parse_flag, require_servers, split_options
 from brokerd.errors import ConfigError
@@ -87,11 +87,9 @@ def _refuse_transactions(split: SplitOptions, transactional_id: str | None) -> N
 
 def _producer_config(settings: Mapping[str, str], delivery: Delivery) -> ProducerConfig:
     config = producer_config({**SINK_DEFAULTS, **settings}, where=SINK.where)
-    if delivery is Delivery.EXACTLY_ONCE and (config.acks not in ("all", "-1") or not config.enable_idempotence):
-        name, value = ("acks", config.acks) if config.acks not in ("all", "-1") else ("enable.idempotence", "false")
-        raise ConfigError(
-            f"{name}={value} {SINK.where} cannot keep delivery=exactly_once: leave it out, or set delivery=at_least_once"
-        )
+    conflict = transaction_conflict(config) if delivery is Delivery.EXACTLY_ONCE else None
+    if conflict:
+        raise ConfigError(f"delivery=exactly_once needs {conflict} {SINK.where}: change it, or set delivery=at_least_once")
     return config
 
 

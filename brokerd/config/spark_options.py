@@ -122,9 +122,14 @@ def parse_count(name: str, text: str | None) -> int | None:
     return int(digits)
 
 
+def is_of_table(options: Mapping[str, str]) -> bool:
+    """True for the properties of a table, which hold its options."""
+    return _TABLE_MARK in options
+
+
 def _without_table_properties(options: Mapping[str, str]) -> Mapping[str, str]:
     """The options that a user wrote, out of everything that Spark passes."""
-    if _TABLE_MARK not in options:
+    if not is_of_table(options):
         return options
     written = {name.removeprefix(_OPTION_PREFIX): value for name, value in options.items() if name.startswith(_OPTION_PREFIX)}
     return written or {name: value for name, value in options.items() if name.lower() not in _TABLE_PROPERTIES}

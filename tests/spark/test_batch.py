@@ -208,6 +208,28 @@ def test_wrong_reads_fail_with_a_sentence(
         read(spark, daemon.address, new_topic(1), **options).collect()
 
 
+@pytest.mark.parametrize(
+    ("options", "sentence"),
+    [
+        ({}, "exactly one of subscribe, subscribePattern and assign is needed, but none is given"),
+        ({"subscribe": "a", "assign": '{"a": [0]}'}, "subscribe and assign are given"),
+        ({"subscribe": ""}, "subscribe is empty"),
+        ({"subscribe": "a", "minPartitions": "0"}, "minPartitions must be"),
+    ],
+)
+@pytest.mark.parametrize("is_streaming", [False, True])
+def test_load_refuses_wrong_options(spark: SparkSession, options: dict[str, str], sentence: str, is_streaming: bool) -> None:
+    reader = spark.readStream if is_streaming else spark.read
+    with pytest.raises(AnalysisException, match=sentence):
+        reader.format("brokerd").option("bootstrap.servers", "127.0.0.1:1").options(**options).load()
+
+
+def test_a_column_that_stands_twice_in_a_schema_is_named(spark: SparkSession) -> None:
+    reader = spark.read.format("brokerd").option("bootstrap.servers", "127.0.0.1:1").option("subscribe", "a")
+    with pytest.raises(Exception, match="column 'value' stands twice"):
+        reader.schema("value binary, value binary").load().collect()
+
+
 def test_unreachable_broker_says_address_and_how_long_it_tried(spark: SparkSession) -> None:
     options = {"default.api.timeout.ms": 300}
     with pytest.raises(Exception, match=r"127\.0\.0\.1:9"):

@@ -57,7 +57,7 @@ def test_available_now_does_not_take_a_recreated_topic_for_the_one_it_began_with
     fill(broker.create("events")[0], [30])
     second = latest(strict, first, ReadMaxRows(8))
     assert user_offsets(second) == {"events": {"0": 8, "1": 8}}, "where it was to end anyway"
-    with pytest.raises(DataLossError, match="topic 'events' was deleted: offsets 4 to 7 of events-0 were not read"):
+    with pytest.raises(DataLossError, match="was deleted, and perhaps recreated: offsets 4 to 7 of events-0 were not read"):
         rows_of(strict, first, second)
     assert rows_of(tolerant, first, second) == 0
     with pytest.raises(DataLossError, match="topic 'events' was deleted and recreated"):

@@ -7,7 +7,7 @@ import pickle
 import pytest
 
 from brokerd.datasource.bounds import AtTimestamp, Committed, End, LastRecords, SpecificOffsets, TimeAgo
-from brokerd.datasource.options import Assignment, SourceOptions, TopicPattern, Topics, includes_headers, parse_source_options
+from brokerd.datasource.options import Assignment, SourceOptions, TopicPattern, Topics, check_at_load, parse_source_options
 from brokerd.errors import ConfigError
 from brokerd.ids import TopicPartition
 
@@ -262,11 +262,27 @@ def test_something_must_be_read() -> None:
         parse_source_options({**SERVERS, "subscribePattern": "a("}, is_streaming=True)
 
 
-def test_schema_needs_no_more_than_the_names() -> None:
-    assert includes_headers({"includeheaders": "true"})
-    assert not includes_headers({})
-    with pytest.raises(ConfigError, match="unknown option"):
-        includes_headers({"include.headers": "true"})
+@pytest.mark.parametrize(
+    ("options", "refusal"),
+    [
+        ({"include.headers": "true"}, "unknown option"),
+        ({}, "exactly one of subscribe.* none is given"),
+        ({"subscribe": "a", "assign": '{"a": [0]}'}, "exactly one of subscribe"),
+        ({"subscribe": " "}, "subscribe is empty"),
+        ({"subscribe": "a", "minPartitions": ""}, "minPartitions must be"),
+        ({"subscribe": "a", "endingOffsets": "nowhere"}, "endingOffsets"),
+    ],
+)
+def test_load_refuses_what_no_read_can_have(options: dict[str, str], refusal: str) -> None:
+    with pytest.raises(ConfigError, match=refusal):
+        check_at_load({**SERVERS, **options})
+
+
+def test_load_takes_what_a_batch_read_a_stream_or_a_table_can_have() -> None:
+    assert check_at_load({**SERVERS, "subscribe": "a", "includeheaders": "true"})
+    assert not check_at_load({**SERVERS, "subscribe": "a", "startingOffsets": "latest"})
+    assert not check_at_load({**SERVERS, "subscribe": "a", "endingOffsets": "latest"})
+    assert not check_at_load({"provider": "brokerd"})
 
 
 def test_options_pickle_because_readers_travel_to_executors() -> None:

@@ -174,7 +174,7 @@ def test_a_deleted_topic_is_data_loss_and_never_another_topics_rows(broker: Fake
     fill(partition, [5])
     (other,) = broker.create("events")
     fill(other, [50])
-    with pytest.raises(DataLossError, match="topic 'events' was deleted: offsets 1 to 4 of events-0 were not read"):
+    with pytest.raises(DataLossError, match="was deleted, and perhaps recreated: offsets 1 to 4 of events-0 were not read"):
         read(broker, partition, 1, 5)
     assert read(broker, partition, 1, 5, failOnDataLoss="false") == []
 
