@@ -6,7 +6,6 @@ names vary with Spark's settings, and the producer casts. Partitioning by key do
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
@@ -15,6 +14,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from brokerd.config.suggestions import did_you_mean
 from brokerd.errors import ConfigError, InvalidRecordError
 from brokerd.ids import topic_name_problem
 from brokerd.record.schema import HEADERS, SCHEMA_0
@@ -148,8 +148,8 @@ def _plain_type(kind: str) -> str:
 
 
 def _hint(name: str) -> str:
-    near = difflib.get_close_matches(name.lower(), ACCEPTED, n=1, cutoff=0.6)
-    return f" (did you mean '{near[0]}'?)" if near else ""
+    hint = did_you_mean(name, ACCEPTED, otherwise="")
+    return f" ({hint})" if hint else ""
 
 
 def _cast_text(name: str) -> str:

@@ -6,9 +6,10 @@ import argparse
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from brokerd.cli.parser import Subparsers, add_client_options, add_verbs, checked, client_config, did_you_mean, hasty, usage_error
+from brokerd.cli.parser import Subparsers, add_client_options, add_verbs, checked, client_config, hasty, usage_error
 from brokerd.config.client import ConsumerConfig
 from brokerd.config.settings import INT64_MAX
+from brokerd.config.suggestions import did_you_mean
 from brokerd.errors import UnknownGroupError
 
 if TYPE_CHECKING:

@@ -6,16 +6,16 @@ Knows no command and imports nothing heavy.
 from __future__ import annotations
 
 import argparse
-import difflib
 import os
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields
 from typing import Any, NoReturn, Protocol, TypeVar
 
 from brokerd.cli.command_config import read_command_config
 from brokerd.config.client import DEFAULT_PORT, ClientConfig
 from brokerd.config.settings import from_mapping
+from brokerd.config.suggestions import did_you_mean
 from brokerd.errors import ConfigError
 
 C = TypeVar("C", bound=ClientConfig)
@@ -84,15 +84,6 @@ class _HelpFormatter(argparse.RawDescriptionHelpFormatter):
 
     def __init__(self, prog: str) -> None:
         super().__init__(prog, max_help_position=32, width=min(110, os.get_terminal_size().columns if os.isatty(1) else 110))
-
-
-def did_you_mean(name: str, known: Iterable[str], *, otherwise: str | None = None) -> str:
-    """A hint that names the nearest of `known`; if none is near, `otherwise`, by default a list of all of them."""
-    known = list(known)
-    near = difflib.get_close_matches(name, known, n=1, cutoff=0.5)
-    if near:
-        return f"did you mean '{near[0]}'?"
-    return f"choose from {', '.join(known)}" if otherwise is None else otherwise
 
 
 def add_verbs(parser: CommandParser) -> Subparsers:

@@ -6,9 +6,10 @@ import argparse
 import re
 from collections.abc import Iterable, Sequence
 
-from brokerd.cli.parser import did_you_mean, usage_error
+from brokerd.cli.parser import usage_error
 from brokerd.client.blocking import BlockingClient
 from brokerd.client.metadata import TopicInfo
+from brokerd.config.suggestions import did_you_mean
 from brokerd.errors import ConfigError, UnknownTopicOrPartitionError, WireError
 from brokerd.ids import TopicIdPartition, topic_name_problem
 

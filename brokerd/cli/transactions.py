@@ -5,9 +5,10 @@ from __future__ import annotations
 import argparse
 from typing import TYPE_CHECKING
 
-from brokerd.cli.parser import Subparsers, add_client_options, add_verbs, check_range, client_config, did_you_mean, hasty
+from brokerd.cli.parser import Subparsers, add_client_options, add_verbs, check_range, client_config, hasty
 from brokerd.config.client import ClientConfig
 from brokerd.config.settings import INT32_MAX
+from brokerd.config.suggestions import did_you_mean
 from brokerd.errors import InvalidRequestError
 
 if TYPE_CHECKING:

@@ -13,6 +13,7 @@
     spark_own_options.py  those that are the source's or the sink's own
     kafka_hints.py        what stands here for a setting of Kafka that brokerd does not have
     kafka_names.py        settings of Kafka's clients that brokerd does not have: ignored or refused
+    suggestions.py        the name that was probably meant, for errors about unknown ones
 
 No other module parses a setting or repeats a default.
 """

@@ -7,17 +7,16 @@ setting. They are recognized by their form and ignored.
 
 from __future__ import annotations
 
-import difflib
 import re
 from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
 from brokerd.config.broker import BrokerConfig
 from brokerd.config.settings import settings_of
+from brokerd.config.suggestions import did_you_mean
 from brokerd.errors import ConfigError
 
 PREFIX = "BROKERD_"
-_NEAR_MISS = 0.7  # PROT is close to PORT; VERSION, which an image may set, is close to nothing
 # Variables with the prefix that belong to the command line (parser.py), or to the project's tests, whose brokers inherit them. No
 # broker goes by one of those; others of that look are ignored with a word, as all that are no settings.
 _OF_TESTS = ("BROKERD_TEST_FLIGHTS", "BROKERD_TEST_KILLS", "BROKERD_TEST_RUNS", "BROKERD_TEST_SCALE", "BROKERD_TEST_SEED")
@@ -48,9 +47,9 @@ def settings_in(environ: Mapping[str, str]) -> Iterator[FromEnvironment]:
             continue
         # Compared without the prefix, which would make all of them alike.
         suffixes = [name.removeprefix(PREFIX) for name in names]
-        near = difflib.get_close_matches(variable.removeprefix(PREFIX).upper(), suffixes, n=1, cutoff=_NEAR_MISS)
-        if near:
-            raise ConfigError(f"unknown environment variable {variable}: did you mean {PREFIX}{near[0]}?")
+        hint = did_you_mean(variable.removeprefix(PREFIX), suffixes, prefix=PREFIX, otherwise="")
+        if hint:
+            raise ConfigError(f"unknown environment variable {variable}: {hint}")
 
 
 def ignored_variables(environ: Mapping[str, str]) -> list[str]:

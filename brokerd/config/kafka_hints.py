@@ -1,6 +1,7 @@
 """Advice about settings of Kafka's brokers and clients that brokerd does not have: for the error about an unknown name.
 
-Names of librdkafka are among them. What a pipeline of Spark may bring, and is ignored or refused, is in kafka_names.py.
+Names of librdkafka and kafka-python are among them. What a pipeline of Spark may bring, and is ignored or refused, is in
+kafka_names.py.
 """
 
 from __future__ import annotations
@@ -79,7 +80,10 @@ _HINTS = {
     "fetch.message.max.bytes": "here it is max.partition.fetch.bytes",
     "fetch.wait.max.ms": "here it is fetch.max.wait.ms",
     "socket.timeout.ms": "here it is request.timeout.ms",
+    "consumer.timeout.ms": "an iteration goes on until close(), and poll(timeout_ms=...) returns after its time without records",
+    "statistics.interval.ms": "Producer.metrics() returns what a client counts, /metrics what the broker does",
     "enable.partition.eof": "end_offsets says where a partition ends",
+    "ssl.certfile": "here it is ssl.certificate.file",
     "ssl.ca.location": "here it is ssl.ca.file",
     "ssl.certificate.location": "here it is ssl.certificate.file",
     "ssl.key.location": "here it is ssl.key.file",

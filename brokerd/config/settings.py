@@ -6,21 +6,18 @@ write them ("linger.ms") and refuses, by name, whatever is unknown, malformed or
 
 from __future__ import annotations
 
-import difflib
 import functools
 from collections.abc import Iterable, Mapping
 from dataclasses import Field, dataclass, field, fields
 from typing import Any, ClassVar, Protocol, TypeVar, get_type_hints
 
 from brokerd.config.kafka_hints import KafkaHint, kafka_hint
+from brokerd.config.suggestions import did_you_mean
 from brokerd.errors import ConfigError
 
 Value = int | float | bool | str
 INT32_MAX = 2**31 - 1
 INT64_MAX = 2**63 - 1
-# How alike two names are, from 0 to 1: a slip of the finger, and what may be one.
-_SURELY = 0.8
-_PERHAPS = 0.6
 
 
 class _Config(Protocol):
@@ -107,15 +104,8 @@ def _hints(cls: type[C]) -> dict[str, Any]:
 def unknown_setting(name: str, known: Iterable[str], *, where: str = "", kind: str = "setting") -> ConfigError:
     """The error for an unknown name; says what is meant in place of Kafka's, or suggests the nearest known one."""
     kafka = kafka_hint(name.lower()) if kind == "setting" else KafkaHint(None, None)
-    near = _nearest(name, known, _SURELY)
-    hint = kafka.of_name or near or kafka.of_family or _nearest(name, known, _PERHAPS) or f"choose from {', '.join(sorted(known))}"
+    hint = kafka.of_name or did_you_mean(name, sorted(known), otherwise=kafka.of_family)
     return ConfigError(f"unknown {kind} '{name}'{_spaced(where)}: {hint}")
-
-
-def _nearest(name: str, known: Iterable[str], cutoff: float) -> str | None:
-    lowered = {candidate.lower(): candidate for candidate in known}
-    near = difflib.get_close_matches(name.lower(), lowered, n=1, cutoff=cutoff)
-    return f"did you mean '{lowered[near[0]]}'?" if near else None
 
 
 def parse(spec: Setting, raw: object, kind: type, *, where: str = "") -> Value:

@@ -7,14 +7,14 @@ are in spark_own_options.py; docs/spark-options.md tells users how each name is 
 
 from __future__ import annotations
 
-import difflib
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from brokerd.config.client import ClientConfig, ConsumerConfig, ProducerConfig
-from brokerd.config.kafka_names import PASSED_OVER, REFUSED_VALUES, why_refused
+from brokerd.config.kafka_names import PASSED_OVER, REFUSED, REFUSED_VALUES, why_refused
 from brokerd.config.settings import settings_of
 from brokerd.config.spark_own_options import SINK_OPTIONS, SOURCE_OPTIONS
+from brokerd.config.suggestions import did_you_mean
 from brokerd.errors import ConfigError
 
 KAFKA_PREFIX = "kafka."
@@ -28,10 +28,6 @@ SPARK_OPTIONS = frozenset({"path", "checkpointlocation", "queryname", "outputmod
 _TABLE_MARK = "provider"
 _OPTION_PREFIX = "option."
 _TABLE_PROPERTIES = frozenset({_TABLE_MARK, "owner", "comment", "location", "external", "is_managed_location", "collation"})
-
-# How similar two names must be, from 0 to 1, to suggest one for the other; the second where there is another explanation.
-_NEAR = 0.75
-_TYPO = 0.9
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,16 +149,7 @@ def _not_accepted(raw_name: str, side: Side) -> ConfigError:
     bare = key.removeprefix(KAFKA_PREFIX)
     candidates = side.settings if prefix else (*side.own, *side.settings)
     reason = why_refused(bare)
-    near = _nearest(bare, candidates, _NEAR if reason is None else _TYPO)
-    if near is not None:
-        return ConfigError(f"unknown option '{raw_name}' {side.where}: did you mean '{prefix}{near}'?")
-    if reason is not None:
-        return ConfigError(f"option '{prefix}{bare}' is not accepted {side.where}: {reason}")
-    known = ", ".join(prefix + one for one in sorted(candidates))
-    return ConfigError(f"unknown option '{raw_name}' {side.where}: choose from {known}")
-
-
-def _nearest(name: str, candidates: Iterable[str], likeness: float) -> str | None:
-    by_key = {candidate.lower(): candidate for candidate in candidates}
-    near = difflib.get_close_matches(name, by_key, n=1, cutoff=likeness)
-    return by_key[near[0]] if near else None
+    otherwise = None if reason is None else ""
+    if hint := "" if bare in REFUSED else did_you_mean(bare, sorted(candidates), prefix=prefix, otherwise=otherwise):
+        return ConfigError(f"unknown option '{raw_name}' {side.where}: {hint}")
+    return ConfigError(f"option '{prefix}{bare}' is not accepted {side.where}: {reason}")

@@ -4,10 +4,10 @@ FaultPlan; the test holds a Fault. Decides, and does nothing itself.
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
+from brokerd.config.suggestions import did_you_mean
 from brokerd.errors import ConfigError
 
 KILL = "kill"
@@ -81,7 +81,4 @@ def check_request(name: str, known: Iterable[str]) -> str:
     known = sorted(known)
     if name in known:
         return name
-    lowered = {one.lower(): one for one in known}
-    near = difflib.get_close_matches(name.lower(), lowered, n=1, cutoff=0.5)
-    hint = f"did you mean '{lowered[near[0]]}'?" if near else f"choose from {', '.join(known)}"
-    raise ConfigError(f"unknown request '{name}': {hint}")
+    raise ConfigError(f"unknown request '{name}': {did_you_mean(name, known)}")

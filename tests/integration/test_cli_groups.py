@@ -120,7 +120,7 @@ def test_groups_are_deleted(client: BlockingClient, terminal: Terminal) -> None:
 @pytest.mark.parametrize(
     ("args", "code", "sentence"),
     [
-        (("describe", "gg"), 1, "there is no group 'gg': did you mean 'g'?"),
+        (("describe", "G"), 1, "there is no group 'G': did you mean 'g'?"),
         (("delete", "nobody's"), 1, "there is no group"),
         (("reset", "nobody's", "--to-latest"), 1, "name the topics to set, with --topic"),
         (("reset", "g", "--topic", "tt", "--to-latest"), 1, "there is no topic 'tt'"),

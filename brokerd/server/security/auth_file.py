@@ -12,13 +12,13 @@ Every error names the file and the principal, and holds no token or hash.
 
 from __future__ import annotations
 
-import difflib
 import re
 import tomllib
 from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
 from brokerd.config.small_files import read_small_file
+from brokerd.config.suggestions import did_you_mean
 from brokerd.errors import ConfigError
 from brokerd.server.security.producer_owners import owner_tag
 from brokerd.server.security.tokens import is_token_hash
@@ -94,11 +94,10 @@ def _principal(name: str, entry: object) -> Principal:
         raise ConfigError(f"principal '{name}' must be a table: [principals.{name}]")
     for key in entry:
         if key not in _KEYS:
-            near = difflib.get_close_matches(key, _KEYS, n=1, cutoff=0.5)
-            hint = f"did you mean '{near[0]}'?" if near else f"known are {', '.join(_KEYS)}"
-            raise ConfigError(f"principal '{name}': unknown key '{_shown(key)}': {hint}")
+            raise ConfigError(f"principal '{name}': unknown key '{_shown(key)}': {did_you_mean(key, _KEYS)}")
+    patterns = {right: _strings(name, entry, right.value) for right in Right}
     try:
-        return Principal(name, TopicRights({right: _strings(name, entry, right.value) for right in Right}))
+        return Principal(name, TopicRights(patterns))
     except ConfigError as error:
         raise ConfigError(f"principal '{name}': {error.message}") from None
 

@@ -10,7 +10,6 @@ from pathlib import Path
 import pytest
 
 from brokerd.cli import COMMANDS, main
-from brokerd.cli.parser import did_you_mean
 from tests.support.wait import DEADLINE_S
 
 CREATE = "brokerd topics create"
@@ -133,11 +132,6 @@ def test_help_imports_neither_grpc_nor_arrow() -> None:
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=DEADLINE_S, check=True)
     assert done.stdout.splitlines()[-1] == "[]"
-
-
-def test_did_you_mean_names_all_where_nothing_is_near() -> None:
-    assert did_you_mean("zzz", ["start", "topics"]) == "choose from start, topics"
-    assert did_you_mean("strat", ["start", "topics"]) == "did you mean 'start'?"
 
 
 def test_address_of_the_broker_option_wins_over_environment(

@@ -61,7 +61,7 @@ def test_no_setting_is_taken_for_a_services() -> None:
     ],
 )
 def test_a_mistyped_variable_is_refused_with_the_right_one(variable: str, meant: str) -> None:
-    with pytest.raises(ConfigError, match=f"^unknown environment variable {variable}: did you mean {meant}\\?$"):
+    with pytest.raises(ConfigError, match=f"^unknown environment variable {variable}: did you mean '{meant}'\\?$"):
         load_broker_config(path=None, environ={variable: "1"}, flags={})
 
 

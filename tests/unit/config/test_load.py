@@ -66,7 +66,7 @@ def test_types_are_read_from_text_and_from_toml(tmp_path: Path) -> None:
             "port = 1\n[log]\n# why\nretention.mss = 1",
             "unknown setting 'log.retention.mss' (FILE): did you mean 'log.retention.ms'?",
         ),
-        ("max.parked.fetches = 9", "unknown setting 'max.parked.fetches' (FILE): did you mean 'max.parked.partitions'?"),
+        ("max.parked.partition = 9", "unknown setting 'max.parked.partition' (FILE): did you mean 'max.parked.partitions'?"),
         ("port = 70000", "port must be between 0 and 65535, not 70000 (FILE)"),
         ("[log.segment]\n\nbytes = 12", "log.segment.bytes must be between 4096 and 2147483647, not 12 (FILE)"),
         ('port = "many"', "port must be a whole number, not 'many' (FILE)"),
