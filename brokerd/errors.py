@@ -464,3 +464,8 @@ class InvalidRecordError(ClientError, ValueError):
 
 class DataLossError(ClientError):
     """Records that a reader was about to read are gone; the text says how many, and which offset comes next."""
+
+
+def counted(count: int, noun: str) -> str:
+    """A number and its noun, such as "1 record" and "2 records"."""
+    return f"{count} {noun}{'' if count == 1 else 's'}"

@@ -6,7 +6,7 @@ import argparse
 import sys
 from typing import TYPE_CHECKING
 
-from brokerd.cli.output import counted, note
+from brokerd.cli.output import note
 from brokerd.cli.parser import (
     Subparsers,
     add_client_options,
@@ -19,6 +19,7 @@ from brokerd.cli.parser import (
 )
 from brokerd.config.client import ConsumerConfig
 from brokerd.config.settings import INT32_MAX, INT64_MAX
+from brokerd.errors import counted
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

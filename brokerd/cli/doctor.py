@@ -6,10 +6,10 @@ from __future__ import annotations
 import argparse
 from typing import TYPE_CHECKING
 
-from brokerd.cli.output import counted, print_json
+from brokerd.cli.output import print_json
 from brokerd.cli.parser import Subparsers, usage_error
 from brokerd.config.settings import INT64_MAX
-from brokerd.errors import DataDirectoryError
+from brokerd.errors import DataDirectoryError, counted
 
 if TYPE_CHECKING:
     from brokerd.offline.partition_check import Finding

@@ -6,8 +6,9 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from brokerd.cli.group_reset import NewOffset
-from brokerd.cli.output import counted, duration_text, print_json, size_text, table, time_text
+from brokerd.cli.output import duration_text, print_json, size_text, table, time_text
 from brokerd.client.group_offsets import GroupDescription, GroupListing, GroupPartition
+from brokerd.errors import counted
 
 _NONE = "-"
 _METADATA_MAX_CHARACTERS = 40

@@ -6,10 +6,10 @@ import argparse
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from brokerd.cli.output import counted, print_json, size_text, table, time_text
+from brokerd.cli.output import print_json, size_text, table, time_text
 from brokerd.cli.parser import Subparsers, add_client_options, add_topic_options, checked, client_config, hasty
 from brokerd.config.client import ConsumerConfig
-from brokerd.errors import WireError
+from brokerd.errors import WireError, counted
 
 if TYPE_CHECKING:
     from brokerd.client.blocking import BlockingClient

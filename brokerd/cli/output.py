@@ -60,11 +60,6 @@ def time_text(timestamp_ms: int) -> str:
     return moment.isoformat(sep=" ").replace("+00:00", "Z")
 
 
-def counted(count: int, noun: str) -> str:
-    """A number and its noun, such as "1 record" and "2 records"."""
-    return f"{count} {noun}{'' if count == 1 else 's'}"
-
-
 def print_json(value: Any) -> None:
     """Prints a JSON document for programs."""
     print(json.dumps(value, indent=2, ensure_ascii=False))

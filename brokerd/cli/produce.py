@@ -11,7 +11,7 @@ from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, BinaryIO, NamedTuple
 
-from brokerd.cli.output import counted, note
+from brokerd.cli.output import note
 from brokerd.cli.parser import (
     Subparsers,
     add_client_options,
@@ -23,7 +23,7 @@ from brokerd.cli.parser import (
     where,
 )
 from brokerd.config.client import ProducerConfig, producer_config
-from brokerd.errors import BrokerdError, ConfigError
+from brokerd.errors import BrokerdError, ConfigError, counted
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -5,12 +5,11 @@ from __future__ import annotations
 import argparse
 from typing import TYPE_CHECKING
 
-from brokerd.cli.output import counted
 from brokerd.cli.parser import Subparsers, add_client_options, add_verbs, check_range, client_config, hasty, pairs, usage_error
 from brokerd.cli.topics_trim import add_trim, before_of, trim
 from brokerd.config.client import ClientConfig
 from brokerd.config.settings import INT32_MAX
-from brokerd.errors import TopicAlreadyExistsError, UnknownTopicOrPartitionError, WireError
+from brokerd.errors import TopicAlreadyExistsError, UnknownTopicOrPartitionError, WireError, counted
 
 if TYPE_CHECKING:
     from brokerd.client.blocking import BlockingClient

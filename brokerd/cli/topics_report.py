@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from brokerd.cli.output import counted, print_json, size_text, table
+from brokerd.cli.output import print_json, size_text, table
 from brokerd.client.topics import TopicDescription
+from brokerd.errors import counted
 
 
 def print_names(names: Sequence[str], *, as_json: bool) -> None:

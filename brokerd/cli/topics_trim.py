@@ -6,9 +6,9 @@ import argparse
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
-from brokerd.cli.output import counted, print_json, table
+from brokerd.cli.output import print_json, table
 from brokerd.cli.parser import Subparsers, add_client_options, checked, usage_error
-from brokerd.errors import WireError
+from brokerd.errors import WireError, counted
 
 if TYPE_CHECKING:
     from brokerd.cli.start_offsets import Bound, LogBounds

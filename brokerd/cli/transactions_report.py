@@ -6,7 +6,7 @@ import sys
 from collections.abc import Sequence
 from typing import Any
 
-from brokerd.cli.output import counted, duration_text, print_json, size_text, table
+from brokerd.cli.output import duration_text, print_json, size_text, table
 from brokerd.client.transactions import (
     NO_VERSION,
     ForgottenId,
@@ -17,6 +17,7 @@ from brokerd.client.transactions import (
     TransactionDescription,
     TransactionListing,
 )
+from brokerd.errors import counted
 
 _NONE = "-"
 

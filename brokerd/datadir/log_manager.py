@@ -266,7 +266,9 @@ class LogManager:
         log = self._logs.get(tp)
         if log is None or tp.topic_id in OWN_TOPICS:
             topic = self.topics.by_id(tp.topic_id)
-            raise UnknownTopicOrPartitionError(f"topic '{topic.name}' has {topic.partition_count} partitions, not {tp.partition}")
+            raise UnknownTopicOrPartitionError(
+                f"topic '{topic.name}' has partitions 0 to {topic.partition_count - 1}, not {tp.partition}"
+            )
         return log
 
     def get(self, tp: TopicIdPartition) -> PartitionLog | None:

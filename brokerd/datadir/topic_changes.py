@@ -26,6 +26,7 @@ from brokerd.errors import (
     PolicyViolationError,
     StorageError,
     TopicAlreadyExistsError,
+    counted,
 )
 from brokerd.ids import TopicIdPartition, new_topic_id, topic_name_problem
 from brokerd.partition.recovery import Recovered
@@ -82,7 +83,7 @@ class TopicChanges:
         count = partitions or self._config.num_partitions
         self._check_count(name, count, count, sum(topic.partition_count for topic in before))
         if len(self._topics) + len(before) >= self._config.max_topics:
-            raise PolicyViolationError(f"there are {len(self._topics)} topics, the most that max.topics allows")
+            raise PolicyViolationError(f"there is no room for another topic: max.topics is {self._config.max_topics}")
         config = checked_topic_config(self._config, configs)
         self._logs.check_writable()
         return Topic(name, new_topic_id(), count, normalized(config, configs))
@@ -100,7 +101,7 @@ class TopicChanges:
         topic = self._topics.by_name(name)
         if total <= topic.partition_count:
             raise InvalidPartitionsError(
-                f"topic '{name}' cannot have {total} partitions: the number can only grow, from the current "
+                f"topic '{name}' cannot have {counted(total, 'partition')}: the number can only grow, from the current "
                 f"{topic.partition_count} to at most {self._config.max_partitions_per_topic} (max.partitions.per.topic)"
             )
         self._check_count(name, total, total - topic.partition_count)
@@ -200,6 +201,6 @@ class TopicChanges:
             )
         if self._topics.partition_count() + added_before + added > self._config.max_partitions:
             raise PolicyViolationError(
-                f"topic '{name}' cannot have {total} partitions: {added} more would exceed the "
+                f"topic '{name}' cannot have {counted(total, 'partition')}: {added} more would exceed the "
                 f"{self._config.max_partitions} allowed for all topics together (max.partitions)"
             )

@@ -22,7 +22,7 @@ from brokerd.clock import Clock, SystemClock
 from brokerd.config.broker import BrokerConfig
 from brokerd.datadir.log_manager import LogManager
 from brokerd.datadir.partition_opening import RecoveryReport
-from brokerd.errors import BrokerdError
+from brokerd.errors import BrokerdError, counted
 from brokerd.server.background import Background
 from brokerd.server.broker import Broker
 from brokerd.server.failures import internal
@@ -122,14 +122,13 @@ class Daemon:
             if self._metrics is not None and newer.certificates is not None:
                 self._metrics.replace_tls(newer.certificates.tls)
         identities = newer.authenticator.identities
-        self._call_authorizer.audit.reloaded(
-            f"{len(identities.principals) if identities is not None else 'no'} principals, {ended_count} streams ended"
-        )
+        principals = counted(len(identities.principals), "principal") if identities is not None else "no principals"
+        self._call_authorizer.audit.reloaded(f"{principals}, {counted(ended_count, 'stream')} ended")
         logger.info(
-            "reloaded: %s, %s; %d streams of revoked credentials ended",
+            "reloaded: %s, %s; %s of revoked credentials ended",
             "certificates" if newer.certificates is not None else "no certificates",
-            f"auth file with {len(identities.principals)} principals" if identities is not None else "no auth file",
-            ended_count,
+            f"auth file with {principals}" if identities is not None else "no auth file",
+            counted(ended_count, "stream"),
         )
 
     async def wait_until_ended(self) -> None:
@@ -290,11 +289,12 @@ def _bind_problem(host: str, port: int) -> str | None:
 def _summary(report: RecoveryReport) -> str:
     how = "was closed cleanly" if report.partitions else "is new or empty"
     if report.unclean:
-        some = f"but for {report.unclean} partitions, which are recovered"
+        some = f"but for {counted(report.unclean, 'partition')}, recovered"
         how = "was not closed cleanly and is recovered" if report.unclean == report.partitions else f"{how} {some}"
     cut_bytes = sum(report.cut_bytes.values())
     return (
-        f"{how}, {report.partitions} partitions, {cut_bytes} bytes of torn tails cut, {len(report.damaged)} partitions damaged"
+        f"{how}, {counted(report.partitions, 'partition')}, {len(report.damaged)} of them damaged, "
+        f"{counted(cut_bytes, 'byte')} of torn tails cut"
         + (f"; read-only: {report.read_only_reason}" if report.read_only_reason else "")
         + (f"; left alone: {', '.join(report.unknown_directories)}" if report.unknown_directories else "")
     )

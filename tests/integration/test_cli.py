@@ -91,7 +91,7 @@ def test_dry_run_creates_nothing(terminal: Terminal) -> None:
         (
             ["topics", "alter", "known-topic", "-p", "1"],
             (
-                "topic 'known-topic' cannot have 1 partitions: the number can only grow, from the current 1 to at most 10000 "
+                "topic 'known-topic' cannot have 1 partition: the number can only grow, from the current 1 to at most 10000 "
                 "(max.partitions.per.topic)"
             ),
         ),

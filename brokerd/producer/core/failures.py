@@ -18,6 +18,7 @@ from brokerd.errors import (
     TransactionStateError,
     UnknownTopicIdError,
     WireError,
+    counted,
 )
 from brokerd.ids import TopicPartition
 from brokerd.producer.core.producer_batch import ProducerBatch
@@ -29,8 +30,8 @@ def expired(batch: ProducerBatch, delivery_timeout_ms: int, last_trouble: Broker
     trouble = batch.last_error or last_trouble
     tail = f"; last trouble: {trouble}" if trouble else ""
     return DeliveryTimeoutError(
-        f"{batch.record_count} records for {batch.tp} were not acknowledged in delivery.timeout.ms "
-        f"({delivery_timeout_ms} ms), {batch.attempts} attempts: {_where(batch)}{tail}"
+        f"{_subject(batch)} was not acknowledged in delivery.timeout.ms "
+        f"({delivery_timeout_ms} ms), {counted(batch.attempts, 'attempt')}: {_where(batch)}{tail}"
     )
 
 
@@ -45,7 +46,7 @@ def beyond_request(batch: ProducerBatch, limits: RequestLimits, config: Producer
 
 def aborted(batch: ProducerBatch, reason: str) -> AbortedBatchError:
     """The error of a batch that the application has given up."""
-    return AbortedBatchError(f"{batch.record_count} records for {batch.tp} were given up, {reason}: {_where(batch)}")
+    return AbortedBatchError(f"{_subject(batch)} was given up, {reason}: {_where(batch)}")
 
 
 def overdue(node_id: int, config: ProducerConfig) -> BrokerUnreachableError:
@@ -75,7 +76,7 @@ def stopped(batch: ProducerBatch, error: BrokerdError) -> BrokerdError:
         return error
     # The first failure says of its own records whether they are in the log: only its name may stand beside what is true of these.
     aborted_with = AbortedBatchError(
-        f"{batch.record_count} records for {batch.tp} were given up with the rest of their transaction, which failed with "
+        f"{_subject(batch)} was given up with the rest of its transaction, which failed with "
         f"{type(error).__name__}: {_where(batch)}"
     )
     aborted_with.__cause__ = error
@@ -93,6 +94,10 @@ def refused(batch: ProducerBatch, error: BrokerdError) -> BrokerdError:
             f"one record of {batch.tp} is too large for the broker, in a batch of its own: {error.message}", fate=Fate.NOT_APPENDED
         )
     return error
+
+
+def _subject(batch: ProducerBatch) -> str:
+    return f"a batch of {counted(batch.record_count, 'record')} for {batch.tp}"
 
 
 def _where(batch: ProducerBatch) -> str:

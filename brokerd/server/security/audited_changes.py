@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Any
 
+from brokerd.errors import counted
+
 NameOf = Callable[[bytes], str]  # of a topic's id
 
 
@@ -42,7 +44,7 @@ def _records(_request: Any, response: Any, name_of: NameOf) -> Iterator[str]:
 def _aborted(request: Any, response: Any, _name_of: NameOf) -> Iterator[str]:
     if response.aborted_members:
         execution = f" in execution {request.execution_id!a}" if request.execution_id else ""
-        yield f"aborted {response.aborted_members} members of transactional id {request.transactional_id!a}{execution}"
+        yield f"aborted {counted(response.aborted_members, 'member')} of transactional id {request.transactional_id!a}{execution}"
 
 
 def _forgotten(request: Any, response: Any, _name_of: NameOf) -> Iterator[str]:
@@ -53,7 +55,7 @@ def _forgotten(request: Any, response: Any, _name_of: NameOf) -> Iterator[str]:
 
 def _group_deleted(request: Any, response: Any, _name_of: NameOf) -> Iterator[str]:
     if not response.HasField("error") and response.deleted_offsets:
-        yield f"deleted {response.deleted_offsets} offsets of group {request.group_id!a}"
+        yield f"deleted {counted(response.deleted_offsets, 'offset')} of group {request.group_id!a}"
 
 
 CHANGES: dict[str, Callable[[Any, Any, NameOf], Iterator[str]]] = {

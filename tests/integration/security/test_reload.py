@@ -291,7 +291,7 @@ def test_sighup_has_the_process_read_again(tmp_path: Path, auth_file: Path) -> N
             (tp,) = boss.create_topic("events-1")
         assert error_of(stream, tp) == 0
         auth_file.write_text(AUTH_FILE)
-        tell("auth file with 4 principals; 1 streams of revoked credentials ended")
+        tell("auth file with 4 principals; 1 stream of revoked credentials ended")
         assert stream.status()[0] is grpc.StatusCode.UNAUTHENTICATED
         assert daemon.terminate() == 0
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from brokerd.cli.output import counted, duration_text, size_text, table
+from brokerd.cli.output import duration_text, size_text, table
+from brokerd.errors import counted
 
 
 def test_table_aligns_numbers_right_and_text_left() -> None:
