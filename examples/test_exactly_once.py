@@ -1,7 +1,7 @@
 """Proves that a job is exactly once, in ten lines: its broker is broken at the worst moments, and each row is there once.
 
-    pip install 'brokerd[spark]' pytest
-    pytest examples/test_exactly_once.py
+    pip install '.[spark]' pytest
+    python -m pytest examples/test_exactly_once.py
 
 docs/testing.md explains it.
 """

@@ -33,6 +33,7 @@ CODE_BEARING_CALLS = {"eval", "exec", "compile", "__import__"}
 # In two halves each, so that this file does not hold what it looks for.
 BANNED_WORDS = {
     "a path of somebody's machine": ["/wo" + "rk/", "/ro" + "ot/", "/ho" + "me/"],
+    "a name on a package index that may be anybody's": ["pip install brok" + "erd", "'brok" + "erd["],
     "a package registry's address or flag": ["pythonhosted" + ".org", "index" + "-url", "artifac" + "tory", "pypi" + ".org/simple"],
     "work left undone": ["TO" + "DO", "FIX" + "ME", "XX" + "X"],
     "a test that does not run": ["mark.sk" + "ip", "pytest.sk" + "ip(", "mark.xf" + "ail", "importor" + "skip"],

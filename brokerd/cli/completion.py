@@ -22,7 +22,7 @@ bash (with the package bash-completion):
 zsh (in a directory of $fpath, before compinit):
   brokerd completion zsh > ~/.zfunc/_brokerd
 
-Needs the extra 'completion': pip install 'brokerd[completion]'. The script itself needs nothing.
+Needs shtab: pip install shtab. The script itself needs nothing.
 """
 
 
@@ -50,7 +50,7 @@ def script(shell: str, parser: argparse.ArgumentParser) -> str:
     try:
         from shtab import complete
     except ImportError:
-        raise ConfigError("shell completion needs shtab: pip install 'brokerd[completion]'") from None
+        raise ConfigError("shell completion needs shtab: pip install shtab") from None
     for action in _actions(parser):
         if str(action.metavar) in _FILES:
             action.complete = _COMPLETE_FILES  # type: ignore[attr-defined]

@@ -6,13 +6,16 @@ from __future__ import annotations
 
 import argparse
 import sys
+from collections.abc import Iterable
 from importlib.resources import files
 from pathlib import Path
 
+from brokerd.cli.output import note
 from brokerd.cli.parser import Subparsers
 from brokerd.config.sample import sample_toml
 
 _UNIT_PROGRAM = "/opt/brokerd/bin/brokerd"  # in the unit as shipped
+_HIDDEN = [Path("/", *parts) for parts in (["home"], ["root"], ["run", "user"], ["tmp"], ["var", "tmp"])]  # ProtectHome, PrivateTmp
 _EPILOG = """\
 examples:
   brokerd config --sample > brokerd.toml
@@ -37,8 +40,23 @@ def add_parser(subparsers: Subparsers) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Prints the requested file."""
-    print(sample_toml() if args.sample else systemd_unit(Path(sys.argv[0])), end="")
+    if args.sample:
+        print(sample_toml(), end="")
+        return 0
+    program = Path(sys.argv[0])
+    print(systemd_unit(program), end="")
+    hidden = hidden_from_unit([program.absolute(), Path(sys.executable), Path(sys.executable).resolve()])
+    if hidden is not None:
+        note(
+            f"brokerd: the unit hides {hidden} from the service (ProtectHome=, PrivateTmp=), which needs it: install brokerd "
+            f"elsewhere, such as into {Path(_UNIT_PROGRAM).parents[1]}, with the system's Python"
+        )
     return 0
+
+
+def hidden_from_unit(needed: Iterable[Path]) -> Path | None:
+    """The first of these files that a service of the unit cannot see, or None."""
+    return next((path for path in needed if any(path.is_relative_to(directory) for directory in _HIDDEN)), None)
 
 
 def systemd_unit(program: Path) -> str:

@@ -36,7 +36,7 @@ HELD BACK are offsets that readers of committed records do not see yet; TO READ 
 time. Groups beyond the 50 that committed last are counted and not shown. A broker that is down is shown as unreachable, and
 asked again. Ctrl-C ends it.
 
-The view needs the extra 'top': pip install 'brokerd[top]'. --json does not: it prints one line for each look.
+The view needs rich: pip install rich. --json does not: it prints one line for each look.
 
 examples:
   brokerd top
@@ -142,7 +142,7 @@ def _require_rich() -> None:
     try:
         import rich  # noqa: F401
     except ImportError:
-        raise ConfigError("the view needs rich: pip install 'brokerd[top]', or use --json") from None
+        raise ConfigError("the view needs rich: pip install rich, or use --json") from None
 
 
 class _Pause:

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from brokerd.cli import main
-from brokerd.cli.config import systemd_unit
+from brokerd.cli.config import hidden_from_unit, systemd_unit
 from brokerd.config.sample import sample_toml
 
 UNIT = Path(__file__).parents[3] / "conf" / "brokerd.service"
@@ -27,3 +27,19 @@ def test_the_unit_runs_the_command_that_printed_it(tmp_path: Path) -> None:
 @pytest.mark.parametrize("program", ["pytest", "gone/brokerd"])
 def test_without_an_installed_command_the_unit_is_as_shipped(tmp_path: Path, program: str) -> None:
     assert systemd_unit(tmp_path / program) == UNIT.read_text()
+
+
+def test_an_installation_that_the_unit_hides_from_its_service_is_named() -> None:
+    unit = UNIT.read_text()
+    assert "ProtectHome=yes" in unit
+    assert "PrivateTmp=yes" in unit
+    visible, in_a_home, in_tmp = (Path("/", *parts, "bin", "python") for parts in (["opt", "env"], ["home", "me"], ["tmp", "env"]))
+    assert hidden_from_unit([visible, Path("/homes/brokerd")]) is None
+    assert hidden_from_unit([visible, in_a_home]) == in_a_home
+    assert hidden_from_unit([in_tmp, in_a_home]) == in_tmp
+
+
+def test_files_can_be_given_to_the_user_of_the_unit() -> None:
+    unit = UNIT.read_text()
+    assert "User=brokerd\nGroup=brokerd\n" in unit
+    assert "DynamicUser" not in unit

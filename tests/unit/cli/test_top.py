@@ -202,4 +202,4 @@ def test_mistakes_are_one_sentence(words: list[str], code: int, sentence: str, c
 def test_a_missing_library_is_one_sentence(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.setitem(sys.modules, "rich", None)
     assert main(["top", "--once"]) == 1
-    assert capsys.readouterr() == ("", "brokerd: the view needs rich: pip install 'brokerd[top]', or use --json\n")
+    assert capsys.readouterr() == ("", "brokerd: the view needs rich: pip install rich, or use --json\n")
