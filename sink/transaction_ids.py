@@ -27,9 +27,11 @@ _EXECUTION_ID = (
     "spark.sql.execution.query.id"  # one run of a micro-batch, or one batch write: tasks, retries and speculation share it
 )
 _RUN_ID = "spark.jobGroup.id"  # of a streaming query: one start of it
+_DESCRIPTION = "spark.job.description"  # of a streaming query: its name, if it has one, before its id; for people
 
 _EVERY_TOPIC = "*"  # label of a write whose topics are named by a column
 _HASH_LENGTH = 32
+_QUERY_NAME_MAX_LENGTH = 100
 
 NO_VERSIONS_OF_STREAMS = (
     "txnAppId and txnVersion are for batch writes: a streaming query has an id and versions of its own (its checkpoint's query "
@@ -74,7 +76,7 @@ def streaming_ids(options: TransactionOptions, get: Property) -> TransactionIds:
         )
     label = "" if options.label is None else f"-{options.label}"
     default = f"spark-{query_id}{label}"
-    return _ids(options, default, int(batch_id), execution_id, run_id or "", f"streaming query {query_id}, batch {batch_id}")
+    return _ids(options, default, int(batch_id), execution_id, run_id or "", f"{_query(query_id, get)}, batch {batch_id}")
 
 
 def batch_ids(options: TransactionOptions, get: Property, *, topic: str | None, job_id: str) -> TransactionIds:
@@ -88,7 +90,7 @@ def batch_ids(options: TransactionOptions, get: Property, *, topic: str | None, 
         run = run_id or "" if query_id and batch_id else ""
         return _ids(options, f"app-{options.app_id}/{label}", options.version, execution_id, run, owner)
     if query_id and batch_id:
-        owner = f"streaming query {query_id}, batch {batch_id}, foreachBatch"
+        owner = f"{_query(query_id, get)}, batch {batch_id}, foreachBatch"
         return _ids(options, f"spark-{query_id}-{label}", int(batch_id), execution_id, run_id or "", owner)
     if options.transactional_id is not None:
         raise ConfigError(
@@ -96,6 +98,13 @@ def batch_ids(options: TransactionOptions, get: Property, *, topic: str | None, 
             "write under the same id could not be told from a repetition of the first"
         )
     return TransactionIds(f"job-{job_id}", 0, job_id, "", "batch write", is_one_write=True)
+
+
+def _query(query_id: str, get: Property) -> str:
+    """A streaming query for people: by its queryName too, which Spark tells a task only in the description of its job."""
+    name, mark, _ = (get(_DESCRIPTION) or "").partition(f"<br/>\nid = {query_id}")
+    name = "".join(letter for letter in name if letter.isprintable())[:_QUERY_NAME_MAX_LENGTH]
+    return f"streaming query {name} ({query_id})" if mark and name else f"streaming query {query_id}"
 
 
 def _ids(options: TransactionOptions, default: str, version: int, execution_id: str, run_id: str, owner: str) -> TransactionIds:

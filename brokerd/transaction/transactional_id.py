@@ -71,6 +71,7 @@ class TransactionalIdState:
         self.members: dict[int, Member] = {}  # open, by producer id
         self._by_member_id: dict[bytes, Member] = {}  # the same
         self._ended = ended
+        self.owner = ""  # what the newest member said of it, for people; a state of everything has that of open members only
 
     @property
     def last_version(self) -> int:
@@ -262,6 +263,7 @@ class TransactionalIdState:
             member = event.member
             self.members[member.producer_id] = member
             self._by_member_id[member.member_id] = member
+            self.owner = member.owner
         elif isinstance(event, MembersAborted):
             ended = self._end(event.producer_ids)
             for member in ended:

@@ -113,6 +113,22 @@ def test_a_query_is_a_group_whose_lag_the_broker_shows(
     assert read(spark, daemon.address, topic, startingOffsets="-1h").count() == 80
 
 
+def test_a_query_is_named_in_the_transactions_by_its_query_name(
+    spark: SparkSession, daemon: DaemonProcess, client: BlockingClient, new_topic: NewTopic, tmp_path: Path
+) -> None:
+    source, streamed, by_batch = new_topic(1), new_topic(1), new_topic(1)
+    write(frame_of(spark, numbers(0, 5)), daemon.address, source)
+    rows = read_stream(spark, daemon.address, source, **{"group.id": f"bills of {source}"}).select("key", "value")
+    sink = rows.writeStream.format("brokerd").option("bootstrap.servers", daemon.address).option("topic", streamed)
+    run(sink.queryName(f"bills of {source}").option("checkpointLocation", str(tmp_path / "one")).trigger(availableNow=True).start())
+    each = rows.writeStream.foreachBatch(lambda frame, _: write(frame, daemon.address, by_batch)).trigger(availableNow=True)
+    run(each.queryName(f"copies of {source}").option("checkpointLocation", str(tmp_path / "two")).start())
+    owners = [listing.owner for listing in client.list_transactions()]
+    assert [group.group_id for group in client.list_groups(f"bills of {source}")] == [f"bills of {source}"]
+    assert any(owner.startswith(f"streaming query bills of {source} (") for owner in owners)
+    assert any(owner.startswith(f"streaming query copies of {source} (") for owner in owners)
+
+
 def test_a_running_query_sees_what_is_appended_and_stops(
     spark: SparkSession, daemon: DaemonProcess, new_topic: NewTopic, tmp_path: Path
 ) -> None:

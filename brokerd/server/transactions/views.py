@@ -48,7 +48,7 @@ def listing(broker: Broker, state: TransactionalIdState) -> transaction_pb2.Tran
         txn_version=max(versions, default=_NONE),
         open_members=len(state.members),
         age_ms=broker.clock.monotonic_ms() - min(opened_ms) if opened_ms else _NONE,
-        owner=next(reversed(members)).owner if members else "",
+        owner=state.owner,
     )
 
 
