@@ -102,7 +102,7 @@ def batch_ids(options: TransactionOptions, get: Property, *, topic: str | None, 
 
 def _query(query_id: str, get: Property) -> str:
     """A streaming query for people: by its queryName too, which Spark tells a task only in the description of its job."""
-    name, mark, _ = (get(_DESCRIPTION) or "").partition(f"<br/>\nid = {query_id}")
+    name, mark, _ = (get(_DESCRIPTION) or "").partition(f"\nid = {query_id}")
     name = "".join(letter for letter in name if letter.isprintable())[:_QUERY_NAME_MAX_LENGTH]
     return f"streaming query {name} ({query_id})" if mark and name else f"streaming query {query_id}"
 

@@ -34,20 +34,20 @@ def test_stream_is_named_by_its_query_and_its_batch() -> None:
 
 
 def test_owner_is_named_as_the_user_has_named_the_query() -> None:
-    named = {**STREAMING, "spark.job.description": f"bill the orders<br/>\nid = {QUERY}<br/>\nrunId = run-1<br/>\nbatch = 7"}
+    named = {**STREAMING, "spark.job.description": f"bill the orders\nid = {QUERY}\nrunId = run-1\nbatch = 7"}
     assert streaming_ids(TransactionOptions(), named.get).owner == f"streaming query bill the orders ({QUERY}), batch 7"
     assert ids_of(named).owner == f"streaming query bill the orders ({QUERY}), batch 7, foreachBatch"
     assert streaming_ids(TransactionOptions(), named.get)[:4] == streaming_ids(TransactionOptions(), STREAMING.get)[:4]
 
 
-@pytest.mark.parametrize("description", [f"\nid = {QUERY}<br/>\nbatch = 7", "a job group of the user's own", "", None])
+@pytest.mark.parametrize("description", [f"\nid = {QUERY}\nbatch = 7", "a job group of the user's own", "", None])
 def test_query_without_a_name_is_named_by_its_id(description: str | None) -> None:
     get = {**STREAMING, "spark.job.description": description}.get
     assert streaming_ids(TransactionOptions(), get).owner == f"streaming query {QUERY}, batch 7"
 
 
 def test_owner_has_room_for_any_name_of_a_query() -> None:
-    get = {**STREAMING, "spark.job.description": f"{'n' * 999}\x00<br/>\nid = {QUERY}<br/>"}.get
+    get = {**STREAMING, "spark.job.description": f"{'n' * 999}\x00\nid = {QUERY}"}.get
     assert len(streaming_ids(TransactionOptions(), get).owner) < 249
 
 
