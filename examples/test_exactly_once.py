@@ -8,6 +8,8 @@ docs/testing.md explains it.
 
 from __future__ import annotations
 
+import os
+import sys
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -46,7 +48,8 @@ def bill_orders(spark: SparkSession, servers: str, checkpoint: Path) -> Any:
 
 @pytest.fixture(scope="session")
 def spark() -> Iterator[SparkSession]:
-    """A session for all tests."""
+    """A session for all tests. Its workers run this Python; else they would run the python3 of the PATH."""
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     session = SparkSession.builder.master("local[2]").config("spark.ui.enabled", "false").getOrCreate()
     session.sparkContext.setLogLevel("OFF")
     yield session

@@ -41,7 +41,9 @@ def test_progress_of_a_query(tmp_path: Path) -> None:
 def test_the_example_of_a_users_own_test(tmp_path: Path) -> None:
     shutil.copy(DOCS.parent / "examples" / "test_exactly_once.py", tmp_path)
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "test_exactly_once.py"]
-    environment = {**os.environ, "PYSPARK_PYTHON": sys.executable}
+    own = str(Path(sys.executable).parent)  # this environment is not activated
+    path = ":".join(place for place in os.environ["PATH"].split(":") if place != own)
+    environment = {name: value for name, value in {**os.environ, "PATH": path}.items() if name != "PYSPARK_PYTHON"}
     done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False, timeout=800)
     assert done.returncode == 0, f"{done.stdout[-2000:]}\n{done.stderr[-2000:]}"
     assert "4 passed" in done.stdout

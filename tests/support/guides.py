@@ -1,6 +1,7 @@
 """Runs a guide of docs/ as a reader would: its files are written, its commands run one after the other in one shell.
 
-As written, but for two things: the broker listens on a port that is free, and nothing is installed. No assertions here.
+As written, but for two things: the broker listens on a port that is free, and nothing is installed: the PATH is that of an activated
+environment. No assertions here.
 """
 
 from __future__ import annotations
@@ -39,8 +40,8 @@ def _run(name: str, directory: Path, port: str) -> subprocess.CompletedProcess[s
         "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
         "BROKERD_PORT": port,
         "BROKERD_BOOTSTRAP_SERVER": f"127.0.0.1:{port}",
-        "PYSPARK_PYTHON": sys.executable,
     }
+    environment.pop("PYSPARK_PYTHON", None)  # of these tests, not of a reader
     return subprocess.run(
         ["bash", "-c", script], cwd=directory, env=environment, capture_output=True, text=True, check=False, timeout=_TIMEOUT_S
     )
