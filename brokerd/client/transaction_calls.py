@@ -15,7 +15,14 @@ from brokerd.client.transactions import (
     TransactionDescription,
     TransactionListing,
 )
-from brokerd.errors import BrokerUnreachableError, TxnAbortedError, UnsupportedVersionError
+from brokerd.errors import (
+    BrokerdError,
+    BrokerUnreachableError,
+    Fate,
+    ProducerFencedError,
+    TxnAbortedError,
+    UnsupportedVersionError,
+)
 from brokerd.producer.core.membership import ONE_WRITE_KEPT_MS, Membership, TransactionEnd
 from brokerd.wire.methods import UNARY_REQUEST_MAX_BYTES
 from brokerd.wire.v1 import transaction_pb2
@@ -49,10 +56,12 @@ class TransactionCalls:
 
         Raises TxnAbortedError (a member was not open any more: nothing was committed), ReplayMismatchError, ProducerFencedError,
         TxnConflictError, AlreadyCommittedError (an abort came too late), UnsupportedVersionError for a broker that knows no offsets
-        in transactions. After BrokerUnreachableError or a retriable error the
-        outcome is unknown.
+        in transactions. After BrokerUnreachableError or a retriable error the outcome is unknown, and so it is after
+        ProducerFencedError if its fate is not NOT_APPENDED: an attempt without a response may have committed what the broker does
+        not remember any more.
         """
         asked_ms = self._client.clock.boot_ms()
+        lost: list[BrokerdError] = []  # attempts that may have been carried out
 
         async def attempt(attempt_timeout_ms: int) -> int:
             entries_max = await self._client.partitions_per_request()
@@ -70,7 +79,11 @@ class TransactionCalls:
             return last_version
 
         try:
-            return await self._client.retried(attempt, timeout_ms=timeout_ms)
+            return await self._client.retried(attempt, failures=lost, timeout_ms=timeout_ms)
+        except ProducerFencedError as error:
+            if not lost:
+                error.fate = Fate.NOT_APPENDED
+            raise
         except TxnAbortedError as error:
             asked_for_ms = self._client.clock.boot_ms() - asked_ms
             if end.is_one_write and asked_for_ms >= ONE_WRITE_KEPT_MS:

@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple, Protocol
 
-from brokerd.errors import GroupAuthorizationFailedError, PolicyViolationError, ProducerFencedError, UnknownGroupError
+from brokerd.errors import Fate, GroupAuthorizationFailedError, PolicyViolationError, ProducerFencedError, UnknownGroupError
 from brokerd.groups.group import Group
 from brokerd.groups.model import NO_OFFSET, CommittedOffset, GroupDeleted, LogEntry, OffsetsCommitted, OffsetsDeleted
 from brokerd.ids import TopicIdPartition
@@ -205,7 +205,8 @@ def _check_expected(group_id: str, group: Group | None, expected: Mapping[TopicI
             raise ProducerFencedError(
                 f"group {group_id!r}: its offset of {name_of(tp)} is {_shown(found)}, but the input of this transaction was read "
                 f"when it was {_shown(offset)}: another program has gone on from there. Nothing of this transaction counts: read "
-                "again from the committed offsets"
+                "again from the committed offsets",
+                fate=Fate.NOT_APPENDED,
             )
 
 

@@ -25,6 +25,7 @@ from brokerd.errors import (
     BrokerUnreachableError,
     ConfigError,
     DeliveryTimeoutError,
+    Fate,
     ProducerFencedError,
     ReplayMismatchError,
     TransactionStateError,
@@ -95,7 +96,8 @@ class TransactionBase:
             )
         if version < last:
             raise ProducerFencedError(
-                f"transaction {version} of '{self._transactional_id}' comes after {last}, which is committed: versions only rise"
+                f"transaction {version} of '{self._transactional_id}' comes after {last}, which is committed: versions only rise. "
+                f"This does not say whether {version} is committed too"
             )
         self.version = version
         self._membership = Membership(
@@ -140,16 +142,22 @@ class TransactionBase:
         except ReplayMismatchError as error:
             if self._offsets.all_of_them is None:
                 raise
-            raise ProducerFencedError(error.message) from error  # its input is the other's, whatever its number
+            raise ProducerFencedError(
+                error.message, fate=Fate.NOT_APPENDED
+            ) from error  # its input is the other's, whatever its number
         except (BrokerUnreachableError, WireError) as error:
-            if isinstance(error, WireError) and not error.retriable:
+            is_fenced = isinstance(error, ProducerFencedError)
+            if isinstance(error, WireError) and not error.retriable and not (is_fenced and error.fate is not Fate.NOT_APPENDED):
                 raise
+            when = "" if is_fenced else f" after delivery.timeout.ms ({timeout_ms} ms)"
             advice = f"begin it again as version {self.version}, and AlreadyCommittedError says that it is"
+            if is_fenced:
+                advice = "look for its records in the topic"
             if self._offsets.all_of_them is not None:
                 advice = "the committed offsets say it: read again from there"
             raise DeliveryTimeoutError(
-                f"whether transaction {self.version} of '{self._transactional_id}' is committed is not known after "
-                f"delivery.timeout.ms ({timeout_ms} ms): {advice}; last trouble: {error}"
+                f"whether transaction {self.version} of '{self._transactional_id}' is committed is not known{when}: {advice}; last "
+                f"trouble: {error}"
             ) from error
         self.is_committed = True
 
@@ -242,8 +250,8 @@ class Transaction(TransactionBase):
         """Commits, or aborts after an exception. Raises the first failure of a record; TxnAbortedError if the transaction expired;
         ReplayMismatchError or ProducerFencedError if another producer has committed this version, or a newer one, and with
         `send_offsets` ProducerFencedError if another one has committed the same input, and UnsupportedVersionError if the broker
-        cannot commit offsets with a transaction; and DeliveryTimeoutError if the outcome is not known after delivery.timeout.ms:
-        the same version, tried again, finds out.
+        cannot commit offsets with a transaction: nothing of this one is visible then. DeliveryTimeoutError if the outcome is not
+        known; the text says how to find out.
         """
         self._is_open = False
         try:

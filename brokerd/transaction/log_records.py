@@ -12,6 +12,7 @@ from brokerd.ids import TopicIdPartition
 from brokerd.transaction.model import (
     CommitCompleted,
     CommitPrepared,
+    EarlierCommit,
     EntriesLost,
     Event,
     Execution,
@@ -129,6 +130,7 @@ def _prepared(event: CommitPrepared) -> log_pb2.CommitPrepared:
         ],
         one_write=event.is_one_write,
         group_offsets=message_of(event.group_offsets) if event.group_offsets is not None else None,
+        earlier=[log_pb2.EarlierCommit(txn_version=one.version, digest=one.digest) for one in event.earlier],
     )
 
 
@@ -166,4 +168,5 @@ def _commit(prepared: log_pb2.CommitPrepared) -> CommitPrepared:
         tuple(HeldBack(TopicIdPartition(held.topic_id, held.partition), held.first_offset) for held in prepared.held_back),
         prepared.one_write,
         entry_of(prepared.group_offsets) if prepared.HasField("group_offsets") else None,
+        tuple(EarlierCommit(one.txn_version, one.digest) for one in prepared.earlier),
     )

@@ -38,6 +38,13 @@ class Totals(NamedTuple):
     key_hash_sum: int  # modulo 2^64
 
 
+class EarlierCommit(NamedTuple):
+    """A committed version that is not the newest any more."""
+
+    version: int
+    digest: bytes  # of its execution and totals
+
+
 class LastCommit(NamedTuple):
     """The newest version that is committed. `timestamp` is the wall clock, ms. Its members are known even when all markers are
     durable, as far as there is room: by that a start can write a marker again that a partition has lost.
@@ -49,6 +56,7 @@ class LastCommit(NamedTuple):
     committed_ids: Sequence[int] = ()  # producer ids of the winners
     aborted_ids: Sequence[int] = ()  # and of all others that ended with it
     is_one_write: bool = False  # the id serves no other
+    earlier: Sequence[EarlierCommit] = ()  # the commits before it, the oldest first, as many as are remembered
 
 
 class HeldBack(NamedTuple):
@@ -146,6 +154,7 @@ class CommitPrepared(NamedTuple):
     held_back: Sequence[HeldBack] = ()  # as it is recorded: a decision does not know them
     is_one_write: bool = False  # the id serves no other
     group_offsets: GroupEntry | None = None  # as it is recorded, too: how far a group has read with it
+    earlier: Sequence[EarlierCommit] = ()  # in a state; elsewhere the log has said it before
 
 
 class CommitCompleted(NamedTuple):
@@ -209,9 +218,10 @@ class Opened(NamedTuple):
 
 
 class AlreadyCommitted(NamedTuple):
-    """The version is committed, with these totals, and all is visible: answer that it is done."""
+    """The version is committed, by this execution with these totals, and all is visible: answer that it is done."""
 
-    last: LastCommit
+    execution: Execution
+    totals: Totals
 
 
 class Prepare(NamedTuple):

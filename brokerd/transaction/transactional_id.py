@@ -5,24 +5,29 @@
     init           | PRODUCER_FENCED | ALREADY_COMMITTED;                   | open, or the open member again;
                    |                 | same run, other execution:           | INVALID_TXN_STATE if it has ended, or is open
                    |                 | TXN_CONFLICT                         | in another execution. Nobody is aborted
-    commit         | PRODUCER_FENCED | after the markers:                   | after the markers of what is prepared:
-                   |                 | same run, other execution, any rows: | prepare, if no member was told that it is too
-                   |                 | TXN_CONFLICT; other totals:          | late, and all are open, of this execution, and
-                   |                 | REPLAY_MISMATCH; else done           | have durably what they report; else TXN_ABORTED
+    commit         | done, if one of | after the markers:                   | after the markers of what is prepared:
+                   | the last few    | same run, other execution, any rows: | prepare, if no member was told that it is too
+                   | commits; else   | TXN_CONFLICT; other totals:          | late, and all are open, of this execution, and
+                   | PRODUCER_FENCED | REPLAY_MISMATCH; else done           | have durably what they report; else TXN_ABORTED
     abort          | no effect       | ALREADY_COMMITTED, no effect         | the listed members that are open in this execution
     heartbeat      | INVALID_TXN_STATE                                      | open members only, else INVALID_TXN_STATE
     expiry         | none is open    | none is open                         | abort of the whole execution
 
 A commit ends all open members of its version and older ones, whatever their execution: that is why none is open there. A member
 that is not open never opens again. What is decided changes nothing; `apply` does.
+
+A commit whose answer was lost may be asked about after others have committed newer versions. EARLIER_MAX of the versions before the
+last one are remembered for that. Of an older one, PRODUCER_FENCED says by its fate that nobody knows whether it was committed.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import hashlib
+from collections.abc import Iterable, Sequence
 
 from brokerd.errors import (
     AlreadyCommittedError,
+    Fate,
     InvalidTxnStateError,
     ProducerFencedError,
     ReplayMismatchError,
@@ -37,6 +42,7 @@ from brokerd.transaction.model import (
     CommitCompleted,
     CommitDecision,
     CommitPrepared,
+    EarlierCommit,
     EndRequest,
     Event,
     Execution,
@@ -53,8 +59,11 @@ from brokerd.transaction.model import (
     Prepare,
     PreparedCommit,
     Repeated,
+    Totals,
 )
 
+EARLIER_MAX = 5  # commits before the last one that an id remembers
+_DIGEST_BYTES = 16
 _NO_DATA = HeldData(0, True)
 _RING = 1 << 31  # a partition counts a member's records modulo this
 
@@ -93,7 +102,8 @@ class TransactionalIdState:
     def decide_init(self, asked: InitMember, next_producer_id: int) -> Repeated | Opened:
         """The member. Raises ProducerFencedError, AlreadyCommittedError, TxnConflictError, InvalidTxnStateError."""
         execution = asked.execution
-        self._check_not_fenced(execution)
+        if execution.version < self.last_version:
+            raise self._fenced(execution, Fate.UNSPECIFIED)
         if execution.version == self.last_version:
             self._check_not_another_write(execution)
             raise self._already_committed(execution)
@@ -114,7 +124,8 @@ class TransactionalIdState:
         Raises ProducerFencedError, TxnConflictError, ReplayMismatchError, TxnAbortedError.
         """
         execution = asked.execution
-        self._check_not_fenced(execution)
+        if execution.version < self.last_version:
+            return self._decide_earlier(asked)
         if self.prepared is not None:
             return Finish(self.prepared)
         if self.last is not None and execution.version == self.last_version:
@@ -122,7 +133,7 @@ class TransactionalIdState:
             if asked.totals.rows or not self._is_another_write(execution):
                 self._check_not_another_write(execution)
                 self._check_replay(asked, self.last)
-            return AlreadyCommitted(self.last)
+            return AlreadyCommitted(self.last.execution, self.last.totals)
         self._check_members(asked, held)
         winners = dict.fromkeys(member.producer_id for member in asked.members)
         losers = tuple(producer_id for producer_id in self.ending(execution.version) if producer_id not in winners)
@@ -132,8 +143,9 @@ class TransactionalIdState:
         return Prepare(event)
 
     def note_replay(self, execution: Execution) -> None:
-        """An execution has confirmed the last version, which another one committed: a further write of its run is another write."""
-        self._replay = execution
+        """An execution has confirmed a version. If that is the last one, a further write of its run is another write."""
+        if execution.version == self.last_version:
+            self._replay = execution
 
     def decide_abort(self, asked: EndRequest) -> tuple[MembersAborted, ...]:
         """The event that ends the listed members that are open; none if there is nothing to end. Raises AlreadyCommittedError."""
@@ -168,12 +180,25 @@ class TransactionalIdState:
 
     # Checks
 
-    def _check_not_fenced(self, execution: Execution) -> None:
-        if execution.version < self.last_version:
-            raise ProducerFencedError(
-                f"{self._subject(execution)}: {self._committed()}, which is newer. "
-                + version_is_old(self.transactional_id, self.last_version)
-            )
+    def _decide_earlier(self, asked: EndRequest) -> AlreadyCommitted:
+        """A commit of a version below the last one, asked about again. Raises ProducerFencedError, whose fate says whether it is
+        certain that this execution has not committed it."""
+        version, earlier = asked.execution.version, self.last.earlier if self.last is not None else ()
+        if EarlierCommit(version, _digest(asked.execution, asked.totals)) in earlier:
+            return AlreadyCommitted(asked.execution, asked.totals)
+        is_certain = len(earlier) < EARLIER_MAX or version >= earlier[0].version
+        raise self._fenced(asked.execution, Fate.NOT_APPENDED if is_certain else Fate.UNKNOWN)
+
+    def _fenced(self, execution: Execution, fate: Fate) -> ProducerFencedError:
+        known = {
+            Fate.NOT_APPENDED: "; nothing of this one is visible",
+            Fate.UNKNOWN: "; whether this one was committed before is not known any more",
+        }
+        return ProducerFencedError(
+            f"{self._subject(execution)}: {self._committed()}, which is newer{known.get(fate, '')}. "
+            + version_is_old(self.transactional_id, self.last_version),
+            fate=fate,
+        )
 
     def _is_another_write(self, execution: Execution) -> bool:
         """True for another write of the run that committed this version, or of the one that repeated it last."""
@@ -270,8 +295,9 @@ class TransactionalIdState:
                 self._ended.add(self.transactional_id, member.member_id)
             return ended
         elif isinstance(event, CommitPrepared):
+            committed_ids, aborted_ids, earlier = event.committed_ids, event.aborted_ids, (*event.earlier, *self._history())
             self.last = LastCommit(
-                event.execution, event.totals, timestamp, event.committed_ids, event.aborted_ids, event.is_one_write
+                event.execution, event.totals, timestamp, committed_ids, aborted_ids, event.is_one_write, earlier[-EARLIER_MAX:]
             )
             self._replay = None
             self.prepared = PreparedCommit(
@@ -281,6 +307,13 @@ class TransactionalIdState:
         elif isinstance(event, CommitCompleted) and event.version == self.last_version:
             self.prepared = None
         return []
+
+    def _history(self) -> Sequence[EarlierCommit]:
+        """The remembered commits up to now, the last one among them."""
+        last = self.last
+        if last is None:
+            return ()
+        return (*last.earlier, EarlierCommit(last.execution.version, _digest(last.execution, last.totals)))
 
     def forget_ended(self) -> None:
         """Forgets who took part in the last commit. While it is prepared, that is known nevertheless."""
@@ -313,8 +346,14 @@ def _recorded(last: LastCommit, prepared: PreparedCommit | None) -> CommitPrepar
         prepared = PreparedCommit(last.execution, last.committed_ids, last.aborted_ids, ())
     _, committed_ids, aborted_ids, partitions, held_back, offsets = prepared
     return CommitPrepared(
-        last.execution, committed_ids, aborted_ids, partitions, last.totals, held_back, last.is_one_write, offsets
+        last.execution, committed_ids, aborted_ids, partitions, last.totals, held_back, last.is_one_write, offsets, last.earlier
     )
+
+
+def _digest(execution: Execution, totals: Totals) -> bytes:
+    """Tells a commit from others of its version: execution ids alone may come again in another run."""
+    said = "\0".join((execution.execution_id, execution.run_id, *map(str, totals)))
+    return hashlib.blake2b(said.encode(), digest_size=_DIGEST_BYTES).digest()
 
 
 def _is_same(one: Execution, other: Execution) -> bool:

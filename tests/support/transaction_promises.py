@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from brokerd.errors import (
     AlreadyCommittedError,
+    Fate,
     InvalidTxnStateError,
     ProducerFencedError,
     ReplayMismatchError,
@@ -163,12 +164,21 @@ class Promises:
         if isinstance(answer, ProducerFencedError):
             newer = [known for (owner, at), known in self.commits.items() if owner == name and at > version]
             assert any(self._is_durable(known.at) for known in newer), "fenced by nothing that is durable"
+            if isinstance(request, EndRequest):
+                self._check_fenced(request, recorded, answer)
         elif isinstance(answer, AlreadyCommitted | AlreadyCommittedError | ReplayMismatchError | TxnConflictError):
             assert recorded is not None, f"version {version} is said to be committed"
             assert self._is_durable(recorded.at), "told of a commit that is not durable"
             assert isinstance(recorded.event, CommitPrepared)
             if not (isinstance(answer, TxnConflictError) and self._is_second_of_a_replay(name, execution)):
                 self._check_verdict(recorded.event, execution, answer, request)
+
+    def _check_fenced(self, asked: EndRequest, recorded: Recorded | None, error: ProducerFencedError) -> None:
+        """So few versions are all remembered: an older commit of this execution is none that is fenced."""
+        assert error.fate is Fate.NOT_APPENDED, f"{asked.execution}: whether it was committed is not known"
+        if recorded is not None:
+            assert isinstance(recorded.event, CommitPrepared)
+            assert recorded.event.execution != asked.execution, f"{asked.execution} is fenced, but it is committed"
 
     def _is_second_of_a_replay(self, name: str, execution: Execution) -> bool:
         """True for another write of a run that has repeated this version."""

@@ -19,7 +19,6 @@ from brokerd.transaction.model import (
     Held,
     HeldData,
     InitMember,
-    LastCommit,
     Member,
     MemberOpened,
     MemberReport,
@@ -116,7 +115,37 @@ def a_second_write_of_a_run_is_no_conflict(patch: pytest.MonkeyPatch) -> None:
 
 @mutant(1)
 def an_older_version_is_not_fenced(patch: pytest.MonkeyPatch) -> None:
-    plant(patch.setattr, TransactionalIdState, "_check_not_fenced", lambda _self, _execution: None)
+    commit = TransactionalIdState.decide_commit
+
+    def lenient(self: TransactionalIdState, asked: EndRequest, held: Held) -> CommitDecision:
+        last = self.last
+        self.last = None if asked.execution.version < self.last_version else last
+        try:
+            return commit(self, asked, held)
+        finally:
+            self.last = last
+
+    plant(patch.setattr, TransactionalIdState, "decide_commit", lenient)
+
+
+@mutant(10)
+def a_commit_before_the_last_one_is_forgotten(patch: pytest.MonkeyPatch) -> None:
+    plant(patch.setattr, TransactionalIdState, "_history", lambda _self: ())
+
+
+@mutant(6)
+def any_older_version_counts_as_committed(patch: pytest.MonkeyPatch) -> None:
+    plant(
+        patch.setattr, TransactionalIdState, "_decide_earlier", lambda _self, asked: AlreadyCommitted(asked.execution, asked.totals)
+    )
+
+
+@mutant(790)
+def a_replay_of_an_older_version_counts_for_the_last_one(patch: pytest.MonkeyPatch) -> None:
+    def eager(self: TransactionalIdState, execution: Execution) -> None:
+        self._replay = execution
+
+    plant(patch.setattr, TransactionalIdState, "note_replay", eager)
 
 
 @mutant(0)
@@ -126,7 +155,7 @@ def a_commit_without_rows_is_not_recorded(patch: pytest.MonkeyPatch) -> None:
     def lazy(self: TransactionalIdState, asked: EndRequest, held: Held) -> CommitDecision:
         decided = decide(self, asked, held)
         if isinstance(decided, Prepare) and not decided.event.totals.rows:
-            return AlreadyCommitted(LastCommit(asked.execution, asked.totals, 0))
+            return AlreadyCommitted(asked.execution, asked.totals)
         return decided
 
     plant(patch.setattr, TransactionalIdState, "decide_commit", lazy)

@@ -85,7 +85,7 @@ class TransactionScript:
         elif isinstance(decided, Finish):
             self._lines.append(f"after the markers of version {decided.prepared.execution.version}")
         else:
-            self._lines.append(f"done: {decided.last.totals.rows} rows by execution {decided.last.execution.execution_id}")
+            self._lines.append(f"done: {decided.totals.rows} rows by execution {decided.execution.execution_id}")
 
     def _do_markers(self) -> None:
         for tp, record in self._bench.finish().items():

@@ -3,8 +3,9 @@
 Behaviour
 - COMMIT is answered once the version is durable and visible in all partitions at once; readers of read_committed see all of it or
   none. The same request again has the same answer: a commit whose answer was lost is asked about again.
-- A version that is committed is OK if the totals are the same, else REPLAY_MISMATCH; an older one is PRODUCER_FENCED. What cannot
-  be committed is TXN_ABORTED, and nothing has changed (brokerd/transaction/transactional_id.py has the table).
+- A version that is committed is OK if the totals are the same, else REPLAY_MISMATCH. An older one is OK for its committer, as
+  long as that is remembered; else PRODUCER_FENCED, whose fate says whether nothing of it is visible for certain, or nobody knows.
+  What cannot be committed is TXN_ABORTED, and nothing has changed (brokerd/transaction/transactional_id.py has the table).
 - A retriable error says that the decision is not known, or not finished: the same request again finds out. The broker goes on.
 - ABORT voids the data of the listed members that are open; it never undoes a commit.
 - Offsets of a group may go with a COMMIT: they are recorded with it, in one step, or not at all. Each must be one that a plain

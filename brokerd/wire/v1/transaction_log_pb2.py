@@ -26,7 +26,7 @@ from brokerd.wire.v1 import group_log_pb2 as brokerd_dot_wire_dot_v1_dot_group__
 from brokerd.wire.v1 import transaction_pb2 as brokerd_dot_wire_dot_v1_dot_transaction__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n%brokerd/wire/v1/transaction_log.proto\x12\x0f\x62rokerd.wire.v1\x1a\x1f\x62rokerd/wire/v1/group_log.proto\x1a!brokerd/wire/v1/transaction.proto\"\x94\x01\n\x0cMemberOpened\x12\x11\n\tmember_id\x18\x01 \x01(\x0c\x12\x13\n\x0bproducer_id\x18\x02 \x01(\x03\x12\x13\n\x0btxn_version\x18\x03 \x01(\x03\x12\x14\n\x0c\x65xecution_id\x18\x04 \x01(\t\x12\x0e\n\x06run_id\x18\x05 \x01(\t\x12\r\n\x05owner\x18\x06 \x01(\t\x12\x12\n\ntimeout_ms\x18\x07 \x01(\x05\"&\n\x0eMembersAborted\x12\x14\n\x0cproducer_ids\x18\x01 \x03(\x03\"\xf1\x02\n\x0e\x43ommitPrepared\x12\x13\n\x0btxn_version\x18\x01 \x01(\x03\x12\x14\n\x0c\x65xecution_id\x18\x02 \x01(\t\x12\x0e\n\x06run_id\x18\x03 \x01(\t\x12\x1e\n\x16\x63ommitted_producer_ids\x18\x04 \x03(\x03\x12\x1c\n\x14\x61\x62orted_producer_ids\x18\x05 \x03(\x03\x12\x39\n\npartitions\x18\x06 \x03(\x0b\x32%.brokerd.wire.v1.TransactionPartition\x12\x32\n\x06totals\x18\x07 \x01(\x0b\x32\".brokerd.wire.v1.TransactionTotals\x12,\n\theld_back\x18\x08 \x03(\x0b\x32\x19.brokerd.wire.v1.HeldBack\x12\x11\n\tone_write\x18\t \x01(\x08\x12\x36\n\rgroup_offsets\x18\n \x01(\x0b\x32\x1f.brokerd.wire.v1.GroupLogRecord\"E\n\x08HeldBack\x12\x10\n\x08topic_id\x18\x01 \x01(\x0c\x12\x11\n\tpartition\x18\x02 \x01(\x05\x12\x14\n\x0c\x66irst_offset\x18\x03 \x01(\x03\"&\n\x0f\x43ommitCompleted\x12\x13\n\x0btxn_version\x18\x01 \x01(\x03\"\x1a\n\x18TransactionalIdForgotten\" \n\x0bStateBegins\x12\x11\n\tin_pieces\x18\x01 \x01(\x08\"&\n\tStateEnds\x12\x19\n\x11transactional_ids\x18\x01 \x01(\x05\"\x81\x04\n\x14TransactionLogRecord\x12\x0f\n\x07version\x18\x01 \x01(\x05\x12\x18\n\x10transactional_id\x18\x02 \x01(\t\x12\x11\n\tprincipal\x18\x03 \x01(\t\x12\x11\n\ttimestamp\x18\x04 \x01(\x03\x12\x34\n\rmember_opened\x18\x05 \x01(\x0b\x32\x1d.brokerd.wire.v1.MemberOpened\x12\x38\n\x0fmembers_aborted\x18\x06 \x01(\x0b\x32\x1f.brokerd.wire.v1.MembersAborted\x12\x38\n\x0f\x63ommit_prepared\x18\x07 \x01(\x0b\x32\x1f.brokerd.wire.v1.CommitPrepared\x12:\n\x10\x63ommit_completed\x18\x08 \x01(\x0b\x32 .brokerd.wire.v1.CommitCompleted\x12<\n\tforgotten\x18\t \x01(\x0b\x32).brokerd.wire.v1.TransactionalIdForgotten\x12\x32\n\x0cstate_begins\x18\n \x01(\x0b\x32\x1c.brokerd.wire.v1.StateBegins\x12.\n\nstate_ends\x18\x0b \x01(\x0b\x32\x1a.brokerd.wire.v1.StateEnds\x12\x10\n\x08in_state\x18\x0c \x01(\x08\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n%brokerd/wire/v1/transaction_log.proto\x12\x0f\x62rokerd.wire.v1\x1a\x1f\x62rokerd/wire/v1/group_log.proto\x1a!brokerd/wire/v1/transaction.proto\"\x94\x01\n\x0cMemberOpened\x12\x11\n\tmember_id\x18\x01 \x01(\x0c\x12\x13\n\x0bproducer_id\x18\x02 \x01(\x03\x12\x13\n\x0btxn_version\x18\x03 \x01(\x03\x12\x14\n\x0c\x65xecution_id\x18\x04 \x01(\t\x12\x0e\n\x06run_id\x18\x05 \x01(\t\x12\r\n\x05owner\x18\x06 \x01(\t\x12\x12\n\ntimeout_ms\x18\x07 \x01(\x05\"&\n\x0eMembersAborted\x12\x14\n\x0cproducer_ids\x18\x01 \x03(\x03\"\xa2\x03\n\x0e\x43ommitPrepared\x12\x13\n\x0btxn_version\x18\x01 \x01(\x03\x12\x14\n\x0c\x65xecution_id\x18\x02 \x01(\t\x12\x0e\n\x06run_id\x18\x03 \x01(\t\x12\x1e\n\x16\x63ommitted_producer_ids\x18\x04 \x03(\x03\x12\x1c\n\x14\x61\x62orted_producer_ids\x18\x05 \x03(\x03\x12\x39\n\npartitions\x18\x06 \x03(\x0b\x32%.brokerd.wire.v1.TransactionPartition\x12\x32\n\x06totals\x18\x07 \x01(\x0b\x32\".brokerd.wire.v1.TransactionTotals\x12,\n\theld_back\x18\x08 \x03(\x0b\x32\x19.brokerd.wire.v1.HeldBack\x12\x11\n\tone_write\x18\t \x01(\x08\x12\x36\n\rgroup_offsets\x18\n \x01(\x0b\x32\x1f.brokerd.wire.v1.GroupLogRecord\x12/\n\x07\x65\x61rlier\x18\x0b \x03(\x0b\x32\x1e.brokerd.wire.v1.EarlierCommit\"4\n\rEarlierCommit\x12\x13\n\x0btxn_version\x18\x01 \x01(\x03\x12\x0e\n\x06\x64igest\x18\x02 \x01(\x0c\"E\n\x08HeldBack\x12\x10\n\x08topic_id\x18\x01 \x01(\x0c\x12\x11\n\tpartition\x18\x02 \x01(\x05\x12\x14\n\x0c\x66irst_offset\x18\x03 \x01(\x03\"&\n\x0f\x43ommitCompleted\x12\x13\n\x0btxn_version\x18\x01 \x01(\x03\"\x1a\n\x18TransactionalIdForgotten\" \n\x0bStateBegins\x12\x11\n\tin_pieces\x18\x01 \x01(\x08\"&\n\tStateEnds\x12\x19\n\x11transactional_ids\x18\x01 \x01(\x05\"\x81\x04\n\x14TransactionLogRecord\x12\x0f\n\x07version\x18\x01 \x01(\x05\x12\x18\n\x10transactional_id\x18\x02 \x01(\t\x12\x11\n\tprincipal\x18\x03 \x01(\t\x12\x11\n\ttimestamp\x18\x04 \x01(\x03\x12\x34\n\rmember_opened\x18\x05 \x01(\x0b\x32\x1d.brokerd.wire.v1.MemberOpened\x12\x38\n\x0fmembers_aborted\x18\x06 \x01(\x0b\x32\x1f.brokerd.wire.v1.MembersAborted\x12\x38\n\x0f\x63ommit_prepared\x18\x07 \x01(\x0b\x32\x1f.brokerd.wire.v1.CommitPrepared\x12:\n\x10\x63ommit_completed\x18\x08 \x01(\x0b\x32 .brokerd.wire.v1.CommitCompleted\x12<\n\tforgotten\x18\t \x01(\x0b\x32).brokerd.wire.v1.TransactionalIdForgotten\x12\x32\n\x0cstate_begins\x18\n \x01(\x0b\x32\x1c.brokerd.wire.v1.StateBegins\x12.\n\nstate_ends\x18\x0b \x01(\x0b\x32\x1a.brokerd.wire.v1.StateEnds\x12\x10\n\x08in_state\x18\x0c \x01(\x08\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -38,17 +38,19 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_MEMBERSABORTED']._serialized_start=277
   _globals['_MEMBERSABORTED']._serialized_end=315
   _globals['_COMMITPREPARED']._serialized_start=318
-  _globals['_COMMITPREPARED']._serialized_end=687
-  _globals['_HELDBACK']._serialized_start=689
-  _globals['_HELDBACK']._serialized_end=758
-  _globals['_COMMITCOMPLETED']._serialized_start=760
-  _globals['_COMMITCOMPLETED']._serialized_end=798
-  _globals['_TRANSACTIONALIDFORGOTTEN']._serialized_start=800
-  _globals['_TRANSACTIONALIDFORGOTTEN']._serialized_end=826
-  _globals['_STATEBEGINS']._serialized_start=828
-  _globals['_STATEBEGINS']._serialized_end=860
-  _globals['_STATEENDS']._serialized_start=862
-  _globals['_STATEENDS']._serialized_end=900
-  _globals['_TRANSACTIONLOGRECORD']._serialized_start=903
-  _globals['_TRANSACTIONLOGRECORD']._serialized_end=1416
+  _globals['_COMMITPREPARED']._serialized_end=736
+  _globals['_EARLIERCOMMIT']._serialized_start=738
+  _globals['_EARLIERCOMMIT']._serialized_end=790
+  _globals['_HELDBACK']._serialized_start=792
+  _globals['_HELDBACK']._serialized_end=861
+  _globals['_COMMITCOMPLETED']._serialized_start=863
+  _globals['_COMMITCOMPLETED']._serialized_end=901
+  _globals['_TRANSACTIONALIDFORGOTTEN']._serialized_start=903
+  _globals['_TRANSACTIONALIDFORGOTTEN']._serialized_end=929
+  _globals['_STATEBEGINS']._serialized_start=931
+  _globals['_STATEBEGINS']._serialized_end=963
+  _globals['_STATEENDS']._serialized_start=965
+  _globals['_STATEENDS']._serialized_end=1003
+  _globals['_TRANSACTIONLOGRECORD']._serialized_start=1006
+  _globals['_TRANSACTIONLOGRECORD']._serialized_end=1519
 # @@protoc_insertion_point(module_scope)

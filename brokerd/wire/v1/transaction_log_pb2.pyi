@@ -33,7 +33,7 @@ class MembersAborted(_message.Message):
     def __init__(self, producer_ids: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class CommitPrepared(_message.Message):
-    __slots__ = ("txn_version", "execution_id", "run_id", "committed_producer_ids", "aborted_producer_ids", "partitions", "totals", "held_back", "one_write", "group_offsets")
+    __slots__ = ("txn_version", "execution_id", "run_id", "committed_producer_ids", "aborted_producer_ids", "partitions", "totals", "held_back", "one_write", "group_offsets", "earlier")
     TXN_VERSION_FIELD_NUMBER: _ClassVar[int]
     EXECUTION_ID_FIELD_NUMBER: _ClassVar[int]
     RUN_ID_FIELD_NUMBER: _ClassVar[int]
@@ -44,6 +44,7 @@ class CommitPrepared(_message.Message):
     HELD_BACK_FIELD_NUMBER: _ClassVar[int]
     ONE_WRITE_FIELD_NUMBER: _ClassVar[int]
     GROUP_OFFSETS_FIELD_NUMBER: _ClassVar[int]
+    EARLIER_FIELD_NUMBER: _ClassVar[int]
     txn_version: int
     execution_id: str
     run_id: str
@@ -54,7 +55,16 @@ class CommitPrepared(_message.Message):
     held_back: _containers.RepeatedCompositeFieldContainer[HeldBack]
     one_write: bool
     group_offsets: _group_log_pb2.GroupLogRecord
-    def __init__(self, txn_version: _Optional[int] = ..., execution_id: _Optional[str] = ..., run_id: _Optional[str] = ..., committed_producer_ids: _Optional[_Iterable[int]] = ..., aborted_producer_ids: _Optional[_Iterable[int]] = ..., partitions: _Optional[_Iterable[_Union[_transaction_pb2.TransactionPartition, _Mapping]]] = ..., totals: _Optional[_Union[_transaction_pb2.TransactionTotals, _Mapping]] = ..., held_back: _Optional[_Iterable[_Union[HeldBack, _Mapping]]] = ..., one_write: bool = ..., group_offsets: _Optional[_Union[_group_log_pb2.GroupLogRecord, _Mapping]] = ...) -> None: ...
+    earlier: _containers.RepeatedCompositeFieldContainer[EarlierCommit]
+    def __init__(self, txn_version: _Optional[int] = ..., execution_id: _Optional[str] = ..., run_id: _Optional[str] = ..., committed_producer_ids: _Optional[_Iterable[int]] = ..., aborted_producer_ids: _Optional[_Iterable[int]] = ..., partitions: _Optional[_Iterable[_Union[_transaction_pb2.TransactionPartition, _Mapping]]] = ..., totals: _Optional[_Union[_transaction_pb2.TransactionTotals, _Mapping]] = ..., held_back: _Optional[_Iterable[_Union[HeldBack, _Mapping]]] = ..., one_write: bool = ..., group_offsets: _Optional[_Union[_group_log_pb2.GroupLogRecord, _Mapping]] = ..., earlier: _Optional[_Iterable[_Union[EarlierCommit, _Mapping]]] = ...) -> None: ...
+
+class EarlierCommit(_message.Message):
+    __slots__ = ("txn_version", "digest")
+    TXN_VERSION_FIELD_NUMBER: _ClassVar[int]
+    DIGEST_FIELD_NUMBER: _ClassVar[int]
+    txn_version: int
+    digest: bytes
+    def __init__(self, txn_version: _Optional[int] = ..., digest: _Optional[bytes] = ...) -> None: ...
 
 class HeldBack(_message.Message):
     __slots__ = ("topic_id", "partition", "first_offset")

@@ -6,6 +6,7 @@ import pytest
 
 from brokerd.errors import (
     AlreadyCommittedError,
+    Fate,
     InvalidRequestError,
     InvalidTxnStateError,
     ProducerFencedError,
@@ -14,6 +15,7 @@ from brokerd.errors import (
     TxnConflictError,
 )
 from brokerd.transaction.model import AlreadyCommitted, Finish, MemberReport, Prepare, Totals
+from brokerd.transaction.transactional_id import EARLIER_MAX
 from tests.support.transaction_bench import (
     FIRST_PRODUCER_ID,
     ID,
@@ -231,6 +233,34 @@ def test_a_commit_of_an_older_version_is_fenced(committed: TransactionBench) -> 
         committed.commit(committed.end_request(execution(4, "e9", "r9")))
 
 
+def test_a_commit_before_the_last_one_is_known_by_its_execution_and_rows(committed: TransactionBench) -> None:
+    """Its answer was lost, and somebody else went on."""
+    again = committed.end_request(ONE, {"a": 3})
+    for version in range(6, 6 + EARLIER_MAX):
+        committed.commit_all(committed.end_request(execution(version, "e9", "r9")))
+        committed.restart()
+        committed.compact()
+        committed.restart()
+        assert committed.commit(again) == AlreadyCommitted(ONE, totals(3))
+        for other in (committed.end_request(OTHER, {"a": 3}), committed.end_request(ONE, {"a": 3}, totals(3, hash_sum=9))):
+            with pytest.raises(ProducerFencedError, match="nothing of this one is visible") as raised:
+                committed.commit(other)
+            assert raised.value.fate is Fate.NOT_APPENDED
+    committed.commit_all(committed.end_request(execution(6 + EARLIER_MAX, "e9", "r9")))
+    with pytest.raises(ProducerFencedError, match="whether this one was committed before is not known any more") as raised:
+        committed.commit(again)
+    assert raised.value.fate is Fate.UNKNOWN
+
+
+def test_a_commit_before_the_last_one_is_no_replay_of_the_last_one(committed: TransactionBench) -> None:
+    """A driver that asks about its older version may still write the newest one, which another has committed, as a replay."""
+    committed.commit_all(committed.end_request(execution(6, "e9", "r9")))
+    committed.commit(committed.end_request(ONE, {"a": 3}))
+    with pytest.raises(AlreadyCommittedError):
+        committed.init("b", NEXT)
+    assert isinstance(committed.commit(committed.end_request(NEXT)), AlreadyCommitted)
+
+
 @pytest.mark.parametrize(
     ("name", "old", "other_rows"),
     [
@@ -266,7 +296,7 @@ def test_a_replay_with_equal_totals_is_done(committed: TransactionBench, of: obj
     asked = committed.end_request(of, None, totals(3), skipped=True)  # type: ignore[arg-type]
     decided = committed.commit_all(asked)
     assert isinstance(decided, AlreadyCommitted)
-    assert decided.last.execution == ONE
+    assert decided.execution == ONE
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,100 @@
+"""Goal: a program whose commit has lost its answer learns the truth, though another has committed newer versions under its
+transactional id meanwhile. Method: the response of one EndTransaction, or its request, is lost in the client; the other program
+commits in between.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from brokerd import Consumer, Producer
+from brokerd.client.blocking import BlockingClient
+from brokerd.client.broker_client import BrokerClient
+from brokerd.config.client import ConsumerConfig
+from brokerd.errors import BrokerUnreachableError, DeliveryTimeoutError, ProducerFencedError
+from brokerd.transaction.transactional_id import EARLIER_MAX
+from tests.support.daemon import running_daemon
+
+
+@pytest.fixture
+def address(tmp_path: Path) -> Iterator[str]:
+    with running_daemon(tmp_path / "data") as daemon:
+        with BlockingClient(ConsumerConfig(bootstrap_servers=daemon.address)) as client:
+            client.create_topic("t", 1)
+        yield daemon.address
+
+
+def producer(address: str) -> Producer:
+    return Producer({"bootstrap.servers": address, "transactional.id": "orders", "retry.backoff.ms": 1})
+
+
+def visible(address: str) -> set[bytes | None]:
+    with Consumer(bootstrap_servers=address, auto_offset_reset="earliest") as consumer:
+        consumer.assign([("t", 0)])
+        end = consumer.end_offsets([("t", 0)])[("t", 0)]
+        values: set[bytes | None] = set()
+        while consumer.position(("t", 0)) < end:
+            values |= {record.value for record in consumer.poll(timeout_ms=1_000)}
+        return values
+
+
+def lose_one(monkeypatch: pytest.MonkeyPatch, meanwhile: Callable[[], None], *, reaches_broker: bool) -> None:
+    """The next EndTransaction has no answer; `meanwhile` runs before it is asked again."""
+    original = BrokerClient.call_once
+    lost: list[str] = []
+
+    async def call_once(self: BrokerClient, node_id: int, name: str, *arguments: Any) -> Any:
+        if name != "EndTransaction" or lost:
+            return await original(self, node_id, name, *arguments)
+        lost.append(name)
+        if reaches_broker:
+            await original(self, node_id, name, *arguments)
+        await asyncio.to_thread(meanwhile)
+        raise BrokerUnreachableError("the connection was cut")
+
+    monkeypatch.setattr(BrokerClient, "call_once", call_once)
+
+
+def commits(address: str, count: int) -> Callable[[], None]:
+    def others() -> None:
+        with producer(address) as other:
+            for number in range(count):
+                with other.transaction():
+                    other.send("t", b"other %d" % number)
+
+    return others
+
+
+@pytest.mark.parametrize("count", [1, EARLIER_MAX])
+def test_a_commit_whose_answer_is_lost_is_committed_though_others_follow(
+    address: str, monkeypatch: pytest.MonkeyPatch, count: int
+) -> None:
+    with producer(address) as one:
+        lose_one(monkeypatch, commits(address, count), reaches_broker=True)
+        with one.transaction() as transaction:
+            one.send("t", b"mine")
+        assert transaction.is_committed
+    assert b"mine" in visible(address)
+
+
+def test_after_too_many_others_the_outcome_is_not_known(address: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    with producer(address) as one:
+        lose_one(monkeypatch, commits(address, EARLIER_MAX + 1), reaches_broker=True)
+        with pytest.raises(DeliveryTimeoutError, match="is not known: look for its records"), one.transaction():
+            one.send("t", b"mine")
+    assert b"mine" in visible(address)
+
+
+@pytest.mark.parametrize("count", [1, EARLIER_MAX])
+def test_a_commit_that_never_arrived_is_fenced_and_not_visible(address: str, monkeypatch: pytest.MonkeyPatch, count: int) -> None:
+    with producer(address) as one:
+        # The version of `one` is taken by the first of the others, and the commits after it are newer.
+        lose_one(monkeypatch, commits(address, 1 + count), reaches_broker=False)
+        with pytest.raises(ProducerFencedError, match="nothing of this one is visible"), one.transaction():
+            one.send("t", b"mine")
+    assert b"mine" not in visible(address)
