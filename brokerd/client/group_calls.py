@@ -45,6 +45,12 @@ class GroupCalls:
             refused |= group_offsets.read_refused(tps, response)
         return refused
 
+    async def renew(self, group_id: str) -> None:
+        """Says that somebody reads for a group: it is kept as if it had just committed. A group that does not exist is
+        not made. Raises GroupAuthorizationFailedError and the broker's other errors."""
+        request = offsets_pb2.CommitGroupOffsetsRequest(group_id=group_id, generation=group_offsets.NO_GENERATION)
+        await self._client.call("CommitGroupOffsets", request, offsets_pb2.CommitGroupOffsetsResponse, error_of=error_in)
+
     async def offsets(
         self, group_id: str, partitions: Sequence[TopicIdPartition] | None = None
     ) -> dict[TopicIdPartition, OffsetAndMetadata | WireError]:

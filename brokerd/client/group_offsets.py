@@ -18,7 +18,7 @@ METADATA_MAX_BYTES = 4_096
 _ENTRY_BYTES = 64
 _TEXT_MAX_CHARACTERS = 249
 _TOPIC_ID_BYTES = 16
-_NO_GENERATION = -1
+NO_GENERATION = -1
 
 
 class OffsetAndMetadata(NamedTuple):
@@ -104,7 +104,7 @@ def commit_requests(
 
 
 def _commit_request(group_id: str) -> pb.CommitGroupOffsetsRequest:
-    return pb.CommitGroupOffsetsRequest(group_id=group_id, generation=_NO_GENERATION)
+    return pb.CommitGroupOffsetsRequest(group_id=group_id, generation=NO_GENERATION)
 
 
 def fetch_request(group_id: str, tps: Sequence[TopicIdPartition]) -> pb.FetchGroupOffsetsRequest:

@@ -243,7 +243,7 @@ class BrokerConfig:
     offsets_retention_minutes: int = setting(
         "offsets.retention.minutes",
         10_080,
-        "A group's offsets are forgotten so long after its last commit of any of them.",
+        "A group's offsets are forgotten so long after its last commit of any of them, and its consumers' last poll.",
         minimum=1,
         maximum=INT32_MAX,
     )

@@ -1,7 +1,7 @@
 """Commits how far a group has read: when the application says so, and, with enable.auto.commit, now and then in the background.
 
 One commit is under way at a time, so that an older one never ends after a newer. Background commits that fail are logged: the next
-one holds their offsets too.
+one holds their offsets too. Beside them, the group is renewed now and then: it may have nothing to commit for long.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping
 
 from brokerd.client.blocking import BlockingClient
+from brokerd.client.group_calls import GroupCalls
 from brokerd.client.group_offsets import OffsetAndMetadata
 from brokerd.client.io.loop_thread import Steps
 from brokerd.clock import Clock
@@ -24,8 +25,7 @@ from brokerd.ids import TopicIdPartition, TopicPartition
 
 logger = logging.getLogger(__name__)
 
-# An offset that stays is committed again so often: a group that commits nothing expires, after one minute at the earliest.
-REFRESH_MS = 30_000
+RENEW_MS = 30_000  # a group that neither commits nor is renewed expires, after one minute at the earliest
 _LOOK_MIN_MS = 100  # the shortest wait, with an interval that is shorter
 
 
@@ -42,8 +42,8 @@ class Committing:
         self._next_ms = clock.monotonic_ms() + config.auto_commit_interval_ms
         self._names: dict[TopicIdPartition, TopicPartition] = {}  # of the offsets below
         self._wanted: dict[TopicIdPartition, int] = {}  # of partitions that were given up
-        self._done: dict[TopicIdPartition, int] = {}  # the last commit of each partition, since `_refreshed_ms`
-        self._refreshed_ms = clock.monotonic_ms()
+        self._done: dict[TopicIdPartition, int] = {}  # the last commit of each partition
+        self._renew_ms = clock.monotonic_ms()
         self._under_way: concurrent.futures.Future[dict[TopicIdPartition, WireError]] | None = None
         self._offered: dict[TopicIdPartition, int] = {}  # by the commit under way
 
@@ -62,7 +62,10 @@ class Committing:
             self._write = None
 
     def auto(self) -> None:
-        """Starts a commit if it is time. Waits for nothing. Raises what `write` of `processing` raises."""
+        """Starts a commit, and renews the group, if it is time. Waits for nothing. Raises what `write` of `processing` raises."""
+        if self._config.group_id and self._clock.monotonic_ms() >= self._renew_ms:
+            self._renew_ms = self._clock.monotonic_ms() + RENEW_MS
+            self._client.loop_thread.submit(_renew(self._client.broker_client.groups, self._config.group_id))
         if (self._is_automatic or self._write is not None) and self._clock.monotonic_ms() >= self._next_ms:
             self._next_ms = self._clock.monotonic_ms() + self._config.auto_commit_interval_ms
             if self._write is not None:
@@ -72,9 +75,10 @@ class Committing:
 
     def wait_ms(self, left_ms: int | None) -> int | None:
         """How long a call that has so much time left (None: any) may wait until `auto` is to be called again."""
-        if not self._is_automatic:
+        if not self._config.group_id:
             return left_ms
-        due_ms = max(_LOOK_MIN_MS, self._next_ms - self._clock.monotonic_ms())
+        next_ms = min(self._next_ms, self._renew_ms) if self._is_automatic else self._renew_ms
+        due_ms = max(_LOOK_MIN_MS, next_ms - self._clock.monotonic_ms())
         return due_ms if left_ms is None else min(left_ms, due_ms)
 
     def pending(self) -> dict[TopicIdPartition, int]:
@@ -101,9 +105,6 @@ class Committing:
         if self._under_way is not None and not self._under_way.done():
             return
         self._take_outcome()
-        if self._clock.monotonic_ms() - self._refreshed_ms >= REFRESH_MS:
-            self._refreshed_ms = self._clock.monotonic_ms()
-            self._done.clear()
         self._wanted |= offsets
         self._offered = {id_tp: offset for id_tp, offset in self._wanted.items() if self._done.get(id_tp) != offset}
         self._wanted = {}
@@ -240,6 +241,13 @@ class Committing:
                 self._config.group_id,
                 timeout_ms,
             )
+
+
+async def _renew(groups: GroupCalls, group_id: str) -> None:
+    try:
+        await groups.renew(group_id)
+    except BrokerdError as error:
+        logger.warning("group '%s' is not renewed, and would expire by offsets.retention.minutes: %s", group_id, error)
 
 
 async def _ended(future: concurrent.futures.Future[dict[TopicIdPartition, WireError]], timeout_ms: int | None) -> None:

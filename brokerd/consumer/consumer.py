@@ -65,9 +65,10 @@ class Consumer(ConsumerBase):
         `timeout_ms` it waits until there are some. Records of one partition come in the order of their offsets.
 
         Raises ConsumerStateError if nothing is assigned or another thread uses the consumer, WakeupError, ConsumerClosedError;
-        UnknownTopicOrPartitionError and UnknownTopicIdError (no such topic; it was deleted), NoOffsetForPartitionError and
-        OffsetOutOfRangeError (with auto.offset.reset=none), BrokerUnreachableError after default.api.timeout.ms without an answer,
-        and LogDamagedError, CorruptMessageError and UnsupportedVersionError for records that cannot be read. After each of these
+        UnknownTopicOrPartitionError and UnknownTopicIdError (no such topic; it was deleted), UnknownGroupError (the group had an
+        offset and has none any more), NoOffsetForPartitionError and OffsetOutOfRangeError (with auto.offset.reset=none),
+        BrokerUnreachableError after default.api.timeout.ms without an answer, and LogDamagedError, CorruptMessageError and
+        UnsupportedVersionError for records that cannot be read. After each of these
         the next call goes on: with other partitions if it can, then with this one, at the same offset.
         """
         limit = self._limit(max_records)

@@ -14,7 +14,7 @@ from brokerd.client.consumer.offsets import OffsetSpec, Wanted
 from brokerd.client.group_offsets import OffsetAndMetadata
 from brokerd.config.client import PlainConsumerConfig
 from brokerd.consumer.core.assignment import NO_OFFSET, AssignedPartition, Begin, Gone
-from brokerd.errors import ClientError, NoOffsetForPartitionError, UnknownTopicOrPartitionError, WireError, fresh
+from brokerd.errors import ClientError, NoOffsetForPartitionError, UnknownGroupError, UnknownTopicOrPartitionError, WireError, fresh
 from brokerd.ids import TopicIdPartition, TopicPartition
 
 _SPECS = {"earliest": OffsetSpec.EARLIEST, "latest": OffsetSpec.LATEST}
@@ -30,6 +30,7 @@ class Search(NamedTuple):
     begin: Begin
     begun_at: int | None
     gone: Gone | None
+    had_offset: int  # of the group, when the position was lost
     reason: str  # why its position was lost
 
 
@@ -54,7 +55,8 @@ class Resolution:
         on_arrival: Callable[[], None],
     ) -> None:
         searches = [
-            Search(one, one.version, one.id_tp, one.position, one.begin, one.begun_at, one.gone, one.reason) for one in partitions
+            Search(one, one.version, one.id_tp, one.position, one.begin, one.begun_at, one.gone, one.had_offset, one.reason)
+            for one in partitions
         ]
         self._outcome: Arrivals[list[Found] | BaseException | None] = Arrivals(on_arrival)
         self._future = client.loop_thread.submit(self._run(client.broker_client, searches, config, uncommitted))
@@ -105,7 +107,8 @@ async def resolve(
     uncommitted: Mapping[TopicIdPartition, int],
 ) -> list[Found]:
     """Ids and positions of partitions; `uncommitted` offsets count as committed. Raises UnknownTopicOrPartitionError,
-    NoOffsetForPartitionError, BrokerUnreachableError and the broker's errors, with the partition's name."""
+    NoOffsetForPartitionError, UnknownGroupError for a group that has lost its offset, BrokerUnreachableError and the broker's
+    errors, with the partition's name."""
     ids = await ids_of(client, {search.one.tp: search.id_tp for search in searches})
     known = {search.one: search.position for search in searches if search.position is not None}
     committed = await _committed(client, [search for search in searches if _asks_committed(search, config)], ids, config)
@@ -113,6 +116,11 @@ async def resolve(
         offset = uncommitted.get(ids[search.one.tp], _offset(committed.get(search.one)))
         if search.begin is Begin.COMMITTED and offset != NO_OFFSET and config.group_id:
             known.setdefault(search.one, offset)
+        elif search.begin is Begin.COMMITTED and (had := _had_offset(search, ids[search.one.tp])) != NO_OFFSET:
+            raise UnknownGroupError(
+                f"{search.one.tp}: group '{config.group_id}' had the offset {had}, and has none any more: it has expired "
+                "(offsets.retention.minutes), or was deleted. seek() to where reading is to go on"
+            )
         elif search.begin is Begin.COMMITTED and search.begun_at is not None:
             known.setdefault(search.one, search.begun_at)
         elif search.gone is not None and search.gone.tp == ids[search.one.tp]:
@@ -154,6 +162,12 @@ async def ids_of(
             id_tp = TopicIdPartition(topic.topic_id, tp.partition)
         ids[tp] = id_tp
     return ids
+
+
+def _had_offset(search: Search, id_tp: TopicIdPartition) -> int:
+    if search.gone is not None and search.gone.tp == id_tp:
+        return search.gone.had_offset
+    return search.had_offset
 
 
 def _begins_there(search: Search) -> bool:

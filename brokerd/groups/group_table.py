@@ -10,6 +10,7 @@ come back, and `keep_topics` leaves them out at the next start.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple, Protocol
 
@@ -87,7 +88,8 @@ class GroupTable:
         expected: Mapping[TopicIdPartition, int] | None = None,
     ) -> LogEntry:
         """The entry that records these offsets. `expected`: what the group has now, NO_OFFSET for none, or the caller's input is
-        another's. Raises GroupAuthorizationFailedError, PolicyViolationError, ProducerFencedError.
+        another's. Raises GroupAuthorizationFailedError, PolicyViolationError, ProducerFencedError; UnknownGroupError where the
+        group has none any more.
         """
         group = self.find(group_id, caller)
         _check_expected(group_id, group, expected or {}, self._name_of)
@@ -104,6 +106,17 @@ class GroupTable:
                 "of its metadata): delete groups that are not used (brokerd groups delete), or raise the limit"
             )
         return LogEntry(group_id, owner, OffsetsCommitted(offsets))
+
+    def renew(self, group_id: str, caller: Caller, now_ms: int) -> LogEntry:
+        """The entry that makes some of a group's offsets as young as a commit, and so the group. Raises UnknownGroupError,
+        GroupAuthorizationFailedError."""
+        group = self._required(group_id, caller)
+        young = {
+            tp: committed._replace(timestamp=now_ms)
+            for tp in itertools.islice(group.partitions(), _CHUNK)
+            if (committed := group.offset(tp)) is not None
+        }
+        return LogEntry(group_id, group.principal, OffsetsCommitted(young))
 
     def delete(self, group_id: str, caller: Caller) -> LogEntry:
         """The entry that forgets a group. Raises UnknownGroupError, GroupAuthorizationFailedError."""
@@ -201,11 +214,17 @@ def _check_expected(group_id: str, group: Group | None, expected: Mapping[TopicI
     for tp, offset in expected.items():
         committed = group.offset(tp) if group is not None else None
         found = committed.offset if committed is not None else NO_OFFSET
+        if found == NO_OFFSET != offset:
+            raise UnknownGroupError(
+                f"group {group_id!r} has no offset of {name_of(tp)} any more, but the input of this transaction was read when it "
+                f"was {offset}: it has expired (offsets.retention.minutes), or was deleted. Nothing of this transaction counts: "
+                "set the offset where reading is to go on (brokerd groups reset, or seek())"
+            )
         if found != offset:
             raise ProducerFencedError(
                 f"group {group_id!r}: its offset of {name_of(tp)} is {_shown(found)}, but the input of this transaction was read "
-                f"when it was {_shown(offset)}: another program has gone on from there. Nothing of this transaction counts: read "
-                "again from the committed offsets",
+                f"when it was {_shown(offset)}: another program has gone on from there, or it was reset. Nothing of this "
+                "transaction counts: read again from the committed offsets",
                 fate=Fate.NOT_APPENDED,
             )
 

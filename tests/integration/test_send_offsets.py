@@ -10,6 +10,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import ExitStack
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -17,11 +18,15 @@ import pytest
 from brokerd import Consumer, Producer, TopicPartition
 from brokerd.client.blocking import BlockingClient
 from brokerd.client.group_offsets import OffsetAndMetadata
+from brokerd.clock import SystemClock
 from brokerd.config.client import ClientConfig
-from brokerd.errors import ConsumerStateError, OffsetOutOfRangeError, ProducerFencedError, TransactionStateError
+from brokerd.consumer.committing import RENEW_MS
+from brokerd.errors import ConsumerStateError, OffsetOutOfRangeError, ProducerFencedError, TransactionStateError, UnknownGroupError
 from brokerd.testing import Broker
 from tests.integration import copy_worker
 from tests.support.child import child
+from tests.support.clock import ManualClock
+from tests.support.daemon import running_daemon
 from tests.support.scale import TEST_SCALE
 from tests.support.wait import wait_until
 
@@ -109,6 +114,46 @@ def test_a_program_that_was_overtaken_is_refused_and_goes_on_behind_the_other(br
             heir.write()
     assert sorted(out(broker)) == sorted(values + more)
     assert set(committed(broker).values()) == {15}
+
+
+def test_a_program_whose_group_is_gone_is_told_so_and_writes_nothing_again(broker: Broker) -> None:
+    """The loop of a program that takes ProducerFencedError for another copy's work, and goes on."""
+    values = put(broker, 10)
+    with ExitStack() as stack:
+        program = Program(stack, broker, "a")
+        program.read()
+        program.write()
+        with BlockingClient(ClientConfig(bootstrap_servers=broker.bootstrap_servers)) as client:
+            client.delete_group("copy")  # as its expiry does
+        put(broker, 1, begin=10)
+        assert program.read() == [b"10"]
+        with pytest.raises(UnknownGroupError, match=r"has no offset of in-. any more, but .* it has expired"):
+            program.write()
+        with pytest.raises(UnknownGroupError, match="had the offset 5, and has none any more"):
+            program.read()
+        for tp in TPS:
+            program.consumer.seek(tp, 5)
+        assert program.read() == [b"10"]
+        program.write()
+    assert sorted(out(broker)) == sorted([*values, b"10"])
+
+
+def test_a_program_that_has_nothing_to_do_keeps_its_group(tmp_path: Path) -> None:
+    """Time passes only after a sign of life of the program, and more of it than a group is kept."""
+    clock, own = ManualClock(wall_ms=SystemClock().wall_ms()), ManualClock()
+    with running_daemon(tmp_path / "data", offsets_retention_minutes=4, clock=clock) as daemon, ExitStack() as stack:
+        client = stack.enter_context(BlockingClient(ClientConfig(bootstrap_servers=daemon.address)))
+        client.create_topic("in", PARTITIONS)
+        given = {"bootstrap.servers": daemon.address, "group.id": "g", "enable.auto.commit": False}
+        program = stack.enter_context(Consumer(given, clock=own))
+        program.assign(TPS)
+        program.commit(dict.fromkeys(TPS, 0))
+        for _ in range(4):
+            (before,) = client.list_groups()
+            clock.advance(2 * 60_000)
+            own.advance(RENEW_MS)
+            program.poll(0)
+            wait_until(lambda: [one.commit_timestamp for one in client.list_groups()] > [before.commit_timestamp])  # noqa: B023
 
 
 def test_a_copy_that_slept_in_the_middle_of_its_block_is_refused(broker: Broker) -> None:

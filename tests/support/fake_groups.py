@@ -11,6 +11,8 @@ from brokerd.ids import TopicIdPartition
 from brokerd.wire.errors import to_proto
 from brokerd.wire.v1 import offsets_pb2 as pb
 
+RENEWAL = "CommitGroupOffsets of no offset"  # the method's name, for errors
+
 
 class FakeGroups(ABC):
     """Base of FakeBroker."""
@@ -18,6 +20,7 @@ class FakeGroups(ABC):
     def __init__(self) -> None:
         self.groups: dict[str, dict[TopicIdPartition, tuple[int, str]]] = {}
         self.commits: list[dict[int, int]] = []  # offsets by partition number, of each commit
+        self.renewed: list[str] = []  # groups
 
     @abstractmethod
     def next_error(self, name: str) -> WireError | None:
@@ -28,9 +31,12 @@ class FakeGroups(ABC):
         """The end of a partition; None = there is none."""
 
     def _CommitGroupOffsets(self, request: pb.CommitGroupOffsetsRequest) -> Message:  # noqa: N802
-        error = self.next_error("CommitGroupOffsets")
+        error = self.next_error("CommitGroupOffsets" if request.offsets else RENEWAL)
         if error is not None:
             return pb.CommitGroupOffsetsResponse(error=to_proto(error))
+        if not request.offsets:
+            self.renewed.append(request.group_id)
+            return pb.CommitGroupOffsetsResponse()
         self.commits.append({one.partition: one.offset for one in request.offsets})
         response = pb.CommitGroupOffsetsResponse()
         for one in request.offsets:

@@ -13,7 +13,7 @@ import pytest
 from brokerd.groups import group_table
 from brokerd.groups.decided import Decided
 from brokerd.groups.group import Group
-from brokerd.groups.group_table import GroupTable, NameOf
+from brokerd.groups.group_table import Caller, GroupTable, NameOf
 from brokerd.groups.model import LogEntry, OffsetsCommitted
 from brokerd.ids import TopicIdPartition
 from brokerd.server.groups.groups import AskedOffsets, Groups
@@ -31,12 +31,12 @@ mutant = MUTANTS.found_by
 # --- zombies
 
 
-@mutant(0)
+@mutant(1)
 def a_transaction_is_committed_wherever_the_group_is(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(group_table, "_check_expected", lambda *_: None)
 
 
-@mutant(0)
+@mutant(3)
 def only_a_group_that_has_an_offset_can_have_another_one(patch: pytest.MonkeyPatch) -> None:
     original = group_table._check_expected
 
@@ -77,7 +77,7 @@ def offsets_are_brought_in_before_the_commit_is_durable(patch: pytest.MonkeyPatc
     plant(patch.setattr, Groups, "bring_in", hasty)
 
 
-@mutant(5)
+@mutant(57)
 def a_commit_is_complete_before_its_offsets_are_durable(patch: pytest.MonkeyPatch) -> None:
     original, durable = Transactions._finish, Log.durable
     is_finishing: ContextVar[bool] = ContextVar("is_finishing", default=False)
@@ -121,7 +121,7 @@ def whoever_asks_is_told_of_an_offset_that_is_not_durable(patch: pytest.MonkeyPa
     plant(patch.setattr, Groups, "settled", settled)
 
 
-@mutant(0)
+@mutant(3)
 def a_plain_commit_does_not_wait_for_what_is_decided(patch: pytest.MonkeyPatch) -> None:
     original, is_waiting = Groups._recorded, Decided.is_waiting
     is_plain: ContextVar[bool] = ContextVar("is_plain", default=False)
@@ -137,7 +137,20 @@ def a_plain_commit_does_not_wait_for_what_is_decided(patch: pytest.MonkeyPatch) 
     plant(patch.setattr, Decided, "is_waiting", lambda self, group_id: not is_plain.get() and is_waiting(self, group_id))
 
 
-@mutant(180)
+@mutant(88)
+def a_renewal_repeats_offsets_of_before(patch: pytest.MonkeyPatch) -> None:
+    async def renew(self: Groups, group_id: str, caller: Caller) -> None:
+        self._check_usable()
+        if group_id in self.table.groups:
+            entry = self.table.renew(group_id, caller, 1)
+            await self.bring_in()
+            self._record(entry)
+            await self.log.durable()
+
+    plant(patch.setattr, Groups, "renew", renew)
+
+
+@mutant(75)
 def a_decision_rests_on_offsets_that_are_not_durable(patch: pytest.MonkeyPatch) -> None:
     async def ready(self: Groups, asked: AskedOffsets) -> None:
         while self.decided.is_waiting(asked.group_id):
@@ -195,7 +208,7 @@ def a_start_brings_in_the_newest_first(patch: pytest.MonkeyPatch) -> None:
     plant(patch.setattr, Transactions, "start", start)
 
 
-@mutant(37)
+@mutant(685)
 def a_compacted_log_of_groups_does_not_say_how_far_it_is(patch: pytest.MonkeyPatch) -> None:
     original = GroupTable.pieces
 
@@ -223,7 +236,7 @@ def two_decisions_have_one_number(patch: pytest.MonkeyPatch) -> None:
 # --- trouble
 
 
-@mutant(3)
+@mutant(1)
 def offsets_that_the_disk_refuses_are_forgotten(patch: pytest.MonkeyPatch) -> None:
     original = Log.append
 
@@ -240,6 +253,6 @@ def offsets_that_the_disk_refuses_are_forgotten(patch: pytest.MonkeyPatch) -> No
     plant(patch.setattr, Log, "append", append)
 
 
-@mutant(3)
+@mutant(1)
 def offsets_of_a_topic_that_is_gone_come_back(patch: pytest.MonkeyPatch) -> None:
     plant(patch.setattr, Groups, "_of_known_topics", lambda _self, offsets: offsets)

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import itertools
 import random
 from collections import Counter
 from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
@@ -21,7 +22,7 @@ from unittest import mock
 
 from brokerd.config.broker import BrokerConfig
 from brokerd.datadir.topic_store import Topic
-from brokerd.errors import StorageError, TxnAbortedError, UnknownTopicIdError, WireError
+from brokerd.errors import StorageError, TxnAbortedError, UnknownGroupError, UnknownTopicIdError, WireError
 from brokerd.groups import log_records as group_records
 from brokerd.groups.group_table import Caller
 from brokerd.groups.model import NO_OFFSET, CommittedOffset, OffsetsCommitted, OffsetsDeleted
@@ -41,6 +42,7 @@ GROUPS = ("g", "h")
 IDS = ("one", "two", "three")
 STEPS = 60
 _TURNS_MAX = 4_000
+_YEAR_MS = 365 * 86_400_000
 Offsets = dict[TopicIdPartition, CommittedOffset]
 
 
@@ -172,11 +174,13 @@ class Simulation:
         self.asked: dict[str, tuple[EndRequest, AskedOffsets]] = {}  # commits without an answer, by execution
         self.compacting: set[Groups | Transactions] = set()
         self.tag = 0
+        self.stamps = itertools.count(_YEAR_MS, _YEAR_MS)  # so far apart that each renewal is recorded
 
     # --- the broker
 
     def new_broker(self) -> None:
-        logs: Any = SimpleNamespace(own_log=lambda _: None, topics=self, partitions=list, decided_members=None)
+        time = SimpleNamespace(stamp_wall_ms=self.stamps.__next__)
+        logs: Any = SimpleNamespace(own_log=lambda _: None, topics=self, partitions=list, decided_members=None, time=time)
         nothing: Any = None
         self.groups = Groups(BrokerConfig(), logs, nothing, nothing, self.clock)
         self.groups.log = self.logs["groups"]  # type: ignore[assignment]
@@ -265,7 +269,7 @@ class Simulation:
         places = [place for place, one in enumerate(self.history[group], 1) if entry_is(one.entry)]
         if not places:
             raise BrokenPromiseError(f"{group}: what is answered is not decided")
-        self.told[group] = max(self.told[group], places[-1])
+        self.told[group] = max(self.told[group], places[0])  # a renewal repeats what it said
 
     async def program(self) -> None:
         """One part of a consume-process-produce program."""
@@ -296,6 +300,8 @@ class Simulation:
             await self.transactions.commit(request, asked)
         except WireError as error:
             self.facts["trouble" if error.retriable else "refused"] += 1
+            if isinstance(error, UnknownGroupError):
+                self.facts["lost"] += 1
             return
         self.facts["committed"] += 1
         tag = str(request.totals.rows)
@@ -307,12 +313,15 @@ class Simulation:
         )
 
     async def plain(self) -> None:
-        """Sets offsets, or deletes the group or some of them, without a transaction."""
+        """Sets offsets, renews them, or deletes the group or some of them, without a transaction."""
         group = self.rng.choice(GROUPS)
         offsets = self.tagged({tp: self.rng.randrange(9) for tp in self.partitions() if tp.topic_id not in self.gone})
         tag = str(self.tag)
-        choice = self.rng.randrange(5)
-        if choice == 0:
+        choice = self.rng.randrange(8)
+        if choice > 4:
+            await self.groups.renew(group, ANN)
+            self.facts["renewed"] += 1
+        elif choice == 0:
             await self.groups.delete(group, ANN)
         elif choice == 1:
             await self.groups.delete_offsets(group, ANN, offsets)

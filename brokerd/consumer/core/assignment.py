@@ -33,6 +33,7 @@ class Gone(NamedTuple):
     tp: TopicIdPartition
     position: int
     begun_at: int | None
+    had_offset: int = NO_OFFSET  # of the group
 
     def resumes_at(self, *, in_group: bool) -> int:
         """Where reading goes on if nobody has committed an offset: where it was, or, in a group, where it began, as what was
@@ -52,6 +53,7 @@ class AssignedPartition:
     # Offset that the group had when reading began, NO_OFFSET for none, or why the broker does not say; None = not known.
     committed: int | WireError | None = None
     has_lost_committed: bool = False  # it has to be asked for again, also where the position is known
+    had_offset: int = NO_OFFSET  # which the group had when the position was lost: if it has none now, nobody knows where to go on
     begun_at: int | None = None  # where reading began; a transaction that fails goes back there if its group has no offset
     gone: Gone | None = None
     fetch_offset: int | None = None  # where fetching goes on, behind what is buffered; None = at the position
@@ -103,7 +105,7 @@ class Assignment:
     def seek(self, one: AssignedPartition, position: int | None, begin: Begin = Begin.COMMITTED, reason: str = "") -> None:
         """Goes to an offset, or, without one, to where `begin` says."""
         one.go_to(position, begin, reason)
-        one.begun_at = None
+        one.begun_at, one.had_offset = None, NO_OFFSET
         self._unconfirmed.pop(one, None)
         self.version += 1
 
@@ -116,17 +118,18 @@ class Assignment:
     def forget_id(self, one: AssignedPartition) -> None:
         """The topic is gone: another one of that name is begun like one that was never read. If it is the same that comes back, as
         to a principal whose rights do, reading goes on: at the offset that the group has committed, or as Gone says."""
-        id_tp, position, begun_at = one.id_tp, one.position, one.begun_at
+        id_tp, position, begun_at, had_offset = one.id_tp, one.position, one.begun_at, _had_offset(one)
         if id_tp is not None:
             self.by_id.pop(id_tp, None)
         one.id_tp = one.committed = None
         self.seek(one, None)
-        one.gone = None if id_tp is None or position is None else Gone(id_tp, position, begun_at)
+        one.gone = None if id_tp is None or position is None else Gone(id_tp, position, begun_at, had_offset)
 
     def seek_to_committed(self, one: AssignedPartition) -> None:
         """Goes to where the group has got to, which is asked for; if it has no offset, to where reading began."""
-        begun_at, gone = one.begun_at, one.gone
+        begun_at, gone, had_offset = one.begun_at, one.gone, _had_offset(one)
         self.seek(one, None)
+        one.had_offset = had_offset
         one.committed, one.has_lost_committed, one.begun_at, one.gone = None, True, begun_at, gone
 
     def found(
@@ -138,7 +141,7 @@ class Assignment:
             return False
         one.id_tp = id_tp
         one.committed = committed if committed is not None else one.committed
-        one.has_lost_committed = False
+        one.has_lost_committed, one.had_offset = False, NO_OFFSET
         self.by_id[id_tp] = one
         one.go_to(position, one.begin)
         self.version += 1
@@ -201,6 +204,10 @@ class Assignment:
             unfinished = {one: self.first_unfinished(one.tp) for one in known}
             return {one: min(position, _or(unfinished[one], position)) for one, position in known.items()}
         return {one: self._unconfirmed.get(one, position) if is_confirmed else position for one, position in known.items()}
+
+
+def _had_offset(one: AssignedPartition) -> int:
+    return one.committed if isinstance(one.committed, int) and one.committed != NO_OFFSET else one.had_offset
 
 
 def _or(offset: int | None, otherwise: int) -> int:

@@ -28,6 +28,7 @@ from brokerd.errors import (
     CorruptMessageError,
     DataDirectoryError,
     LogDamagedError,
+    UnknownGroupError,
     UnknownTopicIdError,
     UnsupportedVersionError,
     WireError,
@@ -46,6 +47,7 @@ logger = logging.getLogger(__name__)
 
 _MS_PER_MINUTE = 60_000
 _EXPIRED_AT_ONCE = 100
+_RENEWED_PARTS = 4  # a group that is read is recorded so often in offsets.retention.minutes
 _NAMED_MAX = 5
 
 
@@ -96,6 +98,17 @@ class Groups:
         self._check_usable()
         await self.log.make()
         await self._recorded(group_id, lambda: self.table.commit(group_id, caller, self._of_known_topics(offsets)))
+
+    async def renew(self, group_id: str, caller: Caller) -> None:
+        """A sign of life of a group's reader. It is recorded only if a part of the retention is over since the last one: a group
+        that is read does not expire, and most signs cost no write. Raises GroupAuthorizationFailedError, LogDamagedError, and
+        retriable errors."""
+        now_ms = self._logs.time.stamp_wall_ms()
+        async with self.settled(group_id) as table:
+            group = table.find(group_id, caller)
+        if group is not None and now_ms - group.last_commit_ms >= self._retention_ms // _RENEWED_PARTS:
+            with contextlib.suppress(UnknownGroupError):  # it has gone meanwhile
+                await self._recorded(group_id, lambda: self.table.renew(group_id, caller, now_ms))
 
     async def delete(self, group_id: str, caller: Caller) -> int:
         """Forgets a group, durably on return; returns how many offsets it had. Raises the errors of GroupTable.delete, and as

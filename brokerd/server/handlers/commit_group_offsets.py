@@ -8,6 +8,7 @@ Behaviour
   may lie: retention may have passed it while records were in work. It may also go back.
 - The last commit counts: readers without membership do not fence one another.
 - The first commit makes the group, and it belongs to that principal.
+- A commit of no offset is a sign of life of a reader: the group is kept as if it had committed. It makes no group.
 - A generation or a member is refused: groups have no members.
 """
 
@@ -53,6 +54,8 @@ async def handle(
     response = offsets_pb2.CommitGroupOffsetsResponse()
     try:
         _check_no_member(request)
+        if not request.offsets:
+            await broker.groups.renew(request.group_id, caller_of(authorizer))
         offsets = await _checked(broker, request, response)
         if offsets:
             await broker.groups.commit(request.group_id, caller_of(authorizer), offsets)

@@ -14,7 +14,7 @@ import pytest
 
 from brokerd import Consumer, TopicPartition
 from brokerd.client.group_offsets import OffsetAndMetadata
-from brokerd.consumer.committing import REFRESH_MS
+from brokerd.consumer.committing import RENEW_MS
 from brokerd.errors import (
     ConfigError,
     ConsumerStateError,
@@ -28,6 +28,7 @@ from brokerd.producer.sent_offsets import SentOffsets
 from tests.support.clock import ManualClock
 from tests.support.consumers import LONG_MS, T0, T1, fill, offsets, read, settings
 from tests.support.fake_broker import FakeBroker
+from tests.support.fake_groups import RENEWAL
 from tests.support.wait import DEADLINE_S, wait_until
 
 INTERVAL_MS = 5_000
@@ -356,24 +357,43 @@ def test_auto_commit_comes_while_a_call_waits_for_records(broker: FakeBroker) ->
         reading.join(DEADLINE_S)
 
 
-def test_offsets_that_stay_are_committed_again_so_that_the_group_does_not_expire(broker: FakeBroker) -> None:
+@pytest.mark.parametrize("is_automatic", [True, False])
+def test_a_group_that_is_read_is_renewed_also_if_there_is_nothing_to_commit(broker: FakeBroker, is_automatic: bool) -> None:
     clock = ManualClock()
     (partition,) = broker.create("t")
     fill(partition, [3])
-    with group_consumer(broker, clock) as consumer:
+    with group_consumer(broker, clock, enable_auto_commit=is_automatic) as consumer:
         consumer.assign([T0])
         read(consumer, 3)
-        clock.advance(INTERVAL_MS)
+        wait_until(lambda: broker.renewed == ["g"])
+        clock.advance(RENEW_MS - 1)
         consumer.poll(0)
-        await_background_commit(consumer)
-        assert broker.commits == [{0: 3}]
-        clock.advance(INTERVAL_MS)
+        clock.advance(1)
         consumer.poll(0)
-        assert consumer._committing._under_way is None, "nothing new is to be committed"
-        clock.advance(REFRESH_MS)
-        consumer.poll(0)
-        await_background_commit(consumer)
-        assert broker.commits == [{0: 3}] * 2
+        wait_until(lambda: broker.renewed == ["g"] * 2)
+    assert broker.commits == ([{0: 3}] if is_automatic else [])
+
+
+def test_a_call_that_waits_renews_the_group(broker: FakeBroker) -> None:
+    broker.create("t")
+    clock = ManualClock()
+    with group_consumer(broker, clock, enable_auto_commit=False) as consumer:
+        committing = consumer._committing
+        assert committing.wait_ms(None) == 100, "the first time is at once"
+        committing.auto()
+        assert committing.wait_ms(None) == RENEW_MS
+        assert committing.wait_ms(7) == 7
+        wait_until(lambda: broker.renewed == ["g"])
+
+
+def test_a_renewal_that_fails_is_said_and_reading_goes_on(broker: FakeBroker, caplog: pytest.LogCaptureFixture) -> None:
+    (partition,) = broker.create("t")
+    fill(partition, [3])
+    broker.errors[RENEWAL] = [GroupAuthorizationFailedError("ann's")]
+    with group_consumer(broker, enable_auto_commit=False) as consumer:
+        consumer.assign([T0])
+        assert offsets(read(consumer, 3)) == [0, 1, 2]
+        wait_until(lambda: "group 'g' is not renewed" in caplog.text)
 
 
 @pytest.mark.parametrize("is_automatic", [True, False])

@@ -9,7 +9,7 @@ import threading
 import pytest
 
 from brokerd import Consumer
-from brokerd.errors import ConsumerStateError, UnknownTopicIdError, WakeupError
+from brokerd.errors import ConsumerStateError, UnknownGroupError, UnknownTopicIdError, WakeupError
 from tests.support.consumers import LONG_MS, T0, fill, offsets, read, settings
 from tests.support.fake_broker import FakeBroker, Partition
 from tests.support.wait import DEADLINE_S, wait_until
@@ -73,6 +73,45 @@ def test_a_topic_that_is_seen_again_is_read_from_what_its_group_has(
             broker.groups["g"] = {partition.tp: (committed, "")}
         assert consumer.poll(LONG_MS, 1)[0].offset == (1 if committed is None else committed)
         assert expected(consumer) == (-1 if committed is None else committed)
+
+
+@pytest.mark.parametrize("is_gone_with_its_topic", [False, True])
+def test_a_group_that_has_lost_its_offset_does_not_begin_again(
+    broker: FakeBroker, partition: Partition, *, is_gone_with_its_topic: bool
+) -> None:
+    """It has expired, or was deleted. Where reading began is behind what its transactions have committed."""
+    fill(partition, [5])
+    with reader(broker) as consumer:
+        read(consumer, 3)
+        consumer.transaction_committed({T0: 3})
+        assert read(consumer, 2)
+        assert expected(consumer) == 3
+        if is_gone_with_its_topic:  # so it seems to a principal that has lost its rights
+            topic = broker.topics.pop("t")
+            fill(partition, [1])
+            with pytest.raises(UnknownTopicIdError):
+                consumer.poll(LONG_MS)
+            broker.topics["t"] = topic
+        consumer.transaction_failed([T0])
+        for _ in range(2):
+            with pytest.raises(UnknownGroupError, match=r"group 'g' had the offset 3, and has none any more.* seek\(\)"):
+                consumer.poll(LONG_MS)
+        consumer.seek(T0, 3)
+        assert offsets(read(consumer, 2)) == [3, 4]
+        assert expected(consumer) == -1
+
+
+def test_another_topic_of_that_name_is_begun_like_one_that_was_never_read(broker: FakeBroker, partition: Partition) -> None:
+    fill(partition, [5])
+    with reader(broker) as consumer:
+        read(consumer, 3)
+        consumer.transaction_committed({T0: 3})
+        broker.topics.pop("t")
+        with pytest.raises(UnknownTopicIdError):
+            read(consumer, 3)
+        (other,) = broker.create("t")
+        fill(other, [2])
+        assert offsets(read(consumer, 2)) == [0, 1]
 
 
 def test_a_seek_after_a_failure_counts_and_the_group_is_asked_again(broker: FakeBroker, partition: Partition) -> None:

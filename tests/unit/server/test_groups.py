@@ -8,7 +8,7 @@ import errno
 import pytest
 
 from brokerd.datadir.topic_store import GROUP_OFFSETS
-from brokerd.errors import LogDamagedError, StorageError, UnknownGroupError
+from brokerd.errors import GroupAuthorizationFailedError, LogDamagedError, StorageError, UnknownGroupError
 from brokerd.groups.group_table import Caller, GroupTable
 from brokerd.groups.model import CommittedOffset
 from brokerd.ids import TopicIdPartition
@@ -68,6 +68,36 @@ def test_a_group_expires_as_a_whole_so_long_after_its_last_commit() -> None:
             await broker.groups.sweep()
             assert held(broker) == {}
         async with running(files, clock, offsets_retention_minutes=10) as broker:
+            assert held(broker) == {}
+
+    run(scenario())
+
+
+def test_a_group_that_is_renewed_does_not_expire_and_costs_few_records() -> None:
+    async def scenario() -> None:
+        files, clock = MemoryFiles(), ManualClock()
+        async with running(files, clock, offsets_retention_minutes=12) as broker:
+            first, second = await broker.topic()
+            await commit(broker, "a", first, 0)
+            await commit(broker, "b", first, 0)
+            clock.advance(MINUTE_MS)
+            await commit(broker, "a", second, 0)
+            begin = broker.groups.log.end_offset
+            for _ in range(120):
+                clock.advance(MINUTE_MS // 4)
+                await broker.groups.renew("a", ANN)
+                await broker.groups.renew("nobody's", ANN)
+            assert broker.groups.log.end_offset - begin == 10, "one in a quarter of the retention"
+            await broker.groups.sweep()
+            assert held(broker) == {"a": {first: 0, second: 0}}
+            with pytest.raises(GroupAuthorizationFailedError):
+                await broker.groups.renew("a", BEN)
+        clock.advance(8 * MINUTE_MS)
+        async with running(files, clock, offsets_retention_minutes=12) as broker:
+            await broker.groups.sweep()
+            assert held(broker) == {"a": {first: 0, second: 0}}, "a sign of life outlives the broker"
+            clock.advance(12 * MINUTE_MS)
+            await broker.groups.sweep()
             assert held(broker) == {}
 
     run(scenario())
