@@ -225,6 +225,14 @@ class BrokerConfig:
         minimum=1_000,
         maximum=INT32_MAX,
     )
+    transaction_max_age_ms: int = setting(
+        "transaction.max.age.ms",
+        86_400_000,
+        "A transaction that is open for so long, counted from the broker's start at the earliest, is aborted, whatever signs of "
+        "life it gives: readers of committed records wait for it.",
+        minimum=1_000,
+        maximum=INT64_MAX,
+    )
     max_groups: int = setting(
         "max.groups",
         10_000,

@@ -52,6 +52,7 @@ class Limits(NamedTuple):
     transactional_ids: Slots
     open_members: Slots
     timeout_max_ms: int
+    age_max_ms: int
 
 
 class Coordinator:
@@ -63,7 +64,7 @@ class Coordinator:
         self._snapshot: Snapshot | None = None  # which is being written
 
     def _nothing(self) -> Known:
-        return Known(self._limits.transactional_ids, self._limits.open_members)
+        return Known(self._limits.transactional_ids, self._limits.open_members, self._limits.age_max_ms)
 
     # Reading
 
@@ -163,11 +164,15 @@ class Coordinator:
             self._known.executions.renew(known.execution, now_ms)
 
     def expired(self, now_ms: int) -> list[ExecutionKey]:
-        """Executions that have gone without a sign of life for too long. Each is to be asked about with `expire`."""
+        """Executions without a sign of life for too long, and those that are too old. Each is to be asked about with `expire`."""
         return self._known.executions.expired(now_ms)
 
+    def is_too_old(self, key: ExecutionKey, now_ms: int) -> bool:
+        """True if an expired execution is so by its age."""
+        return self._known.executions.is_too_old(key, now_ms)
+
     def expire(self, key: ExecutionKey, now_ms: int) -> tuple[MembersAborted, ...]:
-        """The event that ends an execution; none if it has given a sign since, or was decided."""
+        """The event that ends an expired execution; none if it has given a sign since, or was decided."""
         state = self._known.states.get(key.transactional_id)
         if state is None or not self._known.executions.is_expired(key, now_ms):
             return ()

@@ -39,11 +39,11 @@ class OpenMember(NamedTuple):
 class Known:
     """See the module. Only `apply` and `forget_all` change it. Times are monotonic, ms."""
 
-    def __init__(self, transactional_ids: Slots, open_members: Slots) -> None:
+    def __init__(self, transactional_ids: Slots, open_members: Slots, age_max_ms: int) -> None:
         self.states: dict[str, TransactionalIdState] = {}
         self.prepared: dict[str, TransactionalIdState] = {}  # those of them whose commit must be finished, in the order of commits
         self.open: dict[int, OpenMember] = {}  # by producer id
-        self.executions = Executions()
+        self.executions = Executions(age_max_ms)
         self.jobs: dict[str, int] = {}  # ids of one write: when they were committed, in this order
         self.ended = EndedMembers()
         self._ended_ids: dict[str, int] = {}  # how many members of its last commit an id remembers, in the order of the commits

@@ -36,6 +36,7 @@ from tests.support.clock import START_WALL_MS
 ID = "spark-q"
 PRINCIPAL = "User:alice"
 TIMEOUT_MS = 900_000
+AGE_MAX_MS = 4 * TIMEOUT_MS
 FIRST_PRODUCER_ID = 100
 NOTHING = Totals(0, 0, 0, 0)
 
@@ -104,7 +105,7 @@ class TransactionBench:
         self.coordinator = self._new()
 
     def _new(self) -> Coordinator:
-        return Coordinator(Limits(self.ids, self.members, 3_600_000))
+        return Coordinator(Limits(self.ids, self.members, 3_600_000, AGE_MAX_MS))
 
     def record(self, event: Event, name: str = ID, principal: str = PRINCIPAL) -> None:
         """Appends an event and applies it."""

@@ -38,6 +38,7 @@ from tests.support.transaction_partition import SimulatedPartition
 
 Condition = Callable[[], bool]
 Steps = Generator[Condition, None, object]  # what a request waits for, and its answer
+AGE_MAX_MS = 6_000
 _MANY = 10_000
 
 
@@ -112,7 +113,7 @@ class SimulatedBroker:
         self._markers: dict[str, dict[TopicIdPartition, int]] = {}  # of commits that are not finished
         self._is_writing_state = False
         self._states: list[tuple[int, int]] = []  # where whole states begin and end in the log, of which none is durable yet
-        self.coordinator = Coordinator(Limits(CountedSlots(_MANY), CountedSlots(_MANY), 3_600_000))
+        self.coordinator = Coordinator(Limits(CountedSlots(_MANY), CountedSlots(_MANY), 3_600_000, AGE_MAX_MS))
 
     # --- life
 

@@ -33,7 +33,7 @@ from brokerd.transaction.model import (
 )
 from brokerd.wire.v1 import control_pb2
 from tests.support.transaction_actors import TIMEOUT_MS, Driver, is_sign, totals_of
-from tests.support.transaction_broker import Abort, Batch, Done, Heartbeat, Request
+from tests.support.transaction_broker import AGE_MAX_MS, Abort, Batch, Done, Heartbeat, Request
 from tests.support.transaction_partition import SimulatedPartition, check_is_readable
 
 if TYPE_CHECKING:
@@ -57,6 +57,7 @@ class Promises:
         self.ended: dict[int, int] = {}  # by producer id: where in the log
         self.asked_to_abort: set[int] = set()
         self.signs: dict[tuple[str, int, str], int] = {}  # of life, by execution
+        self.begun: dict[tuple[str, int, str], int] = {}  # executions: when their first member was opened
         self.told_ids: dict[tuple[str, bytes], int] = {}
         self.started_ms = 0
         self._winners: dict[int, tuple[str, int]] = {}
@@ -73,6 +74,7 @@ class Promises:
             assert member.producer_id not in self.opened, f"producer id {member.producer_id} is given twice"
             self.opened[member.producer_id] = (index, name, member)
             self.signs[_key(name, member.execution)] = self._world.now_ms
+            self.begun.setdefault(_key(name, member.execution), self._world.now_ms)
         elif isinstance(event, MembersAborted):
             for producer_id in event.producer_ids:
                 self._check_may_end(name, producer_id)
@@ -84,7 +86,9 @@ class Promises:
         _, owner, member = self.opened[producer_id]
         assert owner == name
         silent_ms = self._world.now_ms - max(self.signs[_key(name, member.execution)], self.started_ms)
-        assert producer_id in self.asked_to_abort or silent_ms >= TIMEOUT_MS, f"member {producer_id} ends without a reason"
+        age_ms = self._world.now_ms - max(self.begun[_key(name, member.execution)], self.started_ms)
+        is_expired = silent_ms >= TIMEOUT_MS or age_ms >= AGE_MAX_MS
+        assert producer_id in self.asked_to_abort or is_expired, f"member {producer_id} ends without a reason"
         assert producer_id not in self.ended, f"member {producer_id} ends twice"
 
     def _prepared(self, name: str, event: CommitPrepared, index: int) -> None:

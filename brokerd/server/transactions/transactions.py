@@ -98,7 +98,12 @@ class Transactions:
         self._clock = clock
         self._producer_ids = producer_ids
         self.coordinator = Coordinator(
-            Limits(Shares(config.max_transactional_ids), Shares(config.max_open_members), config.transaction_max_timeout_ms)
+            Limits(
+                Shares(config.max_transactional_ids),
+                Shares(config.max_open_members),
+                config.transaction_max_timeout_ms,
+                config.transaction_max_age_ms,
+            )
         )
         self.log = TransactionLog(logs, replicas, admin, clock)
         self._groups = groups
@@ -327,8 +332,8 @@ class Transactions:
     # Time
 
     async def sweep(self) -> None:
-        """Ends executions that gave no sign of life, finishes what is prepared, voids what nobody answers for, and forgets what is
-        old. One part's trouble is logged and does not stop the others.
+        """Ends executions that gave no sign of life or are too old, finishes what is prepared, voids what nobody answers for, and
+        forgets what is old. One part's trouble is logged and does not stop the others.
         """
         for part in (self._expire, self._finish_prepared, self._end_unmarked, self._forget):
             await self._try(part())
@@ -351,9 +356,9 @@ class Transactions:
         for key in self.coordinator.expired(now_ms):
             ended: list[int] = []
             for event in self.coordinator.expire(key, now_ms):
-                logger.warning(
-                    "transactional id %r: expired without a sign of life: %s", key.transactional_id, self._texts(event.producer_ids)
-                )
+                is_too_old = self.coordinator.is_too_old(key, now_ms)
+                why = "after transaction.max.age.ms, though it lives" if is_too_old else "without a sign of life"
+                logger.warning("transactional id %r: expired %s: %s", key.transactional_id, why, self._texts(event.producer_ids))
                 self._record(key.transactional_id, self.coordinator.states[key.transactional_id].principal, event)
                 ended.extend(event.producer_ids)
             if ended:

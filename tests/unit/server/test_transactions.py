@@ -60,6 +60,25 @@ def test_an_execution_that_gives_no_sign_of_life_ends_and_its_data_is_void() -> 
     run(scenario())
 
 
+def test_heartbeats_keep_nothing_open_beyond_its_greatest_age(caplog: pytest.LogCaptureFixture) -> None:
+    async def scenario() -> None:
+        clock = ManualClock()
+        async with running(MemoryFiles(), clock, transaction_max_age_ms=3 * TIMEOUT_MS) as broker:
+            one = await OneExecution(broker).begin()
+            for _ in range(6):
+                assert stable(broker, one.tps) == [0, 0]
+                await broker.transactions.heartbeat(NAME, "anybody", ONE, b"m" * 16)
+                clock.advance(TIMEOUT_MS // 2)
+                await broker.transactions.sweep()
+            assert stable(broker, one.tps) == [2, 2]
+            assert one.visible() == [[], []]
+            assert "expired after transaction.max.age.ms, though it lives" in caplog.text
+            with pytest.raises(InvalidTxnStateError):
+                await broker.transactions.heartbeat(NAME, "anybody", ONE, b"m" * 16)
+
+    run(scenario())
+
+
 def test_a_restart_grants_a_full_time_out_and_the_open_go_on() -> None:
     async def scenario() -> None:
         files, clock = MemoryFiles(), ManualClock()

@@ -18,7 +18,7 @@ from brokerd.sink.commit import JOB_COMMIT_TIMEOUT_MAX_MS
 from brokerd.transaction.coordinator import JOB_KEPT_MS
 from brokerd.transaction.ended_members import EndedMembers
 from brokerd.transaction.model import AlreadyCommitted, Forgotten
-from tests.support.transaction_bench import ID, PRINCIPAL, TIMEOUT_MS, TransactionBench, execution
+from tests.support.transaction_bench import AGE_MAX_MS, ID, PRINCIPAL, TIMEOUT_MS, TransactionBench, execution
 
 ONE = execution(5)
 MALLORY = "User:mallory"
@@ -131,6 +131,24 @@ def test_init_repetition_and_data_are_signs_of_life(bench: TransactionBench) -> 
     bench.init("b", ONE)
     assert bench.coordinator.expires_at(member.producer_id) == TIMEOUT_MS + 30
     bench.coordinator.renew(999, 40)  # of a member that is not open: no effect
+
+
+def test_an_execution_that_is_too_old_ends_whatever_signs_it_gives(bench: TransactionBench) -> None:
+    members = [bench.init("a", ONE)]
+    for now_ms in range(TIMEOUT_MS // 2, AGE_MAX_MS, TIMEOUT_MS // 2):
+        bench.now_ms = now_ms
+        bench.coordinator.heartbeat(ID, PRINCIPAL, ONE, members[0].member_id, now_ms)
+        assert bench.expire() == []
+    members.append(bench.init("b", ONE))
+    assert bench.coordinator.expires_at(members[-1].producer_id) == AGE_MAX_MS
+    bench.now_ms = AGE_MAX_MS
+    (key,) = bench.coordinator.expired(bench.now_ms)
+    assert bench.coordinator.is_too_old(key, bench.now_ms)
+    assert bench.expire() == [member.producer_id for member in members]
+    with pytest.raises(InvalidTxnStateError):
+        bench.coordinator.heartbeat(ID, PRINCIPAL, ONE, members[0].member_id, bench.now_ms)
+    again = bench.init("again", ONE)  # of the same execution: it is as young as its members
+    assert bench.coordinator.expires_at(again.producer_id) == AGE_MAX_MS + TIMEOUT_MS
 
 
 def test_an_execution_has_the_longest_timeout_of_its_members(bench: TransactionBench) -> None:
