@@ -72,7 +72,8 @@ def _add_describe(verbs: Subparsers) -> None:
         help="print offsets and lag of each partition",
         description="Prints how far a group has read each partition, and what it has left to read.",
         epilog="END is where readers of committed records see the partition end (of all: -X isolation.level=read_uncommitted),\n"
-        "LAG the offsets up to it, SIZE the bytes on disk of their batches. BEHIND is how long the next record has been there.\n",
+        "LAG the offsets up to it, SIZE the bytes on disk of their batches. BEHIND is how long the next record has been there.\n"
+        "A partition that ends before an open transaction has a line that names it, if it is yours or you have all rights.\n",
     )
     parser.add_argument("group_id", metavar="GROUP", help="the group")
     _add_common(parser)
@@ -80,12 +81,14 @@ def _add_describe(verbs: Subparsers) -> None:
 
 def _describe(client: BlockingClient, args: argparse.Namespace, isolation: str) -> None:
     from brokerd.cli.groups_report import print_description
+    from brokerd.client.consumer.offsets import READ_COMMITTED
 
     try:
         described = client.describe_group(args.group_id, isolation)
     except UnknownGroupError:
         raise _with_nearest(client, args.group_id) from None
-    print_description(described, as_json=args.json)
+    held_back = client.find_hanging_transactions(0).transactions if isolation == READ_COMMITTED else []
+    print_description(described, held_back, as_json=args.json)
 
 
 def _add_reset(verbs: Subparsers) -> None:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
 from brokerd.cli.group_reset import NewOffset
 from brokerd.cli.output import duration_text, print_json, size_text, table, time_text
 from brokerd.client.group_offsets import GroupDescription, GroupListing, GroupPartition
+from brokerd.client.transactions import HangingTransaction
 from brokerd.errors import counted
 
 _NONE = "-"
@@ -34,10 +35,12 @@ def print_list(groups: Sequence[GroupListing], *, as_json: bool) -> None:
         print(table(("GROUP", "PARTITIONS", "LAST COMMIT", "OWNER"), rows))
 
 
-def print_description(described: GroupDescription, *, as_json: bool) -> None:
-    """One line per partition, and the sums."""
+def print_description(described: GroupDescription, held_back: Iterable[HangingTransaction], *, as_json: bool) -> None:
+    """One line per partition, and the sums; and which transactions hold back its readers of committed records."""
+    holders = {one.partition.tp: one for one in held_back}
     if as_json:
-        print_json({**_listing(described.listing), "partitions": [_partition(one) for one in described.partitions]})
+        found = [_partition(one) | {"held_back_by": _holder(holders.get(one.tp))} for one in described.partitions]
+        print_json({**_listing(described.listing), "partitions": found})
         return
     partitions = described.partitions
     lag, lag_bytes = sum(max(0, one.lag) for one in partitions), sum(max(0, one.lag_bytes) for one in partitions)
@@ -54,6 +57,13 @@ def print_description(described: GroupDescription, *, as_json: bool) -> None:
             print(f"  {_name(one)}: {counted(lost, 'offset')} below the log start {one.log_start_offset} are gone, unread")
         if one.error is not None:
             print(f"  {_name(one)}: {one.error}")
+        holder = holders.get(one.tp)
+        if holder is not None:
+            since = duration_text(holder.idle_ms)
+            print(
+                f"  {_name(one)}: readers of committed records wait at {holder.partition.last_stable_offset} for the transaction "
+                f"of '{_holder(holder) or '(not known any more)'}', silent there for {since}; what lies behind is not in the lag"
+            )
 
 
 def print_reset(group_id: str, resets: Sequence[Reset], *, is_done: bool, as_json: bool) -> None:
@@ -96,6 +106,10 @@ def _row(one: GroupPartition) -> tuple[object, ...]:
 
 def _short(text: str) -> str:
     return text if len(text) <= _METADATA_MAX_CHARACTERS else text[: _METADATA_MAX_CHARACTERS - 3] + "..."
+
+
+def _holder(holder: HangingTransaction | None) -> str | None:
+    return (holder.transactional_id or None) if holder is not None else None
 
 
 def _name(one: GroupPartition) -> str:

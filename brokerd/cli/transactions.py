@@ -57,7 +57,8 @@ def _add_list(verbs: Subparsers) -> None:
         help="print transactional ids, one per line",
         description="Prints transactional ids, one per line.",
         epilog="COMMITTED is the last committed version, OPEN the newest that is not decided or not visible yet; AGE is that\n"
-        "of the oldest open member.\n",
+        "of the oldest open member. HOLDS BACK are partitions whose readers of committed records wait for this transaction:\n"
+        "what others have committed behind its first record there is not visible before it ends.\n",
     )
     parser.add_argument("prefix", metavar="PREFIX", nargs="?", default="", help="only ids that begin so")
     parser.add_argument("-s", "--state", metavar="STATE", choices=_STATES, default="", help=f"only those {', '.join(_STATES)}")
@@ -68,7 +69,7 @@ def _add_list(verbs: Subparsers) -> None:
 def _list(client: BlockingClient, args: argparse.Namespace) -> None:
     from brokerd.cli.transactions_report import print_list
 
-    print_list(client.list_transactions(args.state, args.prefix), as_json=args.json)
+    print_list(client.list_transactions(args.state, args.prefix), client.find_hanging_transactions(0), as_json=args.json)
 
 
 def _add_describe(verbs: Subparsers) -> None:

@@ -20,12 +20,23 @@ from brokerd.client.transactions import (
 from brokerd.errors import counted
 
 _NONE = "-"
+_NAMED_MAX = 2  # partitions
 
 
-def print_list(listings: Sequence[TransactionListing], *, as_json: bool) -> None:
-    """One line per transactional id."""
+def print_list(listings: Sequence[TransactionListing], held_back: HangingTransactions, *, as_json: bool) -> None:
+    """One line per transactional id, with the partitions that it holds back."""
+    held: dict[str, list[OpenPartition]] = {}
+    for one in held_back.transactions:
+        held.setdefault(one.transactional_id, []).append(one.partition)
+    if held_back.has_more:
+        print(f"of the partitions that are held back, {len(held_back.transactions):,} are named", file=sys.stderr)
     if as_json:
-        print_json([_listing(listing) for listing in listings])
+        print_json(
+            [
+                _listing(listing) | {"holds_back": [_partition(one) for one in held.get(listing.transactional_id, ())]}
+                for listing in listings
+            ]
+        )
         return
     if not listings:
         print("no transactional ids: there are none that you may see, or none of this prefix and state")
@@ -38,11 +49,12 @@ def print_list(listings: Sequence[TransactionListing], *, as_json: bool) -> None
             _version(one.txn_version),
             one.open_members,
             _age(one.age_ms),
+            _named(held.get(one.transactional_id, ())),
             one.owner or _NONE,
         )
         for one in listings
     ]
-    print(table(("TRANSACTIONAL ID", "STATE", "COMMITTED", "OPEN", "MEMBERS", "AGE", "OWNER"), rows))
+    print(table(("TRANSACTIONAL ID", "STATE", "COMMITTED", "OPEN", "MEMBERS", "AGE", "HOLDS BACK", "OWNER"), rows))
 
 
 def print_description(described: TransactionDescription, *, as_json: bool) -> None:
@@ -159,6 +171,13 @@ def _version(version: int) -> str:
 
 def _age(age_ms: int) -> str:
     return _NONE if age_ms < 0 else duration_text(age_ms)
+
+
+def _named(partitions: Sequence[OpenPartition]) -> str:
+    names = [f"{_topic(one)}-{one.tp.partition}" for one in partitions[:_NAMED_MAX]]
+    if len(partitions) > _NAMED_MAX:
+        names.append(f"and {len(partitions) - _NAMED_MAX} more")
+    return " ".join(names) or _NONE
 
 
 def _topic(partition: OpenPartition) -> str:

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from brokerd import Producer
+from brokerd import Consumer, Producer
 from brokerd.client.blocking import BlockingClient
 from brokerd.config.client import ConsumerConfig
 from brokerd.errors import InvalidTxnStateError
@@ -24,6 +24,7 @@ def daemon(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningDaemon]:
     with running_daemon(tmp_path_factory.mktemp("cli") / "data") as daemon:
         with BlockingClient(ConsumerConfig(bootstrap_servers=daemon.address)) as client:
             client.create_topic("t", 1)
+            client.create_topic("u", 1)
         yield daemon
 
 
@@ -74,6 +75,35 @@ def test_operator_finds_what_holds_back_readers_and_ends_it(terminal: Terminal, 
         producer.send("t", b"too late").result()
     assert terminal.run("transactions", "find-hanging", "--idle-ms", "1")[1].startswith("no partition is held back")
     assert terminal.run("transactions", "list", name, "--json")[1] == "[]\n"
+
+
+def test_rows_behind_an_open_transaction_are_seen_when_it_ends_and_it_is_named(
+    terminal: Terminal, daemon: RunningDaemon, producer: Producer
+) -> None:
+    """The example of docs/guarantees.md: a commit where another transaction is open before its rows."""
+    name = open_id(terminal)
+    with Producer({"bootstrap.servers": daemon.address, "transactional.id": "job"}) as job, job.transaction():
+        for topic in "tu":
+            job.send(topic, b"of the job")
+    with Consumer({"bootstrap.servers": daemon.address, "group.id": "g", "auto.offset.reset": "earliest"}) as consumer:
+        consumer.assign([("t", 0), ("u", 0)])
+        consumer.commit({("t", 0): consumer.beginning_offsets([("t", 0)])[("t", 0)]})
+        assert [record.topic for record in consumer.poll(10_000)] == ["u"]
+        assert consumer.poll(50) == [], "committed, and the other topic's part of it is seen"
+        listed = {one["transactional_id"]: one for one in json.loads(terminal.run("transactions", "list", "--json")[1])}
+        (held,) = listed[name]["holds_back"]
+        assert (held["topic"], held["partition"]) == ("t", 0)
+        assert listed["job"]["holds_back"] == []
+        assert " t-0 " in terminal.run("transactions", "list", name)[1]
+        (described,) = [
+            one for one in json.loads(terminal.run("groups", "describe", "g", "--json")[1])["partitions"] if one["topic"] == "t"
+        ]
+        assert (described["held_back_by"], described["end_offset"]) == (name, held["last_stable_offset"])
+        shown = terminal.run("groups", "describe", "g")[1]
+        assert f"t-0: readers of committed records wait at {described['end_offset']} for the transaction of '{name}'" in shown
+        terminal.run("transactions", "abort", name)
+        assert [(record.topic, record.value) for record in consumer.poll(10_000)] == [("t", b"of the job")]
+    assert "readers of committed records wait" not in terminal.run("groups", "describe", "g")[1]
 
 
 def test_description_has_members_their_expiry_and_their_partitions(terminal: Terminal, producer: Producer) -> None:

@@ -1,8 +1,9 @@
 """EndTransaction: commits or aborts what the listed members wrote.
 
 Behaviour
-- COMMIT is answered once the version is durable and visible in all partitions at once; readers of read_committed see all of it or
-  none. The same request again has the same answer: a commit whose answer was lost is asked about again.
+- COMMIT is answered once the version is durable, and holds back none of its partitions any more: that is one step. Rows behind
+  another transaction that is open are seen when that one ends. The same request again has the same answer: a commit whose answer
+  was lost is asked about again.
 - A version that is committed is OK if the totals are the same, else REPLAY_MISMATCH. An older one is OK for its committer, as
   long as that is remembered; else PRODUCER_FENCED, whose fate says whether nothing of it is visible for certain, or nobody knows.
   What cannot be committed is TXN_ABORTED, and nothing has changed (brokerd/transaction/transactional_id.py has the table).

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 
 import pytest
@@ -29,18 +30,32 @@ MEMBER = OpenMember(bytes(16), 12, 0, 7, "41", "run", "streaming query q, batch 
 DESCRIBED = TransactionDescription(OPEN, "40", "run", Totals(2_000, 8_192, 65_536, 5), (MEMBER,), 1)
 
 
+def holding(transactional_id: str, *partitions: OpenPartition) -> HangingTransactions:
+    """Partitions that one transaction holds back."""
+    return HangingTransactions([HangingTransaction(one, 12, transactional_id, 0) for one in partitions], has_more=False)
+
+
 def test_list_says_who_and_how_long(capsys: pytest.CaptureFixture[str]) -> None:
-    print_list([EMPTY, OPEN], as_json=False)
+    held = [dataclasses.replace(PARTITION, tp=TopicIdPartition(TOPIC_ID, number)) for number in range(5)]
+    print_list([EMPTY, OPEN], holding("spark-q", *held), as_json=False)
     assert capsys.readouterr().out.splitlines() == [
-        "TRANSACTIONAL ID  STATE  COMMITTED  OPEN  MEMBERS  AGE         OWNER",
-        "job-1             empty  0          -           0  -           -",
-        "spark-q           open   6          7           2  1 min 23 s  streaming query q, batch 7",
+        "TRANSACTIONAL ID  STATE  COMMITTED  OPEN  MEMBERS  AGE         HOLDS BACK                    OWNER",
+        "job-1             empty  0          -           0  -           -                             -",
+        "spark-q           open   6          7           2  1 min 23 s  orders-0 orders-1 and 3 more  streaming query q, batch 7",
     ]
 
 
+def test_list_says_if_it_cannot_name_all_that_is_held_back(capsys: pytest.CaptureFixture[str]) -> None:
+    print_list([OPEN], HangingTransactions(holding("spark-q", PARTITION).transactions, has_more=True), as_json=False)
+    assert capsys.readouterr().err == "of the partitions that are held back, 1 are named\n"
+
+
 def test_list_for_programs_has_null_for_none(capsys: pytest.CaptureFixture[str]) -> None:
-    print_list([EMPTY], as_json=True)
-    assert json.loads(capsys.readouterr().out) == [
+    print_list([EMPTY, OPEN], holding("spark-q", PARTITION), as_json=True)
+    empty, holder = json.loads(capsys.readouterr().out)
+    (held,) = holder["holds_back"]
+    assert (held["topic"], held["partition"], held["first_offset"], held["last_stable_offset"]) == ("orders", 3, 40, 38)
+    assert [empty] == [
         {
             "transactional_id": "job-1",
             "state": "empty",
@@ -49,13 +64,14 @@ def test_list_for_programs_has_null_for_none(capsys: pytest.CaptureFixture[str])
             "open_members": 0,
             "age_ms": None,
             "owner": "",
+            "holds_back": [],
         }
     ]
 
 
 def test_empty_list_is_a_sentence_for_people_and_an_array_for_programs(capsys: pytest.CaptureFixture[str]) -> None:
-    print_list([], as_json=False)
-    print_list([], as_json=True)
+    print_list([], holding("x"), as_json=False)
+    print_list([], holding("x"), as_json=True)
     assert capsys.readouterr().out.splitlines() == [
         "no transactional ids: there are none that you may see, or none of this prefix and state",
         "[]",
