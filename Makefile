@@ -17,7 +17,7 @@ PIP    := -m pip install --quiet --no-compile
 help:  ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 12
 
-setup: $(VENV)/.ready links  ## make .venv with everything in it; what needs the protobuf compiler makes .venv-gen
+setup: $(VENV)/.ready $(GEN)/.ready links  ## make .venv with everything in it, and .venv-gen with the protobuf compiler
 
 # Links are no reason to install again.
 $(VENV)/.ready: pyproject.toml | links
@@ -42,7 +42,7 @@ $(LOWEST)/.ready: pyproject.toml
 	$(LOWEST)/bin/python $(PIP) $$($(PYTHON) tests/support/requirements.py --lowest) $$($(PYTHON) tests/support/requirements.py test)
 	@touch $@
 
-environments: setup $(GEN)/.ready $(DOCS)/.ready $(LOWEST)/.ready  ## make all virtual environments; `make -j2` makes two at a time
+environments: setup $(DOCS)/.ready $(LOWEST)/.ready  ## make all virtual environments; `make -j2` makes two at a time
 
 # sink/ and datasource/ are the packages brokerd.sink and brokerd.datasource. Git keeps links that say so; a source distribution
 # can hold none, so they are made there.
@@ -54,10 +54,10 @@ links:
 java:
 	@command -v java >/dev/null 2>&1 || test -x "$$JAVA_HOME/bin/java" || { echo "Java 17 or newer is needed to run Spark, and pip cannot bring it: install a JDK (Debian: apt install openjdk-17-jre-headless) or set JAVA_HOME" >&2; exit 1; }
 
-gen: setup $(GEN)/.ready  ## regenerate brokerd/wire/v1 from proto/
+gen: setup  ## regenerate brokerd/wire/v1 from proto/
 	$(BIN)/python proto/generate.py
 
-demo: setup java  ## run the main job: a broker, a Spark write, a Spark read; INPUT=file KEY=column for your own rows
+demo: $(VENV)/.ready java  ## run the main job: a broker, a Spark write, a Spark read; INPUT=file KEY=column for your own rows
 	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python examples/demo.py $(if $(INPUT),--input "$$INPUT") $(if $(KEY),--key "$$KEY") $(if $(ROWS),--rows "$$ROWS")
 
 quick: setup  ## the tests of units and models, for while you work (less than a minute on two cores)
@@ -116,7 +116,7 @@ powercut: setup  ## cut the power of the daemon's disk (a loop device; needs roo
 chaos-planted: setup  ## plant bugs into the broker, one after another, and see that chaos and power cuts find each; SEED=n
 	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python -m tests.chaos.planted $(if $(SEED),--seed $(SEED))
 
-check: setup $(GEN)/.ready  ## types, style, generated code and pages
+check: setup  ## types, style, generated code and pages
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy

@@ -38,7 +38,7 @@ def _python() -> str:
     if _COMPILER_PYTHON.exists():
         return str(_COMPILER_PYTHON)
     if importlib.util.find_spec("grpc_tools") is None:
-        raise RuntimeError("no protobuf compiler found: `make gen` installs one into .venv-gen")
+        raise RuntimeError("no protobuf compiler found: `make setup` installs one into .venv-gen")
     return sys.executable
 
 
