@@ -122,16 +122,28 @@ class DoubledPartitions(Attack):
 
 
 class ParkedFetches(Attack):
-    """Fetches of all partitions there are, which wait."""
+    """Fetches of all partitions but the honest one's, which wait."""
+
+    first = 1
+    min_bytes = 1
 
     def harm(self, connection: RawHttp2) -> None:
         if connection.h2.open_outbound_streams < 50:
             partitions = [
-                fetch_pb2.PartitionFetch(topic_id=self.aim.topic_id, partition=number, current_leader_epoch=-1)
-                for number in range(1, self.aim.partitions)
+                fetch_pb2.PartitionFetch(
+                    topic_id=self.aim.topic_id, partition=number, current_leader_epoch=-1, partition_max_bytes=2**20
+                )
+                for number in range(self.first, self.aim.partitions)
             ]
-            fetch = fetch_pb2.FetchRequest(max_wait_ms=60_000, min_bytes=1, max_bytes=2**20, partitions=partitions)
+            fetch = fetch_pb2.FetchRequest(max_wait_ms=60_000, min_bytes=self.min_bytes, max_bytes=2**20, partitions=partitions)
             connection.send_message(connection.call(FETCH), fetch.SerializeToString())
+
+
+class WokenFetches(ParkedFetches):
+    """Fetches of all partitions there are, which each batch of the honest one wakes, and which wait on."""
+
+    first = 0
+    min_bytes = 2**20
 
 
 class WideFetches(Attack):
@@ -367,6 +379,7 @@ ATTACKS: dict[str, Callable[[Aim], Attack]] = {
     "doubles": Doubles,
     "doubled partitions": DoubledPartitions,
     "parked fetches": ParkedFetches,
+    "woken fetches": WokenFetches,
     "wide fetches": WideFetches,
     "many responses": ManyResponses,
     "half-open calls": HalfOpen,

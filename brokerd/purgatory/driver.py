@@ -6,7 +6,6 @@ The only module of this package that knows asyncio. It makes no decisions.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Hashable, Iterable
 
 from brokerd.clock import Clock
 from brokerd.purgatory.purgatory import DelayedOperation, Purgatory
@@ -26,9 +25,9 @@ class PurgatoryDriver:
         self._timer_due_ms = 0
         self._is_closed = False
 
-    def watch(self, operation: DelayedOperation, keys: Iterable[Hashable]) -> bool:
+    def watch(self, operation: DelayedOperation) -> bool:
         """Purgatory.try_complete_else_watch, with the timer set to the operation's deadline, unless it is earlier already."""
-        if self._purgatory.try_complete_else_watch(operation, keys):
+        if self._purgatory.try_complete_else_watch(operation):
             return True
         if self._timer is None or self._timer_due_ms > operation.expiry_ms:
             self._set_timer()

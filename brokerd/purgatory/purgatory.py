@@ -1,8 +1,11 @@
-"""Operations that wait for an event, each completed exactly once, and who finds them when one happens: watch lists by key, and one
-timing wheel for the deadlines.
+"""Operations that wait until things have moved far enough, or for a deadline; each is completed exactly once.
 
-A subclass of DelayedOperation defines the condition and the completion. A completed operation is in no list and in no bucket:
-completion removes it at once, in time proportional to the number of its keys, so nothing needs to be purged later.
+Whoever owns a thing keeps its Waiters, and wakes them when it moves. Each is told which of its things that was, and looks at that
+one alone: a wake-up costs what has moved, not what else the operation waits for. A Purgatory holds the operations, with one timing
+wheel for their deadlines.
+
+A subclass of DelayedOperation defines the condition and the completion. A completed operation waits nowhere and is in no bucket:
+completion removes it at once, in time proportional to the number of things, so nothing needs to be purged later.
 """
 
 from __future__ import annotations
@@ -10,7 +13,7 @@ from __future__ import annotations
 import abc
 import enum
 import itertools
-from collections.abc import Callable, Hashable, Iterable
+from collections.abc import Callable, Sequence
 
 from brokerd.purgatory.timing_wheel import TimerEntry, TimingWheel
 
@@ -18,7 +21,7 @@ from brokerd.purgatory.timing_wheel import TimerEntry, TimingWheel
 class Completion(enum.Enum):
     """How an operation ended."""
 
-    CONDITION = "condition"  # try_complete found its condition true
+    CONDITION = "condition"  # its condition was found true
     FORCED = "forced"  # force_complete was called
     EXPIRED = "expired"  # its deadline passed
     CANCELLED = "cancelled"  # its client is gone
@@ -31,20 +34,24 @@ class DelayedOperation(TimerEntry, abc.ABC):
     `on_complete` runs inside the call that completes the operation, after it has left the wheel and the watch lists, so that it
     may trigger further completions. It must not raise.
 
-    `watch_keys` and `release` belong to the purgatory; nothing else may write them.
+    `waits_for` and `release` belong to the purgatory; nothing else may write them.
     """
 
-    __slots__ = ("completion", "release", "watch_keys")
+    __slots__ = ("completion", "release", "waits_for")
 
-    def __init__(self, expiry_ms: int) -> None:
+    def __init__(self, expiry_ms: int, waits_for: Sequence[Waiters]) -> None:
+        """`waits_for`: the waiters of each thing, none twice. Until the end, its place there is what the thing is called."""
         super().__init__(expiry_ms)
         self.completion: Completion | None = None
-        self.watch_keys: tuple[Hashable, ...] = ()
+        self.waits_for = waits_for
         self.release: Callable[[DelayedOperation], None] | None = None  # removes it from the purgatory that holds it
 
     @abc.abstractmethod
-    def is_satisfied(self) -> bool:
-        """Whether the condition holds now. Must not change anything but the operation's own cached state. Must not raise."""
+    def is_satisfied(self, place: int) -> bool:
+        """Whether the condition holds, now that the thing at `place` may have moved. Each is looked at once at first.
+
+        Must not change anything but the operation's own state. Must not raise.
+        """
 
     @abc.abstractmethod
     def on_complete(self, completion: Completion) -> None:
@@ -55,9 +62,9 @@ class DelayedOperation(TimerEntry, abc.ABC):
         """True once it has ended in any way."""
         return self.completion is not None
 
-    def try_complete(self) -> bool:
-        """Completes the operation if its condition holds; True if this call did."""
-        return self.completion is None and self.is_satisfied() and self._end(Completion.CONDITION)
+    def moved(self, place: int) -> bool:
+        """Completes the operation if its condition holds, now that the thing at `place` may have moved; True if this call did."""
+        return self.completion is None and self.is_satisfied(place) and self._end(Completion.CONDITION)
 
     def force_complete(self) -> bool:
         """Completes the operation whether its condition holds or not; True if this call did."""
@@ -83,66 +90,63 @@ class DelayedOperation(TimerEntry, abc.ABC):
         return True
 
 
+class Waiters:
+    """The operations that wait for one thing, each with the place that the thing has among those it waits for."""
+
+    __slots__ = ("places",)
+
+    def __init__(self) -> None:
+        self.places: dict[DelayedOperation, int] = {}  # the purgatory's
+
+    def __len__(self) -> int:
+        """The number of operations."""
+        return len(self.places)
+
+    def wake(self) -> int:
+        """The thing has moved: completes the operations whose condition holds now, and returns how many.
+
+        Those that come meanwhile are skipped: they have just looked themselves.
+        """
+        return sum([operation.moved(place) for operation, place in list(self.places.items())])
+
+
 class Purgatory:
     """Holds operations until they complete. Belongs to one thread; `now_ms` is monotonic."""
 
     def __init__(self, wheel: TimingWheel) -> None:
         self._wheel = wheel
-        self._watchers: dict[Hashable, dict[DelayedOperation, None]] = {}
         self._held: set[DelayedOperation] = set()
 
     def __len__(self) -> int:
         """The number of pending operations."""
         return len(self._held)
 
-    @property
-    def watched_key_count(self) -> int:
-        """The number of keys with at least one watcher."""
-        return len(self._watchers)
+    def try_complete_else_watch(self, operation: DelayedOperation) -> bool:
+        """Completes `operation` now if possible; otherwise holds it until one of its things has moved far enough, or its deadline.
 
-    def watcher_count(self, key: Hashable) -> int:
-        """The number of operations that watch `key`."""
-        return len(self._watchers.get(key, ()))
-
-    def try_complete_else_watch(self, operation: DelayedOperation, keys: Iterable[Hashable]) -> bool:
-        """Completes `operation` now if possible; otherwise holds it until an event on one of `keys`, or its deadline.
-
-        Returns True if it is complete on return. The condition is checked once the operation is watched: of an event between a
-        check and the watch nobody would tell it. One whose deadline has passed expires at once.
+        Returns True if it is complete on return. It looks at its things once it is among their waiters: of a move between a look
+        and that nobody would tell it. One whose deadline has passed expires at once.
         """
-        operation.watch_keys = tuple(dict.fromkeys(keys))
         operation.release = self._remove
         self._held.add(operation)
-        for key in operation.watch_keys:
-            self._watchers.setdefault(key, {})[operation] = None
-        operation.try_complete()
-        if operation.completion is None and not self._wheel.add(operation):
+        for place, waiters in enumerate(operation.waits_for):
+            assert operation not in waiters.places, "it waits for one thing twice, and would be told of one place alone"
+            waiters.places[operation] = place
+        for place in range(len(operation.waits_for)):
+            operation.moved(place)
+            if operation.completion is not None:
+                return True
+        if not self._wheel.add(operation):
             operation.expire()
         return operation.completion is not None
-
-    def check_and_complete(self, key: Hashable) -> int:
-        """Handles an event on `key`: completes those of its watchers whose condition holds now, and returns how many.
-
-        Watchers added meanwhile are skipped: they have just checked their condition themselves.
-        """
-        watchers = self._watchers.get(key)
-        if not watchers:
-            return 0
-        return sum([operation.try_complete() for operation in list(watchers)])
 
     def force_complete(self, count_max: int) -> int:
         """Completes up to `count_max` pending operations; returns how many."""
         return sum([operation.force_complete() for operation in list(itertools.islice(self._held, count_max))])
 
     def cancel_all(self) -> int:
-        """Cancels all pending operations and returns how many. All watch lists are dropped at once, however many keys there
-        are."""
-        held, self._held, self._watchers = self._held, set(), {}
-        for operation in held:
-            self._wheel.cancel(operation)
-            operation.watch_keys, operation.release = (), None
-            operation.cancel()
-        return len(held)
+        """Cancels all pending operations and returns how many."""
+        return sum([operation.cancel() for operation in list(self._held)])
 
     def force_complete_all(self) -> int:
         """Completes all pending operations, as on shutdown; returns how many."""
@@ -160,9 +164,8 @@ class Purgatory:
     def _remove(self, operation: DelayedOperation) -> None:
         self._wheel.cancel(operation)
         self._held.discard(operation)
-        for key in operation.watch_keys:
-            watchers = self._watchers[key]
-            del watchers[operation]
-            if not watchers:
-                del self._watchers[key]
-        operation.watch_keys = ()
+        for waiters in operation.waits_for:
+            del waiters.places[operation]
+            if not waiters.places:
+                waiters.places.clear()  # a dict keeps its table until cleared
+        operation.waits_for = ()

@@ -17,9 +17,11 @@ async def wait_durable(replicas: ReplicaManager, clock: Clock, batches: Sequence
     """Returns once the fate of all batches (their last offsets) is known, or after 30 s: the errors of those that are not durable,
     by their places. All are retriable but UnknownTopicIdError, whose topic was deleted.
     """
+    if not batches:
+        return {}
     awaited = [Awaited(place, replica, last_offset) for place, (replica, last_offset) in enumerate(batches)]
     settled = asyncio.get_running_loop().create_future()
     operation = DelayedProduce(clock.monotonic_ms() + WAIT_MAX_MS, awaited, settled)
-    replicas.produce_driver.watch(operation, operation.keys)
+    replicas.produce_driver.watch(operation)
     await settled
     return operation.errors

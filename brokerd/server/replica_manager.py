@@ -8,8 +8,7 @@ from __future__ import annotations
 
 import logging
 from collections import deque
-from collections.abc import Sequence
-from typing import NamedTuple
+from collections.abc import Iterable, Sequence
 
 from brokerd.clock import Clock
 from brokerd.config.broker import BrokerConfig
@@ -20,7 +19,7 @@ from brokerd.ids import TopicIdPartition
 from brokerd.partition.log_ends import LogEnd, Moved
 from brokerd.partition.partition_log import LogAppendInfo, PartitionLog
 from brokerd.purgatory.driver import PurgatoryDriver
-from brokerd.purgatory.purgatory import Purgatory
+from brokerd.purgatory.purgatory import Purgatory, Waiters
 from brokerd.purgatory.timing_wheel import TimingWheel
 from brokerd.record.batch import RecordBatch
 from brokerd.record.header import crc_seed
@@ -37,13 +36,6 @@ _DRIVER_PERIOD_MS = 1
 # by turns, as whatever a flush frees goes to the next principal in line, and the threads that flush are shared too.
 _LOGS = ""
 _FLUSH_THREADS = 5  # each syncs one partition at a time; one principal has four of them at most
-
-
-class WatchKey(NamedTuple):
-    """One end of one partition; the purgatories' watch key."""
-
-    tp: TopicIdPartition
-    end: LogEnd
 
 
 class PartitionProgress:
@@ -82,9 +74,10 @@ class PartitionProgress:
 
 
 class Replica:
-    """One partition's log, with the server's own state for it. `core` is the log's: what requests ask for stands there."""
+    """One partition's log, with the server's own state for it, and who waits for its ends. `core` is the log's: what requests ask
+    for stands there."""
 
-    __slots__ = ("core", "counted_dirty_bytes", "crc_seed", "log", "progress")
+    __slots__ = ("_waiters", "core", "counted_dirty_bytes", "crc_seed", "log", "progress")
 
     def __init__(self, log: PartitionLog) -> None:
         self.log = log
@@ -92,6 +85,21 @@ class Replica:
         self.crc_seed = crc_seed(log.tp)
         self.progress = PartitionProgress()
         self.counted_dirty_bytes = 0  # what of the log's dirty bytes stands in the budget
+        self._waiters: dict[LogEnd, Waiters] = {}
+
+    def waiters(self, end: LogEnd) -> Waiters:
+        """The operations that wait for that end to move."""
+        waiters = self._waiters.get(end)
+        if waiters is None:
+            waiters = self._waiters[end] = Waiters()
+        return waiters
+
+    def wake(self, ends: Iterable[LogEnd] = LogEnd) -> None:
+        """Wakes whoever waits for these ends; for any of them after another change of the partition, as of its log start."""
+        for end in ends:
+            waiters = self._waiters.get(end)
+            if waiters:
+                waiters.wake()
 
     def end_offset(self, end: LogEnd) -> int:
         """The offset at which readers of that kind see the log end."""
@@ -162,7 +170,7 @@ class ReplicaManager:
         """Lets the markers of a commit count in all its partitions in one step: whoever waits is woken only then."""
         moved = [(replica, replica.core.ends.release(commit)) for replica in replicas]
         for replica, ends in moved:
-            self._wake_ends(replica.log.tp, ends)
+            replica.wake(ends)
 
     def _appended(self, replica: Replica, batch: RecordBatch, info: LogAppendInfo, caller: Caller) -> LogAppendInfo:
         if not info.is_duplicate:
@@ -177,13 +185,13 @@ class ReplicaManager:
         if replica is not None:
             self.dirty.add(_LOGS, -replica.counted_dirty_bytes)
             replica.counted_dirty_bytes = 0
-        self.wake(tp)
+            replica.wake()
 
     def wake(self, tp: TopicIdPartition) -> None:
-        """Handles a change of the partition other than of its ends: of its log start, or its removal."""
-        for end in LogEnd:
-            self.produce_purgatory.check_and_complete(WatchKey(tp, end))
-            self.fetch_purgatory.check_and_complete(WatchKey(tp, end))
+        """Handles a log start that has moved."""
+        replica = self._replicas.get(tp)
+        if replica is not None:
+            replica.wake()
 
     def stop_timers(self) -> None:
         """Stops the timers; waiting operations should have been completed before."""
@@ -196,13 +204,7 @@ class ReplicaManager:
             return  # deleted during its flush
         replica.progress.advance(replica.core.ends.high_watermark)
         self._count_dirty(replica)
-        self._wake_ends(log.tp, moved)
-
-    def _wake_ends(self, tp: TopicIdPartition, moved: Moved) -> None:
-        for end in moved:
-            key = WatchKey(tp, end)
-            self.produce_purgatory.check_and_complete(key)
-            self.fetch_purgatory.check_and_complete(key)
+        replica.wake(moved)
 
     def _flush_failed(self, log: PartitionLog) -> None:
         if log.is_deleted:
@@ -212,7 +214,7 @@ class ReplicaManager:
         if replica is None:
             return
         self._count_dirty(replica)
-        self.wake(log.tp)
+        replica.wake()
 
     def _count_dirty(self, replica: Replica) -> None:
         """Updates the budget to what this log holds unflushed; a log that stopped counts nothing."""

@@ -218,5 +218,5 @@ def _check_member(broker: Broker, head: produce_pb2.ProduceRequest, header: Batc
 def _wait_until_durable(broker: Broker, awaited: list[Awaited], timeout_ms: int) -> DelayedProduce:
     wait_ms = min(timeout_ms or WAIT_MAX_MS, WAIT_MAX_MS)
     operation = DelayedProduce(broker.clock.monotonic_ms() + wait_ms, awaited, asyncio.get_running_loop().create_future())
-    broker.replicas.produce_driver.watch(operation, operation.keys)
+    broker.replicas.produce_driver.watch(operation)
     return operation

@@ -139,8 +139,8 @@ class FetchStream(ClientStream):
                 return reads
 
     async def _turn(self) -> None:
-        """Waits for the caller's turn if there is much to copy; before each copy, since one turn for all would be long."""
-        if self._held_bytes >= LARGE_BYTES:
+        """Waits for the caller's turn if there is much to read or to copy; before each, since one turn for all would be long."""
+        if self._is_large or self._held_bytes >= LARGE_BYTES:
             await self._broker.turns.take(self._authorizer.principal, self.peer)
 
     def _encode(self, params: FetchParams, reads: list[PartitionRead]) -> bytes:
@@ -178,7 +178,7 @@ class FetchStream(ClientStream):
         self._parked = operation
         self._count_parked(len(params.partitions))
         # Records may have been appended during a cold read above, so check again before parking.
-        self._broker.replicas.fetch_driver.watch(operation, operation.keys)
+        self._broker.replicas.fetch_driver.watch(operation)
 
     async def _answer_parked(
         self, params: FetchParams, answered: asyncio.Future[None], received_ns: int, parked_from_ns: int
@@ -187,6 +187,7 @@ class FetchStream(ClientStream):
         self._count_parked(0)
         parked_ns = stopwatch_ns() - parked_from_ns
         try:
+            await self._turn()
             reads = await self._read(params)
             await self._turn()
             data = self._encode(params, reads)

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from brokerd.partition.log_ends import LogEnd
 from brokerd.purgatory.purgatory import Completion, DelayedOperation
-from brokerd.server.replica_manager import Replica, WatchKey
+from brokerd.server.replica_manager import Replica
 
 
 class ParkedPartition(NamedTuple):
@@ -38,39 +38,44 @@ class DelayedFetch(DelayedOperation):
     F. The client is gone: cancelled, never answered.
 
     Unlike in Kafka, rolling a segment is not a case: bytes are counted as they are appended, not by positions in a segment, and a
-    read crosses segments.
+    read crosses segments. The sum is kept by partition, so that a partition that has moved costs the same however many others are
+    fetched.
     """
 
-    __slots__ = ("_log_end", "_min_bytes", "_on_done", "_partitions", "keys")
+    __slots__ = ("_available_bytes", "_log_end", "_min_bytes", "_on_done", "_partition_bytes", "_partitions")
 
     def __init__(
         self, expiry_ms: int, partitions: list[ParkedPartition], *, end: LogEnd, min_bytes: int, on_done: Callable[[], None]
     ) -> None:
-        super().__init__(expiry_ms)
+        super().__init__(expiry_ms, [partition.replica.waiters(end) for partition in partitions])
         self._partitions = partitions
         self._log_end = end
-        self.keys = [WatchKey(partition.replica.log.tp, end) for partition in partitions]
         self._min_bytes = min_bytes
         self._on_done = on_done
+        self._partition_bytes = [0] * len(partitions)  # what each counts for
+        self._available_bytes = 0  # their sum
 
-    def is_satisfied(self) -> bool:
+    def is_satisfied(self, place: int) -> bool:
         """Cases A to C."""
-        available_bytes = 0
-        for partition in self._partitions:
-            core = partition.replica.core
-            if partition.fetch_offset < core.ends.log_start_offset:  # case B
-                return True
-            if core.health.is_deleted:  # case C
-                return True
-            end_offset = partition.replica.end_offset(self._log_end)
-            if end_offset <= partition.fetch_offset:
-                continue
-            if partition.uncounted_above is not None and end_offset > partition.uncounted_above:
-                available_bytes += partition.max_bytes
-                continue
-            gained_bytes = partition.replica.progress.durable_bytes - partition.counted_bytes
-            available_bytes += min(partition.found_bytes + gained_bytes, partition.max_bytes)
-        return available_bytes >= self._min_bytes  # case A
+        partition = self._partitions[place]
+        core = partition.replica.core
+        if partition.fetch_offset < core.ends.log_start_offset:  # case B
+            return True
+        if core.health.is_deleted:  # case C
+            return True
+        readable_bytes = self._readable_bytes(partition)
+        self._available_bytes += readable_bytes - self._partition_bytes[place]
+        self._partition_bytes[place] = readable_bytes
+        return self._available_bytes >= self._min_bytes  # case A
+
+    def _readable_bytes(self, partition: ParkedPartition) -> int:
+        end_offset = partition.replica.end_offset(self._log_end)
+        if end_offset <= partition.fetch_offset:
+            return 0
+        if partition.uncounted_above is not None and end_offset > partition.uncounted_above:
+            return partition.max_bytes
+        gained_bytes = partition.replica.progress.durable_bytes - partition.counted_bytes
+        return min(partition.found_bytes + gained_bytes, partition.max_bytes)
 
     def on_complete(self, completion: Completion) -> None:  # noqa: ARG002 - all cases are answered alike
         """Cases A to E: the data is read and the response sent."""

@@ -8,7 +8,7 @@ from typing import NamedTuple
 from brokerd.errors import Fate, NotReadyError, RequestTimedOutError, StorageError, UnknownTopicIdError, WireError
 from brokerd.partition.log_ends import LogEnd
 from brokerd.purgatory.purgatory import Completion, DelayedOperation
-from brokerd.server.replica_manager import Replica, WatchKey
+from brokerd.server.replica_manager import Replica
 
 
 class Awaited(NamedTuple):
@@ -30,26 +30,27 @@ class DelayedProduce(DelayedOperation):
     if the broker is stopping; in both cases its fate is unknown: it is in the log, but perhaps not yet on disk.
     """
 
-    __slots__ = ("_awaited", "errors", "keys", "settled")
+    __slots__ = ("_unsettled", "errors", "settled")
 
     def __init__(self, expiry_ms: int, awaited: list[Awaited], settled: asyncio.Future[None]) -> None:
-        """`settled` is done once the operation is complete; not if it is cancelled."""
-        super().__init__(expiry_ms)
-        self._awaited = awaited
-        self.keys = [WatchKey(one.replica.log.tp, LogEnd.HIGH_WATERMARK) for one in awaited]
+        """At least one batch is awaited. `settled` is done once the operation is complete; not if it is cancelled."""
+        super().__init__(expiry_ms, [one.replica.waiters(LogEnd.HIGH_WATERMARK) for one in awaited])
+        self._unsettled = dict(enumerate(awaited))
         self.settled = settled
         self.errors: dict[int, WireError] = {}  # by index in the request
 
-    def is_satisfied(self) -> bool:
-        """Settles the batches that can be settled; True if none is left."""
-        self._awaited = [awaited for awaited in self._awaited if not self._settle(awaited)]
-        return not self._awaited
+    def is_satisfied(self, place: int) -> bool:
+        """Settles the batch at `place`, if it can be; True if none is left."""
+        awaited = self._unsettled.get(place)
+        if awaited is not None and self._settle(awaited):
+            del self._unsettled[place]
+        return not self._unsettled
 
     def on_complete(self, completion: Completion) -> None:
         """Gives the remaining batches their error."""
-        for awaited in self._awaited:
+        for awaited in self._unsettled.values():
             self.errors[awaited.place] = _unsettled(completion)
-        self._awaited = []
+        self._unsettled = {}
         if not self.settled.done():  # whoever waited for it was cancelled
             self.settled.set_result(None)
 

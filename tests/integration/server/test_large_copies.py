@@ -1,4 +1,4 @@
-"""To copy many bytes holds the event loop: it is done in turns, one copy in each turn of the loop."""
+"""To copy many bytes, or to read many partitions, holds the event loop: it is done in turns, one in each turn of the loop."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 
 from brokerd.server.handlers import fetch, produce
 from brokerd.server.streams.fetch_stream import FetchStream
-from brokerd.server.waiting.turns import LARGE_BYTES
+from brokerd.server.waiting.turns import LARGE_BYTES, LARGE_PARTITIONS
 from tests.support.daemon import RunningDaemon
 from tests.support.raw_client import RawClient, values_batch
 from tests.support.wait import wait_until
@@ -69,6 +69,23 @@ def test_large_responses_that_become_due_at_once_are_copied_one_in_a_turn(
     client.producer().produce(tp, values_batch(tp, size=LARGE))
     for reader in readers:
         assert [len(batches) for batches in reader.answer()[1]] == [1]
+    assert set(loop_turns.copies.values()) == {1}
+    assert loop_turns.copies.total() == 2 * READERS
+
+
+def test_wide_fetches_that_one_batch_wakes_are_read_one_in_a_turn(
+    running: RunningDaemon, client: RawClient, loop_turns: LoopTurns, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tps = client.create_topic(partitions=LARGE_PARTITIONS + 1)
+    readers = [client.fetcher() for _ in range(READERS)]
+    for reader in readers:
+        reader.post(dict.fromkeys(tps, 0), max_wait_ms=60_000)
+    wait_until(lambda: len(running.daemon.broker.replicas.fetch_purgatory) == READERS)
+    monkeypatch.setattr(fetch, "read", loop_turns.noting(fetch.read))
+    monkeypatch.setattr(fetch, "encode", loop_turns.noting(fetch.encode))
+    client.producer().produce(tps[0], values_batch(tps[0]))
+    for reader in readers:
+        assert len(reader.answer()[1][0]) == 1
     assert set(loop_turns.copies.values()) == {1}
     assert loop_turns.copies.total() == 2 * READERS
 

@@ -274,7 +274,7 @@ def test_a_client_that_goes_while_it_waits_leaves_nothing_behind(
         stream.cancel()
         wait_until(lambda: len(broker.replicas.produce_purgatory) == 0)
     wait_until(lambda: client.latest(tp) == 1)
-    wait_until(lambda: (broker.in_flight.used, broker.replicas.produce_purgatory.watched_key_count) == (0, 0))
+    wait_until(lambda: (broker.in_flight.used, len(broker.replicas.produce_purgatory)) == (0, 0))
 
 
 def test_an_unexpected_failure_is_opaque_and_the_broker_goes_on(

@@ -15,11 +15,11 @@ class Alarm(DelayedOperation):
     """Notes when it expired."""
 
     def __init__(self, expiry_ms: int, clock: SystemClock, left: list[Alarm], done: asyncio.Event) -> None:
-        super().__init__(expiry_ms)
+        super().__init__(expiry_ms, ())
         self.clock, self.left, self.done = clock, left, done
         self.fired_ms = -1
 
-    def is_satisfied(self) -> bool:
+    def is_satisfied(self, place: int) -> bool:
         return False
 
     def on_complete(self, completion: Completion) -> None:
@@ -41,7 +41,7 @@ def test_operations_expire_in_real_time_and_never_early() -> None:
         alarms = [Alarm(start_ms + delay_ms, clock, left, done) for delay_ms in (60, 5, 30, 31, 1)]
         left.extend(alarms)
         for alarm in alarms:
-            driver.watch(alarm, [])
+            driver.watch(alarm)
         async with asyncio.timeout(DEADLINE_S):
             await done.wait()
         assert all(alarm.fired_ms >= alarm.expiry_ms for alarm in alarms)
@@ -58,11 +58,11 @@ def test_nothing_is_scheduled_while_nothing_waits_and_nothing_after_close() -> N
         driver = PurgatoryDriver(purgatory, clock, period_ms=1)
         assert not loop._scheduled  # type: ignore[attr-defined]
         first, second, third = (Alarm(clock.monotonic_ms() + 60_000, clock, [], asyncio.Event()) for _ in range(3))
-        assert not driver.watch(first, ["a"])
-        assert not driver.watch(second, ["a"])
+        assert not driver.watch(first)
+        assert not driver.watch(second)
         assert len(loop._scheduled) == 1  # type: ignore[attr-defined]
         driver.close()
-        assert not driver.watch(third, ["a"])
+        assert not driver.watch(third)
         assert all(handle.cancelled() for handle in loop._scheduled)  # type: ignore[attr-defined]
 
     asyncio.run(scenario())

@@ -6,11 +6,11 @@ import gc
 import random
 import weakref
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 import pytest
 
-from brokerd.purgatory.purgatory import Completion, DelayedOperation, Purgatory
+from brokerd.purgatory.purgatory import Completion, DelayedOperation, Purgatory, Waiters
 from brokerd.purgatory.timing_wheel import TimingWheel
 from tests.support.scale import TEST_SCALE
 
@@ -18,13 +18,24 @@ from tests.support.scale import TEST_SCALE
 class Waiting(DelayedOperation):
     """Waits until `condition` says so; counts how often it was completed."""
 
-    def __init__(self, expiry_ms: int, condition: Callable[[], bool], then: Callable[[], None] = lambda: None) -> None:
-        super().__init__(expiry_ms)
+    def __init__(
+        self,
+        expiry_ms: int,
+        condition: Callable[[], bool],
+        waits_for: Iterable[Waiters] = (),
+        then: Callable[[], None] = lambda: None,
+    ) -> None:
+        super().__init__(expiry_ms, tuple(waits_for))
         self._condition = condition
         self._then = then
         self.completions: list[Completion] = []
+        self.looked_at: list[int] = []
 
-    def is_satisfied(self) -> bool:
+    def is_satisfied(self, place: int) -> bool:
+        self.looked_at.append(place)
+        return self.holds()
+
+    def holds(self) -> bool:
         return self._condition()
 
     def on_complete(self, completion: Completion) -> None:
@@ -40,133 +51,142 @@ def never() -> bool:
     return False
 
 
-def assert_empty(purgatory: Purgatory) -> None:
+def assert_empty(purgatory: Purgatory, *waiters: Waiters) -> None:
     assert len(purgatory) == 0
-    assert purgatory.watched_key_count == 0
+    assert not any(map(len, waiters))
     assert purgatory.next_due_ms() is None
 
 
 def test_an_operation_that_is_satisfied_completes_at_once_and_is_not_held() -> None:
-    purgatory = new_purgatory()
-    operation = Waiting(100, lambda: True)
-    assert purgatory.try_complete_else_watch(operation, ["a"])
+    purgatory, waiters = new_purgatory(), Waiters()
+    operation = Waiting(100, lambda: True, [waiters])
+    assert purgatory.try_complete_else_watch(operation)
     assert operation.completions == [Completion.CONDITION]
-    assert_empty(purgatory)
+    assert_empty(purgatory, waiters)
 
 
 def test_an_event_between_the_look_and_the_watch_is_not_lost() -> None:
     """The look itself causes the event: look (false), event, watch. Nobody will call again."""
-    purgatory = new_purgatory()
+    purgatory, waiters = new_purgatory(), Waiters()
     looks = 0
 
     def becomes_true_behind_the_first_look() -> bool:
         nonlocal looks
         looks += 1
         if looks == 1:
-            purgatory.check_and_complete("a")
+            waiters.wake()
         return looks > 1
 
-    operation = Waiting(100, becomes_true_behind_the_first_look)
-    assert purgatory.try_complete_else_watch(operation, ["a"])
+    operation = Waiting(100, becomes_true_behind_the_first_look, [waiters])
+    assert purgatory.try_complete_else_watch(operation)
     assert operation.completions == [Completion.CONDITION]
-    assert_empty(purgatory)
+    assert_empty(purgatory, waiters)
 
 
-def test_an_event_completes_its_own_watchers_only() -> None:
+def test_an_event_completes_its_own_waiters_only() -> None:
     purgatory = new_purgatory()
+    waiters = {key: Waiters() for key in "abc"}
     ready: set[str] = set()
-    operations = {key: Waiting(100, lambda key=key: key in ready) for key in "abc"}  # type: ignore[misc]
-    for key, operation in operations.items():
-        assert not purgatory.try_complete_else_watch(operation, [key])
+    operations = {key: Waiting(100, lambda key=key: key in ready, [waiters[key]]) for key in "abc"}  # type: ignore[misc]
+    assert not any(purgatory.try_complete_else_watch(operation) for operation in operations.values())
     ready.update("abc")
-    assert purgatory.check_and_complete("b") == 1
+    assert waiters["b"].wake() == 1
     assert [key for key, operation in operations.items() if operation.is_completed] == ["b"]
-    assert purgatory.check_and_complete("b") == 0
-    assert purgatory.watcher_count("a") == 1
+    assert waiters["b"].wake() == 0
+    assert len(waiters["a"]) == 1
 
 
-def test_an_operation_is_found_by_each_of_its_keys_and_leaves_all_of_them() -> None:
-    purgatory = new_purgatory()
+def test_an_operation_is_told_what_has_moved_and_leaves_all_that_it_waited_for() -> None:
+    purgatory, waiters = new_purgatory(), [Waiters() for _ in range(2_000)]
     ready = False
-    operation = Waiting(100, lambda: ready)
-    purgatory.try_complete_else_watch(operation, ["a", "b", "a"])
-    assert purgatory.watched_key_count == 2
-    assert purgatory.check_and_complete("a") == 0
+    operation = Waiting(100, lambda: ready, waiters)
+    purgatory.try_complete_else_watch(operation)
+    assert operation.looked_at == list(range(2_000))
+    operation.looked_at.clear()
+    assert waiters[7].wake() == 0
     ready = True
-    assert purgatory.check_and_complete("b") == 1
-    assert_empty(purgatory)
+    assert waiters[1_999].wake() == 1
+    assert operation.looked_at == [7, 1_999], "a wake-up costs what has moved"
+    assert_empty(purgatory, *waiters)
 
 
 def test_expiry_completes_what_still_waits() -> None:
-    purgatory = new_purgatory()
-    operation = Waiting(100, never)
-    purgatory.try_complete_else_watch(operation, ["a"])
+    purgatory, waiters = new_purgatory(), Waiters()
+    operation = Waiting(100, never, [waiters])
+    purgatory.try_complete_else_watch(operation)
     assert purgatory.advance(now_ms=99) == 0
     assert purgatory.advance(now_ms=100) == 1
     assert operation.completions == [Completion.EXPIRED]
-    assert_empty(purgatory)
+    assert_empty(purgatory, waiters)
 
 
 def test_a_deadline_in_the_past_expires_at_once() -> None:
-    purgatory = new_purgatory()
+    purgatory, waiters = new_purgatory(), Waiters()
     purgatory.advance(now_ms=500)
-    operation = Waiting(100, never)
-    assert purgatory.try_complete_else_watch(operation, ["a"])
+    operation = Waiting(100, never, [waiters])
+    assert purgatory.try_complete_else_watch(operation)
     assert operation.completions == [Completion.EXPIRED]
-    assert_empty(purgatory)
+    assert_empty(purgatory, waiters)
 
 
 def test_a_cancelled_operation_is_not_completed_and_not_found() -> None:
-    purgatory = new_purgatory()
-    operation = Waiting(100, lambda: True)
-    operation._condition = never
-    purgatory.try_complete_else_watch(operation, ["a"])
+    purgatory, waiters = new_purgatory(), Waiters()
+    operation = Waiting(100, never, [waiters])
+    purgatory.try_complete_else_watch(operation)
     assert operation.cancel()
-    assert_empty(purgatory)
+    assert_empty(purgatory, waiters)
     operation._condition = lambda: True
-    assert not operation.try_complete()
+    assert not operation.moved(0)
     assert not operation.force_complete()
     assert operation.completions == []
     assert operation.completion is Completion.CANCELLED
 
 
 def test_force_completes_all_that_waits() -> None:
-    purgatory = new_purgatory()
-    operations = [Waiting(100, never) for _ in range(5)]
-    for number, operation in enumerate(operations):
-        purgatory.try_complete_else_watch(operation, [number])
+    purgatory, waiters = new_purgatory(), Waiters()
+    operations = [Waiting(100, never, [waiters]) for _ in range(5)]
+    for operation in operations:
+        purgatory.try_complete_else_watch(operation)
     assert purgatory.force_complete_all() == 5
     assert all(operation.completions == [Completion.FORCED] for operation in operations)
-    assert_empty(purgatory)
+    assert_empty(purgatory, waiters)
 
 
-@pytest.mark.parametrize("second", ["expire", "force_complete", "cancel", "try_complete"])
-@pytest.mark.parametrize("first", ["expire", "force_complete", "try_complete"])
+ENDS: dict[str, Callable[[Waiting], bool]] = {
+    "expire": Waiting.expire,
+    "force_complete": Waiting.force_complete,
+    "cancel": Waiting.cancel,
+    "moved": lambda operation: operation.moved(0),
+}
+
+
+@pytest.mark.parametrize("second", ENDS)
+@pytest.mark.parametrize("first", ["expire", "force_complete", "moved"])
 def test_a_final_state_is_final(first: str, second: str) -> None:
     operation = Waiting(100, lambda: True)
-    assert getattr(operation, first)()
-    assert not getattr(operation, second)()
+    assert ENDS[first](operation)
+    assert not ENDS[second](operation)
     assert len(operation.completions) == 1
 
 
-def test_a_completion_may_complete_others_of_the_same_key_and_add_new_ones() -> None:
-    purgatory = new_purgatory()
+def test_a_completion_may_complete_others_that_wait_for_the_same_and_add_new_ones() -> None:
+    purgatory, waiters = new_purgatory(), Waiters()
     ready = False
-    inner = Waiting(100, lambda: ready)
-    added = Waiting(100, never)
+    inner = Waiting(100, lambda: ready, [waiters])
+    added = Waiting(100, never, [waiters])
 
     def complete_inner_and_add() -> None:
-        assert purgatory.check_and_complete("a") == 1
-        purgatory.try_complete_else_watch(added, ["a"])
+        assert waiters.wake() == 1
+        purgatory.try_complete_else_watch(added)
 
-    outer = Waiting(100, lambda: ready, complete_inner_and_add)
-    purgatory.try_complete_else_watch(outer, ["a"])
-    purgatory.try_complete_else_watch(inner, ["a"])
+    outer = Waiting(100, lambda: ready, [waiters], complete_inner_and_add)
+    purgatory.try_complete_else_watch(outer)
+    purgatory.try_complete_else_watch(inner)
     ready = True
-    assert purgatory.check_and_complete("a") == 1, "the inner one was completed by the inner call"
+    assert waiters.wake() == 1, "the inner one was completed by the inner call"
     assert outer.completions == inner.completions == [Completion.CONDITION]
     assert not added.is_completed
-    assert purgatory.watcher_count("a") == 1
+    assert len(waiters) == 1
 
 
 class World:
@@ -177,6 +197,7 @@ class World:
         self.purgatory = new_purgatory()
         self.now_ms = 0
         self.ends = dict.fromkeys(range(6), 0)
+        self.waiters = [Waiters() for _ in range(6)]
         self.operations: list[Waiting] = []
         self.cancelled: set[Waiting] = set()
 
@@ -186,9 +207,10 @@ class World:
         def is_reached() -> bool:
             return all(p not in self.ends or self.ends[p] >= end for p, end in wanted.items())
 
-        operation = Waiting(self.now_ms + self.rng.randrange(-2, 60), is_reached, self.reenter)
+        waits_for = [self.waiters[partition] for partition in wanted]
+        operation = Waiting(self.now_ms + self.rng.randrange(-2, 60), is_reached, waits_for, self.reenter)
         self.operations.append(operation)
-        self.purgatory.try_complete_else_watch(operation, wanted)
+        self.purgatory.try_complete_else_watch(operation)
 
     def reenter(self) -> None:
         """A completion's own consequences: now and then it causes an event itself."""
@@ -199,12 +221,12 @@ class World:
         if self.ends:
             partition = self.rng.choice(list(self.ends))
             self.ends[partition] += 1
-            self.purgatory.check_and_complete(partition)
+            self.waiters[partition].wake()
 
     def delete(self) -> None:
         partition = self.rng.randrange(6)
         if self.ends.pop(partition, None) is not None:
-            self.purgatory.check_and_complete(partition)
+            self.waiters[partition].wake()
         else:
             self.ends[partition] = 0
 
@@ -225,7 +247,7 @@ class World:
     def check(self) -> None:
         open_operations = [operation for operation in self.operations if not operation.is_completed]
         assert len(self.purgatory) == len(open_operations)
-        assert all(not operation.is_satisfied() for operation in open_operations), "a wake-up was lost"
+        assert not any(operation.holds() for operation in open_operations), "a wake-up was lost"
         assert all(operation.expiry_ms > self.now_ms for operation in open_operations), "a deadline was missed"
         assert (self.purgatory.next_due_ms() is None) == (not open_operations)
 
@@ -243,46 +265,46 @@ def test_every_operation_completes_exactly_once_under_random_interleavings(seed:
     expected = Counter({1: len(world.operations) - len(world.cancelled), 0: len(world.cancelled)})
     assert counts == expected
     assert all((operation in world.cancelled) == (not operation.completions) for operation in world.operations)
-    assert_empty(world.purgatory)
+    assert_empty(world.purgatory, *world.waiters)
 
 
 @pytest.mark.parametrize("end", ["condition", "expiry", "force", "cancel"])
 def test_completed_operations_are_garbage_at_once(end: str) -> None:
-    purgatory = new_purgatory()
+    purgatory, waiters = new_purgatory(), Waiters()
     is_ready = [False]
     gc.collect()
     gc.disable()
     try:
         references = []
         for number in range(100):
-            operation = Waiting(1_000 + number, lambda: is_ready[0])
-            purgatory.try_complete_else_watch(operation, ["a", number])
+            operation = Waiting(1_000 + number, lambda: is_ready[0], [waiters, Waiters()])
+            purgatory.try_complete_else_watch(operation)
             references.append(weakref.ref(operation))
             if end == "cancel":
                 operation.cancel()
             del operation
         if end == "condition":
             is_ready[0] = True
-            purgatory.check_and_complete("a")
+            waiters.wake()
         elif end == "expiry":
             purgatory.advance(now_ms=10_000)
         elif end == "force":
             purgatory.force_complete_all()
         assert not any(reference() for reference in references), "held, or part of a cycle"
-        assert_empty(purgatory)
+        assert_empty(purgatory, waiters)
     finally:
         gc.enable()
 
 
-def test_a_stop_ends_what_waits_a_few_at_a_time_and_drops_the_rest_at_once() -> None:
-    purgatory = new_purgatory()
-    operations = [Waiting(100, never) for _ in range(10)]
+def test_a_stop_ends_what_waits_a_few_at_a_time_and_drops_the_rest() -> None:
+    purgatory, waiters = new_purgatory(), [Waiters() for _ in range(50)]
+    operations = [Waiting(100, never, waiters) for _ in range(10)]
     for operation in operations:
-        purgatory.try_complete_else_watch(operation, range(50))
+        purgatory.try_complete_else_watch(operation)
     assert purgatory.force_complete(3) == 3
-    assert (len(purgatory), purgatory.watched_key_count) == (7, 50)
+    assert [len(purgatory), *map(len, waiters)] == [7] * 51
     assert purgatory.cancel_all() == 7
-    assert_empty(purgatory)
+    assert_empty(purgatory, *waiters)
     assert sum(len(operation.completions) for operation in operations) == 3
-    assert not any(operation.cancel() or operation.try_complete() for operation in operations)
+    assert not any(operation.cancel() or operation.moved(0) for operation in operations)
     assert (purgatory.force_complete(3), purgatory.cancel_all()) == (0, 0)

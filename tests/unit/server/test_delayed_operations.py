@@ -1,0 +1,187 @@
+"""A request that waits for many partitions: one of them that moves costs one look, and the sum is that of a look at all."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from types import SimpleNamespace
+from typing import cast
+
+import pytest
+
+from brokerd.errors import ErrorCode
+from brokerd.ids import TopicIdPartition
+from brokerd.partition.log_ends import LogEnd
+from brokerd.partition.partition_log import PartitionLog
+from brokerd.purgatory.purgatory import Completion, Purgatory
+from brokerd.purgatory.timing_wheel import TimingWheel
+from brokerd.server.replica_manager import Replica
+from brokerd.server.waiting.delayed_fetch import DelayedFetch, ParkedPartition
+from brokerd.server.waiting.delayed_produce import Awaited, DelayedProduce
+from tests.support.scale import TEST_SCALE
+
+WIDE = 2_000
+BATCH_BYTES = 100
+EXPIRY_MS = 1_000
+
+
+class Core:
+    """The ends of a partition, and how often somebody has looked at them."""
+
+    def __init__(self) -> None:
+        self.looks = 0
+        self.health = SimpleNamespace(is_deleted=False, failure=None)
+        self._ends = SimpleNamespace(log_start_offset=0, high_watermark=0, last_stable_offset=0)
+
+    @property
+    def ends(self) -> SimpleNamespace:
+        self.looks += 1
+        return self._ends
+
+
+class Partition:
+    """A partition whose ends the test moves."""
+
+    def __init__(self, number: int) -> None:
+        self.core = Core()
+        log = SimpleNamespace(tp=TopicIdPartition(bytes(16), number), core=self.core, topic="t")
+        self.replica = Replica(cast("PartitionLog", log))
+        self.log_end_offset = 0
+
+    def append(self, size_bytes: int = BATCH_BYTES) -> None:
+        self.log_end_offset += 1
+        self.replica.progress.append(next_offset=self.log_end_offset, size_bytes=size_bytes)
+
+    def flush(self) -> None:
+        ends = self.core.ends
+        ends.high_watermark = ends.last_stable_offset = self.log_end_offset
+        self.replica.progress.advance(self.log_end_offset)
+        self.replica.wake([LogEnd.HIGH_WATERMARK, LogEnd.LAST_STABLE_OFFSET])
+
+    def parked(self, *, max_bytes: int = 2**20) -> ParkedPartition:
+        """At its high watermark: nothing is left to read."""
+        counted_bytes = self.replica.progress.durable_bytes
+        return ParkedPartition(self.replica, self.core.ends.high_watermark, 0, counted_bytes, None, max_bytes)
+
+
+def new_purgatory() -> Purgatory:
+    return Purgatory(TimingWheel(tick_ms=1, wheel_size=20, start_ms=0))
+
+
+def fetch_of(partitions: list[ParkedPartition], *, min_bytes: int, end: LogEnd = LogEnd.HIGH_WATERMARK) -> DelayedFetch:
+    return DelayedFetch(EXPIRY_MS, partitions, end=end, min_bytes=min_bytes, on_done=lambda: None)
+
+
+def looks_at(partitions: list[Partition]) -> int:
+    looks = sum(partition.core.looks for partition in partitions)
+    for partition in partitions:
+        partition.core.looks = 0
+    return looks
+
+
+def test_an_append_looks_at_one_partition_of_each_wide_fetch_that_waits() -> None:
+    partitions, purgatory = [Partition(number) for number in range(WIDE)], new_purgatory()
+    narrow = fetch_of([partitions[7].parked()], min_bytes=3 * BATCH_BYTES)
+    assert not purgatory.try_complete_else_watch(narrow)
+    looks_at(partitions)
+    partitions[7].append()
+    partitions[7].flush()
+    cost = looks_at(partitions)
+    wide = [fetch_of([partition.parked() for partition in partitions], min_bytes=3 * BATCH_BYTES) for _ in range(4)]
+    assert not any(purgatory.try_complete_else_watch(fetch) for fetch in wide)
+    looks_at(partitions)
+    partitions[7].append()
+    partitions[7].flush()
+    assert looks_at(partitions) <= 5 * cost, "each costs what the fetch of that partition alone does"
+    for number in (8, 9):
+        partitions[number].append()
+        partitions[number].flush()
+    assert all(fetch.completion is Completion.CONDITION for fetch in wide), "the sum is over all partitions"
+    assert not narrow.is_completed
+
+
+def test_a_flush_settles_one_batch_of_a_wide_produce_request() -> None:
+    async def scenario() -> None:
+        partitions, purgatory = [Partition(number) for number in range(WIDE)], new_purgatory()
+        for partition in partitions:
+            partition.append()
+        awaited = [Awaited(place, partition.replica, last_offset=0) for place, partition in enumerate(partitions)]
+        produce = DelayedProduce(EXPIRY_MS, awaited, asyncio.get_running_loop().create_future())
+        assert not purgatory.try_complete_else_watch(produce)
+        partitions[3].core.health.is_deleted = True
+        looks_at(partitions)
+        for partition in partitions:
+            assert not produce.is_completed
+            partition.flush() if partition is not partitions[3] else partition.replica.wake()
+        assert looks_at(partitions) <= 4 * WIDE
+        assert produce.completion is Completion.CONDITION
+        assert {place: error.code for place, error in produce.errors.items()} == {3: ErrorCode.UNKNOWN_TOPIC_ID}
+        assert produce.settled.done()
+
+    asyncio.run(scenario())
+
+
+def test_what_is_not_settled_at_the_deadline_has_an_error_in_its_place() -> None:
+    async def scenario() -> None:
+        partitions, purgatory = [Partition(number) for number in range(3)], new_purgatory()
+        for partition in partitions:
+            partition.append()
+        awaited = [Awaited(10 + place, partition.replica, last_offset=0) for place, partition in enumerate(partitions)]
+        produce = DelayedProduce(EXPIRY_MS, awaited, asyncio.get_running_loop().create_future())
+        purgatory.try_complete_else_watch(produce)
+        partitions[1].flush()
+        purgatory.advance(now_ms=EXPIRY_MS)
+        assert {place: error.code for place, error in produce.errors.items()} == dict.fromkeys(
+            (10, 12), ErrorCode.REQUEST_TIMED_OUT
+        )
+
+    asyncio.run(scenario())
+
+
+def is_due(partitions: list[ParkedPartition], end: LogEnd, min_bytes: int) -> bool:
+    """Whether a fetch is to be answered, by a look at all of its partitions."""
+    available_bytes = 0
+    for partition in partitions:
+        core = partition.replica.core
+        end_offset = partition.replica.end_offset(end)
+        if partition.fetch_offset < core.ends.log_start_offset or core.health.is_deleted:
+            return True
+        if end_offset <= partition.fetch_offset:
+            continue
+        gained_bytes = partition.replica.progress.durable_bytes - partition.counted_bytes
+        available_bytes += min(partition.found_bytes + gained_bytes, partition.max_bytes)
+    return available_bytes >= min_bytes
+
+
+@pytest.mark.parametrize("seed", range(40 * TEST_SCALE))
+def test_the_sum_is_that_of_a_look_at_all_partitions(seed: int) -> None:
+    rng = random.Random(seed)
+    partitions, purgatory = [Partition(number) for number in range(5)], new_purgatory()
+    fetches: list[tuple[DelayedFetch, list[ParkedPartition], LogEnd, int]] = []
+
+    def park() -> None:
+        asked = [partition.parked(max_bytes=rng.randrange(1, 400)) for partition in rng.sample(partitions, rng.randrange(1, 5))]
+        end, min_bytes = rng.choice([LogEnd.HIGH_WATERMARK, LogEnd.LAST_STABLE_OFFSET]), rng.randrange(1, 800)
+        fetch = fetch_of(asked, min_bytes=min_bytes, end=end)
+        is_complete = is_due(asked, end, min_bytes)
+        assert purgatory.try_complete_else_watch(fetch) == is_complete
+        fetches.append((fetch, asked, end, min_bytes))
+
+    def delete_records() -> None:
+        partition = rng.choice(partitions)
+        partition.core.ends.log_start_offset = rng.randrange(partition.core.ends.last_stable_offset + 1)
+        partition.replica.wake()
+
+    for _ in range(300):
+        step = rng.random()
+        if step < 0.3:
+            park()
+        elif step < 0.6:
+            rng.choice(partitions).append(rng.randrange(1, 200))
+        elif step < 0.95:
+            rng.choice(partitions).flush()
+        else:
+            delete_records()
+        for fetch, asked, end, min_bytes in fetches:
+            assert fetch.is_completed or not is_due(asked, end, min_bytes), "a wake-up was lost"
+        fetches = [one for one in fetches if not one[0].is_completed]
