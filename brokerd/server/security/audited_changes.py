@@ -1,4 +1,4 @@
-"""Describes the changes that a call has made, from its request and response: one sentence for each topic or partition."""
+"""Describes the changes that a call has made, from its request and response: one sentence for each topic, setting or partition."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ def _grown(request: Any, response: Any, _name_of: NameOf) -> Iterator[str]:
 
 def _altered(request: Any, response: Any, _name_of: NameOf) -> Iterator[str]:
     if not response.result.HasField("error"):
-        settings = [f"{name}={value.strip()}" for name, value in sorted(request.set.items())]
-        yield f"altered topic '{request.name}': {', '.join([*settings, *(f'{name} unset' for name in sorted(request.unset))])}"
+        yield from (f"altered topic '{request.name}': {name}={value.strip()}" for name, value in sorted(request.set.items()))
+        yield from (f"altered topic '{request.name}': {name} unset" for name in sorted(request.unset))
 
 
 def _records(_request: Any, response: Any, name_of: NameOf) -> Iterator[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from typing import Any, Protocol
@@ -19,6 +20,7 @@ from brokerd.server.security.producer_owners import ProducerOwners
 from brokerd.server.security.request_filter import RequestFilter
 from brokerd.server.security.topic_authorizer import TopicAuthorizer, Topics
 from brokerd.server.security.topic_rights import NOTHING
+from brokerd.server.tasks import forget_end
 
 logger = logging.getLogger(__name__)
 
@@ -107,16 +109,25 @@ class CallAuthorizer:
         peer: str,
     ) -> Message:
         """Handles a unary call under its method's rule, and audits it. Raises ForbiddenError, and what `handle` raises."""
-        try:
-            response = await self._request_filter.call(METHOD_RULES[method], authorizer, request, response_type, handle)
-        except ForbiddenError as error:
-            self.audit.refused(authorizer.principal, error.message)
-            raise
-        if method in CHANGES:
-            actor = host_of(peer) if self._authenticator.identities is None else authorizer.principal
-            for change in changes(method, request, response, self._name_of):
-                self.audit.changed(actor, peer, change)
-        return response
+
+        async def audited() -> Message:
+            try:
+                response = await self._request_filter.call(METHOD_RULES[method], authorizer, request, response_type, handle)
+            except ForbiddenError as error:
+                self.audit.refused(authorizer.principal, error.message)
+                raise
+            if method in CHANGES:
+                actor = host_of(peer) if self._authenticator.identities is None else authorizer.principal
+                for change in changes(method, request, response, self._name_of):
+                    self.audit.changed(actor, peer, change)
+            return response
+
+        if method not in CHANGES:
+            return await audited()
+        # A caller that goes does not take back what it has asked for, nor the line about it.
+        task = asyncio.create_task(audited())
+        forget_end(task)
+        return await asyncio.shield(task)
 
     def _name_of(self, topic_id: bytes) -> str:
         try:

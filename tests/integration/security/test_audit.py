@@ -27,7 +27,10 @@ def test_who_was_refused_what_and_who_changed_what(tmp_path: Path, auth_file: Pa
     ):
         (tp,) = boss.create_topic("events-1")
         assert boss.producer().produce(tp, values_batch(tp)).base_offset == 0
-        boss.call("AlterTopicConfigs", topics_pb2.AlterTopicConfigsRequest(name="events-1", set={"retention.ms": "5"}))
+        boss.call(
+            "AlterTopicConfigs",
+            topics_pb2.AlterTopicConfigsRequest(name="events-1", set={"retention.ms": "5"}, unset=["segment.ms"]),
+        )
         boss.call("AlterTopicConfigs", topics_pb2.AlterTopicConfigsRequest(name="events-1", set={"retention.ms": "six"}))
         boss.call("CreatePartitions", topics_pb2.CreatePartitionsRequest(name="events-1", total_count=9, validate_only=True))
         boss.call("CreatePartitions", topics_pb2.CreatePartitionsRequest(name="events-1", total_count=2))
@@ -44,6 +47,7 @@ def test_who_was_refused_what_and_who_changed_what(tmp_path: Path, auth_file: Pa
     assert [line.partition(" (from")[0].partition(": the broker's")[0] for line in lines] == [
         "boss created topic 'events-1'",
         "boss altered topic 'events-1': retention.ms=5",
+        "boss altered topic 'events-1': segment.ms unset",
         "boss gave topic 'events-1' 2 partitions",
         "boss deleted records of events-1-0 below offset 1",
         "writer refused: principal 'writer' may not administer topic 'events-1'",

@@ -21,7 +21,7 @@ def test_each_caller_has_lines_of_its_own_and_the_rest_is_counted(caplog: pytest
     assert caplog.messages[-1] == "quiet created topic 't' (from ipv4:192.0.2.1:5)"
     clock.advance(WINDOW_MS)
     audit.refused("loud", "again")
-    assert caplog.messages[-2:] == ["loud 7 more lines like these were not written", "loud refused: again"]
+    assert caplog.messages[-2:] == ["loud refused: 7 more requests", "loud refused: again"]
 
 
 def test_what_is_still_counted_is_written_at_the_end(caplog: pytest.LogCaptureFixture) -> None:
@@ -29,7 +29,7 @@ def test_what_is_still_counted_is_written_at_the_end(caplog: pytest.LogCaptureFi
     for _ in range(LINES_MAX + 2):
         audit.refused("loud", "no")
     audit.end()
-    assert caplog.messages[-1] == "loud 2 more lines like these were not written"
+    assert caplog.messages[-1] == "loud refused: 2 more requests"
     audit.end()
     assert len(caplog.messages) == LINES_MAX + 1
 
@@ -41,7 +41,7 @@ def test_no_more_callers_are_kept_than_have_room(caplog: pytest.LogCaptureFixtur
     for number in range(3_000):
         audit.refused(f"ipv4:192.0.2.{number}", "no")
     assert len(audit._windows) == 1_000
-    assert "first 1 more lines like these were not written" in caplog.messages
+    assert "first refused: 1 more requests" in caplog.messages
 
 
 def test_control_characters_are_escaped_and_long_texts_cut(caplog: pytest.LogCaptureFixture) -> None:
@@ -50,4 +50,18 @@ def test_control_characters_are_escaped_and_long_texts_cut(caplog: pytest.LogCap
     assert "\n" not in line
     assert "\x1b" not in line
     assert "\\x1b[2J\\r\\n" in line
-    assert len(line) < 900
+    assert len(line) < 1_200
+
+
+def test_a_change_has_its_line_however_much_was_refused_or_changed_before(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO, logger="brokerd.audit")
+    audit = Audit(ManualClock())
+    for _ in range(LINES_MAX + 5):
+        audit.refused("etl", "principal 'etl' may not administer topic 'orders'")
+    changed = [f"deleted topic 't{number}'" for number in range(3 * LINES_MAX)]
+    for what in changed:
+        audit.changed("etl", "ipv4:192.0.2.1:5", what)
+    audit.refused("etl", "again")
+    audit.end()
+    assert caplog.messages[LINES_MAX:-1] == [f"etl {what} (from ipv4:192.0.2.1:5)" for what in changed]
+    assert caplog.messages[-1] == "etl refused: 6 more requests", "changes take no refusal's place"

@@ -1,22 +1,29 @@
-"""Whether a call is still its caller's after the auth file has changed."""
+"""Whether a call is still its caller's after the auth file has changed, and what it leaves in the audit trail."""
 
 from __future__ import annotations
 
+import asyncio
+import logging
 import tomllib
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import pytest
+
 from brokerd.datadir.topic_store import TopicStore
+from brokerd.server.security.audit import LINES_MAX
 from brokerd.server.security.auth_file import parse_identities
 from brokerd.server.security.authenticator import Authenticator
 from brokerd.server.security.call_authorizer import CallAuthorizer
 from brokerd.server.security.request_filter import RequestFilter
 from brokerd.server.security.tokens import hash_token
+from brokerd.wire.v1 import topics_pb2
 from tests.support.certificates import Authority
 from tests.support.clock import ManualClock
 from tests.support.files import MemoryFiles
 from tests.support.identities import AUTH_FILE, TOKENS
+from tests.support.loop import all_wait
 
 
 class Call(NamedTuple):
@@ -80,3 +87,57 @@ def test_nobody_is_revoked_where_everybody_may_call() -> None:
         authorizer = call_authorizer.authenticate(Call())
         call_authorizer.refresh()
         assert call_authorizer.revoked(authorizer, Call()) is None
+
+
+class DeleteTopics:
+    """Calls of a principal that may administer some topics; `go_on` lets them be done."""
+
+    def __init__(self) -> None:
+        authenticator = Authenticator(parse_identities(tomllib.loads(AUTH_FILE)), needs_certificate=False)
+        self._call_authorizer = call_authorizer_of(authenticator)
+        self._outsider = self._call_authorizer.authenticate(with_token(TOKENS["outsider"]))
+        self.go_on = asyncio.Event()
+
+    async def call(self, name: str) -> topics_pb2.DeleteTopicsResponse:
+        request = topics_pb2.DeleteTopicsRequest(names=[name])
+        peer = "ipv4:127.0.0.1:1"
+        response = await self._call_authorizer.call(
+            "DeleteTopics", self._outsider, request, topics_pb2.DeleteTopicsResponse, self._handle, peer
+        )
+        assert isinstance(response, topics_pb2.DeleteTopicsResponse)
+        return response
+
+    async def _handle(self, request: topics_pb2.DeleteTopicsRequest) -> topics_pb2.DeleteTopicsResponse:
+        await self.go_on.wait()
+        return topics_pb2.DeleteTopicsResponse(results=[topics_pb2.TopicResult(name=name) for name in request.names])
+
+
+def test_a_topic_deleted_after_many_refused_calls_leaves_its_line(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO, logger="brokerd.audit")
+
+    async def scenario() -> None:
+        calls = DeleteTopics()
+        calls.go_on.set()
+        for _ in range(LINES_MAX + 5):
+            assert (await calls.call("events-1")).results[0].HasField("error")
+        assert not (await calls.call("elsewhere")).results[0].HasField("error")
+
+    asyncio.run(scenario())
+    assert caplog.messages[LINES_MAX:] == ["outsider deleted topic 'elsewhere' (from ipv4:127.0.0.1:1)"]
+
+
+def test_a_change_whose_caller_is_gone_leaves_its_line(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO, logger="brokerd.audit")
+
+    async def scenario() -> None:
+        calls = DeleteTopics()
+        call = asyncio.create_task(calls.call("elsewhere"))
+        await all_wait()
+        call.cancel()
+        await asyncio.wait([call])
+        assert call.cancelled()
+        calls.go_on.set()
+        await all_wait()
+
+    asyncio.run(scenario())
+    assert caplog.messages == ["outsider deleted topic 'elsewhere' (from ipv4:127.0.0.1:1)"]
