@@ -198,7 +198,7 @@ async def _one_of_each() -> Snapshot:
         daemon = Daemon(from_mapping(BrokerConfig, {"data.dir": f"{directory}/data", "port": 0}))
         await daemon.start()
         try:
-            taken = snapshot(daemon.broker, stream_count=0, refused_count=0)
+            taken = await snapshot(daemon.broker, stream_count=0, refused_count=0)
         finally:
             await daemon.stop()
     return taken._replace(

@@ -58,6 +58,7 @@ class GroupTable:
         self._limits = limits
         self._name_of = name_of
         self._groups: dict[str, Group] = {}
+        self._owned: dict[str, dict[str, Group]] = {}  # the same, by principal
         self.offset_count = 0  # over all groups
         self.decision = 0  # the offsets of transactions up to this number are here
 
@@ -68,10 +69,14 @@ class GroupTable:
         """All groups. Only `apply` changes them."""
         return self._groups
 
+    def seen_by(self, caller: Caller) -> Mapping[str, Group]:
+        """The groups that are the caller's, or the caller's business."""
+        return self._groups if caller.is_operator else self._owned.get(caller.principal, {})
+
     def find(self, group_id: str, caller: Caller) -> Group | None:
         """The group, if there is one. Raises GroupAuthorizationFailedError if it is another principal's."""
         group = self._groups.get(group_id)
-        if group is not None and not may_see(group, caller):
+        if group is not None and not caller.is_operator and group.principal != caller.principal:
             raise GroupAuthorizationFailedError(
                 f"group {group_id!r} belongs to another principal: use an id of your own, or have an operator delete it "
                 "(brokerd groups delete)"
@@ -160,6 +165,7 @@ class GroupTable:
                 group = None
             if group is None:
                 group = self._groups[group_id] = Group(group_id, principal)
+                self._owned.setdefault(principal, {})[group_id] = group
                 self._limits.groups.add(principal, 1)
             self._change(group, lambda known: known.put(event.offsets))
             group.is_fresh = group.is_fresh or is_fresh
@@ -187,6 +193,10 @@ class GroupTable:
         self.offset_count += group.count - count
         if not group.count:
             del self._groups[group.group_id]
+            owned = self._owned[group.principal]
+            del owned[group.group_id]
+            if not owned:
+                del self._owned[group.principal]
             self._limits.groups.add(group.principal, -1)
 
     # The log as a whole
@@ -231,11 +241,6 @@ def _check_expected(group_id: str, group: Group | None, expected: Mapping[TopicI
 
 def _shown(offset: int) -> str:
     return str(offset) if offset != NO_OFFSET else "not set"
-
-
-def may_see(group: Group, caller: Caller) -> bool:
-    """True if the group is the caller's, or the caller's business."""
-    return caller.is_operator or group.principal == caller.principal
 
 
 def _chunks(tps: Sequence[TopicIdPartition]) -> Iterator[Sequence[TopicIdPartition]]:

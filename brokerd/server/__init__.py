@@ -3,7 +3,7 @@
     daemon.py           builds all parts, starts them, stops them in reverse order
     service.py          the methods: bytes in, bytes out, errors as status codes
     streams/            one produce or fetch stream
-    handlers/           one file per request (requests.py, fields.py: the checks that come first)
+    handlers/           one file per request (requests.py, fields.py: the checks that come first; pages.py: lists)
     replica_manager.py  partitions of this node: look-up, append, and wake-ups
     transactions/       makes the coordinator's decisions durable, in order
     groups/             how far readers have got, durably

@@ -199,7 +199,7 @@ class Daemon:
         await self._broker.groups.start()
         await self._broker.transactions.start()
         call_authorizer = self._call_authorizer = security.call_authorizer(
-            self.config, logs.topics, self._clock, lambda: logs.free_producer_id
+            self.config, logs.topics, self._broker.turns, self._clock, lambda: logs.free_producer_id
         )
         self._service = BrokerService(self._broker, call_authorizer)
         # Registered by name: the calls of each method stand in a line of their own before they are here, so that floods of others,

@@ -82,18 +82,18 @@ def _not_served(what: str) -> Handler:
 
 UNARY_HANDLERS: dict[str, Handler] = {
     "GetServerInfo": server_info.handle,
-    "Metadata": metadata.handle,
     "FindCoordinator": _not_served("coordinators of groups and transactions"),
     "CreateTopics": create_topics.handle,
     "DeleteTopics": delete_topics.handle,
-    "DescribeTopics": describe_topics.handle,
     "CreatePartitions": create_partitions.handle,
     "AlterTopicConfigs": alter_topic_configs.handle,
     "DeleteRecords": delete_records.handle,
     "ListOffsets": list_offsets.handle,
 }
-# Handlers whose answer depends on who asks: ids, groups and transactions belong to principals.
+# Handlers whose answer, or its cost, depends on who asks: ids, groups and transactions belong to principals.
 CALLER_HANDLERS: dict[str, CallerHandler] = {
+    "Metadata": metadata.handle,
+    "DescribeTopics": describe_topics.handle,
     "CommitGroupOffsets": commit_group_offsets.handle,
     "FetchGroupOffsets": fetch_group_offsets.handle,
     "ListGroups": list_groups.handle,
@@ -213,7 +213,7 @@ class BrokerService:
             try:
                 authorizer, generation = self._call_authorizer.authenticate(context), self._call_authorizer.generation
                 caller = caller_of(authorizer.principal, peer)
-                set_caller(caller)
+                set_caller(authorizer.principal, caller)
                 data = await self._read(method, context, caller)
                 await self._broker.turns.take(authorizer.principal, peer)
                 self._request_bytes.add(peer, len(data))  # a queued request still counts for its sender

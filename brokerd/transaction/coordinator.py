@@ -73,6 +73,10 @@ class Coordinator:
         """All transactional ids. Only `apply` changes them."""
         return self._known.states
 
+    def states_of(self, principal: str) -> Mapping[str, TransactionalIdState]:
+        """Those of one principal."""
+        return self._known.owned.get(principal, {})
+
     @property
     def open_members(self) -> Mapping[int, OpenMember]:
         """All open members, by producer id."""

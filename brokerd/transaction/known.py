@@ -41,6 +41,7 @@ class Known:
 
     def __init__(self, transactional_ids: Slots, open_members: Slots, age_max_ms: int) -> None:
         self.states: dict[str, TransactionalIdState] = {}
+        self.owned: dict[str, dict[str, TransactionalIdState]] = {}  # the same, by principal
         self.prepared: dict[str, TransactionalIdState] = {}  # those of them whose commit must be finished, in the order of commits
         self.open: dict[int, OpenMember] = {}  # by producer id
         self.executions = Executions(age_max_ms)
@@ -63,6 +64,7 @@ class Known:
             if not isinstance(event, MemberOpened | CommitPrepared):
                 return  # of an id that is not known any more
             state = self.states[name] = TransactionalIdState(name, entry.principal, self.ended)
+            self.owned.setdefault(entry.principal, {})[name] = state
             self._transactional_ids.add(entry.principal, 1)
         self._ended_now(state, state.apply(event, entry.timestamp))
         if isinstance(event, MemberOpened):
@@ -114,5 +116,9 @@ class Known:
         self.jobs.pop(transactional_id, None)
         self._forget_ended(transactional_id)
         if state is not None:
+            owned = self.owned[state.principal]
+            del owned[transactional_id]
+            if not owned:
+                del self.owned[state.principal]
             self._ended_now(state, list(state.members.values()))
             self._transactional_ids.add(state.principal, -1)

@@ -203,6 +203,8 @@ def check_counts(table: GroupTable) -> None:
     for principal in PRINCIPALS:
         own = [offsets for owner, offsets in held.values() if owner == principal]
         assert groups.count(principal) == len(own)
+        seen = {name: table.groups[name] for name, (owner, _) in held.items() if owner == principal}
+        assert table.seen_by(Caller(principal, is_operator=False)) == seen
         assert slots.count(principal) == sum(1 + len(one.metadata) // 256 for offsets in own for one in offsets.values())
     assert slots.total <= SLOTS_MAX
 

@@ -85,6 +85,9 @@ def summed(partitions: Iterable[Mapping[int, HeldData]]) -> dict[int, HeldData]:
 
 def known_of(coordinator: Coordinator) -> list[object]:
     """All that a coordinator knows, so that it can be compared."""
+    for principal in {state.principal for state in coordinator.states.values()} | {"nobody"}:
+        owned = {name: state for name, state in coordinator.states.items() if state.principal == principal}
+        assert coordinator.states_of(principal) == owned, "the index by principal"
     states = [
         (name, state.principal, state.last, state.prepared, dict(state.members)) for name, state in coordinator.states.items()
     ]

@@ -81,7 +81,7 @@ async def _checked(
     """The offsets to record; all results are in the response."""
     now_ms = broker.logs.time.stamp_wall_ms()
     offsets: dict[TopicIdPartition, CommittedOffset] = {}
-    pauses = Pauses()
+    pauses = Pauses(broker.turns)
     for entry in request.offsets:
         await pauses.after()
         tp = TopicIdPartition(entry.topic_id, entry.partition)

@@ -16,6 +16,7 @@ from brokerd.partition.partition_log import PartitionLog
 from brokerd.server.broker import Broker
 from brokerd.server.failures import internal, malformed
 from brokerd.server.fields import topic_id_partition
+from brokerd.server.waiting.pauses import Pauses
 from brokerd.wire.errors import to_proto
 from brokerd.wire.v1 import topics_pb2
 
@@ -38,7 +39,9 @@ async def handle(broker: Broker, request: topics_pb2.DeleteRecordsRequest) -> to
     asked = [(TopicIdPartition(entry.topic_id, entry.partition), entry.before_offset) for entry in request.partitions]
     response = topics_pb2.DeleteRecordsResponse()
     found: list[tuple[PartitionLog, int, topics_pb2.PartitionDeleteRecordsResult]] = []
+    pauses = Pauses(broker.turns)
     for tp, before_offset in asked:
+        await pauses.after()
         result = response.results.add(topic_id=tp.topic_id, partition=tp.partition, log_start_offset=-1)
         try:
             found.append((broker.replicas.replica(tp).log, before_offset, result))

@@ -58,7 +58,7 @@ async def handle(
     except WireError as error:
         return offsets_pb2.DescribeGroupResponse(error=to_proto(error))
     is_committed = request.isolation_level == fetch_pb2.ISOLATION_LEVEL_READ_COMMITTED
-    pauses = Pauses()
+    pauses = Pauses(broker.turns)
     for tp, committed in page:
         if len(response.partitions) == DESCRIBED_MAX:
             response.more = True

@@ -1,7 +1,8 @@
 """DescribeTopics: settings, offsets and sizes of topics.
 
 Behaviour
-- Topics are returned in the requested order, duplicates once; all topics, sorted by name, if none is named.
+- Topics are returned in the requested order, duplicates once; all that the caller may see, sorted by name, if none
+  is named.
 - Every effective setting is listed, with its origin.
 - Many partitions are described a few at a time, and others are served in between: each is shown as of its own moment.
 - A partition that is damaged, or whose log stopped, says so in its `error`; its other numbers are valid.
@@ -16,6 +17,7 @@ from brokerd.errors import StorageError, WireError
 from brokerd.ids import TopicIdPartition
 from brokerd.partition.partition_log import PartitionLog
 from brokerd.server.broker import Broker
+from brokerd.server.security.topic_authorizer import TopicAuthorizer
 from brokerd.server.waiting.pauses import Pauses
 from brokerd.wire.errors import to_proto
 from brokerd.wire.v1 import topics_pb2
@@ -23,19 +25,26 @@ from brokerd.wire.v1 import topics_pb2
 _PIECES_OF_A_TOPIC = 5  # its settings cost as much as so many partitions
 
 
-async def handle(broker: Broker, request: topics_pb2.DescribeTopicsRequest) -> topics_pb2.DescribeTopicsResponse:
+async def handle(
+    broker: Broker, authorizer: TopicAuthorizer, request: topics_pb2.DescribeTopicsRequest
+) -> topics_pb2.DescribeTopicsResponse:
     """One description per requested topic."""
     broker.require_ready()
     response = topics_pb2.DescribeTopicsResponse()
-    pauses = Pauses()
+    pauses = Pauses(broker.turns)
     if request.names:
         for name in request.names:
             response.topics.append(await _described(broker, name, pauses))
         return response
-    for topic in broker.logs.topics.list():
+    for topic in seen_by(broker, authorizer):
         if broker.logs.topics.has(topic.name):  # nobody deleted it meanwhile
             response.topics.append(await _described(broker, topic.name, pauses))
     return response
+
+
+def seen_by(broker: Broker, authorizer: TopicAuthorizer) -> list[Topic]:
+    """All topics that the caller may see: it pays for no others, which its answer does not name either."""
+    return [topic for topic in broker.logs.topics.list() if authorizer.sees(topic.name)]
 
 
 async def _described(broker: Broker, name: str, pauses: Pauses) -> topics_pb2.TopicDescription:

@@ -43,7 +43,7 @@ async def handle(
         _, response.last_execution_id, response.last_run_id = state.last.execution
         totals = state.last.totals
         response.last_totals.CopyFrom(transaction_pb2.TransactionTotals(**totals._asdict()))
-    pauses = Pauses()
+    pauses = Pauses(broker.turns)
     listed_partitions = 0
     for member in list(islice(state.members.values(), MEMBERS_MAX)):
         if listed_partitions >= PARTITIONS_MAX:

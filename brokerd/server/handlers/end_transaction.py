@@ -76,7 +76,7 @@ async def handle(
     broker.require_ready()
     response = transaction_pb2.EndTransactionResponse(last_version=-1)
     is_commit = request.decision == transaction_pb2.TRANSACTION_DECISION_COMMIT
-    page = Page(_asked(request, authorizer.principal), is_commit, request.page, request.more_pages)
+    page = Page(_asked(broker, request, authorizer.principal), is_commit, request.page, request.more_pages)
     try:
         asked = broker.transactions.pages.add(page, broker.clock.monotonic_ms())
         if asked is not None:
@@ -90,18 +90,32 @@ async def handle(
     return response
 
 
-def _asked(request: transaction_pb2.EndTransactionRequest, principal: str) -> EndRequest:
+def _asked(broker: Broker, request: transaction_pb2.EndTransactionRequest, principal: str) -> EndRequest:
     totals = request.totals
     return EndRequest(
         request.transactional_id,
         principal,
         Execution(request.txn_version, request.execution_id, request.run_id),
         [MemberReport(member.producer_id, member.producer_epoch, member.records) for member in request.members],
-        [TopicIdPartition(entry.topic_id, entry.partition) for entry in request.partitions],
+        _partitions(broker, request),
         Totals(totals.rows, totals.key_bytes, totals.value_bytes, totals.key_hash_sum),
         request.any_skipped,
         request.one_write,
     )
+
+
+def _partitions(broker: Broker, request: transaction_pb2.EndTransactionRequest) -> list[TopicIdPartition]:
+    """As named. Of those whose topics are deleted the first stands for all: no page brings the decision more work than there are
+    partitions."""
+    kept: list[TopicIdPartition] = []
+    is_any_missing = False
+    for entry in request.partitions:
+        tp = TopicIdPartition(entry.topic_id, entry.partition)
+        is_missing = broker.logs.get(tp) is None and not broker.logs.topics.has_id(tp.topic_id)
+        if not (is_missing and is_any_missing):
+            kept.append(tp)
+        is_any_missing |= is_missing
+    return kept
 
 
 def _offsets(broker: Broker, authorizer: TopicAuthorizer, asked: transaction_pb2.EndTransactionRequest) -> AskedOffsets:

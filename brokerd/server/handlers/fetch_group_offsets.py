@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from brokerd.errors import WireError
 from brokerd.groups.group import Group
+from brokerd.groups.model import CommittedOffset
 from brokerd.ids import TopicIdPartition
 from brokerd.server.broker import Broker
 from brokerd.server.failures import malformed
@@ -18,6 +19,7 @@ from brokerd.server.fields import TOPIC_ID_BYTES, check_id, topic_id_partition
 from brokerd.server.groups.views import caller_of, offset_result
 from brokerd.server.security.topic_authorizer import TopicAuthorizer
 from brokerd.server.security.topic_rights import Right
+from brokerd.server.waiting.pauses import Pauses
 from brokerd.wire.errors import to_proto
 from brokerd.wire.v1 import offsets_pb2
 
@@ -41,14 +43,14 @@ async def handle(
     response = offsets_pb2.FetchGroupOffsetsResponse()
     try:
         async with broker.groups.settled(request.group_id) as table:
-            _add(broker, authorizer, request, table.find(request.group_id, caller_of(authorizer)), response)
+            await _add(broker, authorizer, request, table.find(request.group_id, caller_of(authorizer)), response)
     except WireError as error:
         refused = [offset_result(TopicIdPartition(one.topic_id, one.partition), None) for one in request.partitions]
         return offsets_pb2.FetchGroupOffsetsResponse(error=to_proto(error), results=refused)
     return response
 
 
-def _add(
+async def _add(
     broker: Broker,
     authorizer: TopicAuthorizer,
     request: offsets_pb2.FetchGroupOffsetsRequest,
@@ -56,14 +58,18 @@ def _add(
     response: offsets_pb2.FetchGroupOffsetsResponse,
 ) -> None:
     if request.partitions:
-        response.results.extend(_asked(broker, group, TopicIdPartition(one.topic_id, one.partition)) for one in request.partitions)
+        asked = [TopicIdPartition(one.topic_id, one.partition) for one in request.partitions]
+        pauses = Pauses(broker.turns)
+        for tp, committed in [(tp, group.offset(tp) if group is not None else None) for tp in asked]:  # of one moment
+            await pauses.after()
+            response.results.append(_asked(broker, tp, committed))
     elif group is not None:
         after = TopicIdPartition(request.after_topic_id, request.after_partition)
         _add_page(authorizer, group, after if request.after_topic_id else None, response)
 
 
-def _asked(broker: Broker, group: Group | None, tp: TopicIdPartition) -> offsets_pb2.PartitionGroupOffset:
-    result = offset_result(tp, group.offset(tp) if group is not None else None)
+def _asked(broker: Broker, tp: TopicIdPartition, committed: CommittedOffset | None) -> offsets_pb2.PartitionGroupOffset:
+    result = offset_result(tp, committed)
     try:
         broker.replicas.replica(tp)
     except WireError as error:

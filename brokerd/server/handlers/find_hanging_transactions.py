@@ -36,7 +36,7 @@ async def handle(
     """The transactions, as of each partition's own moment."""
     broker.require_ready()
     found = []
-    pauses = Pauses()
+    pauses = Pauses(broker.turns)
     for log in broker.logs.partitions():
         await pauses.after()
         hanging = _hanging(broker, authorizer, log)

@@ -24,6 +24,7 @@ from brokerd.server.broker import Broker
 from brokerd.server.failures import internal, malformed
 from brokerd.server.fields import check_not_negative, topic_id_partition
 from brokerd.server.limits.callers import current_caller
+from brokerd.server.waiting.pauses import Pauses
 from brokerd.wire.errors import to_proto
 from brokerd.wire.v1 import fetch_pb2, offsets_pb2
 
@@ -46,7 +47,12 @@ async def handle(broker: Broker, request: offsets_pb2.ListOffsetsRequest) -> off
     broker.require_ready()
     asked = [(TopicIdPartition(entry.topic_id, entry.partition), entry) for entry in request.partitions]
     is_committed = request.isolation_level == fetch_pb2.ISOLATION_LEVEL_READ_COMMITTED
-    return offsets_pb2.ListOffsetsResponse(results=[await _answer(broker, tp, entry, is_committed) for tp, entry in asked])
+    response = offsets_pb2.ListOffsetsResponse()
+    pauses = Pauses(broker.turns)
+    for tp, entry in asked:
+        await pauses.after()
+        response.results.append(await _answer(broker, tp, entry, is_committed))
+    return response
 
 
 def _check_entry(entry: offsets_pb2.PartitionListOffsets) -> None:

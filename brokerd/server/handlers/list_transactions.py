@@ -7,17 +7,14 @@ Behaviour
 
 from __future__ import annotations
 
-from bisect import bisect_right
-
 from brokerd.server.broker import Broker
 from brokerd.server.failures import malformed
 from brokerd.server.fields import check_text
+from brokerd.server.pages import page_of
 from brokerd.server.security.topic_authorizer import TopicAuthorizer
-from brokerd.server.transactions.views import listing, may_see, state_of
+from brokerd.server.transactions.views import listing, seen_by, state_of
 from brokerd.server.waiting.pauses import Pauses
 from brokerd.wire.v1 import transaction_pb2
-
-LISTED_MAX = 1_000
 
 
 def check(request: transaction_pb2.ListTransactionsRequest) -> None:
@@ -33,17 +30,18 @@ async def handle(
 ) -> transaction_pb2.ListTransactionsResponse:
     """One page."""
     broker.require_ready()
-    response = transaction_pb2.ListTransactionsResponse()
-    states = broker.transactions.coordinator.states
-    names = sorted(name for name in states if name.startswith(request.prefix))
-    pauses = Pauses()
-    for name in names[bisect_right(names, request.after) :]:
+    states, pauses = seen_by(broker, authorizer), Pauses(broker.turns)
+    page = await page_of(
+        states,
+        prefix=request.prefix,
+        after=request.after,
+        pauses=pauses,
+        is_wanted=lambda state: request.state in (0, state_of(state)),
+    )
+    response = transaction_pb2.ListTransactionsResponse(more=page.more)
+    for name in page.names:
         await pauses.after()
         state = states.get(name)
-        if state is None or not may_see(authorizer, state) or request.state not in (0, state_of(state)):
-            continue
-        if len(response.transactions) == LISTED_MAX:
-            response.more = True
-            break
-        response.transactions.append(listing(broker, state))
+        if state is not None:  # not gone meanwhile
+            response.transactions.append(listing(broker, state))
     return response

@@ -2,7 +2,8 @@
 
 Behaviour
 - Topics are returned in the requested order, names first, then ids, duplicates once; a missing one has `error` and its name or id.
-- all_topics returns every topic, sorted by name. Many partitions are answered a few at a time, and others are served in between.
+- all_topics returns every topic that the caller may see, sorted by name. Many partitions are answered a few at a time, and others
+  are served in between.
 - A partition that accepts no appends (damaged, or its log stopped) says so in its `error`; it has a leader and may be readable.
 - An unknown name is created with num.partitions if auto.create.topics.enable is set (by default it is not): queued with
   all other topic changes, and durable when answered, as in CreateTopics.
@@ -18,7 +19,8 @@ from brokerd.ids import TopicIdPartition
 from brokerd.server.broker import Broker
 from brokerd.server.failures import malformed
 from brokerd.server.fields import check_topic_id
-from brokerd.server.handlers.describe_topics import problem_of
+from brokerd.server.handlers.describe_topics import problem_of, seen_by
+from brokerd.server.security.topic_authorizer import TopicAuthorizer
 from brokerd.server.waiting.pauses import Pauses
 from brokerd.wire.errors import to_proto
 from brokerd.wire.v1 import metadata_pb2
@@ -34,15 +36,17 @@ def check(request: metadata_pb2.MetadataRequest) -> None:
         check_topic_id("topic_ids", topic_id)
 
 
-async def handle(broker: Broker, request: metadata_pb2.MetadataRequest) -> metadata_pb2.MetadataResponse:
+async def handle(
+    broker: Broker, authorizer: TopicAuthorizer, request: metadata_pb2.MetadataRequest
+) -> metadata_pb2.MetadataResponse:
     """The cluster as this node sees it."""
     broker.require_ready()
     response = metadata_pb2.MetadataResponse(
         cluster_id=broker.logs.cluster_id, controller_id=broker.logs.node_id, nodes=[this_node(broker)]
     )
-    pauses = Pauses()
+    pauses = Pauses(broker.turns)
     if request.all_topics:
-        for topic in broker.logs.topics.list():
+        for topic in seen_by(broker, authorizer):
             if broker.logs.topics.has(topic.name):  # nobody deleted it meanwhile
                 response.topics.append(await _described(broker, topic, pauses))
     for name in request.topics:

@@ -10,11 +10,18 @@ from brokerd.sharing.room import Caller
 
 BROKER = Caller("", "")  # periodic jobs, and a stop
 _CALLER: ContextVar[Caller] = ContextVar("caller", default=BROKER)
+_PRINCIPAL: ContextVar[str] = ContextVar("principal", default="")
 
 
-def set_caller(caller: Caller) -> None:
+def set_caller(principal: str, caller: Caller) -> None:
     """Call it once the caller of a call is known."""
+    _PRINCIPAL.set(principal)
     _CALLER.set(caller)
+
+
+def current_principal() -> str:
+    """The principal of `current_caller`, whose turn its call takes."""
+    return _PRINCIPAL.get()
 
 
 def current_caller() -> Caller:

@@ -1,8 +1,8 @@
 """The counters and gauges of the running broker as Prometheus families. All names start with brokerd_, followed by Kafka's name
 where Kafka has the metric (ARCHITECTURE.md has the table).
 
-There are two steps: `snapshot` runs in the event loop and copies numbers; `render` turns them into text and may run in a thread.
-Only `render` imports prometheus-client.
+There are two steps: `snapshot` runs in the event loop and copies numbers, a few in each turn; `render` turns them into text and may
+run in a thread. Only `render` imports prometheus-client.
 """
 
 from __future__ import annotations
@@ -15,14 +15,15 @@ from brokerd.server.broker import Broker
 from brokerd.server.metrics.counters import Counters, Phase
 from brokerd.server.metrics.figures import (
     GroupFigures,
+    LogFigures,
     PartitionFigures,
     TopicFigures,
+    TransactionFigures,
     disk_figures,
     group_figures,
-    partition_figures,
-    topic_figures,
     transaction_figures,
 )
+from brokerd.server.waiting.pauses import Pauses
 
 if TYPE_CHECKING:
     from prometheus_client.core import Metric
@@ -65,25 +66,27 @@ class Snapshot(NamedTuple):
     flush_time: tuple[list[tuple[float, int]], float]
 
 
-def snapshot(broker: Broker, *, stream_count: int, refused_count: int) -> Snapshot:
-    """Reads everything once. The cost grows with the number of partitions: some microseconds each."""
-    logs = broker.logs.partitions()
-    topics = topic_figures(logs, broker.counters.topics)
-    partitions = partition_figures(logs[: broker.config.metrics_max_partitions])
-    producer_ids = sum(len(log.core.producers) for log in logs)
-    offline = sum(log.damage is not None or log.core.health.failure is not None for log in logs)
-    replicas = broker.replicas
+async def snapshot(broker: Broker, *, stream_count: int, refused_count: int) -> Snapshot:
+    """Reads everything once, some microseconds for each partition, a few at a time: each is as of its own moment."""
+    pauses = Pauses(broker.turns)
+    found = LogFigures(broker.counters.topics, broker.config.metrics_max_partitions)
+    for log in broker.logs.partitions():
+        found.add(log)
+        await pauses.after()
+    topics, partitions = found.topics(), tuple(found.partitions)
     groups = group_figures(broker.groups.table, broker.logs, broker.config.metrics_max_group_partitions)
+    transactions = await transaction_figures(broker.transactions.coordinator, pauses, now_ms=broker.clock.monotonic_ms())
+    replicas = broker.replicas
     gauges = (
         Gauge("topic_count", "Topics.", len(topics)),
-        Gauge("partition_count", "Partitions.", len(logs)),
+        Gauge("partition_count", "Partitions.", found.count),
         Gauge(
             "partitions_left_out",
             "Partitions beyond metrics.max.partitions, without brokerd_log_ figures of their own.",
-            len(logs) - len(partitions),
+            found.count - len(partitions),
         ),
-        Gauge("offline_partition_count", "Partitions that are damaged, or whose disk failed: no appends.", offline),
-        Gauge("producer_id_count", "Producer ids remembered, over all partitions.", producer_ids),
+        Gauge("offline_partition_count", "Partitions that are damaged, or whose disk failed: no appends.", found.offline),
+        Gauge("producer_id_count", "Producer ids remembered, over all partitions.", found.producer_ids),
         Gauge(
             "dirty_bytes",
             "Bytes appended but not yet on disk; at log.max.dirty.bytes producers are throttled.",
@@ -102,7 +105,7 @@ def snapshot(broker: Broker, *, stream_count: int, refused_count: int) -> Snapsh
     outcomes = broker.transactions.outcomes
     return Snapshot(
         info={"version": brokerd.__version__, "cluster_id": broker.logs.cluster_id, "node_id": str(broker.logs.node_id)},
-        gauges=(*gauges, *_transaction_gauges(broker), *_group_gauges(broker, len(groups))),
+        gauges=(*gauges, *_transaction_gauges(broker, transactions), *_group_gauges(broker, len(groups))),
         topics=topics,
         partitions=partitions,
         data_dir=broker.config.data_dir,
@@ -121,9 +124,7 @@ def snapshot(broker: Broker, *, stream_count: int, refused_count: int) -> Snapsh
     )
 
 
-def _transaction_gauges(broker: Broker) -> tuple[Gauge, ...]:
-    coordinator = broker.transactions.coordinator
-    figures = transaction_figures(coordinator, now_ms=broker.clock.monotonic_ms())
+def _transaction_gauges(broker: Broker, figures: TransactionFigures) -> tuple[Gauge, ...]:
     return (
         Gauge("open_transaction_count", "Executions with open members.", figures.open_count),
         Gauge("open_member_count", "Open members of transactions; max.open.members.", figures.open_members),
@@ -134,7 +135,7 @@ def _transaction_gauges(broker: Broker) -> tuple[Gauge, ...]:
             broker.transactions.undecided_count,
         ),
         Gauge("oldest_open_transaction_age_seconds", "Since the oldest open member was opened.", figures.oldest_age_ms / 1000),
-        Gauge("transactional_id_count", "Transactional ids remembered; max.transactional.ids.", len(coordinator.states)),
+        Gauge("transactional_id_count", "Transactional ids remembered; max.transactional.ids.", figures.id_count),
     )
 
 

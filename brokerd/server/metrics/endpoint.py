@@ -12,13 +12,15 @@ import asyncio
 import ipaddress
 import logging
 import ssl
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 
+from brokerd.clock import stopwatch_ns
 from brokerd.errors import BrokerdError, ConfigError
 from brokerd.server.failures import internal
+from brokerd.server.limits.callers import set_caller
 from brokerd.server.metrics.collector import Snapshot, render
 from brokerd.server.security.audit import Audit
-from brokerd.server.security.authenticator import AUTHORIZATION, CERTIFICATE, Authenticator, UnauthenticatedError
+from brokerd.server.security.authenticator import AUTHORIZATION, CERTIFICATE, Authenticator, UnauthenticatedError, caller_of
 
 logger = logging.getLogger(__name__)
 
@@ -30,14 +32,19 @@ _PROBES_MAX = 48  # further connections, which get health only; one beyond them 
 
 
 class MetricsEndpoint:
-    """A small HTTP server. `take` is called in the event loop and reads the broker; `is_serving` is its health."""
+    """A small HTTP server. `take` reads the broker, in turns of its caller; `is_serving` is its health.
+
+    There is one scrape at a time, and then none for as long as it took: its text is made in a thread, which holds the interpreter.
+    """
 
     def __init__(
-        self, take: Callable[[], Snapshot], is_serving: Callable[[], bool], authenticator: Authenticator, audit: Audit
+        self, take: Callable[[], Awaitable[Snapshot]], is_serving: Callable[[], bool], authenticator: Authenticator, audit: Audit
     ) -> None:
         self.port = 0  # the bound port, from start() on
         self._tls: ssl.SSLContext | None = None
         self._take = take
+        self._scraping = asyncio.Lock()
+        self._rests_until_ns = 0
         self._is_serving = is_serving
         self._authenticator = authenticator
         self._audit = audit
@@ -124,12 +131,21 @@ class MetricsEndpoint:
         if method not in ("GET", "HEAD"):
             return _response("405 Method Not Allowed", "GET it", "Allow: GET, HEAD")
         try:
-            body = await asyncio.to_thread(render, self._take())
+            set_caller(principal.name, caller_of(principal.name, _host(writer)))
+            body = await self._scrape()
         except BrokerdError as error:
             return _response("503 Service Unavailable", error.message)
         except Exception as error:
             return _response("500 Internal Server Error", internal("metrics", error).message)
         return _head("200 OK", len(body), CONTENT_TYPE) + (body if method == "GET" else b"")
+
+    async def _scrape(self) -> bytes:
+        async with self._scraping:
+            await asyncio.sleep((self._rests_until_ns - stopwatch_ns()) / 1e9)
+            began_ns = stopwatch_ns()
+            body = await asyncio.to_thread(render, await self._take())
+            self._rests_until_ns = 2 * stopwatch_ns() - began_ns
+            return body
 
 
 def _parse(head: bytes) -> tuple[str, str, list[tuple[str, str]]]:

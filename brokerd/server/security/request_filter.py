@@ -15,6 +15,8 @@ from brokerd.server.security.authenticator import ForbiddenError
 from brokerd.server.security.method_rules import OneTopic, PerTopic, ProducerId, Rule, Somewhere, Stream
 from brokerd.server.security.topic_authorizer import TopicAuthorizer
 from brokerd.server.security.topic_rights import Right
+from brokerd.server.waiting.pauses import Pauses
+from brokerd.server.waiting.turns import Turns
 from brokerd.wire.errors import to_proto
 from brokerd.wire.v1 import topics_pb2
 
@@ -27,8 +29,10 @@ Call = Callable[[Any], Awaitable[Message]]
 class RequestFilter:
     """Takes what its caller may not do out of a request, and what its caller may not see out of the response."""
 
-    def __init__(self, *, auto_creates: bool) -> None:
-        self._auto_creates = auto_creates
+    def __init__(self, *, auto_creates: bool, turns: Turns | None = None) -> None:
+        """`turns`: of the calls whose entries are many."""
+        self.auto_creates = auto_creates
+        self._turns = turns
 
     async def call(
         self, rule: Rule, authorizer: TopicAuthorizer, request: Any, response_type: type[Message], handle: Call
@@ -75,7 +79,7 @@ class RequestFilter:
             response: Any = await handle(request)
             _hide(getattr(response, rule.results), rule, authorizer)
         else:
-            kept, refused = self._split(rule, authorizer, request)
+            kept, refused = await self._split(rule, authorizer, request)
             # Without its refused entries, a request may mean "list all" to the handler, though the caller named topics.
             response = response_type() if rule.is_list is not None and rule.is_list(kept) else await handle(kept)
             if refused:
@@ -83,15 +87,17 @@ class RequestFilter:
         message: Message = response
         return message
 
-    def _split(self, rule: PerTopic, authorizer: TopicAuthorizer, request: Any) -> tuple[Any, dict[int, Message]]:
+    async def _split(self, rule: PerTopic, authorizer: TopicAuthorizer, request: Any) -> tuple[Any, dict[int, Message]]:
         """The request without its refused entries (itself, if none is), and the results of the refused ones by their places."""
         refused: dict[int, Message] = {}
         kept: dict[str, list[Any]] = {}
         asked = 0
+        pauses = Pauses(self._turns)
         for entries in rule.entries:
             values = getattr(request, entries.field)
             kept[entries.field] = []
             for value in values:
+                await pauses.after()
                 error = self._refusal(rule, authorizer, entries.topic_of(value))
                 if error is None:
                     kept[entries.field].append(value)
@@ -112,7 +118,7 @@ class RequestFilter:
         if isinstance(topic, bytes):
             return authorizer.refuse_id(rule.right, topic)
         error = authorizer.refuse_name(rule.right, topic)
-        if error is None and rule.creates and self._auto_creates and not authorizer.exists(topic):
+        if error is None and rule.creates and self.auto_creates and not authorizer.exists(topic):
             return authorizer.refuse_name(Right.ADMIN, topic)
         return error
 

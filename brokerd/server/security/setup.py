@@ -17,6 +17,7 @@ from brokerd.server.security.credentials import Certificates
 from brokerd.server.security.interceptors import AuthenticationInterceptor, CountFruitless, UnknownMethodInterceptor
 from brokerd.server.security.request_filter import RequestFilter
 from brokerd.server.security.topic_authorizer import Topics
+from brokerd.server.waiting.turns import Turns
 
 
 class Security(NamedTuple):
@@ -37,10 +38,10 @@ class Security(NamedTuple):
         return (UnknownMethodInterceptor(count_fruitless), *authentication)
 
     def call_authorizer(
-        self, config: BrokerConfig, topics: Topics, clock: Clock, free_producer_id: Callable[[], int]
+        self, config: BrokerConfig, topics: Topics, turns: Turns, clock: Clock, free_producer_id: Callable[[], int]
     ) -> CallAuthorizer:
         """The authorizer of all calls, which needs to know the broker's topics. `free_producer_id`: see ProducerOwners."""
-        request_filter = RequestFilter(auto_creates=config.auto_create_topics)
+        request_filter = RequestFilter(auto_creates=config.auto_create_topics, turns=turns)
         return CallAuthorizer(self.authenticator, topics, request_filter, clock, free_producer_id)
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from brokerd.errors import InvalidRequestError
 from brokerd.server.broker import Broker
 from brokerd.server.replica_manager import Replica
@@ -10,6 +12,12 @@ from brokerd.transaction.transactional_id import TransactionalIdState
 from brokerd.wire.v1 import transaction_pb2
 
 _NONE = -1
+
+
+def seen_by(broker: Broker, authorizer: TopicAuthorizer) -> Mapping[str, TransactionalIdState]:
+    """The transactional ids that are the caller's, or the caller's business."""
+    coordinator = broker.transactions.coordinator
+    return coordinator.states if authorizer.administers_everything else coordinator.states_of(authorizer.principal)
 
 
 def may_see(authorizer: TopicAuthorizer, state: TransactionalIdState) -> bool:

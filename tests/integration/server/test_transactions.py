@@ -145,7 +145,7 @@ def test_the_figures_of_transactions(running: RunningDaemon, client: RawClient) 
     failed = Txn(client, version=2)
     failed.member()
     failed.abort()
-    taken = snapshot(running.daemon.broker, stream_count=0, refused_count=0)
+    taken = running.run(snapshot(running.daemon.broker, stream_count=0, refused_count=0))
     gauges = {gauge.name: gauge.value for gauge in taken.gauges}
     counters = {name: value for name, _, value in taken.counters}
     assert (gauges["open_transaction_count"], gauges["open_member_count"], gauges["prepared_transaction_count"]) == (1, 1, 0)

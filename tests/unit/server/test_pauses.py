@@ -12,9 +12,11 @@ import pytest
 from brokerd.config.broker import BrokerConfig
 from brokerd.server.broker import Broker
 from brokerd.server.handlers import commit_group_offsets, describe_topics, metadata
+from brokerd.server.security.auth_file import Principal
 from brokerd.server.security.authenticator import ANYBODY
 from brokerd.server.security.topic_authorizer import TopicAuthorizer
 from brokerd.server.waiting.pauses import Pauses
+from brokerd.server.waiting.turns import Turns
 from brokerd.wire.v1 import metadata_pb2, offsets_pb2, topics_pb2
 from tests.support.build import open_manager
 from tests.support.clock import ManualClock
@@ -28,17 +30,22 @@ OTHERS = 4  # at least as many others are to have had their turn meanwhile
 Handle = Callable[[Broker], Coroutine[Any, Any, Any]]
 
 
+def authorizer_of(broker: Broker, principal: Principal = ANYBODY) -> TopicAuthorizer:
+    return TopicAuthorizer(principal, broker.logs.topics)
+
+
 def all_metadata(broker: Broker) -> Coroutine[Any, Any, Any]:
-    return metadata.handle(broker, metadata_pb2.MetadataRequest(all_topics=True))
+    return metadata.handle(broker, authorizer_of(broker), metadata_pb2.MetadataRequest(all_topics=True))
 
 
 def metadata_of_two(broker: Broker) -> Coroutine[Any, Any, Any]:
     topic_id = broker.logs.topics.by_name("wide").id
-    return metadata.handle(broker, metadata_pb2.MetadataRequest(topics=["narrow"], topic_ids=[topic_id]))
+    request = metadata_pb2.MetadataRequest(topics=["narrow"], topic_ids=[topic_id])
+    return metadata.handle(broker, authorizer_of(broker), request)
 
 
 def all_described(broker: Broker) -> Coroutine[Any, Any, Any]:
-    return describe_topics.handle(broker, topics_pb2.DescribeTopicsRequest())
+    return describe_topics.handle(broker, authorizer_of(broker), topics_pb2.DescribeTopicsRequest())
 
 
 @pytest.fixture(scope="module")
@@ -50,7 +57,7 @@ def manager() -> LogManager:
 
 
 def broker_of(manager: LogManager) -> Broker:
-    return cast("Broker", SimpleNamespace(logs=manager, config=BrokerConfig(), port=1, require_ready=lambda: None))
+    return cast("Broker", SimpleNamespace(logs=manager, config=BrokerConfig(), port=1, require_ready=lambda: None, turns=Turns()))
 
 
 async def answered(work: Coroutine[Any, Any, Any], other: Callable[[], None]) -> Any:
@@ -94,11 +101,10 @@ def test_others_have_their_turn_while_many_offsets_of_a_group_are_checked() -> N
         async with running(MemoryFiles(), ManualClock()) as broker:
             tps = await broker.topic(partitions=PARTITIONS)
             table = broker.groups.table
-            anybody = TopicAuthorizer(ANYBODY, broker.logs.topics)
             await broker.groups.log.make()
             offsets = [offsets_pb2.PartitionGroupOffset(topic_id=tp.topic_id, partition=tp.partition) for tp in tps]
             request = offsets_pb2.CommitGroupOffsetsRequest(group_id="g", generation=-1, offsets=offsets)
-            commit = asyncio.create_task(commit_group_offsets.handle(broker.broker, anybody, request))
+            commit = asyncio.create_task(commit_group_offsets.handle(broker.broker, authorizer_of(broker.broker), request))
             turns = 0
             while "g" not in table.groups:
                 await one_turn()

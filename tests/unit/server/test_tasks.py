@@ -92,7 +92,7 @@ def test_whoever_has_much_administrative_work_waits_for_it_alone() -> None:
         yield lambda: None
 
     async def call(admin: Admin, owner: str) -> None:
-        set_caller(Caller(owner, owner))
+        set_caller(owner, Caller(owner, owner))
         await admin.run(steps(owner))
 
     async def work() -> None:

@@ -1,0 +1,290 @@
+"""A call costs what its caller may see, and none holds the loop for long: long ones go on in pieces, callers in turn."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Callable, Coroutine, Iterator, Mapping
+from typing import Any
+
+import pytest
+
+from brokerd.groups.group_table import Caller as GroupCaller
+from brokerd.groups.model import CommittedOffset, OffsetsCommitted
+from brokerd.groups.model import LogEntry as GroupEntry
+from brokerd.ids import TopicIdPartition
+from brokerd.server.broker import Broker
+from brokerd.server.handlers import end_transaction, list_groups, list_transactions, metadata
+from brokerd.server.limits.callers import set_caller
+from brokerd.server.metrics.collector import snapshot
+from brokerd.server.metrics.endpoint import MetricsEndpoint
+from brokerd.server.pages import LISTED_MAX, page_of
+from brokerd.server.security.auth_file import Principal
+from brokerd.server.security.authenticator import ANYBODY
+from brokerd.server.security.method_rules import METHOD_RULES
+from brokerd.server.security.request_filter import RequestFilter
+from brokerd.server.security.topic_authorizer import TopicAuthorizer
+from brokerd.server.security.topic_rights import Right, TopicRights
+from brokerd.server.waiting.pauses import Pauses
+from brokerd.server.waiting.turns import Turns
+from brokerd.sharing.room import Caller
+from brokerd.transaction.model import CommitCompleted, CommitPrepared, EndRequest, Execution, Held, LogEntry, Totals
+from brokerd.wire.v1 import metadata_pb2, offsets_pb2, transaction_pb2
+from tests.support.clock import ManualClock
+from tests.support.files import MemoryFiles
+from tests.support.inner_broker import TransactionBroker, running
+from tests.support.loop import one_turn
+
+OWNED = 5_000
+PIECE_MAX = 2_000  # names that a list looks at between two turns
+NOBODY = Principal("nobody", TopicRights({}))
+OWNER = Principal("owner", TopicRights({Right.READ: ["narrow"]}))
+
+
+def with_broker(scenario: Callable[[TransactionBroker], Coroutine[Any, Any, None]]) -> None:
+    async def run() -> None:
+        async with running(MemoryFiles(), ManualClock()) as broker:
+            await scenario(broker)
+
+    asyncio.run(run())
+
+
+def authorizer_of(broker: Broker, principal: Principal) -> TopicAuthorizer:
+    return TopicAuthorizer(principal, broker.logs.topics)
+
+
+def at_once(work: Coroutine[Any, Any, Any]) -> Any:
+    """The result of what waits for nobody."""
+    with pytest.raises(StopIteration) as end:
+        work.send(None)
+    return end.value.value
+
+
+class CountingNames(dict[str, int]):
+    """Names, and how many were looked up since the last pause; the most of these."""
+
+    def __init__(self, names: Mapping[str, int]) -> None:
+        super().__init__(names)
+        self.looks = self.looks_max = self.looks_total = 0
+
+    def get(self, name: str, default: Any = None) -> Any:
+        self.looks += 1
+        self.looks_total += 1
+        return super().get(name, default)
+
+    def pause(self) -> None:
+        self.looks_max = max(self.looks_max, self.looks)
+        self.looks = 0
+
+
+class CountedPauses(Pauses):
+    """Tells the names of each pause."""
+
+    def __init__(self, names: CountingNames) -> None:
+        super().__init__()
+        self._names = names
+
+    async def after(self, pieces: int = 1) -> None:
+        self._names.pause()
+        await super().after(pieces)
+
+
+def test_a_page_is_what_a_sort_of_all_has_there_and_is_found_in_pieces() -> None:
+    rng = random.Random(7)
+    for _ in range(20):
+        names = CountingNames({f"{rng.choice('ab')}{rng.randrange(10**6)}": rng.randrange(3) for _ in range(rng.randrange(9_000))})
+        prefix, after, wanted = rng.choice(["", "a", "b1"]), rng.choice(["", "a5", "b"]), rng.randrange(3)
+        pauses = CountedPauses(names)
+        page = asyncio.run(page_of(names, prefix=prefix, after=after, pauses=pauses, is_wanted=wanted.__eq__))
+        all_names = sorted(name for name, one in names.items() if name > after and name.startswith(prefix) and one == wanted)
+        assert (page.names, page.more) == (all_names[:LISTED_MAX], len(all_names) > LISTED_MAX)
+        assert names.looks_max <= PIECE_MAX
+
+
+def own_many(broker: TransactionBroker, tp: TopicIdPartition) -> None:
+    """Ids of transactions and groups that belong to OWNER."""
+    for number in range(OWNED):
+        name = f"id-{number * 7919 % OWNED:05d}"
+        for event in (CommitPrepared(Execution(0, "e", ""), (), (), (), Totals(0, 0, 0, 0)), CommitCompleted(0)):
+            broker.transactions.coordinator.apply(LogEntry(name, OWNER.name, 1, event), 0)
+        broker.groups.table.apply(GroupEntry(name, OWNER.name, OffsetsCommitted({tp: CommittedOffset(0, -1, "", 1)})))
+
+
+def test_a_list_costs_a_principal_what_it_owns() -> None:
+    async def scenario(broker: TransactionBroker) -> None:
+        own_many(broker, (await broker.topic())[0])
+        nobody, owner = (authorizer_of(broker.broker, principal) for principal in (NOBODY, OWNER))
+        ids = transaction_pb2.ListTransactionsRequest()
+        assert broker.transactions.coordinator.states_of(NOBODY.name) == {}
+        assert not at_once(list_transactions.handle(broker.broker, nobody, ids)).transactions
+        assert broker.groups.table.seen_by(GroupCaller(NOBODY.name, is_operator=False)) == {}
+        assert not at_once(list_groups.handle(broker.broker, nobody, offsets_pb2.ListGroupsRequest())).groups
+        for principal in (owner, authorizer_of(broker.broker, ANYBODY)):
+            listed = await list_transactions.handle(broker.broker, principal, ids)
+            assert [one.transactional_id for one in listed.transactions] == [f"id-{number:05d}" for number in range(LISTED_MAX)]
+            asked = offsets_pb2.ListGroupsRequest(after="id-03999")
+            found = await list_groups.handle(broker.broker, principal, asked)
+            assert [one.group_id for one in found.groups] == [f"id-{number:05d}" for number in range(4_000, OWNED)]
+            assert (listed.more, found.more) == (True, False)
+
+    with_broker(scenario)
+
+
+def test_a_list_of_topics_costs_a_principal_those_that_it_may_see(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def scenario(broker: TransactionBroker) -> None:
+        await broker.topic("wide", 1_000)
+        await broker.topic("narrow", 1)
+        broker.broker.port = 1
+        looks = 0
+        partition = broker.logs.partition
+
+        def counted(tp: TopicIdPartition) -> Any:
+            nonlocal looks
+            looks += 1
+            return partition(tp)
+
+        monkeypatch.setattr(broker.logs, "partition", counted)
+        asked = metadata_pb2.MetadataRequest(all_topics=True)
+        answer = at_once(metadata.handle(broker.broker, authorizer_of(broker.broker, OWNER), asked))
+        assert [topic.name for topic in answer.topics] == ["narrow"]
+        assert looks <= 2
+
+    with_broker(scenario)
+
+
+def test_of_many_calls_of_one_principal_one_goes_on_in_a_turn() -> None:
+    async def scenario() -> None:
+        turns, done = Turns(), list[int]()
+
+        async def walk(peer: str) -> None:
+            set_caller("many", Caller("many", peer))
+            await turns.take("many", peer)
+            pauses = Pauses(turns)
+            for _ in range(5):
+                done.append(loop_turn)
+                await pauses.after(1_000)
+
+        loop_turn = 0
+        walks = [asyncio.create_task(walk(f"peer {number}")) for number in range(6)]
+        while not all(task.done() for task in walks):
+            loop_turn += 1
+            await one_turn()
+        assert len(done) == 6 * 5
+        assert len(set(done)) == len(done), "two went on in one turn of the loop"
+
+    asyncio.run(scenario())
+
+
+def test_refused_entries_are_answered_in_pieces() -> None:
+    async def scenario(broker: TransactionBroker) -> None:
+        authorizer = authorizer_of(broker.broker, NOBODY)
+        asked = [offsets_pb2.PartitionGroupOffset(topic_id=number.to_bytes(16, "big"), partition=0) for number in range(2_000)]
+
+        async def handle(_request: Any) -> Any:
+            return offsets_pb2.CommitGroupOffsetsResponse()
+
+        work = asyncio.ensure_future(
+            RequestFilter(auto_creates=False, turns=Turns()).call(
+                METHOD_RULES["CommitGroupOffsets"],
+                authorizer,
+                offsets_pb2.CommitGroupOffsetsRequest(group_id="g", offsets=asked),
+                offsets_pb2.CommitGroupOffsetsResponse,
+                handle,
+            )
+        )
+        loop_turns = 0
+        while not work.done():
+            loop_turns += 1
+            await one_turn()
+        assert loop_turns >= 10
+        response: Any = work.result()
+        assert [result.topic_id for result in response.results] == [one.topic_id for one in asked]
+
+    with_broker(scenario)
+
+
+def pages_of(topic_ids: Iterator[bytes], tps: list[TopicIdPartition]) -> list[transaction_pb2.EndTransactionRequest]:
+    """A commit whose pages name partitions that there are, among many of topics that there are not."""
+    partition = transaction_pb2.TransactionPartition
+    pages = 5
+    return [
+        transaction_pb2.EndTransactionRequest(
+            transactional_id="x",
+            execution_id="e",
+            decision=transaction_pb2.TRANSACTION_DECISION_COMMIT,
+            page=page,
+            more_pages=page < pages - 1,
+            partitions=[partition(topic_id=next(topic_ids)) for _ in range(1_000)]
+            + [partition(topic_id=tp.topic_id, partition=tp.partition) for tp in tps if page == tp.partition],
+        )
+        for page in range(pages)
+    ]
+
+
+def test_a_commit_that_names_what_there_is_not_costs_what_there_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def scenario(broker: TransactionBroker) -> None:
+        tps = await broker.topic(partitions=3)
+        decided: list[tuple[EndRequest, Held]] = []
+        commit = broker.transactions.coordinator.commit
+
+        def noted(asked: EndRequest, held: Held) -> Any:
+            decided.append((asked, held))
+            return commit(asked, held)
+
+        monkeypatch.setattr(broker.transactions.coordinator, "commit", noted)
+        authorizer = authorizer_of(broker.broker, ANYBODY)
+        topic_ids = iter([number.to_bytes(16, "big") for number in range(1, 5_001)])
+        for page in pages_of(topic_ids, tps):
+            response = await end_transaction.handle(broker.broker, authorizer, page)
+            assert not response.HasField("error"), response.error
+        ((asked, held),) = decided
+        assert [tp for tp in asked.partitions if tp in tps] == tps
+        assert len(asked.partitions) <= len(tps) + 5, "one that is missing stands for all of its page"
+        assert held.missing
+        state = broker.transactions.coordinator.states["x"]
+        assert state.last is not None
+
+    with_broker(scenario)
+
+
+def test_a_scrape_reads_partitions_in_pieces() -> None:
+    async def scenario(broker: TransactionBroker) -> None:
+        await broker.topic("wide", 1_500)
+        await broker.topic("narrow", 1)
+        scrape = asyncio.ensure_future(snapshot(broker.broker, stream_count=0, refused_count=0))
+        loop_turns = 0
+        while not scrape.done():
+            loop_turns += 1
+            await one_turn()
+        assert loop_turns >= 1_500 // 200
+        taken = scrape.result()
+        assert {topic.topic: topic.partition_count for topic in taken.topics} == {"wide": 1_500, "narrow": 1}
+        assert len(taken.partitions) == broker.broker.config.metrics_max_partitions == 1_000
+        gauges = {gauge.name: gauge.value for gauge in taken.gauges}
+        assert (gauges["partition_count"], gauges["partitions_left_out"]) == (1_501, 501)
+
+    with_broker(scenario)
+
+
+def test_scrapes_come_one_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def scenario() -> None:
+        under_way = under_way_max = 0
+
+        async def take() -> Any:
+            nonlocal under_way, under_way_max
+            under_way += 1
+            under_way_max = max(under_way_max, under_way)
+            await one_turn()
+            return None
+
+        def render(_taken: Any) -> bytes:
+            nonlocal under_way
+            under_way -= 1
+            return b"text"
+
+        monkeypatch.setattr("brokerd.server.metrics.endpoint.render", render)
+        endpoint = MetricsEndpoint(take, lambda: True, None, None)  # type: ignore[arg-type]
+        assert await asyncio.gather(*[endpoint._scrape() for _ in range(5)]) == [b"text"] * 5
+        assert under_way_max == 1
+
+    asyncio.run(scenario())
