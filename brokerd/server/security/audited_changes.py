@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from typing import Any
 
 from brokerd.errors import counted
@@ -14,6 +14,12 @@ def changes(method: str, request: Any, response: Any, name_of: NameOf) -> Iterat
     """One sentence for each change by a method in CHANGES; none for a request that only validates."""
     if not getattr(request, "validate_only", False):
         yield from CHANGES[method](request, response, name_of)
+
+
+def created_topics(response: Any, names: Collection[str]) -> Iterator[str]:
+    """One sentence for each topic of these names that a Metadata response has: it was created by naming it."""
+    topics = response.topics if names else ()
+    return (f"created topic '{topic.name}'" for topic in topics if topic.name in names and not topic.HasField("error"))
 
 
 def _created(_request: Any, response: Any, _name_of: NameOf) -> Iterator[str]:

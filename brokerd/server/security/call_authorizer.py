@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
 from typing import Any, Protocol
 
 from google.protobuf.message import Message
@@ -12,7 +12,7 @@ from google.protobuf.message import Message
 from brokerd.clock import Clock
 from brokerd.errors import TopicAuthorizationFailedError, UnknownTopicIdError
 from brokerd.server.security.audit import Audit
-from brokerd.server.security.audited_changes import CHANGES, changes
+from brokerd.server.security.audited_changes import CHANGES, changes, created_topics
 from brokerd.server.security.auth_file import Principal
 from brokerd.server.security.authenticator import ANYBODY, Authenticator, ForbiddenError, UnauthenticatedError
 from brokerd.server.security.method_rules import METHOD_RULES
@@ -109,6 +109,7 @@ class CallAuthorizer:
         peer: str,
     ) -> Message:
         """Handles a unary call under its method's rule, and audits it. Raises ForbiddenError, and what `handle` raises."""
+        created = self._created_by_naming(method, request)
 
         async def audited() -> Message:
             try:
@@ -116,18 +117,24 @@ class CallAuthorizer:
             except ForbiddenError as error:
                 self.audit.refused(authorizer.principal, error.message)
                 raise
-            if method in CHANGES:
-                actor = host_of(peer) if self._authenticator.identities is None else authorizer.principal
-                for change in changes(method, request, response, self._name_of):
-                    self.audit.changed(actor, peer, change)
+            actor = host_of(peer) if self._authenticator.identities is None else authorizer.principal
+            known = changes(method, request, response, self._name_of) if method in CHANGES else created_topics(response, created)
+            for change in known:
+                self.audit.changed(actor, peer, change)
             return response
 
-        if method not in CHANGES:
+        if method not in CHANGES and not created:
             return await audited()
         # A caller that goes does not take back what it has asked for, nor the line about it.
         task = asyncio.create_task(audited())
         forget_end(task)
         return await asyncio.shield(task)
+
+    def _created_by_naming(self, method: str, request: Any) -> Collection[str]:
+        """Topics that the call creates, if it may."""
+        if method != "Metadata" or not self._request_filter.auto_creates:
+            return ()
+        return {name for name in request.topics if not self._topics.has(name)}
 
     def _name_of(self, topic_id: bytes) -> str:
         try:

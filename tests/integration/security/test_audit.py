@@ -57,3 +57,24 @@ def test_who_was_refused_what_and_who_changed_what(tmp_path: Path, auth_file: Pa
         "boss deleted topic 'events-1'",
     ]
     assert all("(from ipv4:127.0.0.1:" in line for line in lines if line.startswith("boss"))
+
+
+def test_a_topic_that_is_created_by_naming_it_has_its_line(
+    tmp_path: Path, auth_file: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, logger="brokerd.audit")
+    settings = {"auth_file": str(auth_file), "auto_create_topics_enable": True}
+    with (
+        running_daemon(tmp_path / "data", files=MemoryFiles(), **settings) as running,
+        with_token(running.address, TOKENS["boss"]) as boss,
+        with_token(running.address, TOKENS["writer"]) as writer,
+    ):
+        for client in (writer, boss, boss):
+            client.call("Metadata", metadata_pb2.MetadataRequest(topics=["events-1", "events-2"]))
+    lines = [record.getMessage().partition(" (from")[0].partition(": ")[0] for record in caplog.records]
+    assert [line for line in lines if line.startswith(("boss", "writer"))] == [
+        "writer refused",
+        "writer refused",
+        "boss created topic 'events-1'",
+        "boss created topic 'events-2'",
+    ]
