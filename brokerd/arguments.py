@@ -15,15 +15,17 @@ from brokerd.ids import TOPIC_NAME_MAX_LENGTH, TopicPartition, topic_name_proble
 
 GROUP_ID_MAX_LENGTH = 249
 _UNKNOWN = -1
+UINT64_MAX = 2**64 - 1
 
 
 class GivenOffset(NamedTuple):
-    """An offset that is to be committed: of the next record to read, a free text, and the leader epoch of the last record read
-    (-1 = unknown)."""
+    """An offset that is to be committed: of the next record to read, a free text, and the leader epoch of the last record read with
+    its id (-1 and 0 = unknown)."""
 
     offset: int
     metadata: str
     leader_epoch: int
+    leader_epoch_id: int = 0
 
 
 def checked_partition(given: object) -> TopicPartition:
@@ -70,7 +72,8 @@ def checked_offset(tp: TopicPartition, given: object) -> GivenOffset:
         raise ValueError(f"the metadata of {tp} must be text that UTF-8 can encode, not {metadata!a:.200}")
     if leader_epoch is not None:
         leader_epoch = checked_int(leader_epoch, f"the leader epoch of {tp}", minimum=_UNKNOWN, maximum=INT32_MAX)
-    return GivenOffset(offset, metadata or "", _UNKNOWN if leader_epoch is None else leader_epoch)
+    epoch_id = checked_int(getattr(given, "leader_epoch_id", 0), f"the leader epoch id of {tp}", maximum=UINT64_MAX)
+    return GivenOffset(offset, metadata or "", _UNKNOWN if leader_epoch is None else leader_epoch, epoch_id)
 
 
 def group_id_problem(group_id: str) -> str | None:

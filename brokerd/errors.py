@@ -52,6 +52,7 @@ class ErrorCode(enum.IntEnum):
     GROUP_AUTHORIZATION_FAILED = 19
     UNKNOWN_GROUP = 20
     OFFSET_METADATA_TOO_LARGE = 21
+    LOG_TRUNCATION = 22
     REQUEST_TIMED_OUT = 100
     STORAGE_ERROR = 101
     RESOURCE_EXHAUSTED = 102
@@ -259,6 +260,10 @@ class UnknownGroupError(WireError):
 
 class OffsetMetadataTooLargeError(WireError):
     code = ErrorCode.OFFSET_METADATA_TOO_LARGE
+
+
+class LogTruncationError(WireError):
+    code = ErrorCode.LOG_TRUNCATION
 
 
 class RequestTimedOutError(WireError):

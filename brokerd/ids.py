@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import secrets
 import uuid
 from typing import NamedTuple
 
@@ -58,6 +59,13 @@ def producer_number(producer_id: int) -> int:
     return producer_id & (PRODUCER_NUMBERS - 1)
 
 
+class LogPosition(NamedTuple):
+    """Where reading stands, and in which history of the log: `leader_epoch_id` is of the record before `offset`; 0 = not known."""
+
+    offset: int
+    leader_epoch_id: int = 0
+
+
 def member_producer_id(number: int) -> int:
     """The producer id of a member of a transaction, without the tag of its owner."""
     return number | _MEMBER
@@ -74,6 +82,11 @@ NO_PRODUCER = ProducerIdAndEpoch(NO_PRODUCER_ID, NO_PRODUCER_EPOCH)
 def new_topic_id() -> bytes:
     """A random topic id (16 bytes)."""
     return uuid.uuid4().bytes
+
+
+def new_leader_epoch_id() -> int:
+    """A random id (64 bits, not 0) of a leader epoch: of this start of the broker, so that no copy of its data has it."""
+    return secrets.randbelow(2**64 - 1) + 1
 
 
 def topic_name_problem(name: str, *, internal: bool = False) -> str | None:

@@ -25,6 +25,7 @@ from brokerd.datasource.planning import OffsetRange, passed_by, require_topics, 
 from brokerd.datasource.schema import Column
 from brokerd.datasource.unread import report_unread
 from brokerd.errors import ConfigError
+from brokerd.ids import LogPosition
 
 
 class BrokerdBatchReader(DataSourceReader):
@@ -46,6 +47,7 @@ class BrokerdBatchReader(DataSourceReader):
             now_ms = self._clock.wall_ms()
             begins = reader.resolve(options.starting, snapshot, now_ms=now_ms)
             ends = reader.resolve(options.ending, snapshot, now_ms=now_ms)
+            epochs = reader.epochs_before(snapshot, ends)
         read = {tp: begin for tp, begin in begins.items() if options.where.reads(tp)}
         report_losses(passed_by(read, snapshot), fail=options.fail_on_data_loss)
         ranges = []
@@ -54,7 +56,8 @@ class BrokerdBatchReader(DataSourceReader):
                 raise ConfigError(f"the read of {tp} would end at offset {ends[tp]}, before it starts at {begins[tp]}")
             begin = max(begins[tp], snapshot.earliest[tp])
             if ends[tp] > begin:
-                ranges.append(OffsetRange(tp.topic, snapshot.topic_ids[tp.topic], tp.partition, begin, ends[tp]))
+                end = LogPosition(ends[tp], epochs[tp]) if tp in epochs else None
+                ranges.append(OffsetRange(tp.topic, snapshot.topic_ids[tp.topic], tp.partition, begin, ends[tp], end))
         with lease_client(options.consumer) as client:
             ranges = OffsetReader(client, options).cut(ranges, options.where, {})
         pieces = split_ranges(

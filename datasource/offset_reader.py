@@ -5,6 +5,7 @@ Every call is retried inside the client until default.api.timeout.ms, because Sp
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 from collections.abc import Container, Iterable, Mapping, MutableMapping
 
@@ -13,6 +14,7 @@ from brokerd.client.consumer.offsets import (
     OFFSET_AFTER_BYTES,
     READ_UNCOMMITTED,
     AfterBytes,
+    Given,
     OffsetAndTimestamp,
     OffsetSpec,
     Wanted,
@@ -31,6 +33,7 @@ from brokerd.datasource.bounds import (
     TimeAgo,
 )
 from brokerd.datasource.data_loss import require_not_hidden
+from brokerd.datasource.offsets import INITIAL, SourceOffset
 from brokerd.datasource.options import Assignment, SourceOptions, TopicPattern, Topics
 from brokerd.datasource.patterns import topic_matcher
 from brokerd.datasource.planning import OffsetRange, Snapshot, cut_ends, share_bytes
@@ -43,7 +46,7 @@ from brokerd.errors import (
     UnsupportedVersionError,
     WireError,
 )
-from brokerd.ids import TopicIdPartition, TopicPartition
+from brokerd.ids import LogPosition, TopicIdPartition, TopicPartition
 
 # A topic may be deleted between the two calls of a snapshot; that this happens in every attempt is not plausible.
 _SNAPSHOT_TRIES = 4
@@ -58,23 +61,48 @@ class OffsetReader:
         self._isolation = options.consumer.isolation_level
         self._group_id = options.group_id
 
-    def snapshot(self) -> Snapshot:
+    def snapshot(self, previous: SourceOffset = INITIAL) -> Snapshot:
         """The subscribed partitions with their first and next offsets, and the subscribed topics that do not exist; planning
-        decides whether those are mistakes or losses.
+        decides whether those are mistakes or losses. The positions of `previous` are checked with that.
         """
         for tries_left in reversed(range(_SNAPSHOT_TRIES)):
             topics, missing = self._topics()
             partitions = self._partitions(topics.values())
             try:
                 earliest = self._offsets(partitions, dict.fromkeys(partitions, OffsetSpec.EARLIEST))
-                latest = self._offsets(partitions, dict.fromkeys(partitions, OffsetSpec.LATEST))
+                answers = self._results(partitions, dict.fromkeys(partitions, OffsetSpec.LATEST), positions=previous)
             except UnknownTopicIdError:
                 if not tries_left:
                     raise
             else:
                 topic_ids = {name: topic.topic_id for name, topic in topics.items()}
-                return Snapshot(topic_ids, earliest, latest, missing, self._absent(topics, partitions))
+                latest = {tp: one.offset for tp, one in answers.items()}
+                absent = self._absent(topics, partitions)
+                return Snapshot(topic_ids, earliest, latest, missing, absent, answers=answers, truncations=_truncations(answers))
         raise AssertionError("the last attempt returns or raises")
+
+    def checked(self, snapshot: Snapshot, previous: SourceOffset) -> Snapshot:
+        """The snapshot, with the positions of `previous` checked now."""
+        known = {tp: Given(offset) for tp, offset in previous.offsets.items() if tp in snapshot.latest}
+        try:
+            answers = self._results(_with_ids(snapshot, known), known, positions=previous)
+        except UnknownTopicIdError:  # deleted since: the tasks report it
+            return snapshot
+        return dataclasses.replace(snapshot, truncations=_truncations(answers))
+
+    def epochs_before(
+        self, snapshot: Snapshot, ends: Mapping[TopicPartition, int], previous: SourceOffset = INITIAL
+    ) -> dict[TopicPartition, int]:
+        """Ids of the leader epochs of the records before `ends`, where the broker knows them. Mostly the snapshot says so. Raises
+        LogTruncationError if the log has become another one since."""
+        epochs = {tp: snapshot.answers[tp].id_before(end) for tp, end in ends.items() if end <= snapshot.latest[tp]}
+        unknown = {tp: Given(ends[tp]) for tp, epoch_id in epochs.items() if epoch_id is None}
+        with contextlib.suppress(UnknownTopicIdError):  # deleted since: the tasks report it
+            for tp, answer in self._results(_with_ids(snapshot, unknown), unknown, positions=previous).items():
+                if answer.truncation is not None and tp not in snapshot.truncations:
+                    raise answer.truncation
+                epochs[tp] = answer.leader_epoch_id
+        return {tp: epoch_id for tp, epoch_id in epochs.items() if epoch_id}
 
     def with_log_ends(self, snapshot: Snapshot, offsets: Mapping[TopicPartition, int]) -> Snapshot:
         """The snapshot, with the log ends of those partitions where `offsets` lie behind what may be read now: what is not decided
@@ -223,10 +251,18 @@ class OffsetReader:
         partitions: Mapping[TopicPartition, TopicIdPartition],
         wanted: Mapping[TopicPartition, Wanted],
         isolation: str | None = None,
+        positions: SourceOffset = INITIAL,
     ) -> dict[TopicPartition, OffsetAndTimestamp]:
+        """Answers by partition; positions of topics that are the same still are checked."""
         if not wanted:
             return {}
-        results = self._client.list_offsets({partitions[tp]: one for tp, one in wanted.items()}, isolation or self._isolation)
+        checked = {
+            id_tp: LogPosition(positions.offsets[tp], positions.epochs[tp])
+            for tp, id_tp in partitions.items()
+            if tp in positions.epochs and positions.topic_ids.get(tp.topic) == id_tp.topic_id
+        }
+        asked = {partitions[tp]: one for tp, one in wanted.items()}
+        results = self._client.list_offsets(asked, isolation or self._isolation, checked)
         found = {}
         for tp in wanted:
             result = results[partitions[tp]]
@@ -267,6 +303,14 @@ class OffsetReader:
                     "startingOffsetsByTimestampStrategy=latest"
                 )
         return {tp: min(offset, snapshot.latest[tp]) if offset >= 0 else snapshot.latest[tp] for tp, offset in found.items()}
+
+
+def _with_ids(snapshot: Snapshot, tps: Iterable[TopicPartition]) -> dict[TopicPartition, TopicIdPartition]:
+    return {tp: TopicIdPartition(snapshot.topic_ids[tp.topic], tp.partition) for tp in tps}
+
+
+def _truncations(answers: Mapping[TopicPartition, OffsetAndTimestamp]) -> dict[TopicPartition, WireError]:
+    return {tp: one.truncation for tp, one in answers.items() if one.truncation is not None}
 
 
 def _specific(bound: SpecificOffsets, snapshot: Snapshot) -> dict[TopicPartition, int]:

@@ -6,6 +6,8 @@ what offsets alone cannot express:
     version   of this format; a checkpoint of a later version is refused
     topicIds  the topic that the offsets belong to: a recreated topic has another id
     starts    where a batch starts in new partitions, and in those where it does not start at the end of the last batch
+    epochs    id of the leader epoch of the record before each offset: it says of which history of the log the offset is. Offsets
+              without one, as of empty partitions, claim nothing
     sourceId  a random id that lives as long as the checkpoint: Spark tells a Python source nothing that does
 
 The first offset of a query is symbolic, because Spark asks for it again when batch 0 is replayed: resolving `startingOffsets` a
@@ -16,11 +18,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar
 
 from brokerd.errors import ConfigError
-from brokerd.ids import TopicPartition
+from brokerd.ids import LogPosition, TopicPartition
 
+T = TypeVar("T")
 META = "@brokerd"
 VERSION = 1
 
@@ -34,6 +37,7 @@ class SourceOffset:
     starts: Mapping[TopicPartition, int] = field(default_factory=dict)
     is_initial: bool = False  # symbolic: nothing is resolved yet
     source_id: str = ""  # empty: written before there were such ids
+    epochs: Mapping[TopicPartition, int] = field(default_factory=dict)
 
     def to_json(self) -> dict[str, Any]:
         """The JSON that Spark stores; equal offsets give equal text, because everything is sorted."""
@@ -45,7 +49,13 @@ class SourceOffset:
             meta["sourceId"] = self.source_id
         if self.starts:
             meta["starts"] = _nested(self.starts)
+        if self.epochs:
+            meta["epochs"] = _nested({tp: f"{epoch_id:016x}" for tp, epoch_id in self.epochs.items()})
         return {**_nested(self.offsets), META: meta}
+
+    def position(self, tp: TopicPartition) -> LogPosition | None:
+        """The offset of a partition with its history; None if that is not known."""
+        return LogPosition(self.offsets[tp], self.epochs[tp]) if tp in self.epochs else None
 
 
 INITIAL = SourceOffset({}, {}, is_initial=True)
@@ -69,6 +79,7 @@ def parse_source_offset(stored: Mapping[str, Any]) -> SourceOffset:
             topic_ids={topic: bytes.fromhex(text) for topic, text in meta["topicIds"].items()},
             starts=_flat(meta.get("starts", {})),
             source_id=str(meta.get("sourceId", "")),
+            epochs=_flat(meta.get("epochs", {}), base=16),
         )
     except (AttributeError, KeyError, TypeError, ValueError) as error:
         raise ConfigError(f"the checkpoint's offsets cannot be read ({error}): {dict(stored)}") from None
@@ -79,12 +90,17 @@ def user_json(offsets: Mapping[TopicPartition, int]) -> dict[str, dict[str, int]
     return _nested(offsets)
 
 
-def _nested(offsets: Mapping[TopicPartition, int]) -> dict[str, dict[str, int]]:
-    nested: dict[str, dict[str, int]] = {}
+def _nested(offsets: Mapping[TopicPartition, T]) -> dict[str, dict[str, T]]:
+    nested: dict[str, dict[str, T]] = {}
     for tp in sorted(offsets):
         nested.setdefault(tp.topic, {})[str(tp.partition)] = offsets[tp]
     return nested
 
 
-def _flat(nested: Mapping[str, Mapping[str, int]]) -> dict[TopicPartition, int]:
-    return {TopicPartition(topic, int(number)): int(offset) for topic, one in nested.items() for number, offset in one.items()}
+def _flat(nested: Mapping[str, Mapping[str, int | str]], *, base: int = 0) -> dict[TopicPartition, int]:
+    """Numbers by partition; with a base, they are texts."""
+    return {
+        TopicPartition(topic, int(number)): int(str(value), base) if base else int(value)
+        for topic, one in nested.items()
+        for number, value in one.items()
+    }

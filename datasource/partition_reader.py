@@ -24,7 +24,7 @@ from brokerd.datasource.options import SourceOptions
 from brokerd.datasource.planning import OffsetRange, range_gone
 from brokerd.datasource.row_filter import wanted_rows
 from brokerd.datasource.schema import Column, arrow_schema
-from brokerd.errors import OffsetOutOfRangeError, UnknownTopicIdError
+from brokerd.errors import LogTruncationError, OffsetOutOfRangeError, UnknownTopicIdError
 from brokerd.ids import TopicIdPartition, TopicPartition
 from brokerd.record.schema import HEADERS, SCHEMA_0
 
@@ -73,9 +73,9 @@ def _fetched(client: BlockingClient, wanted: OffsetRange, options: SourceOptions
     """The remaining records of a range, in offset order."""
     name = TopicPartition(wanted.topic, wanted.partition)
     tp = TopicIdPartition(wanted.topic_id, wanted.partition)
-    next_offset = wanted.start
-    while next_offset < wanted.until:
-        asked = FetchRange(tp, next_offset, wanted.until, str(name))
+    next_offset, until, end = wanted.start, wanted.until, wanted.end
+    while next_offset < until:
+        asked = FetchRange(tp, next_offset, until, str(name), end=end)
         with PartitionFetcher(client, [asked], options.consumer, goes_past_damage=not options.fail_on_data_loss) as fetcher:
             try:
                 for fetched in fetcher:
@@ -85,9 +85,13 @@ def _fetched(client: BlockingClient, wanted: OffsetRange, options: SourceOptions
             except OffsetOutOfRangeError as error:
                 if error.log_start_offset <= next_offset:  # not retention: the log ends before the range
                     raise
-                gone_until = min(error.log_start_offset, wanted.until)
+                gone_until = min(error.log_start_offset, until)
                 _report(range_gone(name, next_offset, gone_until), options)
                 next_offset = gone_until
+            except LogTruncationError as error:
+                # Only what the two histories share; planning goes on from there.
+                _report(f"{error.message}; offsets {next_offset} to {wanted.until - 1} were to be read", options)
+                until, end = min(until, error.resume_offset), None
             except UnknownTopicIdError:
                 require_not_hidden(client, [wanted.topic])
                 ended = f"topic '{wanted.topic}' was deleted, and perhaps recreated"

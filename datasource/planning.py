@@ -11,9 +11,10 @@ from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Se
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+from brokerd.client.consumer.offsets import OffsetAndTimestamp
 from brokerd.datasource.offsets import SourceOffset
-from brokerd.errors import UnknownTopicOrPartitionError
-from brokerd.ids import TopicPartition
+from brokerd.errors import UnknownTopicOrPartitionError, WireError
+from brokerd.ids import LogPosition, TopicPartition
 
 
 class OffsetRange(NamedTuple):
@@ -24,6 +25,7 @@ class OffsetRange(NamedTuple):
     partition: int
     start: int
     until: int
+    end: LogPosition | None = None  # the history that it is of; `until` may be that of a piece
 
     @property
     def size(self) -> int:
@@ -46,6 +48,8 @@ class Snapshot:
     missing: frozenset[str] = frozenset()  # subscribed topics that do not exist
     absent: frozenset[TopicPartition] = frozenset()  # assigned partitions that do not exist
     log_ends: Mapping[TopicPartition, int] = field(default_factory=dict)  # of partitions where somebody wanted to know
+    answers: Mapping[TopicPartition, OffsetAndTimestamp] = field(default_factory=dict)  # to the question about `latest`
+    truncations: Mapping[TopicPartition, WireError] = field(default_factory=dict)  # why positions are of another history
 
     def log_end(self, tp: TopicPartition) -> int:
         """All offsets below it have been in the log."""
@@ -90,6 +94,7 @@ def continue_from(
     A  known, offset still in the log: starts there, also if that is not committed yet. A query that read all records before and
        now reads committed ones may be ahead of them; it waits.
     B  known, but the log starts later: records were lost; starts at the log start.
+    H  known, but of another history of the log: starts where the two part, at the log start if that is unknown.
     C  known, but the log ends earlier: its tail was lost; starts at the log end.
     D  the topic id changed: the topic was recreated, and unread records are lost; starts at the new log's start.
     E  new partition of a known topic: starts at 0, as every log does. If the log starts later, records were lost.
@@ -114,6 +119,10 @@ def continue_from(
             begins[tp] = starts[tp] = earliest
             if earliest > 0 and tp.topic in previous.topic_ids and tp.topic not in created_anew:
                 lost[tp] = f"partition {tp} is new and starts at {earliest} instead of 0: {earliest} records are gone"
+        elif tp in snapshot.truncations:
+            truncation = snapshot.truncations[tp]
+            begins[tp] = starts[tp] = max(truncation.resume_offset, earliest)
+            lost[tp] = f"{truncation.message}; what was read from there on is not in it, the next offset is {begins[tp]}"
         elif known < earliest:
             begins[tp] = starts[tp] = earliest
             lost[tp] = range_gone(tp, known, earliest)
@@ -181,7 +190,7 @@ def ranges_between(start: SourceOffset, end: SourceOffset) -> list[OffsetRange]:
     for tp in sorted(end.offsets):
         begin = end.starts.get(tp, start.offsets.get(tp, 0))
         if end.offsets[tp] > begin:
-            ranges.append(OffsetRange(tp.topic, end.topic_ids[tp.topic], tp.partition, begin, end.offsets[tp]))
+            ranges.append(OffsetRange(tp.topic, end.topic_ids[tp.topic], tp.partition, begin, end.offsets[tp], end.position(tp)))
     return ranges
 
 

@@ -54,7 +54,8 @@ class GroupProgress:
         offsets = {TopicIdPartition(position.topic_ids[tp.topic], tp.partition): at for tp, at in position.offsets.items()}
         self._offered = {tp: offset for tp, offset in offsets.items() if self._done.get(tp) != offset}
         if self._offered:
-            committed = {tp: OffsetAndMetadata(offset) for tp, offset in self._offered.items()}
+            epochs = {TopicIdPartition(position.topic_ids[tp.topic], tp.partition): one for tp, one in position.epochs.items()}
+            committed = {tp: OffsetAndMetadata(at, leader_epoch_id=epochs.get(tp, 0)) for tp, at in self._offered.items()}
             self._under_way = client.loop_thread.submit(client.broker_client.groups.commit(group_id, committed))
 
     def finish(self, group_id: str, *, timeout_s: float) -> None:

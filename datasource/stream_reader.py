@@ -84,11 +84,11 @@ class BrokerdStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             if group_id is not None:
                 self._progress.record(client, group_id, previous)
             reader = OffsetReader(client, self._options)
-            snapshot = self._target or self._look(reader)
+            snapshot = self._look(reader, previous) if self._target is None else reader.checked(self._target, previous)
             end = self._next(previous, snapshot, limit, reader)
             if end is None and self._target is None:
                 reader.wait_for_records(snapshot, timeout_ms=IDLE_WAIT_MS)
-                snapshot = self._look(reader)
+                snapshot = self._look(reader, previous)
                 end = self._next(previous, snapshot, limit, reader)
             if end is None and self._target is not None and group_id is not None:
                 self._progress.finish(group_id, timeout_s=_FINISH_S)
@@ -123,9 +123,9 @@ class BrokerdStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def stop(self) -> None:
         """Does nothing: connections belong to the process, which Spark ends."""
 
-    def _look(self, reader: OffsetReader) -> Snapshot:
+    def _look(self, reader: OffsetReader, previous: SourceOffset = INITIAL) -> Snapshot:
         """The topics and offsets of this moment. Warns if options name others."""
-        snapshot = reader.snapshot()
+        snapshot = reader.snapshot(previous)
         report_unread(self._options, snapshot, self._seen)
         self._seen = snapshot
         return snapshot
@@ -146,7 +146,10 @@ class BrokerdStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             self._time_starts.clear()  # a log that has lost its tail gives the same offsets to other records
         ends = self._limited(begins, snapshot, limit, reader)
         source_id = previous.source_id or self._own_source_id()
-        end = SourceOffset(ends, topic_ids_after(previous, snapshot, begins), starts, source_id=source_id)
+        kept = {tp: one for tp, one in previous.epochs.items() if tp not in starts and ends.get(tp) == previous.offsets[tp]}
+        moved = {tp: end for tp, end in ends.items() if tp not in kept}
+        epochs = kept | reader.epochs_before(snapshot, moved, previous)
+        end = SourceOffset(ends, topic_ids_after(previous, snapshot, begins), starts, source_id=source_id, epochs=epochs)
         is_same = not previous.is_initial and not starts and end.offsets == previous.offsets
         return None if is_same or self._is_too_small(begins, snapshot) else end
 

@@ -7,7 +7,7 @@ from types import TracebackType
 from typing import Self
 
 from brokerd.client.broker_client import BrokerClient
-from brokerd.client.consumer.offsets import READ_COMMITTED, OffsetAndTimestamp, Wanted
+from brokerd.client.consumer.offsets import NO_POSITIONS, READ_COMMITTED, OffsetAndTimestamp, Wanted
 from brokerd.client.group_offsets import GroupDescription, GroupListing, OffsetAndMetadata
 from brokerd.client.io.loop_thread import LoopThread
 from brokerd.client.metadata import Metadata, ServerInfo
@@ -16,7 +16,7 @@ from brokerd.client.transactions import ForgottenId, HangingTransactions, Member
 from brokerd.clock import Clock, SystemClock
 from brokerd.config.client import ClientConfig
 from brokerd.errors import WireError
-from brokerd.ids import NO_PRODUCER, ProducerIdAndEpoch, TopicIdPartition, TopicPartition
+from brokerd.ids import NO_PRODUCER, LogPosition, ProducerIdAndEpoch, TopicIdPartition, TopicPartition
 from brokerd.producer.core.membership import Membership, TransactionEnd
 
 
@@ -82,10 +82,13 @@ class BlockingClient:
         return self.loop_thread.run(self.broker_client.delete_records(before))
 
     def list_offsets(
-        self, wanted: Mapping[TopicIdPartition, Wanted], isolation: str = READ_COMMITTED
+        self,
+        wanted: Mapping[TopicIdPartition, Wanted],
+        isolation: str = READ_COMMITTED,
+        positions: Mapping[TopicIdPartition, LogPosition] = NO_POSITIONS,
     ) -> dict[TopicIdPartition, OffsetAndTimestamp | WireError]:
-        """Offsets at an end of the log or by time."""
-        return self.loop_thread.run(self.broker_client.list_offsets(wanted, isolation))
+        """Offsets at an end of the log or by time; `positions` are checked beside that."""
+        return self.loop_thread.run(self.broker_client.list_offsets(wanted, isolation, positions))
 
     def list_offsets_by_name(
         self, wanted: Mapping[TopicPartition, Wanted], isolation: str = READ_COMMITTED

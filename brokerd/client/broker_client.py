@@ -17,6 +17,7 @@ from google.protobuf.message import Message
 
 from brokerd import __version__
 from brokerd.client.consumer.offsets import (
+    NO_POSITIONS,
     READ_COMMITTED,
     OffsetAndTimestamp,
     Wanted,
@@ -52,7 +53,7 @@ from brokerd.errors import (
     UnsupportedVersionError,
     WireError,
 )
-from brokerd.ids import NO_PRODUCER, ProducerIdAndEpoch, TopicIdPartition, TopicPartition
+from brokerd.ids import NO_PRODUCER, LogPosition, ProducerIdAndEpoch, TopicIdPartition, TopicPartition
 from brokerd.wire.methods import FETCH, PRODUCE
 from brokerd.wire.v1 import metadata_pb2, offsets_pb2, topics_pb2, transaction_pb2
 
@@ -216,13 +217,17 @@ class BrokerClient:
         return await self._asked_leaders(list(before), ask)
 
     async def list_offsets(
-        self, wanted: Mapping[TopicIdPartition, Wanted], isolation: str = READ_COMMITTED
+        self,
+        wanted: Mapping[TopicIdPartition, Wanted],
+        isolation: str = READ_COMMITTED,
+        positions: Mapping[TopicIdPartition, LogPosition] = NO_POSITIONS,
     ) -> dict[TopicIdPartition, OffsetAndTimestamp | WireError]:
-        """Offsets at an end of the log or by time: the result for each partition, or its error."""
+        """Offsets at an end of the log or by time: the result for each partition, or its error. `positions` are checked beside
+        that."""
         level = isolation_to_proto(isolation)
 
         async def ask(node_id: int, tps: Sequence[TopicIdPartition], timeout_ms: int) -> Iterable[OffsetAndTimestamp | WireError]:
-            partitions = [partition_request(tp, wanted[tp]) for tp in tps]
+            partitions = [partition_request(tp, wanted[tp], positions.get(tp)) for tp in tps]
             request = offsets_pb2.ListOffsetsRequest(isolation_level=level, partitions=partitions)
             response = await self.call_once(node_id, "ListOffsets", request, offsets_pb2.ListOffsetsResponse, timeout_ms)
             results = checked_count("ListOffsets", response.results, len(tps))

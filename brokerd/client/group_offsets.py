@@ -15,7 +15,7 @@ from brokerd.wire.v1 import offsets_pb2 as pb
 
 METADATA_MAX_BYTES = 4_096
 # The bytes of one offset in a request besides its metadata, at most.
-_ENTRY_BYTES = 64
+_ENTRY_BYTES = 80
 _TEXT_MAX_CHARACTERS = 249
 _TOPIC_ID_BYTES = 16
 NO_GENERATION = -1
@@ -23,13 +23,15 @@ NO_GENERATION = -1
 
 class OffsetAndMetadata(NamedTuple):
     """How far a group has read one partition: the next offset to read, and a free text of at most 4096 bytes, which comes back as
-    it was (not made safe to print). `leader_epoch` is that of the last record read, -1 = unknown; `commit_timestamp` is when the
-    broker recorded it, ms since 1970, -1 = unknown."""
+    it was (not made safe to print). `leader_epoch` is that of the last record read, -1 = unknown, and `leader_epoch_id` its id,
+    which says of which history of the log it is, 0 = unknown; `commit_timestamp` is when the broker recorded it, ms since 1970,
+    -1 = unknown."""
 
     offset: int
     metadata: str = ""
     leader_epoch: int = -1
     commit_timestamp: int = -1
+    leader_epoch_id: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,6 +97,7 @@ def commit_requests(
             partition=tp.partition,
             offset=committed.offset,
             leader_epoch=committed.leader_epoch,
+            leader_epoch_id=committed.leader_epoch_id,
             metadata=committed.metadata,
         )
         tps.append(tp)
@@ -176,7 +179,8 @@ def _read_offset(result: pb.PartitionGroupOffset) -> OffsetAndMetadata | None:
     offset = checked_offset("FetchGroupOffsets", result.offset)
     if offset < 0:
         return None
-    return OffsetAndMetadata(offset, result.metadata, max(-1, result.leader_epoch), timestamp_or_none(result.commit_timestamp))
+    timestamp = timestamp_or_none(result.commit_timestamp)
+    return OffsetAndMetadata(offset, result.metadata, max(-1, result.leader_epoch), timestamp, result.leader_epoch_id)
 
 
 def read_partition(described: pb.GroupPartitionDescription) -> GroupPartition | None:

@@ -198,6 +198,7 @@ def _group_offsets(end: TransactionEnd) -> list[pb.TransactionGroupOffset]:
             partition=tp.partition,
             offset=one.offset,
             leader_epoch=one.leader_epoch,
+            leader_epoch_id=one.leader_epoch_id,
             metadata=one.metadata,
             expected_offset=one.expected,
         )

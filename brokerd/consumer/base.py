@@ -227,7 +227,10 @@ class ConsumerBase(abc.ABC):
     # --- what asks the broker
 
     def _commit(self, offsets: Mapping[TopicPartition, OffsetAndMetadata | int] | None) -> Steps[None]:
-        checked = None if offsets is None else {tp: OffsetAndMetadata(*one) for tp, one in checked_offsets(offsets).items()}
+        checked = None
+        if offsets is not None:
+            given = checked_offsets(offsets)
+            checked = {tp: OffsetAndMetadata(*one[:3], leader_epoch_id=one.leader_epoch_id) for tp, one in given.items()}
         self._go_back_after_failures()
         return self._committing.commit(checked)
 
@@ -272,6 +275,11 @@ class ConsumerBase(abc.ABC):
         with self._guard, self._whole():
             self._go_back_after_failures()
             return self.config.group_id, self._committing.transaction_input(partitions)
+
+    def transaction_epochs(self, offsets: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
+        """Ids of the leader epochs of the records before these offsets; 0 of what was not read here."""
+        with self._guard:
+            return {tp: self._committing.epoch_before(tp, offset) for tp, offset in offsets.items()}
 
     def transaction_committed(self, offsets: Mapping[TopicPartition, int]) -> None:
         """A transaction has committed these offsets. For any thread."""

@@ -41,6 +41,7 @@ class Committing:
         self._write: Callable[[], None] | None = None
         self._next_ms = clock.monotonic_ms() + config.auto_commit_interval_ms
         self._names: dict[TopicIdPartition, TopicPartition] = {}  # of the offsets below
+        self._read: dict[TopicIdPartition, AssignedPartition] = {}  # that they were read from
         self._wanted: dict[TopicIdPartition, int] = {}  # of partitions that were given up
         self._done: dict[TopicIdPartition, int] = {}  # the last commit of each partition
         self._renew_ms = clock.monotonic_ms()
@@ -99,6 +100,7 @@ class Committing:
     def _named(self, one: AssignedPartition) -> TopicIdPartition:
         assert one.id_tp is not None
         self._names[one.id_tp] = one.tp
+        self._read[one.id_tp] = one
         return one.id_tp
 
     def _start(self, offsets: Mapping[TopicIdPartition, int]) -> None:
@@ -109,7 +111,7 @@ class Committing:
         self._offered = {id_tp: offset for id_tp, offset in self._wanted.items() if self._done.get(id_tp) != offset}
         self._wanted = {}
         if self._offered:
-            commit = self._client.broker_client.groups.commit(self._config.group_id, _with_metadata(self._offered))
+            commit = self._client.broker_client.groups.commit(self._config.group_id, self._with_epochs(self._offered))
             self._under_way = self._client.loop_thread.submit(commit)
 
     def _settle(self, timeout_ms: int | None = None) -> Steps[None]:
@@ -134,6 +136,19 @@ class Committing:
         self._under_way, self._offered = None, {}
         self._forget()
 
+    def _with_epochs(self, offsets: Mapping[TopicIdPartition, int]) -> dict[TopicIdPartition, OffsetAndMetadata]:
+        read = self._read
+        return {tp: OffsetAndMetadata(at, leader_epoch_id=read[tp].epoch_before(at)) for tp, at in offsets.items()}
+
+    def _of_history(self, tp: TopicPartition, given: OffsetAndMetadata) -> OffsetAndMetadata:
+        """The offset with what is known here of the history that it is of, unless it is said."""
+        return given if given.leader_epoch_id else given._replace(leader_epoch_id=self.epoch_before(tp, given.offset))
+
+    def epoch_before(self, tp: TopicPartition, offset: int) -> int:
+        """Id of the leader epoch of the record before an offset; 0 if it was not read here."""
+        one = self._assignment.partitions.get(tp)
+        return 0 if one is None else one.epoch_before(offset)
+
     def _have_committed(self, offsets: Mapping[TopicIdPartition, int]) -> None:
         self._assignment.committed(offsets)  # what a transaction expects of the group, whichever way it came there
         self._done |= offsets
@@ -142,6 +157,7 @@ class Committing:
         """Of partitions that are not read any more, nothing is kept."""
         by_id = self._assignment.by_id
         self._names = {id_tp: name for id_tp, name in self._names.items() if id_tp in by_id or id_tp in self._wanted}
+        self._read = {id_tp: one for id_tp, one in self._read.items() if id_tp in self._names}
         self._done = {id_tp: offset for id_tp, offset in self._done.items() if id_tp in by_id}
 
     def _refusal(self, id_tp: TopicIdPartition, error: WireError) -> str:
@@ -155,11 +171,11 @@ class Committing:
         yield from self._settle()
         if offsets is None:
             positions = self._assignment.positions(self._assignment.partitions.values(), is_confirmed=False)
-            by_id = _with_metadata({self._named(one): position for one, position in positions.items()})
+            by_id = self._with_epochs({self._named(one): position for one, position in positions.items()})
         else:
             ids = yield from self.ids_of(offsets)
             self._names |= {id_tp: tp for tp, id_tp in ids.items()}
-            by_id = {ids[tp]: committed for tp, committed in offsets.items()}
+            by_id = {ids[tp]: self._of_history(tp, committed) for tp, committed in offsets.items()}
         if not by_id:
             return
         refused = yield self._client.broker_client.groups.commit(self._config.group_id, by_id)
@@ -255,7 +271,3 @@ async def _ended(future: concurrent.futures.Future[dict[TopicIdPartition, WireEr
     ended = asyncio.wrap_future(future)
     ended.add_done_callback(lambda one: one.cancelled() or one.exception())  # retrieved: `_take_outcome` tells it
     await asyncio.wait([ended], timeout=None if timeout_ms is None else timeout_ms / 1000)
-
-
-def _with_metadata(offsets: Mapping[TopicIdPartition, int]) -> dict[TopicIdPartition, OffsetAndMetadata]:
-    return {id_tp: OffsetAndMetadata(offset) for id_tp, offset in offsets.items()}

@@ -23,7 +23,7 @@ from brokerd.consumer.core.assignment import AssignedPartition, Assignment, Begi
 from brokerd.consumer.core.buffer import Buffer
 from brokerd.consumer.core.records import Run
 from brokerd.consumer.resolution import Resolution
-from brokerd.errors import BrokerdError, OffsetOutOfRangeError, UnknownTopicIdError, WireError
+from brokerd.errors import BrokerdError, LogTruncationError, OffsetOutOfRangeError, UnknownTopicIdError, WireError
 from brokerd.ids import TopicIdPartition, TopicPartition
 
 logger = logging.getLogger(__name__)
@@ -142,7 +142,7 @@ class Fetching:
         if self._fetcher is not None and (self._stale or self._fetched != wanted.keys()):
             self._stop_fetcher()
         if self._fetcher is None and wanted:
-            ranges = [FetchRange(id_tp, _fetch_offset(one), None, str(one.tp)) for id_tp, one in wanted.items()]
+            ranges = [_range_of(id_tp, one) for id_tp, one in wanted.items()]
             self._fetcher = PartitionFetcher(self._client, ranges, self._config, on_arrival=self._on_arrival)
             self._fetched = frozenset(wanted)
             self._stale.clear()
@@ -183,6 +183,9 @@ class Fetching:
 
     def _add(self, fetched: Fetched) -> None:
         self._buffer.add(fetched)
+        for id_tp, epoch in fetched.epochs:
+            if id_tp not in self._stale:
+                self._assignment.by_id[id_tp].enter(epoch)
         for id_tp, offset in fetched.reached:
             if id_tp not in self._stale:
                 self._assignment.by_id[id_tp].fetch_offset = offset
@@ -197,7 +200,7 @@ class Fetching:
     def take(self, timeout_ms: int | None) -> None:
         """Waits for the broker: until something has come that may be records, or is woken, or for `timeout_ms`.
 
-        Raises BrokerUnreachableError, UnknownTopicOrPartitionError, UnknownTopicIdError, LogDamagedError,
+        Raises BrokerUnreachableError, UnknownTopicOrPartitionError, UnknownTopicIdError, LogDamagedError, LogTruncationError,
         NoOffsetForPartitionError, OffsetOutOfRangeError and the broker's other errors. The next `sync` tries again.
         """
         try:
@@ -217,7 +220,7 @@ class Fetching:
     def _take_found(self, resolution: Resolution, timeout_ms: int | None) -> None:
         for search, id_tp, position, committed in resolution.take(timeout_ms) or ():
             if self._assignment.found(search.one, id_tp, position, search.version, committed) and search.reason:
-                logger.warning("%s: reading goes on at offset %d", search.reason, position)
+                logger.warning("%s: reading goes on at offset %d", search.reason, position.offset)
 
     def _after_failure(self, error: BrokerdError) -> None:
         """Obeys auto.offset.reset, or raises the error of the fetcher with what to do."""
@@ -238,6 +241,8 @@ class Fetching:
     def _with_advice(self, one: AssignedPartition, error: WireError) -> WireError:
         if isinstance(error, OffsetOutOfRangeError):
             error.message = f"{_named(one, error)}; seek() to an offset that it has, or set auto.offset.reset to earliest or latest"
+        elif isinstance(error, LogTruncationError):
+            error.message = f"{_named(one, error)}; see to what was read of the other one, then seek() to where reading is to go on"
         elif isinstance(error, UnknownTopicIdError):
             self.forget(one.id_tp)
             self._assignment.forget_id(one)
@@ -284,7 +289,7 @@ def _named(one: AssignedPartition, error: WireError) -> str:
     return error.message if error.message.startswith(f"{one.tp}: ") else f"{one.tp}: {error.message}"
 
 
-def _fetch_offset(one: AssignedPartition) -> int:
+def _range_of(id_tp: TopicIdPartition, one: AssignedPartition) -> FetchRange:
     offset = one.position if one.fetch_offset is None else one.fetch_offset
     assert offset is not None
-    return offset
+    return FetchRange(id_tp, offset, None, str(one.tp), one.epoch_before(offset))

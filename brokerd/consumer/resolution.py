@@ -15,8 +15,9 @@ from brokerd.client.group_offsets import OffsetAndMetadata
 from brokerd.config.client import PlainConsumerConfig
 from brokerd.consumer.core.assignment import NO_OFFSET, AssignedPartition, Begin, Gone
 from brokerd.errors import ClientError, NoOffsetForPartitionError, UnknownGroupError, UnknownTopicOrPartitionError, WireError, fresh
-from brokerd.ids import TopicIdPartition, TopicPartition
+from brokerd.ids import LogPosition, TopicIdPartition, TopicPartition
 
+_NONE = OffsetAndMetadata(NO_OFFSET)
 _SPECS = {"earliest": OffsetSpec.EARLIEST, "latest": OffsetSpec.LATEST}
 
 
@@ -28,7 +29,7 @@ class Search(NamedTuple):
     id_tp: TopicIdPartition | None
     position: int | None
     begin: Begin
-    begun_at: int | None
+    begun_at: LogPosition | None
     gone: Gone | None
     had_offset: int  # of the group, when the position was lost
     reason: str  # why its position was lost
@@ -39,7 +40,7 @@ class Found(NamedTuple):
 
     search: Search
     id_tp: TopicIdPartition
-    position: int
+    position: LogPosition
     committed: int | WireError | None  # by the group, NO_OFFSET for none, or its refusal; None = not asked
 
 
@@ -110,12 +111,13 @@ async def resolve(
     NoOffsetForPartitionError, UnknownGroupError for a group that has lost its offset, BrokerUnreachableError and the broker's
     errors, with the partition's name."""
     ids = await ids_of(client, {search.one.tp: search.id_tp for search in searches})
-    known = {search.one: search.position for search in searches if search.position is not None}
+    known = {search.one: LogPosition(search.position) for search in searches if search.position is not None}
     committed = await _committed(client, [search for search in searches if _asks_committed(search, config)], ids, config)
     for search in searches:
-        offset = uncommitted.get(ids[search.one.tp], _offset(committed.get(search.one)))
-        if search.begin is Begin.COMMITTED and offset != NO_OFFSET and config.group_id:
-            known.setdefault(search.one, offset)
+        at = uncommitted.get(ids[search.one.tp])
+        position = LogPosition(at) if at is not None else _position(committed.get(search.one))
+        if search.begin is Begin.COMMITTED and position is not None and config.group_id:
+            known.setdefault(search.one, position)
         elif search.begin is Begin.COMMITTED and (had := _had_offset(search, ids[search.one.tp])) != NO_OFFSET:
             raise UnknownGroupError(
                 f"{search.one.tp}: group '{config.group_id}' had the offset {had}, and has none any more: it has expired "
@@ -137,8 +139,8 @@ async def resolve(
             if isinstance(result, WireError):
                 result.message = f"{search.one.tp}: {result.message}"
                 raise result
-            position = result.offset
-        found.append(Found(search, id_tp, position, committed.get(search.one)))
+            position = LogPosition(result.offset, result.leader_epoch_id)
+        found.append(Found(search, id_tp, position, _offset(committed.get(search.one))))
     return found
 
 
@@ -183,8 +185,8 @@ def _asks_committed(search: Search, config: PlainConsumerConfig) -> bool:
 
 async def _committed(
     client: BrokerClient, searches: Sequence[Search], ids: Mapping[TopicPartition, TopicIdPartition], config: PlainConsumerConfig
-) -> dict[AssignedPartition, int | WireError]:
-    """The offsets that the group has committed, NO_OFFSET where it has none. Raises the broker's refusal where a partition begins
+) -> dict[AssignedPartition, OffsetAndMetadata | WireError]:
+    """The offsets that the group has committed, _NONE where it has none. Raises the broker's refusal where a partition begins
     there; elsewhere it stands for the offset, for a transaction that needs it."""
     asked = {ids[search.one.tp]: search for search in searches}
     if not asked or not config.group_id:
@@ -196,11 +198,11 @@ async def _committed(
         if any(map(_begins_there, searches)):
             raise
         found = dict.fromkeys(asked, error)
-    offsets: dict[AssignedPartition, int | WireError] = {search.one: NO_OFFSET for search in searches}
+    offsets: dict[AssignedPartition, OffsetAndMetadata | WireError] = {search.one: _NONE for search in searches}
     for id_tp, committed in found.items():
         search = asked[id_tp]
         if not isinstance(committed, WireError):
-            offsets[search.one] = committed.offset
+            offsets[search.one] = committed
             continue
         refusal = fresh(committed)
         refusal.message = f"{search.one.tp}: {refusal.message}"
@@ -210,8 +212,14 @@ async def _committed(
     return offsets
 
 
-def _offset(committed: int | WireError | None) -> int:
-    return committed if isinstance(committed, int) else NO_OFFSET
+def _position(committed: OffsetAndMetadata | WireError | None) -> LogPosition | None:
+    if not isinstance(committed, OffsetAndMetadata) or committed is _NONE:
+        return None
+    return LogPosition(committed.offset, committed.leader_epoch_id)
+
+
+def _offset(committed: OffsetAndMetadata | WireError | None) -> int | WireError | None:
+    return committed.offset if isinstance(committed, OffsetAndMetadata) else committed
 
 
 def _spec(search: Search, config: PlainConsumerConfig) -> OffsetSpec:

@@ -42,7 +42,7 @@ from brokerd.errors import (
     UnknownTopicOrPartitionError,
     WireError,
 )
-from brokerd.ids import TopicIdPartition, TopicPartition
+from brokerd.ids import TopicIdPartition, TopicPartition, new_leader_epoch_id
 from brokerd.partition.log_state import LogResources
 from brokerd.partition.partition_log import PartitionLog
 from brokerd.partition.recovery import Recovered
@@ -82,6 +82,7 @@ class LogManager:
         self.cluster_id = ""
         self.node_id = -1  # known once it is open
         self.leader_epoch = 0
+        self.leader_epoch_id = new_leader_epoch_id()
         self.decided_members = DecidedMembers()
 
     # Opening and closing
@@ -245,7 +246,15 @@ class LogManager:
     def _add(self, topic: Topic, config: TopicConfig, recovered: Mapping[TopicIdPartition, Recovered]) -> None:
         assert self._resources is not None
         for tp, found in recovered.items():
-            self._logs[tp] = PartitionLog(tp, topic.name, config, self._resources, found.state, leader_epoch=self.leader_epoch)
+            self._logs[tp] = PartitionLog(
+                tp,
+                topic.name,
+                config,
+                self._resources,
+                found.state,
+                leader_epoch=self.leader_epoch,
+                leader_epoch_id=self.leader_epoch_id,
+            )
 
     def _configure(self, topic: Topic, config: TopicConfig) -> None:
         for partition in range(topic.partition_count):

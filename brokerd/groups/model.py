@@ -19,6 +19,7 @@ class CommittedOffset(NamedTuple):
     leader_epoch: int  # of the last record read; -1 = unknown
     metadata: str  # free text
     timestamp: int  # when it was committed
+    leader_epoch_id: int = 0  # of the epoch of the last record read; 0 = unknown
 
     @property
     def slots(self) -> int:

@@ -188,7 +188,7 @@ class PartitionCheck:
                     segment.size_bytes = walk.batch_position
                     segment.note(header, 2**62)
                     self._producers.replay(header, self._checked_marker(name, file, walk.batch_position, header))
-                    self._epochs.assign(header.leader_epoch, header.base_offset)
+                    self._epochs.assign(header.leader_epoch, header.base_offset, header.leader_epoch_id)
                     self._note_state(header.next_offset, snapshots)
                     self._check_records(name, file, walk.batch_position, header)
                 if walk.problem is None:
@@ -347,7 +347,7 @@ def _decoding_problem(batch: RecordBatch) -> str | None:
 def _is_prefix(known: tuple[EpochEntry, ...], entries: list[EpochEntry]) -> bool:
     """True if the file matches the log: the log may have started a new epoch since, and retention may have removed the first
     ones."""
-    starts = dict(known)
+    starts = {entry.epoch: entry for entry in known}
     last = known[-1].epoch if known else -1
     # The first epoch in the log may have started in segments that are gone.
-    return all(starts.get(entry.epoch) == entry.start_offset for entry in entries[1:] if entry.epoch <= last)
+    return all(starts.get(entry.epoch) == entry for entry in entries[1:] if entry.epoch <= last)

@@ -19,14 +19,16 @@ from brokerd.errors import (
     Fate,
     FencedLeaderEpochError,
     InvalidTxnStateError,
+    LogTruncationError,
     NotLeaderError,
     OffsetOutOfRangeError,
 )
-from brokerd.ids import is_member_producer_id
+from brokerd.ids import LogPosition, is_member_producer_id
 from brokerd.partition.aborted_transactions import AbortedTransaction
 from brokerd.partition.entries import CheckpointEntry
 from brokerd.partition.flush_state import FlushOutcome, FlushPlan, FlushState
 from brokerd.partition.kept_snapshots import KeptSnapshots
+from brokerd.partition.leader_epochs import UNKNOWN_OFFSET, EpochEntry
 from brokerd.partition.log_ends import LOG_END_MOVED, NOTHING_MOVED, LogEnds, Moved
 from brokerd.partition.log_health import LogHealth
 from brokerd.partition.log_state import LogState
@@ -37,7 +39,7 @@ from brokerd.partition.producer_state import BatchMetadata, ProducerStateEntry, 
 from brokerd.partition.snapshots import Snapshot, snapshot_of
 from brokerd.partition.timestamps import check_timestamps
 from brokerd.record.header import BatchHeader, add_sequence
-from brokerd.storage.damage import DamagedRange
+from brokerd.storage.damage import DamagedRange, damage_at
 from brokerd.storage.segment import batch_timestamp
 from brokerd.storage.segment_bounds import SegmentBounds
 
@@ -51,6 +53,7 @@ class Append(NamedTuple):
     append_timestamp: int
     max_timestamp: int  # of its records, as readers see them
     leader_epoch: int
+    leader_epoch_id: int
     must_roll: bool
     producer_id: int
     producer: ProducerStateEntry | None  # its state with this batch
@@ -71,10 +74,13 @@ class Truncation(NamedTuple):
 class PartitionCore:
     """The state of one partition, and all decisions about it."""
 
-    def __init__(self, name: str, seed: int, config: TopicConfig, state: LogState, *, leader_epoch: int) -> None:
+    def __init__(
+        self, name: str, seed: int, config: TopicConfig, state: LogState, *, leader_epoch: int, leader_epoch_id: int = 0
+    ) -> None:
         self.name = name
         self.config = config
         self.leader_epoch = leader_epoch  # stamped on batches that are appended now
+        self.leader_epoch_id = leader_epoch_id
         self.is_leader = True
         self.health = LogHealth(name, state.damaged, state.read_only_reason)
         self.producers = state.producers
@@ -169,6 +175,7 @@ class PartitionCore:
             header.append_timestamp,
             batch_timestamp(header),
             header.leader_epoch,
+            header.leader_epoch_id,
             self._must_roll(header.size, header.append_timestamp),
             header.producer_id,
             entry,
@@ -194,7 +201,7 @@ class PartitionCore:
         if append.marker is not None:
             self.producers.end_transactions(append.marker, base_offset)
             self._transactions.end(append.marker.producer_ids, base_offset)
-        if self.epochs.assign(append.leader_epoch, base_offset):
+        if self.epochs.assign(append.leader_epoch, base_offset, append.leader_epoch_id):
             self.flushes.epochs_changed = True
         self.flushes.appended_bytes += append.size_bytes
         self.log_end_offset = append.next_offset
@@ -228,6 +235,7 @@ class PartitionCore:
             now_ms,
             now_ms if self.config.message_timestamp_type == "LogAppendTime" else header.max_timestamp,
             self.leader_epoch,
+            self.leader_epoch_id,
             self._must_roll(size, now_ms),
             header.producer_id,
             entry,
@@ -306,9 +314,10 @@ class PartitionCore:
 
     # Epochs
 
-    def lead(self, epoch: int, followers: Iterable[int] = ()) -> Moved:
+    def lead(self, epoch: int, followers: Iterable[int] = (), *, epoch_id: int = 0) -> Moved:
         """Makes this node the leader, with these other replicas in sync. Raises FencedLeaderEpochError."""
         self._begin_epoch(epoch)
+        self.leader_epoch_id = epoch_id
         self.is_leader = True
         self.ends.lead()
         return self.ends.in_sync(followers)
@@ -326,6 +335,27 @@ class PartitionCore:
                 current_leader_epoch=self.leader_epoch,
             )
         self.leader_epoch = epoch
+
+    def epoch_before(self, offset: int) -> EpochEntry | None:
+        """The epoch of the record before `offset`; None if there is none, or it cannot be known."""
+        return None if damage_at(self.health.damaged, offset - 1) else self.epochs.entry_at(offset - 1)
+
+    def check_history(self, position: LogPosition) -> None:
+        """Raises LogTruncationError if the position is of another history than this log. What is not here is not judged: positions
+        that retention has reached, and records that are damaged."""
+        offset, epoch_id = position
+        if not epoch_id or offset <= self.log_start_offset or damage_at(self.health.damaged, offset - 1):
+            return
+        parts_at = self.epochs.parts_at(offset, epoch_id, self.log_end_offset)
+        if parts_at is None:
+            return
+        where = "where they part is unknown" if parts_at == UNKNOWN_OFFSET else f"they part at offset {parts_at}"
+        raise LogTruncationError(
+            f"{self.name}: offset {offset} is of another history than this log (restored from a copy, or without its tail): "
+            f"{where}, and the log ends at {self.log_end_offset}",
+            resume_offset=parts_at,
+            log_start_offset=self.log_start_offset,
+        )
 
     # Removal
 

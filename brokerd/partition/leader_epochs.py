@@ -1,4 +1,9 @@
-"""The offset where each leader epoch began: a list per partition, kept in a small file that any scan of the log can rebuild."""
+"""The offset where each leader epoch began: a list per partition, kept in a small file that any scan of the log can rebuild.
+
+An epoch has an id besides its number: a random one, drawn at each start of the broker and stamped on each batch. Two lives of one
+log, such as a restored copy and the original that went on, never share it, so the id of the record before a position says which
+history the position belongs to.
+"""
 
 from __future__ import annotations
 
@@ -9,15 +14,17 @@ from collections.abc import Sequence
 from operator import attrgetter
 from typing import NamedTuple
 
+from brokerd.record.header import BatchHeader
 from brokerd.storage.checksummed_file import DocumentError, read_document, write_document
 from brokerd.storage.files import Files
 from brokerd.storage.names import LEADER_EPOCHS
 
 EPOCHS_KIND = "leader-epochs"
 EPOCHS_VERSION = 1
-_ENTRY = struct.Struct("<iq")
+_ENTRY = struct.Struct("<iqQ")
 _SEED = struct.Struct("<I")
 _start_offset = attrgetter("start_offset")
+UNKNOWN_OFFSET = -1
 
 
 class EpochEntry(NamedTuple):
@@ -25,6 +32,7 @@ class EpochEntry(NamedTuple):
 
     epoch: int
     start_offset: int
+    id: int = 0  # 0 = none: no broker writes that
 
 
 class LeaderEpochs:
@@ -38,11 +46,11 @@ class LeaderEpochs:
         """The epoch of the last batch; -1 if there is none."""
         return self.entries[-1].epoch if self.entries else -1
 
-    def assign(self, epoch: int, start_offset: int) -> bool:
+    def assign(self, epoch: int, start_offset: int, epoch_id: int = 0) -> bool:
         """Notes the epoch of a batch at `start_offset`; True if it is a new one."""
         if epoch <= self.latest:
             return False
-        self.entries.append(EpochEntry(epoch, start_offset))
+        self.entries.append(EpochEntry(epoch, start_offset, epoch_id))
         return True
 
     def truncate(self, offset: int) -> None:
@@ -53,10 +61,33 @@ class LeaderEpochs:
         """Entries that began below `offset`."""
         return tuple(entry for entry in self.entries if entry.start_offset < offset)
 
-    def epoch_at(self, offset: int) -> int:
-        """The epoch of the batch at `offset`; -1 if unknown."""
+    def entry_at(self, offset: int) -> EpochEntry | None:
+        """The epoch of the batch at `offset`; None if unknown."""
         at = bisect_right(self.entries, offset, key=_start_offset)
-        return self.entries[at - 1].epoch if at else -1
+        return self.entries[at - 1] if at else None
+
+    def epoch_at(self, offset: int) -> int:
+        """The number of the epoch of the batch at `offset`; -1 if unknown."""
+        entry = self.entry_at(offset)
+        return -1 if entry is None else entry.epoch
+
+    def has(self, header: BatchHeader) -> bool:
+        """True if the batch is of the epoch that is known at its offset."""
+        entry = self.entry_at(header.base_offset)
+        return entry is not None and (entry.epoch, entry.id) == (header.leader_epoch, header.leader_epoch_id)
+
+    def parts_at(self, offset: int, epoch_id: int, log_end_offset: int) -> int | None:
+        """Where this log parts from the one in which the record before `offset` is of epoch `epoch_id`; UNKNOWN_OFFSET if that
+        cannot be told. None if it does not, up to `offset`.
+
+        A log that has the epoch, and has it up to there, is the same up to there: one life wrote it, and each offset once. An epoch
+        that it does not have was never this log's, unless what it had before `offset` is not known.
+        """
+        ends = [entry.start_offset for entry in self.entries[1:]] + [log_end_offset]
+        for entry, end_offset in zip(reversed(self.entries), reversed(ends), strict=True):
+            if entry.id == epoch_id:
+                return None if offset <= end_offset else end_offset
+        return None if self.entry_at(offset - 1) is None and offset <= log_end_offset else UNKNOWN_OFFSET
 
 
 def encode_epochs(entries: Sequence[EpochEntry]) -> bytes:

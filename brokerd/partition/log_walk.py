@@ -239,9 +239,9 @@ class LogWalk:
                 resume = (segment.base_offset, position + header.size)
                 self._damage(header.base_offset, header.next_offset, "the control batch cannot be read", resume=resume)
             self.producers.replay(header, marker)
-        elif header.next_offset > snapshot.offset or self._snapshot_epochs.epoch_at(header.base_offset) != header.leader_epoch:
+        elif header.next_offset > snapshot.offset or not self._snapshot_epochs.has(header):
             self.contradicts_snapshot = True
-        self.epochs.assign(header.leader_epoch, header.base_offset)
+        self.epochs.assign(header.leader_epoch, header.base_offset, header.leader_epoch_id)
         self._walked_epoch = header.leader_epoch
 
     def _damage(self, first: int, until: int, reason: str, *, resume: tuple[int, int] = (-1, 0)) -> None:

@@ -47,7 +47,15 @@ class PartitionLog:
     """The shell around a PartitionCore, which holds the state. Properties are those that requests need."""
 
     def __init__(
-        self, tp: TopicIdPartition, topic: str, config: TopicConfig, resources: LogResources, state: LogState, *, leader_epoch: int
+        self,
+        tp: TopicIdPartition,
+        topic: str,
+        config: TopicConfig,
+        resources: LogResources,
+        state: LogState,
+        *,
+        leader_epoch: int,
+        leader_epoch_id: int = 0,
     ) -> None:
         self.tp = tp
         self.topic = topic
@@ -55,7 +63,7 @@ class PartitionLog:
         self._seed = crc_seed(tp)
         self._directory = tp.directory_name
         self._resources = resources
-        self.core = PartitionCore(self.name, self._seed, config, state, leader_epoch=leader_epoch)
+        self.core = PartitionCore(self.name, self._seed, config, state, leader_epoch=leader_epoch, leader_epoch_id=leader_epoch_id)
         self.reader = PartitionReader(self.core, self._seed, resources.open_files)
         self.reader.log.segments = tuple(state.segments)
         resources.moved.add(self)
@@ -135,6 +143,7 @@ class PartitionLog:
             base_offset=append.base_offset,
             append_timestamp=append.append_timestamp,
             leader_epoch=append.leader_epoch,
+            leader_epoch_id=append.leader_epoch_id,
             is_log_append_time=self.core.config.message_timestamp_type == "LogAppendTime",
             seed=self._seed,
         )

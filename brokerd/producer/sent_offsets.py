@@ -41,6 +41,9 @@ class InputReader(Protocol):
     ) -> tuple[str, Mapping[TopicPartition, tuple[TopicIdPartition, int]]]:
         """The group, and of each partition its id and the offset that the group had when reading began."""
 
+    def transaction_epochs(self, offsets: Mapping[TopicPartition, int]) -> Mapping[TopicPartition, int]:
+        """Ids of the leader epochs of the records before these offsets; 0 of what was not read there."""
+
     def transaction_committed(self, offsets: Mapping[TopicPartition, int]) -> None:
         """The group has these offsets now."""
 
@@ -79,8 +82,10 @@ class SentOffsets:
         if not offsets:
             return
         group_id, begun = reader.transaction_input(offsets)
+        epochs = reader.transaction_epochs({tp: one.offset for tp, one in offsets.items()})
+        offsets = {tp: one._replace(leader_epoch_id=one.leader_epoch_id or epochs[tp]) for tp, one in offsets.items()}
         self._add(group_id, offsets, {tp: begun[tp][0] for tp in offsets}, {tp: begun[tp][1] for tp in offsets})
-        self._readers.append((reader, {tp: offset for tp, (offset, _, _) in offsets.items()}))
+        self._readers.append((reader, {tp: offset for tp, (offset, *_) in offsets.items()}))
 
     def add(self, given: Given, group_id: str, expected: Expected, find_ids: FindIds) -> None:
         """Offsets of any group. Raises as `add_read`, and what `find_ids` raises."""
@@ -111,10 +116,10 @@ class SentOffsets:
                 "it: a transaction has one group"
             )
         self._group_id = group_id
-        for tp, (offset, metadata, leader_epoch) in offsets.items():
+        for tp, (offset, metadata, leader_epoch, epoch_id) in offsets.items():
             known = self._offsets.get(ids[tp])
             before = known.expected if known is not None else expected[tp]
-            self._offsets[ids[tp]] = GroupOffset(offset, metadata, leader_epoch, before)
+            self._offsets[ids[tp]] = GroupOffset(offset, metadata, leader_epoch, before, epoch_id)
 
     def committed(self) -> None:
         """They are committed."""

@@ -29,8 +29,10 @@ _ZERO_CRC = b"\0\0\0\0"
 _STAMP_TIME = struct.Struct("<qqi")
 _STAMP_FLAGS_AT = 6
 _STAMP_AT = 16
+_EPOCH_ID_AT = 88
 _U16 = struct.Struct("<H")
 _U32 = struct.Struct("<I")
+_U64 = struct.Struct("<Q")
 _SEED = struct.Struct("<16si")
 
 
@@ -84,7 +86,7 @@ class BatchHeader(NamedTuple):
     max_timestamp: int  # ms
     schema_id: int
     uncompressed_bytes: int
-    reserved: int
+    leader_epoch_id: int  # S, random: no other life of this log has it
 
     @property
     def last_offset(self) -> int:
@@ -200,9 +202,9 @@ def produced_header(data: pa.Buffer, seed: int) -> BatchHeader:
 def _check_client_fields(header: BatchHeader) -> None:
     """Checks that fields reserved for the leader are zero, that counts agree and that no unknown bits are set. Raises
     InvalidRequestError."""
-    if header.stamp_flags or header.base_offset or header.append_timestamp or header.leader_epoch or header.reserved:
+    if header.stamp_flags or header.base_offset or header.append_timestamp or header.leader_epoch or header.leader_epoch_id:
         raise InvalidRequestError(
-            "stamp_flags, base_offset, append_timestamp, leader_epoch and reserved must be 0 in a client's batch"
+            "stamp_flags, base_offset, append_timestamp, leader_epoch and leader_epoch_id must be 0 in a client's batch"
         )
     if header.attributes & ~KNOWN_ATTRIBUTES:
         raise InvalidRequestError(f"attributes {header.attributes:#06x} has bits that are not known")
@@ -235,12 +237,22 @@ def encode_header(header: BatchHeader, seed: int) -> bytes:
     return data[:_CRC_AT] + _U32.pack(header_crc(data, seed)) + data[_CRC_AT + 4 :]
 
 
-def stamp(data: bytes, *, base_offset: int, append_timestamp: int, leader_epoch: int, is_log_append_time: bool, seed: int) -> bytes:
+def stamp(
+    data: bytes,
+    *,
+    base_offset: int,
+    append_timestamp: int,
+    leader_epoch: int,
+    leader_epoch_id: int = 0,
+    is_log_append_time: bool,
+    seed: int,
+) -> bytes:
     """A client's header (96 bytes or longer) with the leader's stamp and a new header_crc. About a microsecond."""
     flags = StampFlags.LOG_APPEND_TIME if is_log_append_time else 0
     stamped = bytearray(data)
     _U16.pack_into(stamped, _STAMP_FLAGS_AT, flags)
     _STAMP_TIME.pack_into(stamped, _STAMP_AT, base_offset, append_timestamp, leader_epoch)
+    _U64.pack_into(stamped, _EPOCH_ID_AT, leader_epoch_id)
     _U32.pack_into(stamped, _CRC_AT, 0)
     _U32.pack_into(stamped, _CRC_AT, google_crc32c.extend(seed, bytes(stamped)))
     return bytes(stamped)
@@ -282,5 +294,5 @@ def new_header(
         max_timestamp=max_timestamp,
         schema_id=schema_id,
         uncompressed_bytes=uncompressed_bytes,
-        reserved=0,
+        leader_epoch_id=0,
     )

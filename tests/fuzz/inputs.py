@@ -65,7 +65,7 @@ _HEADER_BITS = {
     "max_timestamp": (64, True),
     "schema_id": (32, True),
     "uncompressed_bytes": (32, False),
-    "reserved": (64, False),
+    "leader_epoch_id": (64, False),
 }
 PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
 

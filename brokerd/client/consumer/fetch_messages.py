@@ -12,7 +12,7 @@ import pyarrow as pa
 
 from brokerd.client.io.response_checks import throttle_ms
 from brokerd.errors import InvalidRequestError, UnknownServerError, WireError
-from brokerd.ids import TopicIdPartition
+from brokerd.ids import LogPosition, TopicIdPartition
 from brokerd.wire.errors import from_proto
 from brokerd.wire.records import split_records
 from brokerd.wire.v1 import fetch_pb2
@@ -28,6 +28,7 @@ class PartitionFetch(NamedTuple):
     fetch_offset: int
     max_bytes: int
     until_offset: int = 0  # no batch that begins there or above is wanted; 0: no end
+    position: LogPosition | None = None  # to be checked
 
 
 class FetchRequest(NamedTuple):
@@ -80,8 +81,8 @@ def encode_request(request: FetchRequest) -> bytes:
         isolation_level=request.isolation_level,
         replica_id=_A_CONSUMER,
     )
-    for tp, fetch_offset, max_bytes, until_offset in request.partitions:
-        message.partitions.add(
+    for tp, fetch_offset, max_bytes, until_offset, position in request.partitions:
+        entry = message.partitions.add(
             topic_id=tp.topic_id,
             partition=tp.partition,
             current_leader_epoch=_NO_EPOCH,
@@ -91,6 +92,8 @@ def encode_request(request: FetchRequest) -> bytes:
             durable_offset=-1,
             until_offset=until_offset,
         )
+        if position is not None:
+            entry.position.offset, entry.position.leader_epoch_id = position
     return message.SerializeToString()
 
 

@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import enum
+from collections.abc import Mapping
 from typing import NamedTuple, TypeAlias
 
 from brokerd.client.io.response_checks import checked_offset, timestamp_or_none
-from brokerd.errors import ConfigError
-from brokerd.ids import TopicIdPartition
+from brokerd.errors import ConfigError, WireError
+from brokerd.ids import LogPosition, TopicIdPartition
+from brokerd.wire.errors import from_proto
 from brokerd.wire.v1 import fetch_pb2, offsets_pb2
 
 READ_COMMITTED = "read_committed"
 READ_UNCOMMITTED = "read_uncommitted"
+
+
+NO_POSITIONS: Mapping[TopicIdPartition, LogPosition] = {}
 
 
 class OffsetSpec(enum.Enum):
@@ -32,19 +37,35 @@ class AfterBytes(NamedTuple):
     max_bytes: int
 
 
+class Given(NamedTuple):
+    """This offset itself, for what the broker knows of it."""
+
+    offset: int
+
+
 OFFSET_AFTER_BYTES = "offset_after_bytes"
 
-Wanted: TypeAlias = OffsetSpec | AfterBytes | int  # an int is a timestamp, ms since 1970: the first record at or after it
+Wanted: TypeAlias = OffsetSpec | AfterBytes | Given | int  # an int is a timestamp, ms since 1970: the first record at or after it
 
 
 class OffsetAndTimestamp(NamedTuple):
     """The result of an offset query; `offset` -1 = no record matches, `timestamp` (ms) and `leader_epoch` -1 = unknown.
-    `size_bytes`: of AfterBytes, what lies before `offset`."""
+    `size_bytes`: of AfterBytes, what lies before `offset`. `leader_epoch_id`: of the record before it, 0 = unknown, with the offset
+    where that epoch begins. `truncation`: why the position asked about is of another history than the log."""
 
     offset: int
     timestamp: int = -1
     leader_epoch: int = -1
     size_bytes: int = 0
+    leader_epoch_id: int = 0
+    epoch_start_offset: int = 0
+    truncation: WireError | None = None
+
+    def id_before(self, offset: int) -> int | None:
+        """Id of the leader epoch of the record before `offset`, which is not above this one; 0 if the broker does not know it, None
+        if it is not said here."""
+        is_said = offset == self.offset or (self.leader_epoch_id and offset > self.epoch_start_offset)
+        return self.leader_epoch_id if is_said else None
 
 
 def read_offset(result: offsets_pb2.PartitionListOffsetsResult) -> OffsetAndTimestamp:
@@ -54,6 +75,9 @@ def read_offset(result: offsets_pb2.PartitionListOffsetsResult) -> OffsetAndTime
         timestamp_or_none(result.timestamp),
         max(-1, result.leader_epoch),
         max(0, result.size_bytes),
+        result.leader_epoch_id,
+        result.epoch_start_offset,
+        from_proto(result.truncation) if result.HasField("truncation") else None,
     )
 
 
@@ -73,14 +97,19 @@ def isolation_to_proto(isolation: str) -> fetch_pb2.IsolationLevel:
     raise ConfigError(f"isolation.level must be {READ_COMMITTED} or {READ_UNCOMMITTED}, not '{isolation}'")
 
 
-def partition_request(tp: TopicIdPartition, wanted: Wanted) -> offsets_pb2.PartitionListOffsets:
-    """The wire form of one partition's query."""
+def partition_request(tp: TopicIdPartition, wanted: Wanted, position: LogPosition | None) -> offsets_pb2.PartitionListOffsets:
+    """The wire form of one partition's query, and of a position that is to be checked."""
     request = offsets_pb2.PartitionListOffsets(topic_id=tp.topic_id, partition=tp.partition, current_leader_epoch=-1)
+    if position is not None:
+        request.position.offset, request.position.leader_epoch_id = position
     if isinstance(wanted, OffsetSpec):
         request.spec = _SPECS[wanted]
     elif isinstance(wanted, AfterBytes):
         request.spec = offsets_pb2.OFFSET_SPEC_AFTER_BYTES
         request.from_offset, request.until_offset, request.max_bytes = wanted
+    elif isinstance(wanted, Given):
+        request.spec = offsets_pb2.OFFSET_SPEC_GIVEN
+        request.from_offset = wanted.offset
     else:
         request.spec = offsets_pb2.OFFSET_SPEC_TIMESTAMP
         request.timestamp = wanted

@@ -13,7 +13,7 @@ from typing import NamedTuple
 from brokerd.client.consumer.fetch_messages import Aborted, PartitionFetchResult
 from brokerd.config.settings import INT64_MAX
 from brokerd.errors import BrokerdError, CorruptMessageError, LogDamagedError, UnsupportedVersionError, WireError
-from brokerd.ids import TopicIdPartition
+from brokerd.ids import LogPosition, TopicIdPartition
 from brokerd.record.batch import RecordBatch, walk_batches
 from brokerd.record.header import BatchHeader, crc_seed
 
@@ -29,6 +29,8 @@ class FetchRange(NamedTuple):
     start_offset: int
     until_offset: int | None = None
     name: str = ""  # the partition's name in errors; its topic id means nothing to people
+    epoch_id: int = 0  # id of the leader epoch of the record before `start_offset`; 0 = not known
+    end: LogPosition | None = None  # the history that the range is of, up to its end; None = as `epoch_id` says
 
 
 class Piece(NamedTuple):
@@ -54,6 +56,13 @@ class Gap(NamedTuple):
     reason: str
 
 
+class EpochStart(NamedTuple):
+    """A leader epoch that was met: records from `offset` on are of it; id 0 = of which is not known."""
+
+    offset: int
+    id: int
+
+
 class RangePosition:
     """Progress of one range: `accept` takes responses, `next_offset` is what to fetch next."""
 
@@ -69,6 +78,9 @@ class RangePosition:
         self._empty_responses = 0
         self._goes_past_damage = goes_past_damage
         self._gaps: list[Gap] = []
+        self._end = wanted.end
+        self._epoch_id = wanted.epoch_id  # of the record before `next_offset`
+        self._epochs: list[EpochStart] = []
 
     @property
     def is_done(self) -> bool:
@@ -111,6 +123,22 @@ class RangePosition:
         gaps, self._gaps = self._gaps, []
         return gaps
 
+    @property
+    def position(self) -> LogPosition | None:
+        """The position that tells the broker of which history this range is; None if that is not known."""
+        if self._end is not None:
+            return self._end
+        return LogPosition(self.next_offset, self._epoch_id) if self._epoch_id else None
+
+    def take_epochs(self) -> list[EpochStart]:
+        """The leader epochs met since the last call."""
+        epochs, self._epochs = self._epochs, []
+        return epochs
+
+    def _enter(self, offset: int, epoch_id: int) -> None:
+        self._epoch_id = epoch_id
+        self._epochs.append(EpochStart(offset, epoch_id))
+
     def _go_past(self, error: WireError) -> None:
         """Moves past damage, at most to the end of the range. Raises `error` if it is not damage, if the broker does not say
         where the log goes on, or if damage is to end the reading; the error then says how to continue."""
@@ -121,6 +149,7 @@ class RangePosition:
             raise LogDamagedError(f"{error.message}; {advice}", resume_offset=error.resume_offset)
         until_offset = error.resume_offset if self.until_offset is None else min(error.resume_offset, self.until_offset)
         self._gaps.append(Gap(self.next_offset, until_offset, error.message))
+        self._enter(self.next_offset, 0)
         self.next_offset = until_offset
         self._empty_responses = 0
 
@@ -141,6 +170,8 @@ class RangePosition:
             if from_offset > self.next_offset:
                 self._gaps.append(Gap(self.next_offset, from_offset, "they were taken out of the log"))
             self.next_offset = next_offset
+            if header.leader_epoch_id != self._epoch_id:
+                self._enter(header.base_offset, header.leader_epoch_id)
             if is_control or (aborted and is_aborted(header, aborted.get(header.producer_id, ()))):
                 continue
             until_offset = next_offset if self.until_offset is None else min(next_offset, self.until_offset)

@@ -8,14 +8,14 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Container, Iterator, Sequence
 from typing import NamedTuple
 
 from brokerd.client.broker_client import BrokerClient
 from brokerd.client.consumer.arrivals import Arrivals
 from brokerd.client.consumer.fetch_messages import FetchRequest, FetchResponse, PartitionFetch, decode_response, encode_request
 from brokerd.client.consumer.offsets import isolation_to_proto
-from brokerd.client.consumer.positions import Piece, RangePosition
+from brokerd.client.consumer.positions import EpochStart, Piece, RangePosition
 from brokerd.client.io.connection import RawStream
 from brokerd.client.io.retry import is_repeatable
 from brokerd.config.client import ConsumerConfig
@@ -31,6 +31,7 @@ class Fetched(NamedTuple):
 
     pieces: list[Piece]
     reached: list[tuple[TopicIdPartition, int]]
+    epochs: Sequence[tuple[TopicIdPartition, EpochStart]] = ()  # leader epochs that it begins
 
 
 # An item of the queue between the pump and the reading thread; None ends it.
@@ -105,6 +106,7 @@ class Pump:
         most = await self._client.partitions_per_request(node_id)
         stream = await self._client.open_fetch_stream(node_id)
         has_slot = False
+        checked: set[RangePosition] = set()  # known to be of the history that this node has, which ends with the stream
         try:
             while unread:
                 if not has_slot:
@@ -112,7 +114,7 @@ class Pump:
                     has_slot = True
                 # Partitions beyond the limit of a request take turns; each turn waits for its share of fetch.max.wait.ms.
                 asked = unread[:most]
-                request = self._request(asked, self._config.fetch_max_wait_ms * len(asked) // len(unread))
+                request = self._request(asked, checked, self._config.fetch_max_wait_ms * len(asked) // len(unread))
                 await stream.send(encode_request(request))
                 response = await self._receive(stream, request)
                 # No await and no exception between accept and hand-over: a position that has moved counts as read.
@@ -122,6 +124,7 @@ class Pump:
                     has_slot = False
                 if error is not None:
                     raise error
+                checked.update(asked)
                 turned = unread[most:] + asked[1:] + asked[:1]  # no partition stays last for ever
                 unread = [position for position in turned if not position.is_done]
                 if response.throttle_time_ms:
@@ -131,7 +134,7 @@ class Pump:
                 self._slots.release()
             stream.close()
 
-    def _request(self, positions: Sequence[RangePosition], max_wait_ms: int) -> FetchRequest:
+    def _request(self, positions: Sequence[RangePosition], checked: Container[RangePosition], max_wait_ms: int) -> FetchRequest:
         self._correlation_id += 1
         config = self._config
         max_bytes = min(config.max_partition_fetch_bytes, config.fetch_max_bytes)
@@ -141,7 +144,10 @@ class Pump:
             min_bytes=config.fetch_min_bytes,
             max_bytes=config.fetch_max_bytes,
             isolation_level=self._isolation_level,
-            partitions=[PartitionFetch(one.tp, one.next_offset, max_bytes, one.until_offset or 0) for one in positions],
+            partitions=[
+                PartitionFetch(one.tp, one.next_offset, max_bytes, one.until_offset or 0, None if one in checked else one.position)
+                for one in positions
+            ],
         )
 
     async def _receive(self, stream: RawStream, request: FetchRequest) -> FetchResponse:
@@ -176,7 +182,8 @@ class Pump:
             for first, until, reason in position.take_gaps():
                 logger.warning("%s: offsets %d to %d are skipped: %s", position.name, first, until - 1, reason)
         moved = [position for position, offset in zip(positions, before, strict=True) if position.next_offset != offset]
-        fetched = Fetched(pieces, [(position.tp, position.next_offset) for position in moved])
+        reached = [(position.tp, position.next_offset) for position in moved]
+        fetched = Fetched(pieces, reached, [(position.tp, epoch) for position in moved for epoch in position.take_epochs()])
         if failure is not None:
             return fetched, failure
         self._retries.succeeded(now_ms=now_ms)

@@ -9,13 +9,15 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
+from brokerd.client.consumer.positions import EpochStart
 from brokerd.errors import ConsumerStateError, WireError
-from brokerd.ids import TopicIdPartition, TopicPartition
+from brokerd.ids import LogPosition, TopicIdPartition, TopicPartition
 
 NO_OFFSET = -1
+_EPOCHS_MAX = 100
 
 
 class Begin(enum.Enum):
@@ -31,11 +33,11 @@ class Gone(NamedTuple):
     """A partition of a topic that was found to be gone, in case the same one is seen again."""
 
     tp: TopicIdPartition
-    position: int
-    begun_at: int | None
+    position: LogPosition
+    begun_at: LogPosition | None
     had_offset: int = NO_OFFSET  # of the group
 
-    def resumes_at(self, *, in_group: bool) -> int:
+    def resumes_at(self, *, in_group: bool) -> LogPosition:
         """Where reading goes on if nobody has committed an offset: where it was, or, in a group, where it began, as what was
         handed over since may belong to a transaction that fails."""
         return self.begun_at if in_group and self.begun_at is not None else self.position
@@ -54,17 +56,34 @@ class AssignedPartition:
     committed: int | WireError | None = None
     has_lost_committed: bool = False  # it has to be asked for again, also where the position is known
     had_offset: int = NO_OFFSET  # which the group had when the position was lost: if it has none now, nobody knows where to go on
-    begun_at: int | None = None  # where reading began; a transaction that fails goes back there if its group has no offset
+    begun_at: LogPosition | None = None  # where reading began; a transaction that fails goes back there if its group has no offset
     gone: Gone | None = None
     fetch_offset: int | None = None  # where fetching goes on, behind what is buffered; None = at the position
     is_paused: bool = False
     version: int = 0
+    epochs: list[EpochStart] = field(default_factory=list)  # leader epochs of what was fetched, by offset
 
     def go_to(self, position: int | None, begin: Begin, reason: str = "") -> None:
         """Sets the position, or where to look for it."""
+        self.epochs = []
         self.position, self.begin, self.reason = position, begin, reason
         self.fetch_offset = self.gone = None
         self.version += 1
+
+    def enter(self, epoch: EpochStart) -> None:
+        """Notes that what is fetched from an offset on is of a leader epoch."""
+        self.epochs = [one for one in self.epochs[-_EPOCHS_MAX:] if one.offset < epoch.offset]
+        self.epochs.append(epoch)
+
+    def epoch_before(self, offset: int) -> int:
+        """Id of the leader epoch of the record before an offset up to which was read; 0 if it is not known."""
+        if self.position is None or offset > max(self.position, self.fetch_offset or 0):
+            return 0
+        return next((one.id for one in reversed(self.epochs) if one.offset < offset), 0)
+
+    def log_position(self) -> LogPosition | None:
+        """The position with its history."""
+        return None if self.position is None else LogPosition(self.position, self.epoch_before(self.position))
 
 
 HandedOver = dict[AssignedPartition, int]  # positions before the records that one call hands over
@@ -118,7 +137,7 @@ class Assignment:
     def forget_id(self, one: AssignedPartition) -> None:
         """The topic is gone: another one of that name is begun like one that was never read. If it is the same that comes back, as
         to a principal whose rights do, reading goes on: at the offset that the group has committed, or as Gone says."""
-        id_tp, position, begun_at, had_offset = one.id_tp, one.position, one.begun_at, _had_offset(one)
+        id_tp, position, begun_at, had_offset = one.id_tp, one.log_position(), one.begun_at, _had_offset(one)
         if id_tp is not None:
             self.by_id.pop(id_tp, None)
         one.id_tp = one.committed = None
@@ -133,7 +152,12 @@ class Assignment:
         one.committed, one.has_lost_committed, one.begun_at, one.gone = None, True, begun_at, gone
 
     def found(
-        self, one: AssignedPartition, id_tp: TopicIdPartition, position: int, version: int, committed: int | WireError | None = None
+        self,
+        one: AssignedPartition,
+        id_tp: TopicIdPartition,
+        position: LogPosition,
+        version: int,
+        committed: int | WireError | None = None,
     ) -> bool:
         """Takes the result of a search for a position that was begun at `version` of the partition; False if it came too late.
         `committed`: the group's offset, if it was asked for, or its refusal."""
@@ -143,7 +167,8 @@ class Assignment:
         one.committed = committed if committed is not None else one.committed
         one.has_lost_committed, one.had_offset = False, NO_OFFSET
         self.by_id[id_tp] = one
-        one.go_to(position, one.begin)
+        one.go_to(position.offset, one.begin)
+        one.enter(EpochStart(position.offset - 1, position.leader_epoch_id))
         self.version += 1
         return True
 
@@ -169,7 +194,7 @@ class Assignment:
             if one.position is not None:
                 handed.setdefault(one, one.position)
                 self._unconfirmed.setdefault(one, one.position)
-                one.begun_at = one.position if one.begun_at is None else one.begun_at
+                one.begun_at = one.begun_at or one.log_position()
                 one.position = offset
 
     def go_back(self, handed: HandedOver) -> None:
@@ -187,9 +212,11 @@ class Assignment:
         for tp, one in self.partitions.items():
             offset = None if self.first_unfinished is None else self.first_unfinished(tp)
             if offset is not None and one.gone is not None:
-                one.gone = one.gone._replace(position=min(offset, one.gone.position))
+                one.gone = one.gone._replace(position=min(LogPosition(offset), one.gone.position))
             if offset is not None and one.position is not None and offset < one.position:
+                epochs = one.epochs
                 self.seek(one, offset)
+                one.epochs = epochs
                 back.append(one)
         if self.first_unfinished is not None:
             self.confirm()  # all below the positions is finished

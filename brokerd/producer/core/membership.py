@@ -71,6 +71,7 @@ class GroupOffset(NamedTuple):
     metadata: str  # free text
     leader_epoch: int  # of the last record read; -1 = unknown
     expected: int  # offset that the group had when the input was read, -1 = none: else nothing is committed
+    leader_epoch_id: int = 0  # of the epoch of the last record read; 0 = unknown
 
 
 class GroupOffsets(NamedTuple):

@@ -5,7 +5,8 @@ from __future__ import annotations
 from brokerd.groups.group import Group
 from brokerd.groups.group_table import Caller
 from brokerd.groups.model import CommittedOffset
-from brokerd.ids import TopicIdPartition
+from brokerd.ids import LogPosition, TopicIdPartition
+from brokerd.partition.core import PartitionCore
 from brokerd.server.security.topic_authorizer import TopicAuthorizer
 from brokerd.wire.v1 import offsets_pb2
 
@@ -24,13 +25,19 @@ def listing(group: Group) -> offsets_pb2.GroupListing:
     )
 
 
+def check_history(core: PartitionCore, committed: CommittedOffset | None) -> None:
+    """Raises LogTruncationError if the offset was committed in another history than the log is."""
+    if committed is not None:
+        core.check_history(LogPosition(committed.offset, committed.leader_epoch_id))
+
+
 def offset_result(tp: TopicIdPartition, committed: CommittedOffset | None) -> offsets_pb2.PartitionGroupOffset:
     """How far a group has read one partition, in a response."""
     if committed is None:
         return offsets_pb2.PartitionGroupOffset(
             topic_id=tp.topic_id, partition=tp.partition, offset=_NONE, leader_epoch=_NONE, commit_timestamp=_NONE
         )
-    offset, leader_epoch, metadata, timestamp = committed
+    offset, leader_epoch, metadata, timestamp, leader_epoch_id = committed
     return offsets_pb2.PartitionGroupOffset(
         topic_id=tp.topic_id,
         partition=tp.partition,
@@ -38,4 +45,5 @@ def offset_result(tp: TopicIdPartition, committed: CommittedOffset | None) -> of
         leader_epoch=leader_epoch,
         metadata=metadata,
         commit_timestamp=timestamp,
+        leader_epoch_id=leader_epoch_id,
     )

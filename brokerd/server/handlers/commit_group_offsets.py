@@ -6,6 +6,7 @@ Behaviour
 - An offset must be one that a reader can have come to: not negative, and not beyond the high watermark. (Kafka takes any number;
   a mistake then shows much later, as a lag that is negative, or as a reader that starts somewhere else.) Below the log start it
   may lie: retention may have passed it while records were in work. It may also go back.
+- An offset of another history than the log is refused: LOG_TRUNCATION. One that says of no history is taken for this log's.
 - The last commit counts: readers without membership do not fence one another.
 - The first commit makes the group, and it belongs to that principal.
 - A commit of no offset is a sign of life of a reader: the group is kept as if it had committed. It makes no group.
@@ -16,7 +17,7 @@ from __future__ import annotations
 
 from brokerd.errors import OffsetMetadataTooLargeError, OffsetOutOfRangeError, UnsupportedVersionError, WireError
 from brokerd.groups.model import METADATA_MAX_BYTES, CommittedOffset
-from brokerd.ids import TopicIdPartition
+from brokerd.ids import LogPosition, TopicIdPartition
 from brokerd.server.broker import Broker
 from brokerd.server.failures import malformed
 from brokerd.server.fields import check_id, check_not_negative, topic_id_partition
@@ -86,20 +87,21 @@ async def _checked(
         await pauses.after()
         tp = TopicIdPartition(entry.topic_id, entry.partition)
         try:
-            check_committable(broker, tp, entry)
+            offsets[tp] = checked_offset(broker, tp, entry, now_ms)
         except WireError as error:
             response.results.append(_refused(tp, error))
             continue
-        offsets[tp] = CommittedOffset(entry.offset, entry.leader_epoch, entry.metadata, now_ms)
         result = response.results.add()
         result.topic_id, result.partition = tp
         result.offset, result.leader_epoch, result.commit_timestamp = entry.offset, entry.leader_epoch, now_ms
     return offsets
 
 
-def check_committable(broker: Broker, tp: TopicIdPartition, entry: Entry) -> None:
-    """Raises UnknownTopicIdError and others for the partition, OffsetOutOfRangeError, OffsetMetadataTooLargeError."""
+def checked_offset(broker: Broker, tp: TopicIdPartition, entry: Entry, now_ms: int) -> CommittedOffset:
+    """The offset to record. Raises UnknownTopicIdError and others for the partition, LogTruncationError, OffsetOutOfRangeError,
+    OffsetMetadataTooLargeError."""
     core = broker.replicas.replica(tp).core
+    core.check_history(LogPosition(entry.offset, entry.leader_epoch_id))
     end_offset = core.ends.high_watermark
     if entry.offset > end_offset:
         raise OffsetOutOfRangeError(
@@ -111,6 +113,11 @@ def check_committable(broker: Broker, tp: TopicIdPartition, entry: Entry) -> Non
         raise OffsetMetadataTooLargeError(
             f"offsets.metadata of {core.name} has {size_bytes} bytes, more than the {METADATA_MAX_BYTES} allowed"
         )
+    leader_epoch, epoch_id = entry.leader_epoch, entry.leader_epoch_id
+    before = core.epoch_before(entry.offset)
+    if before is not None and not epoch_id and leader_epoch in (_NONE, before.epoch):
+        leader_epoch, epoch_id = before.epoch, before.id
+    return CommittedOffset(entry.offset, leader_epoch, entry.metadata, now_ms, epoch_id)
 
 
 def _refused(tp: TopicIdPartition, error: WireError) -> offsets_pb2.PartitionGroupOffset:

@@ -21,7 +21,7 @@ from brokerd.partition.partition_log import PartitionLog
 from brokerd.server.broker import Broker
 from brokerd.server.failures import internal, malformed
 from brokerd.server.fields import TOPIC_ID_BYTES, check_id
-from brokerd.server.groups.views import caller_of, listing, offset_result
+from brokerd.server.groups.views import caller_of, check_history, listing, offset_result
 from brokerd.server.limits.callers import current_caller
 from brokerd.server.security.topic_authorizer import TopicAuthorizer
 from brokerd.server.security.topic_rights import Right
@@ -94,6 +94,7 @@ async def _described(
         described.topic = log.topic
         described.log_start_offset = log.log_start_offset
         described.end_offset = log.last_stable_offset if is_committed else log.high_watermark
+        check_history(log.core, committed)
         if committed is not None:
             found = await _backlog(broker, log, committed.offset, described.end_offset, is_committed=is_committed)
             described.lag_bytes = found.size_bytes

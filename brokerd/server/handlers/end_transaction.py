@@ -26,7 +26,7 @@ from brokerd.server.failures import malformed
 from brokerd.server.fields import check_id, check_not_negative, check_text, topic_id_partition
 from brokerd.server.groups.groups import AskedOffsets
 from brokerd.server.groups.views import caller_of
-from brokerd.server.handlers.commit_group_offsets import check_committable, check_entry
+from brokerd.server.handlers.commit_group_offsets import check_entry, checked_offset
 from brokerd.server.handlers.init_producer_id import EPOCH_MAX
 from brokerd.server.security.topic_authorizer import TopicAuthorizer
 from brokerd.server.security.topic_rights import Right
@@ -123,15 +123,16 @@ def _offsets(broker: Broker, authorizer: TopicAuthorizer, asked: transaction_pb2
 
     def checked() -> dict[TopicIdPartition, CommittedOffset]:
         now_ms = broker.logs.time.stamp_wall_ms()
+        offsets: dict[TopicIdPartition, CommittedOffset] = {}
         for tp, entry in entries.items():
             try:
                 authorizer.require_id(Right.READ, tp.topic_id)
-                check_committable(broker, tp, entry)
+                offsets[tp] = checked_offset(broker, tp, entry, now_ms)
             except (UnknownTopicIdError, UnknownTopicOrPartitionError) as error:
                 raise TxnAbortedError(
                     f"group {asked.group_id!r}: its offsets cannot be committed: {error.message}; nothing of the transaction counts"
                 ) from error
-        return {tp: CommittedOffset(one.offset, one.leader_epoch, one.metadata, now_ms) for tp, one in entries.items()}
+        return offsets
 
     expected = {tp: one.expected_offset for tp, one in entries.items()}
     return AskedOffsets(asked.group_id, caller_of(authorizer), checked, expected)

@@ -10,7 +10,7 @@ Behaviour
   partition may exceed partition_max_bytes, never the rest of max_bytes.
 - Batches that begin at until_offset or above are left out; they count towards min_bytes.
 - An offset from the high watermark to the log end is in range but has no data yet; beyond either end the error is
-  OFFSET_OUT_OF_RANGE, with the log start.
+  OFFSET_OUT_OF_RANGE, with the log start. A position of another history than this log is LOG_TRUNCATION.
 - It is answered at once if max_wait_ms is 0, no partition is requested, min_bytes are available, or a partition has an error;
   otherwise it waits.
 - As responses fill max.fetch.bytes.in.flight, max_bytes is lowered, and min_bytes count as reached if more is available.
@@ -24,7 +24,7 @@ from functools import partial
 from typing import NamedTuple
 
 from brokerd.errors import OffsetOutOfRangeError, WireError
-from brokerd.ids import TopicIdPartition
+from brokerd.ids import LogPosition, TopicIdPartition
 from brokerd.partition.aborted_transactions import AbortedTransaction
 from brokerd.partition.log_ends import LogEnd
 from brokerd.record.batch import begun_below, producer_ids_in
@@ -52,6 +52,7 @@ class FetchPartition(NamedTuple):
     fetch_offset: int
     max_bytes: int
     until_offset: int = 0  # 0: no end
+    position: LogPosition | None = None  # to be of this history
 
 
 class FetchParams(NamedTuple):
@@ -123,7 +124,10 @@ def _decode_partition(entry: fetch_pb2.PartitionFetch) -> FetchPartition:
     check_not_negative("partitions.fetch_offset", entry.fetch_offset)
     check_not_negative("partitions.partition_max_bytes", entry.partition_max_bytes)
     check_not_negative("partitions.until_offset", entry.until_offset)
-    return FetchPartition(tp, entry.current_leader_epoch, entry.fetch_offset, entry.partition_max_bytes, entry.until_offset)
+    position = LogPosition(entry.position.offset, entry.position.leader_epoch_id) if entry.HasField("position") else None
+    return FetchPartition(
+        tp, entry.current_leader_epoch, entry.fetch_offset, entry.partition_max_bytes, entry.until_offset, position
+    )
 
 
 async def read(
@@ -149,6 +153,8 @@ async def _read_partition(
     try:
         authorizer.require_id(Right.READ, asked.tp.topic_id)
         replica = broker.replicas.replica(asked.tp, current_leader_epoch=asked.leader_epoch)
+        if asked.position is not None:
+            replica.core.check_history(asked.position)
         until_offset = _checked_end(replica, asked.fetch_offset, end)
         nothing = PartitionRead(asked, replica, None, None, until_offset)
         if asked.fetch_offset >= until_offset or (left.bytes == 0 and left.first_batch_bytes is None):

@@ -3,6 +3,7 @@
 Behaviour
 - Offset -1 for a partition that nothing is recorded of, and for all if there is no such group.
 - All of a group come in pages, without topics that the caller may not read.
+- An offset of another history than the log is LOG_TRUNCATION where the partition is asked for.
 - What is answered is durable. What a transaction has decided about the group is waited for.
 - A failed request has a result for each partition all the same.
 """
@@ -16,7 +17,7 @@ from brokerd.ids import TopicIdPartition
 from brokerd.server.broker import Broker
 from brokerd.server.failures import malformed
 from brokerd.server.fields import TOPIC_ID_BYTES, check_id, topic_id_partition
-from brokerd.server.groups.views import caller_of, offset_result
+from brokerd.server.groups.views import caller_of, check_history, offset_result
 from brokerd.server.security.topic_authorizer import TopicAuthorizer
 from brokerd.server.security.topic_rights import Right
 from brokerd.server.waiting.pauses import Pauses
@@ -71,7 +72,7 @@ async def _add(
 def _asked(broker: Broker, tp: TopicIdPartition, committed: CommittedOffset | None) -> offsets_pb2.PartitionGroupOffset:
     result = offset_result(tp, committed)
     try:
-        broker.replicas.replica(tp)
+        check_history(broker.replicas.replica(tp).core, committed)
     except WireError as error:
         result.error.CopyFrom(to_proto(error))
     return result

@@ -5,6 +5,8 @@ Behaviour
 - TIMESTAMP is the first offset whose record is at or after it, MAX_TIMESTAMP that of the newest record; -1 if none. They look no
   further than LATEST. As in Kafka, a control batch and records of aborted transactions count.
 - AFTER_BYTES is how far max_bytes reach: the end of the last whole batch that fits, of the first one at least.
+- GIVEN is the offset of the request, for what is known of it.
+- leader_epoch_id is that of the record before the offset. A position is checked beside the look-up: `truncation`.
 - leader_epoch is that of the batch at the offset, or of the last batch before it; -1 if nothing was ever written.
 - Look-ups by time and by bytes read index and log, so they run in a thread, one at a time per call: once the caller is gone, the
   next is not started, and the one under way ends.
@@ -17,8 +19,8 @@ from collections.abc import Callable
 from functools import partial
 from typing import TypeVar
 
-from brokerd.errors import UnsupportedVersionError, WireError
-from brokerd.ids import TopicIdPartition
+from brokerd.errors import LogTruncationError, UnsupportedVersionError, WireError
+from brokerd.ids import LogPosition, TopicIdPartition
 from brokerd.partition.partition_log import PartitionLog
 from brokerd.server.broker import Broker
 from brokerd.server.failures import internal, malformed
@@ -60,6 +62,8 @@ def _check_entry(entry: offsets_pb2.PartitionListOffsets) -> None:
         raise malformed("partitions.spec", f"is {entry.spec}, but must be one of OffsetSpec")
     if entry.spec == offsets_pb2.OFFSET_SPEC_TIMESTAMP:
         check_not_negative("partitions.timestamp", entry.timestamp)
+    if entry.spec == offsets_pb2.OFFSET_SPEC_GIVEN:
+        check_not_negative("partitions.from_offset", entry.from_offset)
     if entry.spec == offsets_pb2.OFFSET_SPEC_AFTER_BYTES:
         check_not_negative("partitions.from_offset", entry.from_offset)
         check_not_negative("partitions.until_offset", entry.until_offset)
@@ -82,11 +86,25 @@ async def _answer(
         result.offset, result.timestamp = await _look_up(broker, log, entry, is_committed)
         if result.offset != _NONE:
             result.leader_epoch = log.core.epochs.epoch_at(result.offset)
+            before = log.core.epoch_before(result.offset)
+            if before is not None:
+                result.leader_epoch_id, result.epoch_start_offset = before.id, before.start_offset
+        _check_position(log, entry, result)
     except WireError as error:
         result.error.CopyFrom(to_proto(error))
     except Exception as error:
         result.error.CopyFrom(to_proto(internal(f"offsets of {tp}", error)))
     return result
+
+
+def _check_position(
+    log: PartitionLog, entry: offsets_pb2.PartitionListOffsets, result: offsets_pb2.PartitionListOffsetsResult
+) -> None:
+    if entry.HasField("position"):
+        try:
+            log.core.check_history(LogPosition(entry.position.offset, entry.position.leader_epoch_id))
+        except LogTruncationError as error:
+            result.truncation.CopyFrom(to_proto(error))
 
 
 async def _look_up(
@@ -101,6 +119,8 @@ async def _look_up(
         return log.log_start_offset, _NONE
     if entry.spec == offsets_pb2.OFFSET_SPEC_LATEST:
         return (log.last_stable_offset if is_committed else log.high_watermark), _NONE
+    if entry.spec == offsets_pb2.OFFSET_SPEC_GIVEN:
+        return entry.from_offset, _NONE
     if entry.spec == offsets_pb2.OFFSET_SPEC_MAX_TIMESTAMP:
         look_up = log.reader.max_timestamp_offset
     else:

@@ -15,8 +15,16 @@ class IsolationLevel(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
 ISOLATION_LEVEL_READ_UNCOMMITTED: IsolationLevel
 ISOLATION_LEVEL_READ_COMMITTED: IsolationLevel
 
+class LogPosition(_message.Message):
+    __slots__ = ("offset", "leader_epoch_id")
+    OFFSET_FIELD_NUMBER: _ClassVar[int]
+    LEADER_EPOCH_ID_FIELD_NUMBER: _ClassVar[int]
+    offset: int
+    leader_epoch_id: int
+    def __init__(self, offset: _Optional[int] = ..., leader_epoch_id: _Optional[int] = ...) -> None: ...
+
 class PartitionFetch(_message.Message):
-    __slots__ = ("topic_id", "partition", "current_leader_epoch", "fetch_offset", "partition_max_bytes", "last_fetched_epoch", "durable_offset", "until_offset")
+    __slots__ = ("topic_id", "partition", "current_leader_epoch", "fetch_offset", "partition_max_bytes", "last_fetched_epoch", "durable_offset", "until_offset", "position")
     TOPIC_ID_FIELD_NUMBER: _ClassVar[int]
     PARTITION_FIELD_NUMBER: _ClassVar[int]
     CURRENT_LEADER_EPOCH_FIELD_NUMBER: _ClassVar[int]
@@ -25,6 +33,7 @@ class PartitionFetch(_message.Message):
     LAST_FETCHED_EPOCH_FIELD_NUMBER: _ClassVar[int]
     DURABLE_OFFSET_FIELD_NUMBER: _ClassVar[int]
     UNTIL_OFFSET_FIELD_NUMBER: _ClassVar[int]
+    POSITION_FIELD_NUMBER: _ClassVar[int]
     topic_id: bytes
     partition: int
     current_leader_epoch: int
@@ -33,7 +42,8 @@ class PartitionFetch(_message.Message):
     last_fetched_epoch: int
     durable_offset: int
     until_offset: int
-    def __init__(self, topic_id: _Optional[bytes] = ..., partition: _Optional[int] = ..., current_leader_epoch: _Optional[int] = ..., fetch_offset: _Optional[int] = ..., partition_max_bytes: _Optional[int] = ..., last_fetched_epoch: _Optional[int] = ..., durable_offset: _Optional[int] = ..., until_offset: _Optional[int] = ...) -> None: ...
+    position: LogPosition
+    def __init__(self, topic_id: _Optional[bytes] = ..., partition: _Optional[int] = ..., current_leader_epoch: _Optional[int] = ..., fetch_offset: _Optional[int] = ..., partition_max_bytes: _Optional[int] = ..., last_fetched_epoch: _Optional[int] = ..., durable_offset: _Optional[int] = ..., until_offset: _Optional[int] = ..., position: _Optional[_Union[LogPosition, _Mapping]] = ...) -> None: ...
 
 class FetchRequest(_message.Message):
     __slots__ = ("correlation_id", "max_wait_ms", "min_bytes", "max_bytes", "isolation_level", "replica_id", "replica_epoch", "partitions")

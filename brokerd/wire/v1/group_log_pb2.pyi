@@ -7,20 +7,22 @@ from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 DESCRIPTOR: _descriptor.FileDescriptor
 
 class CommittedOffset(_message.Message):
-    __slots__ = ("topic_id", "partition", "offset", "leader_epoch", "metadata", "timestamp")
+    __slots__ = ("topic_id", "partition", "offset", "leader_epoch", "metadata", "timestamp", "leader_epoch_id")
     TOPIC_ID_FIELD_NUMBER: _ClassVar[int]
     PARTITION_FIELD_NUMBER: _ClassVar[int]
     OFFSET_FIELD_NUMBER: _ClassVar[int]
     LEADER_EPOCH_FIELD_NUMBER: _ClassVar[int]
     METADATA_FIELD_NUMBER: _ClassVar[int]
     TIMESTAMP_FIELD_NUMBER: _ClassVar[int]
+    LEADER_EPOCH_ID_FIELD_NUMBER: _ClassVar[int]
     topic_id: bytes
     partition: int
     offset: int
     leader_epoch: int
     metadata: str
     timestamp: int
-    def __init__(self, topic_id: _Optional[bytes] = ..., partition: _Optional[int] = ..., offset: _Optional[int] = ..., leader_epoch: _Optional[int] = ..., metadata: _Optional[str] = ..., timestamp: _Optional[int] = ...) -> None: ...
+    leader_epoch_id: int
+    def __init__(self, topic_id: _Optional[bytes] = ..., partition: _Optional[int] = ..., offset: _Optional[int] = ..., leader_epoch: _Optional[int] = ..., metadata: _Optional[str] = ..., timestamp: _Optional[int] = ..., leader_epoch_id: _Optional[int] = ...) -> None: ...
 
 class OffsetsCommitted(_message.Message):
     __slots__ = ("offsets",)

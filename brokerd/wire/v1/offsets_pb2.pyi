@@ -19,6 +19,7 @@ class OffsetSpec(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     OFFSET_SPEC_EARLIEST_LOCAL: _ClassVar[OffsetSpec]
     OFFSET_SPEC_LATEST_TIERED: _ClassVar[OffsetSpec]
     OFFSET_SPEC_AFTER_BYTES: _ClassVar[OffsetSpec]
+    OFFSET_SPEC_GIVEN: _ClassVar[OffsetSpec]
 OFFSET_SPEC_UNSPECIFIED: OffsetSpec
 OFFSET_SPEC_EARLIEST: OffsetSpec
 OFFSET_SPEC_LATEST: OffsetSpec
@@ -27,9 +28,10 @@ OFFSET_SPEC_TIMESTAMP: OffsetSpec
 OFFSET_SPEC_EARLIEST_LOCAL: OffsetSpec
 OFFSET_SPEC_LATEST_TIERED: OffsetSpec
 OFFSET_SPEC_AFTER_BYTES: OffsetSpec
+OFFSET_SPEC_GIVEN: OffsetSpec
 
 class PartitionListOffsets(_message.Message):
-    __slots__ = ("topic_id", "partition", "current_leader_epoch", "spec", "timestamp", "from_offset", "until_offset", "max_bytes")
+    __slots__ = ("topic_id", "partition", "current_leader_epoch", "spec", "timestamp", "from_offset", "until_offset", "max_bytes", "position")
     TOPIC_ID_FIELD_NUMBER: _ClassVar[int]
     PARTITION_FIELD_NUMBER: _ClassVar[int]
     CURRENT_LEADER_EPOCH_FIELD_NUMBER: _ClassVar[int]
@@ -38,6 +40,7 @@ class PartitionListOffsets(_message.Message):
     FROM_OFFSET_FIELD_NUMBER: _ClassVar[int]
     UNTIL_OFFSET_FIELD_NUMBER: _ClassVar[int]
     MAX_BYTES_FIELD_NUMBER: _ClassVar[int]
+    POSITION_FIELD_NUMBER: _ClassVar[int]
     topic_id: bytes
     partition: int
     current_leader_epoch: int
@@ -46,7 +49,8 @@ class PartitionListOffsets(_message.Message):
     from_offset: int
     until_offset: int
     max_bytes: int
-    def __init__(self, topic_id: _Optional[bytes] = ..., partition: _Optional[int] = ..., current_leader_epoch: _Optional[int] = ..., spec: _Optional[_Union[OffsetSpec, str]] = ..., timestamp: _Optional[int] = ..., from_offset: _Optional[int] = ..., until_offset: _Optional[int] = ..., max_bytes: _Optional[int] = ...) -> None: ...
+    position: _fetch_pb2.LogPosition
+    def __init__(self, topic_id: _Optional[bytes] = ..., partition: _Optional[int] = ..., current_leader_epoch: _Optional[int] = ..., spec: _Optional[_Union[OffsetSpec, str]] = ..., timestamp: _Optional[int] = ..., from_offset: _Optional[int] = ..., until_offset: _Optional[int] = ..., max_bytes: _Optional[int] = ..., position: _Optional[_Union[_fetch_pb2.LogPosition, _Mapping]] = ...) -> None: ...
 
 class ListOffsetsRequest(_message.Message):
     __slots__ = ("isolation_level", "partitions")
@@ -57,7 +61,7 @@ class ListOffsetsRequest(_message.Message):
     def __init__(self, isolation_level: _Optional[_Union[_fetch_pb2.IsolationLevel, str]] = ..., partitions: _Optional[_Iterable[_Union[PartitionListOffsets, _Mapping]]] = ...) -> None: ...
 
 class PartitionListOffsetsResult(_message.Message):
-    __slots__ = ("topic_id", "partition", "error", "offset", "timestamp", "leader_epoch", "size_bytes")
+    __slots__ = ("topic_id", "partition", "error", "offset", "timestamp", "leader_epoch", "size_bytes", "leader_epoch_id", "epoch_start_offset", "truncation")
     TOPIC_ID_FIELD_NUMBER: _ClassVar[int]
     PARTITION_FIELD_NUMBER: _ClassVar[int]
     ERROR_FIELD_NUMBER: _ClassVar[int]
@@ -65,6 +69,9 @@ class PartitionListOffsetsResult(_message.Message):
     TIMESTAMP_FIELD_NUMBER: _ClassVar[int]
     LEADER_EPOCH_FIELD_NUMBER: _ClassVar[int]
     SIZE_BYTES_FIELD_NUMBER: _ClassVar[int]
+    LEADER_EPOCH_ID_FIELD_NUMBER: _ClassVar[int]
+    EPOCH_START_OFFSET_FIELD_NUMBER: _ClassVar[int]
+    TRUNCATION_FIELD_NUMBER: _ClassVar[int]
     topic_id: bytes
     partition: int
     error: _error_pb2.Error
@@ -72,7 +79,10 @@ class PartitionListOffsetsResult(_message.Message):
     timestamp: int
     leader_epoch: int
     size_bytes: int
-    def __init__(self, topic_id: _Optional[bytes] = ..., partition: _Optional[int] = ..., error: _Optional[_Union[_error_pb2.Error, _Mapping]] = ..., offset: _Optional[int] = ..., timestamp: _Optional[int] = ..., leader_epoch: _Optional[int] = ..., size_bytes: _Optional[int] = ...) -> None: ...
+    leader_epoch_id: int
+    epoch_start_offset: int
+    truncation: _error_pb2.Error
+    def __init__(self, topic_id: _Optional[bytes] = ..., partition: _Optional[int] = ..., error: _Optional[_Union[_error_pb2.Error, _Mapping]] = ..., offset: _Optional[int] = ..., timestamp: _Optional[int] = ..., leader_epoch: _Optional[int] = ..., size_bytes: _Optional[int] = ..., leader_epoch_id: _Optional[int] = ..., epoch_start_offset: _Optional[int] = ..., truncation: _Optional[_Union[_error_pb2.Error, _Mapping]] = ...) -> None: ...
 
 class ListOffsetsResponse(_message.Message):
     __slots__ = ("results",)
@@ -81,7 +91,7 @@ class ListOffsetsResponse(_message.Message):
     def __init__(self, results: _Optional[_Iterable[_Union[PartitionListOffsetsResult, _Mapping]]] = ...) -> None: ...
 
 class PartitionGroupOffset(_message.Message):
-    __slots__ = ("topic_id", "partition", "offset", "leader_epoch", "metadata", "error", "commit_timestamp")
+    __slots__ = ("topic_id", "partition", "offset", "leader_epoch", "metadata", "error", "commit_timestamp", "leader_epoch_id")
     TOPIC_ID_FIELD_NUMBER: _ClassVar[int]
     PARTITION_FIELD_NUMBER: _ClassVar[int]
     OFFSET_FIELD_NUMBER: _ClassVar[int]
@@ -89,6 +99,7 @@ class PartitionGroupOffset(_message.Message):
     METADATA_FIELD_NUMBER: _ClassVar[int]
     ERROR_FIELD_NUMBER: _ClassVar[int]
     COMMIT_TIMESTAMP_FIELD_NUMBER: _ClassVar[int]
+    LEADER_EPOCH_ID_FIELD_NUMBER: _ClassVar[int]
     topic_id: bytes
     partition: int
     offset: int
@@ -96,7 +107,8 @@ class PartitionGroupOffset(_message.Message):
     metadata: str
     error: _error_pb2.Error
     commit_timestamp: int
-    def __init__(self, topic_id: _Optional[bytes] = ..., partition: _Optional[int] = ..., offset: _Optional[int] = ..., leader_epoch: _Optional[int] = ..., metadata: _Optional[str] = ..., error: _Optional[_Union[_error_pb2.Error, _Mapping]] = ..., commit_timestamp: _Optional[int] = ...) -> None: ...
+    leader_epoch_id: int
+    def __init__(self, topic_id: _Optional[bytes] = ..., partition: _Optional[int] = ..., offset: _Optional[int] = ..., leader_epoch: _Optional[int] = ..., metadata: _Optional[str] = ..., error: _Optional[_Union[_error_pb2.Error, _Mapping]] = ..., commit_timestamp: _Optional[int] = ..., leader_epoch_id: _Optional[int] = ...) -> None: ...
 
 class CommitGroupOffsetsRequest(_message.Message):
     __slots__ = ("group_id", "generation", "member_id", "offsets")

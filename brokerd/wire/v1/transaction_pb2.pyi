@@ -97,20 +97,22 @@ class TransactionTotals(_message.Message):
     def __init__(self, rows: _Optional[int] = ..., key_bytes: _Optional[int] = ..., value_bytes: _Optional[int] = ..., key_hash_sum: _Optional[int] = ...) -> None: ...
 
 class TransactionGroupOffset(_message.Message):
-    __slots__ = ("topic_id", "partition", "offset", "leader_epoch", "metadata", "expected_offset")
+    __slots__ = ("topic_id", "partition", "offset", "leader_epoch", "metadata", "expected_offset", "leader_epoch_id")
     TOPIC_ID_FIELD_NUMBER: _ClassVar[int]
     PARTITION_FIELD_NUMBER: _ClassVar[int]
     OFFSET_FIELD_NUMBER: _ClassVar[int]
     LEADER_EPOCH_FIELD_NUMBER: _ClassVar[int]
     METADATA_FIELD_NUMBER: _ClassVar[int]
     EXPECTED_OFFSET_FIELD_NUMBER: _ClassVar[int]
+    LEADER_EPOCH_ID_FIELD_NUMBER: _ClassVar[int]
     topic_id: bytes
     partition: int
     offset: int
     leader_epoch: int
     metadata: str
     expected_offset: int
-    def __init__(self, topic_id: _Optional[bytes] = ..., partition: _Optional[int] = ..., offset: _Optional[int] = ..., leader_epoch: _Optional[int] = ..., metadata: _Optional[str] = ..., expected_offset: _Optional[int] = ...) -> None: ...
+    leader_epoch_id: int
+    def __init__(self, topic_id: _Optional[bytes] = ..., partition: _Optional[int] = ..., offset: _Optional[int] = ..., leader_epoch: _Optional[int] = ..., metadata: _Optional[str] = ..., expected_offset: _Optional[int] = ..., leader_epoch_id: _Optional[int] = ...) -> None: ...
 
 class EndTransactionRequest(_message.Message):
     __slots__ = ("transactional_id", "txn_version", "execution_id", "run_id", "decision", "members", "partitions", "totals", "any_skipped", "page", "more_pages", "one_write", "group_id", "group_offsets")

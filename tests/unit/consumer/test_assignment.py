@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from brokerd.consumer.core.assignment import Assignment, Gone
-from brokerd.ids import TopicIdPartition
+from brokerd.ids import LogPosition, TopicIdPartition
 from tests.support.consumers import T0, T1
 
 
@@ -13,7 +13,7 @@ def test_all_that_is_finished_when_the_work_ends_counts_as_processed() -> None:
     assignment.assign([T0, T1])
     ids = [TopicIdPartition(b"t" * 16, number) for number in range(2)]
     for one, id_tp in zip(assignment.partitions.values(), ids, strict=True):
-        assert assignment.found(one, id_tp, 0, one.version)
+        assert assignment.found(one, id_tp, LogPosition(0), one.version)
     assignment.first_unfinished = {T0: None, T1: 3}.get
     assignment.confirm()
     assignment.move(dict.fromkeys(ids, 10), {})
@@ -27,12 +27,12 @@ def test_a_partition_that_is_gone_goes_on_at_its_first_unfinished_record() -> No
     assignment.assign([T0])
     (one,) = assignment.partitions.values()
     id_tp = TopicIdPartition(b"t" * 16, 0)
-    assert assignment.found(one, id_tp, 0, one.version)
+    assert assignment.found(one, id_tp, LogPosition(0), one.version)
     assignment.first_unfinished = {T0: 3}.get
     assignment.move({id_tp: 10}, {})
     assignment.forget_id(one)
-    assert one.gone == Gone(id_tp, 10, 0)
+    assert one.gone == Gone(id_tp, LogPosition(10), LogPosition(0))
     assert assignment.back_to_unfinished() == []
-    assert one.gone == Gone(id_tp, 3, 0)
+    assert one.gone == Gone(id_tp, LogPosition(3), LogPosition(0))
     assignment.seek(one, 5)
     assert one.gone is None

@@ -12,7 +12,15 @@ from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
 from types import SimpleNamespace
 from typing import Any
 
-from brokerd.client.consumer.offsets import OFFSET_AFTER_BYTES, READ_COMMITTED, AfterBytes, OffsetAndTimestamp, OffsetSpec, Wanted
+from brokerd.client.consumer.offsets import (
+    OFFSET_AFTER_BYTES,
+    READ_COMMITTED,
+    AfterBytes,
+    Given,
+    OffsetAndTimestamp,
+    OffsetSpec,
+    Wanted,
+)
 from brokerd.client.metadata import Metadata, ServerInfo, TopicInfo
 from brokerd.errors import UnsupportedVersionError
 from brokerd.ids import TopicIdPartition
@@ -80,7 +88,7 @@ class ModelClient:
         return Metadata("model", 0, {}, {TOPIC: TopicInfo(TOPIC, TOPIC_ID, (0,) * len(self.partitions))})
 
     def list_offsets(
-        self, wanted: Mapping[TopicIdPartition, Wanted], isolation: str = READ_COMMITTED
+        self, wanted: Mapping[TopicIdPartition, Wanted], isolation: str = READ_COMMITTED, _positions: object = None
     ) -> dict[TopicIdPartition, OffsetAndTimestamp]:
         """Ends of logs, and how far bytes reach."""
         return {tp: self._offset(self.partitions[tp.partition], one, isolation) for tp, one in wanted.items()}
@@ -94,6 +102,8 @@ class ModelClient:
             return OffsetAndTimestamp(partition.log_start_offset)
         if wanted is OffsetSpec.LATEST:
             return OffsetAndTimestamp(partition.last_stable_offset if isolation == READ_COMMITTED else partition.end_offset)
+        if isinstance(wanted, Given):
+            return OffsetAndTimestamp(wanted.offset)
         if isinstance(wanted, AfterBytes):
             offset, size_bytes = partition.reach(wanted)
             return OffsetAndTimestamp(offset, size_bytes=size_bytes)

@@ -55,7 +55,7 @@ def test_an_idempotent_and_a_transactional_batch_pass() -> None:
         ("append_timestamp", 1),
         ("leader_epoch", 1),
         ("leader_epoch", -1),
-        ("reserved", 1),
+        ("leader_epoch_id", 1),
         ("attributes", 1 << 6),
         ("attributes", 1 << 15),
         ("schema_id", 1),

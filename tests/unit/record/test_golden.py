@@ -39,7 +39,7 @@ FULL_HEADER = BatchHeader(
     max_timestamp=0x28A7A6A5A4A3A2A1,
     schema_id=0x34B3B2B1,
     uncompressed_bytes=0xC4C3C2C1,
-    reserved=0xD8D7D6D5D4D3D2D1,
+    leader_epoch_id=0xD8D7D6D5D4D3D2D1,
 )
 IDEMPOTENT: dict[str, Any] = {"producer_id": 4_711, "producer_epoch": 2, "base_sequence": 90}
 CONTROL = control_pb2.ControlRecord(
@@ -70,7 +70,13 @@ def test_the_header_is_read_as_ever() -> None:
 
 def test_a_stamped_header_is_written_as_ever() -> None:
     stamped = stamp(
-        golden("none")[:HEADER_BYTES], base_offset=5, append_timestamp=6, leader_epoch=7, is_log_append_time=True, seed=SEED
+        golden("none")[:HEADER_BYTES],
+        base_offset=5,
+        append_timestamp=6,
+        leader_epoch=7,
+        leader_epoch_id=8,
+        is_log_append_time=True,
+        seed=SEED,
     )
     assert (
         stamped[:36].hex()
@@ -84,7 +90,8 @@ def test_a_stamped_header_is_written_as_ever() -> None:
             "07000000"  # leader_epoch
         ).replace("CRC", stamped[12:16].hex())
     )
-    assert stamped[36:] == golden("none")[36:HEADER_BYTES]
+    assert stamped[36:88] == golden("none")[36:88]
+    assert stamped[88:].hex() == "0800000000000000"  # leader_epoch_id
 
 
 def test_a_batch_is_written_as_ever() -> None:

@@ -54,7 +54,7 @@ FIELDS = {
     "max_timestamp": Field(72, "<q", 63),
     "schema_id": Field(80, "<i", 31),
     "uncompressed_bytes": Field(84, "<I", 32),
-    "reserved": Field(88, "<Q", 64),
+    "leader_epoch_id": Field(88, "<Q", 64),
 }
 STAMPED = {"stamp_flags", "base_offset", "append_timestamp", "leader_epoch"}
 
@@ -141,9 +141,16 @@ def test_an_unknown_version_is_told_from_rubbish_by_its_crc() -> None:
     assert header_problem(decode_header(rubbish), rubbish, SEED) == "header_crc does not match"
 
 
-@given(headers, st.integers(0, 2**63 - 1), st.integers(0, 2**63 - 1), st.integers(0, 2**31 - 1), st.booleans())
+@given(
+    headers,
+    st.integers(0, 2**63 - 1),
+    st.integers(0, 2**63 - 1),
+    st.integers(0, 2**31 - 1),
+    st.integers(0, 2**64 - 1),
+    st.booleans(),
+)
 def test_a_stamp_changes_its_own_fields_and_nothing_else(
-    header: BatchHeader, base_offset: int, append_timestamp: int, leader_epoch: int, is_log_append_time: bool
+    header: BatchHeader, base_offset: int, append_timestamp: int, leader_epoch: int, epoch_id: int, is_log_append_time: bool
 ) -> None:
     data = encode_header(header, SEED)
     stamped = stamp(
@@ -151,6 +158,7 @@ def test_a_stamp_changes_its_own_fields_and_nothing_else(
         base_offset=base_offset,
         append_timestamp=append_timestamp,
         leader_epoch=leader_epoch,
+        leader_epoch_id=epoch_id,
         is_log_append_time=is_log_append_time,
         seed=SEED,
     )
@@ -161,6 +169,7 @@ def test_a_stamp_changes_its_own_fields_and_nothing_else(
         base_offset=base_offset,
         append_timestamp=append_timestamp,
         leader_epoch=leader_epoch,
+        leader_epoch_id=epoch_id,
         header_crc=0,
     )
 
