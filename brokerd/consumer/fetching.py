@@ -22,7 +22,7 @@ from brokerd.config.client import PlainConsumerConfig
 from brokerd.consumer.core.assignment import AssignedPartition, Assignment, Begin, HandedOver
 from brokerd.consumer.core.buffer import Buffer
 from brokerd.consumer.core.records import Run
-from brokerd.consumer.resolution import Resolution
+from brokerd.consumer.resolution import Resolution, named
 from brokerd.errors import BrokerdError, LogTruncationError, OffsetOutOfRangeError, UnknownTopicIdError, WireError
 from brokerd.ids import TopicIdPartition, TopicPartition
 
@@ -232,7 +232,7 @@ class Fetching:
             raise error
         if isinstance(error, OffsetOutOfRangeError) and self._config.auto_offset_reset != "none":
             reset = self._config.auto_offset_reset
-            reason = f"{_named(one, error)}; auto.offset.reset is {reset}"
+            reason = f"{named(one.tp, error)}; auto.offset.reset is {reset}"
             self.forget(one.id_tp)
             self._assignment.seek(one, None, Begin.RESET, reason)
             return
@@ -240,9 +240,13 @@ class Fetching:
 
     def _with_advice(self, one: AssignedPartition, error: WireError) -> WireError:
         if isinstance(error, OffsetOutOfRangeError):
-            error.message = f"{_named(one, error)}; seek() to an offset that it has, or set auto.offset.reset to earliest or latest"
+            error.message = (
+                f"{named(one.tp, error)}; seek() to an offset that it has, or set auto.offset.reset to earliest or latest"
+            )
         elif isinstance(error, LogTruncationError):
-            error.message = f"{_named(one, error)}; see to what was read of the other one, then seek() to where reading is to go on"
+            error.message = (
+                f"{named(one.tp, error)}; see to what was read of the other one, then seek() to where reading is to go on"
+            )
         elif isinstance(error, UnknownTopicIdError):
             self.forget(one.id_tp)
             self._assignment.forget_id(one)
@@ -282,11 +286,6 @@ class Fetching:
         if self._resolution is not None:
             self._resolution.close()
             self._resolution = None
-
-
-def _named(one: AssignedPartition, error: WireError) -> str:
-    """The text of a partition's error, which the broker may have begun with its name."""
-    return error.message if error.message.startswith(f"{one.tp}: ") else f"{one.tp}: {error.message}"
 
 
 def _range_of(id_tp: TopicIdPartition, one: AssignedPartition) -> FetchRange:

@@ -137,7 +137,7 @@ async def resolve(
         if position is None:
             result = offsets[id_tp]
             if isinstance(result, WireError):
-                result.message = f"{search.one.tp}: {result.message}"
+                result.message = named(search.one.tp, result)
                 raise result
             position = LogPosition(result.offset, result.leader_epoch_id)
         found.append(Found(search, id_tp, position, _offset(committed.get(search.one))))
@@ -170,6 +170,11 @@ def _had_offset(search: Search, id_tp: TopicIdPartition) -> int:
     if search.gone is not None and search.gone.tp == id_tp:
         return search.gone.had_offset
     return search.had_offset
+
+
+def named(tp: TopicPartition, error: WireError) -> str:
+    """The text of a partition's error, which the broker may have begun with its name."""
+    return error.message if error.message.startswith(f"{tp}: ") else f"{tp}: {error.message}"
 
 
 def _begins_there(search: Search) -> bool:
@@ -205,7 +210,7 @@ async def _committed(
             offsets[search.one] = committed
             continue
         refusal = fresh(committed)
-        refusal.message = f"{search.one.tp}: {refusal.message}"
+        refusal.message = named(search.one.tp, refusal)
         if _begins_there(search):
             raise refusal
         offsets[search.one] = refusal

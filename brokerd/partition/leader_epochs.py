@@ -83,10 +83,11 @@ class LeaderEpochs:
         A log that has the epoch, and has it up to there, is the same up to there: one life wrote it, and each offset once. An epoch
         that it does not have was never this log's, unless what it had before `offset` is not known.
         """
-        ends = [entry.start_offset for entry in self.entries[1:]] + [log_end_offset]
-        for entry, end_offset in zip(reversed(self.entries), reversed(ends), strict=True):
+        end_offset = log_end_offset
+        for entry in reversed(self.entries):
             if entry.id == epoch_id:
                 return None if offset <= end_offset else end_offset
+            end_offset = entry.start_offset
         return None if self.entry_at(offset - 1) is None and offset <= log_end_offset else UNKNOWN_OFFSET
 
 

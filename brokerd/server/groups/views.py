@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from brokerd.errors import LogTruncationError
 from brokerd.groups.group import Group
 from brokerd.groups.group_table import Caller
 from brokerd.groups.model import CommittedOffset
@@ -27,8 +28,12 @@ def listing(group: Group) -> offsets_pb2.GroupListing:
 
 def check_history(core: PartitionCore, committed: CommittedOffset | None) -> None:
     """Raises LogTruncationError if the offset was committed in another history than the log is."""
-    if committed is not None:
-        core.check_history(LogPosition(committed.offset, committed.leader_epoch_id))
+    try:
+        if committed is not None:
+            core.check_history(LogPosition(committed.offset, committed.leader_epoch_id))
+    except LogTruncationError as error:
+        error.message += "; set the group's offset anew (commit(), or `brokerd groups reset`)"
+        raise
 
 
 def offset_result(tp: TopicIdPartition, committed: CommittedOffset | None) -> offsets_pb2.PartitionGroupOffset:

@@ -1,0 +1,144 @@
+"""Goal: after a restore from a copy, no reader takes an offset of the lost history for one of the restored log. Method: a daemon
+process whose data directory is copied, written on, and put back; consumers that live through that, and their group's offsets.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from brokerd import Consumer, Producer, TopicPartition
+from brokerd.client.blocking import BlockingClient
+from brokerd.client.group_offsets import OffsetAndMetadata
+from brokerd.config.client import ClientConfig
+from brokerd.errors import LogTruncationError
+from brokerd.groups.group_table import Caller
+from brokerd.groups.model import CommittedOffset
+from brokerd.ids import TopicIdPartition
+from tests.support.daemon import running_daemon
+from tests.support.restored import Restored
+from tests.support.wait import DEADLINE_S
+
+LONG_MS = int(DEADLINE_S * 1000)
+TP = TopicPartition("t", 0)
+QUICK = {"retry.backoff.ms": 1, "retry.backoff.max.ms": 20, "reconnect.backoff.ms": 1}
+READER = {"group.id": "g", "enable.auto.commit": False, "auto.offset.reset": "earliest"}
+BACKED_UP, LOST, NEW = 100, 100, 150
+
+
+@pytest.fixture
+def restored(tmp_path: Path) -> Iterator[Restored]:
+    one = Restored(tmp_path)
+    yield one
+    one.daemon.kill()
+
+
+def settings(restored: Restored, **others: object) -> dict[str, object]:
+    return {"bootstrap.servers": restored.daemon.address, **QUICK, **others}
+
+
+def read(consumer: Consumer, until: int) -> list[int]:
+    """Offsets of records up to a position."""
+    offsets: list[int] = []
+    while consumer.position(TP) < until:
+        offsets += [record.offset for record in consumer.poll(LONG_MS, 1_000)]
+    return offsets
+
+
+@pytest.mark.parametrize("is_running", [True, False], ids=["same epoch", "stopped"])
+@pytest.mark.parametrize("written", [NEW, 20], ids=["past the position", "short of it"])
+def test_a_position_of_the_lost_history_is_refused(restored: Restored, *, is_running: bool, written: int) -> None:
+    """Whether or not the new records have reached it: read, committed, or sent with a transaction."""
+    restored.write(BACKED_UP)
+    with Consumer(settings(restored, **READER)) as consumer, Consumer(settings(restored, **READER)) as idle:
+        consumer.assign([TP])
+        read(consumer, BACKED_UP)
+        consumer.commit()
+        restored.back_up(is_running=is_running)
+        restored.write(LOST)
+        assert read(consumer, BACKED_UP + LOST) == list(range(BACKED_UP, BACKED_UP + LOST))
+        consumer.commit()
+        stored = consumer.committed(TP)[TP]
+        assert stored is not None
+        idle.assign([TP])
+        idle.poll(0)
+        assert idle.position(TP) == BACKED_UP + LOST
+        restored.restore()
+        restored.write(written)
+        for one in (consumer, idle):
+            for _ in range(2):
+                with pytest.raises(LogTruncationError, match=r"t-0: offset 200 is of another history .*seek\(\)") as caught:
+                    one.poll(LONG_MS)
+                assert caught.value.resume_offset == (BACKED_UP if is_running else -1)
+        for offsets in (None, {TP: stored}, {TP: BACKED_UP + 5}):
+            with pytest.raises(LogTruncationError, match="the offset of t-0 is not committed: t-0: offset "):
+                consumer.commit(offsets)
+        with Producer(settings(restored, **{"transactional.id": "x"})) as producer:
+            transaction = producer.transaction()
+            with pytest.raises(LogTruncationError), transaction:  # noqa: PT012 (the commit is at its end)
+                producer.send("out", value=b"never seen")
+                transaction.send_offsets({TP: BACKED_UP + LOST}, consumer)
+        consumer.seek(TP, BACKED_UP)
+        assert read(consumer, BACKED_UP + written) == list(range(BACKED_UP, BACKED_UP + written))
+        consumer.commit()
+
+
+def test_a_group_goes_on_where_the_copy_has_it(restored: Restored) -> None:
+    """Its offsets come back with the records: nothing is skipped, and nobody need do anything."""
+    restored.write(BACKED_UP)
+    with Consumer(settings(restored, **READER)) as consumer:
+        consumer.assign([TP])
+        read(consumer, BACKED_UP)
+        consumer.commit()
+        restored.back_up(is_running=False)
+        restored.write(LOST)
+        read(consumer, BACKED_UP + LOST)
+        consumer.commit()
+    restored.restore()
+    restored.write(NEW)
+    with Consumer(settings(restored, **READER)) as consumer:
+        consumer.assign([TP])
+        assert read(consumer, BACKED_UP + NEW) == list(range(BACKED_UP, BACKED_UP + NEW))
+
+
+def test_a_commit_that_claims_no_history_gets_that_of_the_log(restored: Restored) -> None:
+    """A plain offset is protected from then on."""
+    restored.write(BACKED_UP)
+    restored.back_up(is_running=True)
+    restored.write(LOST)
+    with BlockingClient(ClientConfig(bootstrap_servers=restored.daemon.address)) as client:
+        tp = TopicIdPartition(client.metadata(["t"]).topic("t").topic_id, 0)
+        assert client.commit_group_offsets("g", {tp: OffsetAndMetadata(BACKED_UP + LOST)}) == {}
+        kept = client.group_offsets("g", [tp])[tp]
+        assert isinstance(kept, OffsetAndMetadata)
+        assert kept.leader_epoch_id
+    restored.restore()
+    restored.write(NEW)
+    with BlockingClient(ClientConfig(bootstrap_servers=restored.daemon.address)) as client:
+        refused = client.commit_group_offsets("g", {tp: kept})
+        assert isinstance(refused[tp], LogTruncationError)
+        assert "they part at offset 100, and the log ends at 250" in refused[tp].message
+        assert client.commit_group_offsets("g", {tp: OffsetAndMetadata(kept.offset)}) == {}
+
+
+def test_a_group_of_another_history_says_so_until_it_is_reset(tmp_path: Path) -> None:
+    """As after a copy whose files are of different moments: the log of groups is ahead of the records."""
+    with running_daemon(tmp_path / "data") as running:
+        address = running.address
+        with BlockingClient(ClientConfig(bootstrap_servers=address)) as client:
+            tp = TopicIdPartition(client.create_topic("t", 1), 0)
+            with Producer({"bootstrap.servers": address}) as producer:
+                producer.send("t", value=b"x").result(DEADLINE_S)
+            ahead = CommittedOffset(1, 1, "", 1, 7)
+            running.run(running.daemon.broker.groups.commit("g", Caller("anonymous", is_operator=True), {tp: ahead}))
+            assert isinstance(client.group_offsets("g", [tp])[tp], LogTruncationError)
+            (described,) = client.describe_group("g").partitions
+            assert isinstance(described.error, LogTruncationError)
+            with Consumer({"bootstrap.servers": address, **QUICK, "group.id": "g", "auto.offset.reset": "latest"}) as reader:
+                reader.assign([TP])
+                with pytest.raises(LogTruncationError, match=r"^t-0: offset 1 is of another history .* `brokerd groups reset`"):
+                    reader.poll(LONG_MS)
+                reader.commit({TP: 0})
+                assert [record.offset for record in reader.poll(LONG_MS)] == [0]

@@ -1,0 +1,176 @@
+"""Goal: a position of another history is found out, and one of this history never is. Method: the decision alone; then logs that
+live through crashes, lost files, retention and damage, with every position that a reader could have come to, and copies of them that
+go on beside the original.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+
+import pytest
+
+from brokerd.errors import LogTruncationError
+from brokerd.ids import LogPosition
+from brokerd.partition.leader_epochs import UNKNOWN_OFFSET, EpochEntry, LeaderEpochs
+from brokerd.storage.damage import read_holes, write_holes
+from brokerd.storage.names import LEADER_EPOCHS
+from tests.support.build import append, damaged_ranges, delete_records, first_log, open_manager
+from tests.support.files import MemoryFiles
+from tests.support.scale import TEST_SCALE
+
+# A until 100, B until 150, C to the log end at 180.
+EPOCHS = LeaderEpochs([EpochEntry(1, 0, 0xA), EpochEntry(2, 100, 0xB), EpochEntry(4, 150, 0xC)])
+END = 180
+
+
+@pytest.mark.parametrize(
+    ("offset", "epoch_id", "expected"),
+    [
+        (1, 0xA, None),
+        (100, 0xA, None),
+        (101, 0xA, 100),  # the original wrote on in this epoch when the copy was made
+        (180, 0xA, 100),
+        (101, 0xB, None),
+        (151, 0xB, 150),
+        (180, 0xC, None),
+        (181, 0xC, 180),  # the tail is lost
+        (50, 0xD, UNKNOWN_OFFSET),  # an epoch that this log never had
+        (300, 0xD, UNKNOWN_OFFSET),
+    ],
+)
+def test_histories_part_where_the_last_common_epoch_ends(offset: int, epoch_id: int, expected: int | None) -> None:
+    assert EPOCHS.parts_at(offset, epoch_id, END) == expected
+
+
+def test_a_log_that_does_not_know_what_it_had_judges_nothing() -> None:
+    """Epochs that were read from the log again begin with its first batch."""
+    rebuilt = LeaderEpochs(EPOCHS.entries[1:])
+    assert rebuilt.parts_at(100, 0xA, END) is None
+    assert rebuilt.parts_at(101, 0xA, END) == UNKNOWN_OFFSET
+    assert LeaderEpochs().parts_at(5, 0xA, 5) is None
+    assert LeaderEpochs().parts_at(6, 0xA, 5) == UNKNOWN_OFFSET
+
+
+class Life:
+    """A log of small segments on a memory disk, and the positions that readers had in it."""
+
+    def __init__(self, rng: random.Random, files: MemoryFiles) -> None:
+        self.rng, self.files = rng, files
+        self.positions: set[LogPosition] = set()
+        self._open()
+
+    def _open(self) -> None:
+        self.manager, _ = open_manager(self.files, log_segment_bytes=4_096)
+        self.log = first_log(self.manager)
+        self._look()
+
+    def _look(self) -> None:
+        """The end as ListOffsets says it, and all before it as readers see it in the batches."""
+        self.end = self.log.high_watermark
+        before = self.log.core.epoch_before(self.end)
+        if before is not None:
+            self.positions.add(LogPosition(self.end, before.id))
+
+    def write(self) -> None:
+        for _ in range(self.rng.randint(1, 4)):
+            base_offset = append(self.log, b"v" * self.rng.randrange(8, 900, 8), count=self.rng.choice((1, 1, 3)))
+            positions = {
+                LogPosition(at, self.log.core.leader_epoch_id) for at in range(base_offset + 1, self.log.log_end_offset + 1)
+            }
+            if self.rng.random() < 0.7:
+                self.log.flush()
+                self.positions |= positions
+        self._look()
+
+    def stop(self) -> None:
+        self.manager.close()
+        self._open()
+
+    def crash(self) -> None:
+        if self.rng.random() < 0.5:
+            self.files.kill()
+        else:
+            self.files.power_cut(self.rng)
+        self._open()
+
+    def delete(self) -> None:
+        delete_records(self.log, self.rng.randint(self.log.log_start_offset, self.log.high_watermark))
+
+    def lose_derived_files(self) -> None:
+        """They are rebuilt from the log, as far as it goes."""
+        self.manager.close()
+        for path in self.files.paths():
+            if path.endswith((f"/{LEADER_EPOCHS}", ".snapshot")) and self.rng.random() < 0.7:
+                self.files.remove_file(path)
+        self._open()
+
+    def rot(self) -> None:
+        """Damage, which the operator accepts at once."""
+        self.log.flush()
+        self.manager.write_checkpoint()
+        self.files.kill()
+        path = self.rng.choice([segment.path for segment in self.log.segments])
+        for _ in range(self.rng.randint(1, 3)):
+            size = len(self.files.read_file(path))
+            if size:
+                self.files.flip_bit(path, self.rng.randrange(size * 8))
+        manager, _ = open_manager(self.files, log_segment_bytes=4_096)
+        log = first_log(manager)
+        seed = log.core._seed
+        holes = read_holes(self.files, log.tp.directory_name, seed)
+        from brokerd.storage.damage import Hole
+
+        holes += [Hole(one.first_offset, one.until_offset) for one in damaged_ranges(log) if not one.is_accepted]
+        self.files.kill()
+        write_holes(self.files, log.tp.directory_name, seed, holes)
+        self._open()
+
+    def refused(self, position: LogPosition) -> LogTruncationError | None:
+        try:
+            self.log.core.check_history(position)
+        except LogTruncationError as error:
+            return error
+        return None
+
+
+def _live(life: Life, steps: int, kinds: list[Callable[[Life], None]]) -> None:
+    for _ in range(steps):
+        life.rng.choice(kinds)(life)
+
+
+@pytest.mark.parametrize("seed", range(60 * TEST_SCALE))
+def test_no_position_of_this_history_is_refused(seed: int) -> None:
+    life = Life(random.Random(seed), MemoryFiles())
+    for _ in range(25):
+        _live(life, 1, [Life.write] * 4 + [Life.stop, Life.crash, Life.delete, Life.lose_derived_files, Life.rot])
+        refused = [error.message for position in life.positions if (error := life.refused(position))]
+        assert refused == []
+    assert len(life.positions) > 10
+
+
+@pytest.mark.parametrize("seed", range(60 * TEST_SCALE))
+def test_each_position_of_another_history_is_refused(seed: int) -> None:
+    """A copy that was made at any moment, and the original: neither takes what the other has written since."""
+    rng = random.Random(seed)
+    original = Life(rng, MemoryFiles())
+    _live(original, 8, [Life.write] * 3 + [Life.stop, Life.crash, Life.delete])
+    common = set(original.positions)
+    files = original.files.copy()
+    if rng.random() < 0.5:
+        original.stop()
+    copy = Life(rng, files)
+    fork = copy.log.log_end_offset
+    copy.positions |= common
+    kinds = [Life.write] * 3 + [Life.stop, Life.crash, Life.lose_derived_files]
+    _live(original, 6, kinds)
+    _live(copy, 6, kinds)
+    for one, other in ((original, copy), (copy, original)):
+        assert not any(map(one.refused, one.positions))
+        foreign = [position for position in other.positions - common - one.positions if position.offset > fork]
+        for position in foreign:
+            error = one.refused(position)
+            assert error is not None, position
+            assert error.resume_offset <= fork
+            assert error.resume_offset in (UNKNOWN_OFFSET, fork) or position.offset > error.resume_offset
+        assert all(one.refused(position) is None for position in common if position.offset <= fork)
