@@ -83,7 +83,7 @@ class OffsetReader:
 
     def checked(self, snapshot: Snapshot, previous: SourceOffset) -> Snapshot:
         """The snapshot, with the positions of `previous` checked now."""
-        known = {tp: Given(offset) for tp, offset in previous.offsets.items() if tp in snapshot.latest}
+        known = {tp: Given(previous.offsets[tp]) for tp in previous.epochs if tp in snapshot.latest}
         try:
             answers = self._results(_with_ids(snapshot, known), known, positions=previous)
         except UnknownTopicIdError:  # deleted since: the tasks report it

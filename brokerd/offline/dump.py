@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import pyarrow as pa
@@ -105,6 +105,7 @@ def describe_header(header: BatchHeader) -> Entry:
         "record_count": header.record_count,
         "size_bytes": header.size,
         "leader_epoch": header.leader_epoch,
+        "leader_epoch_id": f"{header.leader_epoch_id:016x}",
         "append_timestamp": header.append_timestamp,
         "base_timestamp": header.base_timestamp,
         "max_timestamp": header.max_timestamp,
@@ -165,7 +166,7 @@ def _describe_snapshot(files: RealFiles, name: str, tp: TopicIdPartition | None,
         "type": snapshots.SNAPSHOT_KIND,
         "path": path,
         "offset": snapshot.offset,
-        "epochs": [entry._asdict() for entry in snapshot.epochs],
+        "epochs": _epochs(snapshot.epochs),
         "producers": producers,
         "forgotten_number": snapshot.forgotten_number,
         "aborted": [entry._asdict() for entry in snapshot.aborted],
@@ -173,12 +174,16 @@ def _describe_snapshot(files: RealFiles, name: str, tp: TopicIdPartition | None,
     }
 
 
+def _epochs(entries: Iterable[leader_epochs.EpochEntry]) -> list[dict[str, Any]]:
+    return [{**entry._asdict(), "id": f"{entry.id:016x}"} for entry in entries]
+
+
 def _describe_epochs(files: RealFiles, name: str, _tp: TopicIdPartition | None, path: str) -> Iterator[Entry]:
     body = decode_document(read_whole(files, name), leader_epochs.EPOCHS_KIND, leader_epochs.EPOCHS_VERSION)
     entries = leader_epochs.decode_epochs_body(body)
     if entries is None:
         raise DocumentError("its entries are malformed")
-    yield {"type": leader_epochs.EPOCHS_KIND, "path": path, "epochs": [entry._asdict() for entry in entries]}
+    yield {"type": leader_epochs.EPOCHS_KIND, "path": path, "epochs": _epochs(entries)}
 
 
 def _describe_checkpoint(files: RealFiles, name: str, _tp: TopicIdPartition | None, path: str) -> Iterator[Entry]:

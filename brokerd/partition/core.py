@@ -338,7 +338,9 @@ class PartitionCore:
 
     def epoch_before(self, offset: int) -> EpochEntry | None:
         """The epoch of the record before `offset`; None if there is none, or it cannot be known."""
-        return None if damage_at(self.health.damaged, offset - 1) else self.epochs.entry_at(offset - 1)
+        if offset > self.log_end_offset or damage_at(self.health.damaged, offset - 1):
+            return None
+        return self.epochs.entry_at(offset - 1)
 
     def check_history(self, position: LogPosition) -> None:
         """Raises LogTruncationError if the position is of another history than this log. What is not here is not judged: positions

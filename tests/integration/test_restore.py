@@ -8,12 +8,17 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from pyspark.sql.streaming.datasource import ReadAllAvailable
 
 from brokerd import Consumer, Producer, TopicPartition
 from brokerd.client.blocking import BlockingClient
 from brokerd.client.group_offsets import OffsetAndMetadata
+from brokerd.clock import SystemClock
 from brokerd.config.client import ClientConfig
-from brokerd.errors import LogTruncationError
+from brokerd.datasource.options import parse_source_options
+from brokerd.datasource.partition_reader import RangePartition
+from brokerd.datasource.stream_reader import BrokerdStreamReader
+from brokerd.errors import DataLossError, LogTruncationError
 from brokerd.groups.group_table import Caller
 from brokerd.groups.model import CommittedOffset
 from brokerd.ids import TopicIdPartition
@@ -142,3 +147,51 @@ def test_a_group_of_another_history_says_so_until_it_is_reset(tmp_path: Path) ->
                     reader.poll(LONG_MS)
                 reader.commit({TP: 0})
                 assert [record.offset for record in reader.poll(LONG_MS)] == [0]
+
+
+def stream_reader(address: str, **options: object) -> BrokerdStreamReader:
+    given = {"bootstrap.servers": address, "subscribe": "t", "startingOffsets": "earliest", **options}
+    return BrokerdStreamReader(parse_source_options(given, is_streaming=True), (), SystemClock())
+
+
+def test_each_offset_of_a_checkpoint_has_the_epoch_of_the_record_before_it(tmp_path: Path) -> None:
+    """However a batch is limited, and however many lives of the broker it spans."""
+    ids: list[int] = []
+    for _ in range(3):
+        with running_daemon(tmp_path / "data") as running:
+            if not ids:
+                with BlockingClient(ClientConfig(bootstrap_servers=running.address)) as client:
+                    client.create_topic("t", 1)
+            with Producer({"bootstrap.servers": running.address}) as producer:
+                for _ in range(10):
+                    producer.send("t", value=b"x")
+            ids += 10 * [running.daemon.broker.logs.leader_epoch_id]
+    assert len(set(ids)) == 3
+    with running_daemon(tmp_path / "data") as running:
+        reader = stream_reader(running.address, maxOffsetsPerTrigger="7")
+        offset, ends = reader.initialOffset(), []
+        for _ in range(5):
+            offset = reader.latestOffset(offset, reader.getDefaultReadLimit())
+            ends.append(offset["t"]["0"])
+            assert offset["@brokerd"]["epochs"] == {"t": {"0": f"{ids[ends[-1] - 1]:016x}"}}
+        assert ends == [7, 14, 21, 28, 30]
+        assert reader.latestOffset(offset, ReadAllAvailable()) == offset
+
+
+def test_a_query_that_runs_on_over_a_restore_says_so(restored: Restored) -> None:
+    """With its connections and what it remembers: only the broker is another one."""
+    restored.write(BACKED_UP)
+    restored.back_up(is_running=True)
+    restored.write(LOST)
+    reader, lenient = (stream_reader(restored.daemon.address, failOnDataLoss=flag) for flag in ("true", "false"))
+    start = reader.latestOffset(reader.initialOffset(), ReadAllAvailable())
+    assert start["t"] == {"0": 200}
+    restored.restore()
+    restored.write(NEW)
+    with pytest.raises(DataLossError, match=r"t-0: offset 200 is of another history .* they part at offset 100, "):
+        reader.latestOffset(start, ReadAllAvailable())
+    end = lenient.latestOffset(start, ReadAllAvailable())
+    (batch,) = lenient.partitions(start, end)
+    assert isinstance(batch, RangePartition)
+    assert (batch.offsets.start, batch.offsets.until) == (BACKED_UP, BACKED_UP + NEW)
+    assert reader.latestOffset(end, ReadAllAvailable()) == end

@@ -32,6 +32,7 @@ def test_text_of_version_1_is_fixed() -> None:
         SourceOffset({}, {}),
         SourceOffset({A0: 5}, {"a": ID}),
         SourceOffset({A0: 5, A1: 0}, {"a": ID}, {A1: 0}),
+        SourceOffset({A0: 5, A1: 0}, {"a": ID}, epochs={A0: 2**64 - 1}),
     ],
 )
 def test_what_is_stored_is_what_is_read(offset: SourceOffset) -> None:
@@ -42,6 +43,11 @@ def test_equal_offsets_give_equal_text_whatever_their_order() -> None:
     assert json.dumps(SourceOffset({A0: 1, A1: 2}, {"a": ID}).to_json()) == json.dumps(
         SourceOffset({A1: 2, A0: 1}, {"a": ID}).to_json()
     )
+
+
+def test_an_epoch_id_is_text_of_which_no_reader_loses_digits() -> None:
+    stored = SourceOffset({A0: 5, A1: 0}, {"a": ID}, epochs={A0: 2**53 + 1}).to_json()
+    assert stored["@brokerd"]["epochs"] == {"a": {"0": "0020000000000001"}}
 
 
 @pytest.mark.parametrize("stored", [{}, {"a": {"0": 5}}, {"@brokerd": 1}, {"@brokerd": {}}])
@@ -62,6 +68,7 @@ def test_a_later_version_is_refused() -> None:
         {"a": 5, "@brokerd": {"version": 1, "topicIds": {}}},
         {"a": {"x": 5}, "@brokerd": {"version": 1, "topicIds": {}}},
         {"@brokerd": {"version": 1, "topicIds": {"a": "zz"}}},
+        {"a": {"0": 5}, "@brokerd": {"version": 1, "topicIds": {}, "epochs": {"a": {"0": "zz"}}}},
     ],
 )
 def test_damaged_offsets_are_refused_with_their_text(stored: dict[str, Any]) -> None:

@@ -18,6 +18,7 @@ from brokerd.datasource.planning import (
     share_bytes,
     split_ranges,
 )
+from brokerd.errors import LogTruncationError
 from brokerd.ids import TopicPartition
 
 OLD, NEW = bytes(16), bytes([1]) * 16
@@ -52,6 +53,17 @@ def test_case_b_retention_that_passed_the_checkpoint_is_told_with_numbers() -> N
     begins, starts, losses = continue_from(PREVIOUS, snapshot({T0: (13, 15), T1: (0, 20)}))
     assert (begins, starts) == ({T0: 13, T1: 20}, {T0: 13})
     assert losses == ["3 records of t-0 are gone, offsets 10 to 12: retention or DeleteRecords removed them; the next offset is 13"]
+
+
+@pytest.mark.parametrize(("parts_at", "expected"), [(7, 7), (-1, 2), (1, 2)])
+def test_case_h_another_history_is_read_from_where_the_two_part(parts_at: int, expected: int) -> None:
+    """Also if it is longer than what was read; from the log start if nobody knows, or if retention has been there."""
+    other = LogTruncationError("t-0: offset 10 is of another history", resume_offset=parts_at)
+    now = dataclasses.replace(snapshot({T0: (2, 15), T1: (0, 20)}), truncations={T0: other})
+    begins, starts, losses = continue_from(PREVIOUS, now)
+    assert (begins, starts) == ({T0: expected, T1: 20}, {T0: expected})
+    assert losses == [f"{other}; what was read from there on is not in it, the next offset is {expected}"]
+    assert continue_from(PREVIOUS, now, lambda tp: tp != T0).losses == []
 
 
 def test_case_c_log_that_ends_before_the_checkpoint_has_lost_its_tail() -> None:
