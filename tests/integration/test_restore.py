@@ -149,7 +149,7 @@ def test_a_group_of_another_history_says_so_until_it_is_reset(tmp_path: Path) ->
                 assert [record.offset for record in reader.poll(LONG_MS)] == [0]
 
 
-def stream_reader(address: str, **options: object) -> BrokerdStreamReader:
+def stream_reader(address: str, **options: str) -> BrokerdStreamReader:
     given = {"bootstrap.servers": address, "subscribe": "t", "startingOffsets": "earliest", **options}
     return BrokerdStreamReader(parse_source_options(given, is_streaming=True), (), SystemClock())
 

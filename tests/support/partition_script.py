@@ -162,7 +162,7 @@ class PartitionScript:
                 return
             sealed = [segment.base_offset for segment in plan.sealed]
             snapshots = [snapshot.offset for snapshot in plan.snapshots]
-            epochs = "none" if plan.epochs is None else [tuple(entry) for entry in plan.epochs]
+            epochs = "none" if plan.epochs is None else [entry[:2] for entry in plan.epochs]
             self._lines.append(f"sync up to {plan.end_offset}; sealed {sealed}, snapshots {snapshots}, epochs {epochs}")
             return
         plan = core.flushes.under_way

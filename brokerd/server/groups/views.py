@@ -32,7 +32,7 @@ def check_history(core: PartitionCore, committed: CommittedOffset | None) -> Non
         if committed is not None:
             core.check_history(LogPosition(committed.offset, committed.leader_epoch_id))
     except LogTruncationError as error:
-        error.message += "; set the group's offset anew (commit(), or `brokerd groups reset`)"
+        error.message += "; commit another offset for the group, or `brokerd groups reset` it"
         raise
 
 

@@ -6,7 +6,7 @@ that go on beside the original.
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import pytest
 
@@ -132,7 +132,7 @@ class Life:
         return None
 
 
-def _live(life: Life, steps: int, kinds: list[Callable[[Life], None]]) -> None:
+def _live(life: Life, steps: int, kinds: Sequence[Callable[[Life], None]]) -> None:
     for _ in range(steps):
         life.rng.choice(kinds)(life)
 
