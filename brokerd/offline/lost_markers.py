@@ -102,7 +102,7 @@ def problem_of_log(files: Files, tp: TopicIdPartition, log_start_offset: int) ->
 
 
 def _loaded(entries: Iterable[LogEntry]) -> Coordinator:
-    coordinator = Coordinator(Limits(_NoLimit(), _NoLimit(), 1))
+    coordinator = Coordinator(Limits(_NoLimit(), _NoLimit(), 1, 1))
     coordinator.load(entries, 0)
     return coordinator
 

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from brokerd import Consumer, Producer
+from brokerd import Consumer, Producer, TopicPartition
 from brokerd.client.blocking import BlockingClient
 from brokerd.config.client import ConsumerConfig
 from brokerd.errors import InvalidTxnStateError
@@ -87,7 +87,7 @@ def test_rows_behind_an_open_transaction_are_seen_when_it_ends_and_it_is_named(
             job.send(topic, b"of the job")
     with Consumer({"bootstrap.servers": daemon.address, "group.id": "g", "auto.offset.reset": "earliest"}) as consumer:
         consumer.assign([("t", 0), ("u", 0)])
-        consumer.commit({("t", 0): consumer.beginning_offsets([("t", 0)])[("t", 0)]})
+        consumer.commit(consumer.beginning_offsets([TopicPartition("t", 0)]))
         assert [record.topic for record in consumer.poll(10_000)] == ["u"]
         assert consumer.poll(50) == [], "committed, and the other topic's part of it is seen"
         listed = {one["transactional_id"]: one for one in json.loads(terminal.run("transactions", "list", "--json")[1])}

@@ -17,8 +17,11 @@ from brokerd.client.blocking import BlockingClient
 from brokerd.client.broker_client import BrokerClient
 from brokerd.config.client import ConsumerConfig
 from brokerd.errors import BrokerUnreachableError, DeliveryTimeoutError, ProducerFencedError
+from brokerd.ids import TopicPartition
 from brokerd.transaction.transactional_id import EARLIER_MAX
 from tests.support.daemon import running_daemon
+
+T0 = TopicPartition("t", 0)
 
 
 @pytest.fixture
@@ -35,10 +38,10 @@ def producer(address: str) -> Producer:
 
 def visible(address: str) -> set[bytes | None]:
     with Consumer(bootstrap_servers=address, auto_offset_reset="earliest") as consumer:
-        consumer.assign([("t", 0)])
-        end = consumer.end_offsets([("t", 0)])[("t", 0)]
+        consumer.assign([T0])
+        end = consumer.end_offsets([T0])[T0]
         values: set[bytes | None] = set()
-        while consumer.position(("t", 0)) < end:
+        while consumer.position(T0) < end:
             values |= {record.value for record in consumer.poll(timeout_ms=1_000)}
         return values
 
