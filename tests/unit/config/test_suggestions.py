@@ -49,8 +49,8 @@ def test_nothing_is_near_where_nothing_is_known() -> None:
 
 
 @pytest.mark.parametrize(
-    ("keyword", "hint"), [("consumer_timeout_ms", r"poll\(timeout_ms=...\)"), ("statistics_interval_ms", r"Producer\.metrics\(\)")]
+    ("name", "hint"), [("consumer.timeout.ms", r"poll\(timeout_ms=...\)"), ("statistics.interval.ms", r"Producer\.metrics\(\)")]
 )
-def test_settings_of_other_clients_get_what_stands_for_them(keyword: str, hint: str) -> None:
+def test_settings_of_other_clients_get_what_stands_for_them(name: str, hint: str) -> None:
     with pytest.raises(ConfigError, match=hint):
-        Consumer(**{keyword: 1000})
+        Consumer({name: 1000})
