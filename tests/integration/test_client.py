@@ -80,7 +80,9 @@ def test_offsets_of_every_kind(daemon: RunningDaemon, client: BlockingClient) ->
     write(daemon.address, "offsets", 0, 100)
     name = TopicPartition("offsets", 0)
     assert client.list_offsets_by_name({name: OffsetSpec.EARLIEST})[name] == OffsetAndTimestamp(0, leader_epoch=FIRST_EPOCH)
-    assert client.list_offsets({tp: OffsetSpec.LATEST})[tp] == OffsetAndTimestamp(100, leader_epoch=FIRST_EPOCH)
+    latest = client.list_offsets({tp: OffsetSpec.LATEST})[tp]
+    assert not isinstance(latest, WireError)
+    assert latest[:3] == (100, -1, FIRST_EPOCH)
     found = client.list_offsets({tp: OffsetSpec.MAX_TIMESTAMP})[tp]
     assert not isinstance(found, WireError)
     assert found.timestamp == FIRST_MS + 99
@@ -89,7 +91,9 @@ def test_offsets_of_every_kind(daemon: RunningDaemon, client: BlockingClient) ->
     assert by_time.offset == 0
     assert client.list_offsets({tp: FIRST_MS + 1_000})[tp] == OffsetAndTimestamp(-1)
     assert client.delete_records({tp: 40}) == {tp: 40}
-    assert client.list_offsets({tp: OffsetSpec.EARLIEST})[tp] == OffsetAndTimestamp(40, leader_epoch=FIRST_EPOCH)
+    earliest = client.list_offsets({tp: OffsetSpec.EARLIEST})[tp]
+    assert not isinstance(earliest, WireError)
+    assert earliest[:3] == (40, -1, FIRST_EPOCH)
 
 
 def test_deleted_records_are_told_with_the_first_offset_that_is_left(
