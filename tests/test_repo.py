@@ -11,6 +11,7 @@ import functools
 import importlib.util
 import re
 import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TypeGuard
@@ -236,6 +237,35 @@ def test_only_its_own_layers_import(root: str, folders: tuple[str, ...]) -> None
         for line, module in imported_modules(name)
         if module.partition(".")[0].partition("_")[0] == root and not (folders and name.startswith(folders))
     )
+
+
+# Nothing that is imported here gets gRPC: what matters is the environment that it would read.
+_IMPORTS_GRPC = """
+import importlib, os, sys
+class Finder:
+    def find_spec(self, name, path=None, target=None):
+        if name == "grpc":
+            raise ImportError("read " + os.environ.get("GRPC_ENABLE_FORK_SUPPORT", "nothing"))
+sys.meta_path.insert(0, Finder())
+for module in sys.argv[1:]:
+    os.environ.pop("GRPC_ENABLE_FORK_SUPPORT", None)
+    for name in [name for name in sys.modules if name.startswith("brokerd")]:
+        del sys.modules[name]
+    try:
+        importlib.import_module(module)
+    except ImportError as error:
+        print(module, error)
+"""
+
+
+def test_grpc_is_imported_after_its_environment_is_set() -> None:
+    importers = sorted(
+        name.removesuffix(".py").removesuffix("/__init__").replace("/", ".")
+        for name in sources(*PRODUCT)
+        if any(module.partition(".")[0].partition("_")[0] == "grpc" for _, module in imported_modules(name))
+    )
+    done = subprocess.run([sys.executable, "-c", _IMPORTS_GRPC, *importers], cwd=ROOT, capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines() == [f"{module} read 0" for module in importers]
 
 
 def test_only_clock_py_reads_clocks() -> None:

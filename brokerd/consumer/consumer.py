@@ -46,7 +46,7 @@ class Consumer(ConsumerBase):
     underscores for dots. Raises ConfigError for those. Nothing is asked of a broker until it is needed.
 
     One thread may use it at a time; another may call `wakeup()` and `close()`. After a fork it belongs to the parent: the child
-    needs one of its own, and must not be forked while this process has any open (see Producer). Use it as a context manager, or
+    needs one of its own, and must not be forked from a process that has used any (see Producer). Use it as a context manager, or
     `close()` it; at exit it is closed for you.
 
     A partition is a TopicPartition or a pair of topic and number; methods that take several take a list, or one alone.

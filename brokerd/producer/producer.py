@@ -56,7 +56,7 @@ class Producer:
 
     `config`: settings by Kafka's names (`{"bootstrap.servers": ...}`) or a ProducerConfig; keywords are settings too, with
     underscores for dots. One producer serves many threads; make one per process: after a fork it refuses to work in the
-    child. Children that need clients of their own must not be forked while this process has any open, since gRPC does
+    child. Children that need clients of their own must not be forked from a process that has used one, since gRPC does
     not survive that: their calls would find no broker. (Of multiprocessing, "spawn" and "forkserver" are safe.)
     Use it as a context manager, or `close()` it; at exit it is closed for you.
     """

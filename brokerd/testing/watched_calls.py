@@ -9,6 +9,9 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from typing import Any
 
+from brokerd import wire as wire  # before gRPC: see there
+
+# isort: split
 import grpc
 
 from brokerd.server.handlers.produce import decode

@@ -5,7 +5,6 @@
     methods.py     names and types of the service's methods
     errors.py      errors to protobuf and back
     channel.py     arguments of channels and servers, each with its reason
-    event_loop.py  adapts an event loop to the gRPC in its process
     texts.py       makes texts from the wire safe to print
 
 Rules of the log or the producer do not belong in this package.
@@ -15,7 +14,8 @@ from __future__ import annotations
 
 import os
 
-# gRPC reports every connection that ends on standard error, which is noise for us; set the variable to get it back. gRPC reads it
-# when it is first imported: the packages that import gRPC (client, server) import this one first. A program that does not talk to a
-# broker keeps its environment.
-os.environ.setdefault("GRPC_VERBOSITY", "ERROR")
+# gRPC reads these when it is first imported: the modules that import gRPC import this package first. What the user has set stands.
+# A program that does not talk to a broker keeps its environment.
+os.environ.setdefault("GRPC_VERBOSITY", "ERROR")  # otherwise each connection that ends is reported on standard error
+# gRPC's handlers of a fork stop and start its threads around each one, and crash the child while asyncio uses them.
+os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "0")

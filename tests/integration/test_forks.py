@@ -1,0 +1,116 @@
+"""Goal: a process that has or had clients may fork, as Spark's start does, and none of its children dies of it: real children.
+
+`python -m tests.integration.test_forks 1000` is the long run.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from brokerd.client.blocking import BlockingClient
+from brokerd.config.client import ClientConfig
+from tests.support.daemon import DaemonProcess
+
+FORKS = 20
+# What the parent has or had open; the children use none of it.
+OPENED = {
+    "producer": "opened = [producer()]",
+    "consumer": "opened = [consumer()]",
+    "asyncio clients": "asyncio.run(awaited(then=forked))",
+    "a closed producer": "producer().close()",
+    "a closed consumer": "consumer().close()",
+    "closed asyncio clients": "asyncio.run(awaited())",
+}
+_PROGRAM = """
+import asyncio, concurrent.futures, contextlib, os, subprocess, sys, time
+from brokerd import Consumer, Producer, aio
+
+servers, kind, count = sys.argv[1], sys.argv[2], int(sys.argv[3])
+
+def producer():
+    producer = Producer(bootstrap_servers=servers)
+    producer.send("forks", b"x").result()
+    return producer
+
+def consumer():
+    consumer = Consumer(bootstrap_servers=servers, auto_offset_reset="earliest")
+    consumer.assign([("forks", 0)])
+    assert consumer.poll()
+    return consumer
+
+async def awaited(then=lambda: None):
+    async with aio.Producer(bootstrap_servers=servers) as producer:
+        await producer.send_and_wait("forks", b"x")
+        async with aio.Consumer(bootstrap_servers=servers, auto_offset_reset="earliest") as consumer:
+            consumer.assign([("forks", 0)])
+            assert await consumer.poll()
+            then()
+
+def fork():
+    pid = os.fork()
+    if pid == 0:
+        time.sleep(0.01)  # while threads of gRPC, if it had started any, crash it
+        os._exit(0)
+    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+
+def preexec():
+    return subprocess.call(["true"], preexec_fn=lambda: None)
+
+def pool():
+    try:
+        with concurrent.futures.ProcessPoolExecutor(4) as pool:
+            return sum(pool.map(abs, range(8))) - 28
+    except concurrent.futures.BrokenExecutor as error:
+        return repr(error)
+
+def forked():
+    print([end for end in (globals()[kind]() for _ in range(count)) if end])
+    sys.stdout.flush()
+    os._exit(0)
+
+"""
+
+
+@pytest.fixture(scope="module")
+def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[DaemonProcess]:
+    with broker_with_topic(tmp_path_factory.mktemp("forks")) as broker:
+        yield broker
+
+
+@contextlib.contextmanager
+def broker_with_topic(directory: Path) -> Iterator[DaemonProcess]:
+    """A running one."""
+    with DaemonProcess(directory / "data") as broker:
+        with BlockingClient(ClientConfig(bootstrap_servers=broker.address)) as client:
+            client.create_topic("forks", 1)
+        yield broker
+
+
+def failed_ends(broker: DaemonProcess, opened: str, kind: str, count: int) -> str:
+    """What a process prints that opens clients and then forks: how those children ended that did not end well."""
+    clean = {name: value for name, value in os.environ.items() if not name.startswith("GRPC_")}
+    command = [sys.executable, "-c", f"{_PROGRAM}{OPENED[opened]}\nforked()", broker.address, kind, str(count)]
+    done = subprocess.run(command, env=clean, capture_output=True, text=True, check=False)
+    return done.stdout.strip() + done.stderr.strip()
+
+
+@pytest.mark.parametrize("kind", ["fork", "preexec", "pool"])
+@pytest.mark.parametrize("opened", OPENED)
+def test_no_child_dies(broker: DaemonProcess, opened: str, kind: str) -> None:
+    assert failed_ends(broker, opened, kind, FORKS // 4 if kind == "pool" else FORKS) == "[]"
+
+
+if __name__ == "__main__":
+    with tempfile.TemporaryDirectory() as directory, broker_with_topic(Path(directory)) as broker:
+        for opened in OPENED:
+            for kind in ("fork", "preexec", "pool"):
+                count = int(sys.argv[1]) // (10 if kind == "pool" else 1)
+                print(opened, kind, count, failed_ends(broker, opened, kind, count), flush=True)
