@@ -19,8 +19,8 @@ from typing import Any, TypeVar
 
 import grpc
 
+from brokerd.event_loop import settle
 from brokerd.wire.channel import CHANNEL_ARGUMENTS, SERVER_ARGUMENTS
-from brokerd.wire.event_loop import settle
 
 MESSAGE_BYTES = 1_048_576
 IN_FLIGHT = 8

@@ -20,12 +20,12 @@ from brokerd.client.produce_transport import GrpcProduceStream
 from brokerd.client.transactions import MemberGrant
 from brokerd.clock import SystemClock
 from brokerd.config.client import ClientConfig
+from brokerd.event_loop import GrpcLoop, settle
 from brokerd.ids import NO_PRODUCER, ProducerIdAndEpoch, TopicIdPartition
 from brokerd.producer.core.transport import BatchToProduce, Hello, ProduceRequest, RequestLimits
 from brokerd.record.header import Attributes, crc_seed, encode_header, new_header
 from brokerd.record.payload import Payload, encode_payload
 from brokerd.record.schema import SCHEMA_0
-from brokerd.wire.event_loop import ignore_poller_noise, settle
 from brokerd.wire.v1 import fetch_pb2
 
 T = TypeVar("T")
@@ -38,17 +38,17 @@ _FETCH_BYTES = 1_048_576
 
 
 def run_in_loop(work: Coroutine[Any, Any, T]) -> T:
-    """asyncio.run, without the noise of gRPC's poller and with its last words waited for."""
+    """asyncio.run, with gRPC's last words waited for."""
 
     async def run() -> T:
-        ignore_poller_noise(asyncio.get_running_loop())
         try:
             return await work
         finally:
             gc.collect()  # a connection is open until the last of its streams is gone, and what they ended with holds them
             await settle()
 
-    return asyncio.run(run())
+    with asyncio.Runner(loop_factory=GrpcLoop) as runner:
+        return runner.run(run())
 
 
 def raw_client(address: str) -> BrokerClient:

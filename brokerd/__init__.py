@@ -21,6 +21,7 @@ Exports are imported on first use, so a Spark worker that only looks for data so
     cli/                          the command line (__main__.py)
     testing/                      a broker for the tests of users, and of this project
     backoff.py, waiter.py         how long to wait before a retry; a task that waits for another thread
+    event_loop.py                 the event loop of clients and their tests
     steps.py                      a call written once for threads and tasks
     allocator.py, process.py      memory, fork and exit of a process
 """

@@ -25,6 +25,7 @@ from brokerd.errors import (
     UnknownServerError,
     WireError,
 )
+from brokerd.event_loop import GrpcLoop
 from brokerd.ids import TopicIdPartition
 from brokerd.process import OWN_THREADS
 from brokerd.producer.core.accumulator import NEVER_MS
@@ -125,7 +126,8 @@ class Sender:
     def _run(self) -> None:
         self._mailbox.own()
         try:
-            asyncio.run(self._main())
+            with asyncio.Runner(loop_factory=GrpcLoop) as runner:
+                runner.run(self._main())
         except BaseException as error:
             self._fail_for_good(error)
             if not isinstance(error, Exception):

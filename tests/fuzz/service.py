@@ -236,7 +236,10 @@ def run(counts: dict[str, int], seed: int, report: Report, home: Path, *, first:
     try:
         with running_daemon(home / "level" / "data", **SETTINGS) as running:
             trouble: list[str] = []
-            running.loop.call_soon_threadsafe(running.loop.set_exception_handler, lambda _, context: _note(context, trouble))
+            running.loop.call_soon_threadsafe(
+                running.loop.set_exception_handler,
+                lambda _, context: trouble.append(str(context.get("exception") or context)),
+            )
             running.run(_attack(Target(running, seed, report), counts, first, alarms, trouble), timeout_s=86_400)
     finally:
         logging.getLogger().removeHandler(alarms)
@@ -245,15 +248,6 @@ def run(counts: dict[str, int], seed: int, report: Report, home: Path, *, first:
     for finding in check_data_dir(str(home / "level" / "data")):
         if finding.severity is not Severity.NOTE:
             raise FuzzError(f"brokerd doctor: {finding}")
-
-
-def _note(context: dict[str, Any], trouble: list[str]) -> None:
-    error = context.get("exception")
-    # gRPC passes operations on to the loops of a process through whichever is awake. One of a loop that is closed is not this
-    # daemon's, whose loop runs, but of a client that an earlier test of this process has closed (brokerd/wire/event_loop.py).
-    of_closed_loop = isinstance(error, RuntimeError) and "PollerCompletionQueue" in repr(context.get("handle"))
-    if not (of_closed_loop and str(error) == "Event loop is closed"):
-        trouble.append(str(error or context))
 
 
 async def _attack(target: Target, counts: dict[str, int], first: int, alarms: Alarms, trouble: list[str]) -> None:

@@ -19,9 +19,9 @@ import grpc
 from brokerd.clock import Clock
 from brokerd.config.broker import BrokerConfig
 from brokerd.config.settings import from_mapping
+from brokerd.event_loop import GrpcLoop, settle
 from brokerd.server.daemon import Daemon
 from brokerd.storage.files import Files
-from brokerd.wire.event_loop import ignore_poller_noise, settle
 from tests.support.wait import DEADLINE_S, wait_until
 
 T = TypeVar("T")
@@ -41,8 +41,7 @@ class RunningDaemon:
         interceptors: Sequence[grpc.aio.ServerInterceptor] = (),
     ) -> None:
         self.daemon = Daemon(config, files=files, clock=clock, interceptors=interceptors)
-        self.loop = asyncio.new_event_loop()
-        ignore_poller_noise(self.loop)  # clients have loops of their own in this process
+        self.loop = GrpcLoop()
         self._thread = threading.Thread(target=self.loop.run_forever, name="brokerd-test", daemon=True)
 
     @property

@@ -7,7 +7,6 @@ answered at once).
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
@@ -32,7 +31,6 @@ from brokerd.ids import TopicIdPartition, new_topic_id
 from brokerd.record.header import crc_seed, decode_header, stamp
 from brokerd.wire.channel import SERVER_ARGUMENTS
 from brokerd.wire.errors import to_proto
-from brokerd.wire.event_loop import ignore_poller_noise
 from brokerd.wire.methods import SERVICE, UNARY
 from brokerd.wire.records import join_records, split_records
 from brokerd.wire.v1 import fetch_pb2, metadata_pb2, offsets_pb2, produce_pb2, topics_pb2, transaction_pb2
@@ -310,7 +308,6 @@ def fake_broker(port: int = 0) -> Iterator[FakeBroker]:
 
 
 async def _serve(broker: FakeBroker, port: int) -> grpc.aio.Server:
-    ignore_poller_noise(asyncio.get_running_loop())
     server = grpc.aio.server(options=list(SERVER_ARGUMENTS))
     handlers: dict[str, grpc.RpcMethodHandler[Any, Any]] = {
         name: grpc.unary_unary_rpc_method_handler(

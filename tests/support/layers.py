@@ -16,6 +16,7 @@ LAYERS: dict[str, set[str]] = {
     "process": set(),
     "sharing": set(),
     "waiter": set(),
+    "event_loop": set(),
     "steps": set(),
     "backoff": set(),
     "config": {"errors", "ids"},
@@ -30,8 +31,8 @@ LAYERS: dict[str, set[str]] = {
     "groups": _BASE | {"wire.v1"},
     "server": _BASE
     | {"allocator", "sharing", "storage", "partition", "datadir", "groups", "purgatory", "transaction", "wire", "wire.v1"},
-    "producer": _BASE | {"arguments", "backoff", "process", "steps", "waiter"},
-    "client": _BASE | {"backoff", "process", "steps", "wire", "wire.v1", "producer"},
+    "producer": _BASE | {"arguments", "backoff", "event_loop", "process", "steps", "waiter"},
+    "client": _BASE | {"backoff", "event_loop", "process", "steps", "wire", "wire.v1", "producer"},
     "consumer": _BASE | {"arguments", "client", "process"},
     "aio": _BASE | {"arguments", "client", "consumer", "producer", "steps", "waiter"},
     "sink": _BASE | {"allocator", "client", "process", "producer"},

@@ -27,7 +27,6 @@ from brokerd.errors import (
 )
 from brokerd.wire.channel import CALLS_PER_CONNECTION, STREAMS_PER_CONNECTION
 from brokerd.wire.errors import from_trailer
-from brokerd.wire.event_loop import ignore_poller_noise
 from brokerd.wire.methods import UNARY
 from brokerd.wire.texts import plain_text
 
@@ -91,7 +90,6 @@ class Connection:
         """Raises ConfigError if a token would cross a network in plaintext."""
         self.address = address
         self._security = security
-        ignore_poller_noise(asyncio.get_running_loop())
         self._turns = asyncio.Semaphore(CALLS_PER_CONNECTION)
         self._channels = [_Channel(security.open_channel(address))]
         self._methods: dict[str, grpc.aio.UnaryUnaryMultiCallable[bytes, bytes]] = {}

@@ -15,9 +15,9 @@ from collections.abc import Awaitable, Callable, Coroutine, Generator, Iterable,
 from typing import Any, Generic, TypeAlias, TypeVar
 
 from brokerd.errors import ClientError
+from brokerd.event_loop import GrpcLoop, is_grpc_task, settle
 from brokerd.process import OWN_THREADS, Open, end_daemon_thread
 from brokerd.steps import drive
-from brokerd.wire.event_loop import is_grpc_task, settle
 
 logger = logging.getLogger(__name__)
 
@@ -37,7 +37,7 @@ class LoopThread:
 
     def __init__(self, name: str = f"{OWN_THREADS}loop") -> None:
         self._pid = os.getpid()
-        self.loop = asyncio.new_event_loop()
+        self.loop = GrpcLoop()
         self.is_closed = False
         self._cleanups: list[Callable[[], Awaitable[None]]] = []
         self._on_end: Callable[[], None] | None = None

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import threading
 from collections.abc import Iterator
 
+import grpc
+import grpc.aio
 import pytest
 
 from brokerd.client.blocking import BlockingClient
@@ -56,6 +59,33 @@ def test_producers_that_close_disturb_no_other_loop(broker: FakeBroker, caplog: 
         for _ in range(ROUNDS):
             with Producer({"bootstrap.servers": servers}) as producer:
                 producer.send("t", value=b"x").result(DEADLINE_S)
+            assert living.metadata().cluster_id == "fake"
+    assert noise(caplog) == []
+
+
+@pytest.mark.parametrize("foreign", [False, True], ids=["a loop of ours", "a loop of the application"])
+def test_what_grpc_completes_after_a_loop_has_closed_is_reported_by_no_loop(
+    broker: FakeBroker, caplog: pytest.LogCaptureFixture, foreign: bool
+) -> None:
+    """gRPC completes a watch when the channel's state changes, which is after the loop of the watch has closed."""
+    channels: list[grpc.aio.Channel] = []
+
+    async def watch() -> None:
+        channel = grpc.aio.insecure_channel("127.0.0.1:1")
+        channels.append(channel)
+        watching = asyncio.create_task(channel.wait_for_state_change(grpc.ChannelConnectivity.IDLE))
+        await asyncio.sleep(0)
+        watching.cancel()
+
+    config = ConsumerConfig(bootstrap_servers=f"127.0.0.1:{broker.port}")
+    if foreign:
+        asyncio.run(watch())
+    else:
+        with contextlib.closing(LoopThread()) as loop_thread:
+            loop_thread.run(watch())
+    with BlockingClient(config) as living:
+        channels[0].get_state(try_to_connect=True)
+        for _ in range(ROUNDS):  # the loops of this client and of the fake broker hand over
             assert living.metadata().cluster_id == "fake"
     assert noise(caplog) == []
 
