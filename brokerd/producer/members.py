@@ -27,10 +27,12 @@ class Members:
         self._clock = clock
         self._wake = wake
         self._last_report = MemberReport()
+        self._aborting: Identity | None = None
 
     def begin(self, membership: Membership) -> Work[None]:
-        """Begins a member: see Producer.begin_member."""
-        yield from ()
+        """Begins a member: see Producer.begin_member. An abort goes on after its caller was interrupted, and is awaited."""
+        while self._core.identities.present is self._aborting:
+            yield
         conflict = transaction_conflict(self._config)
         if conflict:
             raise ConfigError(f"a transaction needs {conflict}: change the producer's settings")
@@ -68,6 +70,7 @@ class Members:
         error = AbortedBatchError(f"{_named(identity)} was aborted: nothing of it will be visible")
         self._core.stop(error, self._clock.monotonic_ms())
         self._intake.place_all()
+        self._aborting = identity
         self._wake()
         while identity.is_id_under_way and not self._intake.is_closed and self._clock.monotonic_ms() < deadline_ms:
             yield

@@ -6,6 +6,7 @@ the broker's double; the thread that sends held by the test.
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import Awaitable, Callable
 from typing import Any
 
@@ -23,10 +24,11 @@ from brokerd.errors import (
     ProducerClosedError,
     UnknownTopicOrPartitionError,
 )
+from brokerd.ids import ProducerIdAndEpoch
 from brokerd.producer.core.accumulator import NEVER_MS
-from brokerd.producer.core.membership import MemberReport
+from brokerd.producer.core.membership import MemberReport, Membership
 from brokerd.producer.mailbox import Asked, Errand
-from tests.support.broker_double import BrokerDouble, CoordinatorDouble, Fault
+from tests.support.broker_double import BrokerDouble, CoordinatorDouble, Fault, TransportDouble
 from tests.support.faces import AwaitedCoordinator
 from tests.support.heartbeat import beat, cancelled, held
 from tests.support.wait import DEADLINE_S
@@ -431,4 +433,38 @@ def test_a_transaction_that_fails_leaves_the_next_one_of_another_task_alone(
             await other.__aexit__(None, None, None)
             assert broker.committed_values("t") == [b"1"]
 
+    asyncio.run(scenario())
+
+
+def test_a_transaction_awaits_the_abort_of_one_that_was_cancelled_twice(
+    broker: BrokerDouble, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The abort waits for a producer id that is on its way, and nobody waits for the abort."""
+    is_asked, is_granted = threading.Event(), threading.Event()
+    init_member = TransportDouble.init_member
+
+    async def late(transport: TransportDouble, membership: Membership) -> ProducerIdAndEpoch:
+        is_asked.set()
+        await asyncio.to_thread(is_granted.wait, DEADLINE_S)
+        return await init_member(transport, membership)
+
+    async def write(producer: Producer, value: bytes) -> None:
+        async with producer.transaction():
+            await producer.send_and_wait("t", value)
+
+    async def scenario() -> None:
+        async with producer_of(broker) as producer:
+            writing = asyncio.create_task(write(producer, b"0"))
+            assert await asyncio.to_thread(is_asked.wait, DEADLINE_S)
+            for _ in range(2):
+                writing.cancel()
+                await beat()
+            assert writing.cancelled()
+            following = asyncio.create_task(write(producer, b"1"))
+            await beat()
+            is_granted.set()
+            await asyncio.wait_for(following, DEADLINE_S)
+            assert broker.committed_values("t") == [b"1"]
+
+    monkeypatch.setattr(TransportDouble, "init_member", late)
     asyncio.run(scenario())
