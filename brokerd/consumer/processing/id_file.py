@@ -34,6 +34,7 @@ class IdFile:
         try:
             with self._explained():
                 self._prepare(group_id)
+            self._files = self._files_now()
         except BaseException:
             self._database.close()
             raise
@@ -77,13 +78,25 @@ class IdFile:
             return [(number, MessageId(topic, value)) for number, topic, value in newest.fetchall()[::-1]]
 
     def write(self, numbered: Sequence[tuple[int, MessageId]], limit: int) -> None:
-        """Adds ids, durably on return, and forgets all but the newest; again with the same numbers, it does no harm."""
+        """Adds ids, durably on return, and forgets all but the newest; again with the same numbers, it does no harm. Looks
+        first, also without any, whether the file is still there: what is written to one that was removed is lost."""
+        if self._files_now() != self._files:
+            problem = "it, or its write-ahead log (-wal), was removed or replaced while it was open"
+            raise self._error(problem, "restore it: without it, messages that it knew are handled again if they come again")
         if not numbered:
             return
         rows = [(number, one.topic, one.value) for number, one in numbered]
         with self._explained(), self._transaction():
             self._database.executemany("INSERT OR REPLACE INTO handled VALUES (?, ?, ?)", rows)
             self._database.execute("DELETE FROM handled WHERE number <= ?", (numbered[-1][0] - limit,))
+
+    def _files_now(self) -> list[tuple[int, int]]:
+        """The files that others would open: the database, and the log beside it that holds its newest ids."""
+        try:
+            found = [os.stat(path) for path in (self._path, os.path.realpath(self._path) + "-wal")]
+        except OSError:
+            return []
+        return [(one.st_dev, one.st_ino) for one in found]
 
     def close(self) -> None:
         """Lets others open it."""

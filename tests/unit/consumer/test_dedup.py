@@ -287,6 +287,48 @@ def test_the_error_of_a_file_that_cannot_be_written_says_what_to_do(tmp_path: Pa
         file.write([(1, MessageId("t", b"1"))], 1)
 
 
+@pytest.mark.parametrize("suffix", ["", "-wal"])
+@pytest.mark.parametrize("is_replaced", [False, True])
+def test_a_file_that_was_removed_while_open_ends_process_before_anything_beyond_it_is_committed(
+    broker: FakeBroker, tmp_path: Path, suffix: str, is_replaced: bool
+) -> None:
+    """A message that has no place in the file that the next process opens would be handled again."""
+    broker.create("t")
+    put(broker.topics["t"][0], [b"%d" % number for number in range(20)])
+    path = tmp_path / "ids"
+    file = Path(f"{path}{suffix}")
+
+    def handler(record: ConsumerRecord) -> None:
+        if record.offset == 10:
+            content = file.read_bytes()
+            file.unlink()
+            if is_replaced:
+                file.write_bytes(content)
+
+    with Consumer(settings(broker, group_id="g", auto_commit_interval_ms=1_000_000)) as consumer:
+        consumer.assign([T0])
+        outcome = process_all(consumer, broker, handler, dedup_path=path)
+    assert isinstance(outcome, DedupFileError)
+    assert "was removed or replaced while it was open: restore it" in str(outcome)
+    assert not committed(broker)
+
+
+def test_a_file_that_was_removed_is_missed_though_there_is_nothing_to_write(tmp_path: Path) -> None:
+    with contextlib.closing(IdFile(str(tmp_path / "ids"), "g")) as file:
+        file.write([], 1)
+        (tmp_path / "ids").unlink()
+        with pytest.raises(DedupFileError, match="was removed or replaced"):
+            file.write([], 1)
+
+
+def test_a_file_behind_a_link_is_followed(tmp_path: Path) -> None:
+    (tmp_path / "there").mkdir()
+    (tmp_path / "here").symlink_to(tmp_path / "there" / "ids")
+    with contextlib.closing(IdFile(str(tmp_path / "here"), "g")) as file:
+        file.write([(1, MessageId("t", b"1"))], 1)
+        file.write([(2, MessageId("t", b"2"))], 1)
+
+
 def test_a_handler_that_hung_and_returns_later_changes_nothing(broker: FakeBroker) -> None:
     clock = ManualClock()
     broker.create("t")
