@@ -56,3 +56,7 @@ def __getattr__(name: str) -> object:
     import importlib
 
     return getattr(importlib.import_module(home), name)
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -162,8 +162,9 @@ class Consumer(ConsumerBase):
 
         A handler that raises ends it, with that error; with `on_error="skip"` its record counts as handled, and the error is
         logged. One that runs for `handler_timeout_ms` ends it with HandlerTimeoutError; its thread cannot be ended. However it ends
-        (Ctrl-C, `wakeup`, an error of `poll` too), handlers at work are awaited first, and positions go back to the first record
-        that is not finished. At most `max_in_flight` records of about `max_in_flight_bytes` are taken ahead of handlers.
+        (Ctrl-C, `wakeup`, an error of `poll` such as BrokerUnreachableError too), handlers at work are awaited first, and positions
+        go back to the first record that is not finished. At most `max_in_flight` records of about `max_in_flight_bytes` are taken
+        ahead of handlers.
 
         With `dedup_header`, the name of a header, a record whose header has the value of one that was handled before, of the same
         topic, is passed over. The last `dedup_window` values are known, by this consumer; with `dedup_path`, by all that use this

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import asyncio
 import concurrent.futures
+import contextlib
 import logging
 import signal
 import threading
@@ -15,8 +16,10 @@ from typing import Any
 import pytest
 
 from brokerd import Consumer, ConsumerRecord
+from brokerd.config.settings import INT32_MAX
 from brokerd.consumer.processing.work import Work
 from brokerd.errors import (
+    BrokerUnreachableError,
     ConsumerClosedError,
     ConsumerStateError,
     HandlerTimeoutError,
@@ -24,9 +27,9 @@ from brokerd.errors import (
     UnknownTopicOrPartitionError,
     WakeupError,
 )
-from tests.support.clock import ManualClock
-from tests.support.consumers import LONG_MS, T0, T1, offsets, read, settings
-from tests.support.fake_broker import FakeBroker, Partition
+from tests.support.clock import HastyClock, ManualClock
+from tests.support.consumers import LONG_MS, T0, T1, fill, offsets, read, settings
+from tests.support.fake_broker import FakeBroker, Partition, fake_broker
 from tests.support.records import key_values, new_batch
 from tests.support.wait import DEADLINE_S, wait_until
 
@@ -314,6 +317,27 @@ def test_wakeup_and_errors_of_poll_end_it_in_order(consumer: Consumer, broker: F
     consumer.assign([T0, ("u", 0)])
     with pytest.raises(UnknownTopicOrPartitionError):
         consumer.process(gate)
+
+
+def test_a_broker_that_stays_away_ends_it_and_may_come_back() -> None:
+    handled: list[int] = []
+    with fake_broker() as broker:
+        (partition,) = broker.create("t")
+        fill(partition, [3])
+        consumer = Consumer(settings(broker), clock=HastyClock())
+        consumer.assign([T0])
+        assert offsets(read(consumer, 3)) == [0, 1, 2]
+    with pytest.raises(BrokerUnreachableError, match="no broker responded"):
+        consumer.process(print)
+    with fake_broker(broker.port) as again:
+        again.topics = broker.topics
+        fill(partition, [2])
+        until = Until(2, consumer.wakeup, lambda record: handled.append(record.offset))
+        while len(handled) < 2:
+            with contextlib.suppress(BrokerUnreachableError, WakeupError):
+                consumer.process(until, handler_timeout_ms=INT32_MAX)
+        assert handled == [3, 4]
+        consumer.close()
 
 
 def test_interrupt_ends_it_in_order_and_a_second_one_at_once(consumer: Consumer, broker: FakeBroker, monkeypatch: Any) -> None:
