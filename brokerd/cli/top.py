@@ -30,11 +30,11 @@ _INTERVAL_MIN_MS = 100
 _INTERVAL_MAX_MS = 3_600_000
 _API_TIMEOUT_MS = 3_000  # a screen that says "unreachable" late is worth little
 _EPILOG = """\
-Topics stand in the order of their rate, groups in that of their lag, transactions in that of their age. RECORDS/S and BYTES/S
-are what was written between two looks; BYTES/S takes a wide terminal, and is unknown where old records were deleted meanwhile.
-HELD BACK are offsets that readers of committed records do not see yet; TO READ and BEHIND are a group's lag in bytes and in
-time. Groups beyond the 50 that committed last are counted and not shown. A broker that is down is shown as unreachable, and
-asked again. Ctrl-C ends it.
+Topics stand in the order of their rate, groups in that of their lag, transactions in that of their age. OFFSETS/S and BYTES/S
+are what was written between two looks; markers of transactions take some offsets. BYTES/S takes a wide terminal, and is unknown
+where old records were deleted meanwhile. HELD BACK are offsets that readers of committed records do not see yet; TO READ and
+BEHIND are a group's lag in bytes and in time. Groups beyond the 50 that committed last are counted and not shown. A broker
+that is down is shown as unreachable, and asked again. Ctrl-C ends it.
 
 The view needs rich: pip install rich. --json does not: it prints one line for each look.
 

@@ -32,13 +32,14 @@ class Look:
 
 @dataclass(frozen=True, slots=True)
 class TopicRow:
-    """One topic. `records_per_s` and `bytes_per_s` are of what was written, None where there is nothing to compare with;
-    `held_back`: offsets that readers of committed records do not see yet."""
+    """One topic. `offsets`: from start to end, of which markers of transactions take some. `offsets_per_s` and `bytes_per_s` are
+    of what was written, None where there is nothing to compare with; `held_back`: offsets that readers of committed records do not
+    see yet."""
 
     topic: str
     partitions: int
-    records: int
-    records_per_s: float | None
+    offsets: int
+    offsets_per_s: float | None
     bytes_per_s: float | None
     size_bytes: int
     held_back: int
@@ -54,7 +55,7 @@ class GroupRow:
     lag: int | None
     lag_bytes: int | None
     lag_ms: int | None
-    records_per_s: float | None
+    offsets_per_s: float | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,7 +108,7 @@ def tables_of(before: Look | None, now: Look) -> Tables:
         wall_ms=now.wall_ms,
         version=now.version,
         cluster_id=now.cluster_id,
-        topics=sorted(topics, key=lambda one: (-(one.records_per_s or 0), -one.size_bytes, one.topic)),
+        topics=sorted(topics, key=lambda one: (-(one.offsets_per_s or 0), -one.size_bytes, one.topic)),
         groups=sorted(groups, key=lambda one: (-(one.lag or 0), one.group_id)),
         group_count=now.group_count,
         transactions=sorted(transactions, key=lambda one: (-(one.age_ms or 0), one.transactional_id)),
@@ -173,8 +174,8 @@ def _topic(topic: TopicDescription, partitions_before: Partitions, elapsed_ms: i
     return TopicRow(
         topic=topic.name,
         partitions=len(topic.partitions),
-        records=sum(one.record_count for one in topic.partitions),
-        records_per_s=rate(_ends_of(before), _ends_of(now), elapsed_ms),
+        offsets=sum(one.offset_count for one in topic.partitions),
+        offsets_per_s=rate(_ends_of(before), _ends_of(now), elapsed_ms),
         bytes_per_s=_written_per_s(before, now, elapsed_ms),
         size_bytes=sum(one.size_bytes for one in topic.partitions),
         held_back=sum(one.high_watermark - one.last_stable_offset for one in topic.partitions),
@@ -189,7 +190,7 @@ def _group(group: GroupDescription, before: Offsets, elapsed_ms: int) -> GroupRo
         lag=_sum(one.lag for one in group.partitions),
         lag_bytes=_sum(one.lag_bytes for one in group.partitions),
         lag_ms=max((one.lag_ms for one in group.partitions if one.lag_ms >= 0), default=None),
-        records_per_s=rate(before, _committed_of(group), elapsed_ms),
+        offsets_per_s=rate(before, _committed_of(group), elapsed_ms),
     )
 
 

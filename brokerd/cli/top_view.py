@@ -35,8 +35,8 @@ class Column(NamedTuple):
 _TOPICS: Sequence[Column] = (
     Column("TOPIC", lambda row: row.topic + (f" ({row.unhealthy} not healthy)" if row.unhealthy else ""), 12, 0, is_text=True),
     Column("PARTITIONS", lambda row: str(row.partitions), 10, 4),
-    Column("RECORDS", lambda row: str(row.records), 10, 2),
-    Column("RECORDS/S", lambda row: rate_text(row.records_per_s), 9, 1),
+    Column("OFFSETS", lambda row: str(row.offsets), 10, 2),
+    Column("OFFSETS/S", lambda row: rate_text(row.offsets_per_s), 9, 1),
     Column("BYTES/S", lambda row: _NONE if row.bytes_per_s is None else size_text(round(row.bytes_per_s)), 10, 6),
     Column("SIZE", lambda row: size_text(row.size_bytes), 10, 3),
     Column("HELD BACK", lambda row: str(row.held_back), 9, 5),
@@ -47,7 +47,7 @@ _GROUPS: Sequence[Column] = (
     Column("LAG", lambda row: _known(row.lag, str), 10, 1),
     Column("TO READ", lambda row: _known(row.lag_bytes, size_text), 10, 4),
     Column("BEHIND", lambda row: _known(row.lag_ms, duration_text), 10, 2),
-    Column("RECORDS/S", lambda row: rate_text(row.records_per_s), 9, 3),
+    Column("OFFSETS/S", lambda row: rate_text(row.offsets_per_s), 9, 3),
 )
 _TRANSACTIONS: Sequence[Column] = (
     Column("TRANSACTION", lambda row: row.transactional_id, 12, 0, is_text=True),

@@ -97,7 +97,7 @@ def _add_list(verbs: Subparsers) -> None:
     parser = verbs.add_parser(
         "list", help="print the names of all topics", description="Prints the names of all topics, one per line."
     )
-    parser.add_argument("-l", "--long", action="store_true", help="with partitions, records and size")
+    parser.add_argument("-l", "--long", action="store_true", help="with partitions, offsets and size")
     parser.add_argument("--json", action="store_true", help="names, or with --long descriptions, as JSON")
     add_client_options(parser)
 
@@ -120,7 +120,7 @@ def _add_describe(verbs: Subparsers) -> None:
         help="print partitions, offsets, sizes and settings",
         description="Prints partitions, offsets, sizes and settings of topics, or of all topics.",
         epilog="Offsets: 'start' is the first offset in the log, 'stable' and 'end' are where read_committed and read_uncommitted\n"
-        "readers stop, 'written' is where the log ends, flushed or not.\n",
+        "readers stop, 'written' is where the log ends, flushed or not. Markers of transactions take offsets too.\n",
     )
     parser.add_argument("names", metavar="NAME", nargs="*", help="topics (default: all)")
     parser.add_argument(

@@ -28,12 +28,12 @@ def print_long(topics: Sequence[TopicDescription], *, as_json: bool) -> None:
         (
             topic.name,
             len(topic.partitions),
-            sum(partition.record_count for partition in topic.partitions),
+            sum(partition.offset_count for partition in topic.partitions),
             size_text(sum(partition.size_bytes for partition in topic.partitions)),
         )
         for topic in topics
     ]
-    print(table(("TOPIC", "PARTITIONS", "RECORDS", "SIZE"), rows))
+    print(table(("TOPIC", "PARTITIONS", "OFFSETS", "SIZE"), rows))
 
 
 def print_descriptions(topics: Sequence[TopicDescription], *, as_json: bool, all_configs: bool) -> None:
@@ -50,9 +50,9 @@ def print_descriptions(topics: Sequence[TopicDescription], *, as_json: bool, all
 
 
 def _print_description(topic: TopicDescription, *, all_configs: bool) -> None:
-    records = sum(partition.record_count for partition in topic.partitions)
+    offsets = sum(partition.offset_count for partition in topic.partitions)
     size = sum(partition.size_bytes for partition in topic.partitions)
-    parts = (counted(len(topic.partitions), "partition"), counted(records, "record"), size_text(size), f"id {topic.topic_id.hex()}")
+    parts = (counted(len(topic.partitions), "partition"), counted(offsets, "offset"), size_text(size), f"id {topic.topic_id.hex()}")
     print(f"topic {topic.name}: {', '.join(parts)}")
     own = [entry for entry in topic.configs if all_configs or not entry.is_default]
     if all_configs:

@@ -11,12 +11,12 @@ from brokerd.cli.parser import Subparsers, add_client_options, checked, usage_er
 from brokerd.errors import WireError, counted
 
 if TYPE_CHECKING:
-    from brokerd.cli.start_offsets import Bound, LogBounds
     from brokerd.client.blocking import BlockingClient
+    from brokerd.client.consumer.bounds import Bound, LogBounds
 
 _EPILOG = """\
-WHERE: an offset N (records below it are deleted), -N (the last N offsets of each partition stay), -10m (records at most so old
-  stay), a time such as 2026-01-31T12:00:00Z, @MS (ms since 1970), or latest (none stays).
+WHERE: an offset N (records below it are deleted), -N (the newest N records of each partition stay), -10m (records at most so
+  old stay), a time such as 2026-01-31T12:00:00Z, @MS (ms since 1970), or latest (none stays).
   An offset that no partition has got to yet is refused.
 What a transaction has not decided stays, and all behind it: otherwise its commit would succeed, and its records be gone.
 Readers that stand before it find their records gone. The space on disk is freed by the segment, a little later.
@@ -63,7 +63,7 @@ def add_trim(verbs: Subparsers) -> None:
 
 def before_of(args: argparse.Namespace) -> Bound:
     """The place of --before. Raises UsageError."""
-    from brokerd.cli.start_offsets import parse_bound
+    from brokerd.client.consumer.bounds import parse_bound
     from brokerd.clock import SystemClock
 
     return checked(args, lambda: parse_bound("--before", args.before, now_ms=SystemClock().wall_ms()))
@@ -71,13 +71,14 @@ def before_of(args: argparse.Namespace) -> Bound:
 
 def trim(client: BlockingClient, args: argparse.Namespace) -> int:
     """Deletes, and prints what was deleted. Raises BrokerdError, UsageError."""
-    from brokerd.cli.start_offsets import log_bounds, offsets_at
     from brokerd.cli.topic_lookup import find_topic, named_partitions
-    from brokerd.client.consumer.offsets import READ_COMMITTED, READ_UNCOMMITTED, OffsetSpec
+    from brokerd.client.consumer.bounds import log_bounds, offsets_at
+    from brokerd.client.consumer.offsets import READ_COMMITTED, READ_UNCOMMITTED, LastRecords, OffsetSpec
 
     before = before_of(args)
     named = named_partitions([find_topic(client, args.name)], args.partition)
-    bounds = log_bounds(client, named, before, READ_UNCOMMITTED)
+    # The records that are to stay are those that readers get by default.
+    bounds = log_bounds(client, named, before, READ_COMMITTED if isinstance(before, LastRecords) else READ_UNCOMMITTED)
     decided = offsets_at(client, list(named), OffsetSpec.LATEST, READ_COMMITTED)
     trims = {tp: planned(tp.partition, before, bounds[tp], decided[tp]) for tp in named}
     _refuse_beyond_all(args, max(bounds[tp].latest for tp in named), min(one.asked for one in trims.values()))
@@ -107,7 +108,7 @@ def _refuse_beyond_all(args: argparse.Namespace, end: int, asked: int) -> None:
 
 def planned(partition: int, before: Bound, log: LogBounds, decided: int) -> Trim:
     """The new start of one partition: the nearest offset that its log has, below which all is `decided`."""
-    from brokerd.cli.start_offsets import offset_of
+    from brokerd.client.consumer.bounds import offset_of
 
     asked = offset_of(before, log)
     nearest = min(max(asked, log.earliest), log.latest)

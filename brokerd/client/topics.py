@@ -46,8 +46,8 @@ class PartitionDescription:
     error: WireError | None  # None = healthy
 
     @property
-    def record_count(self) -> int:
-        """Offsets visible to a reader; an upper bound of the records (control batches take offsets too)."""
+    def offset_count(self) -> int:
+        """Offsets between start and end; not all have a record for readers (markers of transactions, what was aborted)."""
         return self.high_watermark - self.log_start_offset
 
 

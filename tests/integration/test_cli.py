@@ -54,7 +54,7 @@ def test_topics_from_creation_to_deletion(terminal: Terminal) -> None:
         "changed topic 'life': partitions 2 -> 3, segment.bytes=8192, retention.ms as the broker's\n"
     )
     described = terminal.run("topics", "describe", "life")[1]
-    assert described.startswith("topic life: 3 partitions, 0 records, 0 B, id ")
+    assert described.startswith("topic life: 3 partitions, 0 offsets, 0 B, id ")
     assert "set: segment.bytes=8192\n" in described
     (document,) = json.loads(terminal.run("topics", "describe", "life", "--json")[1])
     assert document["configs"]["segment.bytes"] == {"value": "8192", "is_default": False}
@@ -136,8 +136,8 @@ def test_lines_are_written_and_read_back(terminal: Terminal) -> None:
 @pytest.mark.parametrize(
     ("where", "values"),
     [
-        ("beginning", "0 1 2 3 4"),
-        ("end", ""),
+        ("earliest", "0 1 2 3 4"),
+        ("latest", ""),
         ("3", "3 4"),
         ("-2", "3 4"),
         ("-99", "0 1 2 3 4"),

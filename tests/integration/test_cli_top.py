@@ -109,7 +109,7 @@ def test_lines_of_json_have_rates_and_lag(daemon: DaemonProcess, terminal: Termi
     (line,) = out.splitlines()
     shown = json.loads(line)
     (topic,) = shown["topics"]
-    assert (topic["topic"], topic["partitions"], topic["records"], topic["records_per_s"]) == ("watched", 2, 10, 0.0)
+    assert (topic["topic"], topic["partitions"], topic["offsets"], topic["offsets_per_s"]) == ("watched", 2, 10, 0.0)
     assert topic["bytes_per_s"] == 0.0
     assert topic["size_bytes"] > 0
     (group,) = shown["groups"]
@@ -135,7 +135,7 @@ def test_a_terminal_is_drawn_followed_and_left_as_it_was(daemon: DaemonProcess, 
         terminal.run("produce", "watched", stdin=b"x\n" * 7)
         screen.read_until(r"watched +2 +7 ")
         screen.resize(45, 10)
-        screen.read_until(r"TOPIC +RECORDS +RECORDS/S\b(?! +SIZE)")
+        screen.read_until(r"TOPIC +OFFSETS +OFFSETS/S\b(?! +SIZE)")
         daemon.kill()
         screen.read_until(r"unreachable since 2\d\d\d-")
         daemon.restart()

@@ -66,14 +66,14 @@ def test_tables_have_what_matters_first() -> None:
         groups=[group("near", 19, 20, lag_ms=7), group("far", 0, 20), group("unknown", 5, -1)],
     )
     tables = tables_of(before, now)
-    assert [(one.topic, one.records_per_s) for one in tables.topics] == [("fast", 20.0), ("slow", 0.5), ("new", None)]
-    assert (tables.topics[0].records, tables.topics[0].size_bytes, tables.topics[0].held_back) == (60, 200, 2)
+    assert [(one.topic, one.offsets_per_s) for one in tables.topics] == [("fast", 20.0), ("slow", 0.5), ("new", None)]
+    assert (tables.topics[0].offsets, tables.topics[0].size_bytes, tables.topics[0].held_back) == (60, 200, 2)
     assert [(one.group_id, one.lag, one.lag_bytes, one.lag_ms) for one in tables.groups] == [
         ("far", 20, 200, None),
         ("near", 1, 10, 7),
         ("unknown", None, None, None),
     ]
-    assert tables.groups[1].records_per_s == 5.0
+    assert tables.groups[1].offsets_per_s == 5.0
     assert [(one.transactional_id, one.age_ms) for one in tables.transactions] == [("import", 90_000)]
 
 
@@ -82,7 +82,7 @@ def test_a_topic_that_was_made_again_begins_again() -> None:
     before = look_at(clock, topic("t", 1_000))
     clock.advance(1_000)
     again = tables_of(before, look_at(clock, topic("t", 5, topic_id=OTHER_ID))).topics[0]
-    assert (again.records_per_s, again.bytes_per_s) == (None, None)
+    assert (again.offsets_per_s, again.bytes_per_s) == (None, None)
 
 
 def written_per_s(before: PartitionDescription, now: PartitionDescription) -> float | None:
@@ -133,11 +133,11 @@ def test_a_broker_that_is_away_is_unreachable_since_its_first_failure() -> None:
     assert screens[1].tables == answering.tables, "the last answer stays in sight"
     answers[:] = [lambda: look_at(clock, topic("t", 500)), lambda: look_at(clock, topic("t", 510))]
     back = watch.next_screen()
-    assert (back.unreachable_since_ms, back.tables and back.tables.topics[0].records_per_s) == (None, None)
+    assert (back.unreachable_since_ms, back.tables and back.tables.topics[0].offsets_per_s) == (None, None)
     clock.advance(1_000)
     again = watch.next_screen().tables
     assert again is not None
-    assert again.topics[0].records_per_s == 10.0
+    assert again.topics[0].offsets_per_s == 10.0
 
 
 def full_screen() -> Screen:
@@ -159,7 +159,7 @@ def test_every_terminal_is_filled_and_not_more(width: int, height: int) -> None:
         assert len(texts) <= height
     if width >= 40:
         assert "unreachable since 2023-11-14" in "\n".join(texts)
-        assert any("RECORDS/S" in text for text in texts) == (height > 12)
+        assert any("OFFSETS/S" in text for text in texts) == (height > 12)
     if width >= 120 and height >= 24:
         assert "[bold]at h:1" in "\n".join(texts), "text from a broker is text"
         assert any(text.startswith("62 topics, ") for text in texts) == (height < 200)
