@@ -1,5 +1,5 @@
-"""Where a read starts or ends, as users write it: earliest, latest, offsets per partition, a time, what a group has read, so much
-before the end. Parsed, not resolved.
+"""Where a read starts or ends, as users write it: the syntax of all clients (brokerd/client/consumer/bounds.py), and what Spark's
+Kafka connector has besides, offsets and times by partition as JSON; what a group has read. Parsed, not resolved.
 
 In JSON, -2 is the earliest offset and -1 the latest, as in Spark's Kafka connector. Resolving needs the broker and is done in
 offset_reader.py.
@@ -7,13 +7,15 @@ offset_reader.py.
 
 from __future__ import annotations
 
+import contextlib
 import enum
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, TypeAlias
 
-from brokerd.config.durations import UNITS_MS, duration_ms
+from brokerd.client.consumer.bounds import RELATIVE_FORMS, TimeAgo, parse_place, parse_time
+from brokerd.client.consumer.offsets import LastRecords
 from brokerd.config.settings import INT32_MAX, INT64_MAX
 from brokerd.errors import ConfigError
 from brokerd.ids import TopicPartition
@@ -52,12 +54,19 @@ class AtTimestamp:
     """The first record at or after a time (ms since 1970), for all partitions or for each one."""
 
     option: str
-    timestamp_ms: int | Mapping[TopicPartition, int]
+    timestamp_ms: int | TimeAgo | Mapping[TopicPartition, int]
     latest_if_unmatched: bool  # if there is no such record: the end of the log instead of an error
 
     def for_partition(self, tp: TopicPartition) -> int | None:
         """The time for a partition; None if the option does not name it."""
+        assert not isinstance(self.timestamp_ms, TimeAgo), "it is fixed first"
         return self.timestamp_ms if isinstance(self.timestamp_ms, int) else self.timestamp_ms.get(tp)
+
+    def fixed(self, now_ms: int) -> AtTimestamp:
+        """The same with a time ago counted from now, ms since 1970."""
+        if not isinstance(self.timestamp_ms, TimeAgo):
+            return self
+        return replace(self, timestamp_ms=max(0, now_ms - self.timestamp_ms.age_ms))
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,21 +74,7 @@ class Committed:
     """A start: the offsets of the group of option group.id; the earliest one of a partition in which it has none."""
 
 
-@dataclass(frozen=True, slots=True)
-class LastRecords:
-    """A start: so many offsets before the end of each partition, or the earliest one."""
-
-    count: int
-
-
-@dataclass(frozen=True, slots=True)
-class TimeAgo:
-    """A start: the first record that is at most so old; the end of a partition that has none."""
-
-    age_ms: int
-
-
-Bound: TypeAlias = End | SpecificOffsets | AtTimestamp | Committed | LastRecords | TimeAgo
+Bound: TypeAlias = End | SpecificOffsets | AtTimestamp | Committed | LastRecords
 
 COMMITTED = "committed"
 
@@ -88,7 +83,7 @@ def parse_bound(option: str, text: str, *, may_be_earliest: bool, may_be_latest:
     """Parses the value of a starting* or ending* option. Raises ConfigError naming the option and its valid values."""
     text = text.strip()
     if option.endswith("Timestamp") and not option.endswith("ByTimestamp"):
-        return AtTimestamp(option, _timestamp(option, text), latest_if_unmatched)
+        return AtTimestamp(option, parse_time(option, text), latest_if_unmatched)
     if option.endswith("ByTimestamp"):
         return AtTimestamp(option, _by_partition(option, text, minimum=0), latest_if_unmatched)
     if text.lower() == End.EARLIEST.value and may_be_earliest:
@@ -97,8 +92,8 @@ def parse_bound(option: str, text: str, *, may_be_earliest: bool, may_be_latest:
         return End.LATEST
     if option == "startingOffsets" and text.lower() == COMMITTED:
         return Committed()
-    if option == "startingOffsets" and text.startswith("-"):
-        return _relative(option, text)
+    if not text.startswith("{"):
+        return _of_all_partitions(option, text, words=_words(may_be_earliest, may_be_latest))
     offsets, topics = _offsets(option, text, words=_words(may_be_earliest, may_be_latest))
     for name, offset in [*offsets.items(), *topics.items()]:
         if (offset == EARLIEST_NUMBER and not may_be_earliest) or (offset == LATEST_NUMBER and not may_be_latest):
@@ -107,22 +102,21 @@ def parse_bound(option: str, text: str, *, may_be_earliest: bool, may_be_latest:
     return SpecificOffsets(option, offsets, topics)
 
 
-def _relative(option: str, text: str) -> LastRecords | TimeAgo:
-    """A start before the end: -1000 or -10m. Raises ConfigError, also for -1 and -2, which mean something else in JSON."""
-    amount = text[1:].strip()
+def _of_all_partitions(option: str, text: str, *, words: str) -> Bound:
+    """A bound that is no JSON: a time, or a count of records. Raises ConfigError, also for -1 and -2, which mean something else in
+    JSON."""
     if text in (str(LATEST_NUMBER), str(EARLIEST_NUMBER)):
         raise ConfigError(
             f"{option} must not be {text}, which in JSON is no count but an end of the log: write latest, earliest, or a count "
             "from -3 on"
         )
-    if _is_number(amount, INT64_MAX) and int(amount):
-        return LastRecords(int(amount))
-    if amount.strip("0123456789") and (age_ms := duration_ms(amount)):
-        return TimeAgo(age_ms)
-    raise ConfigError(
-        f"{option} must be a time such as -10m (units: {', '.join(UNITS_MS)}) or a number of offsets such as -1000, if it begins "
-        f"with a minus, not '{text:.200}'"
-    )
+    with contextlib.suppress(ConfigError):
+        place = parse_place(option, text)
+        if isinstance(place, LastRecords):
+            return place
+        if isinstance(place, (int, TimeAgo)):
+            return AtTimestamp(option, place, latest_if_unmatched=True)
+    raise ConfigError(f"{_form(option, words)}, or for all partitions {RELATIVE_FORMS}, not '{text:.200}'")
 
 
 def parse_json(form: str, text: str) -> dict[str, Any]:
@@ -150,12 +144,6 @@ def parse_json(form: str, text: str) -> dict[str, Any]:
 def _words(may_be_earliest: bool, may_be_latest: bool) -> str:
     words = [end.value for end, allowed in ((End.EARLIEST, may_be_earliest), (End.LATEST, may_be_latest)) if allowed]
     return ", ".join(words) + " or "
-
-
-def _timestamp(option: str, text: str) -> int:
-    if not _is_number(text, INT64_MAX):
-        raise ConfigError(f"{option} must be milliseconds since 1970, such as 1767225600000, not '{text:.200}'")
-    return int(text)
 
 
 def _is_number(text: str, maximum: int) -> bool:

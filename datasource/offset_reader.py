@@ -15,6 +15,7 @@ from brokerd.client.consumer.offsets import (
     READ_UNCOMMITTED,
     AfterBytes,
     Given,
+    LastRecords,
     OffsetAndTimestamp,
     OffsetSpec,
     Wanted,
@@ -28,9 +29,7 @@ from brokerd.datasource.bounds import (
     Bound,
     Committed,
     End,
-    LastRecords,
     SpecificOffsets,
-    TimeAgo,
 )
 from brokerd.datasource.data_loss import require_not_hidden
 from brokerd.datasource.offsets import INITIAL, SourceOffset
@@ -130,9 +129,7 @@ class OffsetReader:
         if bound is End.EARLIEST:
             return dict(snapshot.earliest)
         if isinstance(bound, LastRecords):
-            return {tp: max(snapshot.earliest[tp], latest - bound.count) for tp, latest in snapshot.latest.items()}
-        if isinstance(bound, TimeAgo):
-            bound = AtTimestamp("startingOffsets", max(0, now_ms - bound.age_ms), latest_if_unmatched=True)
+            return self._newest(bound, snapshot)
         if isinstance(bound, Committed):
             bound = self._committed(snapshot)
         if isinstance(bound, SpecificOffsets):
@@ -140,7 +137,7 @@ class OffsetReader:
                 snapshot = self.with_log_ends(snapshot, bound.offsets)
             return _specific(bound, snapshot)
         if isinstance(bound, AtTimestamp):
-            return self._at_timestamp(bound, snapshot)
+            return self._at_timestamp(bound.fixed(now_ms), snapshot)
         return dict(snapshot.latest)
 
     def limit_bytes(
@@ -289,10 +286,15 @@ class OffsetReader:
                 offsets[tp] = committed.offset
         return SpecificOffsets("startingOffsets", offsets)
 
+    def _newest(self, bound: LastRecords, snapshot: Snapshot) -> dict[TopicPartition, int]:
+        partitions = {tp: TopicIdPartition(snapshot.topic_ids[tp.topic], tp.partition) for tp in snapshot.latest}
+        found = self._offsets(partitions, dict.fromkeys(partitions, bound))
+        return {tp: min(offset, snapshot.latest[tp]) for tp, offset in found.items()}
+
     def _at_timestamp(self, bound: AtTimestamp, snapshot: Snapshot) -> dict[TopicPartition, int]:
         times = {tp: bound.for_partition(tp) for tp in snapshot.latest}
         named = {tp: time_ms for tp, time_ms in times.items() if time_ms is not None}
-        others = [] if isinstance(bound.timestamp_ms, int) else [tp for tp in bound.timestamp_ms if tp not in snapshot.latest]
+        others = [tp for tp in bound.timestamp_ms if tp not in snapshot.latest] if isinstance(bound.timestamp_ms, Mapping) else []
         _check_names(bound.option, [tp for tp in times if tp not in named], others)
         partitions = {tp: TopicIdPartition(snapshot.topic_ids[tp.topic], tp.partition) for tp in named}
         found = self._offsets(partitions, named)

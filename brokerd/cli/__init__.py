@@ -6,7 +6,7 @@
     transactions.py    lists, describes, aborts transactions, finds hanging ones (transactions_report.py: how they are printed)
     groups.py          lists, describes, resets, deletes groups of readers (group_reset.py: to which offset, groups_report.py)
     produce.py         lines to records (lines.py, json_records.py)
-    consume.py         records to lines (start_offsets.py: from where to where, record_format.py: how they are printed)
+    consume.py         records to lines (record_format.py: how they are printed)
     top.py             watches a broker (top_watch.py asks, top_model.py computes, top_view.py draws)
     info.py            a broker's versions, features, limits, nodes
     dump_log.py        prints the contents of a data directory's files

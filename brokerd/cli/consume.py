@@ -1,4 +1,4 @@
-"""`brokerd consume`: prints records of topics, as kcat -C does. Formats are in record_format.py, offsets in start_offsets.py."""
+"""`brokerd consume`: prints records of topics, as kcat -C does. Formats are in record_format.py."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from brokerd.cli.record_format import Printer, Topics
-    from brokerd.cli.start_offsets import Bound
+    from brokerd.client.consumer.bounds import Bound
     from brokerd.client.consumer.positions import FetchRange
 
 _BYTES_PER_WRITE = 4_194_304
 _EPILOG = """\
-WHERE: earliest, latest, an offset N, -N (N offsets before the end of each partition), -10m (records at most so old; ms, s,
-  m, h, d), a time such as 2026-01-31T12:00:00Z, or @MS (ms since 1970). A start is included. An end is not, and is never
+WHERE: earliest, latest, an offset N, -N (the newest N records of each partition), -10m (records at most so old; ms, s, m, h,
+  d), a time such as 2026-01-31T12:00:00Z, or @MS (ms since 1970). A start is included. An end is not, and is never
   behind the current end of the log.
 format letters: %s value, %k key, %h headers, %o offset, %p partition, %t topic, %T timestamp (ms since 1970),
   %S and %K sizes of value and key in bytes (-1 = null), %% a percent sign; \\n and \\t as usual
@@ -79,9 +79,9 @@ def add_parser(subparsers: Subparsers) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Prints until the requested end. Raises BrokerdError, UsageError."""
-    from brokerd.cli.start_offsets import ranges_of
     from brokerd.cli.topic_lookup import find_topics, named_partitions, topic_patterns
     from brokerd.client.blocking import BlockingClient
+    from brokerd.client.consumer.bounds import ranges_of
 
     _check_options(args)
     start, end = checked(args, lambda: _bounds(args))
@@ -112,15 +112,16 @@ def _check_options(args: argparse.Namespace) -> None:
 
 def _bounds(args: argparse.Namespace) -> tuple[Bound, Bound | None]:
     """Where to start and to end. Raises ConfigError."""
-    from brokerd.cli.start_offsets import EARLIEST, LATEST, parse_bound
+    from brokerd.client.consumer.bounds import parse_bound
+    from brokerd.client.consumer.offsets import OffsetSpec
     from brokerd.clock import SystemClock
 
     now_ms = SystemClock().wall_ms()
     has_end = args.exit or args.end is not None
-    start = EARLIEST if args.from_beginning or has_end else LATEST
+    start: Bound = OffsetSpec.EARLIEST if args.from_beginning or has_end else OffsetSpec.LATEST
     if args.offset is not None:
         start = parse_bound("--offset", args.offset, now_ms=now_ms)
-    end = LATEST if args.exit else None
+    end = OffsetSpec.LATEST if args.exit else None
     return start, parse_bound("--end", args.end, now_ms=now_ms) if args.end is not None else end
 
 

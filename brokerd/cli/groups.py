@@ -164,7 +164,7 @@ def _add_topics(parser: argparse.ArgumentParser, text: str) -> None:
 
 def _target(args: argparse.Namespace) -> Target:
     from brokerd.cli.group_reset import EARLIEST, LATEST, Target
-    from brokerd.cli.start_offsets import parse_timestamp
+    from brokerd.client.consumer.bounds import parse_timestamp
     from brokerd.clock import SystemClock
 
     for option, value in (("--to-offset", args.to_offset), ("--shift-by", args.shift_by)):
@@ -212,7 +212,7 @@ def _sorted(named: Named) -> Named:
 
 def _bounds(client: BlockingClient, group_id: str, named: Named, target: Target, isolation: str) -> dict[TopicIdPartition, Bounds]:
     from brokerd.cli.group_reset import Bounds
-    from brokerd.cli.start_offsets import offsets_at
+    from brokerd.client.consumer.bounds import offsets_at
     from brokerd.client.consumer.offsets import OffsetSpec
     from brokerd.client.group_offsets import OffsetAndMetadata
 

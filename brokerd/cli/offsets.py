@@ -57,9 +57,9 @@ def add_parser(subparsers: Subparsers) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Prints one line per partition. Raises BrokerdError, UsageError; the error of a time only when all else is printed."""
-    from brokerd.cli.start_offsets import parse_timestamp
     from brokerd.cli.topic_lookup import find_topics, named_partitions, topic_patterns
     from brokerd.client.blocking import BlockingClient
+    from brokerd.client.consumer.bounds import parse_timestamp
     from brokerd.clock import SystemClock
 
     now_ms = SystemClock().wall_ms()
@@ -103,13 +103,13 @@ def _print(rows: Sequence[Row], *, has_time: bool, as_json: bool) -> None:
             print(f"{row.topic}-{row.found.partition} is not healthy: {row.found.error}")
     total = sum(row.found.size_bytes for row in rows)
     if len(rows) > 1:
-        count = sum(row.found.record_count for row in rows)
+        count = sum(row.found.offset_count for row in rows)
         print(f"{counted(count, 'offset')}, {size_text(total)} in {counted(len(rows), 'partition')}")
 
 
 def _cells(row: Row) -> tuple[object, ...]:
     one = row.found
-    cells = (row.topic, one.partition, one.log_start_offset, one.last_stable_offset, one.high_watermark, one.record_count)
+    cells = (row.topic, one.partition, one.log_start_offset, one.last_stable_offset, one.high_watermark, one.offset_count)
     if row.at_time is None:
         return (*cells, size_text(one.size_bytes))
     if isinstance(row.at_time, WireError):

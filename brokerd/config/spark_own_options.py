@@ -23,19 +23,19 @@ SOURCE_OPTIONS = (
     SparkOption("subscribe", "", "Topics to read, separated by commas. One of this, subscribePattern and assign is required."),
     SparkOption("subscribePattern", "", "Java regular expression; topics are read in whose name it is found, later ones too."),
     SparkOption("assign", "", 'Partitions to read, as JSON: {"topic": [0, 1]}.'),
-    SparkOption("startingTimestamp", "", "Milliseconds since 1970 at which to begin; goes before the next two."),
+    SparkOption("startingTimestamp", "", "Time at which to begin: ms since 1970, ISO 8601 or -10m; goes before the next two."),
     SparkOption("startingOffsetsByTimestamp", "", "The same by partition, as JSON; goes before startingOffsets."),
     SparkOption(
         "startingOffsets",
         "",
-        "earliest, latest, JSON by partition (-2 earliest, -1 latest), committed (what group.id has read), -10m (records at most "
-        "so old) or -1000 (so many offsets before each end). Without it a stream begins at latest, a batch at "
-        "earliest. A query that has a checkpoint goes on there.",
+        "earliest, latest, JSON by partition (-2 earliest, -1 latest), committed (what group.id has read), -10m or ISO 8601 "
+        "(records from that time on) or -1000 (the newest records of each partition). Without it a stream begins at latest, a "
+        "batch at earliest. A query that has a checkpoint goes on there.",
     ),
     SparkOption("startingOffsetsByTimestampStrategy", "error", "What a time after the last record means: error, or latest."),
-    SparkOption("endingTimestamp", "", "Batch only: milliseconds since 1970 at which to end."),
+    SparkOption("endingTimestamp", "", "Batch only: time at which to end, likewise."),
     SparkOption("endingOffsetsByTimestamp", "", "Batch only: the same by partition, as JSON."),
-    SparkOption("endingOffsets", "latest", "Batch only: latest, or JSON by partition (-1 latest)."),
+    SparkOption("endingOffsets", "latest", "Batch only: latest, JSON by partition (-1 latest), or a time or count as above."),
     SparkOption(
         "where",
         "",
@@ -48,17 +48,17 @@ SOURCE_OPTIONS = (
         "Whether records that are gone, or damaged, end the query; if not, the read goes on behind them with a warning.",
     ),
     SparkOption("includeHeaders", "false", "Whether rows have a column headers."),
-    SparkOption("maxOffsetsPerTrigger", "", "Most records of one micro-batch, shared out among the partitions."),
+    SparkOption("maxOffsetsPerTrigger", "", "Most offsets of one micro-batch, shared out among the partitions."),
     SparkOption(
         "maxBytesPerTrigger",
         "",
         "Most bytes of one micro-batch, as they lie on the broker's disk, shared out among the partitions in whole record batches; "
         "at least one of each partition.",
     ),
-    SparkOption("minOffsetsPerTrigger", "", "A micro-batch waits until there are so many records, or for maxTriggerDelay."),
+    SparkOption("minOffsetsPerTrigger", "", "A micro-batch waits until there are so many offsets, or for maxTriggerDelay."),
     SparkOption("maxTriggerDelay", "15m", "Longest wait for minOffsetsPerTrigger."),
     SparkOption("minPartitions", "", "About so many tasks: large ranges are read in more pieces."),
-    SparkOption("maxRecordsPerPartition", "", "Most records of one task: larger ranges are read in more pieces."),
+    SparkOption("maxRecordsPerPartition", "", "Most offsets of one task: larger ranges are read in more pieces."),
     SparkOption("fetchOffset.numRetries", "", _NO_EFFECT + "calls are tried for default.api.timeout.ms."),
     SparkOption("fetchOffset.retryIntervalMs", "", _NO_EFFECT + "retries wait retry.backoff.ms and longer."),
     SparkOption("kafkaConsumer.pollTimeoutMs", "", _NO_EFFECT + "reads are tried for default.api.timeout.ms."),

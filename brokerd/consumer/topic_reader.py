@@ -6,27 +6,23 @@ Its ends are fixed when it is made; each stream of it then reads the same record
 from __future__ import annotations
 
 import datetime
-import re
 from collections.abc import Iterator, Mapping, Sequence
 
 import pyarrow as pa
 
 from brokerd.arguments import checked_int, checked_partition
 from brokerd.client.blocking import BlockingClient
+from brokerd.client.consumer import bounds
 from brokerd.client.consumer.fetcher import PartitionFetcher
-from brokerd.client.consumer.offsets import OffsetAndTimestamp, OffsetSpec, Wanted
 from brokerd.client.consumer.positions import FetchRange
 from brokerd.clock import Clock, SystemClock
 from brokerd.config.client import ConsumerConfig
-from brokerd.config.durations import UNITS_MS
-from brokerd.config.settings import INT64_MAX, by_name, from_mapping
+from brokerd.config.settings import by_name, from_mapping
 from brokerd.consumer.core.records import CONSUMED_SCHEMA, to_arrow
-from brokerd.errors import ConfigError, WireError
+from brokerd.errors import ConfigError, UnknownTopicOrPartitionError
 from brokerd.ids import TopicIdPartition, TopicPartition
 
-Bound = str | int | datetime.datetime
-_AGO = re.compile(r"-(\d{1,15})(ms|s|m|h|d)")
-_HOW = "earliest, latest, a time ago such as '-10m' (ms, s, m, h, d), a datetime with a time zone, or milliseconds since 1970"
+Bound = str | int | datetime.date
 
 
 def read(
@@ -45,30 +41,35 @@ def read(
 
         duckdb.sql("SELECT key, count(*) FROM events GROUP BY key")   # events = brokerd.read("events", start="-10m")
 
-    `start` and `end`: earliest, latest, a time ago ("-10m"; ms, s, m, h, d), a datetime with a time zone, or milliseconds since
-    1970; from the first record at or after that time, up to the one before it. `columns`: some of key, value, topic, partition,
+    `start` (included) and `end` (not): "earliest", "latest", an offset N, -N (the newest N records of each partition), "-10m"
+    (records at most so old; ms, s, m, h, d), or a time: a datetime, "2026-01-31T12:00:00Z", or "@MS" (ms since 1970); one without a
+    time zone is local. `columns`: some of key, value, topic, partition,
     offset, timestamp, timestampType, headers. `partitions`: some of its partitions. `config` and keywords: settings of a reader.
 
     Asks the broker where the records lie, and reads none. Raises ConfigError, ValueError, UnknownTopicOrPartitionError,
     BrokerUnreachableError.
     """
+    if not isinstance(topic, str):
+        raise TypeError(
+            f"topic must be the name of one topic, not {topic!r:.200}; several as one table: "
+            "pa.concat_tables(pa.table(brokerd.read(topic)) for topic in topics)"
+        )
     schema = _schema(columns)
     reader = _config(config, settings)
     now_ms = (clock if clock is not None else SystemClock()).wall_ms()
-    wanted_start, wanted_end = _wanted("start", start, now_ms), _wanted("end", end, now_ms)
+    first, last = (bounds.parse_bound(name, _text(name, bound), now_ms=now_ms) for name, bound in (("start", start), ("end", end)))
     checked_partition((topic, 0))
     with BlockingClient(reader, clock) as client:
         info = client.metadata([topic]).topic(topic)
         numbers = range(info.partition_count) if partitions is None else [checked_int(one, "partition") for one in partitions]
-        tps = [TopicIdPartition(info.topic_id, number) for number in dict.fromkeys(numbers)]
-        lasts = _offsets(client, topic, dict.fromkeys(tps, OffsetSpec.LATEST), reader)
-        starts = _offsets(client, topic, dict.fromkeys(tps, wanted_start), reader)
-        ends = _offsets(client, topic, dict.fromkeys(tps, wanted_end), reader)
-    ranges = []
-    for tp in tps:
-        first, until = (last if last >= 0 else lasts[tp] for last in (starts[tp], ends[tp]))  # -1: no record is that late
-        ranges.append(FetchRange(tp, min(first, until), until, str(TopicPartition(topic, tp.partition))))
-    return TopicReader(topic, ranges, schema, reader)
+        for number in numbers:
+            if number >= info.partition_count:
+                raise UnknownTopicOrPartitionError(
+                    f"topic '{topic}' has no partition {number}, it has 0 to {info.partition_count - 1}"
+                )
+        named = {TopicIdPartition(info.topic_id, number): topic for number in numbers}
+        ranges = bounds.ranges_of(client, named, first, last, reader.isolation_level)
+    return TopicReader(topic, [one._replace(start_offset=min(one.start_offset, _until(one))) for one in ranges], schema, reader)
 
 
 class TopicReader:
@@ -94,9 +95,9 @@ class TopicReader:
     def to_reader(self) -> pa.RecordBatchReader:
         """A stream of Arrow batches. Reading it raises BrokerUnreachableError, OffsetOutOfRangeError (retention has passed the
         first record), UnknownTopicIdError, LogDamagedError, CorruptMessageError."""
-        return pa.RecordBatchReader.from_batches(self.schema, iter(self))
+        return pa.RecordBatchReader.from_batches(self.schema, self._batches())
 
-    def __iter__(self) -> Iterator[pa.RecordBatch]:
+    def _batches(self) -> Iterator[pa.RecordBatch]:
         ranges = [one for one in self._ranges if one.start_offset < _until(one)]
         names = {one.tp: TopicPartition(self._topic, one.tp.partition) for one in ranges}
         if not ranges:
@@ -130,29 +131,8 @@ def _schema(columns: Sequence[str] | None) -> pa.Schema:
     return pa.schema([CONSUMED_SCHEMA.field(name) for name in columns])
 
 
-def _wanted(name: str, bound: Bound, now_ms: int) -> Wanted:
-    """A bound as an offset query. Raises ValueError."""
-    if bound in ("earliest", "latest"):
-        return OffsetSpec(bound)
-    if isinstance(bound, datetime.datetime) and bound.tzinfo is not None:
-        return checked_int(int(bound.timestamp() * 1_000), name)
-    if isinstance(bound, int) and not isinstance(bound, bool) and 0 <= bound <= INT64_MAX:
-        return bound
-    ago = _AGO.fullmatch(bound) if isinstance(bound, str) else None
-    if ago is None:
-        raise ValueError(f"{name} must be {_HOW}, not {bound!r:.200}")
-    return max(0, now_ms - int(ago[1]) * UNITS_MS[ago[2]])
-
-
-def _offsets(
-    client: BlockingClient, topic: str, wanted: Mapping[TopicIdPartition, Wanted], config: ConsumerConfig
-) -> dict[TopicIdPartition, int]:
-    """The offset of each partition; -1 = no record is at or after that time. Raises the broker's errors."""
-    results: Mapping[TopicIdPartition, OffsetAndTimestamp | WireError] = client.list_offsets(wanted, config.isolation_level)
-    offsets = {}
-    for tp, result in results.items():
-        if isinstance(result, WireError):
-            result.message = f"{topic}-{tp.partition}: {result.message}"
-            raise result
-        offsets[tp] = result.offset
-    return offsets
+def _text(name: str, bound: Bound) -> str:
+    """A bound as the command line takes it. Raises TypeError."""
+    if isinstance(bound, bool) or not isinstance(bound, (str, int, datetime.date)):
+        raise TypeError(f"{name} must be text, an offset or a datetime, not {bound!r:.200}")
+    return bound.isoformat() if isinstance(bound, datetime.date) else str(bound)

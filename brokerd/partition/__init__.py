@@ -13,7 +13,7 @@ core.py               the pure machine: events in, decisions out
 retention_rules.py    decides what may be removed
 partition_log.py      the shell: asks the core, moves bytes, reports (append_error.py, flush_task.py, truncation.py, markers.py)
 partition_reader.py   reads for requests (timestamps.py: look-ups by time; backlog.py: what a reader has left;
-                      reach.py: how far bytes reach)
+                      reach.py: how far bytes reach; newest.py: where the newest records begin)
 recovery.py           recovers the log at a start (log_walk.py)
 snapshots.py          producer state and epochs as files
 entries.py            entries about a partition in other files of the data directory

@@ -7,8 +7,10 @@ from typing import TypeVar
 
 from brokerd.config.topic import TopicConfig
 from brokerd.errors import OffsetOutOfRangeError, StorageError, UnknownTopicIdError
+from brokerd.partition.aborted_transactions import AbortedTransactions
 from brokerd.partition.backlog import Backlog, find_backlog
 from brokerd.partition.core import PartitionCore
+from brokerd.partition.newest import find_newest
 from brokerd.partition.reach import Reach, find_reach
 from brokerd.partition.timestamps import IsWanted, OffsetAndTimestamp, find_by_timestamp, find_max_timestamp
 from brokerd.storage.log_reader import NO_LIMIT, FetchDataInfo, LogReader
@@ -119,6 +121,15 @@ class PartitionReader:
         end = min(until_offset, self._end(is_committed))
         found = self._look_up(lambda: find_reach(self, self.log, self._open_files, from_offset, end, max_bytes, is_wanted))
         return found if found.offset < end else found._replace(offset=until_offset)
+
+    def newest_offset(self, count: int, *, is_committed: bool = False, is_wanted: IsWanted = _always) -> int:
+        """From which offset on the newest `count` records follow that a reader may have; the log start if there are no more.
+        Raises StorageError, LookUpAbandoned.
+        """
+        until = self._end(is_committed)
+        # A copy: the event loop changes the index meanwhile.
+        aborted = AbortedTransactions(self._core.producers.aborted.entries if is_committed else ())
+        return self._look_up(lambda: find_newest(self, self.log, self._open_files, count, until, aborted, is_wanted))
 
     def _end(self, is_committed: bool) -> int:
         ends = self._core.ends

@@ -4,12 +4,15 @@ against a daemon, with members that a producer left open.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import uuid
 from collections.abc import Iterator
 
+import pyarrow as pa
 import pytest
 
+import brokerd
 from brokerd import Consumer, Producer, TopicPartition
 from brokerd.client.blocking import BlockingClient
 from brokerd.config.client import ConsumerConfig
@@ -153,9 +156,30 @@ def test_trimming_spares_what_is_not_decided(terminal: Terminal, producer: Produ
     (row,) = json.loads(terminal.run("offsets", "t", "--json")[1])
     stable, end = row["last_stable_offset"], row["high_watermark"]
     assert stable < end
-    for before in ("latest", "2030-01-01", "-0", str(end)):
+    for before in ("latest", "2030-01-01", str(end)):
         code, out, _ = terminal.run("topics", "trim", "t", "--before", before)
         assert code == 0
         assert f"t-0: transactions are undecided from offset {stable} on, so their records stay" in out
         (trimmed,) = json.loads(terminal.run("topics", "trim", "t", "--before", before, "--json")[1])
         assert (trimmed["new_log_start_offset"], trimmed["undecided_offsets"]) == (stable, end - stable)
+
+
+def test_a_count_from_the_end_counts_records(terminal: Terminal, daemon: RunningDaemon) -> None:
+    """Each of these transactions leaves a marker behind its record, as a write of Spark does."""
+    terminal.run("topics", "create", "counted", "-p", "1")
+    with Producer(bootstrap_servers=daemon.address, transactional_id="counted") as producer:
+        for number in range(3):
+            with producer.transaction():
+                producer.send("counted", b"%d" % number)
+        with contextlib.suppress(RuntimeError), producer.transaction():
+            producer.send("counted", b"aborted").result()
+            raise RuntimeError
+    for count, values in ((1, ["2"]), (2, ["1", "2"]), (99, ["0", "1", "2"])):
+        assert terminal.run("consume", "counted", "--offset", f"-{count}", "--exit")[1].split() == values
+    assert terminal.run("consume", "counted", "--end", "-1")[1].split() == ["0", "1"]
+    uncommitted = ("--isolation-level", "read_uncommitted", "--exit")
+    assert terminal.run("consume", "counted", "--offset", "-2", *uncommitted)[1].split() == ["2", "aborted"]
+    assert pa.table(brokerd.read("counted", start=-2, bootstrap_servers=daemon.address))["value"].to_pylist() == [b"1", b"2"]
+    assert "counted: 1 partition, 8 offsets, " in terminal.run("topics", "describe", "counted")[1]
+    terminal.run("topics", "trim", "counted", "--before", "-1")
+    assert terminal.run("consume", "counted", "--exit")[1].split() == ["2"]

@@ -80,6 +80,14 @@ def test_a_batch_read_begins_so_much_before_the_end(topic: Topic) -> None:
     assert topic.batch("-1ms") == [(0, 9, 10)]
 
 
+def test_markers_of_transactions_are_no_records(topic: Topic) -> None:
+    with Producer(bootstrap_servers=topic.daemon.address, transactional_id="x") as producer:
+        for _ in range(2):
+            with producer.transaction():
+                producer.send("t", b"x", partition=0)
+    assert topic.batch("-3") == [(0, 9, 14)]
+
+
 def test_a_read_begins_where_a_group_has_got_to(topic: Topic) -> None:
     with pytest.raises(ConfigError, match=r"group 'g' has committed no offset of what is read: correct group\.id"):
         topic.batch("committed")

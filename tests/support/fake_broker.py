@@ -203,6 +203,8 @@ class FakeBroker(FakeTransactions, FakeGroups):
                 result.offset = partition.log_start_offset if is_earliest else partition.latest(request.isolation_level)
                 if asked.spec == offsets_pb2.OFFSET_SPEC_TIMESTAMP and partition.first_in_time is not None:
                     result.offset = partition.first_in_time
+                if asked.spec == offsets_pb2.OFFSET_SPEC_LAST_RECORDS:
+                    result.offset = max(partition.log_start_offset, result.offset - asked.record_count)
                 if asked.spec == offsets_pb2.OFFSET_SPEC_AFTER_BYTES:
                     result.offset, result.size_bytes = partition.reach(asked.from_offset, asked.until_offset, asked.max_bytes)
             except WireError as error:

@@ -8,4 +8,5 @@ positions.py       how far a range is read, and which part of a response belongs
 fetched.py         record batches as columns with offsets; without aborted transactions (pure)
 growth.py          waiting until there is more to read
 offsets.py         offset queries as values
+bounds.py          where a read begins and ends, as users write it
 """

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import NamedTuple, TypeAlias
 
 from brokerd.client.io.response_checks import checked_offset, timestamp_or_none
@@ -43,9 +44,17 @@ class Given(NamedTuple):
     offset: int
 
 
+@dataclass(frozen=True, slots=True)
+class LastRecords:
+    """From which offset on so many records follow, up to the end; the beginning if there are no more."""
+
+    count: int
+
+
 OFFSET_AFTER_BYTES = "offset_after_bytes"
 
-Wanted: TypeAlias = OffsetSpec | AfterBytes | Given | int  # an int is a timestamp, ms since 1970: the first record at or after it
+# An int is a timestamp, ms since 1970: the first record at or after it.
+Wanted: TypeAlias = OffsetSpec | AfterBytes | Given | LastRecords | int
 
 
 class OffsetAndTimestamp(NamedTuple):
@@ -110,6 +119,9 @@ def partition_request(tp: TopicIdPartition, wanted: Wanted, position: LogPositio
     elif isinstance(wanted, Given):
         request.spec = offsets_pb2.OFFSET_SPEC_GIVEN
         request.from_offset = wanted.offset
+    elif isinstance(wanted, LastRecords):
+        request.spec = offsets_pb2.OFFSET_SPEC_LAST_RECORDS
+        request.record_count = wanted.count
     else:
         request.spec = offsets_pb2.OFFSET_SPEC_TIMESTAMP
         request.timestamp = wanted

@@ -1,4 +1,4 @@
-"""ListOffsets: earliest, latest, by timestamp.
+"""ListOffsets: earliest, latest, by timestamp, so many records before the end.
 
 Behaviour
 - LATEST is the high watermark, with read_committed the last stable offset: the next offset that a reader could fetch.
@@ -7,9 +7,10 @@ Behaviour
 - AFTER_BYTES is how far max_bytes reach: the end of the last whole batch that fits, of the first one at least.
 - GIVEN is the offset of the request, for what is known of it.
 - leader_epoch_id is that of the record before the offset. A position is checked beside the look-up: `truncation`.
+- LAST_RECORDS counts records back from LATEST, without control batches and, with read_committed, those of aborted transactions.
 - leader_epoch is that of the batch at the offset, or of the last batch before it; -1 if nothing was ever written.
-- Look-ups by time and by bytes read index and log, so they run in a thread, one at a time per call: once the caller is gone, the
-  next is not started, and the one under way ends.
+- Look-ups by time, bytes and records read index and log, so they run in a thread, one at a time per call: once the caller is
+  gone, the next is not started, and the one under way ends.
 """
 
 from __future__ import annotations
@@ -68,6 +69,8 @@ def _check_entry(entry: offsets_pb2.PartitionListOffsets) -> None:
         check_not_negative("partitions.from_offset", entry.from_offset)
         check_not_negative("partitions.until_offset", entry.until_offset)
         check_not_negative("partitions.max_bytes", entry.max_bytes)
+    if entry.spec == offsets_pb2.OFFSET_SPEC_LAST_RECORDS:
+        check_not_negative("partitions.record_count", entry.record_count)
     topic_id_partition("partitions", entry.topic_id, entry.partition)
 
 
@@ -121,6 +124,8 @@ async def _look_up(
         return (log.last_stable_offset if is_committed else log.high_watermark), _NONE
     if entry.spec == offsets_pb2.OFFSET_SPEC_GIVEN:
         return entry.from_offset, _NONE
+    if entry.spec == offsets_pb2.OFFSET_SPEC_LAST_RECORDS:
+        return await _searched(broker, partial(log.reader.newest_offset, entry.record_count), is_committed), _NONE
     if entry.spec == offsets_pb2.OFFSET_SPEC_MAX_TIMESTAMP:
         look_up = log.reader.max_timestamp_offset
     else:

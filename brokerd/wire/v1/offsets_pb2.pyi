@@ -20,6 +20,7 @@ class OffsetSpec(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     OFFSET_SPEC_LATEST_TIERED: _ClassVar[OffsetSpec]
     OFFSET_SPEC_AFTER_BYTES: _ClassVar[OffsetSpec]
     OFFSET_SPEC_GIVEN: _ClassVar[OffsetSpec]
+    OFFSET_SPEC_LAST_RECORDS: _ClassVar[OffsetSpec]
 OFFSET_SPEC_UNSPECIFIED: OffsetSpec
 OFFSET_SPEC_EARLIEST: OffsetSpec
 OFFSET_SPEC_LATEST: OffsetSpec
@@ -29,9 +30,10 @@ OFFSET_SPEC_EARLIEST_LOCAL: OffsetSpec
 OFFSET_SPEC_LATEST_TIERED: OffsetSpec
 OFFSET_SPEC_AFTER_BYTES: OffsetSpec
 OFFSET_SPEC_GIVEN: OffsetSpec
+OFFSET_SPEC_LAST_RECORDS: OffsetSpec
 
 class PartitionListOffsets(_message.Message):
-    __slots__ = ("topic_id", "partition", "current_leader_epoch", "spec", "timestamp", "from_offset", "until_offset", "max_bytes", "position")
+    __slots__ = ("topic_id", "partition", "current_leader_epoch", "spec", "timestamp", "from_offset", "until_offset", "max_bytes", "position", "record_count")
     TOPIC_ID_FIELD_NUMBER: _ClassVar[int]
     PARTITION_FIELD_NUMBER: _ClassVar[int]
     CURRENT_LEADER_EPOCH_FIELD_NUMBER: _ClassVar[int]
@@ -41,6 +43,7 @@ class PartitionListOffsets(_message.Message):
     UNTIL_OFFSET_FIELD_NUMBER: _ClassVar[int]
     MAX_BYTES_FIELD_NUMBER: _ClassVar[int]
     POSITION_FIELD_NUMBER: _ClassVar[int]
+    RECORD_COUNT_FIELD_NUMBER: _ClassVar[int]
     topic_id: bytes
     partition: int
     current_leader_epoch: int
@@ -50,7 +53,8 @@ class PartitionListOffsets(_message.Message):
     until_offset: int
     max_bytes: int
     position: _fetch_pb2.LogPosition
-    def __init__(self, topic_id: _Optional[bytes] = ..., partition: _Optional[int] = ..., current_leader_epoch: _Optional[int] = ..., spec: _Optional[_Union[OffsetSpec, str]] = ..., timestamp: _Optional[int] = ..., from_offset: _Optional[int] = ..., until_offset: _Optional[int] = ..., max_bytes: _Optional[int] = ..., position: _Optional[_Union[_fetch_pb2.LogPosition, _Mapping]] = ...) -> None: ...
+    record_count: int
+    def __init__(self, topic_id: _Optional[bytes] = ..., partition: _Optional[int] = ..., current_leader_epoch: _Optional[int] = ..., spec: _Optional[_Union[OffsetSpec, str]] = ..., timestamp: _Optional[int] = ..., from_offset: _Optional[int] = ..., until_offset: _Optional[int] = ..., max_bytes: _Optional[int] = ..., position: _Optional[_Union[_fetch_pb2.LogPosition, _Mapping]] = ..., record_count: _Optional[int] = ...) -> None: ...
 
 class ListOffsetsRequest(_message.Message):
     __slots__ = ("isolation_level", "partitions")

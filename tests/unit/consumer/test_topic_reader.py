@@ -13,7 +13,7 @@ import pytest
 import brokerd
 from brokerd import TopicPartition
 from brokerd.client.blocking import BlockingClient
-from brokerd.client.consumer.offsets import OffsetSpec
+from brokerd.client.consumer.offsets import LastRecords, OffsetSpec
 from brokerd.errors import ConfigError, OffsetOutOfRangeError, UnknownTopicOrPartitionError
 from tests.support.clock import START_WALL_MS, ManualClock
 from tests.support.consumers import T0, T1, fill
@@ -58,10 +58,16 @@ def test_topic_without_records_is_a_stream_without_batches(broker: FakeBroker) -
 def test_stream_that_is_left_early_frees_its_connection(broker: FakeBroker) -> None:
     (partition,) = broker.create("t")
     fill(partition, [5] * 50)
-    batches = iter(read(broker, max_partition_fetch_bytes=1))
+    batches = read(broker, max_partition_fetch_bytes=1)._batches()
     assert next(batches).num_rows == 5
     batches.close()
     assert list(batches) == []
+
+
+def test_a_reader_is_no_sequence_of_batches(broker: FakeBroker) -> None:
+    """pandas.DataFrame takes whatever can be iterated over for rows, and would have one column of batches."""
+    broker.create("t")
+    assert not hasattr(read(broker), "__iter__")
 
 
 @pytest.mark.parametrize(
@@ -72,8 +78,13 @@ def test_stream_that_is_left_early_frees_its_connection(broker: FakeBroker) -> N
         ("-10m", START_WALL_MS - 600_000),
         ("-500ms", START_WALL_MS - 500),
         ("-90000d", 0),
-        (1_234, 1_234),
+        ("@1234", 1_234),
+        ("2026-01-31T12:00:00Z", 1_769_860_800_000),
         (datetime.datetime(2026, 1, 31, 12, tzinfo=datetime.UTC), 1_769_860_800_000),
+        (datetime.datetime(2026, 1, 31, 12), round(datetime.datetime(2026, 1, 31, 12).timestamp() * 1_000)),  # noqa: DTZ001
+        (datetime.date(2026, 1, 31), round(datetime.datetime(2026, 1, 31).timestamp() * 1_000)),  # noqa: DTZ001
+        (-7, LastRecords(7)),
+        ("-7", LastRecords(7)),
     ],
 )
 def test_bounds_are_offsets_of_an_end_or_a_time(
@@ -89,7 +100,35 @@ def test_bounds_are_offsets_of_an_end_or_a_time(
 
     monkeypatch.setattr(BlockingClient, "list_offsets", note)
     read(broker, start=bound, clock=ManualClock())
-    assert asked == [OffsetSpec.LATEST, wanted, OffsetSpec.LATEST]
+    assert asked == [OffsetSpec.EARLIEST, OffsetSpec.LATEST, *([] if isinstance(wanted, OffsetSpec) else [wanted])]
+
+
+@pytest.mark.parametrize(
+    ("given", "offsets"),
+    [
+        ({"start": 7}, (7, 10)),
+        ({"start": "7"}, (7, 10)),
+        ({"start": 1_200}, (10, 10)),
+        ({"start": 2, "end": 4}, (2, 4)),
+        ({"start": -3}, (7, 10)),
+        ({"end": -3}, (0, 7)),
+        ({"start": 4, "end": 2}, (2, 2)),
+    ],
+)
+def test_a_number_is_an_offset(broker: FakeBroker, given: dict[str, Any], offsets: tuple[int, int]) -> None:
+    (partition,) = broker.create("t")
+    fill(partition, [5, 5])
+    assert read(broker, **given).offsets == {T0: offsets}
+
+
+def test_several_topics_are_refused_with_the_line_that_works(broker: FakeBroker) -> None:
+    for topic in ("t", "u"):
+        fill(broker.create(topic)[0], [3])
+    with pytest.raises(TypeError, match=r"not \['t', 'u'\]; several as one table: pa\.concat_tables\(") as raised:
+        brokerd.read(["t", "u"])  # type: ignore[arg-type]
+    line = str(raised.value).partition("one table: ")[2].replace("read(topic)", "read(topic, **to)")
+    to = {"bootstrap_servers": f"127.0.0.1:{broker.port}"}
+    assert eval(line, {"pa": pa, "brokerd": brokerd, "topics": ["t", "u"], "to": to}).num_rows == 6
 
 
 def test_a_start_behind_the_end_is_nothing(broker: FakeBroker) -> None:
@@ -104,20 +143,21 @@ def test_records_that_retention_took_meanwhile_are_an_error(broker: FakeBroker) 
     reader = read(broker)
     partition.log_start_offset = 5
     with pytest.raises(OffsetOutOfRangeError):
-        list(reader)
+        reader.to_reader().read_all()
 
 
 @pytest.mark.parametrize(
     ("given", "error", "match"),
     [
-        ({"start": "yesterday"}, ValueError, r"start must be earliest, latest, a time ago such as '-10m'.*not 'yesterday'"),
-        ({"start": datetime.datetime(2026, 1, 31)}, ValueError, "a datetime with a time zone"),  # noqa: DTZ001
-        ({"end": -1}, ValueError, "end must be"),
+        ({"start": "yesterday"}, ConfigError, r"start takes earliest, latest, N \(that offset\), .*not 'yesterday'"),
+        ({"start": True}, TypeError, "start must be text, an offset or a datetime, not True"),
+        ({"end": None}, TypeError, "end must be text"),
+        ({"end": 2**63}, ConfigError, "end must be between"),
         ({"columns": ["valu"]}, ValueError, "columns must be some of key, value"),
         ({"columns": []}, ValueError, "columns must be some of"),
         ({"columns": "value"}, ValueError, "columns must be some of"),
         ({"group_id": "g"}, ConfigError, r"unknown setting 'group\.id'"),
-        ({"partitions": [3]}, UnknownTopicOrPartitionError, "t-3: "),
+        ({"partitions": [3]}, UnknownTopicOrPartitionError, "topic 't' has no partition 3, it has 0 to 0"),
     ],
 )
 def test_arguments_are_checked(broker: FakeBroker, given: dict[str, Any], error: type[Exception], match: str) -> None:

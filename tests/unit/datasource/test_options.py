@@ -6,7 +6,9 @@ import pickle
 
 import pytest
 
-from brokerd.datasource.bounds import AtTimestamp, Committed, End, LastRecords, SpecificOffsets, TimeAgo
+from brokerd.client.consumer.bounds import TimeAgo
+from brokerd.client.consumer.offsets import LastRecords
+from brokerd.datasource.bounds import AtTimestamp, Bound, Committed, End, SpecificOffsets
 from brokerd.datasource.options import Assignment, SourceOptions, TopicPattern, Topics, check_at_load, parse_source_options
 from brokerd.errors import ConfigError
 from brokerd.ids import TopicPartition
@@ -100,10 +102,14 @@ def test_retry_knobs_of_a_ported_pipeline_are_accepted() -> None:
         ("startingoffsets", '{"events": {"0": -3}}', r"'events' partition '0' is -3"),
         ("startingoffsets", '{"events": {"x": 1}}', r"'events' partition 'x' is 1"),
         ("startingoffsets", '{"events": [0]}', r"'events' is \[0\]"),
-        ("startingtimestamp", "yesterday", r"startingTimestamp must be milliseconds since 1970"),
-        ("startingtimestamp", "9" * 19, r"startingTimestamp must be milliseconds since 1970, .*not '9999999999999999999'"),
+        ("startingtimestamp", "yesterday", r"startingTimestamp takes ms since 1970, a time ago such as -10m, or ISO 8601"),
+        (
+            "startingtimestamp",
+            "9" * 19,
+            r"startingTimestamp must be at most 9223372036854775807 ms .*not 9999999999999999999",
+        ),
         ("startingoffsetsbytimestamp", f'{{"events": {{"0": {2**63}}}}}', r"partition '0' is 9223372036854775808"),
-        ("startingtimestamp", "9" * 5_000, r"startingTimestamp must be milliseconds since 1970"),
+        ("startingtimestamp", "9" * 5_000, r"startingTimestamp must be at most"),
         ("startingoffsets", f'{{"events": {{"0": {"9" * 5_000}}}}}', r"startingOffsets must be earliest, latest or JSON"),
         ("startingoffsets", "[" * 100_000, r"startingOffsets must be earliest, latest or JSON"),
         ("startingoffsets", f'{{"events": {{"{2**31}": 1}}}}', r"partition '2147483648' is 1"),
@@ -184,10 +190,26 @@ def test_min_offsets_per_trigger() -> None:
 
 @pytest.mark.parametrize(
     ("text", "starting"),
-    [("-10m", TimeAgo(600_000)), ("-1000ms", TimeAgo(1_000)), ("-1000", LastRecords(1_000)), ("-3", LastRecords(3))],
+    [
+        ("-10m", AtTimestamp("startingOffsets", TimeAgo(600_000), latest_if_unmatched=True)),
+        ("2026-01-31T12:00:00Z", AtTimestamp("startingOffsets", 1_769_860_800_000, latest_if_unmatched=True)),
+        ("@1005", AtTimestamp("startingOffsets", 1_005, latest_if_unmatched=True)),
+        ("-1000", LastRecords(1_000)),
+        ("-3", LastRecords(3)),
+    ],
 )
-def test_a_start_may_be_so_much_before_the_end(text: str, starting: TimeAgo | LastRecords) -> None:
+def test_a_start_is_written_as_on_the_command_line(text: str, starting: Bound) -> None:
     assert stream(startingoffsets=text).starting == batch(startingoffsets=text).starting == starting
+
+
+def test_an_end_is_written_as_on_the_command_line() -> None:
+    assert batch(endingoffsets="-1000").ending == LastRecords(1_000)
+    assert batch(endingtimestamp="-10m").ending == AtTimestamp("endingTimestamp", TimeAgo(600_000), latest_if_unmatched=True)
+
+
+@pytest.mark.parametrize(("text", "time"), [("1005", 1_005), ("2026-01-31T12:00:00Z", 1_769_860_800_000), ("-1s", TimeAgo(1_000))])
+def test_a_time_is_written_as_on_the_command_line(text: str, time: object) -> None:
+    assert stream(startingtimestamp=text).starting == AtTimestamp("startingTimestamp", time, latest_if_unmatched=False)  # type: ignore[arg-type]
 
 
 def test_a_start_may_be_what_a_group_has_read() -> None:
@@ -199,12 +221,11 @@ def test_a_start_may_be_what_a_group_has_read() -> None:
     [
         ("-1", "startingOffsets must not be -1, which in JSON is no count but an end of the log"),
         ("-2", "startingOffsets must not be -2"),
-        ("-0", "startingOffsets must be a time such as -10m"),
-        ("-0m", "startingOffsets must be a time such as -10m"),
-        ("-10 weeks", r"startingOffsets must be a time such as -10m .* or a number of offsets such as -1000.*not '-10 weeks'"),
-        ("-", "startingOffsets must be a time such as -10m"),
-        ("--5", "startingOffsets must be a time such as -10m"),
-        ("-" + "9" * 5_000, "startingOffsets must be a time such as -10m"),
+        ("-10 weeks", r"startingOffsets must be .*, or for all partitions -N \(the newest N records\), .*, not '-10 weeks'"),
+        ("1200", r"startingOffsets must be .*JSON such as .*, not '1200'"),
+        ("-", "startingOffsets must be .* -10m"),
+        ("--5", "startingOffsets must be .* -10m"),
+        ("-" + "9" * 5_000, "startingOffsets must be .* -10m"),
         ("committed", "startingOffsets is committed, which needs option group.id"),
     ],
 )

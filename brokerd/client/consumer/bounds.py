@@ -1,8 +1,9 @@
-"""Where a command begins and ends in a log, in one syntax, resolved against partitions. Parsing is pure.
+"""Where a read begins and ends in a log: one syntax for the command line, Spark's options and Python. Parsing is pure; resolving it
+against partitions asks the broker.
 
-earliest, latest    an end of the log (beginning, end: likewise)
+earliest, latest    an end of the log
 N                   the offset N
--N                  N offsets before the end of each partition
+-N                  the newest N records of each partition
 -10m                the first record that is at most so old; units ms, s, m, h, d
 TIME, @TIME, @MS    the first record of that time or later: ISO 8601 or ms since 1970
 """
@@ -11,64 +12,88 @@ from __future__ import annotations
 
 import datetime
 from collections.abc import Mapping, Sequence
-from typing import NamedTuple, TypeAlias
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
-from brokerd.client.blocking import BlockingClient
-from brokerd.client.consumer.offsets import OffsetSpec, Wanted
+from brokerd.client.consumer.offsets import LastRecords, OffsetSpec, Wanted
 from brokerd.client.consumer.positions import FetchRange
 from brokerd.config.durations import duration_ms
 from brokerd.config.settings import INT64_MAX
 from brokerd.errors import ConfigError, WireError
 from brokerd.ids import TopicIdPartition
 
-FORMS = "earliest, latest, N, -N (N before the end), -10m (so long ago) or @TIME"
+if TYPE_CHECKING:
+    from brokerd.client.blocking import BlockingClient
+
+RELATIVE_FORMS = "-N (the newest N records), -10m (so long ago) or @TIME"
+FORMS = f"earliest, latest, N (that offset), {RELATIVE_FORMS}"
 _NO_SUCH_RECORD = -1
 _MS_PER_S = 1_000
 
 Named: TypeAlias = Mapping[TopicIdPartition, str]  # partitions and the names of their topics
 
 
-class Bound(NamedTuple):
-    """A place in a log: `shift` offsets from `wanted` (an end of the log, or a time), or the offset `exact`."""
+@dataclass(frozen=True, slots=True)
+class Exact:
+    """An offset, which may lie outside of a log."""
 
-    wanted: Wanted
-    shift: int = 0
-    exact: int | None = None
+    offset: int
 
 
-EARLIEST, LATEST = Bound(OffsetSpec.EARLIEST), Bound(OffsetSpec.LATEST)
-_WORDS = {"earliest": EARLIEST, "beginning": EARLIEST, "latest": LATEST, "end": LATEST}
+@dataclass(frozen=True, slots=True)
+class TimeAgo:
+    """A time that is so long ago."""
+
+    age_ms: int
+
+
+Bound: TypeAlias = Exact | OffsetSpec | LastRecords | int  # an int is a time, ms since 1970
+_WORDS = {spec.value: spec for spec in (OffsetSpec.EARLIEST, OffsetSpec.LATEST)}
 
 
 class LogBounds(NamedTuple):
-    """One partition: where its log begins and ends for a reader, and the offset of the time that is asked for (-1: no record is as
-    new, or no time is asked for)."""
+    """One partition: where its log begins and ends for a reader, and what was found of a time or of the newest records (-1: no
+    record is as new, or nothing was looked for)."""
 
     earliest: int
     latest: int
-    at_time: int = _NO_SUCH_RECORD
+    found: int = _NO_SUCH_RECORD
 
 
 def parse_bound(option: str, text: str, *, now_ms: int) -> Bound:
     """The value of an option, in the syntax above. Raises ConfigError that names the option."""
+    bound = parse_place(option, text)
+    return max(0, now_ms - bound.age_ms) if isinstance(bound, TimeAgo) else bound
+
+
+def parse_place(option: str, text: str) -> Bound | TimeAgo:
+    """The same before it is known what time it is."""
     if text in _WORDS:
         return _WORDS[text]
     if text.isascii() and text.removeprefix("-").isdecimal():
-        return _number(option, text)
-    timestamp_ms = parse_timestamp(option, text, now_ms=now_ms) if _may_be_time(text) else None
-    if timestamp_ms is None:
+        number = _whole(text.removeprefix("-"))
+        if number > INT64_MAX:
+            raise ConfigError(f"{option} must be between -{INT64_MAX} and {INT64_MAX}, not {text:.200}")
+        return LastRecords(number) if text.startswith("-") else Exact(number)
+    if not _may_be_time(text):
         raise ConfigError(f"{option} takes {FORMS}, not '{text:.200}'")
-    return Bound(timestamp_ms)
+    return parse_time(option, text)
 
 
 def parse_timestamp(option: str, text: str, *, now_ms: int) -> int:
     """ms since 1970 of a number of them, of ISO 8601, or of a time ago such as -10m. Raises ConfigError that names the option."""
+    time = parse_time(option, text)
+    return max(0, now_ms - time.age_ms) if isinstance(time, TimeAgo) else time
+
+
+def parse_time(option: str, text: str) -> int | TimeAgo:
+    """The same before it is known what time it is."""
     given = text.removeprefix("@")
     if given.isascii() and given.isdecimal():
         return _limited(option, text, _whole(given))
     age_ms = duration_ms(given[1:]) if given.startswith("-") and given[-1:].isalpha() else None
     if age_ms is not None:
-        return max(0, now_ms - age_ms)
+        return TimeAgo(age_ms)
     try:
         moment = datetime.datetime.fromisoformat(given)
         timestamp_ms = round((moment if moment.tzinfo else moment.astimezone()).timestamp() * _MS_PER_S)
@@ -81,28 +106,24 @@ def parse_timestamp(option: str, text: str, *, now_ms: int) -> int:
 
 
 def offset_of(bound: Bound, log: LogBounds) -> int:
-    """The offset of a place in the log of one partition; an `exact` one may lie outside of it."""
-    if bound.exact is not None:
-        return bound.exact
-    if bound.wanted is OffsetSpec.EARLIEST:
+    """The offset of a place in the log of one partition; one that was given as a number may lie outside of it."""
+    if isinstance(bound, Exact):
+        return bound.offset
+    if bound is OffsetSpec.EARLIEST:
         return log.earliest
-    if bound.wanted is OffsetSpec.LATEST:
-        return max(log.earliest, log.latest + bound.shift)
-    return log.latest if log.at_time == _NO_SUCH_RECORD else log.at_time
+    return log.latest if log.found == _NO_SUCH_RECORD else log.found
 
 
 def ranges_of(client: BlockingClient, named: Named, start: Bound, end: Bound | None, isolation: str) -> list[FetchRange]:
     """One range per partition: from `start` to `end`, which is never behind the current end of the log, or without end. Raises the
     broker's error for any partition."""
-    tps = list(named)
     starts = log_bounds(client, named, start, isolation)
-    ends = starts
-    if end is not None and isinstance(end.wanted, int):
-        at_time = offsets_at(client, tps, end.wanted, isolation)
-        ends = {tp: log._replace(at_time=at_time[tp]) for tp, log in starts.items()}
+    found = _found(client, named, end, isolation) if end is not None else {}
     ranges = []
     for tp, name in named.items():
-        until = None if end is None else min(offset_of(end, ends[tp]), ends[tp].latest)
+        until = None
+        if end is not None:
+            until = min(offset_of(end, starts[tp]._replace(found=found.get(tp, _NO_SUCH_RECORD))), starts[tp].latest)
         ranges.append(FetchRange(tp, offset_of(start, starts[tp]), until, f"{name}-{tp.partition}"))
     return ranges
 
@@ -112,8 +133,12 @@ def log_bounds(client: BlockingClient, named: Named, bound: Bound, isolation: st
     tps = list(named)
     earliest = offsets_at(client, tps, OffsetSpec.EARLIEST, isolation)
     latest = offsets_at(client, tps, OffsetSpec.LATEST, isolation)
-    at_time = offsets_at(client, tps, bound.wanted, isolation) if isinstance(bound.wanted, int) else {}
-    return {tp: LogBounds(earliest[tp], latest[tp], at_time.get(tp, _NO_SUCH_RECORD)) for tp in tps}
+    found = _found(client, named, bound, isolation)
+    return {tp: LogBounds(earliest[tp], latest[tp], found.get(tp, _NO_SUCH_RECORD)) for tp in tps}
+
+
+def _found(client: BlockingClient, named: Named, bound: Bound, isolation: str) -> dict[TopicIdPartition, int]:
+    return offsets_at(client, list(named), bound, isolation) if isinstance(bound, (int, LastRecords)) else {}
 
 
 def offsets_at(
@@ -126,13 +151,6 @@ def offsets_at(
             raise result
         offsets[tp] = result.offset
     return offsets
-
-
-def _number(option: str, text: str) -> Bound:
-    number = _whole(text.removeprefix("-"))
-    if number > INT64_MAX:
-        raise ConfigError(f"{option} must be between -{INT64_MAX} and {INT64_MAX}, not {text:.200}")
-    return Bound(OffsetSpec.LATEST, shift=-number) if text.startswith("-") else Bound(OffsetSpec.EARLIEST, exact=number)
 
 
 def _whole(digits: str) -> int:

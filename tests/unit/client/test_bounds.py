@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from brokerd.cli.start_offsets import EARLIEST, LATEST, Bound, LogBounds, offset_of, parse_bound, parse_timestamp
-from brokerd.client.consumer.offsets import OffsetSpec
+from brokerd.client.consumer.bounds import Bound, Exact, LogBounds, offset_of, parse_bound, parse_timestamp
+from brokerd.client.consumer.offsets import LastRecords, OffsetSpec
 from brokerd.config.settings import INT64_MAX
 from brokerd.errors import ConfigError
 
@@ -16,23 +16,21 @@ MINUTE_MS = 60_000
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
-        ("beginning", EARLIEST),
-        ("earliest", EARLIEST),
-        ("end", LATEST),
-        ("latest", LATEST),
-        ("0", Bound(OffsetSpec.EARLIEST, exact=0)),
-        ("42", Bound(OffsetSpec.EARLIEST, exact=42)),
-        ("0" * 30 + "42", Bound(OffsetSpec.EARLIEST, exact=42)),
-        (str(INT64_MAX), Bound(OffsetSpec.EARLIEST, exact=INT64_MAX)),
-        ("-10", Bound(OffsetSpec.LATEST, shift=-10)),
-        ("-10m", Bound(NOW_MS - 10 * MINUTE_MS)),
-        ("-1500ms", Bound(NOW_MS - 1_500)),
-        ("-99999d", Bound(0)),
-        ("@1700000000000", Bound(1_700_000_000_000)),
-        ("@1969-12-31T00:00:00Z", Bound(0)),
-        ("@2023-11-14T22:13:20Z", Bound(1_700_000_000_000)),
-        ("2023-11-14T22:13:20Z", Bound(1_700_000_000_000)),
-        ("@2023-11-14T23:13:20.250+01:00", Bound(1_700_000_000_250)),
+        ("earliest", OffsetSpec.EARLIEST),
+        ("latest", OffsetSpec.LATEST),
+        ("0", Exact(0)),
+        ("42", Exact(42)),
+        ("0" * 30 + "42", Exact(42)),
+        (str(INT64_MAX), Exact(INT64_MAX)),
+        ("-10", LastRecords(10)),
+        ("-10m", NOW_MS - 10 * MINUTE_MS),
+        ("-1500ms", NOW_MS - 1_500),
+        ("-99999d", 0),
+        ("@1700000000000", 1_700_000_000_000),
+        ("@1969-12-31T00:00:00Z", 0),
+        ("@2023-11-14T22:13:20Z", 1_700_000_000_000),
+        ("2023-11-14T22:13:20Z", 1_700_000_000_000),
+        ("@2023-11-14T23:13:20.250+01:00", 1_700_000_000_250),
     ],
 )
 def test_a_bound_is_read(text: str, expected: Bound) -> None:
@@ -42,7 +40,25 @@ def test_a_bound_is_read(text: str, expected: Bound) -> None:
 @pytest.mark.parametrize(
     "text",
     [
-        *("", "begin", "1.5", "--3", "-", "@", "@yesterday", "+5", "1e3", "²", "-5w", "-10 m m", "2026-13-01", "@-", "-m"),
+        *(
+            "",
+            "begin",
+            "beginning",
+            "end",
+            "1.5",
+            "--3",
+            "-",
+            "@",
+            "@yesterday",
+            "+5",
+            "1e3",
+            "²",
+            "-5w",
+            "-10 m m",
+            "2026-13-01",
+            "@-",
+            "-m",
+        ),
         *(
             "9" * 19,
             "-" + "9" * 19,
@@ -68,13 +84,12 @@ def test_a_time_alone_has_no_offsets() -> None:
 @pytest.mark.parametrize(
     ("bound", "log", "expected"),
     [
-        (EARLIEST, LogBounds(10, 50), 10),
-        (LATEST, LogBounds(10, 50), 50),
-        (Bound(OffsetSpec.LATEST, shift=-5), LogBounds(10, 50), 45),
-        (Bound(OffsetSpec.LATEST, shift=-99), LogBounds(10, 50), 10),
-        (Bound(OffsetSpec.EARLIEST, exact=99), LogBounds(10, 50), 99),
-        (Bound(1_000), LogBounds(10, 50, at_time=33), 33),
-        (Bound(1_000), LogBounds(10, 50), 50),
+        (OffsetSpec.EARLIEST, LogBounds(10, 50), 10),
+        (OffsetSpec.LATEST, LogBounds(10, 50), 50),
+        (LastRecords(5), LogBounds(10, 50, found=44), 44),
+        (Exact(99), LogBounds(10, 50), 99),
+        (1_000, LogBounds(10, 50, found=33), 33),
+        (1_000, LogBounds(10, 50), 50),
     ],
 )
 def test_a_bound_is_an_offset_of_each_partition(bound: Bound, log: LogBounds, expected: int) -> None:
