@@ -116,7 +116,7 @@ class Consumer(ConsumerBase):
             run = self._next_run()
             if run is not None or (has_waited and left_ms == 0):
                 return run
-            await self._take(self._committing.wait_ms(left_ms))
+            await self._take(self._wait_ms(left_ms))
             has_waited = True
             if deadline_ms is not None:
                 left_ms = max(0, deadline_ms - self._clock.monotonic_ms())

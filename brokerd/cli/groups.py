@@ -73,7 +73,8 @@ def _add_describe(verbs: Subparsers) -> None:
         description="Prints how far a group has read each partition, and what it has left to read.",
         epilog="END is where readers of committed records see the partition end (of all: -X isolation.level=read_uncommitted),\n"
         "LAG the offsets up to it, SIZE the bytes on disk of their batches. BEHIND is how long the next record has been there.\n"
-        "A partition that ends before an open transaction has a line that names it, if it is yours or you have all rights.\n",
+        "A partition that ends before an open transaction has a line that names it, if it is yours or you have all rights.\n"
+        "Partitions without a committed OFFSET, of topics that the group reads, are counted from their beginning.\n",
     )
     parser.add_argument("group_id", metavar="GROUP", help="the group")
     _add_common(parser)

@@ -51,9 +51,14 @@ def print_description(described: GroupDescription, held_back: Iterable[HangingTr
     rows = [_row(one) for one in partitions]
     print(table(("TOPIC", "PARTITION", "OFFSET", "END", "LAG", "SIZE", "BEHIND", "COMMITTED", "METADATA"), rows, indent="  "))
     print(f"  {size_text(lag_bytes)} left to read")
+    for topic, numbers in _unread(partitions).items():
+        print(
+            f"  {topic}: nobody of this group has committed an offset of {counted(len(numbers), 'partition')} "
+            f"({_short(', '.join(map(str, numbers)))}); LAG counts all of them: have a reader assign() them"
+        )
     for one in partitions:
         lost = one.log_start_offset - one.committed.offset
-        if lost > 0:
+        if lost > 0 and one.committed.offset >= 0:
             print(f"  {_name(one)}: {counted(lost, 'offset')} below the log start {one.log_start_offset} are gone, unread")
         if one.error is not None:
             print(f"  {_name(one)}: {one.error}")
@@ -94,7 +99,7 @@ def _row(one: GroupPartition) -> tuple[object, ...]:
     return (
         one.topic or f"(id {one.tp.topic_id.hex()})",
         one.tp.partition,
-        one.committed.offset,
+        _number(one.committed.offset),
         _number(one.end_offset),
         _number(one.lag),
         _NONE if one.lag_bytes < 0 else size_text(one.lag_bytes),
@@ -102,6 +107,15 @@ def _row(one: GroupPartition) -> tuple[object, ...]:
         time_text(one.committed.commit_timestamp),
         _short(one.committed.metadata) or _NONE,
     )
+
+
+def _unread(partitions: Sequence[GroupPartition]) -> dict[str, list[int]]:
+    """Partitions without a committed offset, by topic."""
+    unread: dict[str, list[int]] = {}
+    for one in partitions:
+        if one.committed.offset < 0:
+            unread.setdefault(one.topic, []).append(one.tp.partition)
+    return unread
 
 
 def _short(text: str) -> str:
@@ -139,7 +153,7 @@ def _partition(one: GroupPartition) -> dict[str, Any]:
         "topic": one.topic or None,
         "topic_id": one.tp.topic_id.hex(),
         "partition": one.tp.partition,
-        "offset": one.committed.offset,
+        "offset": _known(one.committed.offset),
         "log_start_offset": _known(one.log_start_offset),
         "end_offset": _known(one.end_offset),
         "lag": _known(one.lag),

@@ -165,7 +165,7 @@ def _has_lost(before: PartitionDescription, now: PartitionDescription) -> bool:
 
 
 def _committed_of(group: GroupDescription) -> dict[TopicIdPartition, int]:
-    return {one.tp: one.committed.offset for one in group.partitions}
+    return {one.tp: one.committed.offset for one in group.partitions if one.committed.offset >= 0}
 
 
 def _topic(topic: TopicDescription, partitions_before: Partitions, elapsed_ms: int) -> TopicRow:

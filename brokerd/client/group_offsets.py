@@ -19,6 +19,7 @@ _ENTRY_BYTES = 80
 _TEXT_MAX_CHARACTERS = 249
 _TOPIC_ID_BYTES = 16
 NO_GENERATION = -1
+_NO_OFFSET = -1
 
 
 class OffsetAndMetadata(NamedTuple):
@@ -46,7 +47,8 @@ class GroupListing:
 
 @dataclass(frozen=True, slots=True)
 class GroupPartition:
-    """How far a group has read one partition, and what it has left to read; numbers are -1 where they are unknown.
+    """How far a group has read one partition, and what it has left to read; numbers are -1 where they are unknown. The offset of
+    `committed` is -1 if it has none, of a topic that it reads: all of the partition is left to read.
 
     The text of `committed` is made safe to print. `end_offset`: where its readers see it end. `log_start_offset` above the
     committed offset: the records between are gone. `lag_bytes`: on disk. `lag_ms`: how long the next record to read has been there,
@@ -184,12 +186,13 @@ def _read_offset(result: pb.PartitionGroupOffset) -> OffsetAndMetadata | None:
 
 
 def read_partition(described: pb.GroupPartitionDescription) -> GroupPartition | None:
-    """One partition of a description; None if its offset is just deleted."""
+    """One partition of a description; None if it is just deleted."""
     result = described.committed
     _check_topic_id("DescribeGroup", result.topic_id)
-    committed = _read_offset(result)
-    if committed is None:
+    error, committed = error_in(result), _read_offset(result)
+    if committed is None and error is not None:
         return None
+    committed = committed or OffsetAndMetadata(_NO_OFFSET)
     return GroupPartition(
         topic=plain_text(described.topic, _TEXT_MAX_CHARACTERS),
         tp=TopicIdPartition(result.topic_id, result.partition),
@@ -198,7 +201,7 @@ def read_partition(described: pb.GroupPartitionDescription) -> GroupPartition | 
         end_offset=checked_offset("DescribeGroup", described.end_offset),
         lag_bytes=max(-1, described.lag_bytes),
         lag_ms=max(-1, described.lag_ms),
-        error=error_in(result),
+        error=error,
     )
 
 

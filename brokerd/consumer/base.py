@@ -32,6 +32,7 @@ from brokerd.consumer.arguments import Partitions
 from brokerd.consumer.committing import Committing
 from brokerd.consumer.core.assignment import AssignedPartition, Assignment, Begin, HandedOver
 from brokerd.consumer.core.records import ConsumerRecord, Run, no_rows
+from brokerd.consumer.coverage import Coverage
 from brokerd.consumer.fetching import Fetching
 from brokerd.consumer.guard import Guard
 from brokerd.consumer.processing.work import Work
@@ -68,6 +69,7 @@ class ConsumerBase(abc.ABC):
         self._assignment = Assignment()
         self._committing = Committing(self._client, self.config, self._assignment, self._clock)
         self._fetching = Fetching(self._client, self.config, self._assignment, self._committing.pending, on_arrival)
+        self._coverage = Coverage(self._client, self.config, self._assignment, self._clock)
         self._failed: deque[TopicPartition] = deque()  # partitions of transactions that failed, until positions have gone back
         open_consumers.add(self)
 
@@ -140,6 +142,11 @@ class ConsumerBase(abc.ABC):
         self._fetching.sync()
         self._guard.check()
         return self._fetching.next_run()
+
+    def _wait_ms(self, left_ms: int | None) -> int:
+        """How long a call for records that has so much time left (None: any) may wait; before it waits."""
+        self._coverage.look()
+        return self._coverage.wait_ms(self._committing.wait_ms(left_ms))
 
     def _collected(
         self, run: Run | None, limit: int, handed: HandedOver, limit_bytes: int = INT64_MAX, work: Work | None = None

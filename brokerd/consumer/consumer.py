@@ -131,7 +131,7 @@ class Consumer(ConsumerBase):
             run = self._next_run()
             if run is not None or (has_waited and left_ms == 0) or (work is not None and work.failure is not None):
                 return run
-            self._fetching.take(self._committing.wait_ms(left_ms))
+            self._fetching.take(self._wait_ms(left_ms))
             has_waited = True
             if deadline_ms is not None:
                 left_ms = max(0, deadline_ms - self._clock.monotonic_ms())

@@ -114,6 +114,11 @@ class TopicStore:
             raise UnknownTopicIdError(f"there is no topic with id {topic_id.hex()}: it was deleted, and perhaps recreated")
         return topic
 
+    def count_of(self, topic_id: bytes) -> int:
+        """Partitions of a topic of clients; 0 if there is none."""
+        topic = self._by_id.get(topic_id)
+        return 0 if topic is None or _is_internal(topic) else topic.partition_count
+
     def partition_count(self) -> int:
         """Partitions of all topics of clients."""
         return sum(topic.partition_count for topic in self._by_name.values() if not _is_internal(topic))

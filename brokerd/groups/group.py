@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 
 from brokerd.groups.model import CommittedOffset
 from brokerd.ids import TopicIdPartition
@@ -28,11 +28,14 @@ class Group:
         partitions = self._topics.get(tp.topic_id)
         return partitions.get(tp.partition) if partitions is not None else None
 
-    def partitions(self, after: TopicIdPartition | None = None) -> Iterator[TopicIdPartition]:
-        """Partitions that have an offset, by topic id and number; those after one of them. Not to be changed meanwhile."""
+    def partitions(
+        self, after: TopicIdPartition | None = None, count_of: Callable[[bytes], int] = lambda _: 0
+    ) -> Iterator[TopicIdPartition]:
+        """Partitions that have an offset, by topic id and number; those after one of them. With `count_of`, how many partitions a
+        topic has, also the others of these topics. Not to be changed meanwhile."""
         topic_ids = sorted(self._topics)
         for topic_id in topic_ids[bisect_left(topic_ids, after.topic_id) if after is not None else 0 :]:
-            for partition in sorted(self._topics[topic_id]):
+            for partition in sorted(self._topics[topic_id].keys() | range(count_of(topic_id))):
                 tp = TopicIdPartition(topic_id, partition)
                 if after is None or tp > after:
                     yield tp

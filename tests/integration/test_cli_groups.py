@@ -81,6 +81,25 @@ def test_the_lag_is_shown_in_records_bytes_and_time(client: BlockingClient, term
     ]
 
 
+def test_partitions_that_were_added_and_nobody_reads_are_counted_and_told(
+    client: BlockingClient, terminal: Terminal, daemon: RunningDaemon
+) -> None:
+    client.create_partitions("t", 4)
+    with Producer(bootstrap_servers=daemon.address, linger_ms=0) as producer:
+        for number in range(5):
+            producer.send("t", b"x" * 100, partition=2, timestamp=2_000 + number).result()
+    described = run(terminal, "describe", "g")["partitions"]
+    lags = [(one["partition"], one["offset"], one["lag"]) for one in described]
+    assert lags == [(0, 4, 6), (1, 0, 0), (2, None, 5), (3, None, 0)]
+    assert described[2]["lag_bytes"] > 500
+    assert described[2]["commit_timestamp"] is None
+    out = terminal.run("groups", "describe", "g")[1]
+    assert out.startswith("group g of anybody: 4 partitions, lag 11")
+    assert "t: nobody of this group has committed an offset of 2 partitions (2, 3); LAG counts all of them: have a reader" in out
+    (shown,) = json.loads(terminal.run("top", "--json", "--once", "--interval-ms", "100")[1])["groups"]
+    assert shown["lag"] == 11
+
+
 def test_records_that_are_gone_unread_are_told(client: BlockingClient, terminal: Terminal) -> None:
     topic_id = client.metadata(["t"]).topic("t").topic_id
     client.delete_records({TopicIdPartition(topic_id, 0): 7})
@@ -111,7 +130,7 @@ def test_offsets_are_reset(client: BlockingClient, terminal: Terminal) -> None:
 
 def test_groups_are_deleted(client: BlockingClient, terminal: Terminal) -> None:
     assert run(terminal, "delete", "g", "--topic", "t:1") == {"group_id": "g", "deleted_offsets": 1}
-    assert offsets(terminal) == [4]
+    assert offsets(terminal) == [4, None]
     code, shown, _ = terminal.run("groups", "delete", "g")
     assert (code, shown) == (0, "deleted group 'g' with 1 offset\n")
     assert client.list_groups() == []

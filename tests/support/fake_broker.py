@@ -121,6 +121,11 @@ class FakeBroker(FakeTransactions, FakeGroups):
         self.topics[name] = [Partition(TopicIdPartition(topic_id, number)) for number in range(partitions)]
         return self.topics[name]
 
+    def add_partitions(self, name: str, count: int) -> None:
+        """Makes it so many."""
+        topic = self.topics[name]
+        topic += [Partition(TopicIdPartition(topic[0].tp.topic_id, number)) for number in range(len(topic), count)]
+
     def partition(self, topic_id: bytes, number: int) -> Partition:
         """The partition of a topic id. Raises UnknownTopicIdError, UnknownTopicOrPartitionError."""
         for partitions in self.topics.values():

@@ -2,6 +2,8 @@
 
 Behaviour
 - UNKNOWN_GROUP if there is none. Partitions of topics that the caller may not read are left out.
+- Partitions of its topics without an offset, which nobody of the group may read (they were added later), are there too: all of
+  them is left to read.
 - Offsets are known without a look at any file. Bytes, and how long the next record has been there, are read from indexes and
   headers in a thread, one partition at a time; where that fails, they are unknown.
 - A reader that has passed the end for its isolation level, as one of uncommitted records may have, has nothing left.
@@ -10,6 +12,7 @@ Behaviour
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
 from functools import partial
 
 from brokerd.errors import UnknownGroupError, WireError
@@ -54,7 +57,7 @@ async def handle(
             if group is None:
                 raise UnknownGroupError(f"there is no group {request.group_id!r}: ListGroups names yours")
             response = offsets_pb2.DescribeGroupResponse(group=listing(group))
-            page = _page(authorizer, group, after)
+            page = _page(authorizer, group, after, broker.logs.topics.count_of)
     except WireError as error:
         return offsets_pb2.DescribeGroupResponse(error=to_proto(error))
     is_committed = request.isolation_level == fetch_pb2.ISOLATION_LEVEL_READ_COMMITTED
@@ -69,13 +72,13 @@ async def handle(
 
 
 def _page(
-    authorizer: TopicAuthorizer, group: Group, after: TopicIdPartition | None
+    authorizer: TopicAuthorizer, group: Group, after: TopicIdPartition | None, count_of: Callable[[bytes], int]
 ) -> list[tuple[TopicIdPartition, CommittedOffset | None]]:
     """The partitions that the caller may see, one more than fit, if there are; with their offsets, of which all are durable once
     they are told. What is committed between the descriptions may not be.
     """
     page: list[tuple[TopicIdPartition, CommittedOffset | None]] = []
-    for tp in group.partitions(after):
+    for tp in group.partitions(after, count_of):
         if authorizer.refuse_id(Right.READ, tp.topic_id) is None:
             page.append((tp, group.offset(tp)))
         if len(page) > DESCRIBED_MAX:
@@ -95,11 +98,11 @@ async def _described(
         described.log_start_offset = log.log_start_offset
         described.end_offset = log.last_stable_offset if is_committed else log.high_watermark
         check_history(log.core, committed)
-        if committed is not None:
-            found = await _backlog(broker, log, committed.offset, described.end_offset, is_committed=is_committed)
-            described.lag_bytes = found.size_bytes
-            if found.append_timestamp != _NONE:
-                described.lag_ms = max(0, broker.clock.wall_ms() - found.append_timestamp)
+        next_offset = committed.offset if committed is not None else log.log_start_offset
+        found = await _backlog(broker, log, next_offset, described.end_offset, is_committed=is_committed)
+        described.lag_bytes = found.size_bytes
+        if found.append_timestamp != _NONE:
+            described.lag_ms = max(0, broker.clock.wall_ms() - found.append_timestamp)
     except WireError as error:
         described.committed.error.CopyFrom(to_proto(error))
     except Exception as error:

@@ -105,7 +105,11 @@ async def snapshot(broker: Broker, *, stream_count: int, refused_count: int) -> 
     outcomes = broker.transactions.outcomes
     return Snapshot(
         info={"version": brokerd.__version__, "cluster_id": broker.logs.cluster_id, "node_id": str(broker.logs.node_id)},
-        gauges=(*gauges, *_transaction_gauges(broker, transactions), *_group_gauges(broker, len(groups))),
+        gauges=(
+            *gauges,
+            *_transaction_gauges(broker, transactions),
+            *_group_gauges(broker, sum(one.offset >= 0 for one in groups)),
+        ),
         topics=topics,
         partitions=partitions,
         data_dir=broker.config.data_dir,
@@ -155,8 +159,12 @@ def _group_gauges(broker: Broker, shown: int) -> tuple[Gauge, ...]:
 def _group_families(groups: Iterable[GroupFigures]) -> Iterator[tuple[str, str, Labels, tuple[tuple[Labels, int], ...]]]:
     labels = ("group", "topic", "partition")
     names = [(one, (one.group, one.topic, str(one.partition))) for one in groups]
-    yield "group_offset", "Next offset that a group reads.", labels, tuple((values, one.offset) for one, values in names)
-    doc = "Offsets of a partition that a group has left to read, up to where readers of committed records see it end."
+    committed = tuple((values, one.offset) for one, values in names if one.offset >= 0)
+    yield "group_offset", "Next offset that a group reads.", labels, committed
+    doc = (
+        "Offsets of a partition that a group has left to read, up to where readers of committed records see it end; all of them if "
+        "it has committed none, of a topic that it reads."
+    )
     yield "group_lag", doc, labels, tuple((values, one.lag) for one, values in names)
 
 

@@ -18,6 +18,7 @@ from brokerd.transaction.executions import ExecutionKey
 
 _NO_TRAFFIC = Traffic()
 _MEMBERS_AT_ONCE = 1_000
+_NO_OFFSET = -1
 
 
 class TopicFigures(NamedTuple):
@@ -53,7 +54,8 @@ class TransactionFigures(NamedTuple):
 
 
 class GroupFigures(NamedTuple):
-    """One partition of a group. `lag`: offsets up to where readers of committed records see it end."""
+    """One partition of a group. `lag`: offsets up to where readers of committed records see it end; all of them if it has none
+    (`offset` -1)."""
 
     group: str
     topic: str
@@ -110,14 +112,16 @@ class LogFigures:
 
 
 def group_figures(table: GroupTable, logs: LogManager, limit: int) -> tuple[GroupFigures, ...]:
-    """One entry per partition of a group, `limit` at most: the oldest groups first. Some microseconds each."""
+    """One entry per partition of a group, also for those of its topics that it has not read, `limit` at most: the oldest groups
+    first. Some microseconds each."""
     found: list[GroupFigures] = []
     for group in table.groups.values():
-        for tp in itertools.islice(group.partitions(), limit - len(found)):
+        for tp in itertools.islice(group.partitions(count_of=logs.topics.count_of), limit - len(found)):
             committed, log = group.offset(tp), logs.get(tp)
-            if committed is not None and log is not None:
-                lag = max(0, log.last_stable_offset - max(committed.offset, log.log_start_offset))
-                found.append(GroupFigures(group.group_id, log.topic, tp.partition, committed.offset, lag))
+            offset = committed.offset if committed is not None else _NO_OFFSET
+            if log is not None:
+                lag = max(0, log.last_stable_offset - max(offset, log.log_start_offset))
+                found.append(GroupFigures(group.group_id, log.topic, tp.partition, offset, lag))
         if len(found) >= limit:
             break
     return tuple(found)

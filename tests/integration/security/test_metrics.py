@@ -100,6 +100,21 @@ def test_groups_show_offset_and_lag_up_to_a_limit(tmp_path: Path) -> None:
     assert [found[f"brokerd_group_{name}",] for name in ("count", "offset_count", "partitions_left_out")] == [2, 4, 1]
 
 
+def test_the_lag_of_a_group_counts_partitions_that_it_has_not_read(tmp_path: Path) -> None:
+    with running_daemon(tmp_path / "data", metrics_port=0) as running, RawClient(running.address) as client:
+        tps = client.create_topic("events", partitions=2)
+        client.producer().produce(tps[1], values_batch(tps[1], 5))
+        request = offsets_pb2.CommitGroupOffsetsRequest(
+            group_id="a", generation=-1, offsets=[{"topic_id": tps[0].topic_id, "partition": 0}]
+        )
+        client.call("CommitGroupOffsets", request)
+        found = samples(scrape(running)[1])
+    labels = [("group", "a"), ("partition", "1"), ("topic", "events")]
+    assert found["brokerd_group_lag", *labels] == 5
+    assert ("brokerd_group_offset", *labels) not in found
+    assert found["brokerd_group_partitions_left_out",] == 0
+
+
 def test_numbers_are_those_of_the_requests(tmp_path: Path) -> None:
     (tmp_path / "data").mkdir()
     with running_daemon(tmp_path / "data", files=MemoryFiles(), metrics_port=0) as running, RawClient(running.address) as client:
