@@ -192,7 +192,7 @@ def test_a_part_of_a_topic_is_an_arrow_stream(broker: Broker) -> None:
     rows = [{"value": b"%d" % n, "partition": n % PARTITIONS, "timestamp": 1_700_000_000_000 + n} for n in range(900)]
     broker.topic("t").append(rows)
     reader = brokerd.read(
-        "t", start=1_700_000_000_300, end=1_700_000_000_600, columns=["value"], bootstrap_servers=broker.bootstrap_servers
+        "t", start="@1700000000300", end="@1700000000600", columns=["value"], bootstrap_servers=broker.bootstrap_servers
     )
     assert sorted(int(value) for value in pa.table(reader)["value"].to_pylist()) == list(range(300, 600))
     assert pa.table(brokerd.read("t", start="-10m", bootstrap_servers=broker.bootstrap_servers)).num_rows == 0
