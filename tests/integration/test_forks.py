@@ -109,8 +109,8 @@ def test_no_child_dies(broker: DaemonProcess, opened: str, kind: str) -> None:
 
 
 if __name__ == "__main__":
-    with tempfile.TemporaryDirectory() as directory, broker_with_topic(Path(directory)) as broker:
+    with tempfile.TemporaryDirectory() as directory, broker_with_topic(Path(directory)) as running:
         for opened in OPENED:
             for kind in ("fork", "preexec", "pool"):
                 count = int(sys.argv[1]) // (10 if kind == "pool" else 1)
-                print(opened, kind, count, failed_ends(broker, opened, kind, count), flush=True)
+                print(opened, kind, count, failed_ends(running, opened, kind, count), flush=True)

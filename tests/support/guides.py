@@ -1,7 +1,7 @@
 """Runs a guide of docs/ as a reader would: its files are written, its commands run one after the other in one shell.
 
-As written, but for two things: the broker listens on a port that is free, and nothing is installed: the PATH is that of an activated
-environment. No assertions here.
+As written, but for two things: the broker listens on a port that is free, and nothing is installed: the PATH is that of an
+activated environment. No assertions here.
 """
 
 from __future__ import annotations

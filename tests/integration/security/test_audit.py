@@ -63,9 +63,8 @@ def test_a_topic_that_is_created_by_naming_it_has_its_line(
     tmp_path: Path, auth_file: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO, logger="brokerd.audit")
-    settings = {"auth_file": str(auth_file), "auto_create_topics_enable": True}
     with (
-        running_daemon(tmp_path / "data", files=MemoryFiles(), **settings) as running,
+        running_daemon(tmp_path / "data", files=MemoryFiles(), auth_file=str(auth_file), auto_create_topics_enable=True) as running,
         with_token(running.address, TOKENS["boss"]) as boss,
         with_token(running.address, TOKENS["writer"]) as writer,
     ):
