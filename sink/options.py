@@ -14,13 +14,18 @@ from brokerd.config.client import ProducerConfig, producer_config, transaction_c
 from brokerd.config.settings import INT64_MAX
 from brokerd.config.spark_options import SINK, SplitOptions, parse_flag, require_servers, split_options
 from brokerd.errors import ConfigError
-from brokerd.ids import TRANSACTIONAL_ID_MAX_LENGTH, topic_name_problem
+from brokerd.ids import topic_name_problem
 from brokerd.sink.transaction_ids import NO_TRANSACTION_OPTIONS, TransactionOptions
 
 # A micro-batch passes its rows within milliseconds and then flushes, so a longer linger only makes fuller batches.
 SINK_DEFAULTS = {"linger.ms": "100"}
 
 _TRANSACTIONAL_ID = "transactional.id"
+_NO_TRANSACTIONAL_ID = (
+    "option 'transactional.id' is refused by the sink: two queries that share one would each take the other's batches for their "
+    "own. Spark's query id names the transactions of a stream, txnAppId and txnVersion those of a batch write, and txnLabel tells "
+    "two writes of one batch apart"
+)
 _OF_TRANSACTIONS = ("txnAppId", "txnVersion", "txnLabel", "failOnReplayMismatch")
 _PART_MAX_LENGTH = 200  # of an id that is made of several
 
@@ -54,15 +59,16 @@ def parse_sink_options(options: Mapping[str, str]) -> SinkOptions:
         if problem:
             raise ConfigError(f"topic '{topic}' is not a topic's name: {problem}")
     delivery = _parse_delivery(split)
-    transactional_id = split.settings.pop(_TRANSACTIONAL_ID, None)  # each task's producer is a member under it
+    if _TRANSACTIONAL_ID in split.settings:
+        raise ConfigError(_NO_TRANSACTIONAL_ID)
     if delivery is Delivery.AT_LEAST_ONCE:
-        _refuse_transactions(split, transactional_id)
+        _refuse_transactions(split)
     return SinkOptions(
         topic=topic,
         include_headers=parse_flag("includeHeaders", split.get("includeHeaders"), default=True),
         producer=_producer_config(split.settings, delivery),
         delivery=delivery,
-        transaction=_parse_transaction(split, transactional_id),
+        transaction=_parse_transaction(split),
         fail_on_replay_mismatch=parse_flag("failOnReplayMismatch", split.get("failOnReplayMismatch"), default=True),
     )
 
@@ -75,10 +81,8 @@ def _parse_delivery(split: SplitOptions) -> Delivery:
         raise ConfigError(f"delivery must be exactly_once or at_least_once, not '{text:.200}'") from None
 
 
-def _refuse_transactions(split: SplitOptions, transactional_id: str | None) -> None:
+def _refuse_transactions(split: SplitOptions) -> None:
     given = [name for name in _OF_TRANSACTIONS if name in split]
-    if transactional_id is not None:
-        given.append(_TRANSACTIONAL_ID)
     if given:
         raise ConfigError(
             f"option '{given[0]}' is of transactions, which delivery=at_least_once does not use: remove one of the two"
@@ -93,21 +97,18 @@ def _producer_config(settings: Mapping[str, str], delivery: Delivery) -> Produce
     return config
 
 
-def _parse_transaction(split: SplitOptions, transactional_id: str | None) -> TransactionOptions:
+def _parse_transaction(split: SplitOptions) -> TransactionOptions:
     app_id, version = split.get("txnAppId"), split.get("txnVersion")
     if (app_id is None) != (version is None):
         missing = "txnVersion" if version is None else "txnAppId"
         raise ConfigError(f"option '{missing}' is missing {SINK.where}: txnAppId and txnVersion are given together, as with Delta")
-    for name, text, limit in (
-        (_TRANSACTIONAL_ID, transactional_id, TRANSACTIONAL_ID_MAX_LENGTH),
-        ("txnAppId", app_id, _PART_MAX_LENGTH),
-        ("txnLabel", split.get("txnLabel"), _PART_MAX_LENGTH),
-    ):
-        if text is not None and not (1 <= len(text) <= limit and text.isprintable()):
-            raise ConfigError(f"{name} must have 1 to {limit} printable characters, not '{text[: limit + 1]!a}'")
+    for name, text in (("txnAppId", app_id), ("txnLabel", split.get("txnLabel"))):
+        if text is not None and not (1 <= len(text) <= _PART_MAX_LENGTH and text.isprintable()):
+            shown = text[: _PART_MAX_LENGTH + 1]
+            raise ConfigError(f"{name} must have 1 to {_PART_MAX_LENGTH} printable characters, not '{shown!a}'")
     if app_id is not None and "/" in app_id:
         raise ConfigError(f"txnAppId '{app_id}' must not hold '/', which separates it from txnLabel or the topic")
-    return TransactionOptions(transactional_id, app_id, _parse_version(version), split.get("txnLabel"))
+    return TransactionOptions(app_id, _parse_version(version), split.get("txnLabel"))
 
 
 def _parse_version(text: str | None) -> int | None:

@@ -1,14 +1,19 @@
 """Which transaction a task's rows belong to. Pure: from the sink's options and what Spark tells a task about itself.
 
     write                          transactional id                              version       execution
-    writeStream                    spark-<query id>[-<txnLabel>]                 micro-batch   one run of that batch
+    writeStream                    spark-<query id>[-<txnLabel>]                 micro-batch   one execution of that batch
     foreachBatch: df.write         spark-<query id>-<txnLabel, or the topic>     micro-batch   one write
     txnAppId and txnVersion        app-<txnAppId>/<txnLabel, or the topic>       txnVersion    one write
     df.write                       job-<uuid of the writer>                      0             the job
 
 Spark tells a task of foreachBatch its micro-batch, but not through Spark Connect, nor where the write runs in a thread of the
-user's own: there txnAppId and txnVersion must say it. Option transactional.id replaces the id. Executions are compared for
-equality only: clocks of drivers differ.
+user's own: there txnAppId and txnVersion must say it. Executions are compared for equality only: clocks of drivers differ.
+
+A write inside foreachBatch has a run, which is one execution of its micro-batch: the broker takes a second write of a run for
+another write, and one of another run for a repetition. Nothing that a user's program sets is an identity: not the job group, and
+not `spark.app.id` or `spark.app.startTime`, which a session's settings may hold. The run is a job tag that Spark makes of a random
+id of the session and the number of the outermost execution. All writes inside foreachBatch share it, also in a thread that inherits
+Spark's properties. A writeStream has one write, and no run.
 """
 
 from __future__ import annotations
@@ -23,16 +28,21 @@ from brokerd.ids import TRANSACTIONAL_ID_MAX_LENGTH
 # Local properties of Spark's tasks.
 _QUERY_ID = "sql.streaming.queryId"
 _BATCH_ID = "streaming.sql.batchId"
-_EXECUTION_ID = (
-    "spark.sql.execution.query.id"  # one run of a micro-batch, or one batch write: tasks, retries and speculation share it
-)
-_RUN_ID = "spark.jobGroup.id"  # of a streaming query: one start of it
+_EXECUTION_ID = "spark.sql.execution.query.id"  # of one query plan: its tasks, retries and speculation share it
+_ROOT_EXECUTION = "spark.sql.execution.root.id"  # a number that counts from 0 in each JVM
+_JOB_TAGS = "spark.job.tags"
+_ROOT_TAG = "-execution-root-id-"  # spark-session-<uuid>-execution-root-id-<number>
 _DESCRIPTION = "spark.job.description"  # of a streaming query: its name, if it has one, before its id; for people
 
 _EVERY_TOPIC = "*"  # label of a write whose topics are named by a column
 _HASH_LENGTH = 32
 _QUERY_NAME_MAX_LENGTH = 100
 
+_NO_RUN = (
+    "Spark did not tell the task which execution of the micro-batch it belongs to (its job tag ...-execution-root-id-...), so a "
+    "second write could not be told from a repetition of the first: sc.clearJobTags() inside foreachBatch takes it away, use "
+    "sc.removeJobTag(tag) for tags of your own; or set option delivery=at_least_once"
+)
 NO_VERSIONS_OF_STREAMS = (
     "txnAppId and txnVersion are for batch writes: a streaming query has an id and versions of its own (its checkpoint's query "
     "id, its micro-batches); leave them out"
@@ -44,7 +54,6 @@ Property = Callable[[str], str | None]
 class TransactionOptions(NamedTuple):
     """Options that choose the transaction. `app_id` and `version` are given together."""
 
-    transactional_id: str | None = None
     app_id: str | None = None
     version: int | None = None
     label: str | None = None
@@ -68,35 +77,28 @@ def streaming_ids(options: TransactionOptions, get: Property) -> TransactionIds:
     """Of a task of writeStream. Raises ConfigError."""
     if options.app_id is not None:
         raise ConfigError(NO_VERSIONS_OF_STREAMS)
-    query_id, batch_id, execution_id, run_id = (get(name) for name in (_QUERY_ID, _BATCH_ID, _EXECUTION_ID, _RUN_ID))
+    query_id, batch_id, execution_id = (get(name) for name in (_QUERY_ID, _BATCH_ID, _EXECUTION_ID))
     if not query_id or not batch_id or not execution_id:
         raise ConfigError(
             "Spark did not tell the task which micro-batch it writes (local properties sql.streaming.queryId, "
             "streaming.sql.batchId, spark.sql.execution.query.id): set option delivery=at_least_once to write all the same"
         )
     label = "" if options.label is None else f"-{options.label}"
-    default = f"spark-{query_id}{label}"
-    return _ids(options, default, int(batch_id), execution_id, run_id or "", f"{_query(query_id, get)}, batch {batch_id}")
+    owner = f"{_query(query_id, get)}, batch {batch_id}"
+    return TransactionIds(_fitting(f"spark-{query_id}{label}"), int(batch_id), execution_id, "", owner)
 
 
 def batch_ids(options: TransactionOptions, get: Property, *, topic: str | None, job_id: str) -> TransactionIds:
     """Of a task of df.write, inside foreachBatch or not. `job_id`: made with the writer on the driver. Raises ConfigError."""
-    query_id, batch_id, run_id = (get(name) for name in (_QUERY_ID, _BATCH_ID, _RUN_ID))
-    execution_id = get(_EXECUTION_ID) or job_id
+    query_id, batch_id = (get(name) for name in (_QUERY_ID, _BATCH_ID))
+    run_id = _run_id(get) if query_id and batch_id else ""
     label = options.label or topic or _EVERY_TOPIC
     if options.app_id is not None and options.version is not None:
         owner = f"application {options.app_id}, version {options.version}"
-        # A job group of the user's own is no run: a version that comes again within it is a repetition, not a second write.
-        run = run_id or "" if query_id and batch_id else ""
-        return _ids(options, f"app-{options.app_id}/{label}", options.version, execution_id, run, owner)
+        return TransactionIds(_fitting(f"app-{options.app_id}/{label}"), options.version, job_id, run_id, owner)
     if query_id and batch_id:
         owner = f"{_query(query_id, get)}, batch {batch_id}, foreachBatch"
-        return _ids(options, f"spark-{query_id}-{label}", int(batch_id), execution_id, run_id or "", owner)
-    if options.transactional_id is not None:
-        raise ConfigError(
-            "option transactional.id of a batch write needs txnAppId and txnVersion: without a version that rises, a second "
-            "write under the same id could not be told from a repetition of the first"
-        )
+        return TransactionIds(_fitting(f"spark-{query_id}-{label}"), int(batch_id), job_id, run_id, owner)
     return TransactionIds(f"job-{job_id}", 0, job_id, "", "batch write", is_one_write=True)
 
 
@@ -107,9 +109,13 @@ def _query(query_id: str, get: Property) -> str:
     return f"streaming query {name} ({query_id})" if mark and name else f"streaming query {query_id}"
 
 
-def _ids(options: TransactionOptions, default: str, version: int, execution_id: str, run_id: str, owner: str) -> TransactionIds:
-    transactional_id = options.transactional_id or _fitting(default)
-    return TransactionIds(transactional_id, version, execution_id, run_id, owner)
+def _run_id(get: Property) -> str:
+    """The execution of the micro-batch that a write inside foreachBatch is a part of. Raises ConfigError."""
+    tag_end = f"{_ROOT_TAG}{get(_ROOT_EXECUTION)}"
+    found = next((tag for tag in (get(_JOB_TAGS) or "").split(",") if tag.endswith(tag_end)), None)
+    if found is None:
+        raise ConfigError(_NO_RUN)
+    return found
 
 
 def _fitting(transactional_id: str) -> str:

@@ -85,7 +85,11 @@ SINK_OPTIONS = (
     ),
     SparkOption("txnAppId", "", "Batch writes: with txnVersion, makes a repeated write of the same version write nothing."),
     SparkOption("txnVersion", "", "Batch writes: whole number from 0 that rises from write to write of one txnAppId."),
-    SparkOption("txnLabel", "", "Tells writes of one micro-batch inside foreachBatch apart; the topic unless it is set."),
+    SparkOption(
+        "txnLabel",
+        "",
+        "Tells writes of one micro-batch inside foreachBatch apart; the topic unless it is set. A new label writes the rows again.",
+    ),
     SparkOption(
         "failOnReplayMismatch",
         "true",

@@ -23,7 +23,6 @@ from brokerd.transaction.known import Known, OpenMember, Slots
 from brokerd.transaction.loading import load
 from brokerd.transaction.model import (
     MEMBER_EPOCH,
-    AlreadyCommitted,
     CommitDecision,
     EndRequest,
     Execution,
@@ -137,8 +136,6 @@ class Coordinator:
         """
         state = self._state_for(asked)
         decided = state.decide_commit(asked, held)
-        if isinstance(decided, AlreadyCommitted):
-            state.note_replay(asked.execution)
         self._check_room(state)
         return decided
 

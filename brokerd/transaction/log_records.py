@@ -26,6 +26,7 @@ from brokerd.transaction.model import (
     StateEnds,
     StateEvent,
     Totals,
+    VersionRepeated,
 )
 from brokerd.wire.v1 import transaction_log_pb2 as log_pb2
 from brokerd.wire.v1 import transaction_pb2
@@ -66,6 +67,9 @@ def encode_entry(entry: LogEntry) -> bytes:
         record.commit_prepared.CopyFrom(_prepared(event))
     elif isinstance(event, CommitCompleted):
         record.commit_completed.CopyFrom(log_pb2.CommitCompleted(txn_version=event.version))
+    elif isinstance(event, VersionRepeated):
+        version, execution_id, run_id = event.execution
+        record.version_repeated.CopyFrom(log_pb2.VersionRepeated(txn_version=version, execution_id=execution_id, run_id=run_id))
     elif isinstance(event, Forgotten):
         record.forgotten.SetInParent()
     elif isinstance(event, StateBegins):
@@ -149,6 +153,9 @@ def _event(record: log_pb2.TransactionLogRecord) -> Event | StateBegins | StateE
             return _commit(record.commit_prepared)
         case "commit_completed":
             return CommitCompleted(record.commit_completed.txn_version)
+        case "version_repeated":
+            repeated = record.version_repeated
+            return VersionRepeated(Execution(repeated.txn_version, repeated.execution_id, repeated.run_id))
         case "forgotten":
             return Forgotten()
         case "state_begins":

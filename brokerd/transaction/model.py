@@ -12,7 +12,9 @@ MEMBER_EPOCH = 0  # of every member, for ever: a producer id serves one transact
 
 
 class Execution(NamedTuple):
-    """One attempt at a version. `execution_id` and `run_id` are compared for equality only; an empty run is none."""
+    """One attempt at a version, of one write. `run_id` is what the write is a part of, and in which every version is written once:
+    of Spark's foreachBatch, one execution of the micro-batch. Both ids are compared for equality only; an empty run is none.
+    """
 
     version: int
     execution_id: str
@@ -57,6 +59,7 @@ class LastCommit(NamedTuple):
     aborted_ids: Sequence[int] = ()  # and of all others that ended with it
     is_one_write: bool = False  # the id serves no other
     earlier: Sequence[EarlierCommit] = ()  # the commits before it, the oldest first, as many as are remembered
+    repeats: Sequence[Execution] = ()  # that were told that it is committed: of other runs, one of each, the newest of them
 
 
 class HeldBack(NamedTuple):
@@ -163,6 +166,12 @@ class CommitCompleted(NamedTuple):
     version: int
 
 
+class VersionRepeated(NamedTuple):
+    """An execution of another run is told that the last version is committed: a further write of its run is another write."""
+
+    execution: Execution
+
+
 class Forgotten(NamedTuple):
     """Nothing is known of the transactional id any more."""
 
@@ -183,7 +192,7 @@ class EntriesLost(NamedTuple):
     """Entries stood here that are lost, as an operator has accepted. Found by whoever reads the log, and never written."""
 
 
-Event = MemberOpened | MembersAborted | CommitPrepared | CommitCompleted | Forgotten
+Event = MemberOpened | MembersAborted | CommitPrepared | CommitCompleted | VersionRepeated | Forgotten
 StateEvent = StateBegins | StateEnds
 
 
@@ -230,10 +239,16 @@ class Prepare(NamedTuple):
     event: CommitPrepared
 
 
+class Repeat(NamedTuple):
+    """The version is committed, with these totals: record the event, then ask again."""
+
+    event: VersionRepeated
+
+
 class Finish(NamedTuple):
     """A commit must be finished first: its markers written, CommitCompleted applied. Then ask again."""
 
     prepared: PreparedCommit
 
 
-CommitDecision = AlreadyCommitted | Prepare | Finish
+CommitDecision = AlreadyCommitted | Prepare | Repeat | Finish

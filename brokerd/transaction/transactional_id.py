@@ -3,15 +3,20 @@
     request        | version < last  | version = last                       | version > last
     ---------------+-----------------+--------------------------------------+-----------------------------------------------
     init           | PRODUCER_FENCED | ALREADY_COMMITTED;                   | open, or the open member again;
-                   |                 | same run, other execution:           | INVALID_TXN_STATE if it has ended, or is open
+                   |                 | another write of a known run:        | INVALID_TXN_STATE if it has ended, or is open
                    |                 | TXN_CONFLICT                         | in another execution. Nobody is aborted
     commit         | done, if one of | after the markers:                   | after the markers of what is prepared:
-                   | the last few    | same run, other execution, any rows: | prepare, if no member was told that it is too
-                   | commits; else   | TXN_CONFLICT; other totals:          | late, and all are open, of this execution, and
-                   | PRODUCER_FENCED | REPLAY_MISMATCH; else done           | have durably what they report; else TXN_ABORTED
+                   | the last few    | another write of a known run, any    | prepare, if no member was told that it is too
+                   | commits; else   | rows: TXN_CONFLICT; other totals:    | late, and all are open, of this execution, and
+                   | PRODUCER_FENCED | REPLAY_MISMATCH; else done, and its  | have durably what they report; else TXN_ABORTED
+                   |                 | run is known                         |
     abort          | no effect       | ALREADY_COMMITTED, no effect         | the listed members that are open in this execution
     heartbeat      | INVALID_TXN_STATE                                      | open members only, else INVALID_TXN_STATE
     expiry         | none is open    | none is open                         | abort of the whole execution
+
+A run writes each version once. Known is the run that committed the last version, and each one that repeated it since: of these, an
+execution that is not the one that committed or repeated it is another write. Nothing is decided by totals before that. An execution
+of no run, or of one that is not known, is a repetition if its totals are equal. What is known outlives the broker.
 
 A commit ends all open members of its version and older ones, whatever their execution: that is why none is open there. A member
 that is not open never opens again. What is decided changes nothing; `apply` does.
@@ -34,7 +39,7 @@ from brokerd.errors import (
     TxnAbortedError,
     TxnConflictError,
 )
-from brokerd.transaction.advice import rows_are_others, version_is_old
+from brokerd.transaction.advice import needs_its_own_id, rows_are_others, version_is_old
 from brokerd.transaction.ended_members import EndedMembers
 from brokerd.transaction.model import (
     MEMBER_EPOCH,
@@ -58,14 +63,17 @@ from brokerd.transaction.model import (
     Opened,
     Prepare,
     PreparedCommit,
+    Repeat,
     Repeated,
     Totals,
+    VersionRepeated,
 )
 
 EARLIER_MAX = 5  # commits before the last one that an id remembers
 _DIGEST_BYTES = 16
 _NO_DATA = HeldData(0, True)
 _RING = 1 << 31  # a partition counts a member's records modulo this
+REPEATS_MAX = 100  # a driver would have to stand still within a batch while so many others repeat it, to be forgotten
 
 
 class TransactionalIdState:
@@ -76,7 +84,6 @@ class TransactionalIdState:
         self.principal = principal
         self.last: LastCommit | None = None
         self.prepared: PreparedCommit | None = None
-        self._replay: Execution | None = None  # the last one that was told that the last version is committed; not in the log
         self.members: dict[int, Member] = {}  # open, by producer id
         self._by_member_id: dict[bytes, Member] = {}  # the same
         self._ended = ended
@@ -133,6 +140,8 @@ class TransactionalIdState:
             if asked.totals.rows or not self._is_another_write(execution):
                 self._check_not_another_write(execution)
                 self._check_replay(asked, self.last)
+            if execution.run_id and not self._of_its_run(execution):
+                return Repeat(VersionRepeated(execution))
             return AlreadyCommitted(self.last.execution, self.last.totals)
         self._check_members(asked, held)
         winners = dict.fromkeys(member.producer_id for member in asked.members)
@@ -141,11 +150,6 @@ class TransactionalIdState:
         partitions = tuple(partition for partition in asked.partitions if partition not in missing)
         event = CommitPrepared(execution, tuple(winners), losers, partitions, asked.totals, is_one_write=asked.is_one_write)
         return Prepare(event)
-
-    def note_replay(self, execution: Execution) -> None:
-        """An execution has confirmed a version. If that is the last one, a further write of its run is another write."""
-        if execution.version == self.last_version:
-            self._replay = execution
 
     def decide_abort(self, asked: EndRequest) -> tuple[MembersAborted, ...]:
         """The event that ends the listed members that are open; none if there is nothing to end. Raises AlreadyCommittedError."""
@@ -201,18 +205,20 @@ class TransactionalIdState:
         )
 
     def _is_another_write(self, execution: Execution) -> bool:
-        """True for another write of the run that committed this version, or of the one that repeated it last."""
-        known = [self.last.execution] if self.last is not None else []
-        if self._replay is not None:
-            known.append(self._replay)
-        same_run = [one for one in known if execution.run_id and one.run_id == execution.run_id]
-        return bool(same_run) and all(one.execution_id != execution.execution_id for one in same_run)
+        """True for another write of a run that committed this version, or repeated it."""
+        known = self._of_its_run(execution)
+        return bool(execution.run_id and known) and all(one.execution_id != execution.execution_id for one in known)
+
+    def _of_its_run(self, execution: Execution) -> list[Execution]:
+        """The executions of the same run that committed the last version or repeated it."""
+        known = (self.last.execution, *self.last.repeats) if self.last is not None else ()
+        return [one for one in known if one.run_id == execution.run_id]
 
     def _check_not_another_write(self, execution: Execution) -> None:
         if self._is_another_write(execution):
             raise TxnConflictError(
-                f"{self._subject(execution)}: {self._committed()}, which is another write of the same run to the same "
-                "transactional id; nothing of this one is visible: set txnLabel so that each write of a batch has its own id"
+                f"{self._subject(execution)}: {self._committed()}, which is another write of the same micro-batch or run; nothing "
+                "of this one is visible: " + needs_its_own_id(self.transactional_id)
             )
 
     def _already_committed(self, execution: Execution) -> AlreadyCommittedError:
@@ -299,13 +305,14 @@ class TransactionalIdState:
             self.last = LastCommit(
                 event.execution, event.totals, timestamp, committed_ids, aborted_ids, event.is_one_write, earlier[-EARLIER_MAX:]
             )
-            self._replay = None
             self.prepared = PreparedCommit(
                 event.execution, event.committed_ids, event.aborted_ids, event.partitions, event.held_back, event.group_offsets
             )
             return self._end((*event.committed_ids, *event.aborted_ids))
         elif isinstance(event, CommitCompleted) and event.version == self.last_version:
             self.prepared = None
+        elif isinstance(event, VersionRepeated) and self.last is not None and event.execution.version == self.last_version:
+            self.last = self.last._replace(repeats=(*self.last.repeats, event.execution)[-REPEATS_MAX:])
         return []
 
     def _history(self) -> Sequence[EarlierCommit]:
@@ -337,6 +344,7 @@ class TransactionalIdState:
             events.append((last.timestamp, _recorded(last, prepared)))
             if prepared is None:
                 events.append((last.timestamp, CommitCompleted(last.execution.version)))
+            events += [(last.timestamp, VersionRepeated(execution)) for execution in last.repeats]
         events += [(0, MemberOpened(member)) for member in self.members.values()]
         return events
 

@@ -143,7 +143,7 @@ def test_a_second_write_of_one_batch_is_a_conflict(daemon: RunningDaemon, topics
     topic, _ = topics
     options = options_for(daemon, topic)
     commit_parts(options, write(options, ids(topic), rows(0, 10)))
-    with pytest.raises(TxnConflictError, match="set txnLabel"):
+    with pytest.raises(TxnConflictError, match="give this write a txnLabel of its own"):
         write(options, ids(topic, execution="second"), rows(10, 20))
     assert values(daemon, topic) == list(range(10))
 
@@ -154,7 +154,7 @@ def test_a_second_write_stays_a_conflict_after_a_restart(daemon: RunningDaemon, 
     options = options_for(daemon, topic)
     commit_parts(options, write(options, ids(topic), rows(0, 10)))
     commit_parts(options, write(options, ids(topic, execution="third", run="restarted"), rows(0, 10)))
-    with pytest.raises(TxnConflictError, match="set txnLabel"):
+    with pytest.raises(TxnConflictError, match="give this write a txnLabel of its own"):
         write(options, ids(topic, execution="fourth", run="restarted"), rows(0, 10))
     assert values(daemon, topic) == list(range(10))
 

@@ -14,7 +14,7 @@ from tests.support.transaction_simulation import Simulation, run_seed
 SCHEDULES = 1_600 * TEST_SCALE
 PARTS = 4
 OFTEN = (
-    *("prepared", "prepared, with losers", "aborted", "twin", "driver gave up", "driver killed", "driver gone"),
+    *("prepared", "prepared, with losers", "aborted", "repeated", "twin", "driver gave up", "driver killed", "driver gone"),
     *("crash", "crash in a recovery", "state", "deleted"),
     *("InitMember: Member", "InitMember: AlreadyCommittedError", "InitMember: InvalidTxnStateError"),
     *("InitMember: TxnConflictError", "InitMember: ProducerFencedError"),

@@ -42,6 +42,7 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     settings = {
         **{line[0]: line[1].strip() for line in shipped if line and not line[0].startswith("#")},
         "spark.ui.enabled": "false",
+        "spark.python.authenticate.socketTimeout": "120s",  # for a Python worker to start, on a busy machine
         "spark.sql.shuffle.partitions": "2",
         "spark.sql.session.timeZone": "Asia/Tokyo",  # nothing may depend on it
         "spark.local.dir": str(scratch / "local"),

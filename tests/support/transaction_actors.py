@@ -141,10 +141,13 @@ class Attempt(Actor):
 
 
 class Driver(Actor):
-    """Runs the versions of one query, each in as many executions as it takes."""
+    """Runs the versions of one query, each in as many executions as it takes; with several writes, one after another, the same
+    rows each time."""
 
-    def __init__(self, world: Simulation, name: str, variant: int, run_id: str, versions: range) -> None:
+    def __init__(self, world: Simulation, name: str, variant: int, run_id: str, versions: range, writes: int = 1) -> None:
         super().__init__(world)
+        self.writes = writes
+        self.written = 0  # of the version at hand, in this run
         self.name = name
         self.variant = variant
         self.versions = versions
@@ -182,6 +185,7 @@ class Driver(Actor):
     def restart(self) -> None:
         """The query fails and is started again: another run. Now and then, the last commits file is lost."""
         self.run_id = self.world.new_name("r")
+        self.written = 0
         if self.has_committed and self.version > self.versions[0] and self.world.rng.random() < 0.3:
             self.version -= 1
         self.begin()
@@ -222,8 +226,13 @@ class Driver(Actor):
         if isinstance(answer, AlreadyCommitted):
             self.has_committed = True
             self.world.promises.told_committed(self)
-            if self.version + 1 in self.versions:
+            self.written += 1
+            if self.written < self.writes:
+                self.world.between_writes()
+                self.begin()
+            elif self.version + 1 in self.versions:
                 self.version += 1
+                self.written = 0
                 self.begin()
             else:
                 self.is_over = True
@@ -235,6 +244,9 @@ class Driver(Actor):
             raise AssertionError(f"a driver is answered with {answer!r}")
 
     def _end(self, error: WireError) -> None:
+        if self.writes > 1 and isinstance(error, TxnConflictError) and not self.world.is_calm and self.world.rng.random() < 0.7:
+            self.restart()  # nobody has read the error
+            return
         self.is_over = True
         self.outcome = type(error)
 

@@ -27,6 +27,7 @@ from brokerd.transaction.model import (
     MembersAborted,
     Opened,
     Prepare,
+    Repeat,
     Totals,
 )
 from brokerd.transaction.snapshot import PIECE_ENTRIES_MAX
@@ -150,6 +151,9 @@ class TransactionBench:
         """A driver's commit, applied if it is new."""
         held = summed(data for tp, data in self.data.items() if tp not in self.deleted)
         decided = self.coordinator.commit(asked, Held(held, self.deleted))
+        if isinstance(decided, Repeat):
+            self.record(decided.event, asked.transactional_id, asked.principal)
+            return self.commit(asked)
         if isinstance(decided, Prepare):
             self.record(decided.event, asked.transactional_id, asked.principal)
         return decided

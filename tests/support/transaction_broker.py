@@ -30,6 +30,7 @@ from brokerd.transaction.model import (
     MembersAborted,
     Opened,
     Prepare,
+    Repeat,
 )
 from brokerd.wire.v1 import control_pb2
 from tests.support.clock import START_WALL_MS
@@ -106,7 +107,6 @@ class SimulatedBroker:
         self.now_ms = now_ms
         self.is_serving = False
         self.fails_markers = False
-        self.replays: set[tuple[str, Execution]] = set()  # that confirmed a version, since this start
         self._witness = witness
         self._marker_witness = marker_witness
         self._locked: set[str] = set()
@@ -298,8 +298,10 @@ class SimulatedBroker:
         try:
             while True:
                 decided = self.coordinator.commit(asked, self.held(asked))
+                if isinstance(decided, Repeat):
+                    self.record(name, decided.event)
+                    continue
                 if isinstance(decided, AlreadyCommitted):
-                    self.replays.add((name, asked.execution))
                     yield self.log_durable()
                     return decided
                 if isinstance(decided, Prepare):

@@ -79,7 +79,7 @@ def skip_the_wait(patch: pytest.MonkeyPatch, method: str) -> None:
 # --- what is durable before what
 
 
-@mutant(0)
+@mutant(1)
 def a_member_is_told_its_id_before_it_is_durable(patch: pytest.MonkeyPatch) -> None:
     skip_the_wait(patch, "init")
 
@@ -94,7 +94,7 @@ def markers_are_written_before_the_abort_is_durable(patch: pytest.MonkeyPatch) -
     skip_the_wait(patch, "end")
 
 
-@mutant(29)
+@mutant(15)
 def a_sweep_goes_by_what_is_not_durable(patch: pytest.MonkeyPatch) -> None:
     skip_the_wait(patch, "void_unknown")
 
@@ -150,7 +150,7 @@ def a_commit_holds_nothing_back(patch: pytest.MonkeyPatch) -> None:
     plant(patch.setattr, SimulatedBroker, "hold_back", lambda _self, _name, _held_back: None)
 
 
-@mutant(0)
+@mutant(3)
 def markers_of_a_commit_count_one_by_one(patch: pytest.MonkeyPatch) -> None:
     finish = SimulatedBroker.finish
 
@@ -192,7 +192,7 @@ def a_marker_that_cannot_be_written_is_let_go(patch: pytest.MonkeyPatch) -> None
     plant(patch.setattr, SimulatedBroker, "write_markers", careless)
 
 
-@mutant(0)
+@mutant(1)
 def losers_get_no_marker(patch: pytest.MonkeyPatch) -> None:
     apply = TransactionalIdState.apply
 
@@ -230,7 +230,7 @@ def a_deleted_topic_is_waited_for(patch: pytest.MonkeyPatch) -> None:
 # --- recovery
 
 
-@mutant(374)
+@mutant(1356)
 def a_recovery_holds_nothing_back(patch: pytest.MonkeyPatch) -> None:
     plant(patch.setattr, SimulatedBroker, "hold_back_prepared", lambda _self: None)
 
@@ -245,7 +245,7 @@ def it_is_not_recorded_what_a_commit_holds_back(patch: pytest.MonkeyPatch) -> No
     plant(patch.setattr, SimulatedBroker, "record", forgetful)
 
 
-@mutant(3410)
+@mutant(1356)
 def a_state_forgets_what_a_commit_holds_back(patch: pytest.MonkeyPatch) -> None:
     events = TransactionalIdState.events
 
@@ -272,7 +272,7 @@ def open_members_are_presumed_aborted(patch: pytest.MonkeyPatch) -> None:
     plant(patch.setattr, Coordinator, "presumed_aborted", rash)
 
 
-@mutant(374)
+@mutant(1063)
 def prepared_members_are_presumed_aborted(patch: pytest.MonkeyPatch) -> None:
     def rash(self: Coordinator, producer_ids: Iterable[int]) -> list[int]:
         return [pid for pid in producer_ids if pid not in self.open_members]
@@ -280,7 +280,7 @@ def prepared_members_are_presumed_aborted(patch: pytest.MonkeyPatch) -> None:
     plant(patch.setattr, Coordinator, "presumed_aborted", rash)
 
 
-@mutant(18)
+@mutant(11)
 def a_torn_state_counts(patch: pytest.MonkeyPatch) -> None:
     def credulous(self: Loading) -> None:
         if self._state is not None:
@@ -306,7 +306,7 @@ def a_state_is_of_the_moment_when_an_id_has_its_turn(patch: pytest.MonkeyPatch) 
     plant(patch.setattr, Snapshot, "keep", lambda _self, _transactional_id: None)
 
 
-@mutant(18)
+@mutant(11)
 def parts_of_a_state_bear_no_mark(patch: pytest.MonkeyPatch) -> None:
     plant(patch.setattr, SimulatedBroker, "append_piece", unmarked)
 
@@ -360,7 +360,7 @@ def a_state_forgets_open_members(patch: pytest.MonkeyPatch) -> None:
     state_without(patch, MemberOpened)
 
 
-@mutant(22)
+@mutant(0)
 def a_state_forgets_the_last_version(patch: pytest.MonkeyPatch) -> None:
     state_without(patch, CommitPrepared)
 

@@ -28,6 +28,7 @@ class TransactionalIdModel:
     """One transactional id."""
 
     last: TransactionEnd | None = None
+    runs: dict[str, str] = field(default_factory=dict)  # run -> the execution of it that committed the last version or repeated it
     open: dict[bytes, tuple[int, Membership]] = field(default_factory=dict)  # by member id
     ended: set[bytes] = field(default_factory=set)  # members
 
@@ -55,7 +56,7 @@ class TransactionsModel:
         if asked.txn_version < known.last_version:
             raise ProducerFencedError("a newer version is committed")
         if known.last is not None and asked.txn_version == known.last_version:
-            if known.last.run_id == asked.run_id and known.last.execution_id != asked.execution_id:
+            if known.runs.get(asked.run_id, asked.execution_id) != asked.execution_id:
                 raise TxnConflictError("another write of this run")
             raise AlreadyCommittedError("this version is committed")
         if asked.member_id in known.ended:
@@ -96,10 +97,11 @@ class TransactionsModel:
         if end.txn_version < known.last_version:
             raise ProducerFencedError("a newer version is committed")
         if known.last is not None and end.txn_version == known.last_version:
-            if known.last.run_id == end.run_id and known.last.execution_id != end.execution_id and end.totals != Totals():
+            if known.runs.get(end.run_id, end.execution_id) != end.execution_id and end.totals != Totals():
                 raise TxnConflictError("another write of this run")
             if known.last.totals != end.totals:
                 raise ReplayMismatchError("it was committed with other totals")
+            known.runs.setdefault(end.run_id, end.execution_id)
             return
         by_id = dict(known.open.values())
         for listed in end.members:
@@ -111,6 +113,7 @@ class TransactionsModel:
         if end.any_skipped:
             raise TxnAbortedError("a member was skipped")
         known.last = end
+        known.runs = {end.run_id: end.execution_id}
         ended = known.end([key for key, (_, member) in known.open.items() if member.txn_version <= end.txn_version])
         winners = {listed.producer_id for listed in end.members}
         self.committed |= winners

@@ -1,8 +1,9 @@
 """The promises of transactions, checked against all that was recorded, told to anybody, and stands in the logs.
 
 Atomic: of a committed version all winners' rows are visible or none, and nothing else is. What a reader has seen stays. No version
-is committed twice, and versions only rise. Nobody is told anything that a crash could undo. Members end for a reason: their
-execution's abort or expiry, or a commit of their version or a newer one. When all is quiet, nothing holds back a reader.
+is committed twice, and versions only rise. Of all writes of a run, one is told that its rows are committed. Nobody is told anything
+that a crash could undo. Members end for a reason: their execution's abort or expiry, or a commit of their version or a newer one.
+When all is quiet, nothing holds back a reader.
 """
 
 from __future__ import annotations
@@ -30,6 +31,7 @@ from brokerd.transaction.model import (
     Member,
     MemberOpened,
     MembersAborted,
+    VersionRepeated,
 )
 from brokerd.wire.v1 import control_pb2
 from tests.support.transaction_actors import TIMEOUT_MS, Driver, is_sign, totals_of
@@ -53,6 +55,8 @@ class Promises:
     def __init__(self, world: Simulation) -> None:
         self._world = world
         self.commits: dict[tuple[str, int], Recorded] = {}  # by id and version
+        self.repeats: list[tuple[int, str, Execution]] = []  # where in the log, whose
+        self.told_runs: dict[tuple[str, int, str], str] = {}  # which execution of a run was told that its rows are committed
         self.opened: dict[int, tuple[int, str, Member]] = {}  # by producer id: where in the log, whose
         self.ended: dict[int, int] = {}  # by producer id: where in the log
         self.asked_to_abort: set[int] = set()
@@ -81,6 +85,8 @@ class Promises:
                 self.ended[producer_id] = index
         elif isinstance(event, CommitPrepared):
             self._prepared(name, event, index)
+        elif isinstance(event, VersionRepeated):
+            self.repeats.append((index, name, event.execution))
 
     def _check_may_end(self, name: str, producer_id: int) -> None:
         _, owner, member = self.opened[producer_id]
@@ -119,6 +125,7 @@ class Promises:
         for commit in [key for key, recorded in self.commits.items() if recorded.at >= end]:
             del self.commits[commit]
             assert commit not in self._visible, "what is visible is lost"
+        self.repeats = [repeat for repeat in self.repeats if repeat[0] < end]
         self.ended = {pid: index for pid, index in self.ended.items() if index < end}
         self._winners = {pid: commit for pid, commit in self._winners.items() if commit in self.commits}
         self.opened = {pid: known for pid, known in self.opened.items() if known[0] < end}
@@ -176,6 +183,9 @@ class Promises:
             assert isinstance(recorded.event, CommitPrepared)
             if not (isinstance(answer, TxnConflictError) and self._is_second_of_a_replay(name, execution)):
                 self._check_verdict(recorded.event, execution, answer, request)
+            if isinstance(answer, AlreadyCommitted) and isinstance(request, EndRequest) and request.totals.rows:
+                first = self.told_runs.setdefault((name, version, execution.run_id), execution.execution_id)
+                assert first == execution.execution_id, f"two writes of one run are told that their rows are committed: {execution}"
 
     def _check_fenced(self, asked: EndRequest, recorded: Recorded | None, error: ProducerFencedError) -> None:
         """So few versions are all remembered: an older commit of this execution is none that is fenced."""
@@ -185,10 +195,10 @@ class Promises:
             assert recorded.event.execution != asked.execution, f"{asked.execution} is fenced, but it is committed"
 
     def _is_second_of_a_replay(self, name: str, execution: Execution) -> bool:
-        """True for another write of a run that has repeated this version."""
+        """True for another write of a run that has repeated this version, durably."""
         return any(
-            owner == name and (known.version, known.run_id) == (execution.version, execution.run_id) and known != execution
-            for owner, known in self._world.broker.replays
+            owner == name and known[::2] == execution[::2] and known != execution and self._is_durable(index)
+            for index, owner, known in self.repeats
         )
 
     def _check_verdict(self, committed: CommitPrepared, execution: Execution, answer: object, request: object) -> None:

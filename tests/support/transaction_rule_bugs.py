@@ -15,6 +15,7 @@ from brokerd.transaction.model import (
     AlreadyCommitted,
     CommitDecision,
     EndRequest,
+    Event,
     Execution,
     Held,
     HeldData,
@@ -25,12 +26,14 @@ from brokerd.transaction.model import (
     MembersAborted,
     Opened,
     Prepare,
+    Repeat,
     Repeated,
+    VersionRepeated,
 )
 from brokerd.transaction.transactional_id import TransactionalIdState
 from tests.support.planting import plant
 from tests.support.transaction_broker import Batch, Disk, Done, SimulatedBroker, Steps
-from tests.support.transaction_bugs import acknowledge_at_once, at_once, mutant, unprepared
+from tests.support.transaction_bugs import acknowledge_at_once, at_once, mutant, skip_the_wait, unprepared
 
 # --- commit
 
@@ -57,12 +60,12 @@ def a_commit_takes_members_whose_records_are_not_there(patch: pytest.MonkeyPatch
     acknowledge_at_once(patch)
 
 
-@mutant(0)
+@mutant(1)
 def a_commit_leaves_losers_open(patch: pytest.MonkeyPatch) -> None:
     plant(patch.setattr, TransactionalIdState, "ending", lambda _self, _version: [])
 
 
-@mutant(22)
+@mutant(16)
 def a_commit_ends_losers_of_its_own_version_alone(patch: pytest.MonkeyPatch) -> None:
     def narrow(self: TransactionalIdState, version: int) -> list[int]:
         return [pid for pid, member in self.members.items() if member.execution.version == version]
@@ -103,7 +106,7 @@ def a_commit_does_not_wait_for_the_one_before(patch: pytest.MonkeyPatch) -> None
     plant(patch.setattr, TransactionalIdState, "decide_commit", hasty)
 
 
-@mutant(1)
+@mutant(9)
 def a_replay_is_not_compared(patch: pytest.MonkeyPatch) -> None:
     plant(patch.setattr, TransactionalIdState, "_check_replay", lambda _self, _asked, _last: None)
 
@@ -111,6 +114,45 @@ def a_replay_is_not_compared(patch: pytest.MonkeyPatch) -> None:
 @mutant(2)
 def a_second_write_of_a_run_is_no_conflict(patch: pytest.MonkeyPatch) -> None:
     plant(patch.setattr, TransactionalIdState, "_is_another_write", lambda _self, _execution: False)
+
+
+@mutant(22)
+def a_repetition_is_not_recorded(patch: pytest.MonkeyPatch) -> None:
+    decide = TransactionalIdState.decide_commit
+
+    def forgetful(self: TransactionalIdState, asked: EndRequest, held: Held) -> CommitDecision:
+        decided = decide(self, asked, held)
+        if isinstance(decided, Repeat):
+            assert self.last is not None
+            return AlreadyCommitted(self.last.execution, self.last.totals)
+        return decided
+
+    plant(patch.setattr, TransactionalIdState, "decide_commit", forgetful)
+
+
+@mutant(751)
+def a_repetition_is_no_part_of_a_state(patch: pytest.MonkeyPatch) -> None:
+    events = TransactionalIdState.events
+
+    def forgetful(self: TransactionalIdState) -> list[tuple[int, Event]]:
+        return [(at, event) for at, event in events(self) if not isinstance(event, VersionRepeated)]
+
+    plant(patch.setattr, TransactionalIdState, "events", forgetful)
+
+
+@mutant(1)
+def a_repetition_is_told_before_it_is_durable(patch: pytest.MonkeyPatch) -> None:
+    skip_the_wait(patch, "commit")
+
+
+@mutant(254)
+def a_repetition_hides_the_run_that_committed(patch: pytest.MonkeyPatch) -> None:
+    known = TransactionalIdState._of_its_run
+
+    def newest(self: TransactionalIdState, execution: Execution) -> list[Execution]:
+        return [one for one in known(self, execution) if self.last is None or one in self.last.repeats or not self.last.repeats]
+
+    plant(patch.setattr, TransactionalIdState, "_of_its_run", newest)
 
 
 @mutant(1)
@@ -128,7 +170,7 @@ def an_older_version_is_not_fenced(patch: pytest.MonkeyPatch) -> None:
     plant(patch.setattr, TransactionalIdState, "decide_commit", lenient)
 
 
-@mutant(10)
+@mutant(1)
 def a_commit_before_the_last_one_is_forgotten(patch: pytest.MonkeyPatch) -> None:
     plant(patch.setattr, TransactionalIdState, "_history", lambda _self: ())
 
@@ -138,14 +180,6 @@ def any_older_version_counts_as_committed(patch: pytest.MonkeyPatch) -> None:
     plant(
         patch.setattr, TransactionalIdState, "_decide_earlier", lambda _self, asked: AlreadyCommitted(asked.execution, asked.totals)
     )
-
-
-@mutant(790)
-def a_replay_of_an_older_version_counts_for_the_last_one(patch: pytest.MonkeyPatch) -> None:
-    def eager(self: TransactionalIdState, execution: Execution) -> None:
-        self._replay = execution
-
-    plant(patch.setattr, TransactionalIdState, "note_replay", eager)
 
 
 @mutant(0)
@@ -164,7 +198,7 @@ def a_commit_without_rows_is_not_recorded(patch: pytest.MonkeyPatch) -> None:
 # --- members
 
 
-@mutant(0)
+@mutant(1)
 def the_members_of_others_are_aborted_at_init(patch: pytest.MonkeyPatch) -> None:
     init = SimulatedBroker.init
 
@@ -195,7 +229,7 @@ def a_committed_version_takes_members(patch: pytest.MonkeyPatch) -> None:
     plant(patch.setattr, TransactionalIdState, "decide_init", lenient)
 
 
-@mutant(0)
+@mutant(1)
 def a_repeated_member_gets_another_id(patch: pytest.MonkeyPatch) -> None:
     decide = TransactionalIdState.decide_init
 
@@ -208,7 +242,7 @@ def a_repeated_member_gets_another_id(patch: pytest.MonkeyPatch) -> None:
     plant(patch.setattr, TransactionalIdState, "decide_init", forgetful)
 
 
-@mutant(15)
+@mutant(29)
 def an_ended_member_begins_again(patch: pytest.MonkeyPatch) -> None:
     plant(patch.setattr, EndedMembers, "add", lambda _self, _transactional_id, _member_id: None)
 
@@ -254,7 +288,7 @@ def membership_is_looked_up_before_the_append(patch: pytest.MonkeyPatch) -> None
 # --- abort and expiry
 
 
-@mutant(15)
+@mutant(28)
 def an_abort_ends_all_members_of_the_version(patch: pytest.MonkeyPatch) -> None:
     def broad(self: TransactionalIdState, asked: EndRequest) -> tuple[MembersAborted, ...]:
         if asked.execution.version <= self.last_version:

@@ -20,7 +20,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from brokerd.errors import WireError
-from brokerd.transaction.model import EndRequest, Execution, Finish, Prepare
+from brokerd.transaction.model import AlreadyCommitted, EndRequest, Execution, Finish, Prepare
 from tests.support.transaction_bench import ID, PRINCIPAL, TransactionBench, partition, totals
 
 _OTHER_HASH = 9
@@ -84,7 +84,7 @@ class TransactionScript:
             self._lines.append(f"prepared; {self._names(event.committed_ids)} won, {self._names(event.aborted_ids)} lost")
         elif isinstance(decided, Finish):
             self._lines.append(f"after the markers of version {decided.prepared.execution.version}")
-        else:
+        elif isinstance(decided, AlreadyCommitted):
             self._lines.append(f"done: {decided.totals.rows} rows by execution {decided.execution.execution_id}")
 
     def _do_markers(self) -> None:

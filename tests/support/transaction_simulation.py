@@ -13,7 +13,7 @@ import random
 from collections.abc import Callable
 
 from brokerd.ids import TopicIdPartition
-from brokerd.transaction.model import CommitPrepared, Event, MembersAborted
+from brokerd.transaction.model import CommitPrepared, Event, MembersAborted, VersionRepeated
 from brokerd.wire.v1 import control_pb2
 from tests.support.transaction_actors import TIMEOUT_MS, Actor, Call, Driver, random_variant
 from tests.support.transaction_bench import partition as partition_name
@@ -70,13 +70,15 @@ class Simulation:
             self._add_drivers(name)
 
     def _add_drivers(self, name: str) -> None:
-        """One query, or two on one checkpoint, on a copy or a newer one, or two writes of one run."""
+        """One query, or two on one checkpoint, on a copy or a newer one, or two writes of one run, at once or one after another."""
         rng = self.rng
-        kind = rng.choice(("one", "two", "two", "copy", "writes", "ahead"))
+        kind = rng.choice(("one", "two", "two", "copy", "writes", "second", "ahead"))
         self._count(f"scenario: {kind}")
-        self.drivers.append(Driver(self, name, 0, self.new_name("r"), _VERSIONS))
+        self.drivers.append(Driver(self, name, 0, self.new_name("r"), _VERSIONS, 2 if kind == "second" else 1))
         if kind == "two":
             self.drivers.append(Driver(self, name, 0, self.new_name("r"), _VERSIONS))
+        elif kind == "second" and rng.random() < 0.5:
+            self.drivers.append(Driver(self, name, 0, self.new_name("r"), _VERSIONS, 2))
         elif kind == "copy":
             self.drivers.append(Driver(self, name, random_variant(rng), self.new_name("r"), _VERSIONS))
         elif kind == "ahead":
@@ -266,6 +268,8 @@ class Simulation:
             self._count("prepared, with losers" if event.aborted_ids else "prepared")
         elif isinstance(event, MembersAborted):
             self._count("aborted")
+        elif isinstance(event, VersionRepeated):
+            self._count("repeated")
 
     def _marked(self, record: control_pb2.ControlRecord) -> None:
         self.promises.marked(record)
@@ -312,6 +316,18 @@ class Simulation:
         self._start()
         if self.rng.random() < 0.2:
             self._crash()
+
+    def between_writes(self) -> None:
+        """Of one run. The broker starts again there, at times with a state in the place of its log."""
+        if self.is_calm or not self.broker.is_serving or self.rng.random() < 0.2:
+            return
+        if self.rng.random() < 0.7:
+            self._count("state")
+            self.promises.has_state = True
+            for _ in self.broker.write_state():
+                pass
+        self.disk.durable = len(self.disk.log)
+        self._crash()
 
     def _create(self, tp: TopicIdPartition) -> None:
         self.disk.partitions[tp] = SimulatedPartition(tp)

@@ -56,6 +56,7 @@ from brokerd.transaction.model import (
     Opened,
     Prepare,
     PreparedCommit,
+    Repeat,
 )
 from brokerd.transaction.pages import Pages
 
@@ -218,6 +219,9 @@ class Transactions:
                 if isinstance(decided, Prepare):
                     group_offsets = await self._decided_offsets(offsets) if offsets is not None else None
                     self._prepare(name, asked.principal, decided.event._replace(group_offsets=group_offsets))
+                if isinstance(decided, Repeat):
+                    self._record(name, asked.principal, decided.event)
+                    continue
                 if isinstance(decided, AlreadyCommitted):
                     await self.log.durable()
                     return

@@ -82,6 +82,16 @@ class CommitCompleted(_message.Message):
     txn_version: int
     def __init__(self, txn_version: _Optional[int] = ...) -> None: ...
 
+class VersionRepeated(_message.Message):
+    __slots__ = ("txn_version", "execution_id", "run_id")
+    TXN_VERSION_FIELD_NUMBER: _ClassVar[int]
+    EXECUTION_ID_FIELD_NUMBER: _ClassVar[int]
+    RUN_ID_FIELD_NUMBER: _ClassVar[int]
+    txn_version: int
+    execution_id: str
+    run_id: str
+    def __init__(self, txn_version: _Optional[int] = ..., execution_id: _Optional[str] = ..., run_id: _Optional[str] = ...) -> None: ...
+
 class TransactionalIdForgotten(_message.Message):
     __slots__ = ()
     def __init__(self) -> None: ...
@@ -99,7 +109,7 @@ class StateEnds(_message.Message):
     def __init__(self, transactional_ids: _Optional[int] = ...) -> None: ...
 
 class TransactionLogRecord(_message.Message):
-    __slots__ = ("version", "transactional_id", "principal", "timestamp", "member_opened", "members_aborted", "commit_prepared", "commit_completed", "forgotten", "state_begins", "state_ends", "in_state")
+    __slots__ = ("version", "transactional_id", "principal", "timestamp", "member_opened", "members_aborted", "commit_prepared", "commit_completed", "forgotten", "state_begins", "state_ends", "in_state", "version_repeated")
     VERSION_FIELD_NUMBER: _ClassVar[int]
     TRANSACTIONAL_ID_FIELD_NUMBER: _ClassVar[int]
     PRINCIPAL_FIELD_NUMBER: _ClassVar[int]
@@ -112,6 +122,7 @@ class TransactionLogRecord(_message.Message):
     STATE_BEGINS_FIELD_NUMBER: _ClassVar[int]
     STATE_ENDS_FIELD_NUMBER: _ClassVar[int]
     IN_STATE_FIELD_NUMBER: _ClassVar[int]
+    VERSION_REPEATED_FIELD_NUMBER: _ClassVar[int]
     version: int
     transactional_id: str
     principal: str
@@ -124,4 +135,5 @@ class TransactionLogRecord(_message.Message):
     state_begins: StateBegins
     state_ends: StateEnds
     in_state: bool
-    def __init__(self, version: _Optional[int] = ..., transactional_id: _Optional[str] = ..., principal: _Optional[str] = ..., timestamp: _Optional[int] = ..., member_opened: _Optional[_Union[MemberOpened, _Mapping]] = ..., members_aborted: _Optional[_Union[MembersAborted, _Mapping]] = ..., commit_prepared: _Optional[_Union[CommitPrepared, _Mapping]] = ..., commit_completed: _Optional[_Union[CommitCompleted, _Mapping]] = ..., forgotten: _Optional[_Union[TransactionalIdForgotten, _Mapping]] = ..., state_begins: _Optional[_Union[StateBegins, _Mapping]] = ..., state_ends: _Optional[_Union[StateEnds, _Mapping]] = ..., in_state: bool = ...) -> None: ...
+    version_repeated: VersionRepeated
+    def __init__(self, version: _Optional[int] = ..., transactional_id: _Optional[str] = ..., principal: _Optional[str] = ..., timestamp: _Optional[int] = ..., member_opened: _Optional[_Union[MemberOpened, _Mapping]] = ..., members_aborted: _Optional[_Union[MembersAborted, _Mapping]] = ..., commit_prepared: _Optional[_Union[CommitPrepared, _Mapping]] = ..., commit_completed: _Optional[_Union[CommitCompleted, _Mapping]] = ..., forgotten: _Optional[_Union[TransactionalIdForgotten, _Mapping]] = ..., state_begins: _Optional[_Union[StateBegins, _Mapping]] = ..., state_ends: _Optional[_Union[StateEnds, _Mapping]] = ..., in_state: bool = ..., version_repeated: _Optional[_Union[VersionRepeated, _Mapping]] = ...) -> None: ...

@@ -2,14 +2,15 @@
 
 servers, source, target, checkpoint: where from and to; partitions: of the shuffle; max_offsets: of a micro-batch;
 source_options, options: of the source and of the sink; key: an expression; fault, marks, broker_pid_file: see faulty_sink.py;
-foreach: write inside foreachBatch; master; conf; batch: one batch write instead; meet: files, of which this driver makes the
-first and waits for all.
+foreach: write inside foreachBatch, once for each of `groups` (a job group, or none) with each of `labels`; master; conf; batch:
+one batch write instead; meet: files, of which this driver makes the first and waits for all.
 """
 
 from __future__ import annotations
 
 import json
 import sys
+from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
@@ -55,7 +56,12 @@ def sink_options() -> dict[str, str]:
 
 def write_batch(frame: DataFrame, _batch_id: int) -> None:
     """foreachBatch's function."""
-    frame.write.format("faulty").options(**sink_options()).mode("append").save()
+    groups = settings.get("groups", [])
+    for group, label in zip_longest(groups or [""], settings.get("labels", [])):
+        if groups:
+            frame.sparkSession.sparkContext.setLocalProperty("spark.jobGroup.id", group)
+        labelled = {"txnLabel": label} if label else {}
+        frame.write.format("faulty").options(**sink_options(), **labelled).mode("append").save()
 
 
 def meet(own: str, *ready: str) -> None:

@@ -62,7 +62,7 @@ TIME = "{} takes ms since 1970, a time ago such as -10m, or ISO 8601 such as {}2
         (
             ["consume", "t", "-o", "soon"],
             "brokerd consume",
-            "--offset takes earliest, latest, N, -N (N before the end), -10m (so long ago) or @TIME, not 'soon'",
+            "--offset takes earliest, latest, N (that offset), -N (the newest N records), -10m (so long ago) or @TIME, not 'soon'",
         ),
         (["consume", "t", "--end=-5w"], "brokerd consume", TIME.format("--end", "", "-5w")),
         (["consume", "t", "-o", "@noon"], "brokerd consume", TIME.format("--offset", "@", "@noon")),

@@ -11,7 +11,7 @@ from brokerd import errors
 from brokerd.errors import ClientError, ErrorCode
 from tests.unit.project.pages import DOCS, PAGES, ROOT, anchors, links
 
-SPARKS_AND_PYTHONS = {"PYSPARK_PYTHON", "DATA_SOURCE_NOT_FOUND", "ModuleNotFoundError"}
+SPARKS_AND_PYTHONS = {"PYSPARK_PYTHON", "JAVA_GATEWAY_EXITED", "DATA_SOURCE_NOT_FOUND", "ModuleNotFoundError"}
 _PROTO = (ROOT / "proto" / "brokerd" / "wire" / "v1" / "error.proto").read_text()
 
 

@@ -166,8 +166,7 @@ WRITING: dict[str, dict[str, tuple[str, ...]]] = {
         CRASHES: ("test_sparks_last_commit_file_is_lost",),
     },
     "transactional.id": {
-        SINK: ("test_transactions_are_chosen_by_options",),
-        IDS: ("test_plain_write_under_a_given_id_needs_a_version",),
+        SINK: ("test_options_of_transactions_that_cannot_hold_are_refused",),
     },
     "transaction.timeout.ms": {PAGE_TESTS: ("test_defaults_of_a_writer",), SINK: ("test_transactions_are_chosen_by_options",)},
     "txnAppId": {

@@ -76,9 +76,9 @@ def test_options_pickle_because_writers_travel_to_executors() -> None:
 
 
 def test_transactions_are_chosen_by_options() -> None:
-    given = {"txnAppId": "loader", "txnVersion": "12", "txnLabel": "a", "transactional.id": "mine"}
+    given = {"txnAppId": "loader", "txnVersion": "12", "txnLabel": "a"}
     options = parse_sink_options({**SERVERS, **given, "transaction.timeout.ms": "5000"})
-    assert options.transaction == ("mine", "loader", 12, "a")
+    assert options.transaction == ("loader", 12, "a")
     assert options.producer.transaction_timeout_ms == 5_000
     assert options.producer.transactional_id == ""  # its tasks are members
     assert parse_sink_options(SERVERS).delivery is Delivery.EXACTLY_ONCE
@@ -89,7 +89,8 @@ def test_transactions_are_chosen_by_options() -> None:
     [
         ({"delivery": "twice"}, "delivery must be exactly_once or at_least_once, not 'twice'"),
         ({"delivery": "at_least_once", "txnLabel": "a"}, "option 'txnLabel' is of transactions"),
-        ({"delivery": "at_least_once", "transactional.id": "a"}, "option 'transactional.id' is of transactions"),
+        ({"delivery": "at_least_once", "transactional.id": "a"}, "option 'transactional.id' is refused by the sink"),
+        ({"kafka.transactional.id": "a"}, "option 'transactional.id' is refused by the sink: two queries that share one"),
         ({"acks": "1", "enable.idempotence": "false"}, "delivery=exactly_once needs acks=all, not acks=1"),
         ({"kafka.retries": "0"}, "delivery=exactly_once needs retries above 0, not retries=0"),
         ({"txnAppId": "a"}, "option 'txnVersion' is missing"),
@@ -97,7 +98,6 @@ def test_transactions_are_chosen_by_options() -> None:
         ({"txnAppId": "a", "txnVersion": "-1"}, "txnVersion must be a whole number between 0 and"),
         ({"txnAppId": "a/b", "txnVersion": "1"}, "txnAppId 'a/b' must not hold '/'"),
         ({"txnLabel": "a\nb"}, "txnLabel must have 1 to 200 printable characters"),
-        ({"transactional.id": "x" * 250}, "transactional.id must have 1 to 249 printable characters"),
     ],
 )
 def test_options_of_transactions_that_cannot_hold_are_refused(given: dict[str, str], sentence: str) -> None:

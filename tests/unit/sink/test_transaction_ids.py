@@ -14,8 +14,11 @@ STREAMING = {
     "sql.streaming.queryId": QUERY,
     "streaming.sql.batchId": "7",
     "spark.sql.execution.query.id": "execution-1",
-    "spark.jobGroup.id": "run-1",
+    "spark.sql.execution.root.id": "4",
+    "spark.job.tags": "mine,spark-session-one-execution-root-id-4,spark-session-one",
+    "spark.jobGroup.id": "nightly",
 }
+RUN = "spark-session-one-execution-root-id-4"
 PLAIN = {"spark.sql.execution.query.id": "execution-2"}
 
 
@@ -27,10 +30,9 @@ def ids_of(
 
 def test_stream_is_named_by_its_query_and_its_batch() -> None:
     ids = streaming_ids(TransactionOptions(), STREAMING.get)
-    assert ids[:4] == (f"spark-{QUERY}", 7, "execution-1", "run-1")
+    assert ids[:4] == (f"spark-{QUERY}", 7, "execution-1", "")
     assert ids.owner == f"streaming query {QUERY}, batch 7"
     assert streaming_ids(TransactionOptions(label="a"), STREAMING.get).transactional_id == f"spark-{QUERY}-a"
-    assert streaming_ids(TransactionOptions("mine"), STREAMING.get)[:2] == ("mine", 7)
 
 
 def test_owner_is_named_as_the_user_has_named_the_query() -> None:
@@ -64,32 +66,21 @@ def test_stream_has_no_use_for_versions_of_an_application() -> None:
 
 
 def test_write_inside_foreach_batch_is_named_by_query_batch_and_topic_or_label() -> None:
-    assert ids_of(STREAMING)[:4] == (f"spark-{QUERY}-events", 7, "execution-1", "run-1")
+    assert ids_of(STREAMING)[:4] == (f"spark-{QUERY}-events", 7, "uuid", RUN)
     assert ids_of(STREAMING, TransactionOptions(label="second")).transactional_id == f"spark-{QUERY}-second"
     assert ids_of(STREAMING, topic=None).transactional_id == f"spark-{QUERY}-*"
-    assert ids_of(STREAMING, TransactionOptions("mine"))[:2] == ("mine", 7)
 
 
 def test_write_with_application_and_version_is_named_by_them() -> None:
     options = TransactionOptions(app_id="loader", version=12)
-    assert ids_of(PLAIN, options)[:4] == ("app-loader/events", 12, "execution-2", "")
-    assert ids_of(STREAMING, options)[:2] == ("app-loader/events", 12)  # inside foreachBatch too, as with Delta
+    assert ids_of(PLAIN, options)[:4] == ("app-loader/events", 12, "uuid", "")
+    assert ids_of(STREAMING, options)[:4] == ("app-loader/events", 12, "uuid", RUN)  # inside foreachBatch too, as with Delta
 
 
 def test_plain_write_is_a_job_of_its_own() -> None:
     assert ids_of(PLAIN)[:4] == ("job-uuid", 0, "uuid", "")
-    others = (
-        ids_of(STREAMING),
-        ids_of(STREAMING, TransactionOptions("job-of-mine")),
-        ids_of(PLAIN, TransactionOptions("m", "a", 0)),
-    )
-    assert [ids.is_one_write for ids in (ids_of(PLAIN), *others)] == [True, False, False, False]
-
-
-def test_plain_write_under_a_given_id_needs_a_version() -> None:
-    with pytest.raises(ConfigError, match=r"transactional\.id of a batch write needs txnAppId and txnVersion"):
-        ids_of(PLAIN, TransactionOptions("mine"))
-    assert ids_of(PLAIN, TransactionOptions("mine", "loader", 3))[:2] == ("mine", 3)
+    others = (ids_of(STREAMING), ids_of(PLAIN, TransactionOptions("a", 0)))
+    assert [ids.is_one_write for ids in (ids_of(PLAIN), *others)] == [True, False, False]
 
 
 def test_long_names_end_in_a_hash_and_stay_apart() -> None:
@@ -99,11 +90,26 @@ def test_long_names_end_in_a_hash_and_stay_apart() -> None:
     assert first.startswith(f"spark-{QUERY}-ttt")
 
 
-def test_job_group_of_the_users_own_is_no_run() -> None:
-    """A version that comes again in a session that has a job group is a repetition, not a second write of one run."""
-    options = TransactionOptions(app_id="etl", version=7)
-    assert ids_of({**PLAIN, "spark.jobGroup.id": "nightly"}, options).run_id == ""
-    assert ids_of(STREAMING, options).run_id == "run-1"
+def test_properties_of_the_users_own_are_no_identity() -> None:
+    own = {"spark.jobGroup.id": "x", "spark.sql.execution.query.id": "x", "spark.app.id": "x", "spark.app.startTime": "5"}
+    for options in (NO_TRANSACTION_OPTIONS, TransactionOptions(app_id="etl", version=7)):
+        assert ids_of({**STREAMING, **own}, options) == ids_of(STREAMING, options)
+        assert ids_of({**PLAIN, **own}, options) == ids_of(PLAIN, options)
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {"spark.job.tags": ""},
+        {"spark.job.tags": "mine,spark-session-one"},
+        {"spark.job.tags": "spark-session-one-execution-root-id-44,spark-session-one-execution-root-id-3"},
+        {"spark.sql.execution.root.id": "5"},
+    ],
+)
+def test_write_inside_foreach_batch_without_its_run_is_refused(changed: dict[str, str]) -> None:
+    for options in (NO_TRANSACTION_OPTIONS, TransactionOptions(app_id="etl", version=7)):
+        with pytest.raises(ConfigError, match=r"which execution of the micro-batch .* sc\.clearJobTags\(\) inside foreachBatch"):
+            ids_of({**STREAMING, **changed}, options)
 
 
 def test_applications_and_topics_that_join_to_one_name_stay_apart() -> None:

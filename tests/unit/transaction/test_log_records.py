@@ -23,6 +23,7 @@ from brokerd.transaction.model import (
     StateEnds,
     StateEvent,
     Totals,
+    VersionRepeated,
 )
 from brokerd.wire.v1 import transaction_log_pb2 as log_pb2
 from tests.support.transaction_bench import partition
@@ -63,6 +64,7 @@ GOLDEN: list[tuple[Event | StateEvent, str]] = [
         ),
     ),
     (CommitCompleted(5), "08011201781a0170200142020805"),
+    (VersionRepeated(Execution(5, "e", "r")), "08011201781a017020016a0808051201651a0172"),
     (Forgotten(), "08011201781a017020014a00"),
     (StateBegins(), "08011201781a017020015200"),
     (StateBegins(in_pieces=True), "08021201781a0170200152020801"),

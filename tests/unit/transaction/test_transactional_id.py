@@ -15,7 +15,7 @@ from brokerd.errors import (
     TxnConflictError,
 )
 from brokerd.transaction.model import AlreadyCommitted, Finish, MemberReport, Prepare, Totals
-from brokerd.transaction.transactional_id import EARLIER_MAX
+from brokerd.transaction.transactional_id import EARLIER_MAX, REPEATS_MAX
 from tests.support.transaction_bench import (
     FIRST_PRODUCER_ID,
     ID,
@@ -99,7 +99,7 @@ def test_init_of_a_committed_version_is_told_so(committed: TransactionBench) -> 
 
 
 def test_init_of_a_second_write_of_the_same_run_is_a_conflict(committed: TransactionBench) -> None:
-    with pytest.raises(TxnConflictError, match="set txnLabel"):
+    with pytest.raises(TxnConflictError, match="give this write a txnLabel of its own, and leave the first as it is"):
         committed.init("b", SECOND)
 
 
@@ -323,7 +323,7 @@ def test_a_copied_checkpoint_with_equal_rows_goes_on(committed: TransactionBench
 
 def test_a_second_write_of_the_same_run_is_a_conflict_even_with_equal_totals(committed: TransactionBench) -> None:
     for of_totals in (totals(3), totals(4)):
-        with pytest.raises(TxnConflictError, match="another write of the same run"):
+        with pytest.raises(TxnConflictError, match="another write of the same micro-batch or run"):
             committed.commit_all(committed.end_request(SECOND, None, of_totals))
 
 
@@ -331,14 +331,55 @@ def test_a_second_write_after_a_restart_is_a_conflict_with_the_one_that_repeated
     repeated, second = execution(5, "e7", "r2"), execution(5, "e8", "r2")
     for _ in range(2):  # its response may be lost
         assert isinstance(committed.commit_all(committed.end_request(repeated, None, totals(3))), AlreadyCommitted)
-    with pytest.raises(TxnConflictError, match="another write of the same run"):
+    with pytest.raises(TxnConflictError, match="another write of the same micro-batch or run"):
         committed.commit_all(committed.end_request(second, None, totals(3)))
-    with pytest.raises(TxnConflictError, match="set txnLabel"):
+    with pytest.raises(TxnConflictError, match="give this write a txnLabel of its own, and leave the first as it is"):
         committed.init("b", second)
     committed.commit(committed.end_request(execution(6, "e9", "r3"), None, totals(2)))
     committed.finish("spark-q")
     late = committed.end_request(execution(6, "e8", "r2"), None, totals(2))
     assert isinstance(committed.commit_all(late), AlreadyCommitted), "the run repeated another version"
+
+
+@pytest.mark.parametrize("what", ["", "restart", "compact"])
+def test_every_run_that_repeated_a_version_is_known_whatever_the_broker_does(committed: TransactionBench, what: str) -> None:
+    """Drivers that stand still wake up between their two writes, while others have repeated the first."""
+    runs = ["r2", "r3", "r4"]
+    for run in runs:
+        committed.commit_all(committed.end_request(execution(5, f"first of {run}", run), None, totals(3)))
+    if what == "compact":
+        committed.compact()
+    if what:
+        committed.restart()
+    for run in ["r1", *runs]:
+        with pytest.raises(TxnConflictError):
+            committed.init("b", execution(5, f"second of {run}", run))
+        with pytest.raises(TxnConflictError):
+            committed.commit_all(committed.end_request(execution(5, f"second of {run}", run), None, totals(3)))
+        before = len(committed.log)
+        again = execution(5, "e1" if run == "r1" else f"first of {run}", run)
+        assert isinstance(committed.commit_all(committed.end_request(again, None, totals(3))), AlreadyCommitted)
+        assert len(committed.log) == before, "what is known is recorded again"
+
+
+def test_runs_that_are_remembered_are_bounded(committed: TransactionBench) -> None:
+    for number in range(REPEATS_MAX + 5):
+        committed.commit_all(committed.end_request(execution(5, f"x{number}", f"y{number}"), None, totals(3)))
+    last = committed.coordinator.states[ID].last
+    assert last is not None
+    assert [known.run_id for known in last.repeats] == [f"y{number}" for number in range(5, REPEATS_MAX + 5)]
+
+
+def test_a_repetition_of_no_run_is_not_recorded(committed: TransactionBench) -> None:
+    before = len(committed.log)
+    assert isinstance(committed.commit_all(committed.end_request(execution(5, "e7", ""), None, totals(3))), AlreadyCommitted)
+    assert len(committed.log) == before
+
+
+def test_another_id_is_asked_for_where_there_is_no_label(bench: TransactionBench) -> None:
+    bench.commit_all(bench.end_request(ONE, name="mine"))
+    with pytest.raises(TxnConflictError, match="give this write a transactional id of its own"):
+        bench.init("b", SECOND, name="mine")
 
 
 def test_a_second_write_of_the_same_run_without_rows_is_done(committed: TransactionBench) -> None:

@@ -1,0 +1,195 @@
+"""Two writes to one topic inside one foreachBatch, of as many rows, keys and bytes, and one write of a batch that comes again:
+whatever the user's program sets, the second write is never taken for a repetition of the first, nor a repetition for a second
+write.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections import Counter
+from collections.abc import Callable
+from concurrent.futures import Future
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark import InheritableThread, SparkContext
+from pyspark.errors import StreamingQueryException
+from pyspark.sql import DataFrame, SparkSession
+
+from tests.spark.conftest import NewTopic
+from tests.spark.exactly_once.pipeline import Pipeline, lose_last
+from tests.spark.exactly_once.reading import committed_rows, values_of
+from tests.spark.pipelines import Pairs, pairs_of, read, run, write
+from tests.support.daemon import DaemonProcess
+
+ROWS = 100
+CONFLICT = "another write of the same micro-batch"
+NO_TAG = r"sc\.clearJobTags\(\)"
+
+
+def numbered(spark: SparkSession, first: int) -> DataFrame:
+    """Rows whose keys and lengths are those of any other hundred."""
+    columns = ("string(id % 7) AS key", f"string(id + {1_000 + first}) AS value")
+    return spark.range(ROWS).selectExpr(*columns).coalesce(1)
+
+
+def run_one_batch(spark: SparkSession, directory: Path, save: Callable[[DataFrame, int], None]) -> None:
+    """A query of one micro-batch, until nothing is left."""
+    source = directory / "source"
+    source.mkdir(exist_ok=True)
+    (source / "a").write_text("a row\n")
+    writer = spark.readStream.text(str(source)).writeStream.foreachBatch(save)
+    run(writer.option("checkpointLocation", str(directory / "checkpoint")).trigger(availableNow=True).start())
+
+
+def values(pairs: Pairs) -> Counter[int]:
+    return Counter(int(value or b"") for _, value in pairs)
+
+
+def given(*first: int) -> Counter[int]:
+    return Counter(number + 1_000 + start for start in first for number in range(ROWS))
+
+
+def own_groups(context: SparkContext, number: int) -> None:
+    context.setJobGroup(f"write {number}", "a group for each write")
+
+
+def one_group(context: SparkContext, _number: int) -> None:
+    context.setJobGroup("nightly", "one group for all writes")
+
+
+def no_group(context: SparkContext, _number: int) -> None:
+    context.setLocalProperty("spark.jobGroup.id", None)  # type: ignore[arg-type]
+
+
+def own_tags(context: SparkContext, number: int) -> None:
+    context.addJobTag(f"write-{number}")
+    context.removeJobTag(f"write-{number - 1}")
+
+
+def own_properties(context: SparkContext, number: int) -> None:
+    for name in ("spark.jobGroup.id", "spark.sql.execution.query.id", "brokerd.run"):
+        context.setLocalProperty(name, f"mine-{number}")
+
+
+def no_tags(context: SparkContext, number: int) -> None:
+    if number:
+        context.clearJobTags()
+
+
+def in_this_thread(_spark: SparkSession, act: Callable[[], None]) -> None:
+    act()
+
+
+def in_a_thread_that_inherits(spark: SparkSession, act: Callable[[], None]) -> None:
+    done: Future[None] = Future()
+
+    def target() -> None:
+        try:
+            spark.createDataFrame([(1,)], "a int")  # makes this the thread's session: without one Spark finds no Python source
+            done.set_result(act())  # type: ignore[func-returns-value]
+        except Exception as error:
+            done.set_exception(error)
+
+    InheritableThread(target=target).start()
+    done.result()
+
+
+@pytest.mark.parametrize(
+    ("sets", "runs", "error"),
+    [
+        pytest.param(own_groups, in_this_thread, CONFLICT, id="a job group for each write"),
+        pytest.param(one_group, in_this_thread, CONFLICT, id="one job group"),
+        pytest.param(no_group, in_this_thread, CONFLICT, id="job group cleared"),
+        pytest.param(own_tags, in_this_thread, CONFLICT, id="job tags"),
+        pytest.param(own_properties, in_this_thread, CONFLICT, id="local properties"),
+        pytest.param(no_tags, in_this_thread, NO_TAG, id="all tags cleared"),
+        pytest.param(own_groups, in_a_thread_that_inherits, CONFLICT, id="threads"),
+    ],
+)
+def test_second_write_to_a_topic_is_refused_in_every_run(
+    spark: SparkSession,
+    daemon: DaemonProcess,
+    new_topic: NewTopic,
+    tmp_path: Path,
+    sets: Callable[[SparkContext, int], None],
+    runs: Callable[[SparkSession, Callable[[], None]], None],
+    error: str,
+) -> None:
+    target = new_topic(2)
+
+    def save(_rows: DataFrame, _batch_id: int) -> None:
+        for number in range(2):
+            sets(spark.sparkContext, number)
+            runs(spark, partial(write, numbered(spark, number * ROWS), daemon.address, target))
+
+    for _ in range(2):  # the first run, and the replay
+        with pytest.raises(StreamingQueryException, match=error):
+            run_one_batch(spark, tmp_path, save)
+        assert values(pairs_of(read(spark, daemon.address, target).collect())) == given(0)
+
+
+def test_second_write_is_refused_by_a_broker_that_has_started_since_the_first(
+    spark: SparkSession, daemon: DaemonProcess, new_topic: NewTopic, tmp_path: Path
+) -> None:
+    """A repetition is as durable as the commit."""
+    target = new_topic(2)
+
+    def save(_rows: DataFrame, _batch_id: int) -> None:
+        for number in range(2):
+            write(numbered(spark, number * ROWS), daemon.address, target)
+            daemon.kill()
+            daemon.restart()
+
+    for _ in range(2):  # the first run, and the replay
+        with pytest.raises(StreamingQueryException, match=CONFLICT):
+            run_one_batch(spark, tmp_path, save)
+        assert values(pairs_of(read(spark, daemon.address, target).collect())) == given(0)
+
+
+def test_advice_leads_to_each_write_once(spark: SparkSession, daemon: DaemonProcess, new_topic: NewTopic, tmp_path: Path) -> None:
+    """The write that was refused gets a label; the other stays as it was."""
+    target = new_topic(2)
+    label: dict[str, str] = {}
+
+    def save(_rows: DataFrame, _batch_id: int) -> None:
+        write(numbered(spark, 0), daemon.address, target)
+        write(numbered(spark, ROWS), daemon.address, target, **label)
+
+    with pytest.raises(StreamingQueryException, match="give this write a txnLabel of its own, and leave the first as it is"):
+        run_one_batch(spark, tmp_path, save)
+    label["txnLabel"] = "second"
+    for _ in range(2):
+        run_one_batch(spark, tmp_path, save)
+        assert values(pairs_of(read(spark, daemon.address, target).collect())) == given(0, ROWS)
+        shutil.rmtree(tmp_path / "checkpoint" / "commits", ignore_errors=True)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("groups", [["nightly"], [None]], ids=["one job group", "job group cleared"])
+def test_batch_that_comes_again_under_one_job_group_is_a_replay(pipeline: Pipeline, groups: list[str | None]) -> None:
+    for _ in range(2):
+        done = pipeline.run(foreach=True, groups=groups)
+        assert done.returncode == 0, done.stderr[-3000:]
+        pipeline.is_exact()
+        lose_last(pipeline.checkpoint / "commits")
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("groups", [["first", "second"], ["nightly", "nightly"]], ids=["a job group each", "one job group"])
+def test_second_write_is_refused_when_the_driver_died_between_the_two(pipeline: Pipeline, groups: list[str]) -> None:
+    settings: dict[str, Any] = {"foreach": True, "groups": groups, "max_offsets": 20_000}
+    killed = pipeline.run("driver-killed-in-commit", **settings)
+    assert killed.returncode != 0
+    assert pipeline.happened("driver-killed-in-commit")
+    pipeline.is_exact()
+    done = pipeline.run("driver-killed-in-commit", **settings)
+    assert done.returncode != 0
+    assert "TxnConflictError" in done.stderr, done.stderr[-3000:]
+    pipeline.is_exact()
+    done = pipeline.run(labels=["", "second"], **settings)
+    assert done.returncode == 0, done.stderr[-3000:]
+    rows = values_of(committed_rows(pipeline.daemon.address, "target"))
+    assert rows == Counter([value for _, value in pipeline.given] * 2)
