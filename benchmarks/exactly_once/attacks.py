@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from benchmarks.exactly_once.pipeline import ROWS_PER_FILE, Pipeline
 from benchmarks.exactly_once.processes import DriverDiedError, DriverProcess
@@ -124,6 +124,20 @@ def _restored_checkpoint(make: Make) -> Outcome:
     return _outcome(pipeline, pipeline.run(checkpoint=copied, files=2))
 
 
+def _one_job_group(make: Make) -> Outcome:
+    pipeline = make(groups=["nightly"])
+    pipeline.add_files(FILES)
+    _well(pipeline.run())
+    pipeline.lose_last_commit()
+    return _outcome(pipeline, pipeline.run())
+
+
+def _own_job_groups(make: Make) -> Outcome:
+    pipeline = make(groups=["even", "odd"])
+    pipeline.add_files(1)
+    return _outcome(pipeline, pipeline.run())
+
+
 def _backwards(make: Make) -> Outcome:
     pipeline = make()
     _well(pipeline.write_version(5))
@@ -153,6 +167,16 @@ ATTACKS = (
         "driver killed between two tasks that write to two topics (Delta: two tables in one `foreachBatch`), restarted",
         _two_topics,
     ),
+    Attack(
+        "one-job-group",
+        "one job group set by the user for all writes inside `foreachBatch`, the last `commits/N` deleted, query restarted",
+        _one_job_group,
+    ),
+    Attack(
+        "own-job-groups",
+        "two writes of as many rows and bytes to one topic inside one `foreachBatch`, after a `setJobGroup` each",
+        _own_job_groups,
+    ),
     Attack("twin", "a task runs twice at once on two hosts (speculation), its rows written by both", _twin, on_cluster=True),
 )
 
@@ -163,10 +187,10 @@ def attack(system: System, driver: DriverProcess, chosen: Attack, run: str) -> O
         return None
     made = 0
 
-    def make(*, two_topics: bool = False) -> Pipeline:
+    def make(**kind: Any) -> Pipeline:
         nonlocal made
         made += 1
-        return Pipeline(system, driver, f"{chosen.name}-{run}-{made}", two_topics=two_topics)
+        return Pipeline(system, driver, f"{chosen.name}-{run}-{made}", **kind)
 
     return chosen.act(make)
 
@@ -194,7 +218,7 @@ def _outcome(pipeline: Pipeline, error: str) -> Outcome:
 
 def _condition(error: str) -> str:
     """The name of the error, as well as can be told from a text with a stack trace in it."""
-    found = re.search(r"\b(REPLAY_MISMATCH|PRODUCER_FENCED|TXN_CONFLICT)\b", error) or re.search(
+    found = re.search(r"\b(?:ReplayMismatch|ProducerFenced|TxnConflict)Error\b", error) or re.search(
         r"\b[A-Z]\w+(?:Error|Exception)\b", error
     )
     return found[0] if found else "error"

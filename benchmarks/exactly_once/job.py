@@ -3,8 +3,10 @@
 Needs PySpark alone: it runs in the environment of the system that is attacked. Arguments: the master, and Spark's settings as JSON.
 Steps, by "do":
 
-stream     source, files (per micro-batch), checkpoint, format, options, columns[, tables][, accident]: files to the sink, until
-           none is left. With tables (topic -> path) the sink is foreachBatch, which writes one after another, each micro-batch once
+stream     source, files (per micro-batch), checkpoint, format, options, columns[, tables][, groups, versions][, accident]: files to
+           the sink, until none is left. With tables (topic -> path) the sink is foreachBatch, which writes one after another, each
+           micro-batch once; with groups it is foreachBatch, which writes an equal part of the rows after each setJobGroup, with a
+           version where the sink asks for one
 batch      source, format, options, columns: one batch write
 read       reads, each with format, options, topic (an expression): the values that a reader sees, each with its topic
 
@@ -124,7 +126,8 @@ class Driver:
         rows = rows.repartition(TASKS, "key")
         if made and "tables" not in step:
             rows = rows.mapInArrow(accident(made), rows.schema)
-        writer = self._to_tables(rows, step) if "tables" in step else self._to_sink(rows, step)
+        to = self._in_groups if step.get("groups") else self._to_tables if "tables" in step else self._to_sink
+        writer = to(rows, step)
         query = writer.option("checkpointLocation", step["checkpoint"]).trigger(availableNow=True).start()
         if made and made["kind"] == "driver-killed-in-commit":
             self._die_after_commit(query, made["mark"])
@@ -146,6 +149,19 @@ class Driver:
                     part = part.mapInArrow(accident(step["accident"]), part.schema)
                 options = {"txnAppId": last, "txnVersion": str(batch_id), **step["options"]}
                 part.select(*step["columns"]).write.format(step["format"]).options(**options).mode("append").save(path)
+
+        return rows.writeStream.foreachBatch(write)
+
+    def _in_groups(self, rows: DataFrame, step: dict[str, Any]) -> DataStreamWriter:
+        """As a program does that shows its writes in Spark's UI, or wants to cancel them."""
+        groups = step["groups"]
+
+        def write(batch: DataFrame, batch_id: int) -> None:
+            versions = {"txnAppId": "copy", "txnVersion": str(batch_id)} if step["versions"] else {}
+            for part, group in enumerate(groups):
+                self._spark.sparkContext.setJobGroup(group, "a group of the user's own")
+                chosen = batch.where(f"number % {len(groups)} = {part}").select(*step["columns"])
+                chosen.write.format(step["format"]).options(**versions, **step["options"]).mode("append").save()
 
         return rows.writeStream.foreachBatch(write)
 

@@ -144,6 +144,7 @@ class Delta(Peer):
     """A Delta table for each topic, on the local disk."""
 
     name = "delta"
+    asks_for_versions = True
     profiles = ("delta",)
 
     @property

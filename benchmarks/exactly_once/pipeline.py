@@ -7,6 +7,7 @@ import os
 import shutil
 import time
 from collections import Counter
+from collections.abc import Sequence
 from pathlib import Path
 
 from benchmarks.exactly_once.processes import DriverProcess
@@ -17,9 +18,12 @@ _LATE_S = 10
 
 
 class Pipeline:
-    """Files of rows to a sink. Row n has the value "n"; with two topics, even rows go to one and odd rows to the other."""
+    """Files of rows to a sink. Row n has the value "n"; with two topics, even rows go to one and odd rows to the other.
+    With job groups, a part of each micro-batch is written in each: parts of as many rows, keys and bytes."""
 
-    def __init__(self, system: System, driver: DriverProcess, name: str, *, two_topics: bool = False) -> None:
+    def __init__(
+        self, system: System, driver: DriverProcess, name: str, *, two_topics: bool = False, groups: Sequence[str] = ()
+    ) -> None:
         self._system = system
         self._driver = driver
         self.directory = system.directory / name
@@ -29,6 +33,7 @@ class Pipeline:
         for topic in self.topics:
             system.create(topic)
         self.checkpoint = self.directory / "checkpoint"
+        self._groups = groups
         self._files = 0
         self.given: set[tuple[str, str]] = set()
 
@@ -41,7 +46,8 @@ class Pipeline:
         lines = []
         for number in range(self._files * ROWS_PER_FILE, (self._files + 1) * ROWS_PER_FILE):
             topic = self.topics[number % len(self.topics)]
-            lines.append(json.dumps({"key": f"k{number % 97}", "value": str(number), "topic": topic, "number": number}))
+            key = number // max(1, len(self._groups)) % 97
+            lines.append(json.dumps({"key": f"k{key}", "value": str(number), "topic": topic, "number": number}))
             self.given.add((topic, str(number)))
         path.write_text("\n".join(lines) + "\n")
         os.utime(path, (1_000_000_000 + self._files, 1_000_000_000 + self._files))  # Spark takes files by their time
@@ -62,6 +68,8 @@ class Pipeline:
             checkpoint=str(checkpoint or self.checkpoint),
             files=files,
             accident=made if accident else None,
+            groups=list(self._groups),
+            versions=self._system.asks_for_versions,
             **self._system.sink(self.topics),
         )
         return str(response.get("error", ""))

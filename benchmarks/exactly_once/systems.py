@@ -22,6 +22,7 @@ class System(ABC):
 
     name = ""
     has_versions = True
+    asks_for_versions = False  # of a write inside foreachBatch, which is written again without them
 
     def __init__(self, directory: Path, peers: Path) -> None:
         """Its data goes below `directory`; interpreters and jars are below `peers`, and are put there if they are missing."""
