@@ -55,7 +55,7 @@ _PRODUCER = (
 )
 PASSED_OVER = frozenset((*_GROUPS, *_CONNECTIONS, *_REPORTS, *_TOPICS, *_PRODUCER))
 
-_NO_TWO_PHASES = "the broker itself remembers what is committed, and a commit may be repeated: transactional.id is enough"
+_NO_TWO_PHASES = "the broker itself remembers what is committed, and a commit may be repeated: leave it out"
 _NO_JAVA = "Java classes cannot be loaded"
 _STORE = (
     "certificates are PEM files: set ssl.ca.file to trust a broker, ssl.certificate.file and ssl.key.file to identify this client"
