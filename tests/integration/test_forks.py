@@ -20,7 +20,8 @@ from brokerd.config.client import ClientConfig
 from tests.support.daemon import DaemonProcess
 
 FORKS = 20
-# What the parent has or had open; the children use none of it.
+KINDS = ("fork", "preexec", "pool")
+# Clients that the parent has or had open; the children use none of them.
 OPENED = {
     "producer": "opened = [producer()]",
     "consumer": "opened = [consumer()]",
@@ -95,22 +96,36 @@ def broker_with_topic(directory: Path) -> Iterator[DaemonProcess]:
 
 
 def failed_ends(broker: DaemonProcess, opened: str, kind: str, count: int) -> str:
-    """What a process prints that opens clients and then forks: how those children ended that did not end well."""
+    """Output of a process that opens clients and then forks: a list of how children ended that did not end well."""
     clean = {name: value for name, value in os.environ.items() if not name.startswith("GRPC_")}
     command = [sys.executable, "-c", f"{_PROGRAM}{OPENED[opened]}\nforked()", broker.address, kind, str(count)]
     done = subprocess.run(command, env=clean, capture_output=True, text=True, check=False)
     return done.stdout.strip() + done.stderr.strip()
 
 
-@pytest.mark.parametrize("kind", ["fork", "preexec", "pool"])
+@pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("opened", OPENED)
 def test_no_child_dies(broker: DaemonProcess, opened: str, kind: str) -> None:
     assert failed_ends(broker, opened, kind, FORKS // 4 if kind == "pool" else FORKS) == "[]"
 
 
+<<<<<<< ours
 if __name__ == "__main__":
     with tempfile.TemporaryDirectory() as directory, broker_with_topic(Path(directory)) as running:
         for opened in OPENED:
             for kind in ("fork", "preexec", "pool"):
                 count = int(sys.argv[1]) // (10 if kind == "pool" else 1)
                 print(opened, kind, count, failed_ends(running, opened, kind, count), flush=True)
+=======
+def main(count: int) -> None:
+    """Prints the outcome of `count` forks of each kind; of a tenth as many pools."""
+    with tempfile.TemporaryDirectory() as directory, broker_with_topic(Path(directory)) as broker:
+        for opened in OPENED:
+            for kind in KINDS:
+                forks = count // (10 if kind == "pool" else 1)
+                print(opened, kind, forks, failed_ends(broker, opened, kind, forks), flush=True)
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]))
+>>>>>>> theirs

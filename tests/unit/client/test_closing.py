@@ -19,6 +19,7 @@ from brokerd.client.io.loop_thread import LoopThread
 from brokerd.config.client import ConsumerConfig
 from brokerd.producer.producer import Producer
 from tests.support.fake_broker import FakeBroker, fake_broker
+from tests.support.loop import one_turn
 from tests.support.wait import DEADLINE_S
 
 ROUNDS = 25
@@ -74,7 +75,7 @@ def test_what_grpc_completes_after_a_loop_has_closed_is_reported_by_no_loop(
         channel = grpc.aio.insecure_channel("127.0.0.1:1")
         channels.append(channel)
         watching = asyncio.create_task(channel.wait_for_state_change(grpc.ChannelConnectivity.IDLE))
-        await asyncio.sleep(0)
+        await one_turn()
         watching.cancel()
 
     config = ConsumerConfig(bootstrap_servers=f"127.0.0.1:{broker.port}")
