@@ -109,14 +109,6 @@ def test_no_child_dies(broker: DaemonProcess, opened: str, kind: str) -> None:
     assert failed_ends(broker, opened, kind, FORKS // 4 if kind == "pool" else FORKS) == "[]"
 
 
-<<<<<<< ours
-if __name__ == "__main__":
-    with tempfile.TemporaryDirectory() as directory, broker_with_topic(Path(directory)) as running:
-        for opened in OPENED:
-            for kind in ("fork", "preexec", "pool"):
-                count = int(sys.argv[1]) // (10 if kind == "pool" else 1)
-                print(opened, kind, count, failed_ends(running, opened, kind, count), flush=True)
-=======
 def main(count: int) -> None:
     """Prints the outcome of `count` forks of each kind; of a tenth as many pools."""
     with tempfile.TemporaryDirectory() as directory, broker_with_topic(Path(directory)) as broker:
@@ -128,4 +120,3 @@ def main(count: int) -> None:
 
 if __name__ == "__main__":
     main(int(sys.argv[1]))
->>>>>>> theirs
