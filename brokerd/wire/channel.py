@@ -8,7 +8,7 @@ from brokerd.config.broker import GRPC_MAX_MESSAGE_BYTES, BrokerConfig
 from brokerd.wire.methods import SERVICE, UNARY, UNARY_RESPONSE_MAX_BYTES, UNARY_RESPONSES_MAX_BYTES
 
 # The number of calls that our client puts on one connection; below max.streams.per.connection, which is never below 100. At the
-# limit, a call that starts the moment another ends may be refused, since the broker learns of that end slightly later.
+# limit gRPC makes a call wait until another ends, which a stream may never do.
 STREAMS_PER_CONNECTION = 64
 CALLS_PER_CONNECTION = 32
 
@@ -75,8 +75,12 @@ SERVER_ARGUMENTS: tuple[tuple[str, int], ...] = (
     # second.
     ("grpc.max_metadata_size", 8_192),
     ("grpc.absolute_max_metadata_size", 16_384),
-    # Accept our own clients' pings.
-    ("grpc.http2.min_recv_ping_interval_without_data_ms", 10_000),
+    # By default gRPC counts calls that have ended until their memory is free, and refuses those of a client that keeps to
+    # max.streams.per.connection: it would see UNAVAILABLE, where HTTP/2 has it wait.
+    ("grpc.http.overload_protection", 0),
+    # Accept our own clients' pings: by default, a call that waits two minutes for its answer loses its connection. (The name has
+    # no "recv", unlike that of gRPC's constant.)
+    ("grpc.http2.min_ping_interval_without_data_ms", 10_000),
     ("grpc.keepalive_permit_without_calls", 1),
 )
 

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import asyncio
 from contextlib import closing
+from pathlib import Path
 from typing import Any
 
 import grpc
 import pyarrow as pa
 import pytest
+from grpc._cython import cygrpc
 from h2.exceptions import TooManyStreamsError
 
 from benchmarks.raw_http2 import RawHttp2
@@ -19,8 +21,8 @@ from brokerd.config.broker import BrokerConfig, check_broker
 from brokerd.config.client import ClientConfig
 from brokerd.config.settings import from_mapping
 from brokerd.errors import ConfigError, MessageTooLargeError
-from brokerd.wire.channel import CALLS_PER_CONNECTION, SERVER_ARGUMENTS, STREAMS_PER_CONNECTION, server_arguments
-from brokerd.wire.methods import FETCH, PRODUCE
+from brokerd.wire.channel import CALLS_PER_CONNECTION, CHANNEL_ARGUMENTS, SERVER_ARGUMENTS, STREAMS_PER_CONNECTION, server_arguments
+from brokerd.wire.methods import FETCH, PRODUCE, UNARY
 from brokerd.wire.v1 import fetch_pb2, metadata_pb2, topics_pb2
 from tests.support.daemon import RunningDaemon
 from tests.support.raw_client import LONG_MS, RawClient, values_batch
@@ -96,7 +98,6 @@ def test_a_client_has_more_streams_than_a_connection_and_calls_beside_them(runni
 
 
 def test_any_number_of_calls_at_once_are_answered(running: RunningDaemon) -> None:
-    """At the limit a connection refuses calls that begin before the broker has heard that others have ended."""
     count = 1_000
     assert running.daemon.config.max_streams_per_connection > STREAMS_PER_CONNECTION + CALLS_PER_CONNECTION
 
@@ -135,10 +136,36 @@ def test_a_connection_takes_no_more_calls_than_it_may_have(running: RunningDaemo
         assert sum(service.half_open_calls().values()) == limit
 
 
+def test_calls_beyond_the_limit_of_a_connection_wait(running: RunningDaemon) -> None:
+    """Of a client that is not ours and puts all its calls on one connection."""
+    at_once, each = 150, 20
+    assert at_once > running.daemon.config.max_streams_per_connection
+
+    async def call_all() -> None:
+        method = UNARY["GetServerInfo"]
+        async with grpc.aio.insecure_channel(running.address) as channel:
+            call: Any = channel.unary_unary(method.path)
+
+            async def call_in_turn() -> None:
+                for _ in range(each):
+                    await call(b"", timeout=DEADLINE_S)
+
+            await asyncio.gather(*(call_in_turn() for _ in range(at_once)))
+
+    asyncio.run(call_all())
+
+
 def test_every_argument_of_the_server_stands_once() -> None:
     names = [name for name, _ in server_arguments(BrokerConfig())]
     assert len(names) == len(set(names))
     assert {name for name, _ in SERVER_ARGUMENTS} < set(names)
+
+
+def test_grpc_knows_every_argument() -> None:
+    """It ignores names that it does not know."""
+    library = Path(cygrpc.__file__).read_bytes()
+    names = {name for name, _ in (*CHANNEL_ARGUMENTS, *server_arguments(BrokerConfig()))}
+    assert [name for name in sorted(names) if name.encode() + b"\0" not in library] == []
 
 
 def test_the_largest_legal_batch_passes(running: RunningDaemon, client: RawClient) -> None:
