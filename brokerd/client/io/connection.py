@@ -47,6 +47,7 @@ _NOT_GRPC = {
 _RESOLVER_CHATTER = re.compile(r"C-ares status is not ARES_SUCCESS [^:]*: ")
 _DETAILS_MAX_CHARACTERS = 300
 _TOO_LARGE_FOR_BROKER = "lower max.request.size, or raise the broker's socket.request.max.bytes"
+_TOO_LARGE_FOR_CLIENT = "the response is larger than a client takes: ask for less at once"
 
 
 class _Channel:
@@ -159,8 +160,9 @@ class Connection:
         if code in _LOST or (code is grpc.StatusCode.INTERNAL and any(text in details for text in _LOST_IN_CORE)):
             return BrokerUnreachableError(details or f"{self.address} ended the call")
         if code is grpc.StatusCode.RESOURCE_EXHAUSTED:
-            if "Received message larger than max" in details and not details.startswith("CLIENT"):
-                return MessageTooLargeError(f"{self.address}: {details}: {_TOO_LARGE_FOR_BROKER}")
+            if "Received message larger than max" in details:  # by whom, stands before that, and other words before both
+                advice = _TOO_LARGE_FOR_CLIENT if "CLIENT: Received" in details else _TOO_LARGE_FOR_BROKER
+                return MessageTooLargeError(f"{self.address}: {details}: {advice}")
             return MessageTooLargeError(details) if "larger than max" in details else ResourceExhaustedError(details)
         if code in (grpc.StatusCode.INVALID_ARGUMENT, grpc.StatusCode.FAILED_PRECONDITION, grpc.StatusCode.OUT_OF_RANGE):
             return InvalidRequestError(details)

@@ -10,7 +10,7 @@ from typing import Any
 import grpc
 import pyarrow as pa
 import pytest
-from grpc._cython import cygrpc
+from grpc._cython import cygrpc  # type: ignore[attr-defined]
 from h2.exceptions import TooManyStreamsError
 
 from benchmarks.raw_http2 import RawHttp2
