@@ -14,7 +14,7 @@ from typing import Any, NoReturn, Protocol, TypeVar
 
 from brokerd.cli.command_config import read_command_config
 from brokerd.config.client import DEFAULT_PORT, ClientConfig
-from brokerd.config.settings import from_mapping
+from brokerd.config.settings import from_mapping, whole_number
 from brokerd.config.suggestions import did_you_mean
 from brokerd.errors import ConfigError
 
@@ -25,7 +25,7 @@ BOOTSTRAP_SERVER_VARIABLE = "BROKERD_BOOTSTRAP_SERVER"
 # A person waits at a terminal: Kafka's minute of silence is too long.
 API_TIMEOUT_MS = 10_000
 _PATHS = ("command_config", "file", "settings")  # arguments that are paths, or may hold some
-_VALUE_WITH_MINUS = re.compile(r"-\d+[a-z]*$")  # -1000, -10m: values, not options
+_VALUE_WITH_MINUS = re.compile(r"-[0-9]+[a-z]*$")  # -1000, -10m: values, not options
 
 
 class Subparsers(Protocol):
@@ -45,6 +45,7 @@ class CommandParser(argparse.ArgumentParser):
     def __init__(self, **kwargs: Any) -> None:
         kwargs.setdefault("formatter_class", _HelpFormatter)
         super().__init__(allow_abbrev=False, **kwargs)
+        self.register("type", int, whole_number)
         self._arguments: list[str] = []  # as given
         self._negative_number_matcher = _VALUE_WITH_MINUS  # argparse's own, which in older versions knows no units
 

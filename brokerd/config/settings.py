@@ -7,6 +7,7 @@ write them ("linger.ms") and refuses, by name, whatever is unknown, malformed or
 from __future__ import annotations
 
 import functools
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import Field, dataclass, field, fields
 from typing import Any, ClassVar, Protocol, TypeVar, get_type_hints
@@ -18,6 +19,8 @@ from brokerd.errors import ConfigError
 Value = int | float | bool | str
 INT32_MAX = 2**31 - 1
 INT64_MAX = 2**63 - 1
+_WHOLE = re.compile(r"[+-]?[0-9]+")
+_DECIMAL = re.compile(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?")
 
 
 class _Config(Protocol):
@@ -121,13 +124,28 @@ def parse(spec: Setting, raw: object, kind: type, *, where: str = "") -> Value:
         if isinstance(raw, bool):
             raise ConfigError(f"{spec.name} must be a number{_not(spec, raw)}{_spaced(where)}")
         try:
-            return int(text) if kind is int else float(text)
+            return whole_number(text) if kind is int else _decimal_number(text)
         except ValueError:
             noun = "a whole number" if kind is int else "a number"
             raise ConfigError(f"{spec.name} must be {noun}{_not(spec, text)}{_spaced(where)}") from None
     if not is_unicode(text):
         raise ConfigError(f"{spec.name} must be text that UTF-8 can encode{_not(spec, ascii(text)[1:-1])}{_spaced(where)}")
     return text
+
+
+def whole_number(text: str) -> int:
+    """The number that ASCII digits make, after a sign or none. Raises ValueError for all else that Python takes for one, such as
+    digits of other scripts and 1_000.
+    """
+    if not _WHOLE.fullmatch(text):
+        raise ValueError(f"{text[:40]!a} is no whole number")
+    return int(text)
+
+
+def _decimal_number(text: str) -> float:
+    if not _DECIMAL.fullmatch(text):
+        raise ValueError(f"{text[:40]!a} is no number")
+    return float(text)
 
 
 def check(spec: Setting, value: Value, *, where: str = "") -> Value:

@@ -42,6 +42,8 @@ TIME = "{} takes ms since 1970, a time ago such as -10m, or ISO 8601 such as {}2
             f"--take-out takes PARTITION@OFFSET, as in events-0@1234, not 't-0@{'9' * 196}'",
         ),
         (["topics", "create", "x", "-p", "many"], CREATE, "argument -p/--partitions: invalid int value: 'many'"),
+        (["topics", "create", "x", "-p", "1_0"], CREATE, "argument -p/--partitions: invalid int value: '1_0'"),
+        (["topics", "create", "x", "-p", "٣"], CREATE, "argument -p/--partitions: invalid int value: '٣'"),
         (["topics", "create", "x", "-p", "-1"], CREATE, "--partitions must be at least 1, not -1"),
         (["topics", "create", "x", "-p", "0"], CREATE, "--partitions must be at least 1, not 0"),
         (

@@ -9,7 +9,9 @@ import pytest
 
 from brokerd.config.broker import BrokerConfig
 from brokerd.config.load import load_broker_config
-from brokerd.errors import ConfigError
+from brokerd.config.settings import Setting, parse
+from brokerd.config.topic import topic_config
+from brokerd.errors import ConfigError, InvalidConfigError
 
 
 def load(tmp_path: Path, toml: str = "", environ: Mapping[str, str] | None = None, **flags: str) -> BrokerConfig:
@@ -114,6 +116,20 @@ def test_an_error_in_the_environment_names_the_variable(tmp_path: Path) -> None:
 
 def test_an_error_in_a_flag_says_so(tmp_path: Path) -> None:
     assert error_of(tmp_path, port="x") == "port must be a whole number, not 'x' (given on the command line)"
+
+
+@pytest.mark.parametrize("text", ["١٢٣", "1_000", "１２", "²", "+-1", "1 0", "0x10", "1e3", "", "inf"])
+def test_whole_numbers_have_ascii_digits_alone(tmp_path: Path, text: str) -> None:
+    assert error_of(tmp_path, port=text) == f"port must be a whole number, not '{text}' (given on the command line)"
+    with pytest.raises(InvalidConfigError, match=r"retention\.ms must be a whole number"):
+        topic_config({"retention.ms": text}, {})
+
+
+@pytest.mark.parametrize("text", ["nan", "inf", "٠.٥", "1_0.5", "0x1p3", "."])
+def test_numbers_have_ascii_digits_alone(text: str) -> None:
+    with pytest.raises(ConfigError, match="ratio must be a number"):
+        parse(Setting("ratio", "x", 0.5), text, float)
+    assert parse(Setting("ratio", "x", 0.5), " +1.5e-3 ", float) == 0.0015
 
 
 def test_a_wrong_value_is_refused_even_where_a_later_one_wins(tmp_path: Path) -> None:
